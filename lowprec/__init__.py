@@ -1,0 +1,83 @@
+"""lowprec: low-precision training numerics on a CPU, bit for bit.
+
+Names are loaded when they are first used: ``import lowprec`` alone imports neither Numba nor pandas.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it.
+_HOMES = {
+    "Accumulator": "accumulate",
+    "Format": "formats",
+    "Granularity": "scaling",
+    "Quantized": "scaling",
+    "Recipe": "recipe",
+    "accumulators": "accumulate",
+    "codecs": "codecs",
+    "compare": "metrics",
+    "configs": "moe.config",
+    "decode": "cast",
+    "encode": "cast",
+    "formats": "formats",
+    "gemm": "gemm",
+    "get_num_threads": "_jit",
+    "matmul": "gemm",
+    "mma": "gemm",
+    "quantize": "scaling",
+    "recipes": "recipe",
+    "round_to": "cast",
+    "set_num_threads": "_jit",
+    "sqnr": "metrics",
+    "train": "moe.train",
+}
+_MODULES = {"logfmt", "metrics", "oracle"}
+
+__all__ = ["__version__", *sorted({*_HOMES, *_MODULES})]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # importing a submodule of the same name would otherwise leave the module here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if TYPE_CHECKING:
+    from . import logfmt as logfmt
+    from . import metrics as metrics
+    from . import oracle as oracle
+    from ._jit import get_num_threads as get_num_threads
+    from ._jit import set_num_threads as set_num_threads
+    from .accumulate import Accumulator as Accumulator
+    from .accumulate import accumulators as accumulators
+    from .cast import decode as decode
+    from .cast import encode as encode
+    from .cast import round_to as round_to
+    from .codecs import codecs as codecs
+    from .formats import Format as Format
+    from .formats import formats as formats
+    from .gemm import gemm as gemm
+    from .gemm import matmul as matmul
+    from .gemm import mma as mma
+    from .metrics import compare as compare
+    from .metrics import sqnr as sqnr
+    from .moe.config import configs as configs
+    from .moe.train import train as train
+    from .recipe import Recipe as Recipe
+    from .recipe import recipes as recipes
+    from .scaling import Granularity as Granularity
+    from .scaling import Quantized as Quantized
+    from .scaling import quantize as quantize

@@ -1,0 +1,226 @@
+"""Everything the package knows about Numba: compiling, caching, bit casts and threads.
+
+This is the only module that imports Numba. Three facts shape it:
+
+* Numba's own disk cache misses an edit to a function that a cached kernel calls from another file and
+  then returns the old numbers. The cache folder here is therefore named after a hash of *all* kernel
+  sources and of the compiler's versions: an edit anywhere starts a fresh folder.
+* Where no folder can be written (a read-only installation without a home), kernels compile in memory.
+* Kernels are serial loops that release the GIL; threads are ours (`run_chunks`), so results never depend
+  on their number, forked children live, and nothing fights with BLAS over cores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import llvmlite
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import config
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_cache_lock = threading.Lock()
+
+
+def source_hash(package: Path | None = None) -> str:
+    """Hash of every kernel source and compiler version that decides what machine code comes out.
+
+    Parameters
+    ----------
+    package : Path, optional
+        Folder of the package; this installation's own by default.
+
+    Returns
+    -------
+    str
+        Sixteen hexadecimal digits.
+    """
+    root = Path(__file__).parent if package is None else package
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__} {sys.version}".encode())
+    for path in [root / "_jit.py", *sorted((root / "kernels").glob("*.py"))]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _find_cache_folder() -> Path | None:
+    """Return the folder for compiled kernels, created and proven writable, or None."""
+    if chosen := os.environ.get("LOWPREC_CACHE_DIR"):
+        base = Path(chosen)
+    elif chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        base = Path(chosen) / "lowprec"
+    elif chosen := os.environ.get("XDG_CACHE_HOME"):
+        base = Path(chosen) / "lowprec"
+    else:
+        base = Path(os.path.expanduser("~")) / ".cache" / "lowprec"
+    folder = base / f"kernels-{source_hash()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError:
+        return None
+    return folder
+
+
+cache_folder: Path | None = _find_cache_folder()
+
+
+def kernel(function: F) -> F:
+    """Compile a function with Numba: no GIL, IEEE arithmetic, NumPy's division, cached on disk.
+
+    Never `fastmath`: the kernels mean the operations they write, in the order they write them.
+    """
+    compiled = numba.njit(nogil=True, error_model="numpy")(function)
+    if cache_folder is not None:
+        # Numba reads the folder once, when caching is switched on; other packages' caches stay where they are.
+        with _cache_lock:
+            before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder)
+            try:
+                compiled.enable_caching()
+            except (RuntimeError, OSError):  # the folder went away: compile in memory
+                pass
+            finally:
+                config.CACHE_DIR = before
+    return compiled  # type: ignore[no-any-return]
+
+
+def _bitcast(source: Any, target: Any) -> Any:
+    llvm_target = {types.uint32: ir.IntType(32), types.float32: ir.FloatType(),
+                   types.uint64: ir.IntType(64), types.float64: ir.DoubleType()}[target]  # fmt: skip
+
+    def typed(typingctx: Any, value: Any) -> Any:
+        if value != source:
+            return None
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], llvm_target)
+
+        return target(source), codegen
+
+    return typed
+
+
+# Inside kernels: the bits of a float scalar and back. Scalars, not `.view` on small arrays, so that loops vectorise.
+bits32 = intrinsic(_bitcast(types.float32, types.uint32))
+float32_from_bits = intrinsic(_bitcast(types.uint32, types.float32))
+bits64 = intrinsic(_bitcast(types.float64, types.uint64))
+float64_from_bits = intrinsic(_bitcast(types.uint64, types.float64))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fma32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a * b + c with one rounding (IEEE fusedMultiplyAdd on float32), inside kernels."""
+    if (a, b, c) != (types.float32,) * 3:
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return types.float32(types.float32, types.float32, types.float32), codegen
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+_threads: int | None = None
+_pool: ThreadPoolExecutor | None = None
+_pool_owner: tuple[int, int] | None = None  # (process, threads) that `_pool` was made for
+_pool_lock = threading.Lock()
+
+
+def get_num_threads() -> int:
+    """Return how many threads large operations use.
+
+    Returns
+    -------
+    int
+        The last `set_num_threads`, else the environment's LOWPREC_NUM_THREADS, else the cores this process may use.
+    """
+    global _threads
+    if _threads is None:
+        wanted = os.environ.get("LOWPREC_NUM_THREADS")
+        if wanted is None:
+            _threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        else:
+            try:
+                set_num_threads(int(wanted))
+            except ValueError:
+                raise ValueError(f"LOWPREC_NUM_THREADS={wanted!r}: a whole number >= 1 is needed") from None
+    assert _threads is not None
+    return _threads
+
+
+def set_num_threads(n: int) -> None:
+    """Set how many threads large operations use. Results never depend on it.
+
+    Parameters
+    ----------
+    n : int
+        At least 1.
+
+    Raises
+    ------
+    ValueError
+        If `n` is not a whole number of at least 1.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> before = lp.get_num_threads()
+    >>> lp.set_num_threads(1)
+    >>> lp.get_num_threads()
+    1
+    >>> lp.set_num_threads(before)
+    """
+    global _threads
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise ValueError(f"set_num_threads: {n!r}: a whole number >= 1 is needed")
+    _threads = int(n)
+
+
+def _workers(n: int) -> ThreadPoolExecutor:
+    """Return the shared pool, made anew after a fork or a change of the thread count."""
+    global _pool, _pool_owner
+    owner = (os.getpid(), n)
+    with _pool_lock:
+        if _pool is None or _pool_owner != owner:
+            if _pool is not None and _pool_owner is not None and _pool_owner[0] == owner[0]:
+                _pool.shutdown(wait=False)
+            _pool, _pool_owner = ThreadPoolExecutor(n, thread_name_prefix="lowprec"), owner
+        return _pool
+
+
+def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -> None:
+    """Call ``function(start, stop)`` over pieces that cover ``range(total)``, on the thread pool.
+
+    Parameters
+    ----------
+    function : callable
+        Works on one piece; pieces must write to disjoint places, so that their order cannot matter.
+    total : int
+        Number of items.
+    grain : int
+        Pieces start at multiples of `grain`; not more than this many items run serially in the caller.
+    """
+    n = get_num_threads()
+    units = -(-total // grain)
+    if n == 1 or units <= 1:
+        if total > 0:
+            function(0, total)
+        return
+    pieces = min(units, n if units < 4 * n else 2 * n)
+    edges = [min(total, units * i // pieces * grain) for i in range(pieces + 1)]
+    for future in [_workers(n).submit(function, a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]:
+        future.result()
