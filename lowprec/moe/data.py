@@ -25,8 +25,8 @@ Bytes = npt.NDArray[np.uint8]
 
 #: Folders of the standard library that are left out: tests and their data, tables, generated and third-party files.
 EXCLUDED_FOLDERS = frozenset(
-    ["test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data", "turtledemo", "ensurepip"]
-    + ["__pycache__", "site-packages", "dist-packages"]
+    {"test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data", "turtledemo", "ensurepip", "__pycache__"}
+    | {"site-packages", "dist-packages"}
 )
 #: Files whose text depends on how and where this Python was built.
 EXCLUDED_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
