@@ -1,0 +1,166 @@
+"""Checkpoint files: complete, versioned, checked, and never half-written.
+
+A checkpoint is an npz archive: arrays, and a JSON header that names what they are. The header carries a SHA-256 over
+itself and every array, so a file that was damaged, cut off or edited is refused instead of continued from. The same
+state gives the same file, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+KIND = "lowprec checkpoint"
+#: Raised whenever a reader of the old version would misread the new file.
+VERSION = 1
+
+_HEADER = "header"
+# What zipfile, zlib and NumPy's array reader raise on damaged input.
+_DAMAGE = (OSError, ValueError, KeyError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be written, read or used; one line that says why."""
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that readers see the old one or the new one, whole, even after a crash.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; its folder exists.
+    content : bytes
+        What it will hold.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; then nothing has changed.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    # The new name itself reaches the disk only with its folder; not every file system can be asked to.
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(folder)
+    except OSError:
+        pass
+    finally:
+        os.close(folder)
+
+
+def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Write a checkpoint.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; an existing one is replaced in one stroke.
+    header : mapping
+        What JSON can hold; floats keep every bit.
+    arrays : mapping of str to array
+        Any number of arrays, none of them of objects.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be written; then an existing one is as it was.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "state.npz")
+    ...     write(path, {"step": 3}, {"w": np.zeros(2, np.float32)})
+    ...     read(path)
+    ({'step': 3}, {'w': array([0., 0.], dtype=float32)})
+    """
+    full = {"kind": KIND, "version": VERSION, "content": dict(header)}
+    full["sha256"] = _digest(full, arrays)
+    buffer = io.BytesIO()
+    members: dict[str, Any] = {_HEADER: np.frombuffer(json.dumps(full).encode(), np.uint8), **arrays}
+    np.savez(buffer, **members)
+    try:
+        write_atomically(path, buffer.getvalue())
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {os.fspath(path)!r} cannot be written: {error.strerror}") from None
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Read a checkpoint and make sure that it is what was written.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    header : dict
+        As given to `write`.
+    arrays : dict of str to array
+        The same.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such file, or it is damaged, cut off, of another version or something else altogether.
+    """
+    name = os.fspath(path)
+    if not Path(path).is_file():
+        raise CheckpointError(f"checkpoint {name!r}: no such file")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {entry.removesuffix(".npy"): archive.read(entry) for entry in archive.namelist()}
+            arrays = {
+                member: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+                for member, content in members.items()
+            }
+            full = json.loads(arrays.pop(_HEADER).tobytes())
+            kind, version = full["kind"], full["version"]
+    except PermissionError as error:
+        raise CheckpointError(f"checkpoint {name!r} cannot be read: {error.strerror}") from None
+    except (*_DAMAGE, TypeError):
+        raise CheckpointError(f"checkpoint {name!r} is damaged, cut off or no {KIND}") from None
+    if kind != KIND:
+        raise CheckpointError(f"checkpoint {name!r} is no {KIND} but a {kind!r}")
+    if version != VERSION:
+        raise CheckpointError(f"checkpoint {name!r} has version {version!r}; this lowprec reads version {VERSION}")
+    if full.pop("sha256", None) != _digest(full, arrays):
+        raise CheckpointError(f"checkpoint {name!r} is damaged: its content does not match its SHA-256")
+    return full["content"], arrays
+
+
+def _digest(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"\0{name}\0{array.dtype.str}\0{arrays[name].shape}\0".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
