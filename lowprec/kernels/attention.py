@@ -1,0 +1,219 @@
+"""Causal multi-head attention with decoupled rotary positions, forward and backward, for one (sequence, head) at a time.
+
+B sequences of S tokens, T = B * S; H heads; a head's query and key are n channels without and r with position, its
+value is v channels. The arrays of a head are [B * H, S, ...]; kernels work on the heads ``start <= head < stop`` of
+these B * H, which write to disjoint places.
+
+All matrix products add in order of the inner index, one product at a time, in the type of the arrays. Their operands
+hold BF16 values in training, so that float32 products are exact and product-then-sum equals a fused multiply-add bit
+for bit. Terms that the causal mask makes zero are left out by blocks of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lowprec._jit import kernel
+from lowprec.kernels.elementary import exp64
+
+# Rows of a product that advance together.
+_ROWS = 4
+
+
+@kernel
+def _add_product(a: Any, b: Any, out: Any, row: int, inner_from: int, inner_to: int, columns: int) -> None:
+    """Add a[row:row+4, k] * b[k, :columns] to out[row:row+4, :columns] for k from inner_from up to inner_to."""
+    # Four steps of k per visit of an output, so that it is not loaded and stored for every product.
+    whole = inner_to - (inner_to - inner_from) % 4
+    for i in range(row, min(row + _ROWS, out.shape[0])):
+        for k in range(inner_from, whole, 4):
+            a0 = a[i, k]
+            a1 = a[i, k + 1]
+            a2 = a[i, k + 2]
+            a3 = a[i, k + 3]
+            for j in range(columns):
+                out[i, j] = (((out[i, j] + a0 * b[k, j]) + a1 * b[k + 1, j]) + a2 * b[k + 2, j]) + a3 * b[k + 3, j]
+        for k in range(whole, inner_to):
+            a0 = a[i, k]
+            for j in range(columns):
+                out[i, j] += a0 * b[k, j]
+
+
+@kernel
+def _transpose(a: Any, out: Any) -> None:
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            out[j, i] = a[i, j]
+
+
+@kernel
+def split_heads(
+    q_flat: Any, k_rope: Any, kv_flat: Any, cosine: Any, sine: Any, q: Any, k: Any, v: Any, start: int, stop: int
+) -> None:
+    """Lay out the heads and rotate: q_flat [T, H * (n+r)], k_rope [T, r], kv_flat [T, H * (n+v)] -> q, k [., S, n+r], v.
+
+    Channel pairs (2i, 2i+1) of the last r channels turn by the angle whose cosine and sine [S, r/2] are given; the
+    rotated key channels are the same for all heads of a token.
+    """
+    heads = q_flat.shape[1] // q.shape[2]
+    sequence, width = q.shape[1], q.shape[2]
+    rope = k_rope.shape[1]
+    nope = width - rope
+    values = v.shape[2]
+    for head in range(start, stop):
+        first_token = head // heads * sequence
+        q_from = head % heads * width
+        kv_from = head % heads * (nope + values)
+        for s in range(sequence):
+            t = first_token + s
+            for c in range(nope):
+                q[head, s, c] = q_flat[t, q_from + c]
+                k[head, s, c] = kv_flat[t, kv_from + c]
+            for c in range(values):
+                v[head, s, c] = kv_flat[t, kv_from + nope + c]
+            for pair in range(rope // 2):
+                c = 2 * pair
+                q0 = q_flat[t, q_from + nope + c]
+                q1 = q_flat[t, q_from + nope + c + 1]
+                q[head, s, nope + c] = q0 * cosine[s, pair] - q1 * sine[s, pair]
+                q[head, s, nope + c + 1] = q0 * sine[s, pair] + q1 * cosine[s, pair]
+                k0 = k_rope[t, c]
+                k1 = k_rope[t, c + 1]
+                k[head, s, nope + c] = k0 * cosine[s, pair] - k1 * sine[s, pair]
+                k[head, s, nope + c + 1] = k0 * sine[s, pair] + k1 * cosine[s, pair]
+
+
+@kernel
+def merge_head_gradients(
+    d_q: Any, d_k: Any, d_v: Any, cosine: Any, sine: Any, d_q_flat: Any, d_k_rope: Any, d_kv_flat: Any,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """Undo `split_heads` for the gradients of the sequences start <= b < stop: rotate back, add the heads' d_k_rope."""
+    heads = d_q_flat.shape[1] // d_q.shape[2]
+    sequence, width = d_q.shape[1], d_q.shape[2]
+    rope = d_k_rope.shape[1]
+    nope = width - rope
+    values = d_v.shape[2]
+    for b in range(start, stop):
+        for s in range(sequence):
+            t = b * sequence + s
+            for c in range(rope):
+                d_k_rope[t, c] = 0.0
+            for h in range(heads):
+                head = b * heads + h
+                q_from = h * width
+                kv_from = h * (nope + values)
+                for c in range(nope):
+                    d_q_flat[t, q_from + c] = d_q[head, s, c]
+                    d_kv_flat[t, kv_from + c] = d_k[head, s, c]
+                for c in range(values):
+                    d_kv_flat[t, kv_from + nope + c] = d_v[head, s, c]
+                for pair in range(rope // 2):
+                    c = nope + 2 * pair
+                    g0 = d_q[head, s, c]
+                    g1 = d_q[head, s, c + 1]
+                    d_q_flat[t, q_from + c] = g0 * cosine[s, pair] + g1 * sine[s, pair]
+                    d_q_flat[t, q_from + c + 1] = g1 * cosine[s, pair] - g0 * sine[s, pair]
+                    d_k_rope[t, 2 * pair] += d_k[head, s, c]
+                    d_k_rope[t, 2 * pair + 1] += d_k[head, s, c + 1]
+            for pair in range(rope // 2):
+                g0 = d_k_rope[t, 2 * pair]
+                g1 = d_k_rope[t, 2 * pair + 1]
+                d_k_rope[t, 2 * pair] = g0 * cosine[s, pair] + g1 * sine[s, pair]
+                d_k_rope[t, 2 * pair + 1] = g1 * cosine[s, pair] - g0 * sine[s, pair]
+
+
+@kernel
+def probabilities(q: Any, k: Any, scale: float, probs: Any, start: int, stop: int) -> None:
+    """Write probs [., S, S] = softmax(scale * q k^T) over the positions up to the query's own; zero after it."""
+    sequence, width = q.shape[1], q.shape[2]
+    k_by_channel = np.empty((width, sequence), dtype=k.dtype)
+    weights = np.empty(sequence)
+    for head in range(start, stop):
+        _transpose(k[head], k_by_channel)
+        p = probs[head]
+        p[:] = 0.0
+        for i in range(0, sequence, _ROWS):
+            _add_product(q[head], k_by_channel, p, i, 0, width, min(i + _ROWS, sequence))
+        for i in range(sequence):
+            highest = p[i, 0]
+            for j in range(1, i + 1):
+                highest = max(highest, p[i, j])
+            for j in range(i + 1):
+                weights[j] = exp64(scale * (np.float64(p[i, j]) - np.float64(highest)))
+            total = 0.0
+            for j in range(i + 1):
+                total += weights[j]
+            for j in range(i + 1):
+                p[i, j] = weights[j] / total
+            for j in range(i + 1, sequence):
+                p[i, j] = 0.0
+
+
+@kernel
+def attend(probs: Any, v: Any, out: Any, start: int, stop: int) -> None:
+    """Write each head's columns of out [T, H * v] = probs v."""
+    sequence, values = v.shape[1], v.shape[2]
+    heads = out.shape[1] // values
+    for head in range(start, stop):
+        first = head // heads * sequence
+        column = head % heads * values
+        o = out[first : first + sequence, column : column + values]
+        o[:] = 0.0
+        for i in range(0, sequence, _ROWS):
+            _add_product(probs[head], v[head], o, i, 0, min(i + _ROWS, sequence), values)
+
+
+@kernel
+def score_gradients(d_out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int) -> None:
+    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from d_out [T, H * v]."""
+    sequence, values = v.shape[1], v.shape[2]
+    heads = d_out.shape[1] // values
+    v_by_channel = np.empty((values, sequence), dtype=v.dtype)
+    for head in range(start, stop):
+        _transpose(v[head], v_by_channel)
+        first = head // heads * sequence
+        column = head % heads * values
+        d_o = d_out[first : first + sequence, column : column + values]
+        d = d_scores[head]
+        d[:] = 0.0
+        for i in range(0, sequence, _ROWS):
+            _add_product(d_o, v_by_channel, d, i, 0, values, min(i + _ROWS, sequence))
+        for i in range(sequence):
+            # softmax: the probabilities of a row sum to one, so their gradient loses its mean under p
+            mean = 0.0
+            for j in range(i + 1):
+                mean += np.float64(probs[head, i, j]) * np.float64(d[i, j])
+            for j in range(i + 1):
+                d[i, j] = scale * (probs[head, i, j] * (d[i, j] - mean))
+            for j in range(i + 1, sequence):
+                d[i, j] = 0.0
+
+
+@kernel
+def operand_gradients(
+    d_out: Any, d_scores: Any, probs: Any, q: Any, k: Any, d_q: Any, d_k: Any, d_v: Any, start: int, stop: int
+) -> None:
+    """Write d_q = d_scores k, d_k = d_scores^T q and d_v = probs^T d_out, each head's own."""
+    sequence, width = q.shape[1], q.shape[2]
+    values = d_v.shape[2]
+    heads = d_out.shape[1] // values
+    transposed = np.empty((sequence, sequence), dtype=probs.dtype)
+    for head in range(start, stop):
+        first = head // heads * sequence
+        column = head % heads * values
+        d_o = d_out[first : first + sequence, column : column + values]
+        d_q[head] = 0.0
+        d_k[head] = 0.0
+        d_v[head] = 0.0
+        # A query looks back, up to itself; a key is looked at by the queries from its own position on.
+        for i in range(0, sequence, _ROWS):
+            _add_product(d_scores[head], k[head], d_q[head], i, 0, min(i + _ROWS, sequence), width)
+        _transpose(d_scores[head], transposed)
+        for j in range(0, sequence, _ROWS):
+            _add_product(transposed, q[head], d_k[head], j, j, sequence, width)
+        _transpose(probs[head], transposed)
+        for j in range(0, sequence, _ROWS):
+            _add_product(transposed, d_o, d_v[head], j, j, sequence, values)
