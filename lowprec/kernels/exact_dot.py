@@ -1,0 +1,75 @@
+"""The exact sum of products of 8-bit numbers and C, rounded once to float32: what no hardware does.
+
+A product of two FP8 numbers is a multiple of 2^-32 below 2^32 * 4. Split at 1 by the FPU (adding and taking away
+1.5 * 2^52), its integer part and its fraction are summed in two float64 numbers, both exactly for K <= 2^18.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits64, float64_from_bits, kernel
+
+
+@kernel
+def two_sum(a, b):
+    """Return float64 s, t with s + t = a + b exactly and s the rounded sum."""
+    s = a + b
+    bb = s - a
+    return s, (a - (s - bb)) + (b - bb)
+
+
+@kernel
+def round_to_odd(head, tail):
+    """Return the float64 nearest to head + tail in the sense of round-to-odd, |tail| <= ulp(head) / 2.
+
+    Rounding the result again to 51 bits or fewer equals rounding the exact sum once.
+    """
+    if tail == 0.0 or head == 0.0:
+        return head + tail
+    u = bits64(head)
+    if u & np.uint64(1):
+        return head
+    # `head` is even and inexact: the odd neighbour on the tail's side.
+    if (tail > 0.0) == (head > 0.0):
+        return float64_from_bits(u + np.uint64(1))
+    return float64_from_bits(u - np.uint64(1))
+
+
+@kernel
+def sum3_to_float32(x, y, z):
+    """Return the exact x + y + z rounded once to float32 (nearest even)."""
+    s, t = two_sum(x, y)
+    u, v = two_sum(s, z)
+    # x + y + z = u + v + t; fold the two tails into one number that keeps what decides the rounding.
+    w, r = two_sum(v, t)
+    head, tail = two_sum(u, w)
+    tail, rest = two_sum(tail, r)
+    return np.float32(round_to_odd(head, round_to_odd(tail, rest)))
+
+
+@kernel
+def exact_dot(a, b, c, out, start, stop):
+    """Compute rows `start` to `stop` of ``A @ B.T + C``: values a [M, K], b [N, K], c and out [M, N], float32.
+
+    NaN and Inf among the values take IEEE's course; a zero sum is +0.
+    """
+    n, k = b.shape
+    magic = 1.5 * 2.0**52
+    for i in range(start, stop):
+        for j in range(n):
+            whole = 0.0
+            fraction = 0.0
+            special = 0.0
+            for p in range(k):
+                product = np.float64(a[i, p]) * np.float64(b[j, p])
+                special += product - product  # NaN as soon as a product is NaN or Inf
+                part = (product + magic) - magic
+                whole += part
+                fraction += product - part
+            c64 = np.float64(c[i, j])
+            if special == 0.0 and c64 - c64 == 0.0:
+                out[i, j] = sum3_to_float32(whole, fraction, c64) + np.float32(0)
+            else:
+                total = c64
+                for p in range(k):
+                    total += np.float64(a[i, p]) * np.float64(b[j, p])
+                out[i, j] = np.float32(total)
