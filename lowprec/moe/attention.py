@@ -1,0 +1,152 @@
+"""Multi-head latent attention (MLA), forward and backward.
+
+Queries and keys/values pass through narrow latents, each with an RMSNorm of its own; position enters by rotating a few
+extra channels, which for keys are shared by all heads (arXiv 2412.19437, section 2.1.1)::
+
+    c_q = RMSNorm(wq_a x)                 q      = wq_b c_q          # [T, H * (n + r)], the last r of a head rotated
+    c_kv, k_r = split(wkv_a x)            k_n, v = wkv_b RMSNorm(c_kv)   # [T, H * (n + v)]; k = [k_n ; rotated k_r]
+    o = softmax(q k^T / sqrt(n + r)) v    y      = wo o
+
+B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lowprec._jit import run_chunks
+from lowprec.kernels import attention as kernels
+from lowprec.moe.config import MoEConfig
+from lowprec.moe.layers import Array, Grads, Linear, Params, RMSNorm
+
+if TYPE_CHECKING:
+    from lowprec.recipe import Recipe
+
+
+def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.float32) -> tuple[Array, Array]:
+    """Return cosine and sine [S, r/2] of position * theta**(-2 i / r), the angle by which channels 2i, 2i+1 turn.
+
+    Computed in float64 and rounded once.
+
+    Examples
+    --------
+    >>> cosine, sine = rotary_angles(3, rope_dim=4, theta=10000.0)
+    >>> sine[2]
+    array([0.9092974 , 0.01999867], dtype=float32)
+    """
+    angles = [[s * theta ** (-2 * i / rope_dim) for i in range(rope_dim // 2)] for s in range(sequence)]
+    cosine = np.array([[math.cos(angle) for angle in row] for row in angles], dtype=dtype)
+    sine = np.array([[math.sin(angle) for angle in row] for row in angles], dtype=dtype)
+    return cosine, sine
+
+
+class _Saved(NamedTuple):
+    linears: dict[str, Any]
+    q_norm: Any
+    kv_norm: Any
+    q: Array
+    k: Array
+    v: Array
+    probs: Array
+    angles: tuple[Array, Array]
+
+
+class LatentAttention:
+    """The attention of one block.
+
+    Parameters
+    ----------
+    name : str
+        Prefix of its parameters.
+    config : MoEConfig
+        Sizes.
+    recipe : Recipe
+        Binds the GEMMs of the five linear layers; says how activations are stored. The products of attention itself
+        are BF16 times BF16 summed in float32, as everywhere in the reports.
+    """
+
+    def __init__(self, name: str, config: MoEConfig, recipe: Recipe) -> None:
+        self.config = config
+        self.store = recipe.store
+        self.linears = {w: Linear(f"{name}.{w}", recipe) for w in ("wq_a", "wq_b", "wkv_a", "wkv_b", "wo")}
+        self.q_norm = RMSNorm(f"{name}.q_norm", config.norm_eps, recipe)
+        self.kv_norm = RMSNorm(f"{name}.kv_norm", config.norm_eps, recipe)
+        self.scale = 1.0 / math.sqrt(config.query_dim)
+        self._angles: dict[tuple[int, Any], tuple[Array, Array]] = {}
+
+    def _rotary(self, sequence: int, dtype: Any) -> tuple[Array, Array]:
+        key = (sequence, dtype)
+        if key not in self._angles:
+            self._angles = {key: rotary_angles(sequence, self.config.rope_dim, self.config.rope_theta, dtype)}
+        return self._angles[key]
+
+    def forward(self, params: Params, x: Array, sequence: int) -> tuple[Array, _Saved]:
+        """Map x [T, d], whole sequences one after another, to y [T, d]."""
+        c = self.config
+        saved: dict[str, Any] = {}
+
+        def linear(name: str, x: Array) -> Array:
+            y, saved[name] = self.linears[name].forward(params, x)
+            return y
+
+        q_latent, q_norm = self.q_norm.forward(params, linear("wq_a", x))
+        q_flat = linear("wq_b", q_latent)
+        # Copies: rows of both parts lie contiguous for what follows.
+        kv_latent, k_rope = (np.ascontiguousarray(part) for part in np.split(linear("wkv_a", x), [c.kv_rank], axis=1))
+        kv_latent, kv_norm = self.kv_norm.forward(params, kv_latent)
+        kv_flat = linear("wkv_b", kv_latent)
+
+        heads = len(x) // sequence * c.heads
+        q, k = (np.empty((heads, sequence, c.query_dim), dtype=x.dtype) for _ in range(2))
+        v = np.empty((heads, sequence, c.value_dim), dtype=x.dtype)
+        probs = np.empty((heads, sequence, sequence), dtype=x.dtype)
+        out = np.empty((len(x), c.heads * c.value_dim), dtype=x.dtype)
+        cosine, sine = self._rotary(sequence, x.dtype)
+        run_chunks(lambda a, b: kernels.split_heads(q_flat, k_rope, kv_flat, cosine, sine, q, k, v, a, b), heads, 1)
+        self.store(q)
+        self.store(k)
+        run_chunks(lambda a, b: kernels.probabilities(q, k, self.scale, probs, a, b), heads, 1)
+        self.store(probs)
+        run_chunks(lambda a, b: kernels.attend(probs, v, out, a, b), heads, 1)
+        y = linear("wo", self.store(out))
+        return y, _Saved(saved, q_norm, kv_norm, q, k, v, probs, (cosine, sine))
+
+    def backward(self, params: Params, grads: Grads, d_y: Array, saved: _Saved) -> Array:
+        """Return the gradient of x [T, d]."""
+        c = self.config
+        q, k, v, probs = saved.q, saved.k, saved.v, saved.probs
+
+        def linear(name: str, d_y: Array) -> Array:
+            return self.linears[name].backward(grads, d_y, saved.linears[name])
+
+        d_out = linear("wo", d_y)
+        d_scores, d_q, d_k, d_v = (np.empty_like(array) for array in (probs, q, k, v))
+        heads = len(q)
+        run_chunks(lambda a, b: kernels.score_gradients(d_out, probs, v, self.scale, d_scores, a, b), heads, 1)
+        self.store(d_scores)
+        run_chunks(
+            lambda a, b: kernels.operand_gradients(d_out, d_scores, probs, q, k, d_q, d_k, d_v, a, b), heads, 1
+        )
+        d_q_flat = np.empty((len(d_y), c.heads * c.query_dim), dtype=d_y.dtype)
+        d_kv_flat = np.empty((len(d_y), c.heads * (c.nope_dim + c.value_dim)), dtype=d_y.dtype)
+        d_latent_and_rope = np.empty((len(d_y), c.kv_rank + c.rope_dim), dtype=d_y.dtype)
+        d_k_rope = np.empty((len(d_y), c.rope_dim), dtype=d_y.dtype)
+        cosine, sine = saved.angles
+        run_chunks(
+            lambda a, b: kernels.merge_head_gradients(d_q, d_k, d_v, cosine, sine, d_q_flat, d_k_rope, d_kv_flat, a, b),
+            heads // c.heads,
+            1,
+        )
+
+        d_latent = linear("wkv_b", self.store(d_kv_flat))
+        d_latent_and_rope[:, : c.kv_rank] = self.kv_norm.backward(
+            params, grads, d_latent, saved.kv_norm, np.zeros_like(d_latent)
+        )
+        d_latent_and_rope[:, c.kv_rank :] = self.store(d_k_rope)
+        d_x = linear("wkv_a", d_latent_and_rope)
+        d_latent = linear("wq_b", self.store(d_q_flat))
+        d_x += linear("wq_a", self.q_norm.backward(params, grads, d_latent, saved.q_norm, np.zeros_like(d_latent)))
+        return self.store(d_x)

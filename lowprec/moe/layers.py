@@ -1,0 +1,200 @@
+"""Layers with their forward and backward passes side by side; no automatic differentiation.
+
+Shapes: T tokens (batch times sequence, flat), C channels. Every layer follows one pattern::
+
+    y, saved = layer.forward(params, x)          # params: every parameter of the model by name
+    d_x = layer.backward(params, grads, d_y, saved)     # writes the layer's own gradients into `grads`
+
+Precision is nowhere in the arithmetic here. A `Linear` calls the three GEMMs its recipe bound to its name, and
+`recipe.store` rounds what is written to memory to the recipe's storage format: the outputs of layers, the residual
+stream and their gradients are BF16 values in float32 arrays, or unrounded float64 in gradient checks. Inside a layer
+the arithmetic is float32 or better, in a fixed order, so that results do not depend on threads or machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec._jit import run_chunks
+from lowprec.kernels import nn
+
+if TYPE_CHECKING:
+    from lowprec.recipe import Recipe
+
+Array = npt.NDArray[Any]
+Params = Mapping[str, Array]
+Grads = MutableMapping[str, Array]
+
+# Fewer rows than this are not worth a second thread; a multiple of nn.BLOCK, as sums over tokens need.
+_GRAIN = 8 * nn.BLOCK
+
+
+def over_rows(kernel: Callable[..., None], rows: int, *arguments: Any) -> None:
+    """Call ``kernel(*arguments, start, stop)`` over pieces of `rows` rows, on the thread pool."""
+    run_chunks(lambda start, stop: kernel(*arguments, start, stop), rows, _GRAIN)
+
+
+class Linear:
+    """y = x W^T. Its name decides, by the recipe's rules, in which precision its three GEMMs run.
+
+    Parameters
+    ----------
+    name : str
+        Of the layer and of its weight W [outputs, inputs].
+    recipe : Recipe
+        Binds the GEMMs.
+    """
+
+    def __init__(self, name: str, recipe: Recipe) -> None:
+        self.name = name
+        self.ops = recipe.linear(name)
+
+    def forward(self, params: Params, x: Array) -> tuple[Array, Any]:
+        """Map x [T, inputs] to y [T, outputs]; `saved` is what the recipe keeps for the backward GEMMs."""
+        return self.ops.fprop(x, params[self.name])
+
+    def backward(self, grads: Grads, d_y: Array, saved: Any) -> Array:
+        """Write the weight's gradient; return that of x."""
+        grads[self.name] = self.ops.wgrad(d_y, saved)
+        return self.ops.dgrad(d_y, saved)
+
+
+class _SavedNorm(NamedTuple):
+    x: Array
+    inverse_rms: Array
+
+
+class RMSNorm:
+    """y = gain * x / sqrt(mean(x**2) + eps), computed in float64.
+
+    Parameters
+    ----------
+    name : str
+        Of its gain [C].
+    eps : float
+        Keeps a row of zeros finite.
+    recipe : Recipe
+        Says how the output is stored.
+    """
+
+    def __init__(self, name: str, eps: float, recipe: Recipe) -> None:
+        self.name = name
+        self.eps = eps
+        self.store = recipe.store
+
+    def forward(self, params: Params, x: Array) -> tuple[Array, _SavedNorm]:
+        """Map x [T, C] to y [T, C]."""
+        y = np.empty_like(x)
+        inverse_rms = np.empty(len(x))
+        over_rows(nn.rms_norm_forward, len(x), x, params[self.name], self.eps, y, inverse_rms)
+        return self.store(y), _SavedNorm(x, inverse_rms)
+
+    def backward(self, params: Params, grads: Grads, d_y: Array, saved: _SavedNorm, d_x: Array) -> Array:
+        """Add the gradient of x to `d_x` [T, C], which may hold that of the residual stream beside it."""
+        gain = params[self.name]
+        partial = np.zeros((-(-len(d_y) // nn.BLOCK), gain.size))
+        over_rows(nn.rms_norm_backward, len(d_y), d_y, saved.x, gain, saved.inverse_rms, d_x, partial)
+        grads[self.name] = np.empty_like(gain)
+        nn.sum_blocks(partial, grads[self.name])
+        return self.store(d_x)
+
+
+class _SavedFeedForward(NamedTuple):
+    w1: Any
+    w3: Any
+    w2: Any
+    a: Array
+    b: Array
+
+
+class FeedForward:
+    """SwiGLU network y = W2 (silu(W1 x) * W3 x): the dense layer, the shared expert and each routed expert.
+
+    Parameters
+    ----------
+    name : str
+        Its linear layers are `name`.w1, .w3 and .w2.
+    recipe : Recipe
+        Binds their GEMMs; says how activations are stored.
+    """
+
+    def __init__(self, name: str, recipe: Recipe) -> None:
+        self.w1, self.w3, self.w2 = (Linear(f"{name}.{w}", recipe) for w in ("w1", "w3", "w2"))
+        self.store = recipe.store
+
+    def forward(self, params: Params, x: Array) -> tuple[Array, _SavedFeedForward]:
+        """Map x [T, d] to y [T, d]."""
+        a, saved1 = self.w1.forward(params, x)
+        b, saved3 = self.w3.forward(params, x)
+        hidden = np.empty_like(a)
+        over_rows(nn.swiglu_forward, len(a), a, b, hidden)
+        y, saved2 = self.w2.forward(params, self.store(hidden))
+        return y, _SavedFeedForward(saved1, saved3, saved2, a, b)
+
+    def backward(self, grads: Grads, d_y: Array, saved: _SavedFeedForward) -> Array:
+        """Return the gradient of x [T, d]."""
+        d_hidden = self.w2.backward(grads, d_y, saved.w2)
+        d_a, d_b = np.empty_like(d_hidden), np.empty_like(d_hidden)
+        over_rows(nn.swiglu_backward, len(d_hidden), d_hidden, saved.a, saved.b, d_a, d_b)
+        d_x = self.w1.backward(grads, self.store(d_a), saved.w1)
+        d_x += self.w3.backward(grads, self.store(d_b), saved.w3)
+        return self.store(d_x)
+
+
+class Embedding:
+    """Rows of a table by token; the table's gradient adds up in order of the tokens.
+
+    Parameters
+    ----------
+    name : str
+        Of the table [V, d].
+    recipe : Recipe
+        Says how the rows are stored.
+    """
+
+    def __init__(self, name: str, recipe: Recipe) -> None:
+        self.name = name
+        self.store = recipe.store
+
+    def forward(self, params: Params, tokens: Array) -> Array:
+        """Map tokens [T] to vectors [T, d]."""
+        table = params[self.name]
+        y = np.empty((len(tokens), table.shape[1]), dtype=table.dtype)
+        over_rows(nn.embed_forward, len(tokens), tokens, table, y)
+        return self.store(y)
+
+    def backward(self, params: Params, grads: Grads, d_y: Array, tokens: Array) -> None:
+        """Write the gradient of the table."""
+        grads[self.name] = np.empty_like(params[self.name])
+        nn.embed_backward(d_y, tokens, grads[self.name])
+
+
+def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
+    """Return the mean of -log softmax(logits)[target] in nats and its gradient with respect to the logits.
+
+    Parameters
+    ----------
+    logits : float array [T, V]
+        Taken as they are; exponentials and sums are float64.
+    targets : uint8 array [T]
+        The right class of each row.
+
+    Returns
+    -------
+    tuple of float and float array [T, V]
+        The mean loss, summed in order of the tokens, and its gradient in the logits' type.
+
+    Examples
+    --------
+    >>> loss, gradient = cross_entropy(np.zeros((1, 4), np.float32), np.array([2], np.uint8))
+    >>> round(loss, 6), gradient
+    (1.386294, array([[ 0.25,  0.25, -0.75,  0.25]], dtype=float32))
+    """
+    losses = np.empty(len(logits))
+    d_logits = np.empty_like(logits)
+    over_rows(nn.cross_entropy, len(logits), logits, targets, losses, d_logits)
+    return float(nn.mean(losses)), d_logits

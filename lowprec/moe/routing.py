@@ -1,0 +1,217 @@
+"""Mixture of Experts: the router, the trip of tokens to experts and back, and load balancing.
+
+T = B * S tokens, E routed experts, K of them per token ("slots", best first). No token is dropped. Two things keep the
+load even without a large auxiliary loss (arXiv 2412.19437, section 2.1.2): a bias on each expert's score that only the
+choice of experts sees, moved a step after each batch (`update_bias`), and a small loss per sequence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lowprec._jit import run_chunks
+from lowprec.kernels import routing as kernels
+from lowprec.moe.config import MoEConfig
+from lowprec.moe.layers import Array, FeedForward, Grads, Linear, Params, over_rows
+
+if TYPE_CHECKING:
+    from lowprec.recipe import Recipe
+
+
+class Routing(NamedTuple):
+    """Which experts each token uses.
+
+    Attributes
+    ----------
+    scores : float array [T, E]
+        Sigmoid of the logits.
+    chosen : int64 array [T, K]
+        Experts, best first by score plus bias; equals by their number.
+    gates : float array [T, K]
+        Their weights, from the scores alone; they sum to the configuration's `route_scale`.
+    loads : int64 array [E]
+        Slots that each expert got; they sum to T * K.
+    balance_loss : float
+        The sequence-wise loss, mean over the sequences.
+    d_logits : float array [T, E]
+        Its gradient.
+    """
+
+    scores: Array
+    chosen: Array
+    gates: Array
+    loads: Array
+    balance_loss: float
+    d_logits: Array
+
+
+def route(logits: Array, bias: Array, config: MoEConfig, sequence: int) -> Routing:
+    """Choose experts: the best groups first, then the best experts in them, by score plus bias.
+
+    Parameters
+    ----------
+    logits : float array [T, E]
+        Of whole sequences one after another.
+    bias : float32 array [E]
+        Added to the scores for the choice only.
+    config : MoEConfig
+        Gives top_k, groups, kept_groups, route_scale, balance_alpha.
+    sequence : int
+        Tokens in one sequence.
+
+    Returns
+    -------
+    Routing
+        The choice, its weights and the balance loss.
+
+    Examples
+    --------
+    >>> from lowprec.moe.config import configs
+    >>> logits = np.array([[0, 1, 2, 3, 4, -9, -9, -9]], np.float32)      # two groups of four; one is kept
+    >>> route(logits, np.zeros(8, np.float32), configs["nano"], sequence=1).chosen
+    array([[3, 2]])
+    """
+    tokens, experts = logits.shape
+    scores, d_logits = np.empty_like(logits), np.empty_like(logits)
+    chosen = np.empty((tokens, config.top_k), dtype=np.int64)
+    gates = np.empty((tokens, config.top_k), dtype=logits.dtype)
+    over_rows(
+        kernels.route, tokens, logits, bias, config.groups, config.kept_groups, config.route_scale, scores, chosen, gates
+    )
+    losses = np.empty(tokens // sequence)
+    run_chunks(
+        lambda a, b: kernels.balance(scores, sequence, config.top_k, config.balance_alpha, losses, d_logits, a, b),
+        len(losses),
+        4,
+    )
+    loads = np.bincount(chosen.ravel(), minlength=experts).astype(np.int64)
+    return Routing(scores, chosen, gates, loads, sum(losses.tolist()) / len(losses), d_logits)
+
+
+def update_bias(bias: Array, loads: Array, rate: float) -> None:
+    """Move each expert's bias by `rate` towards an even load, in place: up if its load is below the mean, else down.
+
+    Parameters
+    ----------
+    bias : float32 array [E]
+        Changed.
+    loads : int64 array [E]
+        Slots per expert of the last batch.
+    rate : float
+        Size of the step, gamma in the report.
+
+    Examples
+    --------
+    >>> bias = np.zeros(3, np.float32)
+    >>> update_bias(bias, np.array([5, 3, 1]), 0.125)
+    >>> bias
+    array([-0.125,  0.   ,  0.125], dtype=float32)
+    """
+    # In integers: the mean may be a fraction, sum < load * E is exact.
+    bias += np.float32(rate) * np.sign(loads.sum() - loads * loads.size).astype(np.float32)
+
+
+class _Saved(NamedTuple):
+    routing: Routing
+    gate: Any
+    shared: Any
+    experts: list[Any]
+    token_of_row: Array
+    row_of_slot: Array
+    returned: Array
+
+
+class MixtureOfExperts:
+    """Shared expert plus the K routed experts of each token, weighted by their gates.
+
+    The four wires between tokens and experts are codecs of the recipe:
+
+    ================== ========= ==================================================
+    codec              pass      what travels
+    ================== ========= ==================================================
+    ``dispatch``       forward   tokens to their experts
+    ``combine``        forward   experts' outputs back to their tokens
+    ``combine_grad``   backward  of combine: a token's output gradient to its experts
+    ``dispatch_grad``  backward  of dispatch: experts' input gradients back
+    ================== ========= ==================================================
+
+    Gates are applied by the receiver: to what comes back in the forward pass, by the expert to the gradient it received
+    in the backward pass. Sums over a token's experts run in slot order in float32 and are rounded to storage once.
+
+    Parameters
+    ----------
+    name : str
+        Prefix of its parameters.
+    config : MoEConfig
+        Sizes and routing constants.
+    recipe : Recipe
+        Binds the GEMMs and the codecs; says how activations are stored.
+    """
+
+    def __init__(self, name: str, config: MoEConfig, recipe: Recipe) -> None:
+        self.config = config
+        self.store = recipe.store
+        self.gate = Linear(f"{name}.gate", recipe)
+        self.shared = FeedForward(f"{name}.shared", recipe) if config.shared_experts else None
+        self.experts = [FeedForward(f"{name}.experts.{e}", recipe) for e in range(config.experts)]
+        self.dispatch, self.combine, self.dispatch_grad, self.combine_grad = (
+            recipe.codec(wire).round_trip for wire in ("dispatch", "combine", "dispatch_grad", "combine_grad")
+        )
+
+    def forward(self, params: Params, x: Array, bias: Array, sequence: int) -> tuple[Array, _Saved]:
+        """Map x [T, d] to y [T, d]; `bias` [E] takes part in the choice of experts."""
+        logits, gate = self.gate.forward(params, x)
+        routing = route(logits, bias, self.config, sequence)
+        token_of_row = np.empty(routing.chosen.size, dtype=np.int64)
+        row_of_slot = np.empty_like(routing.chosen)
+        kernels.order_by_expert(routing.chosen, routing.loads, token_of_row, row_of_slot)
+
+        rows = self._to_experts(x, token_of_row, self.dispatch)
+        outputs = np.empty_like(rows)
+        experts = []
+        for expert, run in zip(self.experts, self._runs(routing), strict=True):
+            outputs[run], saved = expert.forward(params, rows[run])
+            experts.append(saved)
+        returned = self.combine(outputs)
+
+        y, shared = self.shared.forward(params, x) if self.shared else (np.zeros_like(x), None)
+        over_rows(kernels.combine, len(x), returned, routing.gates, row_of_slot, y)
+        return self.store(y), _Saved(routing, gate, shared, experts, token_of_row, row_of_slot, returned)
+
+    def backward(self, grads: Grads, d_y: Array, saved: _Saved) -> Array:
+        """Return the gradient of x [T, d]: of the loss and of the balance loss."""
+        routing = saved.routing
+        d_rows = self._to_experts(d_y, saved.token_of_row, self.combine_grad)
+        over_rows(kernels.weight_rows, len(d_y), d_rows, routing.gates, saved.row_of_slot)
+        self.store(d_rows)
+        d_inputs = np.empty_like(d_rows)
+        for expert, run, cache in zip(self.experts, self._runs(routing), saved.experts, strict=True):
+            d_inputs[run] = expert.backward(grads, d_rows[run], cache)
+        d_inputs = self.dispatch_grad(d_inputs)
+
+        d_gates = np.empty(routing.gates.shape)
+        d_logits = routing.d_logits.copy()
+        over_rows(kernels.gate_gradients, len(d_y), d_y, saved.returned, saved.row_of_slot, d_gates)
+        over_rows(
+            kernels.route_backward, len(d_y), d_gates, routing.scores, routing.chosen, self.config.route_scale, d_logits
+        )
+        d_x = self.gate.backward(grads, d_logits, saved.gate)
+        if self.shared:
+            d_x += self.shared.backward(grads, d_y, saved.shared)
+        over_rows(kernels.sum_rows, len(d_y), d_inputs, saved.row_of_slot, d_x)
+        return self.store(d_x)
+
+    def _to_experts(self, x: Array, token_of_row: Array, wire: Any) -> Array:
+        """Send each token's vector to its experts: [T, d] -> [T * K, d], sorted by expert, as it arrives."""
+        rows = np.empty((len(token_of_row), x.shape[1]), dtype=x.dtype)
+        over_rows(kernels.gather_rows, len(rows), x, token_of_row, rows)
+        arrived: Array = wire(rows)
+        return arrived
+
+    @staticmethod
+    def _runs(routing: Routing) -> list[slice]:
+        """Return the rows of each expert."""
+        stops = np.cumsum(routing.loads).tolist()
+        return [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
