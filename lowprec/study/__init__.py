@@ -1,0 +1,34 @@
+"""Ablations: their description, the protocol that runs them, statistics, figures and reports."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .ablation import Ablation, Arm, Setting, load, names
+    from .study import Plan, plan, run_study
+
+# Loaded on first use: listing ablations must not wait for the statistics.
+_HOME = {
+    "Ablation": "ablation",
+    "Arm": "ablation",
+    "Setting": "ablation",
+    "load": "ablation",
+    "names": "ablation",
+    "Plan": "study",
+    "plan": "study",
+    "run_study": "study",
+}
+
+__all__ = ["Ablation", "Arm", "Plan", "Setting", "load", "names", "plan", "run_study"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

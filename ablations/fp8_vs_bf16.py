@@ -1,0 +1,43 @@
+"""Does DeepSeek-V3's FP8 recipe, with Hopper's 14-bit accumulation, train as well as BF16?"""
+
+from lowprec.study import Ablation, Arm, Setting
+
+ablation = Ablation(
+    name="fp8_vs_bf16",
+    question="Does DeepSeek-V3's FP8 recipe, with Hopper's 14-bit accumulation, train as well as BF16?",
+    expected="The FP8 recipe stays within 0.25 % of BF16's loss; promotion makes no visible difference, since the "
+    "longest sums of this model are short; FP4 without tricks is clearly worse.",
+    source="DeepSeek-V3 technical report (arXiv:2412.19437), sections 3.3 and B.1; arXiv:2505.09343, section 2.4",
+    margin=0.0025,
+    arms=(
+        Arm("bf16", role="reference"),
+        Arm("bf16_again", role="repeat", pairs=1, expected="the same bits"),
+        Arm("perturb", role="floor", expected="the spread of a change that cannot matter"),
+        Arm(
+            "dsv3",
+            recipe="dsv3",
+            expected="equivalent: |r| < 0.25 %",
+            source="arXiv:2412.19437, figure 10: below 0.25 % at 16B and 230B parameters",
+        ),
+        Arm(
+            "dsv3_no_promotion",
+            recipe="dsv3_no_promotion",
+            expected="equivalent at this size; the report's 2 % error needs K of about 4096",
+            source="arXiv:2412.19437, section 3.3.2",
+        ),
+        Arm(
+            "fp4_naive",
+            recipe="fp4_naive",
+            role="control",
+            expected="worse",
+            source="arXiv:2509.25149: FP4 without stochastic rounding, Hadamard transforms and BF16 layers degrades",
+        ),
+    ),
+    quick=Setting(config="nano", checkpoint_steps=150, branch_steps=40, checkpoints=2, seeds=2, learning_rate=3e-3),
+    full=Setting(config="pilot", checkpoint_steps=400, branch_steps=120, checkpoints=2, seeds=3, learning_rate=2e-3),
+)
+
+if __name__ == "__main__":
+    from lowprec.cli import main
+
+    main(["ablate", __file__], also_read_arguments=True)

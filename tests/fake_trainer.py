@@ -1,0 +1,113 @@
+"""A trainer in milliseconds: noisy losses that depend on what a real trainer's would, for tests of the study alone."""
+
+import hashlib
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+#: Relative damage of each recipe to the final loss; "explodes" diverges.
+DAMAGE = {"bf16": 0.0, "dsv3": 0.0004, "dsv3_no_promotion": 0.0005, "fp4_naive": 0.006, "explodes": 0.0, "crashes": 0.0}
+
+
+class Diverged(ArithmeticError):
+    pass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    peak: float
+    warmup_steps: int
+    total_steps: int
+    kind: str = "constant"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    step: int
+    loss: float
+    learning_rate: float
+    tokens: int
+    seconds: float
+
+
+def noise(*key):
+    """A number in [-1, 1) that depends on the key only."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8]) / 2**63 - 1
+
+
+def load_corpus(source):
+    if source == "missing":
+        raise ValueError("corpus 'missing': no such file; give 'stdlib' or the path of a text file")
+    return SimpleNamespace(sha256=hashlib.sha256(source.encode()).hexdigest())
+
+
+def describe(config, recipe):
+    if recipe not in DAMAGE:
+        raise ValueError(f"unknown recipe {recipe!r}")
+    if config not in ("nano", "pilot"):
+        raise ValueError(f"unknown model configuration {config!r}")
+    return {
+        "config": {"name": config, "batch": 16, "sequence": 128},
+        "recipe": {"name": recipe},
+        "parameters": {"total": 1_433_216, "active": 843_392},
+    }
+
+
+class Trainer:
+    def __init__(self, config, recipe, corpus, *, seed, schedule):
+        self.config, self.recipe, self.schedule = config, recipe, schedule
+        self.seed, self.data_seed, self.nudge, self.position = seed, seed, 0.0, 0
+        self.branched_at = 0
+
+    def step(self):
+        time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", "0")))
+        in_branch = self.position - self.branched_at
+        if self.recipe == "explodes" and in_branch >= 5:
+            raise Diverged(f"step {self.position}: loss is nan")
+        if self.recipe == "crashes" and in_branch >= 2:
+            raise RuntimeError("out of cheese")
+        loss = self._level() + 0.15 * noise("batch", self.data_seed, self.position)
+        loss += 0.002 * noise("chaos", self.recipe, self.nudge, self.data_seed, self.position)
+        self.position += 1
+        if os.environ.get("FAKE_IRREPRODUCIBLE"):
+            loss += 1e-9 * noise(time.perf_counter_ns())
+        return StepRecord(self.position, loss, self.schedule.peak, 2048, time.perf_counter())
+
+    def _level(self):
+        level = 1.6 + 3.9 * math.exp(-self.position / 60) + 0.02 * noise("weights", self.seed)
+        return level * (1 + DAMAGE[self.recipe] * min(1.0, (self.position - self.branched_at) / 10))
+
+    def evaluate(self, recipe=None):
+        chaos = 0.0005 * noise("end", self.recipe, self.nudge, self.data_seed, self.seed)
+        return self._level() * (1 + chaos) + (0.0 if recipe is None else -0.0002 * bool(DAMAGE[self.recipe]))
+
+    def perturb(self):
+        self.nudge = 2.0**-7
+
+    def save(self, path):
+        state = {key: value for key, value in vars(self).items() if key != "schedule"}
+        text = json.dumps(state)
+        temporary = Path(f"{path}.tmp")
+        temporary.write_text(json.dumps({"state": state, "sha": hashlib.sha256(text.encode()).hexdigest()}))
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path, recipe=None, schedule=None, data_seed=None, data=None):
+        content = json.loads(Path(path).read_text())
+        if hashlib.sha256(json.dumps(content["state"]).encode()).hexdigest() != content["sha"]:
+            raise ValueError(f"{path} is damaged")
+        state = content["state"]
+        trainer = cls(state["config"], recipe or state["recipe"], data, seed=state["seed"], schedule=schedule)
+        trainer.data_seed = state["data_seed"] if data_seed is None else data_seed
+        trainer.nudge, trainer.position = state["nudge"], state["position"]
+        trainer.schedule = schedule or Schedule(1e-3, 0, 1)
+        trainer.branched_at = state["branched_at"] if recipe is None else state["position"]
+        return trainer
+
+
+def weights_hash(trainer):
+    return hashlib.sha256(repr((trainer.nudge, trainer.position, trainer.data_seed)).encode()).hexdigest()
