@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from . import _jit
 from .formats import Format, formats
 from .kernels import cast as kernels
-from .rounding import Policy, resolve
+from .rounding import Policy, SpecialCodes, resolve
 
+_ALL = 0xFFFFFFFF
 _GRAIN = 1 << 16  # elements per piece of work: enough to be worth a thread
 _MAX_EXACT_INTEGER = 1 << 53
 
@@ -70,12 +72,10 @@ def encode(
     flat, into = values.reshape(-1), result.reshape(-1)
     p = f.params
     if values.dtype == np.float32:
+        constants = encode_constants(f, special)
 
         def piece(a: int, b: int) -> None:
-            kernels.encode32(
-                flat[a:b], into[a:b], p.mantissa_bits, p.emin, p.max_code,
-                special.over, special.inf, special.nan, p.sign_mask, p.negative_zero,
-            )  # fmt: skip
+            kernels.encode32(flat[a:b], into[a:b], constants)
     else:
 
         def piece(a: int, b: int) -> None:
@@ -121,13 +121,12 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
     f = formats.get(fmt)
     c = _as_codes(codes, f)
     result = _output(out, c.shape, np.dtype(np.float32), "decode")
-    flat, into, p = c.reshape(-1), result.reshape(-1), f.params
-    if _has_fast_kernel(f, decoding=True):
+    flat, into = c.reshape(-1), result.reshape(-1)
+    if has_fast_kernel(f, decoding=True):
+        constants = decode_constants(f)
 
         def piece(a: int, b: int) -> None:
-            kernels.decode32(
-                flat[a:b], into[a:b], p.mantissa_bits, p.emin, p.max_code, p.inf_code, p.sign_mask, p.negative_zero
-            )
+            kernels.decode32(flat[a:b], into[a:b], constants)
 
         _jit.run_chunks(piece, flat.size, _GRAIN)
     else:
@@ -194,7 +193,51 @@ def _magnitude_bits(fmt: Format, code: int) -> int:
     return int(np.float32(fmt.value(code)).view(np.uint32))
 
 
-def _has_fast_kernel(fmt: Format, *, decoding: bool = False) -> bool:
+Constants = tuple[np.uint32, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
+    """Return what `kernels.cast.encode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
+    m, emin = fmt.mantissa_bits, fmt.emin
+    return _words(
+        23 - m,
+        (1 << (22 - m)) - 1 if m < 23 else 0,
+        int(m < 23),
+        (126 + emin) << m,
+        (127 + emin) << 23 if emin > -126 else 0,
+        (emin - m + 23 + 127) << 23 if emin > -126 else 0,
+        fmt.max_code,
+        *special,
+        fmt.sign_mask,
+        ~fmt.sign_mask & _ALL,
+        _ALL if fmt.params.negative_zero else 0,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def decode_constants(fmt: Format) -> Constants:
+    """Return what `kernels.cast.decode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
+    m, emin = fmt.mantissa_bits, fmt.emin
+    return _words(
+        23 - m,
+        (126 + emin) << 23,
+        1 << m if emin > -126 else 0,
+        int(np.float32(2.0 ** (emin - m)).view(np.uint32)),
+        fmt.max_code,
+        _ALL if fmt.inf_code is None else fmt.inf_code,
+        fmt.sign_mask,
+        ~fmt.sign_mask & _ALL,
+        0x80000000 if fmt.params.negative_zero else 0x7FC00000,
+    )
+
+
+def _words(*values: int) -> Constants:
+    return tuple(np.uint32(value) for value in values)
+
+
+def has_fast_kernel(fmt: Format, *, decoding: bool = False) -> bool:
+    """Tell whether the float32 kernels hold for a format; others go through float64 integers or a table."""
     if not fmt.has_zero or fmt.emin < -126:
         return False
     return decoding or (fmt.mantissa_bits >= 1 and fmt.emin <= 100 and fmt.signed)
@@ -205,18 +248,20 @@ def _as_values(x: ArrayLike, fmt: Format) -> NDArray[Any]:
     a = np.asarray(x)
     if a.dtype.kind in "iu":
         if a.dtype.itemsize == 8 and a.size and (a.max() > _MAX_EXACT_INTEGER or a.min() < -_MAX_EXACT_INTEGER):
-            raise ValueError(f"encode: integers beyond +-2^53 ({a.min()} .. {a.max()}) have no exact float64; cast first")
+            raise ValueError(f"encode: integers beyond +-2^53 ({a.min()} .. {a.max()}) have no exact float64")
         a = a.astype(np.float64)
-    elif a.dtype.kind == "V" or a.dtype.name.startswith(("bfloat16", "float8", "float6", "float4")):
-        if a.dtype.kind == "V" and a.dtype.names is not None:
-            raise TypeError(f"encode: values of dtype {a.dtype} are not numbers")
+    elif a.dtype.kind == "V" or (a.dtype.kind == "f" and a.dtype.itemsize <= 2 and a.dtype != np.float16):
+        if a.dtype.name.startswith("void") or a.dtype.names is not None:
+            raise TypeError(
+                f"encode: values of dtype {a.dtype} are not real numbers; floats, ml_dtypes and integers are"
+            )
         with np.errstate(invalid="ignore"):  # signalling NaNs are values like others
             a = a.astype(np.float32)
     elif a.dtype.kind != "f":
         raise TypeError(f"encode: values of dtype {a.dtype} are not real numbers; floats, ml_dtypes and integers are")
     if a.dtype.itemsize > 8:
         raise TypeError(f"encode: {a.dtype} would be rounded twice; cast to float64 first if that is meant")
-    wide = a.dtype == np.float64 or not _has_fast_kernel(fmt)
+    wide = a.dtype == np.float64 or not has_fast_kernel(fmt)
     with np.errstate(invalid="ignore"):
         return np.ascontiguousarray(a, dtype=np.float64 if wide else np.float32).reshape(a.shape)
 

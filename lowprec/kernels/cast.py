@@ -13,10 +13,8 @@ U = np.uint32
 
 
 @kernel
-def encode32(x, out, mantissa_bits, emin, max_code, over, inf, nan, sign_mask, negative_zero):
-    """Encode contiguous float32 `x`, ``mantissa_bits >= 1`` and ``-126 <= emin <= 100``.
-
-    `over`, `inf` and `nan` are the magnitude codes for rounded values beyond the maximum, Inf and NaN.
+def encode_bits(u, constants):
+    """Return the code of one float32, given as its bits; `constants` are those of `lowprec.cast.encode_constants`.
 
     Above 2^emin the float32 bits are rounded as an integer (a carry runs into the exponent by itself). Below,
     adding 2^(emin - mantissa_bits + 23) makes the FPU round at the subnormals' quantum, again to nearest even.
@@ -25,35 +23,30 @@ def encode32(x, out, mantissa_bits, emin, max_code, over, inf, nan, sign_mask, n
     The sign is applied with xor, and not at all to codes without magnitude where -0 is no zero: so the NaN of
     the fnuz formats (the code of -0) stays, and ml_dtypes' NaN rule for FP4 and FP6 (-0, or +0 for -NaN) comes out.
     """
-    shift = U(23 - mantissa_bits)
-    half = U(((1 << (23 - mantissa_bits)) >> 1) - 1) if mantissa_bits < 23 else U(0)
-    odd = U(1) if mantissa_bits < 23 else U(0)
-    offset = U((126 + emin) << mantissa_bits)
-    subnormal = U((127 + emin) << 23) if emin > -126 else U(0)
-    magic = U((emin - mantissa_bits + 23 + 127) << 23) if emin > -126 else U(0)
-    magic_value = float32_from_bits(magic)
-    top, over, inf, nan = U(max_code), U(over), U(inf), U(nan)
-    sign_mask = U(sign_mask)
-    magnitude = U(~sign_mask)
-    keep_sign = U(0xFFFFFFFF) if negative_zero else U(0)
+    shift, half, odd, offset, subnormal, magic, top, over, inf, nan, sign_mask, magnitude, keep_sign = constants
+    a = U(u & U(0x7FFFFFFF))
+    lsb = U(U(a >> shift) & odd)
+    normal = U(U(U(U(a + half) + lsb) >> shift) - offset)
+    tiny = U(bits32(float32_from_bits(a) + float32_from_bits(magic)) - magic)
+    code = tiny if a < subnormal else normal
+    code = over if code > top else code
+    code = inf if a == U(0x7F800000) else code
+    code = nan if a > U(0x7F800000) else code
+    sign = sign_mask if u > U(0x7FFFFFFF) else U(0)
+    keep = keep_sign if U(code & magnitude) == U(0) else U(0xFFFFFFFF)
+    return U(code ^ U(sign & keep))
+
+
+@kernel
+def encode32(x, out, constants):
+    """Encode contiguous float32 `x` with the `encode_constants` of a format."""
     for i in range(x.size):
-        u = bits32(x[i])
-        a = U(u & U(0x7FFFFFFF))
-        lsb = U(U(a >> shift) & odd)
-        normal = U(U(U(U(a + half) + lsb) >> shift) - offset)
-        tiny = U(bits32(float32_from_bits(a) + magic_value) - magic)
-        code = tiny if a < subnormal else normal
-        code = over if code > top else code
-        code = inf if a == U(0x7F800000) else code
-        code = nan if a > U(0x7F800000) else code
-        sign = sign_mask if u > U(0x7FFFFFFF) else U(0)
-        keep = keep_sign if U(code & magnitude) == U(0) else U(0xFFFFFFFF)
-        out[i] = U(code ^ U(sign & keep))
+        out[i] = encode_bits(bits32(x[i]), constants)
 
 
 @kernel
 def round32(x, out, mantissa_bits, emin, max_bits, over_bits, inf_bits, nan_bits, negative_zero):
-    """Round contiguous float32 `x` to the grid of a format, conditions and method as in `encode32`.
+    """Round contiguous float32 `x` to the grid of a format, conditions and method as in `encode_bits`.
 
     `max_bits`, `over_bits`, `inf_bits` and `nan_bits` are float32 bit patterns without sign.
     """
@@ -115,7 +108,7 @@ def encode64(x, out, mantissa_bits, emin, max_code, over, inf, nan, sign_mask, n
             code = max(code, 0)
             if code > max_code:
                 code = over
-        if negative and sign_mask == 0 and (a != 0 or not has_zero):
+        if negative and sign_mask == 0 and a != 0:
             code = nan
         if negative and (code & ~sign_mask or negative_zero):
             code ^= sign_mask
@@ -123,22 +116,20 @@ def encode64(x, out, mantissa_bits, emin, max_code, over, inf, nan, sign_mask, n
 
 
 @kernel
-def decode32(codes, out, mantissa_bits, emin, max_code, inf, sign_mask, negative_zero):
-    """Decode contiguous `codes` of a format with a zero and ``emin >= -126`` to float32."""
-    shift = U(23 - mantissa_bits)
-    offset = U((126 + emin) << 23)
-    subnormal = U(1 << mantissa_bits) if emin > -126 else U(0)
-    quantum = np.float32(2.0 ** (emin - mantissa_bits))
-    sign_mask, top, inf = U(sign_mask), U(max_code), U(inf)
-    magnitude = U(~sign_mask)
-    minus_zero = U(0x80000000) if negative_zero else U(0x7FC00000)
+def decode_bits(c, constants):
+    """Return the float32 bits of one code; `constants` are those of `lowprec.cast.decode_constants`."""
+    shift, offset, subnormal, quantum, top, inf, sign_mask, magnitude, minus_zero = constants
+    a = U(c & magnitude)
+    tiny = bits32(np.float32(np.int32(a)) * float32_from_bits(quantum))
+    r = tiny if a < subnormal else U(U(a << shift) + offset)
+    r = U(0x7FC00000) if a > top else r
+    r = U(0x7F800000) if a == inf else r
+    r = U(r | U(0x80000000)) if U(c & sign_mask) != U(0) else r
+    return minus_zero if c == sign_mask and sign_mask != U(0) else r
+
+
+@kernel
+def decode32(codes, out, constants):
+    """Decode contiguous `codes` to float32 with the `decode_constants` of a format."""
     for i in range(codes.size):
-        c = U(codes[i])
-        a = U(c & magnitude)
-        tiny = bits32(np.float32(np.int32(a)) * quantum)
-        r = tiny if a < subnormal else U(U(a << shift) + offset)
-        r = U(0x7FC00000) if a > top else r
-        r = U(0x7F800000) if a == inf else r
-        r = U(r | U(0x80000000)) if U(c & sign_mask) != U(0) else r
-        r = minus_zero if c == sign_mask and sign_mask != U(0) else r
-        out[i] = float32_from_bits(r)
+        out[i] = float32_from_bits(decode_bits(U(codes[i]), constants))
