@@ -22,7 +22,7 @@ from lowprec.moe.checkpoint import CheckpointError
 from lowprec.moe.config import MoEConfig, configs
 from lowprec.moe.data import Corpus, batches, held_out_windows, load_corpus
 from lowprec.moe.model import Model
-from lowprec.moe.optim import AdamW
+from lowprec.moe.optim import AdamW, moment_format
 from lowprec.moe.routing import update_bias
 from lowprec.moe.schedule import Schedule
 from lowprec.recipe import Recipe, recipes
@@ -124,6 +124,8 @@ class Trainer:
         self._schedule_start = 0
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
         self.model = Model(self.config, self.recipe, seed)
+        if moment_format(self.recipe.moments) == "float64":  # then the master weights are float64 as well
+            self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
         self.optimizer = AdamW(self.model.params, moments=self.recipe.moments)
 
     def step(self) -> StepRecord:
