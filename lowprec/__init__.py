@@ -28,7 +28,7 @@ _HOMES = {
     "formats": "formats",
     "gemm": "gemm",
     "get_num_threads": "_jit",
-    "matmul": "gemm",
+    "matmul_f32": "gemm",
     "mma": "gemm",
     "quantize": "scaling",
     "recipes": "recipe",
@@ -39,7 +39,7 @@ _HOMES = {
 }
 _MODULES = {"logfmt", "metrics", "oracle"}
 
-__all__ = ["__version__", *sorted({*_HOMES, *_MODULES})]  # noqa: PLE0604
+__all__ = ["__version__", *sorted({*_HOMES, *_MODULES})]
 
 
 def __getattr__(name: str) -> Any:
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from .formats import Format as Format
     from .formats import formats as formats
     from .gemm import gemm as gemm
-    from .gemm import matmul as matmul
+    from .gemm import matmul_f32 as matmul_f32
     from .gemm import mma as mma
     from .metrics import compare as compare
     from .metrics import sqnr as sqnr

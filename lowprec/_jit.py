@@ -20,18 +20,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import llvmlite
 import numba
+import numba.core.config as numba_config
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import config
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+config: Any = numba_config
 _cache_lock = threading.Lock()
 
 
@@ -59,9 +60,7 @@ def _find_cache_folder() -> Path | None:
     """Return the folder for compiled kernels, created and proven writable, or None."""
     if chosen := os.environ.get("LOWPREC_CACHE_DIR"):
         base = Path(chosen)
-    elif chosen := os.environ.get("NUMBA_CACHE_DIR"):
-        base = Path(chosen) / "lowprec"
-    elif chosen := os.environ.get("XDG_CACHE_HOME"):
+    elif (chosen := os.environ.get("NUMBA_CACHE_DIR")) or (chosen := os.environ.get("XDG_CACHE_HOME")):
         base = Path(chosen) / "lowprec"
     else:
         base = Path(os.path.expanduser("~")) / ".cache" / "lowprec"
@@ -94,7 +93,7 @@ def kernel(function: F) -> F:
                 pass
             finally:
                 config.CACHE_DIR = before
-    return compiled  # type: ignore[no-any-return]
+    return cast(F, compiled)
 
 
 def _bitcast(source: Any, target: Any) -> Any:
@@ -120,7 +119,7 @@ bits64 = intrinsic(_bitcast(types.float64, types.uint64))
 float64_from_bits = intrinsic(_bitcast(types.uint64, types.float64))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fma32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c with one rounding (IEEE fusedMultiplyAdd on float32), inside kernels."""
     if (a, b, c) != (types.float32,) * 3:

@@ -119,7 +119,7 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
     array([ 1.000000e+00, -4.480000e+02,  1.953125e-03], dtype=float32)
     """
     f = formats.get(fmt)
-    c = _as_codes(codes, f)
+    c = as_codes(codes, f)
     result = _output(out, c.shape, np.dtype(np.float32), "decode")
     flat, into = c.reshape(-1), result.reshape(-1)
     if has_fast_kernel(f, decoding=True):
@@ -167,7 +167,7 @@ def round_to(
     --------
     >>> import lowprec as lp
     >>> lp.round_to([0.3, 17.0, 1000.0], "e4m3fn")
-    array([  0.3125,  16.    , 448.    ], dtype=float32)
+    array([3.125e-01, 1.600e+01, 4.480e+02], dtype=float32)
     """
     f = formats.get(fmt)
     chosen = resolve(f, rounding, policy, overflow)
@@ -266,7 +266,8 @@ def _as_values(x: ArrayLike, fmt: Format) -> NDArray[Any]:
         return np.ascontiguousarray(a, dtype=np.float64 if wide else np.float32).reshape(a.shape)
 
 
-def _as_codes(codes: ArrayLike, fmt: Format) -> NDArray[Any]:
+def as_codes(codes: ArrayLike, fmt: Format) -> NDArray[Any]:
+    """Return contiguous codes of the format's own type, or raise if one lies outside the format."""
     c = np.asarray(codes)
     if c.dtype.kind not in "iu":
         if c.size == 0:

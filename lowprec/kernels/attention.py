@@ -1,4 +1,4 @@
-"""Causal multi-head attention with decoupled rotary positions, forward and backward, for one (sequence, head) at a time.
+"""Causal multi-head attention with decoupled rotary positions, forward and backward, head by head.
 
 B sequences of S tokens, T = B * S; H heads; a head's query and key are n channels without and r with position, its
 value is v channels. The arrays of a head are [B * H, S, ...]; kernels work on the heads ``start <= head < stop`` of
@@ -18,32 +18,58 @@ import numpy as np
 from lowprec._jit import kernel
 from lowprec.kernels.elementary import exp64
 
-# Rows of a product that advance together.
+# Rows of a product that advance together, and columns that a causal limit is rounded up to: whole vectors.
 _ROWS = 4
+_COLUMNS = 16
 
 
 @kernel
 def _add_product(a: Any, b: Any, out: Any, row: int, inner_from: int, inner_to: int, columns: int) -> None:
-    """Add a[row:row+4, k] * b[k, :columns] to out[row:row+4, :columns] for k from inner_from up to inner_to."""
-    # Four steps of k per visit of an output, so that it is not loaded and stored for every product.
-    whole = inner_to - (inner_to - inner_from) % 4
-    for i in range(row, min(row + _ROWS, out.shape[0])):
-        for k in range(inner_from, whole, 4):
-            a0 = a[i, k]
-            a1 = a[i, k + 1]
-            a2 = a[i, k + 2]
-            a3 = a[i, k + 3]
+    """Add a[i, k] * b[k, :columns] to out[i, :columns] for the rows of a group and k from inner_from to inner_to.
+
+    The group is the _ROWS rows i from `row`. Each output takes one product after the other; only their visits are grouped, four rows by four steps of k, so that
+    b is loaded once for four rows and an output once for four products. All three arrays are contiguous.
+    """
+    grouped = inner_from
+    if row + 4 <= out.shape[0]:
+        grouped = inner_to - (inner_to - inner_from) % 4
+        out0, out1, out2, out3 = out[row], out[row + 1], out[row + 2], out[row + 3]
+        for k in range(inner_from, grouped, 4):
+            a00, a01, a02, a03 = a[row, k], a[row, k + 1], a[row, k + 2], a[row, k + 3]
+            a10, a11, a12, a13 = a[row + 1, k], a[row + 1, k + 1], a[row + 1, k + 2], a[row + 1, k + 3]
+            a20, a21, a22, a23 = a[row + 2, k], a[row + 2, k + 1], a[row + 2, k + 2], a[row + 2, k + 3]
+            a30, a31, a32, a33 = a[row + 3, k], a[row + 3, k + 1], a[row + 3, k + 2], a[row + 3, k + 3]
             for j in range(columns):
-                out[i, j] = (((out[i, j] + a0 * b[k, j]) + a1 * b[k + 1, j]) + a2 * b[k + 2, j]) + a3 * b[k + 3, j]
-        for k in range(whole, inner_to):
+                b0, b1, b2, b3 = b[k, j], b[k + 1, j], b[k + 2, j], b[k + 3, j]
+                out0[j] = (((out0[j] + a00 * b0) + a01 * b1) + a02 * b2) + a03 * b3
+                out1[j] = (((out1[j] + a10 * b0) + a11 * b1) + a12 * b2) + a13 * b3
+                out2[j] = (((out2[j] + a20 * b0) + a21 * b1) + a22 * b2) + a23 * b3
+                out3[j] = (((out3[j] + a30 * b0) + a31 * b1) + a32 * b2) + a33 * b3
+    for i in range(row, min(row + _ROWS, out.shape[0])):
+        for k in range(grouped, inner_to):
             a0 = a[i, k]
             for j in range(columns):
                 out[i, j] += a0 * b[k, j]
 
 
 @kernel
+def _causal_columns(row: int, sequence: int) -> int:
+    """Return how many columns a product needs for the rows from `row`, in whole vectors."""
+    return min((row + _ROWS + _COLUMNS - 1) // _COLUMNS * _COLUMNS, sequence)
+
+
+@kernel
 def _transpose(a: Any, out: Any) -> None:
-    for i in range(a.shape[0]):
+    # Four rows at once: one write after the other goes to the same line of the cache.
+    whole = a.shape[0] - a.shape[0] % 4
+    for i in range(0, whole, 4):
+        row0, row1, row2, row3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        for j in range(a.shape[1]):
+            out[j, i] = row0[j]
+            out[j, i + 1] = row1[j]
+            out[j, i + 2] = row2[j]
+            out[j, i + 3] = row3[j]
+    for i in range(whole, a.shape[0]):
         for j in range(a.shape[1]):
             out[j, i] = a[i, j]
 
@@ -52,7 +78,7 @@ def _transpose(a: Any, out: Any) -> None:
 def split_heads(
     q_flat: Any, k_rope: Any, kv_flat: Any, cosine: Any, sine: Any, q: Any, k: Any, v: Any, start: int, stop: int
 ) -> None:
-    """Lay out the heads and rotate: q_flat [T, H * (n+r)], k_rope [T, r], kv_flat [T, H * (n+v)] -> q, k [., S, n+r], v.
+    """Lay out the heads and rotate: q_flat [T, H * (n+r)], k_rope [T, r], kv_flat [T, H * (n+v)] -> q, k, v.
 
     Channel pairs (2i, 2i+1) of the last r channels turn by the angle whose cosine and sine [S, r/2] are given; the
     rotated key channels are the same for all heads of a token.
@@ -136,7 +162,7 @@ def probabilities(q: Any, k: Any, scale: float, probs: Any, start: int, stop: in
         p = probs[head]
         p[:] = 0.0
         for i in range(0, sequence, _ROWS):
-            _add_product(q[head], k_by_channel, p, i, 0, width, min(i + _ROWS, sequence))
+            _add_product(q[head], k_by_channel, p, i, 0, width, _causal_columns(i, sequence))
         for i in range(sequence):
             highest = p[i, 0]
             for j in range(1, i + 1):
@@ -157,30 +183,39 @@ def attend(probs: Any, v: Any, out: Any, start: int, stop: int) -> None:
     """Write each head's columns of out [T, H * v] = probs v."""
     sequence, values = v.shape[1], v.shape[2]
     heads = out.shape[1] // values
+    attended = np.empty((sequence, values), dtype=v.dtype)
     for head in range(start, stop):
-        first = head // heads * sequence
-        column = head % heads * values
-        o = out[first : first + sequence, column : column + values]
-        o[:] = 0.0
+        attended[:] = 0.0
         for i in range(0, sequence, _ROWS):
-            _add_product(probs[head], v[head], o, i, 0, min(i + _ROWS, sequence), values)
+            _add_product(probs[head], v[head], attended, i, 0, min(i + _ROWS, sequence), values)
+        for s in range(sequence):
+            for c in range(values):
+                out[head // heads * sequence + s, head % heads * values + c] = attended[s, c]
+
+
+@kernel
+def _copy_head(flat: Any, head: int, out: Any) -> None:
+    """Copy a head's columns of flat [T, H * v] to out [S, v]."""
+    sequence, values = out.shape
+    heads = flat.shape[1] // values
+    for s in range(sequence):
+        for c in range(values):
+            out[s, c] = flat[head // heads * sequence + s, head % heads * values + c]
 
 
 @kernel
 def score_gradients(d_out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int) -> None:
     """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from d_out [T, H * v]."""
     sequence, values = v.shape[1], v.shape[2]
-    heads = d_out.shape[1] // values
+    d_o = np.empty((sequence, values), dtype=d_out.dtype)
     v_by_channel = np.empty((values, sequence), dtype=v.dtype)
     for head in range(start, stop):
+        _copy_head(d_out, head, d_o)
         _transpose(v[head], v_by_channel)
-        first = head // heads * sequence
-        column = head % heads * values
-        d_o = d_out[first : first + sequence, column : column + values]
         d = d_scores[head]
         d[:] = 0.0
         for i in range(0, sequence, _ROWS):
-            _add_product(d_o, v_by_channel, d, i, 0, values, min(i + _ROWS, sequence))
+            _add_product(d_o, v_by_channel, d, i, 0, values, _causal_columns(i, sequence))
         for i in range(sequence):
             # softmax: the probabilities of a row sum to one, so their gradient loses its mean under p
             mean = 0.0
@@ -199,12 +234,10 @@ def operand_gradients(
     """Write d_q = d_scores k, d_k = d_scores^T q and d_v = probs^T d_out, each head's own."""
     sequence, width = q.shape[1], q.shape[2]
     values = d_v.shape[2]
-    heads = d_out.shape[1] // values
+    d_o = np.empty((sequence, values), dtype=d_out.dtype)
     transposed = np.empty((sequence, sequence), dtype=probs.dtype)
     for head in range(start, stop):
-        first = head // heads * sequence
-        column = head % heads * values
-        d_o = d_out[first : first + sequence, column : column + values]
+        _copy_head(d_out, head, d_o)
         d_q[head] = 0.0
         d_k[head] = 0.0
         d_v[head] = 0.0

@@ -67,7 +67,7 @@ def log64(x: float) -> float:
     if x < 2.2250738585072014e-308:
         scaled = x * 18014398509481984.0
         lift = -54.0
-    # The exponent counts from sqrt(1/2), so that the significand m lies in [sqrt(1/2), sqrt(2)) and 1.0 gives exactly 0.
+    # The exponent counts from sqrt(1/2), so that m lies in [sqrt(1/2), sqrt(2)) and 1.0 gives exactly 0.
     offset = np.uint64(np.uint64(bits64(scaled) - _SQRT_HALF_BITS) + np.uint64(1023 << 52))
     # The biased exponent as a float, without an integer-to-float conversion that narrow machines lack in vectors.
     n = (float64_from_bits(np.uint64(np.uint64(offset >> _EXPONENT) | _MAGIC_BITS)) - _MAGIC) - 1023.0 + lift

@@ -20,7 +20,8 @@ def shifted(significand, shift):
     """Return significand * 2^shift truncated toward zero."""
     if shift >= 0:
         return significand << shift
-    return significand >> min(-shift, np.int64(63)) if significand >= 0 else -((-significand) >> min(-shift, np.int64(63)))
+    right = min(-shift, np.int64(63))
+    return significand >> right if significand >= 0 else -((-significand) >> right)
 
 
 @kernel
@@ -107,3 +108,13 @@ def fused_dot_reference(
                         total += shifted(product, e - lsb)
                 state = to_float32_bits(total, lsb, keep)
             out[i, j] = float32_from_bits(state)
+
+
+@kernel
+def rows_with_special(codes, kind, out):
+    """Tell for each row of codes [M, K] whether any of them is NaN or Inf."""
+    for i in range(codes.shape[0]):
+        found = False
+        for p in range(codes.shape[1]):
+            found = found or kind[codes[i, p]] != 0
+        out[i] = found

@@ -50,10 +50,9 @@ def pack_rows(codes, value_table, exponent_table, values, exponents):
 def pack_panels(codes, value_table, exponent_table, padded_k, values, exponents):
     """Lay B's codes [N, K] out as panels of `PANEL` columns, each [padded K][PANEL], of values and exponents."""
     n, k = codes.shape
-    columns = (n + PANEL - 1) // PANEL * PANEL
-    for j0 in range(0, columns, 64):
+    for j0 in range(0, n, 64):  # the rest of the last panel is never read
         base = j0 // PANEL * PANEL * padded_k + j0 % PANEL
-        width = max(0, min(64, n - j0))
+        width = min(64, n - j0)
         for p in range(padded_k):
             row = base + p * PANEL
             inside = width if p < k else 0
@@ -183,10 +182,10 @@ def gemm_fused(
                             b1 = b_values[at + PANEL : at + PANEL + padded]
                             b2 = b_values[at + 2 * PANEL : at + 2 * PANEL + padded]
                             b3 = b_values[at + 3 * PANEL : at + 3 * PANEL + padded]
-                            a00, a01, a02, a03 = a_values[i0, p], a_values[i0, p + 1], a_values[i0, p + 2], a_values[i0, p + 3]
-                            a10, a11, a12, a13 = a_values[i1, p], a_values[i1, p + 1], a_values[i1, p + 2], a_values[i1, p + 3]
-                            a20, a21, a22, a23 = a_values[i2, p], a_values[i2, p + 1], a_values[i2, p + 2], a_values[i2, p + 3]
-                            a30, a31, a32, a33 = a_values[i3, p], a_values[i3, p + 1], a_values[i3, p + 2], a_values[i3, p + 3]
+                            a00, a01, a02, a03 = _four(a_values[i0], p)
+                            a10, a11, a12, a13 = _four(a_values[i1], p)
+                            a20, a21, a22, a23 = _four(a_values[i2], p)
+                            a30, a31, a32, a33 = _four(a_values[i3], p)
                             for j in range(padded):
                                 x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
                                 m0[j] = _add4(m0[j], bits32(h0[j]), a00 * x0, a01 * x1, a02 * x2, a03 * x3)
@@ -214,6 +213,12 @@ def gemm_fused(
                             else:
                                 for j in range(width):
                                     into[j] = np.float32(s_a * s_b[j0 + j]) * d[j]
+
+
+@kernel
+def _four(row, p):
+    """Return four consecutive values of a row."""
+    return row[p], row[p + 1], row[p + 2], row[p + 3]
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Choosing experts, ordering tokens by expert, and the sums over a token's experts; forward and backward.
 
-T = B * S tokens, E experts, K experts a token ("slots", best first), R = T * K rows, one for each use of an expert. Rows
-are sorted by expert, those of one expert in order of their tokens, so that each expert works on one contiguous run.
+T = B * S tokens, E experts, K experts a token ("slots", best first), R = T * K rows, one for each use of an expert.
+Rows are sorted by expert, those of one expert in order of their tokens, so that each expert works on a contiguous run.
 Kernels with ``start, stop`` work on these tokens (or rows) and may be split over threads.
 """
 
