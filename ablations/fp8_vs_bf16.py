@@ -1,4 +1,4 @@
-"""Does DeepSeek-V3's FP8 recipe, with Hopper's 14-bit accumulation, train as well as BF16?"""
+"""Whether DeepSeek-V3's FP8 recipe, with Hopper's 14-bit accumulation, trains as well as BF16."""
 
 from lowprec.study import Ablation, Arm, Setting
 
@@ -38,6 +38,8 @@ ablation = Ablation(
 )
 
 if __name__ == "__main__":
+    import sys
+
     from lowprec.cli import main
 
-    main(["ablate", __file__], also_read_arguments=True)
+    main(["ablate", __file__, *sys.argv[1:]])

@@ -19,7 +19,13 @@ R = TypeVar("R")
 #: Each worker runs on one thread; read by the libraries when they are imported.
 SINGLE_THREAD = {
     name: "1"
-    for name in ("LOWPREC_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    for name in (
+        "LOWPREC_NUM_THREADS",
+        "NUMBA_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+    )
 }
 
 

@@ -1,4 +1,4 @@
-"""Show how far a study is: a live bar with one line per running arm on a terminal, a plain line now and then elsewhere."""
+"""Show how far a study is: live bars on a terminal, a plain line now and then anywhere else."""
 
 from __future__ import annotations
 

@@ -31,14 +31,24 @@ import lowprec
 RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
 #: Sources that cannot change the numbers of a run.
-NOT_NUMERICS = frozenset(
-    "cli.py __main__.py costs.py interop.py metrics.py oracle.py reference.py testing.py".split()
-    + [f"study/{name}.py" for name in "ablation executors plots progress report statistics study summary".split()]
-)
+NOT_NUMERICS = (
+    "cli", "__main__", "costs", "interop", "metrics", "oracle", "reference", "testing", "study/ablation",
+    "study/executors", "study/plots", "study/progress", "study/report", "study/statistics", "study/study",
+    "study/summary",
+)  # fmt: skip
+#: Features of a processor that a run records.
+CPU_FEATURES = (
+    "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",
+    "asimdhp", "bf16", "sve",
+)  # fmt: skip
 
 
 class StudyError(RuntimeError):
     """A study cannot go on, or its result cannot be trusted; the message says why and what to do."""
+
+
+class RunFailed(StudyError):
+    """A run broke off with an error that is not the user's."""
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -257,8 +267,8 @@ def code_hash() -> str:
     root = Path(lowprec.__file__).resolve().parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        if name in NOT_NUMERICS or name.startswith(("_ablations/", "_reference_data/")):
+        name = path.relative_to(root).with_suffix("").as_posix()
+        if name in NOT_NUMERICS or name.startswith(("_ablations/", "_reference_data/", "cli_")):
             continue
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
@@ -286,7 +296,9 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
             found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         return found
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [line for i, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{path}[{i}]")]
+        return [
+            line for i, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{path}[{i}]")
+        ]
     return [] if old == new else [f"{path}: {old!r} then, {new!r} now"]
 
 
@@ -304,10 +316,9 @@ def machine() -> dict[str, Any]:
                 break
     except OSError:
         pass
-    wanted = "avx avx2 fma f16c avx512f avx512bw avx512vl avx512_bf16 amx_bf16 amx_tile asimd asimdhp bf16 sve".split()
     return {
         "cpu": cpu,
-        "features": [name for name in wanted if name in flags.split()],
+        "features": [name for name in CPU_FEATURES if name in flags.split()],
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "system": platform.platform(),
         "executable": sys.executable,

@@ -19,7 +19,7 @@ from typing import Any
 from . import executors, store
 from .ablation import Ablation, Arm, Setting
 from .progress import Display, Running, Silent, Snapshot
-from .store import StudyError
+from .store import RunFailed, StudyError
 from .tasks import Stopped, Task, run_task
 
 STUDY_FILE = "study.json"
@@ -68,9 +68,7 @@ def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
             yield checkpoint, seed
 
 
-def plan(
-    ablation: Ablation, setting: Setting, folder: Path, *, data: str = "stdlib", backend: str = BACKEND
-) -> Plan:
+def plan(ablation: Ablation, setting: Setting, folder: Path, *, data: str = "stdlib", backend: str = BACKEND) -> Plan:
     """List the runs of a study; nothing is written.
 
     Raises
@@ -315,7 +313,7 @@ class _Runner:
         except (Stopped, CancelledError):
             raise StudyError(f"the study was stopped while {task.name} ran; the same command resumes it") from None
         except BrokenExecutor:
-            raise StudyError(
+            raise RunFailed(
                 f"a worker process died while {task.name} or its neighbours ran (out of memory?); finished runs are "
                 "kept, the same command resumes, --jobs takes fewer workers"
             ) from None
@@ -323,8 +321,9 @@ class _Runner:
             raise
         except Exception as error:
             where = task.folder.path / store.RUN_FILE
-            raise StudyError(
-                f"run {task.name} failed: {type(error).__name__}: {error} (traceback in {where}); finished runs are kept"
+            raise RunFailed(
+                f"run {task.name} failed: {type(error).__name__}: {error} (traceback in {where}); "
+                "finished runs are kept"
             ) from error
         self.finished.add(task.name)
         if run.get("timed_steps"):

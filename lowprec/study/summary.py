@@ -175,7 +175,11 @@ def summarize(folder: Path) -> StudySummary:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise StudyError(f"{folder}: {len(missing)} runs are not finished ({shown}); resume the study first")
     reference = runs[ablation.reference.name]
-    arms = [_arm_summary(arm, runs[arm.name], reference, ablation.margin) for arm in ablation.arms if arm.role != "reference"]
+    arms = [
+        _arm_summary(arm, runs[arm.name], reference, ablation.margin)
+        for arm in ablation.arms
+        if arm.role != "reference"
+    ]
     tested = [i for i, item in enumerate(arms) if item.arm.role in ("treatment", "control")]
     adjusted = dict(zip(tested, holm([arms[i].own.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]

@@ -181,9 +181,10 @@ def _branch(task: Task) -> dict[str, Any]:
     began = time.monotonic()
     done, own, in_bf16, stepping = 0, math.inf, math.inf, math.nan
     try:
-        for done in range(1, task.steps + 1):
+        while done < task.steps:
             _stop(task)
             folder.append(_row(trainer.step()))
+            done += 1
         stepping = time.monotonic() - began
         own = trainer.evaluate()
         in_bf16 = own if task.recipe_name == "bf16" else trainer.evaluate(recipe="bf16")
@@ -228,6 +229,4 @@ def _stop(task: Task) -> None:
 
 def _row(record: Any) -> dict[str, Any]:
     values = {item.name: getattr(record, item.name) for item in dataclasses.fields(record)}
-    return {
-        name: value for name, value in values.items() if name not in CLOCKS and isinstance(value, (int, float))
-    }
+    return {name: value for name, value in values.items() if name not in CLOCKS and isinstance(value, (int, float))}

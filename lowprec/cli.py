@@ -1,0 +1,296 @@
+"""The command line. Every command imports what it needs when it runs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import cli_arrays
+from .cli_output import Cell, CommandError, emit, machine_readable
+
+if TYPE_CHECKING:
+    from .study import Ablation, Setting
+
+
+class _Commands(click.Group):
+    """A group that turns the library's errors into one line each."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from .registry import UnknownNameError
+
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            click.echo("stopped; what was finished is kept", err=True)
+            ctx.exit(130)
+        except Exception as error:
+            if ctx.params.get("traceback"):
+                raise
+            from .study.store import RunFailed, StudyError
+
+            expected = (ValueError, TypeError, OSError, ArithmeticError, UnknownNameError, StudyError)
+            if not isinstance(error, expected):
+                raise
+            raise CommandError(_words(error), 1 if isinstance(error, RunFailed) else 2) from error
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--traceback", is_flag=True, help="Show where an error came from.")
+@click.version_option(package_name="lowprec", message="%(version)s")
+def cli(traceback: bool) -> None:
+    """Low-precision training numerics on a CPU, bit for bit."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Parameters
+    ----------
+    args : sequence of str, optional
+        Arguments; those of the process by default.
+    """
+    cli(args=None if args is None else list(args), prog_name="lowprec")
+
+
+# --- ablations -------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--list", "listing", is_flag=True, help="List the ablations and stop.")
+@click.option("--quick", is_flag=True, help="The small setting: minutes instead of hours.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Data seeds per checkpoint.")
+@click.option("--checkpoints", type=click.IntRange(min=1), help="Independent BF16 checkpoints.")
+@click.option("--jobs", type=click.IntRange(min=0), help="Worker processes; one per core by default, 0: none.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for results."
+)
+@click.option(
+    "--resume/--fresh", default=True, help="Go on with what is there (default), or move it aside and start over."
+)
+@click.option("--data", default="stdlib", show_default=True, metavar="FILE", help="Text to train on.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the setting: branch_steps=80 ...")
+@click.option("--no-plot", is_flag=True, help="No figure (matplotlib is not needed then).")
+@machine_readable
+def ablate(
+    names: tuple[str, ...],
+    listing: bool,
+    quick: bool,
+    seeds: int | None,
+    checkpoints: int | None,
+    jobs: int | None,
+    out: Path,
+    resume: bool,
+    data: str,
+    changes: tuple[str, ...],
+    no_plot: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Run ablations by NAME (or from a Python file): all of them by default.
+
+    An interrupted ablation goes on where it stopped when the same command is given again.
+    """
+    from .study import ablation as catalogue
+
+    known = catalogue.names()
+    if listing:
+        ablations = [catalogue.load(name) for name in names or known]
+        rows = [
+            (item.name, item.question, ", ".join(arm.name for arm in item.arms), _size(item.quick), _size(item.full))
+            for item in ablations
+        ]
+        emit(("name", "question", "arms", "quick", "full"), rows, "Ablations", as_json, as_csv)
+        return
+    chosen = [(name, catalogue.load(name)) for name in names or known]
+    settings = [_setting(item, quick, seeds, checkpoints, changes) for _, item in chosen]
+    if not no_plot:
+        from .study.plots import require_matplotlib
+
+        require_matplotlib()
+    from .study.study import plan
+
+    plans = [
+        plan(item, setting, out / f"{item.name}-{'quick' if quick else 'full'}", data=data)
+        for (_, item), setting in zip(chosen, settings, strict=True)
+    ]
+    broken = False
+    for planned in plans:
+        _run(planned, jobs, not resume)
+        broken |= _report(planned.folder, no_plot, as_json, as_csv)
+    if broken:
+        sys.exit(1)
+
+
+def _size(setting: Setting) -> str:
+    return (
+        f"{setting.config}: {setting.checkpoints} x {setting.checkpoint_steps} steps, "
+        f"then {setting.pairs} x {setting.branch_steps} per arm"
+    )
+
+
+def _setting(
+    ablation: Ablation, quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str]
+) -> Setting:
+    wanted: dict[str, str | int | float] = {}
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise CommandError(f"--set {change}: KEY=VALUE is needed, as in --set branch_steps=80")
+        wanted[key.strip()] = value.strip()
+    if seeds is not None:
+        wanted["seeds"] = seeds
+    if checkpoints is not None:
+        wanted["checkpoints"] = checkpoints
+    return (ablation.quick if quick else ablation.full).with_(wanted)
+
+
+def _run(planned: Any, jobs: int | None, fresh: bool) -> None:
+    from rich.console import Console
+
+    from .study.progress import display
+    from .study.study import run_study
+
+    console = Console(stderr=True)
+    console.print(planned.ablation.question, markup=False, highlight=False, style="bold")
+    console.print(
+        f"{len(planned.tasks)} runs ({_size(planned.setting)}) into {planned.folder}; Ctrl-C keeps what is finished",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    with display(console) as shown:
+        run_study(planned, jobs=jobs, fresh=fresh, display=shown)
+
+
+def _report(folder: Path, no_plot: bool, as_json: bool, as_csv: bool) -> bool:
+    """Write and print the report of a study; return whether it must not be trusted."""
+    from rich.console import Console
+
+    from .study import plots, report
+    from .study.summary import summarize
+
+    study = summarize(folder)
+    stem = folder / study.ablation.name
+    figures = [] if no_plot else plots.draw(study, stem)
+    files = report.write(study, folder, None if no_plot else f"{stem.name}.png")
+    if as_json:
+        click.echo((folder / "summary.json").read_text(encoding="utf-8"), nl=False)
+    elif as_csv:
+        click.echo(report.table_csv(study), nl=False)
+    else:
+        report.show(study, Console())
+    for path in [*figures, *files]:
+        click.echo(f"wrote {path}", err=True)
+    for reason in study.broken:
+        click.echo(f"error: {reason}", err=True)
+    return bool(study.broken)
+
+
+@cli.command("report")
+@click.argument("runs", type=click.Path(path_type=Path))
+@click.option("--no-plot", is_flag=True, help="No figure (matplotlib is not needed then).")
+@machine_readable
+def report_command(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> None:
+    """Write the report and the figure of the ablation in the folder RUNS again."""
+    if not runs.is_dir():
+        raise CommandError(f"{runs}: no such folder")
+    if not no_plot:
+        from .study.plots import require_matplotlib
+
+        require_matplotlib()
+    if not (runs / "study.json").is_file():
+        inside = sorted(path.parent.name for path in runs.glob("*/study.json"))
+        if inside:
+            raise CommandError(f"{runs} holds several studies, name one of them: {', '.join(inside)}")
+    if _report(runs, no_plot, as_json, as_csv):
+        sys.exit(1)
+
+
+@cli.command()
+@click.option("--config", default="tiny", show_default=True, help="Model: nano, pilot, tiny, small.")
+@click.option("--recipe", default="bf16", show_default=True, help="Precision: bf16, dsv3, ...")
+@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer steps.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Weights and data order.")
+@click.option("--data", default="stdlib", show_default=True, metavar="FILE", help="Text to train on.")
+@click.option("--learning-rate", type=float, help="Peak rate; by default chosen from the width.")
+@click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
+@machine_readable
+def train(
+    config: str,
+    recipe: str,
+    steps: int,
+    seed: int,
+    data: str,
+    learning_rate: float | None,
+    out: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Train one model from scratch and print its losses."""
+    from rich.console import Console
+
+    from .study.progress import Running, Snapshot, display
+
+    console = Console(stderr=True)
+    name = f"{config} {recipe}"
+    with display(console) as shown:
+        shown.stage("compiling kernels (once per version)")
+        from .moe.train import train as run_training
+
+        def progress(record: Any) -> None:
+            done = int(record.step)
+            running = [Running(name, done, steps, float(record.loss))]
+            shown.update(Snapshot(int(done == steps), 1, done, steps, running, record.seconds * (steps - done)))
+
+        run = run_training(
+            config, recipe, steps, seed, data=data, learning_rate=learning_rate, out=out, progress=progress
+        )
+    metrics = run.metrics
+    last = metrics.iloc[-1]
+    row = (config, recipe, steps, seed, float(metrics["loss"].iloc[0]), float(last["loss"]), run.validation_loss)
+    columns = ("config", "recipe", "steps", "seed", "first loss", "last loss", "validation loss")
+    emit(columns, [row], "Training, nats per byte", as_json, as_csv)
+    if out is not None:
+        click.echo(f"wrote {out}", err=True)
+
+
+@cli.command()
+@machine_readable
+def info(as_json: bool, as_csv: bool) -> None:
+    """Tell versions, machine, threads and folders: what a bug report needs."""
+    from . import __version__, _jit
+    from .study import ablation, store
+
+    machine = store.machine()
+    rows: list[Sequence[Cell]] = [
+        ("lowprec", __version__),
+        *store.versions().items(),
+        ("code", store.code_hash()),
+        *((key, ", ".join(value) if isinstance(value, list) else value) for key, value in machine.items()),
+        ("threads", _jit.get_num_threads()),
+        ("kernel cache", str(_jit.cache_folder or "none: no folder can be written")),
+        ("ablations", str(ablation.folder())),
+        ("package", str(Path(__file__).parent)),
+    ]
+    emit(("", "value") if not (as_json or as_csv) else ("name", "value"), rows, "lowprec", as_json, as_csv)
+
+
+for _command in (
+    cli_arrays.formats_command,
+    cli_arrays.cast,
+    cli_arrays.quantize,
+    cli_arrays.gemm,
+    cli_arrays.logfmt,
+):
+    cli.add_command(_command)

@@ -1,0 +1,191 @@
+"""The statistics against closed forms, SciPy's own tests and simulations with known truth."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lowprec.study.statistics import ema, holm, max_relative_error, paired, relative_differences, spread
+
+MARGIN = 0.0025
+
+
+def draw(seed, runs, n, mean, sd):
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return mean + sd * generator.standard_normal((runs, n))
+
+
+def assert_rate(hits, runs, expected):
+    """The count is one that a binomial with this rate gives in all but a millionth of cases."""
+    low, high = stats.binom.ppf([5e-7, 1 - 5e-7], runs, expected)
+    assert low <= hits <= high, f"{hits} of {runs}, expected a rate of {expected}: {low} to {high}"
+
+
+def test_interval_and_p_values_are_scipys():
+    r = draw(1, 1, 7, 0.001, 0.002)[0]
+    own = paired(r, MARGIN)
+    test = stats.ttest_1samp(r, 0.0)
+    assert own.n == 7
+    assert own.mean == pytest.approx(np.mean(r), rel=1e-14)
+    assert own.sd == pytest.approx(np.std(r, ddof=1), rel=1e-14)
+    for level, ours in ((0.90, own.ci90), (0.95, own.ci95)):
+        theirs = test.confidence_interval(level)
+        assert ours == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+    assert own.p_difference == pytest.approx(test.pvalue, rel=1e-12)
+    below = stats.ttest_1samp(r, MARGIN, alternative="less").pvalue
+    above = stats.ttest_1samp(r, -MARGIN, alternative="greater").pvalue
+    assert own.p_equivalence == pytest.approx(max(below, above), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("mean", [0.0, 0.001, 0.0025, -0.003])
+def test_equivalence_by_interval_is_equivalence_by_two_one_sided_tests(seed, mean):
+    own = paired(draw(seed, 1, 5, mean, 0.0012)[0], MARGIN)
+    assert (own.verdict == "equivalent") == (own.p_equivalence < 0.05)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 20])
+def test_intervals_cover_the_truth_as_often_as_they_say(n):
+    runs = 4000
+    samples = [paired(r, MARGIN) for r in draw(n, runs, n, 0.0007, 0.001)]
+    for level, name in ((0.90, "ci90"), (0.95, "ci95")):
+        assert_rate(sum(getattr(s, name)[0] < 0.0007 < getattr(s, name)[1] for s in samples), runs, level)
+
+
+@pytest.mark.parametrize("edge", [MARGIN, -MARGIN])
+def test_equivalence_is_claimed_wrongly_in_five_per_cent_at_the_margin(edge):
+    # With so small a spread the other side of the margin plays no part and the size is 5 % exactly.
+    runs, n = 4000, 6
+    claims = sum(paired(r, MARGIN).verdict == "equivalent" for r in draw(3, runs, n, edge, 0.0004))
+    assert_rate(claims, runs, 0.05)
+
+
+def test_no_difference_is_called_one_in_five_per_cent():
+    runs = 4000
+    samples = [paired(r, 1e-9) for r in draw(4, runs, 6, 0.0, 0.001)]  # a margin that is never met
+    assert_rate(sum(s.verdict == "worse" for s in samples), runs, 0.025)
+    assert_rate(sum(s.verdict == "better" for s in samples), runs, 0.025)
+
+
+def test_power_is_that_of_the_noncentral_t():
+    runs, n, sd, true = 4000, 6, 0.001, 0.0015
+    found = sum(paired(r, 1e-9).verdict == "worse" for r in draw(5, runs, n, true, sd))
+    expected = stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, true / sd * math.sqrt(n))
+    assert 0.5 < expected < 0.9
+    assert_rate(found, runs, expected)
+
+
+def test_a_real_but_small_difference_is_equivalent_and_says_so():
+    own = paired([0.0005, 0.0006, 0.0007, 0.0006], MARGIN)
+    assert own.verdict == "equivalent"
+    assert own.resolved_difference
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([0.004, 0.0042, 0.0041], "worse"),
+        ([-0.004, -0.0042, -0.0041], "better"),
+        ([0.0, 0.01, -0.01], "not resolved"),
+        ([0.0001], "not resolved"),
+        ([0.0001, math.inf], "diverged"),
+        ([0.0, 0.0], "equivalent"),
+        ([0.01, 0.01], "worse"),
+        ([-0.01, -0.01], "better"),
+        ([MARGIN, MARGIN], "worse"),  # the margin itself is not inside
+    ],
+)
+def test_verdicts(differences, verdict):
+    assert paired(differences, MARGIN).verdict == verdict
+
+
+def test_one_pair_claims_nothing():
+    own = paired([0.0001], MARGIN)
+    assert own.mean == 0.0001
+    assert math.isnan(own.sd)
+    assert own.ci90 == own.ci95 == (-math.inf, math.inf)
+    assert math.isnan(own.p_difference)
+    assert math.isnan(own.p_equivalence)
+    assert not own.resolved_difference
+
+
+def test_a_spread_of_zero_leaves_no_doubt():
+    own = paired([0.0, 0.0, 0.0], MARGIN)
+    assert (own.p_difference, own.p_equivalence) == (1.0, 0.0)
+    far = paired([0.01, 0.01], MARGIN)
+    assert (far.p_difference, far.p_equivalence) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("bad", [[], [[0.1]], [math.nan, 0.1]])
+def test_differences_that_make_no_sense_are_refused(bad):
+    with pytest.raises(ValueError, match=r"paired difference"):
+        paired(bad, MARGIN)
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, math.inf, math.nan])
+def test_margins_that_make_no_sense_are_refused(margin):
+    with pytest.raises(ValueError, match="margin must be positive and finite"):
+        paired([0.1, 0.2], margin)
+
+
+def test_relative_differences():
+    assert relative_differences([1.5, math.nan, math.inf], [1.0, 1.0, 1.0]).tolist() == [0.5, math.inf, math.inf]
+    with pytest.raises(ValueError, match="pairs do not match"):
+        relative_differences([1.0], [1.0, 2.0])
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="reference losses must be positive and finite"):
+            relative_differences([1.0], [bad])
+
+
+def test_holm_is_the_textbooks():
+    # Holm (1979) by hand: 4 x 0.005, 3 x 0.011, 2 x 0.02, 1 x 0.04, each at least its predecessor.
+    assert holm([0.011, 0.04, 0.005, 0.02]) == pytest.approx([0.033, 0.04, 0.02, 0.04])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    adjusted = holm([0.01, math.nan, 0.02])
+    assert adjusted[0] == 0.02
+    assert math.isnan(adjusted[1])
+    assert adjusted[2] == 0.02
+    assert holm([]) == []
+
+
+def test_holm_keeps_the_chance_of_any_false_alarm():
+    runs, arms = 2000, 3
+    alarms = 0
+    for r in draw(6, runs, arms * 6, 0.0, 0.001):
+        ps = [paired(part, MARGIN).p_difference for part in r.reshape(arms, 6)]
+        alarms += min(holm(ps)) < 0.05
+    # The first comparison is at 5 % / 3, independent for each arm.
+    assert_rate(alarms, runs, 1 - (1 - 0.05 / 3) ** 3)
+
+
+def test_spread_ignores_divergence_and_needs_two():
+    assert spread([0.001, -0.001, 0.0, math.inf]) == 0.001
+    assert math.isnan(spread([0.001]))
+    assert math.isnan(spread([math.inf, 0.001]))
+
+
+def test_ema_is_the_recurrence_and_stops_at_what_is_not_finite():
+    x = [3.0, 1.0, 4.0, 1.0, 5.0]
+    smooth = [3.0]
+    for value in x[1:]:
+        smooth.append(0.9 * smooth[-1] + (1 - 0.9) * value)
+    assert ema(x).tolist() == smooth
+    broken = ema([1.0, math.inf, 1.0])
+    assert broken[0] == 1.0
+    assert np.isnan(broken[1:]).all()
+    assert ema([]).size == 0
+
+
+def test_max_relative_error_sees_the_worst_step_after_the_start():
+    reference = np.full(50, 2.0)
+    arm = reference.copy()
+    arm[0] = 4.0  # decays with 0.9^t in the average
+    assert max_relative_error(arm, reference, skip=0) == pytest.approx(1.0)
+    assert max_relative_error(arm, reference, skip=10) == pytest.approx(0.9**10)
+    assert max_relative_error(arm[:1], reference[:1]) == 1.0  # the last step always counts
+    assert max_relative_error(arm[:20], reference) == math.inf  # ended early
+    arm[7] = math.nan
+    assert max_relative_error(arm, reference) == math.inf
+    with pytest.raises(ValueError, match="curves do not match"):
+        max_relative_error(np.ones(3), np.ones(2))
