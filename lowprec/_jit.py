@@ -13,6 +13,7 @@ This is the only module that imports Numba. Three facts shape it:
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sys
 import tempfile
@@ -221,5 +222,5 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
         return
     pieces = min(units, n if units < 4 * n else 2 * n)
     edges = [min(total, units * i // pieces * grain) for i in range(pieces + 1)]
-    for future in [_workers(n).submit(function, a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]:
+    for future in [_workers(n).submit(function, a, b) for a, b in itertools.pairwise(edges) if a < b]:
         future.result()

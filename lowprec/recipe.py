@@ -340,9 +340,7 @@ recipes.register(
         "fp4_naive",
         "E2M1 in tiles of 16 with float32 scales and none of the known remedies: the positive control",
         _every_block_linear(
-            LinearSpec(
-                TensorSpec("e2m1fn", "1x16"), TensorSpec("e2m1fn", "16x16"), TensorSpec("e2m1fn", "1x16")
-            )  # fmt: skip
+            LinearSpec(TensorSpec("e2m1fn", "1x16"), TensorSpec("e2m1fn", "16x16"), TensorSpec("e2m1fn", "1x16")),
         ),
     ),
 )

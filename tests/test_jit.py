@@ -1,0 +1,139 @@
+"""The kernel cache never serves stale code, and threads never change results."""
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec import _jit
+
+PACKAGE = Path(lp.__file__).parent
+
+CALLER = """
+import numpy as np
+from lowprec._jit import kernel
+from .stale_callee import step
+
+@kernel
+def total(n):
+    s = 0.0
+    for i in range(n):
+        s += step(i)
+    return s
+"""
+CALLEE = "from lowprec._jit import kernel\n\n@kernel\ndef step(i):\n    return {}\n"
+PROGRAM = (
+    "from lowprec import _jit; from lowprec.kernels.stale_caller import total;"
+    "print(total(10), sum(total.stats.cache_hits.values()), _jit.cache_folder)"
+)
+
+
+def run(program: str, root: Path, **environment: str) -> list[str]:
+    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", program], env=env, cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.fixture
+def copied_package(tmp_path: Path) -> Path:
+    shutil.copytree(PACKAGE, tmp_path / "lowprec", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "lowprec/kernels/stale_caller.py").write_text(CALLER)
+    (tmp_path / "lowprec/kernels/stale_callee.py").write_text(CALLEE.format("i * 1.0"))
+    return tmp_path
+
+
+def test_edit_of_a_callee_in_another_file_is_seen(copied_package: Path) -> None:
+    cache = {"LOWPREC_CACHE_DIR": str(copied_package / "cache")}
+    assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "0"]
+    assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "1"], "the second process should find the kernel"
+    (copied_package / "lowprec/kernels/stale_callee.py").write_text(CALLEE.format("i * 2.0"))
+    assert run(PROGRAM, copied_package, **cache)[:2] == ["90.0", "0"]
+
+
+def test_without_a_writable_folder_kernels_compile_in_memory(copied_package: Path) -> None:
+    blocked = copied_package / "not_a_folder"
+    blocked.write_text("a file where the cache folder should go")
+    answer = run(PROGRAM, copied_package, LOWPREC_CACHE_DIR=str(blocked))
+    assert answer == ["45.0", "0", "None"]
+
+
+def test_import_is_light() -> None:
+    program = (
+        "import sys, lowprec; heavy = {'numba', 'pandas', 'scipy', 'matplotlib', 'ml_dtypes'} & set(sys.modules);"
+        "print(sorted(heavy)); lowprec.formats['e4m3fn'].max; print('numba' in sys.modules)"
+    )
+    assert run(program, PACKAGE.parent) == ["[]", "False"]
+
+
+def test_public_names_resolve() -> None:
+    for name in lp.__all__:
+        assert getattr(lp, name) is not None
+    import lowprec.formats  # noqa: F401  importing the module must not replace the catalogue
+
+    assert lp.formats["e4m3fn"].name == "e4m3fn"
+    with pytest.raises(AttributeError, match="no attribute 'encoed'"):
+        _ = lp.encoed
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", True])
+def test_thread_count_must_be_positive(wrong: object) -> None:
+    with pytest.raises(ValueError, match="whole number >= 1"):
+        lp.set_num_threads(wrong)  # type: ignore[arg-type]
+
+
+def test_thread_count_from_the_environment() -> None:
+    program = "import lowprec as lp; print(lp.get_num_threads())"
+    assert run(program, PACKAGE.parent, LOWPREC_NUM_THREADS="3") == ["3"]
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        run(program, PACKAGE.parent, LOWPREC_NUM_THREADS="many")
+    assert "LOWPREC_NUM_THREADS='many'" in failure.value.stderr
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("total", [0, 1, 5, 64, 1000])
+def test_chunks_cover_everything_once(threads: int, total: int, keep_threads: None) -> None:
+    lp.set_num_threads(threads)
+    seen = np.zeros(total, np.int64)
+
+    def visit(start: int, stop: int) -> None:
+        assert start % 8 == 0
+        seen[start:stop] += 1
+
+    _jit.run_chunks(visit, total, 8)
+    assert (seen == 1).all()
+
+
+def test_errors_in_workers_reach_the_caller(keep_threads: None) -> None:
+    lp.set_num_threads(2)
+
+    def fail(start: int, stop: int) -> None:
+        raise RuntimeError("from a worker")
+
+    with pytest.raises(RuntimeError, match="from a worker"):
+        _jit.run_chunks(fail, 100, 1)
+
+
+def _child(queue: "multiprocessing.Queue[bytes]") -> None:
+    lp.set_num_threads(2)
+    x = np.random.default_rng(0).standard_normal((300, 256), dtype=np.float32)
+    queue.put(lp.matmul_f32(x, x).tobytes())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_makes_its_own_threads(keep_threads: None) -> None:
+    lp.set_num_threads(2)
+    x = np.random.default_rng(0).standard_normal((300, 256), dtype=np.float32)
+    expected = lp.matmul_f32(x, x).tobytes()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(queue,))
+    child.start()
+    got = queue.get(timeout=120)
+    child.join(timeout=120)
+    assert got == expected
