@@ -25,10 +25,11 @@ _COLUMNS = 16
 
 @kernel
 def _add_product(a: Any, b: Any, out: Any, row: int, inner_from: int, inner_to: int, columns: int) -> None:
-    """Add a[i, k] * b[k, :columns] to out[i, :columns] for the rows of a group and k from inner_from to inner_to.
+    """Add a[i, k] * b[k, :columns] to out[i, :columns] for a group of rows and k from inner_from to inner_to.
 
-    The group is the _ROWS rows i from `row`. Each output takes one product after the other; only their visits are grouped, four rows by four steps of k, so that
-    b is loaded once for four rows and an output once for four products. All three arrays are contiguous.
+    The group is the _ROWS rows i from `row`. Each output takes one product after the other; only their visits are
+    grouped, four rows by four steps of k, so that b is loaded once for four rows and an output once for four products.
+    All three arrays are contiguous.
     """
     grouped = inner_from
     if row + 4 <= out.shape[0]:

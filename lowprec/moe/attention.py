@@ -127,9 +127,7 @@ class LatentAttention:
         heads = len(q)
         run_chunks(lambda a, b: kernels.score_gradients(d_out, probs, v, self.scale, d_scores, a, b), heads, 1)
         self.store(d_scores)
-        run_chunks(
-            lambda a, b: kernels.operand_gradients(d_out, d_scores, probs, q, k, d_q, d_k, d_v, a, b), heads, 1
-        )
+        run_chunks(lambda a, b: kernels.operand_gradients(d_out, d_scores, probs, q, k, d_q, d_k, d_v, a, b), heads, 1)
         d_q_flat = np.empty((len(d_y), c.heads * c.query_dim), dtype=d_y.dtype)
         d_kv_flat = np.empty((len(d_y), c.heads * (c.nope_dim + c.value_dim)), dtype=d_y.dtype)
         d_latent_and_rope = np.empty((len(d_y), c.kv_rank + c.rope_dim), dtype=d_y.dtype)

@@ -1,7 +1,8 @@
 """The shapes of a model, as data: four configurations of DeepSeek-V3's architecture in miniature.
 
-Every matrix multiplication of these has an inner dimension that is a multiple of 128, the tile of the FP8 recipe, with
-one exception kept on purpose: `wkv_a` has kv_rank + rope_dim = 160 outputs, 1.25 tiles, as the original has 576 = 4.5.
+The inner dimension of every forward multiplication is a multiple of 128, the tile of the FP8 recipe. Outputs, the inner
+dimension of the backward ones, are too, but for two: `wkv_a` has kv_rank + rope_dim = 160 of them, 1.25 tiles, kept
+ragged as the original's 576 = 4.5; `wq_b` has 96 a head, which for 2 and 6 heads ends in half a tile.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class MoEConfig:
             if field.type == "int":
                 least = 0 if field.name in _AT_LEAST_ZERO else 1
                 if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                    raise ValueError(f"MoEConfig {self.name!r}: {field.name}={value!r}: a whole number >= {least} is needed")
+                    raise ValueError(
+                        f"MoEConfig {self.name!r}: {field.name}={value!r}: a whole number >= {least} is needed"
+                    )
             elif field.type == "float" and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
                 raise ValueError(f"MoEConfig {self.name!r}: {field.name}={value!r}: a finite number >= 0 is needed")
 
@@ -155,7 +158,9 @@ class MoEConfig:
             networks = {f"{block}.ffn": self.dense_width}
             if i >= self.dense_layers:
                 shapes[f"{block}.ffn.gate"] = (self.experts, d)
-                networks = {f"{block}.ffn.shared": self.shared_experts * self.expert_width} if self.shared_experts else {}
+                networks = (
+                    {f"{block}.ffn.shared": self.shared_experts * self.expert_width} if self.shared_experts else {}
+                )
                 networks |= {f"{block}.ffn.experts.{e}": self.expert_width for e in range(self.experts)}
             for name, width in networks.items():
                 shapes |= {f"{name}.w1": (width, d), f"{name}.w3": (width, d), f"{name}.w2": (d, width)}
@@ -184,7 +189,7 @@ class MoEConfig:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: all, those one token uses, and the part of these in linear layers that FP8 recipes convert."""
+    """Numbers of parameters: all, those a token uses, and of these the ones in linear layers that FP8 recipes convert."""
 
     total: int
     active: int

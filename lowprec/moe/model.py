@@ -167,7 +167,7 @@ class Model:
 
     @property
     def max_violation(self) -> float:
-        """How far the busiest expert was above the mean in the last `loss_and_grads`: max over layers of load / mean - 1."""
+        """The busiest expert's load over the mean, minus 1, in the last `loss_and_grads`; the highest over layers."""
         return max((float(loads.max() * loads.size / loads.sum()) - 1.0 for loads in self.loads.values()), default=0.0)
 
     def loss(self, tokens: npt.NDArray[np.uint8]) -> float:

@@ -78,7 +78,16 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int) -> Routi
     chosen = np.empty((tokens, config.top_k), dtype=np.int64)
     gates = np.empty((tokens, config.top_k), dtype=logits.dtype)
     over_rows(
-        kernels.route, tokens, logits, bias, config.groups, config.kept_groups, config.route_scale, scores, chosen, gates
+        kernels.route,
+        tokens,
+        logits,
+        bias,
+        config.groups,
+        config.kept_groups,
+        config.route_scale,
+        scores,
+        chosen,
+        gates,
     )
     losses = np.empty(tokens // sequence)
     run_chunks(

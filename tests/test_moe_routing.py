@@ -1,0 +1,301 @@
+"""The router against a plain-Python rendering of its rules, its invariants, and the trip to the experts and back."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lowprec.kernels.routing import order_by_expert
+from lowprec.moe.config import MoEConfig
+from lowprec.moe.routing import MixtureOfExperts, route, update_bias
+from lowprec.recipe import recipes
+
+
+def make(experts=8, top_k=4, groups=4, kept=2, **changes):
+    return MoEConfig(
+        "small", dim=6, layers=1, dense_layers=0, heads=1, nope_dim=2, rope_dim=2, value_dim=2, q_rank=2, kv_rank=2,
+        experts=experts, top_k=top_k, groups=groups, kept_groups=kept, expert_width=5, dense_width=4, **changes,
+    )  # fmt: skip
+
+
+def best(values, count, allowed):
+    """Indices of the highest values, the first of equals."""
+    return sorted(allowed, key=lambda i: (-values[i], i))[:count]
+
+
+def reference(scores, bias, config):
+    """Chosen experts and gates of one token, by the report's equations 13 to 16 and its group limit."""
+    scores = [float(s) for s in scores]
+    biased = [s + float(b) for s, b in zip(scores, bias, strict=True)]
+    size = config.experts // config.groups
+    members = [range(g * size, (g + 1) * size) for g in range(config.groups)]
+    judges = config.top_k // config.kept_groups
+    group_score = [sum(biased[e] for e in best(biased, judges, group)) for group in members]
+    kept = best(group_score, config.kept_groups, range(config.groups))
+    chosen = best(biased, config.top_k, [e for g in kept for e in members[g]])
+    total = sum(scores[e] for e in chosen)
+    return chosen, [scores[e] / total * config.route_scale for e in chosen]
+
+
+shapes = st.sampled_from(
+    [(8, 4, 4, 2), (8, 2, 2, 1), (8, 2, 1, 1), (6, 2, 3, 2), (4, 4, 2, 2), (16, 4, 4, 2), (5, 5, 1, 1)]
+)
+logit_values = st.floats(-12, 12, width=32)
+
+
+@st.composite
+def cases(draw):
+    experts, top_k, groups, kept = draw(shapes)
+    tokens = draw(st.integers(1, 6))
+    logits = draw(hnp.arrays(np.float64, (tokens, experts), elements=logit_values))
+    bias = draw(hnp.arrays(np.float32, experts, elements=st.floats(-0.5, 0.5, width=32)))
+    return logits, bias, make(experts, top_k, groups, kept, route_scale=2.5)
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_choice_and_gates_follow_the_rules(case):
+    logits, bias, config = case
+    routing = route(logits, bias, config, sequence=1)
+    np.testing.assert_allclose(routing.scores, 1 / (1 + np.exp(-logits)), rtol=1e-14)
+    for t, scores in enumerate(routing.scores):
+        chosen, gates = reference(scores, bias, config)
+        assert routing.chosen[t].tolist() == chosen
+        np.testing.assert_allclose(routing.gates[t], gates, rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_invariants(case):
+    logits, bias, config = case
+    routing = route(logits, bias, config, sequence=1)
+    size = config.experts // config.groups
+    for row in routing.chosen:
+        assert len(set(row.tolist())) == config.top_k
+        assert len({e // size for e in row.tolist()}) <= config.kept_groups
+    assert routing.loads.tolist() == np.bincount(routing.chosen.ravel(), minlength=config.experts).tolist()
+    assert routing.loads.sum() == routing.chosen.size
+    np.testing.assert_allclose(routing.gates.sum(axis=1), config.route_scale, rtol=1e-12)
+    assert np.isfinite(routing.d_logits).all()
+    assert (routing.scores > 0).all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(cases(), st.randoms(use_true_random=False))
+def test_tokens_are_routed_one_by_one(case, random):
+    logits, bias, config = case
+    order = list(range(len(logits)))
+    random.shuffle(order)
+    straight = route(logits, bias, config, sequence=1)
+    shuffled = route(np.ascontiguousarray(logits[order]), bias, config, sequence=1)
+    assert shuffled.chosen.tolist() == straight.chosen[order].tolist()
+    assert shuffled.gates.tobytes() == straight.gates[order].tobytes()
+
+
+def test_renaming_experts_renames_the_choice():
+    config = make(8, 2, 1, 1)
+    logits = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
+    order = np.array([3, 1, 7, 0, 2, 6, 5, 4])
+    straight = route(logits, np.zeros(8, np.float32), config, sequence=1)
+    renamed = route(np.ascontiguousarray(logits[:, order]), np.zeros(8, np.float32), config, sequence=1)
+    assert order[renamed.chosen].tolist() == straight.chosen.tolist()
+    assert renamed.gates.tobytes() == straight.gates.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("top_k", "chosen"),
+    [
+        # One judge per group: group 0 has the best expert. Two judges: group 1 has the better pair.
+        (1, [0]),
+        (2, [2, 3]),
+    ],
+)
+def test_groups_are_judged_by_their_best_k_over_m(top_k, chosen):
+    config = make(4, top_k, 2, 1)
+    logits = np.array([[3.0, -9.0, 1.0, 0.9]])
+    assert route(logits, np.zeros(4, np.float32), config, sequence=1).chosen.tolist() == [chosen]
+
+
+def test_the_bias_moves_the_choice_and_not_the_gates():
+    config = make(4, 2, 1, 1)
+    logits = np.array([[2.0, 1.0, 0.0, -1.0]])
+    biased = route(logits, np.array([0, 0, 0, 1], np.float32), config, sequence=1)
+    assert biased.chosen.tolist() == [[3, 0]]
+    scores = 1 / (1 + np.exp(-logits[0]))
+    np.testing.assert_allclose(biased.gates[0], scores[[3, 0]] / scores[[3, 0]].sum())
+    plain = route(logits, np.zeros(4, np.float32), config, sequence=1)
+    assert biased.scores.tobytes() == plain.scores.tobytes()
+    # the balance loss counts what would have been chosen without it
+    assert biased.balance_loss == plain.balance_loss
+
+
+def test_very_negative_scores_and_biases_stay_finite():
+    config = make(8, 4, 4, 2, balance_alpha=1.0)
+    routing = route(np.full((3, 8), -80.0, np.float32), np.full(8, -100, np.float32), config, sequence=3)
+    assert routing.chosen.tolist() == [[0, 1, 2, 3]] * 3
+    assert np.isfinite(routing.gates).all()
+    assert np.isfinite(routing.d_logits).all()
+
+
+def test_nan_logits_still_give_experts_that_exist():
+    routing = route(np.full((2, 8), np.nan, np.float32), np.zeros(8, np.float32), make(), sequence=2)
+    assert all(len(set(row)) == 4 and set(row) <= set(range(8)) for row in routing.chosen.tolist())
+    assert np.isnan(routing.gates).all()
+
+
+def test_balance_loss_is_the_formula_of_the_report():
+    config = make(8, 2, 1, 1, balance_alpha=0.7)
+    logits = np.random.default_rng(4).standard_normal((3 * 10, 8))
+    routing = route(logits, np.zeros(8, np.float32), config, sequence=10)
+    losses = []
+    for s in (1 / (1 + np.exp(-logits))).reshape(3, 10, 8):
+        uses = np.bincount(np.argsort(-s, axis=1)[:, :2].ravel(), minlength=8)
+        f = 8 / (2 * 10) * uses
+        p = (s / s.sum(axis=1, keepdims=True)).mean(axis=0)
+        losses.append(0.7 * (f * p).sum())
+    np.testing.assert_allclose(routing.balance_loss, np.mean(losses), rtol=1e-13)
+
+
+def test_an_even_load_has_the_smallest_balance_loss():
+    config = make(4, 1, 1, 1, balance_alpha=1.0)
+    even = route(np.eye(4) * 3, np.zeros(4, np.float32), config, sequence=4)
+    uneven = route(np.eye(4)[[0, 0, 0, 0]] * 3, np.zeros(4, np.float32), config, sequence=4)
+    np.testing.assert_allclose(even.balance_loss, 1.0)
+    assert uneven.balance_loss > 1.2
+
+
+def test_update_bias_moves_by_the_sign_of_the_exact_difference():
+    bias = np.zeros(3, dtype=np.float32)
+    update_bias(bias, np.array([2, 1, 1]), 0.5)  # mean 4/3
+    assert bias.tolist() == [-0.5, 0.5, 0.5]
+    update_bias(bias, np.array([1, 1, 1]), 0.5)
+    assert bias.tolist() == [-0.5, 0.5, 0.5]
+    assert bias.dtype == np.float32
+
+
+def test_repeated_updates_even_out_the_load():
+    config = make(8, 2, 1, 1)
+    rng = np.random.default_rng(0)
+    logits = (rng.standard_normal((512, 8)) + np.arange(8) / 4).astype(np.float32)
+    bias = np.zeros(8, np.float32)
+    first = route(logits, bias, config, sequence=512).loads
+    for _ in range(300):
+        update_bias(bias, route(logits, bias, config, sequence=512).loads, 1e-3)
+    last = route(logits, bias, config, sequence=512).loads
+    assert first.max() > 1.6 * first.mean()
+    assert last.max() < 1.1 * last.mean()
+
+
+@settings(deadline=None, max_examples=50)
+@given(hnp.arrays(np.int64, st.tuples(st.integers(1, 20), st.integers(1, 3)), elements=st.integers(0, 4)))
+def test_rows_stand_by_expert_and_in_order_of_tokens(chosen):
+    loads, token_of_row = np.empty(5, np.int64), np.empty(chosen.size, np.int64)
+    row_of_slot = np.empty_like(chosen)
+    order_by_expert(chosen, loads, token_of_row, row_of_slot)
+    flat = np.argsort(chosen.ravel(), kind="stable")
+    assert token_of_row.tolist() == (flat // chosen.shape[1]).tolist()
+    assert row_of_slot.ravel()[flat].tolist() == list(range(chosen.size))
+    assert loads.tolist() == np.bincount(chosen.ravel(), minlength=5).tolist()
+
+
+# --- the layer ------------------------------------------------------------------------------------------------------
+
+
+def layer_and_inputs(config, tokens, seed=0, recipe=None):
+    rng = np.random.default_rng(seed)
+    shapes = {name: s for name, s in config.parameter_shapes().items() if name.startswith("layers.0.ffn.")}
+    params = {name: rng.standard_normal(shape) * 0.7 for name, shape in shapes.items()}
+    layer = MixtureOfExperts("layers.0.ffn", config, recipe or recipes["float64"])
+    return layer, params, rng.standard_normal((tokens, config.dim))
+
+
+@pytest.mark.parametrize("shared", [0, 2])
+def test_output_is_shared_expert_plus_gated_experts(shared):
+    config = make(shared_experts=shared, route_scale=1.5)
+    layer, params, x = layer_and_inputs(config, 9)
+    bias = np.random.default_rng(1).standard_normal(8).astype(np.float32) * 0.1
+    y, saved = layer.forward(params, x, bias, 9)
+
+    def network(name, x):
+        a, b = x @ params[f"layers.0.ffn.{name}.w1"].T, x @ params[f"layers.0.ffn.{name}.w3"].T
+        return (a / (1 + np.exp(-a)) * b) @ params[f"layers.0.ffn.{name}.w2"].T
+
+    for t, row in enumerate(x):
+        chosen, gates = reference(saved.routing.scores[t], bias, config)
+        want = sum(gate * network(f"experts.{e}", row) for e, gate in zip(chosen, gates, strict=True))
+        want = want + (network("shared", row) if shared else 0)
+        assert saved.routing.chosen[t].tolist() == chosen
+        np.testing.assert_allclose(y[t], want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [2, 12])  # with two tokens some experts get none
+def test_layer_gradients_against_finite_differences(tokens):
+    config = make(balance_alpha=0.5, route_scale=1.5)
+    layer, params, x = layer_and_inputs(config, tokens, seed=tokens)
+    rng = np.random.default_rng(7)
+    d_y, bias = rng.standard_normal(x.shape), rng.standard_normal(8).astype(np.float32) * 0.1
+    sequence, grads = tokens // 2, {}
+    d_x = layer.backward(grads, d_y, layer.forward(params, x, bias, sequence)[1])
+
+    def objective(params, x):
+        y, saved = layer.forward(params, x, bias, sequence)
+        return (y * d_y).sum() + saved.routing.balance_loss
+
+    assert grads.keys() == params.keys()
+    for name, analytic in [*grads.items(), ("x", d_x)]:
+        step, direction = 1e-6, rng.standard_normal(analytic.shape)
+        ends = [
+            objective(params, x + sign * step * direction)
+            if name == "x"
+            else objective(params | {name: params[name] + sign * step * direction}, x)
+            for sign in (1, -1)
+        ]
+        want = (ends[0] - ends[1]) / (2 * step)
+        assert abs((analytic * direction).sum() - want) < 2e-6 * max(1, abs(want)), name
+
+
+class Recorder:
+    """A recipe whose wires note what passes; everything else is that of float64."""
+
+    activations = "float64"
+
+    def __init__(self):
+        self.seen = {}
+
+    def __getattr__(self, name):
+        return getattr(recipes["float64"], name)
+
+    def codec(self, wire):
+        @dataclasses.dataclass
+        class Wire:
+            seen: dict
+
+            def round_trip(self, x):
+                self.seen[wire] = x.copy()
+                return 2 * x if wire == "combine" else x.copy()
+
+        return Wire(self.seen)
+
+
+def test_each_wire_carries_what_it_should():
+    recipe, config = Recorder(), make(shared_experts=0)
+    layer, params, x = layer_and_inputs(config, 6, recipe=recipe)
+    bias = np.zeros(8, np.float32)
+    y, saved = layer.forward(params, x, bias, 6)
+    plain, _ = layer_and_inputs(config, 6)[0].forward(params, x, bias, 6)
+    np.testing.assert_allclose(y, 2 * plain, rtol=1e-12)  # gates weigh what arrives
+    np.testing.assert_array_equal(recipe.seen["dispatch"], x[saved.token_of_row])
+    assert recipe.seen.keys() == {"dispatch", "combine"}
+
+    d_y = np.random.default_rng(2).standard_normal(x.shape)
+    grads = {}
+    d_x = layer.backward(grads, d_y, saved)
+    np.testing.assert_array_equal(recipe.seen["combine_grad"], d_y[saved.token_of_row])
+    # The input's gradient is what the experts sent back and what came through the gate, whose weight's gradient is
+    # d_logits^T x; as many tokens as channels here, so that it can be solved for d_logits.
+    d_logits = np.linalg.solve(x.T, grads["layers.0.ffn.gate"].T)
+    returned = recipe.seen["dispatch_grad"][saved.row_of_slot].sum(axis=1)
+    np.testing.assert_allclose(d_x, returned + d_logits @ params["layers.0.ffn.gate"], rtol=1e-8, atol=1e-10)
