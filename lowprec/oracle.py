@@ -441,7 +441,8 @@ def quantize_tile(
     fmt
         Element format.
     scale
-        "fp32": ``s = fl32(amax / max)``. "ue8m0": the smallest power of two that is not below that float32 quotient.
+        "fp32": ``s = fl32(amax / max)``, at least 2^-149. "ue8m0": the smallest power of two that is not below that
+        float32 quotient, at least 2^-126.
     amax_floor
         amax is not taken smaller than this.
 
@@ -468,11 +469,11 @@ def _round_f32(value: Exact) -> Exact:
 
 
 def _scale(quotient: Fraction, kind: str) -> Fraction:
-    s = Fraction(_round_f32(quotient))
+    s = max(Fraction(_round_f32(quotient)), _two_to(-149))
     if kind == "fp32":
         return s
     power = _two_to(floor_log2(s))
-    return power if power == s else 2 * power
+    return max(power if power == s else 2 * power, _two_to(-126))
 
 
 def _quotient(x: Exact, s: Exact) -> Exact:

@@ -284,7 +284,8 @@ def quantize(
     values = np.asarray(x)
     if values.dtype.kind not in "fiuV" or values.dtype.names is not None:
         raise TypeError(f"quantize: values of dtype {values.dtype} are not real numbers")
-    values = np.ascontiguousarray(values, dtype=np.float32).reshape(values.shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes Inf, and its block NaN
+        values = np.ascontiguousarray(values, dtype=np.float32).reshape(values.shape)
     codes = np.empty(values.shape, f.code_dtype)
     matrix = as_matrix(values)
     scales = np.empty(block.scale_shape(matrix.shape), np.float32)

@@ -36,7 +36,8 @@ PROGRAM = (
 
 def run(program: str, root: Path, **environment: str) -> list[str]:
     env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    done = subprocess.run([sys.executable, "-c", program], env=env, cwd=root, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
