@@ -1,0 +1,48 @@
+"""Where the recordings of real GPUs are, and how to read them.
+
+They are 5,000 row-wise dot products a file, published with "Accurate Models of NVIDIA Tensor Cores" (arXiv:2512.07004,
+BSD-2-Clause) and repackaged as raw bits. They are not part of this repository: an environment variable names them.
+"""
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lowprec.oracle import E4M3FN, E5M2, Fields
+
+VARIABLE = "LOWPREC_HARDWARE_RECORDINGS"
+FOLDER = os.environ.get(VARIABLE, "")
+
+needs_recordings = pytest.mark.skipif(
+    not FOLDER, reason=f"needs recordings of real GPUs: set {VARIABLE} to the folder that holds hw_km_*.npz"
+)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """``d[i] = dot(a[i], b[i]) + c[i]``: codes a, b [n, K], float32 bits c, d [n]."""
+
+    name: str
+    format: str
+    fields: Fields
+    a: NDArray[np.uint8]
+    b: NDArray[np.uint8]
+    c: NDArray[np.uint32]
+    d: NDArray[np.uint32]
+
+
+def path(gpu: str, name: str) -> Path:
+    return Path(FOLDER) / f"hw_km_{gpu}_{name}_f32.npz"
+
+
+@functools.cache
+def recording(gpu: str, name: str) -> Recording:
+    """Read the float32-output recording of a GPU ("H100") for a format ("e4m3")."""
+    fmt, fields = {"e4m3": ("e4m3fn", E4M3FN), "e5m2": ("e5m2", E5M2)}[name]
+    with np.load(path(gpu, name)) as data:
+        return Recording(path(gpu, name).name, fmt, fields, *(data[k] for k in "ABCD"))

@@ -1,0 +1,333 @@
+"""Casts, bit for bit: exhaustively over 16-bit inputs and on structured float32 and float64 ones, against the oracle
+and against ml_dtypes; `-m exhaustive` takes all 2^32 float32 inputs."""
+
+import functools
+import itertools
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from micro_vectors import FACTS, SHORT_FLOAT32
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec import oracle
+from lowprec.oracle import Fields
+
+FIELDS = {name: facts.fields for name, facts in FACTS.items()} | SHORT_FLOAT32
+UP_TO_16_BITS = list(FACTS)
+# ml_dtypes' e8m0fnu rounds ties up and does not round values below 2^-126; it has tests of its own below.
+IN_ML_DTYPES = [name for name, facts in FACTS.items() if facts.ml_dtypes and name != "e8m0fnu"]
+WITHOUT_NAN = [name for name, facts in FACTS.items() if not facts.nan_codes]
+OVERFLOWS = {"ocp_sat": "saturate", "ocp_nonsat": "nonsaturate"}
+
+
+def float32(bits: NDArray[np.uint32]) -> NDArray[np.float32]:
+    return np.ascontiguousarray(bits, dtype=np.uint32).view(np.float32)
+
+
+ALL_BFLOAT16 = float32(np.arange(1 << 16, dtype=np.uint32) << 16)
+ALL_FLOAT16 = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+with np.errstate(invalid="ignore"):  # signalling NaNs
+    FLOAT16_AS_FLOAT32 = ALL_FLOAT16.astype(np.float32)
+
+
+@functools.cache
+def structured(name: str) -> NDArray[np.float32]:
+    """Float32 inputs where a cast to this format can go wrong.
+
+    Every exponent that matters to the format (all of them for wide ones) with the significand patterns that sit on,
+    beside and between its codes; every code and midpoint of narrow formats with the float32 on either side; extremes.
+    """
+    fields = FIELDS[name]
+    fraction = max(23 - fields.mantissa_bits, 1)
+    ulp, half = 1 << fraction, 1 << (fraction - 1)
+    marks = {
+        0,
+        half,
+        ulp,
+        ulp + half,
+        3 * ulp,
+        3 * ulp + half,
+        0x800000 - ulp,
+        0x800000 - half,
+        0x400000,
+        0x555555,
+        0x2AAAAA,
+    }
+    patterns = sorted({(m + d) % 0x800000 for m in marks for d in (-2, -1, 0, 1, 2)})
+    low, high = 1 - fields.bias - fields.mantissa_bits, (1 << fields.exponent_bits) - fields.bias
+    exponents = {0, 1, 2, 126, 127, 128, 253, 254, 255}
+    exponents |= {e + 127 for e in range(low - 3, high + 3) if 0 <= e + 127 <= 255}
+    bits = [(e << 23) | p for e in sorted(exponents) for p in patterns]
+    if fields.width < 12:
+        values = [float(oracle.decode(c, fields)) for c in range(oracle.max_code(fields) + 1)]
+        points = np.array(values + [(x + y) / 2 for x, y in itertools.pairwise(values)], dtype=np.float32)
+        around = points.view(np.uint32).astype(np.int64)
+        bits += [int(b) for d in (-1, 0, 1) for b in around + d if b >= 0]
+    bits += [*range(8), 0x7FFFFF, 0x800000, 0x800001, 0x7F7FFFFF]  # subnormals of float32, its largest
+    bits += [0x7F800000, 0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FFFFFFF, 0x7FD55555]  # Inf, NaN payloads
+    magnitudes = np.unique(np.array(bits, dtype=np.uint32))
+    return float32(np.concatenate([magnitudes, magnitudes | np.uint32(0x80000000)]))
+
+
+def adversarial_float64(name: str) -> NDArray[np.float64]:
+    """Ties and codes of the format, moved by less than float32 can show: rounding through float32 gets these wrong."""
+    fields = FIELDS[name]
+    rng = np.random.default_rng(11)
+    largest = oracle.max_code(fields)
+    codes = np.arange(min(largest, 400))
+    if largest > 400:
+        codes = np.unique(np.concatenate([codes[:40], largest - 1 - codes[:40], rng.integers(0, largest, 300)]))
+    low = [oracle.decode(int(c), fields) for c in codes]
+    high = [oracle.decode(int(c) + 1, fields) for c in codes]
+    points = np.array([float((x + y) / 2) for x, y in zip(low, high, strict=True)] + [float(x) for x in low])
+    x = np.concatenate([points * (1 + d) for d in (0.0, 2.0**-52, -(2.0**-52), 2.0**-30, -(2.0**-30))])
+    beyond = [
+        1e39,
+        1e300,
+        5e-324,
+        1e-60,
+        2.0**128 - 2.0**103,
+        np.inf,
+        np.nan,
+        0.0,
+        float(oracle.decode(int(codes[-1]) + 1, fields)),
+    ]
+    x = np.concatenate([x, beyond])
+    return np.concatenate([x, -x])
+
+
+def expected(x: NDArray[np.floating], name: str, overflow: str) -> NDArray[np.int64]:
+    return np.array([oracle.encode(v, FIELDS[name], overflow) for v in x.ravel().tolist()])
+
+
+def assert_codes(
+    ours: NDArray[np.unsignedinteger], wanted: NDArray[np.integer], x: NDArray[np.floating], name: str
+) -> None:
+    """Every bit equal; a NaN code only has to be some NaN of the format, where it has any."""
+    nans = FACTS[name].nan_codes if name in FACTS else ()
+    if name in SHORT_FLOAT32:
+        shift = 23 - FIELDS[name].mantissa_bits
+        ours_nan, wanted_nan = (np.isnan(float32(c.astype(np.uint32) << shift)) for c in (ours, wanted))
+    else:
+        ours_nan, wanted_nan = np.isin(ours, nans), np.isin(wanted, nans)
+    wrong = np.flatnonzero(((ours.astype(np.int64) != wanted) & ~(ours_nan & wanted_nan)).ravel())
+    first = [(float(x.ravel()[i]).hex(), hex(ours.ravel()[i]), hex(wanted.ravel()[i])) for i in wrong[:5]]
+    assert wrong.size == 0, f"{name}: {wrong.size} of {x.size} differ; (input, ours, wanted): {first}"
+
+
+def theirs(x: NDArray[np.floating], name: str) -> NDArray[np.unsignedinteger]:
+    with np.errstate(all="ignore"):
+        cast = x.astype(getattr(ml_dtypes, FACTS[name].ml_dtypes))
+    return cast.view(np.uint16 if name == "bfloat16" else np.uint8)
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("name", UP_TO_16_BITS)
+def test_decode_of_every_code(name: str) -> None:
+    codes = np.arange(1 << (FIELDS[name].width + FIELDS[name].signed), dtype=lp.formats[name].code_dtype)
+    wanted = np.array([float(oracle.decode(c, FIELDS[name])) for c in codes.tolist()], dtype=np.float32)
+    for ours in (lp.decode(codes, name), lp.formats[name].values()):
+        nan = np.isnan(wanted)
+        assert np.array_equal(np.isnan(ours), nan)
+        assert np.array_equal(ours[~nan].view(np.uint32), wanted[~nan].view(np.uint32))
+
+
+@pytest.mark.parametrize("name", SHORT_FLOAT32)
+def test_decode_of_wide_codes(name: str) -> None:
+    fields = FIELDS[name]
+    codes = np.random.default_rng(5).integers(0, 1 << (fields.width + 1), 20_000).astype(np.uint32)
+    wanted = codes << np.uint32(23 - fields.mantissa_bits)
+    ours, nan = lp.decode(codes, name), np.isnan(float32(wanted))
+    assert np.array_equal(np.isnan(ours), nan)
+    assert np.array_equal(ours.view(np.uint32)[~nan], wanted[~nan])
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_of_the_catalogue(name: str) -> None:
+    assert oracle.fields(lp.formats[name]) == FIELDS[name]
+
+
+# Encoding, 16-bit inputs, all of them
+
+
+@pytest.mark.parametrize("policy", OVERFLOWS)
+@pytest.mark.parametrize("name", UP_TO_16_BITS)
+def test_encode_of_every_bfloat16_and_float16(name: str, policy: str) -> None:
+    for x in (ALL_BFLOAT16, FLOAT16_AS_FLOAT32):
+        assert_codes(lp.encode(x, name, policy=policy), expected(x, name, OVERFLOWS[policy]), x, name)
+
+
+@pytest.mark.parametrize("name", IN_ML_DTYPES)
+def test_policy_ml_dtypes_is_ml_dtypes(name: str) -> None:
+    """The codes of NaN included, on all 16-bit inputs and the structured float32 ones."""
+    for x in (ALL_BFLOAT16, FLOAT16_AS_FLOAT32, structured(name)):
+        assert np.array_equal(lp.encode(x, name, policy="ml_dtypes"), theirs(x, name))
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e2m1fn", "bfloat16", "e5m6"])
+def test_sixteen_bit_arrays_need_no_detour(name: str) -> None:
+    """float16 and ml_dtypes arrays give the codes of the float32 that they are."""
+    assert np.array_equal(lp.encode(ALL_FLOAT16, name), lp.encode(FLOAT16_AS_FLOAT32, name))
+    as_bfloat16 = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)
+    assert np.array_equal(lp.encode(as_bfloat16, name), lp.encode(ALL_BFLOAT16, name))
+
+
+# Encoding, structured float32 and float64 inputs
+
+
+@pytest.mark.parametrize("policy", OVERFLOWS)
+@pytest.mark.parametrize("name", FIELDS)
+def test_encode_of_structured_float32(name: str, policy: str) -> None:
+    x = structured(name)
+    assert_codes(lp.encode(x, name, policy=policy), expected(x, name, OVERFLOWS[policy]), x, name)
+
+
+@pytest.mark.parametrize("policy", OVERFLOWS)
+@pytest.mark.parametrize("name", FIELDS)
+def test_encode_of_float64_rounds_once(name: str, policy: str) -> None:
+    x = adversarial_float64(name)
+    wanted = expected(x, name, OVERFLOWS[policy])
+    assert_codes(lp.encode(x, name, policy=policy), wanted, x, name)
+    if name != "float32" and FIELDS[name].has_zero:
+        with np.errstate(over="ignore"):
+            twice = lp.encode(x.astype(np.float32), name, policy=policy)
+        assert np.count_nonzero(twice != wanted) > 20, "these inputs no longer tell one rounding from two"
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e2m1fn", "bfloat16", "float16", "float32", "e8m0fnu"])
+def test_encode_of_integers(name: str) -> None:
+    values = np.array([0, 1, -1, 3, 17, -19, 447, 465, 61440, 1 << 24, (1 << 24) + 1, -(1 << 52) - 1], dtype=np.int64)
+    if not FIELDS[name].signed:
+        values = np.abs(values)
+    assert_codes(
+        lp.encode(values, name, policy="ocp_sat"), expected(values, name, "saturate"), values.astype(np.float64), name
+    )
+
+
+@pytest.mark.parametrize("name", WITHOUT_NAN)
+def test_nan_where_there_is_none(name: str) -> None:
+    nans = float32(np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF], dtype=np.uint32))
+    largest, negative_zero = FACTS[name].max_code, 1 << FIELDS[name].width
+    for policy in OVERFLOWS:
+        assert lp.encode(nans, name, policy=policy).tolist() == [largest] * 3
+        assert lp.encode(np.array([np.nan, -np.nan]), name, policy=policy).tolist() == [largest] * 2
+    assert lp.encode(nans, name, policy="ml_dtypes").tolist() == [negative_zero, negative_zero, 0]
+
+
+def test_ml_dtypes_power_of_two_scales() -> None:
+    """Where ml_dtypes' e8m0fnu rounds correctly and is no tie, we agree: every positive bfloat16 from 2^-126 up."""
+    x = ALL_BFLOAT16[:0x7F80]
+    x = x[(x >= 2.0**-126) & (x.view(np.uint32) & 0x7FFFFF != 0x400000)]
+    assert x.size == 254 * 127
+    assert np.array_equal(lp.encode(x, "e8m0fnu", policy="ocp_nonsat"), theirs(x, "e8m0fnu"))
+
+
+# round_to, and the algebra
+
+
+@pytest.mark.parametrize("policy", [*OVERFLOWS, "ml_dtypes"])
+@pytest.mark.parametrize("name", FIELDS)
+def test_round_to_is_decode_of_encode(name: str, policy: str) -> None:
+    for x in (structured(name), ALL_BFLOAT16, adversarial_float64(name)):
+        wanted = lp.decode(lp.encode(x, name, policy=policy), name)
+        ours = lp.round_to(x, name, policy=policy)
+        nan = np.isnan(wanted)
+        assert np.array_equal(np.isnan(ours), nan)
+        assert np.array_equal(ours[~nan].view(np.uint32), wanted[~nan].view(np.uint32))
+
+
+def test_out_is_filled_and_may_be_the_input() -> None:
+    x = structured("e4m3fn").copy()
+    codes, values = np.empty(x.shape, np.uint8), np.empty(x.shape, np.float32)
+    assert lp.encode(x, "e4m3fn", out=codes) is codes
+    assert np.array_equal(codes, lp.encode(x, "e4m3fn"))
+    assert lp.decode(codes, "e4m3fn", out=values) is values
+    wanted = lp.round_to(x, "e4m3fn").view(np.uint32).copy()
+    assert lp.round_to(x, "e4m3fn", out=x) is x
+    assert np.array_equal(x.view(np.uint32), wanted)
+
+
+any_format = st.sampled_from(sorted(FIELDS.keys() - {"e8m0fnu"}))
+any_policy = st.sampled_from(sorted(OVERFLOWS))
+any_float = st.floats(width=32, allow_nan=False) | st.floats(allow_nan=False)
+
+
+@settings(deadline=None)
+@given(any_float, any_format, any_policy)
+def test_encode_is_the_oracle(x: float, name: str, policy: str) -> None:
+    assert int(lp.encode(np.float64(x), name, policy=policy)) == oracle.encode(x, FIELDS[name], OVERFLOWS[policy])
+
+
+@settings(deadline=None)
+@given(any_float, any_format, any_policy)
+def test_rounding_is_idempotent_and_odd(x: float, name: str, policy: str) -> None:
+    once = lp.round_to(np.float64(x), name, policy=policy)
+    twice = lp.round_to(once, name, policy=policy)
+    assert np.array_equal(once, twice, equal_nan=True)
+    if x != 0 or FIELDS[name].specials != "fnuz":
+        assert np.array_equal(lp.round_to(np.float64(-x), name, policy=policy), -once, equal_nan=True)
+
+
+@settings(deadline=None)
+@given(any_float, any_float, any_format)
+def test_rounding_is_monotone(x: float, y: float, name: str) -> None:
+    low, high = lp.round_to(np.array(sorted([x, y])), name, policy="ocp_sat")
+    assert low <= high
+
+
+@settings(deadline=None)
+@given(
+    exponent_bits=st.integers(2, 8), mantissa_bits=st.integers(1, 10), shift=st.integers(-3, 3),
+    specials=st.sampled_from(["ieee", "fn", "fnuz", "finite"]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_formats_that_nobody_named(
+    exponent_bits: int, mantissa_bits: int, shift: int, specials: str, seed: int
+) -> None:
+    """Any field widths and bias: the same kernels, the same answers as the oracle."""
+    bias = (1 << (exponent_bits - 1)) - 1 + (shift if exponent_bits < 7 else 0)
+    if specials not in ("ieee",) and exponent_bits == 8:
+        exponent_bits, bias = 7, 63
+    fmt = lp.Format("custom", exponent_bits, mantissa_bits, bias=bias, specials=specials)
+    fields = Fields(exponent_bits, mantissa_bits, bias, specials=specials)
+    assert oracle.fields(fmt) == fields
+    rng = np.random.default_rng(seed)
+    top = float(oracle.decode(oracle.max_code(fields), fields))
+    x = np.concatenate(
+        [rng.standard_normal(20) * top * 2.0 ** -rng.integers(0, 40, 20), [top, -0.0, math.inf, math.nan]]
+    )
+    with np.errstate(over="ignore"):
+        narrow = x.astype(np.float32)
+    for policy, overflow in OVERFLOWS.items():
+        for source in (x, narrow):
+            wanted = [oracle.encode(v, fields, overflow) for v in source.tolist()]
+            assert lp.encode(source, fmt, policy=policy).tolist() == wanted
+
+
+# All 2^32 float32 inputs
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2"])
+def test_every_float32_input(name: str) -> None:
+    """Codes against ml_dtypes; NaN by class, and the saturating code where ours saturates and theirs overflows."""
+    chunk = 1 << 24
+    codes = np.empty(chunk, np.uint8)
+    saturated = np.empty(chunk, np.uint8)
+    is_nan = np.isin(np.arange(256), FACTS[name].nan_codes)
+    largest, top = FACTS[name].max_code, FACTS[name].max_code + 1  # top: what theirs overflows to
+    for start in range(0, 1 << 32, chunk):
+        x = float32(np.arange(start, start + chunk, dtype=np.uint64).astype(np.uint32))
+        wanted = theirs(x, name)
+        lp.encode(x, name, policy="ocp_nonsat", out=codes)
+        assert not np.any((codes != wanted) & ~(is_nan[codes] & is_nan[wanted])), f"{name} near {start:#010x}"
+        lp.encode(x, name, policy="ocp_sat", out=saturated)
+        overflows = ((wanted & 0x7F) == top) & ~np.isnan(x)
+        wanted = np.where(overflows, (wanted & 0x80) | largest, wanted)
+        assert not np.any((saturated != wanted) & ~(is_nan[saturated] & is_nan[wanted])), f"{name} near {start:#010x}"

@@ -1,0 +1,168 @@
+"""`gemm` with scales and promotion, bit for bit against the oracle."""
+
+import numpy as np
+import pytest
+from adversarial import PAIRS
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec import oracle
+from lowprec.oracle import ADA_FP8, FLOAT32, HOPPER_FP8
+
+RULES = {"hopper_fp8": HOPPER_FP8, "ada_fp8": ADA_FP8, "exact": "exact", "float32": "float32"}
+
+
+def scale_bits(q: lp.Quantized, row: int, k: int) -> int:
+    rows, columns = q.granularity.block(q.codes.shape)
+    return int(q.scale[row // rows, k // columns].view(np.uint32))
+
+
+def wanted(qa: lp.Quantized, qb: lp.Quantized, rule, interval: int) -> NDArray[np.uint32]:
+    out = np.zeros((len(qa.codes), len(qb.codes)), dtype=np.uint32)
+    starts = range(0, qa.codes.shape[1], interval)
+    for i, row_a in enumerate(qa.codes.tolist()):
+        for j, row_b in enumerate(qb.codes.tolist()):
+            scales = [(scale_bits(qa, i, k), scale_bits(qb, j, k)) for k in starts]
+            out[i, j] = oracle.promoted_dot(row_a, row_b, scales, interval, rule, qa.format, qb.format)
+    return out
+
+
+def assert_same(ours: NDArray[np.float32], right: NDArray[np.uint32]) -> None:
+    """Every bit; NaN as NaN."""
+    bits, nan = ours.view(np.uint32), np.isnan(right.view(np.float32))
+    assert np.array_equal(np.isnan(ours), nan)
+    wrong = np.argwhere((bits != right) & ~nan)
+    assert len(wrong) == 0, f"{len(wrong)} of {bits.size} differ, first {wrong[0]}: {bits[tuple(wrong[0])]:#010x}"
+
+
+def operands(
+    m: int, n: int, k: int, pair=("e4m3fn", "e4m3fn"), granularity=("1x128", "128x128"), scale="fp32", seed=0
+) -> tuple[lp.Quantized, lp.Quantized]:
+    rng = np.random.default_rng([seed, m, n, k])
+    spread = 2.0 ** rng.integers(-6, 6, (1, k))
+    a = (rng.standard_normal((m, k)) * spread).astype(np.float32)
+    b = (rng.standard_normal((n, k)) / spread).astype(np.float32)
+    return tuple(lp.quantize(x, f, g, scale=scale) for x, f, g in zip((a, b), pair, granularity, strict=True))
+
+
+@pytest.mark.parametrize("machine", RULES)
+@pytest.mark.parametrize("interval", [32, 64, 128])
+def test_promotion_intervals(machine: str, interval: int) -> None:
+    """Activations in 1x128, weights in 128x128, ragged K included."""
+    for m, n, k in [(5, 6, 256), (4, 3, 300), (3, 2, 100)]:
+        qa, qb = operands(m, n, k)
+        assert_same(
+            lp.gemm(qa, qb, accumulator=machine, promote_every=interval), wanted(qa, qb, RULES[machine], interval)
+        )
+
+
+@pytest.mark.parametrize("machine", ["hopper_fp8", "ada_fp8", "exact"])
+@pytest.mark.parametrize("interval", [32, 128, 256, 512, None])
+def test_one_scale_along_k(machine: str, interval: int | None) -> None:
+    """Scales per row or per tensor leave the interval free; None is one chain over all of K."""
+    for granularity in (("row", "row"), ("tensor", "128x4096"), ("row", "tensor")):
+        for k in (512, 600):
+            qa, qb = operands(4, 5, k, granularity=granularity)
+            assert_same(
+                lp.gemm(qa, qb, accumulator=machine, promote_every=interval),
+                wanted(qa, qb, RULES[machine], interval or k),
+            )
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize(
+    "granularity", [("1x128", "1x128"), ("1x128", "128x128"), ("128x128", "1x128"), ("1x64", "1x128")]
+)
+@pytest.mark.parametrize("scale", ["fp32", "ue8m0"])
+def test_formats_and_granularities(pair: tuple[str, str], granularity: tuple[str, str], scale: str) -> None:
+    interval = 64 if "1x64" in granularity else 128
+    qa, qb = operands(4, 4, 320, pair, granularity, scale)
+    assert_same(lp.gemm(qa, qb, promote_every=interval), wanted(qa, qb, HOPPER_FP8, interval))
+
+
+def test_block_boundaries_along_m_and_n() -> None:
+    """Rows and columns on both sides of a 128 boundary, where the weights' scale changes; a sample of outputs."""
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((131, 260)).astype(np.float32), rng.standard_normal((263, 260)).astype(np.float32)
+    b[128:] *= 37.0
+    qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "128x128")
+    ours = lp.gemm(qa, qb).view(np.uint32)
+    rows = [*rng.integers(0, 131, 150), 0, 130, 127, 128]
+    columns = [*rng.integers(0, 263, 150), 127, 128, 255, 262]
+    for i, j in zip(rows, columns, strict=True):
+        scales = [(scale_bits(qa, i, k), scale_bits(qb, j, k)) for k in (0, 128, 256)]
+        row_a, row_b = qa.codes[i].tolist(), qb.codes[j].tolist()
+        right = oracle.promoted_dot(row_a, row_b, scales, 128, HOPPER_FP8, qa.format, qb.format)
+        assert int(ours[i, j]) == right, (i, j)
+
+
+def test_scales_and_sums_at_the_ends_of_float32() -> None:
+    """Scales so small and large that their product, the partial times it, or the sum under- or overflows."""
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((6, 256)), rng.standard_normal((6, 256))
+    a *= 2.0 ** np.array([-120, -75, -60, 0, 60, 118])[:, None]
+    b *= 2.0 ** np.array([118, -75, -62, 0, 62, -118])[:, None]
+    qa, qb = (lp.quantize(x.astype(np.float32), "e4m3fn", "1x128") for x in (a, b))
+    right = wanted(qa, qb, HOPPER_FP8, 128)
+    assert_same(lp.gemm(qa, qb), right)
+    magnitudes = np.abs(right.view(np.float32))
+    assert np.any(np.isinf(magnitudes))
+    assert np.any((magnitudes > 0) & (magnitudes < 2.0**-126))
+
+
+def test_nan_blocks_reach_their_rows_only() -> None:
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((5, 256)).astype(np.float32), rng.standard_normal((4, 256)).astype(np.float32)
+    a[2, 130] = np.inf
+    qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "1x128")
+    ours = lp.gemm(qa, qb)
+    assert np.array_equal(np.isnan(ours), np.arange(5)[:, None] == 2 * np.ones((1, 4)))
+    assert_same(ours, wanted(qa, qb, HOPPER_FP8, 128))
+
+
+def test_bfloat16_result_is_rounded_once_from_float32() -> None:
+    qa, qb = operands(9, 9, 256)
+    full = lp.gemm(qa, qb)
+    bfloat16 = lp.formats["bfloat16"]
+    right = np.vectorize(
+        lambda v: float(oracle.decode(oracle.encode(float(v), bfloat16, "nonsaturate"), bfloat16)), otypes=[np.float32]
+    )(full)
+    assert np.array_equal(lp.gemm(qa, qb, out="bfloat16").view(np.uint32), right.view(np.uint32))
+
+
+def test_no_rows_no_columns_no_products() -> None:
+    qa, qb = operands(3, 4, 256)
+    none = lp.quantize(np.zeros((0, 256), np.float32), "e4m3fn", "1x128")
+    assert lp.gemm(none, qb).shape == (0, 4)
+    assert lp.gemm(qa, none).shape == (3, 0)
+    short = [lp.quantize(np.zeros((r, 0), np.float32), "e4m3fn", "1x128") for r in (3, 4)]
+    assert np.array_equal(lp.gemm(*short).view(np.uint32), np.zeros((3, 4), np.uint32))
+
+
+@pytest.mark.parametrize("scale", ["ue8m0", "fp32"])
+def test_without_promotion_the_running_sum_is_moved_to_new_scales(scale: str) -> None:
+    """One chain whose sum is multiplied by ``fl32(s_before / s_now)``, and cut to 13 bits, where the scales change."""
+    qa, qb = operands(5, 4, 384, scale=scale)
+    ours = lp.gemm(qa, qb, promote_every=None).view(np.uint32)
+    for i, row_a in enumerate(qa.codes.tolist()):
+        for j, row_b in enumerate(qb.codes.tolist()):
+            acc, before = 0, None
+            for k in (0, 128, 256):
+                pair = scale_bits(qa, i, k), scale_bits(qb, j, k)
+                now = oracle.decode(oracle.fma32(*pair, 1 << 31), FLOAT32)
+                if before is not None:
+                    ratio = oracle.encode(before / now, FLOAT32)
+                    moved = oracle.decode(acc, FLOAT32) * oracle.decode(ratio, FLOAT32)
+                    acc = cut(moved)
+                acc = oracle.fused_dot(row_a[k : k + 128], row_b[k : k + 128], acc, HOPPER_FP8, qa.format, qb.format)
+                before = now
+            right = oracle.fma32(oracle.encode(now, FLOAT32), acc, 0)
+            assert int(ours[i, j]) == right, (i, j)
+
+
+def cut(value) -> int:
+    """An exact value truncated to 13 fraction bits, as float32 bits (away from float32's ends)."""
+    if value == 0:
+        return 0
+    quantum = oracle.floor_log2(abs(value)) - 13
+    return oracle.encode(int(value / 2**quantum) * oracle.Fraction(2) ** quantum, FLOAT32)
