@@ -89,7 +89,7 @@ class Trainer:
         self.nudge = 2.0**-7
 
     def save(self, path):
-        state = {key: value for key, value in vars(self).items() if key != "schedule"}
+        state = vars(self) | {"schedule": vars(self.schedule)}
         text = json.dumps(state)
         temporary = Path(f"{path}.tmp")
         temporary.write_text(json.dumps({"state": state, "sha": hashlib.sha256(text.encode()).hexdigest()}))
@@ -101,10 +101,10 @@ class Trainer:
         if hashlib.sha256(json.dumps(content["state"]).encode()).hexdigest() != content["sha"]:
             raise ValueError(f"{path} is damaged")
         state = content["state"]
+        schedule = schedule or Schedule(**state["schedule"])
         trainer = cls(state["config"], recipe or state["recipe"], data, seed=state["seed"], schedule=schedule)
         trainer.data_seed = state["data_seed"] if data_seed is None else data_seed
         trainer.nudge, trainer.position = state["nudge"], state["position"]
-        trainer.schedule = schedule or Schedule(1e-3, 0, 1)
         trainer.branched_at = state["branched_at"] if recipe is None else state["position"]
         return trainer
 

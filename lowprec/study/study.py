@@ -198,7 +198,7 @@ def run_study(
     with store.lock(planned.folder):
         planned.tasks[0].stop_file.unlink(missing_ok=True)
         store.write_json(planned.folder / STUDY_FILE, describe(planned))
-        todo = [task for task in planned.tasks if not task.folder.finished()]
+        todo = unfinished(planned)
         if todo:
             # Compiled once here, found on disk by the workers.
             show.stage("compiling kernels (once per version, about a minute)")
@@ -206,8 +206,15 @@ def run_study(
             context = contextlib.nullcontext(executor) if executor is not None else executors.workers(jobs)
             with context as pool:
                 assert pool is not None
-                _Runner(planned, pool, executors.cores() if jobs is None else max(1, jobs), show).run()
+                _Runner(planned, todo, pool, executors.cores() if jobs is None else max(1, jobs), show).run()
     return planned
+
+
+def unfinished(planned: Plan) -> list[Task]:
+    """Return the runs that are still to be done: arms, and the checkpoints that these need."""
+    arms = [task for task in planned.arms if not task.finished()]
+    needed = {task.checkpoint for task in arms}
+    return [task for task in planned.checkpoints if task.name in needed and not task.finished()] + arms
 
 
 def describe(planned: Plan) -> dict[str, Any]:
@@ -261,9 +268,9 @@ def _warm(backend: str, name: str, task: Task) -> None:
 class _Runner:
     """Feeds an executor and watches the folders of the runs in progress."""
 
-    def __init__(self, planned: Plan, pool: Executor, jobs: int, show: Display) -> None:
+    def __init__(self, planned: Plan, todo: Sequence[Task], pool: Executor, jobs: int, show: Display) -> None:
         self.plan, self.pool, self.jobs, self.show = planned, pool, jobs, show
-        self.finished = {task.name for task in planned.tasks if task.folder.finished()}
+        self.todo = {task.name: task for task in todo}
         self.futures: dict[Future[dict[str, Any]], Task] = {}
         #: Of runs in progress: steps and time when first looked at.
         self.seen: dict[str, tuple[int, float]] = {}
@@ -273,13 +280,10 @@ class _Runner:
 
     def run(self) -> None:
         try:
-            for task in self.plan.arms:
-                if task.name not in self.finished:
+            for task in list(self.todo.values()):
+                if task.checkpoint:
                     task.folder.remove()  # leftovers of a killed study
-            for task in self.plan.checkpoints:
-                if task.name in self.finished:
-                    self._submit_arms(task)
-                elif self._needed(task):
+                if task.checkpoint not in self.todo:
                     self._submit(task)
             while self.futures:
                 done, _ = wait(self.futures, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
@@ -295,16 +299,8 @@ class _Runner:
         finally:
             self.plan.tasks[0].stop_file.unlink(missing_ok=True)
 
-    def _needed(self, checkpoint: Task) -> bool:
-        return any(task.checkpoint == checkpoint.name and task.name not in self.finished for task in self.plan.arms)
-
     def _submit(self, task: Task) -> None:
         self.futures[self.pool.submit(run_task, task)] = task
-
-    def _submit_arms(self, checkpoint: Task) -> None:
-        for task in self.plan.arms:
-            if task.checkpoint == checkpoint.name and task.name not in self.finished:
-                self._submit(task)
 
     def _collect(self, future: Future[dict[str, Any]]) -> None:
         task = self.futures.pop(future)
@@ -325,11 +321,12 @@ class _Runner:
                 f"run {task.name} failed: {type(error).__name__}: {error} (traceback in {where}); "
                 "finished runs are kept"
             ) from error
-        self.finished.add(task.name)
+        del self.todo[task.name]
         if run.get("timed_steps"):
             self.rates[task.recipe_name] = float(run["seconds"]) / int(run["timed_steps"])
-        if not task.checkpoint:
-            self._submit_arms(task)
+        for waiting in self.todo.values():
+            if waiting.checkpoint == task.name:
+                self._submit(waiting)
 
     def snapshot(self) -> Snapshot:
         """Look at the folders of the runs in progress."""
@@ -343,9 +340,10 @@ class _Runner:
                     self.guesses[task.recipe_name] = (time.monotonic() - began) / (rows - first)
         at = {run.name: run.done for run in running}
         tasks = self.plan.tasks
-        done = sum(task.steps if task.name in self.finished else at.get(task.name, 0) for task in tasks)
-        left = self._seconds_left([task for task in tasks if task.name not in self.finished], at)
-        return Snapshot(len(self.finished), len(tasks), done, sum(task.steps for task in tasks), running, left)
+        steps = sum(task.steps for task in tasks)
+        done = steps - sum(task.steps - at.get(name, 0) for name, task in self.todo.items())
+        left = self._seconds_left(list(self.todo.values()), at)
+        return Snapshot(len(tasks) - len(self.todo), len(tasks), done, steps, running, left)
 
     def _seconds_left(self, tasks: Sequence[Task], at: dict[str, int]) -> float | None:
         rates = {**self.guesses, **self.rates}

@@ -88,6 +88,10 @@ class Task:
         """While this file exists, workers stop at their next step."""
         return self.study / ".stop"
 
+    def finished(self) -> bool:
+        """Whether the run came to its end and what others need of it is there."""
+        return self.folder.finished() and (bool(self.checkpoint) or (self.folder.path / CHECKPOINT_FILE).exists())
+
     def describe(self) -> dict[str, Any]:
         """Return what `run.json` says before any result."""
         return {

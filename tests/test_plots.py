@@ -1,0 +1,234 @@
+"""The figure and the report: the numbers behind them, the words, and that the files are whole."""
+
+import csv
+import json
+import math
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from lowprec.study import Arm, plots, report, run_study
+from lowprec.study.progress import Bars, Lines, Running, Silent, Snapshot, clock, display
+from lowprec.study.statistics import ema
+from lowprec.study.store import StudyError
+from lowprec.study.summary import count, interval, percent, summarize
+from test_study import SMALL, make
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    planned = make(tmp_path_factory.mktemp("plots"), Arm("boom", recipe="explodes", pairs=1))
+    return summarize(run_study(planned, jobs=0).folder)
+
+
+def bands_of(study, panel):
+    return {band.arm: band for band in plots.curves(study) if band.panel == panel}
+
+
+def test_curves_are_the_runs_smoothed_and_paired(study):
+    reference = np.array([ema(run.curve) for run in study.reference])
+    arm = np.array([ema(run.curve) for run in study.arm("dsv3").runs])
+    loss, relative = bands_of(study, "loss"), bands_of(study, "relative")
+    assert np.array_equal(loss["bf16"].mean, reference.mean(axis=0))
+    assert np.array_equal(loss["dsv3"].low, arm.min(axis=0))
+    r = (arm - reference) / reference
+    assert np.array_equal(relative["dsv3"].mean, r.mean(axis=0))
+    assert np.array_equal(relative["dsv3"].high, r.max(axis=0))
+    assert np.array_equal(relative["dsv3"].bytes_seen, 2048.0 * np.arange(1, 21))
+    assert "again" not in loss
+    assert "bf16" not in relative
+
+
+def test_the_floor_is_a_symmetric_band_of_one_standard_deviation(study):
+    band = bands_of(study, "relative")["perturb"]
+    partner = [ema(run.curve) for run in study.reference]
+    lines = np.array([(ema(run.curve) - other) / other for run, other in zip(study.arm("perturb").runs, partner, strict=True)])
+    assert np.array_equal(band.high, lines.std(axis=0, ddof=1))
+    assert np.array_equal(band.low, -band.high)
+
+
+def test_a_diverged_arm_ends_where_its_first_pair_does(study):
+    band = bands_of(study, "loss")["boom"]
+    assert band.mean.size == 5
+    assert band.ended
+    assert not bands_of(study, "loss")["dsv3"].ended
+
+
+def test_the_csv_holds_every_bit_of_the_figure(study, tmp_path):
+    bands = plots.curves(study)
+    plots.write_csv(tmp_path / "figure.csv", bands)
+    with open(tmp_path / "figure.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(band.mean.size for band in bands)
+    for band in bands:
+        mine = [row for row in rows if (row["panel"], row["arm"]) == (band.panel, band.arm)]
+        assert [float(row["mean"]) for row in mine] == pytest.approx(band.mean.tolist(), abs=0, rel=0, nan_ok=True)
+        assert {row["pairs"] for row in mine} == {str(band.pairs)}
+
+
+def test_figure_files_are_whole_and_the_same_every_time(study, tmp_path):
+    first = plots.draw(study, tmp_path / "a")
+    assert [path.name for path in first] == ["a.csv", "a.png", "a.svg"]
+    png = first[1].read_bytes()
+    assert png.startswith(b"\x89PNG\r\n")
+    assert png.endswith(b"IEND\xaeB`\x82")
+    assert int.from_bytes(png[16:20]) > 1200  # pixels across
+    assert ElementTree.parse(first[2]).getroot().tag.endswith("svg")
+    second = plots.draw(study, tmp_path / "b")
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert "matplotlib.pyplot" not in sys.modules  # nothing interactive
+
+
+@pytest.mark.parametrize("changes", [{"seeds": 1, "checkpoints": 1}, {"branch_steps": 1}, {"seeds": 3}])
+def test_figures_of_odd_sizes(tmp_path, changes):
+    planned = make(tmp_path, setting=replace(SMALL, **changes))
+    small = summarize(run_study(planned, jobs=0).folder)
+    assert all(path.stat().st_size > 300 for path in plots.draw(small, tmp_path / "figure"))
+
+
+def test_far_apart_arms_get_a_symmetric_logarithm(tmp_path, monkeypatch):
+    import fake_trainer
+
+    monkeypatch.setitem(fake_trainer.DAMAGE, "fp4_naive", 0.5)
+    far = summarize(run_study(make(tmp_path), jobs=0).folder)
+    assert far.arm("fp4_naive").verdict == "worse"
+    plots.draw(far, tmp_path / "far")
+
+
+def test_missing_matplotlib_is_said_before_anything_else(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    with pytest.raises(StudyError, match=r"pip install 'lowprec\[plot\]'"):
+        plots.draw(study, tmp_path / "figure")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_title_states_the_finding(study):
+    assert plots.title(study) == "dsv3: equivalent to bf16 within ±0.25 %; fp4_naive: worse than bf16; boom: diverged"
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def test_sentences_say_what_was_measured(study):
+    said = {item.arm.name: study.sentence(item) for item in study.arms}
+    own = study.arm("dsv3").own
+    assert said["dsv3"].startswith(
+        f"dsv3: {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, 4 pairs): equivalent to bf16 within ±0.25 %"
+    )
+    assert "noise floor of" in said["dsv3"]
+    assert said["again"] == (
+        "again (A/A): 2 runs again, every step's metrics, all weights and the validation loss bit-identical."
+    )
+    assert ": detected, above the noise floor" in said["fp4_naive"]
+    assert said["boom"] == "boom: 2 of 2 pairs diverged: diverged."
+    assert "one weight times (1 + 2^-7)" in said["perturb"]
+    assert study.size == (
+        "nano model, 0.84M active of 1.43M parameters, 41k bytes of text after a BF16 checkpoint of 61k, "
+        "4 pairs (2 checkpoints x 2 data seeds)"
+    )
+
+
+def test_a_difference_that_holm_does_not_keep_is_said_so(study):
+    item = study.arm("fp4_naive")
+    assert "Holm" not in study.sentence(item)
+    assert "does not survive Holm's correction over the arms (p = 0.2)" in study.sentence(replace(item, p_holm=0.2))
+
+
+def test_markdown_has_the_table_the_sentences_and_the_expectation(study):
+    text = report.markdown(study, "toy.png")
+    assert text.startswith("# toy\n\nDoes it?\n\n![")
+    lines = text.splitlines()
+    head = lines.index("| " + " | ".join(report.COLUMNS) + " |")
+    body = lines[head + 2 : head + 2 + len(study.arms)]
+    assert [line.split(" | ")[0] for line in body] == [f"| {item.arm.name}" for item in study.arms]
+    assert {line.count("|") for line in lines[head : head + 2 + len(study.arms)]} == {len(report.COLUMNS) + 1}
+    for item in study.arms:
+        assert f"- {study.sentence(item)}" in lines
+    assert any(line.startswith("| dsv3 | equivalent | a report | equivalent (+") for line in lines)
+
+
+def test_summary_json_is_strict_and_complete(study, tmp_path):
+    report.write(study, tmp_path)
+    content = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    arms = {arm["arm"]: arm for arm in content["arms"]}
+    assert arms["dsv3"]["verdict"] == "equivalent"
+    assert arms["dsv3"]["own"]["mean"] == study.arm("dsv3").own.mean
+    assert arms["boom"]["pairs"][0]["r"] == "inf"
+    assert content["trustworthy"] is True
+    assert content["floor"] == study.floor
+    assert len(arms["dsv3"]["pairs"]) == 4
+
+
+def test_table_csv_holds_every_bit(study):
+    rows = {row["arm"]: row for row in csv.DictReader(report.table_csv(study).splitlines())}
+    assert float(rows["dsv3"]["mean"]) == study.arm("dsv3").own.mean
+    assert float(rows["dsv3"]["bf16_eval_ci95_high"]) == study.arm("dsv3").in_bf16.ci95[1]
+    assert math.isnan(float(rows["boom"]["mean"]))
+
+
+def test_the_screen_shows_table_and_sentences(study, capsys):
+    report.show(study, Console(width=200))
+    shown = capsys.readouterr().out
+    for item in study.arms:
+        assert study.sentence(item)[:60] in shown
+        assert item.verdict in shown
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(999, "999"), (61_440, "61k"), (843_392, "0.84M"), (1_433_216, "1.43M"), (28_650_000, "28.6M")]
+)
+def test_counts_in_short(number, text):
+    assert count(number) == text
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+def test_plain_lines_come_seldom_and_say_it_all(capsys):
+    lines = Lines(Console(width=200), every=3600)
+    lines.stage("compiling")
+    shot = Snapshot(3, 22, 150, 1000, [Running("dsv3/c0-s1", 12, 40, 1.7123), Running("bf16/c0-s0", 0, 40, None)], 130.0)
+    lines.update(shot)
+    lines.update(shot)
+    assert capsys.readouterr().out.splitlines() == [
+        "[ 0:00] compiling",
+        "[ 0:00] 3/22 runs, 15 % of steps, about 2:10 left; dsv3/c0-s1 12/40 loss 1.712; bf16/c0-s0 0/40",
+    ]
+
+
+def test_the_display_suits_the_console():
+    with display(Console(force_terminal=False)) as shown:
+        assert isinstance(shown, Lines)
+    with open("/dev/null", "w") as nowhere, display(Console(force_terminal=True, file=nowhere)) as shown:
+        assert isinstance(shown, Bars)
+        shown.stage("compiling")
+        shown.update(Snapshot(0, 3, 5, 90, [Running("a", 5, 30, 2.0)], None))
+        assert len(shown.progress.tasks) == 2
+        shown.update(Snapshot(1, 3, 30, 90, [Running("b", 30, 30, None)], 10.0))
+        assert [task.description for task in shown.progress.tasks] == ["1/3 runs", "  b"]
+        assert shown.progress.tasks[1].fields["note"] == "evaluating"
+
+
+def test_a_study_reports_every_stage(tmp_path):
+    class Recorder(Silent):
+        shots = []
+
+        def update(self, snapshot):
+            self.shots.append(snapshot)
+
+    recorder = Recorder()
+    planned = run_study(make(tmp_path), jobs=0, display=recorder)
+    last = recorder.shots[-1]
+    assert (last.runs_done, last.runs) == (len(planned.tasks), len(planned.tasks))
+    assert last.steps_done == last.steps == sum(task.steps for task in planned.tasks)
+    done = [shot.runs_done for shot in recorder.shots]
+    assert done == sorted(done)
+
+
+def test_clock():
+    assert [clock(s) for s in (0, 59.6, 3599, 3600)] == ["0:00", "1:00", "59:59", "1:00:00"]
