@@ -16,6 +16,7 @@ LAYERS = [
     {"formats", "rounding"},
     {"cast"},
     {"scaling", "accumulate"},
+    {"engines"},
     {"gemm", "logfmt"},
     {"codecs"},
     {"recipe"},

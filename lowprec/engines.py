@@ -1,0 +1,283 @@
+"""The ways to compute chains of products: one engine per kind of accumulator, chosen by `engine`.
+
+An engine multiplies raw codes. What scales and promotion add around the chains is the same for all of them
+(`Engine.scaled`), unless a kernel does it on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _jit
+from .accumulate import Accumulator
+from .cast import decode
+from .formats import Format
+from .kernels import exact_dot, fused_dot, gemm_f32, gemm_fused
+from .kernels import promote as promotion
+
+Float32Matrix = NDArray[np.float32]
+_WORK = 1 << 21  # multiply-adds that are worth a thread
+_MAX_EXACT_K = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How chains are scaled and promoted.
+
+    Scales by block of K: block i spans ``k[i * length : (i + 1) * length]``.
+    """
+
+    length: int
+    scale_a: Float32Matrix  # [blocks, M]
+    scale_b: Float32Matrix  # [blocks, N]
+    promote: bool
+
+
+class Engine:
+    """One way to compute chains; the parts around them are the same for all."""
+
+    def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
+        self.machine, self.fa, self.fb = machine, fa, fb
+
+    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+        """Return one chain over all K, starting from C."""
+        raise AssertionError("every engine has its own")
+
+    def scaled(self, a: NDArray[Any], b: NDArray[Any], plan: Plan) -> Float32Matrix:
+        """Return the scaled sum of the blocks' chains, block by block."""
+        result = np.zeros((a.shape[0], b.shape[0]), np.float32)
+        state, keep = np.zeros_like(result), self.machine.output_bits
+        for i, (sa, sb) in enumerate(zip(plan.scale_a, plan.scale_b, strict=True)):
+            part = slice(i * plan.length, (i + 1) * plan.length)
+            if plan.promote:
+                state[...] = 0
+            elif i:
+                promotion.rescale(state, plan.scale_a[i - 1], plan.scale_b[i - 1], sa, sb, keep)
+            state = self.chain(np.ascontiguousarray(a[:, part]), np.ascontiguousarray(b[:, part]), state)
+            if plan.promote:
+                promotion.promote(state, sa, sb, result)
+        if not plan.promote:
+            promotion.promote(state, plan.scale_a[-1], plan.scale_b[-1], result)
+        promotion.canonical_nan(result)
+        return result
+
+
+class Sequential(Engine):
+    """Float32 fused multiply-adds in increasing k."""
+
+    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+        """Return one chain over all K, starting from C."""
+        out = c.copy()
+        accumulate_f32(decode(a, self.fa), decode(b, self.fb), out)
+        promotion.canonical_nan(out)
+        return out
+
+
+class Exact(Engine):
+    """The exact sum, rounded once."""
+
+    def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
+        super().__init__(machine, fa, fb)
+        if fa.smallest_subnormal * fb.smallest_subnormal < 2.0**-32 or fa.max * fb.max >= 2.0**32:
+            raise ValueError(f"{machine.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
+
+    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+        """Return the exact sum over all K and C, rounded once."""
+        if a.shape[1] > _MAX_EXACT_K:
+            raise ValueError(f"{self.machine.name}: K = {a.shape[1]} is beyond {_MAX_EXACT_K}")
+        x, y, out = decode(a, self.fa), decode(b, self.fb), np.empty_like(c)
+        grain = _row_grain(b.shape[0], 32 * max(a.shape[1], 1))
+        _jit.run_chunks(lambda i, j: exact_dot.exact_dot(x, y, c, out, i, j), a.shape[0], grain)
+        promotion.canonical_nan(out)
+        return out
+
+
+class Fused(Engine):
+    """Tensor cores: the float32-lane kernel where its conditions hold, the integer reference for the rest."""
+
+    def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
+        super().__init__(machine, fa, fb)
+        self.a, self.b = _operand_tables(fa), _operand_tables(fb)
+        self.fast = (
+            machine.fraction_bits <= 13
+            and machine.group % 4 == 0
+            and machine.group <= 64
+            and fa.mantissa_bits + fb.mantissa_bits <= 6
+            and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
+        )
+
+    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+        """Return one chain over all K, starting from C."""
+        ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
+        length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
+        plan = Plan(length, ones[:, : a.shape[0]], ones[:, : b.shape[0]], promote=False)
+        field = (c.view(np.uint32) >> 23) & 0xFF
+        usual = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 100) & (field <= 127 + 110))
+        return self._patched(a, b, plan, c, ~usual.all(axis=1))
+
+    def scaled(self, a: NDArray[Any], b: NDArray[Any], plan: Plan) -> Float32Matrix:
+        """Return the scaled sum of the blocks' chains; the fast kernel scales on the way."""
+        if not plan.promote and _spread(plan.scale_a) + _spread(plan.scale_b) > 50:
+            return super().scaled(a, b, plan)  # a running sum could leave the fast kernel's exponents
+        return self._patched(a, b, plan, None, np.zeros(a.shape[0], bool))
+
+    def _patched(
+        self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_]
+    ) -> Float32Matrix:
+        """Run the fast kernel on everything, then the reference on rows and columns that hold NaN, Inf or an odd C."""
+        if not self.fast:
+            return self._reference(a, b, plan, c)
+        out = self._run_fast(a, b, plan, c)
+        rows = np.flatnonzero(odd_rows | _has_special(a, self.fa, self.a.kind))
+        columns = np.flatnonzero(_has_special(b, self.fb, self.b.kind))
+        if rows.size:
+            part = Plan(plan.length, np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, plan.promote)
+            out[rows] = self._reference(a[rows], b, part, None if c is None else c[rows])
+        if columns.size:
+            part = Plan(plan.length, plan.scale_a, np.ascontiguousarray(plan.scale_b[:, columns]), plan.promote)
+            some = None if c is None else np.ascontiguousarray(c[:, columns])
+            out[:, columns] = self._reference(a, b[columns], part, some)
+        return out
+
+    def _run_fast(self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
+        (m, k), n = a.shape, b.shape[0]
+        depth = -(-max(k, 1) // self.machine.group) * self.machine.group
+        columns = -(-n // gemm_fused.PANEL) * gemm_fused.PANEL
+        a_values = _scratch("a_values", m * depth, np.float32).reshape(m, depth)
+        a_exponents = _scratch("a_exponents", m * depth, np.int8).reshape(m, depth)
+        b_values = _scratch("b_values", columns * depth, np.float32)
+        b_exponents = _scratch("b_exponents", columns * depth, np.int8)
+        gemm_fused.pack_rows(a, self.a.value, self.a.fast_exponent, a_values, a_exponents)
+        gemm_fused.pack_panels(b, self.b.value, self.b.fast_exponent, depth, b_values, b_exponents)
+        out = np.zeros((m, n), np.float32)
+        addend = out if c is None else c
+        machine = self.machine
+
+        def piece(start: int, stop: int) -> None:
+            gemm_fused.gemm_fused(
+                a_values, a_exponents, b_values, b_exponents,
+                machine.group, machine.fraction_bits, machine.output_bits,
+                plan.length, plan.promote, plan.scale_a, plan.scale_b, addend, c is not None, out, start, stop,
+            )  # fmt: skip
+
+        _jit.run_chunks(piece, m, _row_grain(n, depth))
+        return out
+
+    def _reference(self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
+        reference = FusedReference(self.machine, self.fa, self.fb)
+        if c is not None:
+            return reference.chain(np.ascontiguousarray(a), np.ascontiguousarray(b), np.ascontiguousarray(c))
+        return reference.scaled(a, b, plan)
+
+
+class FusedReference(Engine):
+    """Tensor cores term by term in integers: any codes, any C, any accumulator."""
+
+    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+        """Return one chain over all K, starting from C."""
+        x, y = _operand_tables(self.fa), _operand_tables(self.fb)
+        out = np.empty_like(c)
+        fused_dot.fused_dot_reference(
+            a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind,
+            self.fa.mantissa_bits + self.fb.mantissa_bits,
+            self.machine.group, self.machine.fraction_bits, self.machine.output_bits, c, out,
+        )  # fmt: skip
+        return out
+
+
+def engine(machine: Accumulator, fa: Format, fb: Format) -> Engine:
+    """Return the engine of a machine for two operand formats."""
+    kinds: dict[str, type[Engine]] = {"fused": Fused, "exact": Exact, "sequential": Sequential}
+    return kinds[machine.kind](machine, fa, fb)
+
+
+@dataclass(frozen=True)
+class _OperandTables:
+    """Per code of a format: what the fused kernels look up."""
+
+    value: NDArray[np.float32]  # 0 for NaN and Inf
+    fast_exponent: NDArray[np.int8]  # un-normalised; `ZERO_EXPONENT` for zeros
+    significand: NDArray[np.int64]  # signed; +-1 for Inf
+    exponent: NDArray[np.int64]
+    kind: NDArray[np.int8]
+
+
+@functools.lru_cache(maxsize=32)
+def _operand_tables(fmt: Format) -> _OperandTables:
+    if fmt.bits > 8:
+        raise ValueError(f"tensor cores of this catalogue multiply formats of up to 8 bits, not {fmt}")
+    values = fmt.values()
+    codes = np.arange(values.size)
+    magnitude = codes & ~fmt.sign_mask
+    field, fraction = magnitude >> fmt.mantissa_bits, magnitude & ((1 << fmt.mantissa_bits) - 1)
+    exponent = np.maximum(field, 1) - 1 + fmt.emin
+    significand = fraction + np.where(field > 0, 1 << fmt.mantissa_bits, 0)
+    kind = np.where(np.isnan(values), fused_dot.NOT_A_NUMBER, np.where(np.isinf(values), fused_dot.INFINITE, 0))
+    finite = np.where(np.isfinite(values), values, np.float32(0)).astype(np.float32)
+    significand = np.where(kind == fused_dot.INFINITE, 1, np.where(kind == fused_dot.NOT_A_NUMBER, 0, significand))
+    return _OperandTables(
+        finite,
+        np.where(finite == 0, gemm_fused.ZERO_EXPONENT, np.clip(exponent, -100, 100)).astype(np.int8),
+        np.where(codes & fmt.sign_mask, -significand, significand).astype(np.int64),
+        exponent.astype(np.int64),
+        kind.astype(np.int8),
+    )
+
+
+def _has_special(codes: NDArray[Any], fmt: Format, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Tell which rows hold NaN or Inf."""
+    if not kind.any():
+        return np.zeros(codes.shape[0], bool)
+    out = np.empty(codes.shape[0], np.bool_)
+    fused_dot.rows_with_special(codes, kind, out)
+    return out
+
+
+def _spread(scale: Float32Matrix) -> int:
+    """Return the binades that scales span; a large number if one of them is not finite or not positive."""
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        return 1 << 10
+    exponents = np.frexp(scale)[1]
+    return int(exponents.max() - exponents.min()) + 1
+
+
+def accumulate_f32(x: Float32Matrix, y: Float32Matrix, out: Float32Matrix) -> None:
+    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.gemm_f32`."""
+    (m, k), n = x.shape, y.shape[0]
+    if 0 in (m, n, k):
+        return
+    packed = _scratch("b32", -(-n // gemm_f32.PANEL) * gemm_f32.PANEL * k, np.float32)
+    gemm_f32.pack_panels(y, packed)
+    _jit.run_chunks(lambda i, j: gemm_f32.gemm_packed(x, packed, n, out, i, j), m, _row_grain(n, k))
+
+
+def _row_grain(n: int, k: int) -> int:
+    """Return how many rows make a piece of work: a multiple of the kernels' four."""
+    return max(1, _WORK // max(n * k, 1) // 4) * 4
+
+
+class _ScratchBuffers(threading.local):
+    def __init__(self) -> None:
+        self.buffers: dict[str, NDArray[np.uint8]] = {}
+
+
+_buffers = _ScratchBuffers()
+
+
+def _scratch(name: str, size: int, dtype: Any) -> NDArray[Any]:
+    """Return `size` uninitialised items on a 64-byte boundary from this thread's reusable memory.
+
+    Fresh memory for every call would cost more in page faults than the packing that fills it.
+    """
+    needed = size * np.dtype(dtype).itemsize + 64
+    raw = _buffers.buffers.get(name)
+    if raw is None or raw.size < needed:
+        raw = _buffers.buffers[name] = np.empty(needed, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size * np.dtype(dtype).itemsize].view(dtype)
