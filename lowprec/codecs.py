@@ -186,7 +186,7 @@ Examples
 >>> codecs["fp8_1x128"].round_trip(x)
 array([[ 1.        ,  0.29464287, -0.00390625]], dtype=float32)
 """
-for _codec in [
+_catalogue: list[Codec] = [
     CastCodec("bf16", "bfloat16"),
     CastCodec("float32", "float32"),
     BlockCodec("fp8_1x128", "e4m3fn"),
@@ -195,5 +195,6 @@ for _codec in [
     BlockCodec("e5m6_1x128_ue8m0", "e5m6", scale="ue8m0"),
     LogFMTCodec("logfmt8", 8),
     LogFMTCodec("logfmt10", 10),
-]:
+]
+for _codec in _catalogue:
     codecs.register(_codec.name, _codec)

@@ -71,7 +71,8 @@ class LogFMT:
     @property
     def nbytes(self) -> int:
         """Length of `pack()`."""
-        rows, columns = _as_rows(self.codes).shape
+        rows: int = _as_rows(self.codes).shape[0]
+        columns = self.shape[-1]
         return rows * _row_bytes(columns, self.bits, self.tile, self.meta_bits)
 
     @property

@@ -1,0 +1,338 @@
+"""How far one array is from another: decibels, relative errors, last places, bits.
+
+Everything is computed in float64, whatever comes in. Where the reference is NaN or infinite and the other array has the
+same there, nothing is wrong; any other NaN or infinity counts as an infinite error. Zeros of different sign are equal
+values with different bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Wide = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of `compare`, one number a field.
+
+    Attributes
+    ----------
+    sqnr : float
+        Signal to quantization noise, dB; inf if no value differs.
+    relative_rms, relative_max : float
+        Root mean square and maximum of |a - r| / |r| over the elements where r is not 0.
+    norm_error : float
+        ||a - r|| / ||r|| of the whole arrays.
+    absolute_max : float
+        Largest |a - r|.
+    ulp_max : float
+        Largest distance in float32 numbers.
+    equal_bits : float
+        Share of elements with the same float32 bits (all NaN count as the same).
+    underflow : float
+        Share of non-zero reference elements that became 0.
+    magnitude_bias : float
+        mean |a| / mean |r| - 1.
+    calc_diff : float
+        1 - 2 sum(a r) / sum(a^2 + r^2), the measure of DeepGEMM's tests.
+    """
+
+    sqnr: float
+    relative_rms: float
+    relative_max: float
+    norm_error: float
+    absolute_max: float
+    ulp_max: float
+    equal_bits: float
+    underflow: float
+    magnitude_bias: float
+    calc_diff: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the fields as a dictionary, one row of a table."""
+        return dataclasses.asdict(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Comparison({self.sqnr:.2f} dB, relative error rms {self.relative_rms:.3g} max {self.relative_max:.3g},"
+            f" {100 * self.equal_bits:.4g} % equal bits, up to {self.ulp_max:.6g} ulp,"
+            f" {100 * self.underflow:.3g} % underflow, magnitude bias {self.magnitude_bias:+.2e})"
+        )
+
+
+def compare(a: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
+    """Compare an array with the one it should be.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers; bits and last places are those of their float32 values.
+
+    Returns
+    -------
+    Comparison
+        All measures of this module.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
+
+    Examples
+    --------
+    >>> r = np.linspace(1, 2, 1000, dtype=np.float32)
+    >>> compare(r * np.float32(1.001), r)
+    Comparison(60.00 dB, relative error rms 0.001 max 0.001, 0 % equal bits, up to 16761 ulp, 0 % underflow,
+    magnitude bias +1.00e-03)
+    """
+    x, r = _pair(a, reference)
+    relative = _relative(x, r)
+    return Comparison(
+        sqnr=_sqnr(x, r),
+        relative_rms=_rms(relative),
+        relative_max=float(relative.max(initial=0.0)),
+        norm_error=_ratio(_norm(_error(x, r)), _norm(r[np.isfinite(r)])),
+        absolute_max=float(np.abs(_error(x, r)).max(initial=0.0)),
+        ulp_max=float(ulp_difference(x, r).max(initial=0.0)),
+        equal_bits=equal_bits(x, r),
+        underflow=underflow(x, r),
+        magnitude_bias=magnitude_bias(x, r),
+        calc_diff=calc_diff(x, r),
+    )
+
+
+def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return 10 log10(sum r^2 / sum (a - r)^2), the signal to quantization noise ratio in dB.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+
+    Returns
+    -------
+    float
+        inf where no value differs, -inf where an error is infinite or the reference is all zeros.
+
+    Examples
+    --------
+    >>> round(sqnr([1.0, 2.01], [1.0, 2.0]), 2)
+    46.99
+    """
+    return _sqnr(*_pair(a, reference))
+
+
+def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
+    """Return |a - r| / |r| of each element; NaN where r is 0 and a is not, 0 where both are.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+
+    Returns
+    -------
+    float64 array of that shape
+        The errors.
+
+    Examples
+    --------
+    >>> relative_error([1.5, 0.0, 0.0], [1.0, 0.0, 4.0])
+    array([0.5, 0. , 1. ])
+    """
+    x, r = _pair(a, reference)
+    error = np.abs(_error(x, r))
+    size = np.abs(r)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotient = error / size
+    quotient[error == 0] = 0.0
+    quotient[(size == 0) & (error != 0)] = np.nan
+    quotient[~np.isfinite(size) & (error != 0)] = np.inf
+    return quotient
+
+
+def ulp_difference(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
+    """Return how many float32 numbers lie between two values, one end included: 0 if they are equal.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers, rounded to float32 first. +0 and -0 are one number.
+
+    Returns
+    -------
+    float64 array of that shape
+        Whole numbers; inf where only one of the two is NaN, 0 where both are.
+
+    Examples
+    --------
+    >>> ulp_difference(np.float32([1, 0.0]), np.float32([1 + 2**-22, -(2.0**-149)]))
+    array([2., 1.])
+    """
+    x, r = _pair(a, reference)
+    distance = np.asarray(np.abs(_place(x) - _place(r)).astype(np.float64))
+    nan_x, nan_r = np.isnan(x), np.isnan(r)
+    distance[nan_x | nan_r] = np.inf
+    distance[nan_x & nan_r] = 0.0
+    return distance
+
+
+def equal_bits(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return the share of elements that are the same float32 number, sign of zero included; NaN equals NaN.
+
+    Examples
+    --------
+    >>> equal_bits([0.0, 1.0, np.nan, 2.0], [-0.0, 1.0, np.nan, 2.0])
+    0.75
+    """
+    x, r = _pair(a, reference)
+    same = _narrow(x).view(np.uint32) == _narrow(r).view(np.uint32)
+    return _share(same | (np.isnan(x) & np.isnan(r)))
+
+
+def underflow(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return the share of the non-zero elements of the reference that are 0 in `a`.
+
+    Examples
+    --------
+    >>> underflow([0.0, 0.0, 1.0], [0.0, 1e-9, 1.0])
+    0.5
+    """
+    x, r = _pair(a, reference)
+    return _share(x[r != 0] == 0)
+
+
+def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> float:
+    """Return the share of elements whose reference lies beyond a limit and that were cut to it.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+    limit : float
+        The largest magnitude of the format, 448 for e4m3fn.
+
+    Examples
+    --------
+    >>> saturation([448.0, 448.0, 3.0], [500.0, 448.0, 3.0], limit=448.0)
+    0.3333333333333333
+    """
+    x, r = _pair(a, reference)
+    return _share((np.abs(r) > limit) & (np.abs(x) == limit))
+
+
+def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return mean |a| / mean |r| - 1: whether a rounding shrinks or grows values on average.
+
+    Examples
+    --------
+    >>> magnitude_bias([0.5, -3.0], [1.0, -3.0])
+    -0.125
+    """
+    x, r = _pair(a, reference)
+    finite = np.isfinite(r)
+    return _ratio(float(np.abs(x[finite]).sum() - np.abs(r[finite]).sum()), float(np.abs(r[finite]).sum()))
+
+
+def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return 1 - 2 sum(a r) / sum(a^2 + r^2), the acceptance measure of DeepGEMM's tests.
+
+    Examples
+    --------
+    >>> calc_diff([1.0, 0.0], [1.0, 1.0])
+    0.33333333333333337
+    """
+    x, r = _pair(a, reference)
+    total = float((x * x + r * r).sum())
+    return 1.0 - 2.0 * float((x * r).sum()) / total if total else 0.0
+
+
+def kurtosis(x: npt.ArrayLike) -> float:
+    """Return the mean of the fourth power of (x - mean) / deviation: 3 for a normal distribution, more for outliers.
+
+    Examples
+    --------
+    >>> kurtosis([-1.0, 1.0, -1.0, 1.0])
+    1.0
+    """
+    wide = _wide("kurtosis", x)
+    centred = wide - wide.mean() if wide.size else wide
+    return _ratio(float((centred**4).sum() * wide.size), float((centred**2).sum()) ** 2)
+
+
+def _wide(name: str, x: npt.ArrayLike) -> Wide:
+    array = np.asarray(x)
+    if array.dtype.kind not in "fiuV" or array.dtype.names is not None:
+        raise TypeError(f"{name}: values of type {array.dtype}; real numbers are needed")
+    return array.astype(np.float64)
+
+
+def _pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:
+    x, r = _wide("compare", a), _wide("compare", reference)
+    if x.shape != r.shape:
+        raise ValueError(f"compare: shapes differ: {x.shape} against a reference of {r.shape}")
+    return x, r
+
+
+def _error(x: Wide, r: Wide) -> Wide:
+    """Return a - r; 0 where both are the same infinity or NaN, inf where only one is finite or they differ."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.asarray(x - r)
+        same = (x == r) | (np.isnan(x) & np.isnan(r))
+    error[same] = 0.0
+    error[np.isnan(error)] = np.inf
+    return error
+
+
+def _relative(x: Wide, r: Wide) -> Wide:
+    return np.asarray(relative_error(x, r)[r != 0])
+
+
+def _sqnr(x: Wide, r: Wide) -> float:
+    noise, signal = _norm(_error(x, r)), _norm(r[np.isfinite(r)])
+    if noise == 0:
+        return math.inf
+    if signal == 0 or noise == math.inf:
+        return -math.inf
+    return 20 * (math.log10(signal) - math.log10(noise))
+
+
+def _norm(x: Wide) -> float:
+    """Return the Euclidean norm, scaled so that no square overflows or vanishes."""
+    largest: float = float(np.abs(x).max(initial=0.0))
+    if largest == 0 or largest == math.inf:
+        return largest
+    scaled = x / largest
+    return largest * math.sqrt(float((scaled * scaled).sum()))
+
+
+def _rms(x: Wide) -> float:
+    return _norm(x) / math.sqrt(max(1, x.size))
+
+
+def _narrow(x: Wide) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return np.asarray(x.astype(np.float32))
+
+
+def _place(x: Wide) -> npt.NDArray[np.int64]:
+    """Return the place of each float32 value in their order, both zeros being 0."""
+    bits = _narrow(x).view(np.int32).astype(np.int64)
+    return np.asarray(np.where(bits < 0, -(bits & 0x7FFFFFFF), bits))
+
+
+def _share(flags: Any) -> float:
+    return float(np.mean(flags)) if flags.size else 0.0
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else (0.0 if numerator == 0 else math.inf)

@@ -1,0 +1,123 @@
+"""Codecs are what they say: the definitions they stand for, the bits they send, the same bits at the other side."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lowprec import cast, logfmt
+from lowprec.codecs import BlockCodec, CastCodec, Codec, LogFMTCodec, codecs
+from lowprec.registry import UnknownNameError
+from lowprec.scaling import quantize
+
+F = np.float32
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """bfloat16 numbers, as activations are; one exact zero, a row of zeros, a tile far smaller than the rest."""
+    x = np.random.default_rng(0).standard_normal((9, 384)).astype(ml_dtypes.bfloat16).astype(F)
+    x[3] = 0
+    x[4, 7] = -0.0
+    x[5, 128:256] *= F(2.0**-60)
+    return x
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_what_is_sent_decides_what_arrives(name, tokens):
+    codec = codecs[name]
+    before = tokens.copy()
+    wire = codec.encode(tokens)
+    arrived = codec.decode(wire)
+    assert arrived.tobytes() == codec.round_trip(tokens).tobytes()
+    assert arrived.dtype == F
+    assert arrived.shape == tokens.shape
+    assert not np.shares_memory(codec.round_trip(tokens), tokens)
+    assert tokens.tobytes() == before.tobytes()
+    assert np.array_equal(np.signbit(arrived), np.signbit(tokens))
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_bits_per_value_are_those_of_whole_tiles(name, tokens):
+    codec = codecs[name]
+    wire = codec.encode(tokens)
+    assert wire.bits_per_value == codec.bits_per_value == 8 * wire.nbytes / tokens.size
+
+
+def test_the_catalogue_costs_what_the_papers_say():
+    expected = {"bf16": 16, "fp8_1x128": 8.25, "fp8_1x128_ue8m0": 8.0625, "logfmt8": 8.25, "logfmt10": 10.25}
+    assert {name: codecs[name].bits_per_value for name in expected} == expected
+
+
+def test_definitions(tokens):
+    assert codecs["bf16"].round_trip(tokens).tobytes() == tokens.tobytes()
+    wide = np.random.default_rng(1).standard_normal((4, 100)).astype(F)
+    assert codecs["bf16"].round_trip(wide).tobytes() == wide.astype(ml_dtypes.bfloat16).astype(F).tobytes()
+    for name, fmt, scale in (
+        ("fp8_1x128", "e4m3fn", "fp32"),
+        ("fp8_1x128_ue8m0", "e4m3fn", "ue8m0"),
+        ("e5m2_1x128", "e5m2", "fp32"),
+        ("e5m6_1x128_ue8m0", "e5m6", "ue8m0"),
+    ):
+        want = quantize(tokens, fmt, "1x128", scale=scale).dequantize()
+        assert codecs[name].round_trip(tokens).tobytes() == want.tobytes()
+        # Row and tile by themselves: nothing leaks from one to another.
+        assert codecs[name].round_trip(tokens[2:3, 128:256]).tobytes() == want[2:3, 128:256].tobytes()
+    for bits in (8, 10):
+        assert codecs[f"logfmt{bits}"].round_trip(tokens).tobytes() == logfmt.encode(tokens, bits).decode().tobytes()
+
+
+def test_fewer_bits_lose_more(tokens):
+    def noise(name):
+        return float(((codecs[name].round_trip(tokens) - tokens).astype(np.float64) ** 2).sum())
+
+    order = ["e5m2_1x128", "fp8_1x128", "logfmt8", "e5m6_1x128_ue8m0", "logfmt10", "bf16"]
+    assert sorted(order, key=noise, reverse=True) == order
+
+
+@pytest.mark.parametrize("name", codecs.names())
+@pytest.mark.parametrize("shape", [(0, 128), (1, 1), (3, 130), (2, 3, 64)])
+def test_any_shape(name, shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(F)
+    arrived = codecs[name].round_trip(x)
+    assert arrived.shape == shape
+    assert np.allclose(arrived, x, rtol=0.2, atol=0.05)
+
+
+@pytest.mark.parametrize("name", codecs.names())
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_arrives_as_such(name, bad):
+    x = np.ones((3, 128), F)
+    x[1, 5] = bad
+    arrived = codecs[name].round_trip(x)
+    assert not np.isfinite(arrived[1, 5])
+    assert np.array_equal(arrived[[0, 2]], x[[0, 2]])
+
+
+def test_ones_own_codec_needs_no_registration(tokens):
+    class Half:
+        name = "half"
+        bits_per_value = 16.0
+
+        def encode(self, x):
+            return x.astype(np.float16)
+
+        def decode(self, wire):
+            return wire.astype(F)
+
+        def round_trip(self, x):
+            return self.decode(self.encode(x))
+
+    half = Half()
+    assert isinstance(half, Codec)
+    assert codecs.get(half) is half
+    own = BlockCodec("mine", "e3m4", tile=32, scale="ue8m0")
+    assert own.encode(tokens).bits_per_value == own.bits_per_value == 8.25
+    assert LogFMTCodec("six", 6, tile=64).encode(tokens).bits_per_value == 6.5
+    assert CastCodec("five", "e2m1fn").encode(tokens).nbytes == tokens.size / 2
+    codes = CastCodec("five", "e2m1fn").encode(tokens).codes
+    assert np.array_equal(codes, cast.encode(tokens, "e2m1fn"))
+
+
+def test_unknown_names():
+    with pytest.raises(UnknownNameError, match="unknown codec 'logfmt9': did you mean 'logfmt8'"):
+        codecs["logfmt9"]

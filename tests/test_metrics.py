@@ -1,0 +1,126 @@
+"""Metrics against numbers worked out by hand, and in every corner where a wrong one would mislead."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec import metrics
+
+INF, NAN = math.inf, math.nan
+
+
+def test_sqnr_is_the_definition():
+    r = np.array([3.0, 4.0])
+    assert metrics.sqnr(np.add(r, [0.05, 0.0]), r) == pytest.approx(10 * math.log10(25 / 0.0025), abs=1e-9)
+    assert metrics.sqnr(r, r) == INF
+    assert metrics.sqnr([1.0], [0.0]) == -INF
+    assert metrics.sqnr([], []) == INF
+
+
+def test_sqnr_neither_overflows_nor_vanishes():
+    for size in (1e300, 1e-300):
+        assert metrics.sqnr(np.array([1.01, 1.0]) * size, np.array([1.0, 1.0]) * size) == pytest.approx(
+            43.0103, abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_value_that_is_not_finite_is_an_infinite_error(bad):
+    r = np.array([1.0, 2.0, 3.0])
+    a = np.array([1.0, bad, 3.0])
+    row = metrics.compare(a, r)
+    assert (row.sqnr, row.relative_max, row.absolute_max, row.norm_error) == (-INF, INF, INF, INF)
+    assert row.equal_bits == pytest.approx(2 / 3)
+    # Both the other way round, and where it belongs there.
+    assert metrics.sqnr(r, a) == -INF
+    row = metrics.compare(a, a)
+    assert (row.sqnr, row.relative_max, row.equal_bits, row.ulp_max) == (INF, 0, 1, 0)
+    assert metrics.sqnr([-INF], [INF]) == -INF
+
+
+def test_relative_error():
+    errors = metrics.relative_error([1.5, 0.0, 0.0, 1e-9, INF, INF, 2.0], [1.0, 0.0, 4.0, 0.0, 1.0, INF, INF])
+    assert np.array_equal(errors, [0.5, 0.0, 1.0, NAN, INF, 0.0, INF], equal_nan=True)
+    row = metrics.compare([1.1, 2.0, 5.0], [1.0, 2.0, 0.0])
+    assert row.relative_max == pytest.approx(0.1)
+    assert row.relative_rms == pytest.approx(0.1 / math.sqrt(2))
+    assert row.absolute_max == 5.0
+
+
+def test_last_places_are_counted_across_zero_and_binades():
+    def place(x):
+        """The number of float32 values between 0 and x, by arithmetic."""
+        value, sign = abs(Fraction(float(x))), -1 if x < 0 else 1
+        if value < Fraction(2) ** -126:
+            return sign * int(value / Fraction(2) ** -149)
+        exponent = math.frexp(float(x))[1] - 1
+        return sign * ((exponent + 127) * 2**23 + int((value / Fraction(2) ** exponent - 1) * 2**23))
+
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(500) * np.exp2(rng.integers(-149, 120, 500))).astype(np.float32)
+    y = np.roll(x, 1)
+    expected = [abs(place(a) - place(b)) for a, b in zip(x, y, strict=True)]
+    assert metrics.ulp_difference(x, y).tolist() == expected
+    assert metrics.ulp_difference([0.0, NAN, NAN], [-0.0, NAN, 1.0]).tolist() == [0, 0, INF]
+
+
+def test_bits():
+    other_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
+    assert metrics.equal_bits(other_nan, [NAN]) == 1
+    assert metrics.equal_bits([0.0, 1.0], [-0.0, 1.0]) == 0.5
+    assert metrics.compare([0.0], [-0.0]).sqnr == INF  # equal in value all the same
+
+
+def test_underflow_saturation_and_bias():
+    r = np.array([0.0, 1e-9, -1e-9, 500.0, -600.0, 448.0])
+    a = np.array([0.0, 0.0, -0.0, 448.0, -448.0, 448.0])
+    assert metrics.underflow(a, r) == pytest.approx(2 / 5)
+    assert metrics.saturation(a, r, 448.0) == pytest.approx(2 / 6)
+    assert metrics.magnitude_bias(a, r) == pytest.approx(1344 / 1548.000000002 - 1)
+    assert metrics.magnitude_bias([-2.0], [2.0]) == 0
+    assert metrics.magnitude_bias([1.0], [0.0]) == INF
+    assert metrics.underflow([0.0], [0.0]) == 0
+
+
+def test_calc_diff_is_deepgemms():
+    rng = np.random.default_rng(0)
+    r = rng.standard_normal(1000)
+    a = r + 1e-3 * rng.standard_normal(1000)
+    assert metrics.calc_diff(a, r) == pytest.approx(1 - 2 * (a * r).sum() / (a * a + r * r).sum(), rel=1e-12)
+    assert metrics.calc_diff(np.zeros(3), np.zeros(3)) == 0
+    assert metrics.calc_diff(-r, r) == 2
+
+
+def test_kurtosis():
+    assert metrics.kurtosis([0.0, 0.0, 0.0, 1.0]) == pytest.approx(7 / 3)
+    assert metrics.kurtosis(np.random.default_rng(0).standard_normal(10**6)) == pytest.approx(3, abs=0.02)
+    assert metrics.kurtosis([2.0, 2.0]) == 0
+    assert metrics.kurtosis([]) == 0
+
+
+def test_compare_is_one_row_and_reads_well():
+    r = np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32)
+    row = lp.compare(lp.codecs["logfmt8"].round_trip(r), r)
+    assert list(row.as_dict()) == [field.name for field in dataclasses.fields(row)]
+    assert repr(row).startswith("Comparison(3")
+    assert "dB, relative error rms 0.0" in repr(row)
+    assert row.sqnr == lp.sqnr(lp.codecs["logfmt8"].round_trip(r), r)
+
+
+def test_any_real_type():
+    r = np.array([1.0, 2.0, 3.0])
+    for dtype in (np.float16, ml_dtypes.bfloat16, np.int8, np.uint64):
+        assert metrics.compare(r.astype(dtype), r).sqnr == INF
+    assert metrics.compare([], []).equal_bits == 0
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match=r"shapes differ: \(2,\) against a reference of \(3,\)"):
+        metrics.compare(np.zeros(2), np.zeros(3))
+    with pytest.raises(TypeError, match="values of type complex128; real numbers are needed"):
+        metrics.compare(np.zeros(2, complex), np.zeros(2))
