@@ -114,15 +114,14 @@ def _bitcast(source: Any, target: Any) -> Any:
 
 
 # Inside kernels: the bits of a float scalar and back. Scalars, not `.view` on small arrays, so that loops vectorise.
-bits32 = intrinsic(_bitcast(types.float32, types.uint32))
-float32_from_bits = intrinsic(_bitcast(types.uint32, types.float32))
-bits64 = intrinsic(_bitcast(types.float64, types.uint64))
-float64_from_bits = intrinsic(_bitcast(types.uint64, types.float64))
+bits32: Any = intrinsic(_bitcast(types.float32, types.uint32))
+float32_from_bits: Any = intrinsic(_bitcast(types.uint32, types.float32))
+bits64: Any = intrinsic(_bitcast(types.float64, types.uint64))
+float64_from_bits: Any = intrinsic(_bitcast(types.uint64, types.float64))
 
 
-@intrinsic
-def fma32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return a * b + c with one rounding (IEEE fusedMultiplyAdd on float32), inside kernels."""
+def _fma32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a * b + c with one rounding (IEEE fusedMultiplyAdd on float32)."""
     if (a, b, c) != (types.float32,) * 3:
         return None
 
@@ -130,6 +129,9 @@ def fma32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
         return builder.fma(*args)
 
     return types.float32(types.float32, types.float32, types.float32), codegen
+
+
+fma32: Any = intrinsic(_fma32)
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

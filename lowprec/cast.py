@@ -80,8 +80,8 @@ def encode(
 
         def piece(a: int, b: int) -> None:
             kernels.encode64(
-                flat[a:b], into[a:b], p.mantissa_bits, p.emin, p.max_code,
-                special.over, special.inf, special.nan, p.sign_mask, p.negative_zero, p.has_zero,
+                flat[a:b], into[a:b], p.mantissa_bits, p.emin, p.max_code, tuple(special),
+                p.sign_mask, p.negative_zero, p.has_zero,
             )  # fmt: skip
 
     _jit.run_chunks(piece, flat.size, _GRAIN)
@@ -175,22 +175,16 @@ def round_to(
     if values.dtype != np.float32:
         return decode(encode(values, f, rounding=rounding, policy=chosen), f, out=out)
     result = _output(out, values.shape, np.dtype(np.float32), "round_to")
-    flat, into, p, special = values.reshape(-1), result.reshape(-1), f.params, chosen.codes(f)
-    over, inf, nan = (_magnitude_bits(f, code) for code in special)
-
-    def piece(a: int, b: int) -> None:
-        kernels.round32(
-            flat[a:b], into[a:b], p.mantissa_bits, p.emin, _magnitude_bits(f, p.max_code), over, inf, nan,
-            p.negative_zero,
-        )  # fmt: skip
-
-    _jit.run_chunks(piece, flat.size, _GRAIN)
+    flat, into = values.reshape(-1), result.reshape(-1)
+    constants = round_constants(f, chosen.codes(f))
+    if np.may_share_memory(values, result):
+        if values.__array_interface__["data"] != result.__array_interface__["data"]:
+            flat = flat.copy()
+        else:
+            _jit.run_chunks(lambda a, b: kernels.round32_in_place(into[a:b], constants), flat.size, _GRAIN)
+            return result
+    _jit.run_chunks(lambda a, b: kernels.round32(flat[a:b], into[a:b], constants), flat.size, _GRAIN)
     return result
-
-
-def _magnitude_bits(fmt: Format, code: int) -> int:
-    """Return the float32 bits of a magnitude code; -0 (the NaN rule of ml_dtypes) keeps its sign bit."""
-    return int(np.float32(fmt.value(code)).view(np.uint32))
 
 
 Constants = tuple[np.uint32, ...]
@@ -210,8 +204,26 @@ def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
         fmt.max_code,
         *special,
         fmt.sign_mask,
-        ~fmt.sign_mask & _ALL,
         _ALL if fmt.params.negative_zero else 0,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
+    """Return what `kernels.cast.round_bits` needs, in its order; only for formats that `has_fast_kernel`."""
+    m, emin = fmt.mantissa_bits, fmt.emin
+    values = [np.float32(fmt.value(code)).view(np.uint32) for code in (fmt.max_code, *special)]
+    if fmt.nan_code is not None:  # NaNs come out quiet, with their sign where the format keeps it
+        values[-2:] = [np.uint32(0x7FC00000), np.uint32(0xFFC00000 if fmt.params.negative_zero else 0x7FC00000)]
+    return _words(
+        23 - m,
+        (1 << (22 - m)) - 1 if m < 23 else 0,
+        int(m < 23),
+        _ALL << (23 - m) & _ALL,
+        (127 + emin) << 23 if emin > -126 else 0,
+        (emin - m + 23 + 127) << 23 if emin > -126 else 0,
+        *(int(value) for value in values),
+        0x80000000 if fmt.params.negative_zero else 0,
     )
 
 

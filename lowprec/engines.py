@@ -248,12 +248,22 @@ def _spread(scale: Float32Matrix) -> int:
 
 
 def accumulate_f32(x: Float32Matrix, y: Float32Matrix, out: Float32Matrix) -> None:
-    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.gemm_f32`."""
+    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.gemm_f32`.
+
+    x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices.
+    """
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n, k):
         return
     packed = _scratch("b32", -(-n // gemm_f32.PANEL) * gemm_f32.PANEL * k, np.float32)
-    gemm_f32.pack_panels(y, packed)
+    if y.flags.c_contiguous:
+        gemm_f32.pack_panels(y, packed)
+    else:
+        gemm_f32.pack_panels_transposed(y.T, packed)
+    if not x.flags.c_contiguous:
+        turned = _scratch("a32", m * k, np.float32).reshape(m, k)
+        gemm_f32.transpose(x.T, turned)
+        x = turned
     _jit.run_chunks(lambda i, j: gemm_f32.gemm_packed(x, packed, n, out, i, j), m, _row_grain(n, k))
 
 

@@ -46,7 +46,8 @@ def mma(
     Returns
     -------
     ndarray of float32, shape (M, N)
-        NaN is the canonical 0x7FFFFFFF and a zero is +0, as NVIDIA's units return them.
+        NaN is the canonical 0x7FFFFFFF and a zero is +0, as NVIDIA's units return them (``float32`` alone keeps the
+        -0 that IEEE 754 gives for sums of nothing but -0).
 
     Raises
     ------
@@ -179,7 +180,7 @@ def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> 
     >>> lp.matmul_f32([[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]])
     array([[11., 17.]], dtype=float32)
     """
-    x, y = np.ascontiguousarray(a, np.float32), np.ascontiguousarray(b, np.float32)
+    x, y = _float32_operand(a), _float32_operand(b)
     _check_shapes("matmul_f32", x, y)
     shape = (x.shape[0], y.shape[0])
     if out is None:
@@ -228,6 +229,12 @@ def _plan(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int |
         )  # fmt: skip
         scales.append(np.ascontiguousarray(by_block))
     return Plan(length, scales[0], scales[1], promote_every is not None)
+
+
+def _float32_operand(a: ArrayLike) -> Float32Matrix:
+    """Return float32 that is contiguous, or the transposed view of something contiguous."""
+    array = np.asarray(a, np.float32)
+    return array if array.ndim == 2 and array.flags.f_contiguous else np.ascontiguousarray(array)
 
 
 def _check_shapes(who: str, a: NDArray[Any], b: NDArray[Any]) -> None:

@@ -15,7 +15,8 @@ policy         rounded value > max             Inf                           NaN
 
 ml_dtypes' own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and misrounds values below 2^-126.
 
-"Overflow" is judged after rounding (OFP8 rev 1.0): 464 still rounds down to E4M3's 448. The sign of a NaN is kept.
+"Overflow" is judged after rounding (OFP8 rev 1.0): 464 still rounds down to E4M3's 448. A NaN keeps its sign
+where the format has NaN.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ OVERFLOWS: tuple[Overflow, ...] = ("saturate", "nonsaturate")
 
 
 class SpecialCodes(NamedTuple):
-    """Magnitude codes that a policy gives for one format."""
+    """Codes that a policy gives for one format; the sign is added to `over` and `inf`."""
 
     over: int
     inf: int
     nan: int
+    negative_nan: int
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,18 @@ class Policy:
     def codes(self, fmt: Format) -> SpecialCodes:
         """Resolve the policy for a format into magnitude codes."""
         if fmt.nan_code is not None:
-            nan = fmt.nan_code
+            nan, negative_nan = fmt.nan_code, fmt.nan_code | fmt.sign_mask
+        elif self.nan_without_nan == "max":
+            nan = negative_nan = fmt.max_code
         else:
-            nan = fmt.max_code if self.nan_without_nan == "max" else fmt.sign_mask
+            nan, negative_nan = fmt.sign_mask, 0
         over = fmt.max_code
         if self.overflow == "nonsaturate":
             if fmt.inf_code is not None:
                 over = fmt.inf_code
             elif fmt.nan_code is not None:
                 over = fmt.nan_code
-        return SpecialCodes(over, over, nan)
+        return SpecialCodes(over, over, nan, negative_nan)
 
 
 policies: Registry[Policy] = Registry("policy", Policy)

@@ -19,6 +19,7 @@ from . import _jit
 from .cast import decode_constants, encode_constants, has_fast_kernel
 from .formats import Format, formats
 from .kernels import quantize as kernels
+from .kernels.gemm_f32 import transpose
 from .registry import Registry
 from .rounding import policies
 
@@ -174,7 +175,7 @@ class Quantized:
         if self.codes.ndim != 2:
             raise ValueError(f"Quantized.T is for matrices, not for shape {self.shape}")
         codes = np.empty(self.shape[::-1], self.codes.dtype)
-        kernels.transpose(self.codes, codes)
+        transpose(self.codes, codes)
         return replace(self, codes=codes, scale=np.ascontiguousarray(self.scale.T), granularity=self.granularity.T)
 
     def dequantize(self, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:

@@ -20,10 +20,9 @@ def encode_bits(u, constants):
     adding 2^(emin - mantissa_bits + 23) makes the FPU round at the subnormals' quantum, again to nearest even.
     At emin = -126 both have float32's own subnormals, and the integer rounding alone is right.
 
-    The sign is applied with xor, and not at all to codes without magnitude where -0 is no zero: so the NaN of
-    the fnuz formats (the code of -0) stays, and ml_dtypes' NaN rule for FP4 and FP6 (-0, or +0 for -NaN) comes out.
+    `keep_sign` is zero where -0 is no zero: a code without magnitude then stays as it is.
     """
-    shift, half, odd, offset, subnormal, magic, top, over, inf, nan, sign_mask, magnitude, keep_sign = constants
+    shift, half, odd, offset, subnormal, magic, top, over, inf, nan, negative_nan, sign_mask, keep_sign = constants
     a = U(u & U(0x7FFFFFFF))
     lsb = U(U(a >> shift) & odd)
     normal = U(U(U(U(a + half) + lsb) >> shift) - offset)
@@ -31,10 +30,11 @@ def encode_bits(u, constants):
     code = tiny if a < subnormal else normal
     code = over if code > top else code
     code = inf if a == U(0x7F800000) else code
-    code = nan if a > U(0x7F800000) else code
     sign = sign_mask if u > U(0x7FFFFFFF) else U(0)
-    keep = keep_sign if U(code & magnitude) == U(0) else U(0xFFFFFFFF)
-    return U(code ^ U(sign & keep))
+    keep = keep_sign if code == U(0) else U(0xFFFFFFFF)
+    code = U(code | U(sign & keep))
+    special = negative_nan if u > U(0x7FFFFFFF) else nan
+    return special if a > U(0x7F800000) else code
 
 
 @kernel
@@ -45,40 +45,48 @@ def encode32(x, out, constants):
 
 
 @kernel
-def round32(x, out, mantissa_bits, emin, max_bits, over_bits, inf_bits, nan_bits, negative_zero):
-    """Round contiguous float32 `x` to the grid of a format, conditions and method as in `encode_bits`.
+def round_bits(u, constants):
+    """Return the bits of one float32 rounded to a format's grid; `constants` are `lowprec.cast.round_constants`.
 
-    `max_bits`, `over_bits`, `inf_bits` and `nan_bits` are float32 bit patterns without sign.
+    Conditions and method are those of `encode_bits`.
     """
-    shift = U(23 - mantissa_bits)
-    half = U(((1 << (23 - mantissa_bits)) >> 1) - 1) if mantissa_bits < 23 else U(0)
-    odd = U(1) if mantissa_bits < 23 else U(0)
-    keep_bits = U(U(0xFFFFFFFF) << shift)
-    subnormal = U((127 + emin) << 23) if emin > -126 else U(0)
-    magic_value = float32_from_bits(U((emin - mantissa_bits + 23 + 127) << 23) if emin > -126 else U(0))
-    max_bits, over_bits, inf_bits, nan_bits = U(max_bits), U(over_bits), U(inf_bits), U(nan_bits)
-    keep_sign = U(0x80000000) if negative_zero else U(0)
-    for i in range(x.size):
-        u = bits32(x[i])
-        a = U(u & U(0x7FFFFFFF))
-        lsb = U(U(a >> shift) & odd)
-        normal = U(U(U(a + half) + lsb) & keep_bits)
-        tiny = bits32((float32_from_bits(a) + magic_value) - magic_value)
-        r = tiny if a < subnormal else normal
-        r = over_bits if r > max_bits else r
-        r = inf_bits if a == U(0x7F800000) else r
-        r = nan_bits if a > U(0x7F800000) else r
-        keep = keep_sign if U(r & U(0x7FFFFFFF)) == U(0) else U(0x80000000)
-        out[i] = float32_from_bits(U(r ^ U(u & keep)))
+    shift, half, odd, keep_bits, subnormal, magic, top, over, inf, nan, negative_nan, keep_sign = constants
+    a = U(u & U(0x7FFFFFFF))
+    lsb = U(U(a >> shift) & odd)
+    normal = U(U(U(a + half) + lsb) & keep_bits)
+    magic_value = float32_from_bits(magic)
+    tiny = bits32((float32_from_bits(a) + magic_value) - magic_value)
+    r = tiny if a < subnormal else normal
+    r = over if r > top else r
+    r = inf if a == U(0x7F800000) else r
+    keep = keep_sign if r == U(0) else U(0x80000000)
+    r = U(r | U(u & keep))
+    special = negative_nan if u > U(0x7FFFFFFF) else nan
+    return special if a > U(0x7F800000) else r
 
 
 @kernel
-def encode64(x, out, mantissa_bits, emin, max_code, over, inf, nan, sign_mask, negative_zero, has_zero):
+def round32(x, out, constants):
+    """Round contiguous float32 `x` to the grid of a format."""
+    for i in range(x.size):
+        out[i] = float32_from_bits(round_bits(bits32(x[i]), constants))
+
+
+@kernel
+def round32_in_place(x, constants):
+    """Do the same within `x`: with two names for one array, LLVM's check for overlap would choose its scalar loop."""
+    for i in range(x.size):
+        x[i] = float32_from_bits(round_bits(bits32(x[i]), constants))
+
+
+@kernel
+def encode64(x, out, mantissa_bits, emin, max_code, special, sign_mask, negative_zero, has_zero):
     """Encode contiguous float64 `x` into any format with one rounding, by integer arithmetic.
 
     A tie goes to the even *code*, which for formats without mantissa bits is the even exponent field. Negative
-    values of unsigned formats become `nan`; without a zero, what is too small becomes the smallest value.
+    values of unsigned formats become NaN; without a zero, what is too small becomes the smallest value.
     """
+    over, inf, nan, negative_nan = special
     sign_bit = np.uint64(1) << np.uint64(63)
     inf_bits = np.uint64(0x7FF) << np.uint64(52)
     for i in range(x.size):
@@ -86,8 +94,9 @@ def encode64(x, out, mantissa_bits, emin, max_code, over, inf, nan, sign_mask, n
         a = u & ~sign_bit
         negative = u >= sign_bit
         if a > inf_bits:
-            code = nan
-        elif a == inf_bits:
+            out[i] = negative_nan if negative else nan
+            continue
+        if a == inf_bits:
             code = inf
         else:
             e = max(np.int64(a >> np.uint64(52)), np.int64(1)) - 1023
@@ -110,8 +119,8 @@ def encode64(x, out, mantissa_bits, emin, max_code, over, inf, nan, sign_mask, n
                 code = over
         if negative and sign_mask == 0 and a != 0:
             code = nan
-        if negative and (code & ~sign_mask or negative_zero):
-            code ^= sign_mask
+        if negative and (code != 0 or negative_zero):
+            code |= sign_mask
         out[i] = code
 
 

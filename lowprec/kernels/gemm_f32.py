@@ -29,6 +29,42 @@ def pack_panels(b, packed):
 
 
 @kernel
+def pack_panels_transposed(bt, packed):
+    """Do the same for B given as its transpose [K, N]: rows are copied as they are."""
+    k, n = bt.shape
+    for j0 in range(0, n, PANEL):
+        width = min(PANEL, n - j0)
+        padded = (width + 15) // 16 * 16
+        for p in range(k):
+            into = packed[j0 * k + p * PANEL : j0 * k + p * PANEL + padded]
+            row = bt[p, j0 : j0 + width]
+            for j in range(width):
+                into[j] = row[j]
+            for j in range(width, padded):
+                into[j] = np.float32(0)
+
+
+@kernel
+def transpose(x, out):
+    """Write ``out = x.T`` for x [R, C]: eight columns at a time, read in lines and written in eight streams.
+
+    More streams would fall into one set of the L1 cache when R is a power of two.
+    """
+    rows, columns = x.shape
+    whole = columns // 8 * 8
+    for c in range(0, whole, 8):
+        o0, o1, o2, o3 = out[c], out[c + 1], out[c + 2], out[c + 3]
+        o4, o5, o6, o7 = out[c + 4], out[c + 5], out[c + 6], out[c + 7]
+        for i in range(rows):
+            row = x[i]
+            o0[i], o1[i], o2[i], o3[i] = row[c], row[c + 1], row[c + 2], row[c + 3]
+            o4[i], o5[i], o6[i], o7[i] = row[c + 4], row[c + 5], row[c + 6], row[c + 7]
+    for c in range(whole, columns):
+        for i in range(rows):
+            out[c, i] = x[i, c]
+
+
+@kernel
 def gemm_packed(a, packed, n, out, start, stop):
     """Accumulate rows `start` to `stop` of ``A @ B.T`` onto `out` [M, N], which holds C or zeros."""
     k = a.shape[1]

@@ -130,14 +130,3 @@ def dequantize_columns(codes, scales, rows, constants, out, start, stop):
         tile, into, s = codes[i], out[i], scales[i // rows]
         for j in range(tile.size):
             into[j] = s[j] * float32_from_bits(decode_bits(U(tile[j]), constants))
-
-
-@kernel
-def transpose(x, out):
-    """Write ``out = x.T`` for x [R, C], square by square so that both sides stay in the cache."""
-    height, width = x.shape
-    for i0 in range(0, height, 32):
-        for j0 in range(0, width, 32):
-            for i in range(i0, min(i0 + 32, height)):
-                for j in range(j0, min(j0 + 32, width)):
-                    out[j, i] = x[i, j]
