@@ -75,8 +75,11 @@ class Block:
         self.attn_norm = RMSNorm(f"{name}.attn_norm", config.norm_eps, recipe)
         self.attn = LatentAttention(f"{name}.attn", config, recipe)
         self.ffn_norm = RMSNorm(f"{name}.ffn_norm", config.norm_eps, recipe)
-        self.dense = FeedForward(f"{name}.ffn", recipe) if index < config.dense_layers else None
-        self.moe = None if self.dense else MixtureOfExperts(f"{name}.ffn", config, recipe)
+        self.ffn: FeedForward | MixtureOfExperts
+        if index < config.dense_layers:
+            self.ffn = FeedForward(f"{name}.ffn", recipe)
+        else:
+            self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe)
         self.gate_name = f"{name}.ffn.gate"
 
     def forward(
@@ -87,17 +90,18 @@ class Block:
         update, attn = self.attn.forward(params, normed, sequence)
         x = self._add(x, update)
         normed, ffn_norm = self.ffn_norm.forward(params, x)
-        routing, ffn = None, None
-        if self.dense:
-            update, ffn = self.dense.forward(params, normed)
-        elif self.moe:
-            update, ffn = self.moe.forward(params, normed, biases[self.gate_name], sequence)
+        routing: Routing | None = None
+        ffn: Any
+        if isinstance(self.ffn, FeedForward):
+            update, ffn = self.ffn.forward(params, normed)
+        else:
+            update, ffn = self.ffn.forward(params, normed, biases[self.gate_name], sequence)
             routing = ffn.routing
         return self._add(x, update), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
 
     def backward(self, params: Params, grads: Grads, d_x: Array, saved: _SavedBlock) -> Array:
         """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is used up."""
-        d_normed = (self.dense or self.moe).backward(grads, d_x, saved.ffn)  # type: ignore[union-attr]
+        d_normed = self.ffn.backward(grads, d_x, saved.ffn)
         d_x = self.ffn_norm.backward(params, grads, d_normed, saved.ffn_norm, d_x)
         d_normed = self.attn.backward(params, grads, d_x, saved.attn)
         return self.attn_norm.backward(params, grads, d_normed, saved.attn_norm, d_x)
@@ -153,7 +157,7 @@ class Model:
         self.recipe = recipe
         self.loads: dict[str, Array] = {}
         self.balance_loss = 0.0
-        self._dtype = np.float64 if recipe.activations == "float64" else np.float32
+        self._dtype = recipe.dtype
         self._embed = Embedding("embed", recipe)
         self._blocks = [Block(i, config, recipe) for i in range(config.layers)]
         self._norm = RMSNorm("norm", config.norm_eps, recipe)
