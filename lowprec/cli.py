@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import cli_arrays
+from . import __version__, cli_arrays
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _words(error: Exception) -> str:
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
-@click.version_option(package_name="lowprec", message="%(version)s")
+@click.version_option(__version__, message="%(version)s")
 def cli(traceback: bool) -> None:
     """Low-precision training numerics on a CPU, bit for bit."""
 
@@ -99,7 +99,7 @@ def ablate(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Run ablations by NAME (or from a Python file): all of them by default.
+    """Run ablations: those NAMEd, or in a Python file, or all.
 
     An interrupted ablation goes on where it stopped when the same command is given again.
     """
@@ -202,7 +202,7 @@ def _report(folder: Path, no_plot: bool, as_json: bool, as_csv: bool) -> bool:
 @click.option("--no-plot", is_flag=True, help="No figure (matplotlib is not needed then).")
 @machine_readable
 def report_command(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> None:
-    """Write the report and the figure of the ablation in the folder RUNS again."""
+    """Write report and figure of the study in RUNS again."""
     if not runs.is_dir():
         raise CommandError(f"{runs}: no such folder")
     if not no_plot:
@@ -240,13 +240,22 @@ def train(
     """Train one model from scratch and print its losses."""
     from rich.console import Console
 
+    from .moe.config import configs
+    from .moe.data import load_corpus
+    from .moe.train import Schedule
+    from .moe.train import train as run_training
+    from .recipe import recipes
     from .study.progress import Running, Snapshot, display
+    from .study.store import check_writable
 
-    console = Console(stderr=True)
-    name = f"{config} {recipe}"
-    with display(console) as shown:
+    # Whatever can be refused is refused before the first line of progress.
+    corpus, name = load_corpus(data), f"{configs[config].name} {recipes[recipe].name}"
+    if learning_rate is not None:
+        Schedule(learning_rate, 0, steps)
+    if out is not None:
+        check_writable(Path(out))
+    with display(Console(stderr=True)) as shown:
         shown.stage("compiling kernels (once per version)")
-        from .moe.train import train as run_training
 
         def progress(record: Any) -> None:
             done = int(record.step)
@@ -254,7 +263,7 @@ def train(
             shown.update(Snapshot(int(done == steps), 1, done, steps, running, record.seconds * (steps - done)))
 
         run = run_training(
-            config, recipe, steps, seed, data=data, learning_rate=learning_rate, out=out, progress=progress
+            config, recipe, steps, seed, data=corpus, learning_rate=learning_rate, out=out, progress=progress
         )
     metrics = run.metrics
     last = metrics.iloc[-1]
@@ -268,8 +277,8 @@ def train(
 @cli.command()
 @machine_readable
 def info(as_json: bool, as_csv: bool) -> None:
-    """Tell versions, machine, threads and folders: what a bug report needs."""
-    from . import __version__, _jit
+    """Tell versions, machine, threads and folders."""
+    from . import _jit
     from .study import ablation, store
 
     machine = store.machine()

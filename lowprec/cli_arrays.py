@@ -102,7 +102,7 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
 @click.option("--to", "target", required=True, metavar="FORMAT", help="Format to encode in.")
 @machine_readable
 def cast(values: tuple[str, ...], target: str, as_json: bool, as_csv: bool) -> None:
-    """Encode VALUES in a format and show codes, values and errors."""
+    """Encode VALUES in a format and show the codes."""
     from .formats import formats
 
     fmt = formats[target]
@@ -136,7 +136,10 @@ def cast(values: tuple[str, ...], target: str, as_json: bool, as_csv: bool) -> N
 def quantize(
     file: str, target: str, granularity: str, scale: str, out: str | None, as_json: bool, as_csv: bool
 ) -> None:
-    """Quantize the matrix in FILE (.npy) with block scales and report the error."""
+    """Quantize a matrix (.npy) with block scales.
+
+    The error is reported, codes and scales are saved if asked for.
+    """
     _writable_file(out)
     x = _load_array(file, dimensions=2)
     from .metrics import compare
@@ -170,9 +173,10 @@ def gemm(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Multiply A [M, K] by B [N, K] transposed, as a tensor core would, and compare with the exact product.
+    """Multiply two matrices (.npy) as a tensor core would.
 
-    A is quantized in tiles of 1x128, B in blocks of 128x128.
+    A is [M, K] and B [N, K]: the product A B^T is compared with the exact one. A is quantized in tiles of 1x128, B in
+    blocks of 128x128.
     """
     _writable_file(out)
     a, b = _load_array(a_file, dimensions=2), _load_array(b_file, dimensions=2)
@@ -182,9 +186,9 @@ def gemm(
 
     qa, qb = quantize_array(a, target, granularity="1x128"), quantize_array(b, target, granularity="128x128")
     d = multiply(qa, qb, accumulator=accumulator, promote_every=promote_every)
-    exact = qa.dequantize().astype("f8") @ qb.dequantize().astype("f8").T
+    exact = multiply(qa, qb, accumulator="exact")
     rows = [
-        {"against": "float64 product of the quantized operands", **_comparison(compare(d, exact))},
+        {"against": "exact product of the quantized operands", **_comparison(compare(d, exact))},
         {"against": "float64 product of A and B", **_comparison(compare(d, a.astype("f8") @ b.astype("f8").T))},
     ]
     emit(tuple(rows[0]), [tuple(row.values()) for row in rows], f"{accumulator}, {target}", as_json, as_csv)
@@ -198,7 +202,10 @@ def gemm(
 @click.option("--tile", type=int, default=128, show_default=True, help="Values per tile.")
 @machine_readable
 def logfmt(file: str, bits: int, tile: int, as_json: bool, as_csv: bool) -> None:
-    """Encode the matrix in FILE (.npy) in LogFMT and report the error."""
+    """Encode an array (.npy) in LogFMT.
+
+    The error and the size are reported.
+    """
     x = _load_array(file)
     from . import logfmt as codec
     from .metrics import compare
@@ -213,7 +220,7 @@ def _comparison(row: Any) -> dict[str, Any]:
     """Return the outcome of `compare` as plain cells."""
     from .study.store import plain
 
-    values: dict[str, Any] = plain(row.to_dict() if hasattr(row, "to_dict") else row)
+    values: dict[str, Any] = plain(row)
     return values
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
+from test_study import SMALL, make
 
 from lowprec.study import Arm, plots, report, run_study
 from lowprec.study.progress import Bars, Lines, Running, Silent, Snapshot, clock, display
 from lowprec.study.statistics import ema
 from lowprec.study.store import StudyError
 from lowprec.study.summary import count, interval, percent, summarize
-from test_study import SMALL, make
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,9 @@ def test_curves_are_the_runs_smoothed_and_paired(study):
 def test_the_floor_is_a_symmetric_band_of_one_standard_deviation(study):
     band = bands_of(study, "relative")["perturb"]
     partner = [ema(run.curve) for run in study.reference]
-    lines = np.array([(ema(run.curve) - other) / other for run, other in zip(study.arm("perturb").runs, partner, strict=True)])
+    lines = np.array(
+        [(ema(run.curve) - other) / other for run, other in zip(study.arm("perturb").runs, partner, strict=True)]
+    )
     assert np.array_equal(band.high, lines.std(axis=0, ddof=1))
     assert np.array_equal(band.low, -band.high)
 
@@ -118,7 +120,8 @@ def test_sentences_say_what_was_measured(study):
     said = {item.arm.name: study.sentence(item) for item in study.arms}
     own = study.arm("dsv3").own
     assert said["dsv3"].startswith(
-        f"dsv3: {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, 4 pairs): equivalent to bf16 within ±0.25 %"
+        f"dsv3: {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, 4 pairs): "
+        "equivalent to bf16 within ±0.25 %"
     )
     assert "noise floor of" in said["dsv3"]
     assert said["again"] == (
@@ -192,7 +195,9 @@ def test_counts_in_short(number, text):
 def test_plain_lines_come_seldom_and_say_it_all(capsys):
     lines = Lines(Console(width=200), every=3600)
     lines.stage("compiling")
-    shot = Snapshot(3, 22, 150, 1000, [Running("dsv3/c0-s1", 12, 40, 1.7123), Running("bf16/c0-s0", 0, 40, None)], 130.0)
+    shot = Snapshot(
+        3, 22, 150, 1000, [Running("dsv3/c0-s1", 12, 40, 1.7123), Running("bf16/c0-s0", 0, 40, None)], 130.0
+    )
     lines.update(shot)
     lines.update(shot)
     assert capsys.readouterr().out.splitlines() == [
@@ -216,7 +221,8 @@ def test_the_display_suits_the_console():
 
 def test_a_study_reports_every_stage(tmp_path):
     class Recorder(Silent):
-        shots = []
+        def __init__(self):
+            self.shots = []
 
         def update(self, snapshot):
             self.shots.append(snapshot)

@@ -50,7 +50,7 @@ def results(folder):
     found = {}
     for path in sorted(folder.glob("*/*/run.json")):
         run = read_json(path)
-        clocks = ("seconds", "timed_steps")
+        clocks = ("seconds", "evaluation_seconds", "timed_steps")
         rest = {key: value for key, value in run.items() if key not in clocks}
         found[path.parent.relative_to(folder)] = (rest, path.with_name("metrics.csv").read_bytes())
     return found
@@ -208,7 +208,9 @@ def test_checkpoints_in_preparation_are_saved_now_and_then(tmp_path, monkeypatch
     monkeypatch.setattr(tasks_module, "SAVE_EVERY", 0.0)
     saved = []
     original = fake_trainer.Trainer.save
-    monkeypatch.setattr(fake_trainer.Trainer, "save", lambda self, path: saved.append(Path(path).name) or original(self, path))
+    monkeypatch.setattr(
+        fake_trainer.Trainer, "save", lambda self, path: saved.append(Path(path).name) or original(self, path)
+    )
     planned = make(tmp_path, setting=replace(SMALL, checkpoints=1, checkpoint_steps=4))
     run_study(planned, jobs=0)
     assert saved == ["partial-1.npz", "partial-2.npz", "partial-3.npz", "checkpoint.npz"]
@@ -228,7 +230,10 @@ def test_checkpoints_in_preparation_are_saved_now_and_then(tmp_path, monkeypatch
 def test_runs_of_something_else_are_not_mixed(tmp_path, what, changes):
     planned = run_study(make(tmp_path), jobs=0)
     before = snapshot(planned.folder)
-    words = {"branch_steps": "schedule.total_steps: 20 then, 21 now", "learning_rate": "schedule.peak: 0.002 then, 0.001"}
+    words = {
+        "branch_steps": "schedule.total_steps: 20 then, 21 now",
+        "learning_rate": "schedule.peak: 0.002 then, 0.001",
+    }
     with pytest.raises(StudyError, match=words.get(what, "data: ")) as caught:
         run_study(make(tmp_path, **changes), jobs=0)
     assert "--fresh" in str(caught.value)
@@ -393,7 +398,9 @@ def test_ablations_that_make_no_sense(arms, message):
         ablation(arms=arms)
 
 
-@pytest.mark.parametrize("fields", [{"name": "a/b"}, {"name": ""}, {"name": "a", "role": "best"}, {"name": "a", "pairs": 0}])
+@pytest.mark.parametrize(
+    "fields", [{"name": "a/b"}, {"name": ""}, {"name": "a", "role": "best"}, {"name": "a", "pairs": 0}]
+)
 def test_arms_that_make_no_sense(fields):
     with pytest.raises(ValueError, match="arm "):
         Arm(**fields)
@@ -402,7 +409,7 @@ def test_arms_that_make_no_sense(fields):
 def test_loading_ablations(tmp_path):
     with pytest.raises(KeyError, match="unknown ablation 'fp8_vs_fb16': did you mean 'fp8_vs_bf16'"):
         load("fp8_vs_fb16")
-    with pytest.raises(FileNotFoundError, match="no such ablation file: 'nowhere.py'"):
+    with pytest.raises(FileNotFoundError, match=r"no such ablation file: 'nowhere\.py'"):
         load("nowhere.py")
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(ValueError, match="defines no `ablation = Ablation"):

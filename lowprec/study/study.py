@@ -68,7 +68,9 @@ def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
             yield checkpoint, seed
 
 
-def plan(ablation: Ablation, setting: Setting, folder: Path, *, data: str = "stdlib", backend: str = BACKEND) -> Plan:
+def plan(
+    ablation: Ablation, setting: Setting, folder: Path, *, data: str = "stdlib", backend: str | None = None
+) -> Plan:
     """List the runs of a study; nothing is written.
 
     Raises
@@ -80,6 +82,7 @@ def plan(ablation: Ablation, setting: Setting, folder: Path, *, data: str = "std
     """
     if setting.seeds > SEEDS_PER_CHECKPOINT:
         raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
+    backend = backend or BACKEND
     trainer = importlib.import_module(backend)
     if data != "stdlib":
         data = str(Path(data).resolve())
@@ -323,7 +326,8 @@ class _Runner:
             ) from error
         del self.todo[task.name]
         if run.get("timed_steps"):
-            self.rates[task.recipe_name] = float(run["seconds"]) / int(run["timed_steps"])
+            seconds = float(run["seconds"]) + float(run["evaluation_seconds"])
+            self.rates[task.recipe_name] = seconds / int(run["timed_steps"])
         for waiting in self.todo.values():
             if waiting.checkpoint == task.name:
                 self._submit(waiting)
@@ -349,9 +353,9 @@ class _Runner:
         rates = {**self.guesses, **self.rates}
         if not rates:
             return None
-        # A recipe that has not run yet is taken to be as slow as the slowest known.
-        slowest = max(rates.values())
-        total = sum(rates.get(task.recipe_name, slowest) * (task.steps - at.get(task.name, 0)) for task in tasks)
+        # Emulation takes about twice as long as the plain recipe; better than nothing until one has run.
+        unknown = 2.0 * min(rates.values())
+        total = sum(rates.get(task.recipe_name, unknown) * (task.steps - at.get(task.name, 0)) for task in tasks)
         return total / max(1, min(self.jobs, len(tasks)))
 
 

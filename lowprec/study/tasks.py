@@ -152,7 +152,10 @@ def _prepare(task: Task) -> dict[str, Any]:
     if not math.isfinite(loss):
         raise StudyError(f"{task.name}: the checkpoint did not train (validation loss {loss!r}); lower learning_rate")
     trainer.save(folder.path / CHECKPOINT_FILE)
-    folder.finish("done", validation_loss=loss, seconds=seconds, timed_steps=task.steps - start)
+    evaluated = time.monotonic() - began - seconds
+    folder.finish(
+        "done", validation_loss=loss, seconds=seconds, evaluation_seconds=evaluated, timed_steps=task.steps - start
+    )
     for leftover in folder.path.glob("partial-*.npz"):
         leftover.unlink()
     return folder.read() or {}
@@ -202,6 +205,7 @@ def _branch(task: Task) -> dict[str, Any]:
         validation_loss_bf16=in_bf16,
         weights=backend.weights_hash(trainer),
         seconds=stepping,
+        evaluation_seconds=time.monotonic() - began - stepping,
         timed_steps=done,
     )
     return folder.read() or {}
