@@ -189,7 +189,7 @@ class MoEConfig:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: all, those a token uses, and of these the ones in linear layers that FP8 recipes convert."""
+    """Numbers of parameters: all, those a token uses, and of these the ones that FP8 recipes convert."""
 
     total: int
     active: int
