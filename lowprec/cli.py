@@ -283,7 +283,6 @@ def info(as_json: bool, as_csv: bool) -> None:
 
     machine = store.machine()
     rows: list[Sequence[Cell]] = [
-        ("lowprec", __version__),
         *store.versions().items(),
         ("code", store.code_hash()),
         *((key, ", ".join(value) if isinstance(value, list) else value) for key, value in machine.items()),

@@ -148,12 +148,7 @@ def write_csv(path: Path, bands: Sequence[Band]) -> None:
 
 
 def title(study: StudySummary) -> str:
-    """Return the finding in a line: the arms grouped by verdict.
-
-    Examples
-    --------
-    "dsv3: equivalent to bf16 within ±0.25 %; fp4_naive: worse"
-    """
+    """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
     long = {"equivalent": f"equivalent to {reference} within ±{margin:g} %", "worse": f"worse than {reference}",
             "better": f"better than {reference}", "not resolved": "not resolved", "diverged": "diverged"}  # fmt: skip
@@ -318,7 +313,7 @@ def _draw_final(axes: Any, study: StudySummary, looks: dict[str, _Look]) -> None
         if item.own.n > 1:
             low, high = 100 * item.own.ci90[0], 100 * item.own.ci90[1]
             axes.plot([place, place], [low, high], color=look.color, linewidth=2.4, solid_capstyle="butt", zorder=3)
-        axes.plot([place], [100 * item.own.mean], "o", color=look.color, markersize=7, zorder=4,
+        axes.plot([place], [100 * item.own.mean], "o", color=look.color, markersize=5.5, zorder=4,
                   markeredgecolor="white", markeredgewidth=1.0)  # fmt: skip
     axes.set_xlim(-0.6, len(shown) - 0.4)
     axes.set_xticks([])

@@ -95,6 +95,7 @@ def markdown(study: StudySummary, figure: str | None = None) -> str:
         "95 % interval excludes 0; otherwise not resolved. Pairs of one checkpoint are not independent of it, and "
         "effects of larger models or longer training are out of reach.",
         "",
+        *([ablation.notes, ""] if ablation.notes else []),
         "## Expected and found",
         "",
     ]

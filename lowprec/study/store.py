@@ -263,7 +263,7 @@ class RunFolder:
 
 @functools.cache
 def code_hash() -> str:
-    """Hash of all sources of the package that can change a run's numbers (sixteen hexadecimal digits)."""
+    """Return a hash of all sources of the package that can change a run's numbers (sixteen hexadecimal digits)."""
     root = Path(lowprec.__file__).resolve().parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -275,8 +275,9 @@ def code_hash() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that take part in the arithmetic."""
+    """Return the versions of Python and of the packages that take part in the arithmetic."""
     return {
+        "lowprec": lowprec.__version__,
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("numpy", "numba", "llvmlite")},
     }
