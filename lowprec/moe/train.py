@@ -51,8 +51,12 @@ class Run:
 
 
 def default_rate(config: MoEConfig) -> float:
-    """Return the peak learning rate from scratch: 0.003 at width 256, with the width as 1 / sqrt(width)."""
-    return 3e-3 * math.sqrt(256 / config.dim)
+    """Return the peak learning rate from scratch: 0.002 at width 128, with the width as 1 / sqrt(width).
+
+    Found for short runs: after 150 steps on the standard library, nano has 2.33, 2.26, 2.39 and 2.66 nats per byte at
+    0.001, 0.002, 0.004 and 0.008; pilot has 2.18 at 0.0015 and 2.33 at 0.003.
+    """
+    return 2e-3 * math.sqrt(128 / config.dim)
 
 
 def train(
@@ -108,9 +112,9 @@ def train(
         raise ValueError(f"steps {steps!r}: a whole number >= 1 is needed")
     rate = default_rate(config) if learning_rate is None else learning_rate
     schedule = Schedule(rate, min(steps // 10, 50), steps, "linear_to_zero")
-    folder = None if out is None else _writable_folder(out)
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
     trainer = Trainer(config, recipe, corpus, seed=seed, schedule=schedule)
+    folder = None if out is None else _writable_folder(out)
     records = []
     for _ in range(steps):
         records.append(trainer.step())
