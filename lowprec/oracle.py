@@ -70,7 +70,7 @@ def fields(fmt: AnyFormat) -> Fields:
     return Fields(fmt.exponent_bits, fmt.mantissa_bits, bias, fmt.signed, str(fmt.specials), fmt.has_zero)
 
 
-# formats
+# Formats
 
 
 class Parts(NamedTuple):
@@ -144,16 +144,22 @@ def _nearest(value: Fraction, places: int, offset: int = 0) -> int:
 
 def nan_code(fmt: AnyFormat) -> int | None:
     """Return the canonical NaN, positive and quiet (the code of -0 for "fnuz"); None if the format has none."""
-    f = fields(fmt)
-    quiet = max_code(f) + 1 + (1 << f.mantissa_bits >> 1)
-    return {"ieee": quiet, "fn": max_code(f) + 1, "fnuz": 1 << f.width}.get(f.specials)
+    return _limits(fields(fmt))[1]
 
 
 def max_code(fmt: AnyFormat) -> int:
     """Return the code of the largest finite value."""
-    f = fields(fmt)
-    all_ones = (1 << f.width) - 1
-    return {"ieee": all_ones - (1 << f.mantissa_bits), "fn": all_ones - 1}.get(f.specials, all_ones)
+    return _limits(fields(fmt))[0]
+
+
+@functools.cache
+def _limits(f: Fields) -> tuple[int, int | None]:
+    all_ones, last = (1 << f.width) - 1, 1 << f.mantissa_bits
+    return {
+        "ieee": (all_ones - last, all_ones + 1 - last + (last >> 1)),
+        "fn": (all_ones - 1, all_ones),
+        "fnuz": (all_ones, all_ones + 1),
+    }.get(f.specials, (all_ones, None))
 
 
 def encode(value: Exact, fmt: AnyFormat, overflow: Overflow = "saturate") -> int:
@@ -178,13 +184,13 @@ def encode(value: Exact, fmt: AnyFormat, overflow: Overflow = "saturate") -> int
     """
     f = fields(fmt)
     value = exact(value)
-    nan = nan_code(f)
+    largest, nan = _limits(f)
     negative = value < 0 or _is_negative_zero(value)
     if math.isnan(value) or (value < 0 and not f.signed):
-        return max_code(f) if nan is None else nan
+        return largest if nan is None else nan
     sign = 1 << f.width if negative and f.signed else 0
     if not math.isinf(value):
-        magnitude = Fraction(max(value, -value))
+        magnitude = Fraction(-value if negative else value)
         code = 0
         if magnitude:
             lowest = 1 - f.bias if f.has_zero else -f.bias
@@ -193,16 +199,16 @@ def encode(value: Exact, fmt: AnyFormat, overflow: Overflow = "saturate") -> int
             # with zero (the subnormals and the binade above them, numbered without a gap) needs and the others do not.
             base = (exponent - lowest - (not f.has_zero)) << f.mantissa_bits
             code = max(base + _nearest(magnitude, f.mantissa_bits - exponent, base), 0)
-        if code <= max_code(f):
+        if code <= largest:
             return 0 if code == 0 and f.specials == "fnuz" else sign + code
     if overflow == "nonsaturate" and f.specials == "ieee":
-        return sign + max_code(f) + 1
+        return sign + largest + 1
     if overflow == "nonsaturate" and nan is not None:
         return sign | nan
-    return sign + max_code(f)
+    return sign + largest
 
 
-# sums with one rounding
+# Sums with one rounding
 
 
 def _ieee_sum(terms: Iterable[tuple[Exact, Exact]], c: Exact) -> Exact:
@@ -245,7 +251,7 @@ def sequential_f32(a: Sequence[int], b: Sequence[int], c_bits: int, a_format: An
     return c_bits
 
 
-# tensor cores
+# Tensor cores
 
 
 @dataclass(frozen=True)
@@ -300,7 +306,7 @@ class Rule:
     def groups(self, k: int) -> list[list[int]]:
         """Return the indices of each group, in the order in which the groups are added."""
         size = self.group * (2 if self.interleaved else 1)
-        runs = [list(range(i, min(i + size, k))) for i in range(0, k, size)]
+        runs = [list(range(i, min(i + size, k))) for i in range(0, max(k, 1), size)]
         return (
             [[i for i in r if i % 4 in half] for r in runs for half in ((0, 1), (2, 3))] if self.interleaved else runs
         )
@@ -376,21 +382,8 @@ def fused_dot(
 ) -> int:
     """Dot product of two code vectors plus c on a tensor core: groups of products chained through the output format.
 
-    Parameters
-    ----------
-    a, b
-        Codes, of equal length K (any K; a short last group is a group padded with zeros; K = 0 returns c).
-    c_bits
-        Bits of c: float32, or float16 where the rule's output is "f16".
-    rule
-        The unit, e.g. ``HOPPER_FP8``.
-    a_format, b_format
-        Formats of a and b.
-
-    Returns
-    -------
-    int
-        Bits of the result, in the format of c.
+    K is any length: a short last group is a group padded with zeros, and no products at all are one group of zeros.
+    `c_bits` and the result are bits of a float32, or of a float16 where the rule's output is "f16".
     """
     a_fields, b_fields = fields(a_format), fields(b_format)
     pairs = [(_parts(int(x), a_fields), _parts(int(y), b_fields)) for x, y in zip(a, b, strict=True)]
@@ -426,7 +419,7 @@ def promoted_dot(
     return final
 
 
-# block scaling
+# Block scaling
 
 
 def quantize_tile(
@@ -434,24 +427,10 @@ def quantize_tile(
 ) -> tuple[NDArray[Any], np.float32]:
     """Codes and scale of one tile, ``x ~ scale * decode(codes)``.
 
-    Parameters
-    ----------
-    x
-        float32 tile, any shape.
-    fmt
-        Element format.
-    scale
-        "fp32": ``s = fl32(amax / max)``, at least 2^-149. "ue8m0": the smallest power of two that is not below that
-        float32 quotient, at least 2^-126.
-    amax_floor
-        amax is not taken smaller than this.
-
-    Returns
-    -------
-    codes : ndarray of uint32
-        ``encode(fl32(x / s))``, saturating, of the shape of x.
-    scale : float32
-        The scale: 1 for an all-zero tile, NaN where the tile holds NaN or Inf.
+    The scale s of a tile x, of any shape and taken as float32, is ``fl32(amax / max)``, at least 2^-149 ("fp32"), or
+    the smallest power of two that is not below that float32 quotient, at least 2^-126 ("ue8m0"); amax is not taken
+    smaller than `amax_floor`. An all-zero tile has scale 1, one with NaN or Inf has NaN. The codes (uint32, of the
+    shape of x) are ``encode(fl32(x / s))``, saturating.
     """
     tile = np.asarray(x, dtype=np.float32)
     values = [exact(float(v)) for v in tile.ravel()]

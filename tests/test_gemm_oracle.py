@@ -1,5 +1,7 @@
 """`gemm` with scales and promotion, bit for bit against the oracle."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from adversarial import PAIRS
@@ -54,6 +56,33 @@ def test_promotion_intervals(machine: str, interval: int) -> None:
         assert_same(
             lp.gemm(qa, qb, accumulator=machine, promote_every=interval), wanted(qa, qb, RULES[machine], interval)
         )
+
+
+def other_promotions(partials: list, scales: list[tuple[int, int]]) -> dict[str, int]:
+    """Ways to promote that are close to the right one, and wrong."""
+    minus_zero, one = 1 << 31, oracle.encode(1, FLOAT32)
+    two_roundings = scale_by_scale = from_the_end = 0
+    for partial, (sa, sb) in zip(partials, scales, strict=True):
+        scale = oracle.fma32(sa, sb, minus_zero)
+        two_roundings = oracle.fma32(oracle.fma32(scale, partial, minus_zero), one, two_roundings)
+        scale_by_scale = oracle.fma32(sa, oracle.fma32(sb, partial, minus_zero), scale_by_scale)
+    for partial, (sa, sb) in zip(partials[::-1], scales[::-1], strict=True):
+        from_the_end = oracle.fma32(oracle.fma32(sa, sb, minus_zero), partial, from_the_end)
+    return {"no fma": two_roundings, "one scale after the other": scale_by_scale, "last first": from_the_end}
+
+
+def test_the_inputs_know_wrong_promotions() -> None:
+    qa, qb = operands(6, 6, 384)
+    ours = lp.gemm(qa, qb).view(np.uint32)
+    differing = dict.fromkeys(["no fma", "one scale after the other", "last first"], 0)
+    for i, row_a in enumerate(qa.codes.tolist()):
+        for j, row_b in enumerate(qb.codes.tolist()):
+            pieces = [slice(k, k + 128) for k in (0, 128, 256)]
+            partials = [oracle.fused_dot(row_a[p], row_b[p], 0, HOPPER_FP8, qa.format, qb.format) for p in pieces]
+            scales = [(scale_bits(qa, i, p.start), scale_bits(qb, j, p.start)) for p in pieces]
+            for rule, bits in other_promotions(partials, scales).items():
+                differing[rule] += bits != int(ours[i, j])
+    assert min(differing.values()) >= 5, differing
 
 
 @pytest.mark.parametrize("machine", ["hopper_fp8", "ada_fp8", "exact"])
@@ -165,4 +194,4 @@ def cut(value) -> int:
     if value == 0:
         return 0
     quantum = oracle.floor_log2(abs(value)) - 13
-    return oracle.encode(int(value / 2**quantum) * oracle.Fraction(2) ** quantum, FLOAT32)
+    return oracle.encode(int(value / 2**quantum) * Fraction(2) ** quantum, FLOAT32)
