@@ -52,9 +52,9 @@ def exp2_exact_ops(y: float) -> float:
 
 @kernel
 def tile_grid(amin: Any, amax: Any, bits: int, octaves: int, coarse: Any, grid: Floats) -> Any:
-    """Fill grid[k] with the magnitude of code k; return log2 of the lowest and of the highest code's ratio over N.
+    """Fill grid[k] with the magnitude of code k, 0 .. K; return the lower end and the step in octaves.
 
-    grid[0] = 0 and grid[K] = amax; `coarse` is scratch for 2**(bits // 2) numbers.
+    `coarse` is scratch for 2**(bits // 2) numbers.
     """
     top = (1 << (bits - 1)) - 1
     half = bits // 2
@@ -95,11 +95,25 @@ def _rough_log2(u: Any) -> Any:
 
 
 @kernel
-def _code(twice: float, guess: int, edges: Any, top: int) -> Any:
-    """Return how many of edges[1..top] are <= twice, looking near `guess` first."""
-    if twice >= edges[guess] and twice < edges[guess + 1]:
-        return guess
-    low, high = 0, top + 1  # edges[0] = -inf <= twice < edges[top + 1] = inf
+def _guess(magnitudes: Any, low: Any, step: float, top: int, guesses: Any) -> None:
+    """Estimate the codes of a tile's magnitudes, in 0 .. top; almost always right, never relied on."""
+    if step == 0.0:
+        guesses[:] = top
+        return
+    inverse = np.float32(1.0 / step)
+    base = _rough_log2(bits32(np.float32(low)))
+    # The linear midpoint of a step lies above its logarithmic one by this much, to first order.
+    lift = np.float32(1.5 - 0.0866 * step)
+    limit = np.float32(top)
+    for i in range(guesses.size):
+        g = (_rough_log2(magnitudes[i]) - base) * inverse + lift
+        guesses[i] = np.int32(min(max(g, np.float32(0.0)), limit))
+
+
+@kernel
+def _corrected(twice: float, edges: Any, top: int) -> Any:
+    """Return how many of edges[1 .. top] are <= twice; edges[0] = -inf, edges[top + 1] = inf."""
+    low, high = 0, top + 1
     while high - low > 1:
         middle = (low + high) >> 1
         if twice >= edges[middle]:
@@ -107,6 +121,36 @@ def _code(twice: float, guess: int, edges: Any, top: int) -> Any:
         else:
             high = middle
     return low
+
+
+@kernel
+def _decide(magnitudes: Any, guesses: Any, edges: Any, top: int) -> None:
+    """Turn guesses into the codes they should be: code k is for edges[k] <= 2 * magnitude < edges[k + 1]."""
+    misses = 0
+    for i in range(guesses.size):
+        twice = 2.0 * np.float64(float32_from_bits(magnitudes[i]))
+        guess = np.int64(guesses[i])
+        misses += int(not (twice >= edges[guess] and twice < edges[guess + 1]))
+    if misses > 0:
+        for i in range(guesses.size):
+            twice = 2.0 * np.float64(float32_from_bits(magnitudes[i]))
+            guess = np.int64(guesses[i])
+            if not (twice >= edges[guess] and twice < edges[guess + 1]):
+                guesses[i] = _corrected(twice, edges, top)
+
+
+@kernel
+def _ends(magnitudes: Any) -> Any:
+    """Return the bits of the smallest non-zero and of the largest magnitude; 0 and NaN if one is not finite."""
+    largest = np.uint32(0)
+    smallest = np.uint32(0xFFFFFFFF)
+    for i in range(magnitudes.size):
+        largest = max(largest, magnitudes[i])
+        # One less, so that zero wraps to the top and drops out of the minimum.
+        smallest = min(smallest, np.uint32(magnitudes[i] - np.uint32(1)))
+    if largest >= _INFINITY:
+        return np.uint32(0), _NAN
+    return np.uint32(smallest + np.uint32(1)), largest
 
 
 @kernel
@@ -125,9 +169,12 @@ def encode_tiles(
     sign_bit = np.uint32(np.uint32(1) << np.uint32(bits - 1))
     grid = np.empty(top + 1, np.float32)
     edges = np.empty(top + 2, np.float64)
+    edges[0] = -np.inf
+    edges[top + 1] = np.inf
+    inner = edges[1 : top + 1]
     coarse = np.empty(1 << (bits // 2), np.float64)
-    magnitudes = np.empty(tile, np.uint32)
-    guesses = np.empty(tile, np.int32)
+    magnitude_room = np.empty(tile, np.uint32)
+    guess_room = np.empty(tile, np.int32)
     bad = -1
     for t in range(start, stop):
         row = t // across
@@ -135,64 +182,28 @@ def encode_tiles(
         n = min(tile, columns - first)
         values = x[row, first : first + n]
         own_codes = codes[row, first : first + n]
-        largest = np.uint32(0)
-        # One less, so that zero wraps to the top and drops out of the minimum.
-        smallest = np.uint32(0xFFFFFFFF)
+        magnitudes = magnitude_room[:n]
+        guesses = guess_room[:n]
         for i in range(n):
-            u = np.uint32(bits32(values[i]) & _MAGNITUDE)
-            magnitudes[i] = u
-            largest = max(largest, u)
+            magnitudes[i] = np.uint32(bits32(values[i]) & _MAGNITUDE)
+        smallest, largest = _ends(magnitudes)
+        if largest == _NAN and bad < 0:
+            bad = t
+        low_end = float32_from_bits(smallest)
+        high_end = float32_from_bits(largest)
+        amin[row, t - row * across] = low_end
+        amax[row, t - row * across] = high_end
+        if high_end > np.float32(0.0):
+            low, step = tile_grid(low_end, high_end, bits, octaves, coarse, grid)
+            for k in range(top):
+                inner[k] = np.float64(grid[k]) + np.float64(grid[k + 1])  # twice the threshold, exactly
+            _guess(magnitudes, low, step, top, guesses)
+            _decide(magnitudes, guesses, edges, top)
+        else:  # all zeros, or poisoned
+            guesses[:] = 0
         for i in range(n):
-            smallest = min(smallest, np.uint32(magnitudes[i] - np.uint32(1)))
-        smallest = np.uint32(smallest + np.uint32(1))
-        if largest >= _INFINITY or largest == np.uint32(0):
-            if largest != np.uint32(0):
-                largest = _NAN
-                smallest = np.uint32(0)
-                if bad < 0:
-                    bad = t
-            amin[row, t - row * across] = np.float32(0.0)
-            amax[row, t - row * across] = float32_from_bits(largest)
-            for i in range(n):
-                u = bits32(values[i])
-                own_codes[i] = np.uint32(np.uint32(u >> np.uint32(31)) << np.uint32(bits - 1))
-            continue
-        low_meta = float32_from_bits(smallest)
-        high_meta = float32_from_bits(largest)
-        amin[row, t - row * across] = low_meta
-        amax[row, t - row * across] = high_meta
-        low, step = tile_grid(low_meta, high_meta, bits, octaves, coarse, grid)
-        # Code k belongs to 2|x| in [edges[k], edges[k + 1]): sums of neighbours, exact in float64.
-        edges[0] = -np.inf
-        inner = edges[1 : top + 1]
-        for k in range(top):
-            inner[k] = np.float64(grid[k]) + np.float64(grid[k + 1])
-        edges[top + 1] = np.inf
-        if step > 0.0:
-            inverse = np.float32(1.0 / step)
-            base = _rough_log2(bits32(np.float32(low)))
-            # The linear midpoint of a step lies above its logarithmic one by this much, to first order.
-            lift = np.float32(1.5 - 0.0866 * step)
-        else:
-            inverse, base, lift = np.float32(0.0), np.float32(0.0), np.float32(top)
-        limit = np.float32(top)
-        for i in range(n):
-            g = (_rough_log2(magnitudes[i]) - base) * inverse + lift
-            guesses[i] = np.int32(min(max(g, np.float32(0.0)), limit))
-        misses = 0
-        for i in range(n):
-            u = bits32(values[i])
-            twice = 2.0 * np.float64(float32_from_bits(magnitudes[i]))
-            guess = np.int64(guesses[i])
-            misses += np.int64(not (twice >= edges[guess] and twice < edges[guess + 1]))
-            sign = np.uint32(np.uint32(u >> sign_shift) & sign_bit)
+            sign = np.uint32(np.uint32(bits32(values[i]) >> sign_shift) & sign_bit)
             own_codes[i] = np.uint32(sign | np.uint32(guesses[i]))
-        if misses > 0:
-            for i in range(n):
-                twice = 2.0 * np.float64(float32_from_bits(magnitudes[i]))
-                u = bits32(values[i])
-                sign = np.uint32(np.uint32(u >> sign_shift) & sign_bit)
-                own_codes[i] = np.uint32(sign | np.uint32(_code(twice, np.int64(guesses[i]), edges, top)))
     return bad
 
 
