@@ -335,7 +335,8 @@ def _openblas_core() -> str | None:
 
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
-        library = ctypes.CDLL(next(line.split()[-1] for line in lines if "openblas" in line))
+        # SciPy brings a copy of its own, which has nothing to do with NumPy's.
+        library = ctypes.CDLL(next(line.split()[-1] for line in lines if "openblas" in line and "scipy.libs" not in line))
         for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
             if hasattr(library, name):
                 function = getattr(library, name)
