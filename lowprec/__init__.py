@@ -27,12 +27,14 @@ _HOMES = {
     "encode": "cast",
     "formats": "formats",
     "gemm": "gemm",
+    "get_fused_kernel": "fused_kernels",
     "get_num_threads": "_jit",
     "matmul_f32": "gemm",
     "mma": "gemm",
     "quantize": "scaling",
     "recipes": "recipe",
     "round_to": "cast",
+    "set_fused_kernel": "fused_kernels",
     "set_num_threads": "_jit",
     "sqnr": "metrics",
     "train": "moe.train",
@@ -82,6 +84,8 @@ if TYPE_CHECKING:
     from .codecs import codecs as codecs
     from .formats import Format as Format
     from .formats import formats as formats
+    from .fused_kernels import get_fused_kernel as get_fused_kernel
+    from .fused_kernels import set_fused_kernel as set_fused_kernel
     from .gemm import gemm as gemm
     from .gemm import matmul_f32 as matmul_f32
     from .gemm import mma as mma

@@ -26,9 +26,11 @@ from typing import Any, TypeVar, cast
 import llvmlite
 import numba
 import numba.core.config as numba_config
+import numba.core.registry
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -132,6 +134,31 @@ def _fma32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 fma32: Any = intrinsic(_fma32)
+
+
+def _set_rounding(typingctx: Any, mode: Any) -> Any:
+    """Set this thread's rounding direction: 0 toward zero, 1 to nearest even (LLVM's numbers)."""
+    if mode != types.int32:
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.set.rounding"), args)
+        return context.get_dummy_value()
+
+    return types.void(types.int32), codegen
+
+
+set_rounding: Any = intrinsic(_set_rounding)
+
+
+def cpu_features() -> set[str]:
+    """Return the features that kernels are compiled for, as LLVM names them: ``"avx512f"``, ``"fma"``.
+
+    Numba's NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are heeded, so that narrower machines can be tried out.
+    """
+    enabled = numba.core.registry.cpu_target.target_context.codegen()._tm_features
+    return {feature[1:] for feature in enabled.split(",") if feature.startswith("+")}
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ An engine multiplies raw codes. What scales and promotion add around the chains 
 
 from __future__ import annotations
 
-import functools
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +16,10 @@ from . import _jit
 from .accumulate import Accumulator
 from .cast import decode
 from .formats import Format
-from .kernels import exact_dot, fused_dot, gemm_f32, gemm_fused
+from .fused_kernels import fused_kernels, operand_tables, selected_kernel
+from .kernels import exact_dot, fused_dot, gemm_f32
 from .kernels import promote as promotion
+from .scratch import scratch
 
 Float32Matrix = NDArray[np.float32]
 _WORK = 1 << 21  # multiply-adds that are worth a thread
@@ -103,14 +103,10 @@ class Fused(Engine):
 
     def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
         super().__init__(machine, fa, fb)
-        self.a, self.b = _operand_tables(fa), _operand_tables(fb)
-        self.fast = (
-            machine.fraction_bits <= 13
-            and machine.group % 4 == 0
-            and machine.group <= 64
-            and fa.mantissa_bits + fb.mantissa_bits <= 6
-            and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
-        )
+        self.a, self.b = operand_tables(fa), operand_tables(fb)
+        fits = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
+        fitting = [k for k in (selected_kernel(), fused_kernels["portable"]) if fits and k.supports(machine)]
+        self.kernel = fitting[0] if fitting else None  # None: only the reference holds for this machine
 
     def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
         """Return one chain over all K, starting from C."""
@@ -131,7 +127,7 @@ class Fused(Engine):
         self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_]
     ) -> Float32Matrix:
         """Run the fast kernel on everything, then the reference on rows and columns that hold NaN, Inf or an odd C."""
-        if not self.fast:
+        if self.kernel is None:
             return self._reference(a, b, plan, c)
         out = self._run_fast(a, b, plan, c)
         rows = np.flatnonzero(odd_rows | _has_special(a, self.fa, self.a.kind))
@@ -146,27 +142,19 @@ class Fused(Engine):
         return out
 
     def _run_fast(self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
-        (m, k), n = a.shape, b.shape[0]
-        depth = -(-max(k, 1) // self.machine.group) * self.machine.group
-        columns = -(-n // gemm_fused.PANEL) * gemm_fused.PANEL
-        a_values = _scratch("a_values", m * depth, np.float32).reshape(m, depth)
-        a_exponents = _scratch("a_exponents", m * depth, np.int8).reshape(m, depth)
-        b_values = _scratch("b_values", columns * depth, np.float32)
-        b_exponents = _scratch("b_exponents", columns * depth, np.int8)
-        gemm_fused.pack_rows(a, self.a.value, self.a.fast_exponent, a_values, a_exponents)
-        gemm_fused.pack_panels(b, self.b.value, self.b.fast_exponent, depth, b_values, b_exponents)
+        m, n, machine, kernel = a.shape[0], b.shape[0], self.machine, self.kernel
+        assert kernel is not None
+        packed = (*kernel.pack_rows(a, self.fa, machine.group), *kernel.pack_panels(b, self.fb, machine.group))
         out = np.zeros((m, n), np.float32)
         addend = out if c is None else c
-        machine = self.machine
 
         def piece(start: int, stop: int) -> None:
-            gemm_fused.gemm_fused(
-                a_values, a_exponents, b_values, b_exponents,
-                machine.group, machine.fraction_bits, machine.output_bits,
+            kernel.run(
+                *packed, machine.group, machine.fraction_bits, machine.output_bits,
                 plan.length, plan.promote, plan.scale_a, plan.scale_b, addend, c is not None, out, start, stop,
             )  # fmt: skip
 
-        _jit.run_chunks(piece, m, _row_grain(n, depth))
+        _jit.run_chunks(piece, m, _row_grain(n, a.shape[1]))
         return out
 
     def _reference(self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
@@ -181,7 +169,7 @@ class FusedReference(Engine):
 
     def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
         """Return one chain over all K, starting from C."""
-        x, y = _operand_tables(self.fa), _operand_tables(self.fb)
+        x, y = operand_tables(self.fa), operand_tables(self.fb)
         out = np.empty_like(c)
         fused_dot.fused_dot_reference(
             a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind,
@@ -195,39 +183,6 @@ def engine(machine: Accumulator, fa: Format, fb: Format) -> Engine:
     """Return the engine of a machine for two operand formats."""
     kinds: dict[str, type[Engine]] = {"fused": Fused, "exact": Exact, "sequential": Sequential}
     return kinds[machine.kind](machine, fa, fb)
-
-
-@dataclass(frozen=True)
-class _OperandTables:
-    """Per code of a format: what the fused kernels look up."""
-
-    value: NDArray[np.float32]  # 0 for NaN and Inf
-    fast_exponent: NDArray[np.int8]  # un-normalised; `ZERO_EXPONENT` for zeros
-    significand: NDArray[np.int64]  # signed; +-1 for Inf
-    exponent: NDArray[np.int64]
-    kind: NDArray[np.int8]
-
-
-@functools.lru_cache(maxsize=32)
-def _operand_tables(fmt: Format) -> _OperandTables:
-    if fmt.bits > 8:
-        raise ValueError(f"tensor cores of this catalogue multiply formats of up to 8 bits, not {fmt}")
-    values = fmt.values()
-    codes = np.arange(values.size)
-    magnitude = codes & ~fmt.sign_mask
-    field, fraction = magnitude >> fmt.mantissa_bits, magnitude & ((1 << fmt.mantissa_bits) - 1)
-    exponent = np.maximum(field, 1) - 1 + fmt.emin
-    significand = fraction + np.where(field > 0, 1 << fmt.mantissa_bits, 0)
-    kind = np.where(np.isnan(values), fused_dot.NOT_A_NUMBER, np.where(np.isinf(values), fused_dot.INFINITE, 0))
-    finite = np.where(np.isfinite(values), values, np.float32(0)).astype(np.float32)
-    significand = np.where(kind == fused_dot.INFINITE, 1, np.where(kind == fused_dot.NOT_A_NUMBER, 0, significand))
-    return _OperandTables(
-        finite,
-        np.where(finite == 0, gemm_fused.ZERO_EXPONENT, np.clip(exponent, -100, 100)).astype(np.int8),
-        np.where(codes & fmt.sign_mask, -significand, significand).astype(np.int64),
-        exponent.astype(np.int64),
-        kind.astype(np.int8),
-    )
 
 
 def _has_special(codes: NDArray[Any], fmt: Format, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
@@ -255,13 +210,13 @@ def accumulate_f32(x: Float32Matrix, y: Float32Matrix, out: Float32Matrix) -> No
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n, k):
         return
-    packed = _scratch("b32", -(-n // gemm_f32.PANEL) * gemm_f32.PANEL * k, np.float32)
+    packed = scratch("b32", -(-n // gemm_f32.PANEL) * gemm_f32.PANEL * k, np.float32)
     if y.flags.c_contiguous:
         gemm_f32.pack_panels(y, packed)
     else:
         gemm_f32.pack_panels_transposed(y.T, packed)
     if not x.flags.c_contiguous:
-        turned = _scratch("a32", m * k, np.float32).reshape(m, k)
+        turned = scratch("a32", m * k, np.float32).reshape(m, k)
         gemm_f32.transpose(x.T, turned)
         x = turned
     _jit.run_chunks(lambda i, j: gemm_f32.gemm_packed(x, packed, n, out, i, j), m, _row_grain(n, k))
@@ -270,24 +225,3 @@ def accumulate_f32(x: Float32Matrix, y: Float32Matrix, out: Float32Matrix) -> No
 def _row_grain(n: int, k: int) -> int:
     """Return how many rows make a piece of work: a multiple of the kernels' four."""
     return max(1, _WORK // max(n * k, 1) // 4) * 4
-
-
-class _ScratchBuffers(threading.local):
-    def __init__(self) -> None:
-        self.buffers: dict[str, NDArray[np.uint8]] = {}
-
-
-_buffers = _ScratchBuffers()
-
-
-def _scratch(name: str, size: int, dtype: Any) -> NDArray[Any]:
-    """Return `size` uninitialised items on a 64-byte boundary from this thread's reusable memory.
-
-    Fresh memory for every call would cost more in page faults than the packing that fills it.
-    """
-    needed = size * np.dtype(dtype).itemsize + 64
-    raw = _buffers.buffers.get(name)
-    if raw is None or raw.size < needed:
-        raw = _buffers.buffers[name] = np.empty(needed, np.uint8)
-    skip = -raw.ctypes.data % 64
-    return raw[skip : skip + size * np.dtype(dtype).itemsize].view(dtype)

@@ -11,11 +11,12 @@ PACKAGE = Path(lowprec.__file__).parent
 
 # Lower layers first; a module may import its own layer and those below. Files below a folder belong to its entry.
 LAYERS = [
-    {"_jit", "registry"},
+    {"_jit", "registry", "scratch"},
     {"kernels"},
     {"formats", "rounding"},
     {"cast"},
     {"scaling", "accumulate"},
+    {"fused_kernels"},
     {"engines"},
     {"gemm", "logfmt"},
     {"codecs"},

@@ -28,46 +28,12 @@ from .buffers import aligned_f32, aligned_i8
 U = np.uint32
 PANEL = 256  # columns in one panel of packed B
 ROWS = 256  # rows that sweep over one slice of a panel while it stays in the L2 cache
-ZERO_EXPONENT = -64  # of a zero operand: its products stay below -40 whatever the other operand
 NO_PRODUCT = -40  # every nonzero product has a larger exponent (>= -32)
 
 
 @kernel
-def pack_rows(codes, value_table, exponent_table, values, exponents):
-    """Look up values and exponents of A's codes [M, K] into [M, padded K]; the padding is zero."""
-    m, k = codes.shape
-    for i in range(m):
-        for p in range(k):
-            c = codes[i, p]
-            values[i, p] = value_table[c]
-            exponents[i, p] = exponent_table[c]
-        for p in range(k, values.shape[1]):
-            values[i, p] = np.float32(0)
-            exponents[i, p] = np.int8(ZERO_EXPONENT)
-
-
-@kernel
-def pack_panels(codes, value_table, exponent_table, padded_k, values, exponents):
-    """Lay B's codes [N, K] out as panels of `PANEL` columns, each [padded K][PANEL], of values and exponents."""
-    n, k = codes.shape
-    for j0 in range(0, n, 64):  # the rest of the last panel is never read
-        base = j0 // PANEL * PANEL * padded_k + j0 % PANEL
-        width = min(64, n - j0)
-        for p in range(padded_k):
-            row = base + p * PANEL
-            inside = width if p < k else 0
-            for j in range(inside):
-                c = codes[j0 + j, p]
-                values[row + j] = value_table[c]
-                exponents[row + j] = exponent_table[c]
-            for j in range(inside, 64):
-                values[row + j] = np.float32(0)
-                exponents[row + j] = np.int8(ZERO_EXPONENT)
-
-
-@kernel
 def gemm_fused(
-    a_values, a_exponents, b_values, b_exponents, group, fraction_bits, keep,
+    a_values, a_exponents, _a_masks, b_values, b_exponents, _b_masks, group, fraction_bits, keep,
     block, promote, scale_a, scale_b, c, use_c, out, start, stop,
 ):  # fmt: skip
     """Compute rows `start` to `stop` of ``D = A @ B.T`` [M, N] on an emulated tensor core.
@@ -75,9 +41,9 @@ def gemm_fused(
     Parameters
     ----------
     a_values, a_exponents : [M, padded K] float32, int8
-        From `pack_rows`; the padded K is a multiple of `group`.
+        From `fused_pack.pack_rows`; the padded K is a multiple of `group`.
     b_values, b_exponents : flat float32, int8
-        From `pack_panels`.
+        From `fused_pack.pack_panels`, in panels of `PANEL`.
     group, fraction_bits, keep : int
         L (a multiple of 4, at most 64), F (at most 13) and the fraction bits of the result.
     block : int

@@ -1,0 +1,99 @@
+"""The loops around `fused_tile`: the same product as `gemm_fused`, rounding toward zero in the FPU.
+
+The same conditions hold, with groups of up to 32 products (a multiple of 4) and fraction bits up to 14.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits32, float32_from_bits, fma32, kernel, set_rounding
+
+from .buffers import aligned_f32
+from .fused_tile import COLUMNS, Shape, make_tile
+
+U = np.uint32
+PANEL = COLUMNS
+BATCH = 32  # rows whose running sums are kept at a time, beside a slice of B, in the L1 cache
+
+
+def make_gemm(shape):
+    """Return the kernel for one use of the machine's registers; arguments as for `gemm_fused.gemm_fused`.
+
+    `a_values` and its companions have rows padded to a multiple of 4; `start` is a multiple of 4.
+    """
+    tile = make_tile(shape)
+    embedded = shape.embedded
+
+    @kernel
+    def gemm_fused_rz(
+        a_values, a_exponents, a_masks, b_values, b_exponents, b_masks, group, fraction_bits, keep,
+        block, promote, scale_a, scale_b, c, use_c, out, start, stop,
+    ):  # fmt: skip
+        n = out.shape[1]
+        k = a_values.shape[1]
+        blocks = scale_a.shape[0]
+        groups = k // group
+        state = aligned_f32(BATCH * COLUMNS)
+        state_at = state.ctypes.data
+        a_v, a_e, a_m = a_values.ctypes.data, a_exponents.ctypes.data, a_masks.ctypes.data
+        b_v, b_e, b_m = b_values.ctypes.data, b_exponents.ctypes.data, b_masks.ctypes.data
+        clear = U(U(0xFFFFFFFF) << U(23 - keep))
+        for r0 in range(start, stop, BATCH):
+            r1 = min(r0 + BATCH, stop)
+            for j0 in range(0, n, COLUMNS):
+                width = min(COLUMNS, n - j0)
+                for block_index in range(blocks):
+                    p_begin = block_index * block
+                    p_end = min(p_begin + block, k)
+                    if promote or block_index == 0:
+                        state[:] = np.float32(0)
+                    if block_index == 0 and use_c:
+                        for i in range(r0, r1):
+                            for j in range(width):
+                                state[(i - r0) * COLUMNS + j] = c[i, j0 + j]
+                    if block_index > 0 and not promote:
+                        s_before, s_now = scale_b[block_index - 1], scale_b[block_index]
+                        for i in range(r0, r1):
+                            before, now = scale_a[block_index - 1, i], scale_a[block_index, i]
+                            d = state[(i - r0) * COLUMNS : (i - r0 + 1) * COLUMNS]
+                            for j in range(width):
+                                ratio = np.float32(before * s_before[j0 + j]) / np.float32(now * s_now[j0 + j])
+                                d[j] = float32_from_bits(U(bits32(d[j] * ratio) & clear))
+                    if not embedded:
+                        set_rounding(np.int32(0))
+                    for i0 in range(r0, r1, 4):
+                        for p0 in range(p_begin, p_end, group):
+                            g = p0 // group
+                            tile(
+                                a_v + (i0 * k + p0) * 4,
+                                a_e + i0 * k + p0,
+                                a_m + (i0 * groups + g) * 8,
+                                k,
+                                2 * groups,
+                                b_v + (j0 * k + p0 * COLUMNS) * 4,
+                                b_e + j0 * k + p0 * COLUMNS,
+                                b_m + (j0 // COLUMNS * groups + g) * 8 * COLUMNS,
+                                state_at + (i0 - r0) * 4 * COLUMNS,
+                                group,
+                                np.int32(fraction_bits),
+                                np.int32(keep),
+                            )
+                    if not embedded:
+                        set_rounding(np.int32(1))
+                    if promote or block_index == blocks - 1:
+                        s_b = scale_b[block_index]
+                        for i in range(r0, r1):
+                            s_a = scale_a[block_index, i]
+                            d = state[(i - r0) * COLUMNS : (i - r0 + 1) * COLUMNS]
+                            into = out[i, j0 : j0 + width]
+                            if promote:
+                                for j in range(width):
+                                    into[j] = fma32(np.float32(s_a * s_b[j0 + j]), d[j], into[j])
+                            else:
+                                for j in range(width):
+                                    into[j] = np.float32(s_a * s_b[j0 + j]) * d[j]
+
+    return gemm_fused_rz
+
+
+gemm_avx512 = make_gemm(Shape(lanes=16, vectors=4, embedded=True))
+gemm_fma = make_gemm(Shape(lanes=8, vectors=2, embedded=False))

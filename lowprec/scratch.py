@@ -1,0 +1,35 @@
+"""Reusable memory for packed operands: fresh memory for every call would cost more in page faults than it holds."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+class _Buffers(threading.local):
+    def __init__(self) -> None:
+        self.by_name: dict[str, NDArray[np.uint8]] = {}
+
+
+_buffers = _Buffers()
+
+
+def scratch(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Return `size` uninitialised items on a 64-byte boundary, valid until this thread asks for `name` again.
+
+    Examples
+    --------
+    >>> buffer = scratch("example", 5, np.float32)
+    >>> buffer.shape, buffer.ctypes.data % 64
+    ((5,), 0)
+    """
+    item = np.dtype(dtype).itemsize
+    needed = size * item + 64
+    raw = _buffers.by_name.get(name)
+    if raw is None or raw.size < needed:
+        raw = _buffers.by_name[name] = np.empty(needed, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size * item].view(dtype)
