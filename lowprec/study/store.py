@@ -334,9 +334,9 @@ def _openblas_core() -> str | None:
     import numpy.linalg  # noqa: F401  (loads the library)
 
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line}
         # SciPy brings a copy of its own, which has nothing to do with NumPy's.
-        library = ctypes.CDLL(next(line.split()[-1] for line in lines if "openblas" in line and "scipy.libs" not in line))
+        library = ctypes.CDLL(next(path for path in sorted(mapped) if "scipy.libs" not in path))
         for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
             if hasattr(library, name):
                 function = getattr(library, name)
