@@ -24,7 +24,7 @@ class _Commands(click.Group):
 
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
             click.echo("stopped; what was finished is kept", err=True)
@@ -164,7 +164,7 @@ def _run(planned: Any, jobs: int | None, fresh: bool) -> None:
     from .study.study import run_study
 
     console = Console(stderr=True)
-    console.print(planned.ablation.question, markup=False, highlight=False, style="bold")
+    console.print(planned.ablation.question, markup=False, highlight=False, soft_wrap=True, style="bold")
     console.print(
         f"{len(planned.tasks)} runs ({_size(planned.setting)}) into {planned.folder}; Ctrl-C keeps what is finished",
         markup=False, highlight=False, soft_wrap=True,
