@@ -195,3 +195,19 @@ def cut(value) -> int:
         return 0
     quantum = oracle.floor_log2(abs(value)) - 13
     return oracle.encode(int(value / 2**quantum) * Fraction(2) ** quantum, FLOAT32)
+
+
+def test_float32_without_promotion_multiplies_dequantized_values() -> None:
+    for granularity in (("1x128", "128x128"), ("row", "row")):
+        qa, qb = operands(5, 4, 300, granularity=granularity)
+        ours = lp.gemm(qa, qb, accumulator="float32", promote_every=None).view(np.uint32)
+        a, b = (q.dequantize().view(np.uint32).tolist() for q in (qa, qb))
+        for i, row_a in enumerate(a):
+            for j, row_b in enumerate(b):
+                assert int(ours[i, j]) == oracle.sequential_f32(row_a, row_b, 0, FLOAT32, FLOAT32), (i, j)
+
+
+def test_an_interval_longer_than_a_scale_is_refused() -> None:
+    qa, qb = operands(2, 2, 512)
+    with pytest.raises(ValueError, match="256"):
+        lp.gemm(qa, qb, promote_every=256)

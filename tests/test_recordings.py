@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from recordings import needs_recordings, recording
+from recordings import diagonal_mma, needs_recordings, recording
 
-import lowprec as lp
 from lowprec import oracle
 from lowprec.oracle import ADA_FP8, HOPPER_FP8, Rule
 
@@ -19,20 +18,6 @@ FILES = [(gpu, name) for gpu in MACHINES for name in ("e4m3", "e5m2")]
 IDS = [f"hw_km_{gpu}_{name}_f32.npz-{OUTPUTS}-outputs" for gpu, name in FILES]
 
 pytestmark = needs_recordings
-
-
-def diagonal_mma(r, machine: str, block: int = 50) -> np.ndarray:
-    """Row-wise dots through `mma`: square blocks of rows, of whose outputs the diagonal is meant."""
-    d = np.empty(len(r.d), dtype=np.uint32)
-    for start in range(0, len(d), block):
-        rows = slice(start, start + block)
-        c = np.zeros((len(r.d[rows]),) * 2, dtype=np.uint32)
-        np.fill_diagonal(c, r.c[rows])
-        out = lp.mma(
-            r.a[rows], r.b[rows], c.view(np.float32), accumulator=machine, a_format=r.format, b_format=r.format
-        )
-        d[rows] = np.ascontiguousarray(out.diagonal()).view(np.uint32)
-    return d
 
 
 @pytest.mark.parametrize(("gpu", "name"), FILES, ids=IDS)
