@@ -1,4 +1,4 @@
-"""The innermost step of the fast tensor-core kernels: one group of products for 4 rows x 64 columns.
+"""The innermost step of the fast tensor-core kernels: a chain of groups for 4 rows x 64 columns.
 
 Written in LLVM's vector IR because two things cannot be said in Python syntax: a fused multiply-add that rounds
 toward zero by its own encoding (AVX-512), and accumulators that stay in registers over the whole group.
@@ -12,7 +12,10 @@ that rounds toward zero multiplies, aligns, truncates and adds:
 * p < 0: the floor is -(n + 1) whether or not f = 0, one more than truncation takes away. So the sum lacks exactly
   one q for every nonzero negative product, and those are counted: popcount(A+ & B- | A- & B+) of bit masks.
 
-M follows from the accumulator's own exponent, as M <= M + S < 2^24 q and M + S >= 2^23 q.
+C takes the same way as a product of 1 and C, cut to F fraction bits beforehand (which truncation at q would do
+anyway): C / q in [2^t, 2^(t + 1)) has f <= 1 - 2^(t - F), and the extra 2^(t - 15) stays below that for F <= 14.
+
+M follows from the accumulator's own exponent, as 2^23 q <= M + S < 2^24 q.
 """
 
 from typing import Any, NamedTuple
@@ -31,24 +34,28 @@ class Shape(NamedTuple):
 
     lanes: int
     vectors: int
-    embedded: bool  # rounding in the instruction's encoding; otherwise the thread's mode must be toward zero
+    # Rounding in the instruction's encoding; otherwise the thread's mode must be toward zero.
+    embedded: bool
+    # Look for the next group's largest exponents while this group's products are added: other execution ports do
+    # it, but it takes a quarter of 32 registers.
+    interleaved: bool
 
 
 def make_tile(shape: Shape) -> Any:
-    """Return the intrinsic ``tile(`` the twelve arguments below ``)`` for use inside kernels.
+    """Return the intrinsic ``tile(`` the thirteen arguments below ``)`` for use inside kernels.
 
-    Arrays are passed as addresses::
+    Arrays are passed as addresses of the chain's first group::
 
-        a_values, a_exponents   [4][a_stride] float32, int8: the group's first product comes first
-        a_masks                 [4][mask_stride] uint32: positive, negative
+        a_values, a_exponents   [4][a_stride] float32, int8
+        a_masks                 [4][mask_stride] uint32: positive, negative; next group
         a_stride, mask_stride   in items
-        b_values, b_exponents   [group][64] float32 times 1 + 2^-16, int8
-        b_masks                 [2][64] uint32: positive, negative
-        state                   [4][64] float32: C on entry, D on return
-        group                   a multiple of 4, at most 32
+        b_values, b_exponents   [groups * group][64] float32 times 1 + 2^-16, int8
+        b_masks                 [groups][2][64] uint32: positive, negative
+        state                   [4][64] float32: C on entry (zero is +0), D on return
+        groups, group           at least 1; a multiple of 4, at most 32
         fraction_bits, keep     int32: F, and the fraction bits of D
     """
-    signature = types.void(*[types.intp] * 10, types.int32, types.int32)
+    signature = types.void(*[types.intp] * 11, types.int32, types.int32)
 
     def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
         _Tile(builder, shape, *values).emit()
@@ -56,7 +63,8 @@ def make_tile(shape: Shape) -> Any:
 
     def tile(
         typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, a_stride: Any, mask_stride: Any,
-        b_values: Any, b_exponents: Any, b_masks: Any, state: Any, group: Any, fraction_bits: Any, keep: Any,
+        b_values: Any, b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any,
+        fraction_bits: Any, keep: Any,
     ) -> Any:  # fmt: skip
         return signature, codegen
 
@@ -68,48 +76,73 @@ class _Tile:
 
     def __init__(
         self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, a_stride: Any,
-        mask_stride: Any, b_values: Any, b_exponents: Any, b_masks: Any, state: Any, group: Any,
+        mask_stride: Any, b_values: Any, b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any,
         fraction_bits: Any, keep: Any,
     ) -> None:  # fmt: skip
         self.builder, self.shape = builder, shape
         self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
         self.a_stride, self.mask_stride = a_stride, mask_stride
         self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
-        self.state, self.group, self.fraction_bits, self.keep = state, group, fraction_bits, keep
+        self.state, self.groups, self.group, self.keep = state, groups, group, keep
         self.bytes_wide = 4 * shape.lanes  # as many bytes as a float vector has
         self.byte_vector = ir.VectorType(I8, self.bytes_wide)
         self.int_vector = ir.VectorType(I32, shape.lanes)
         self.float_vector = ir.VectorType(F32, shape.lanes)
+        # M for the biased exponent e is the float with the bits (e << 23) + m_bits: 1.5 * 2^(23 - F) above 2^e.
+        m_bits = builder.add(builder.shl(builder.sub(I32(23), fraction_bits), I32(23)), I32(0x400000))
+        self.m_bits = self.splat(m_bits, self.int_vector)
+        self.clear = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.int_vector)
+        self.clear_c = self.splat(builder.shl(I32(-1), builder.sub(I32(23), fraction_bits)), self.int_vector)
+        self.best = [
+            [self.variable(self.fill(self.byte_vector, -128)) for _ in range(COLUMNS // self.bytes_wide)]
+            for _ in range(ROWS)
+        ]
 
     def emit(self) -> None:
-        top = self.largest_exponents()
-        step = self.shape.vectors * self.shape.lanes
-        if step == COLUMNS:
-            self.columns(top, I64(0))
-        else:
-            with cgutils.for_range(self.builder, I64(COLUMNS // step)) as loop:
-                self.columns(top, self.builder.mul(loop.index, I64(step)))
+        b, step = self.builder, self.shape.vectors * self.shape.lanes
+        top = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, ROWS * COLUMNS), size=1), I64)
+        if self.shape.interleaved:
+            assert step == COLUMNS
+            for k in self.products():
+                self.compare_exponents(I64(0), k)
+            with cgutils.for_range(b, self.groups) as loop:
+                self.biased_exponents(top)
+                following = b.add(loop.index, I64(1))
+                last = b.icmp_signed("==", following, self.groups)
+                self.columns(loop.index, top, I64(0), b.select(last, loop.index, following))
+            return
+        with cgutils.for_range(b, self.groups) as loop:
+            for k in self.products():
+                self.compare_exponents(loop.index, k)
+            self.biased_exponents(top)
+            with cgutils.for_range(b, I64(COLUMNS // step)) as parts:
+                self.columns(loop.index, top, b.mul(parts.index, I64(step)), None)
 
-    def largest_exponents(self) -> Any:
-        """Find the largest exponent of each output's products; returns the address of [4][64] int8 on the stack."""
-        b, wide = self.builder, COLUMNS // self.bytes_wide
-        best = [[self.variable(self.fill(self.byte_vector, -128)) for _ in range(wide)] for _ in range(ROWS)]
-        for k in self.products():
-            line = self.at(self.b_exponents, b.mul(k, I64(COLUMNS)))
-            columns = [self.load(self.at(line, w * self.bytes_wide), self.byte_vector) for w in range(wide)]
-            for r in range(ROWS):
-                e = self.splat(self.load(self.at(self.a_exponents, self.rows(r), k), I8), self.byte_vector)
-                for w in range(wide):
-                    total, before = b.add(e, columns[w]), b.load(best[r][w])
-                    b.store(b.select(b.icmp_signed(">", total, before), total, before), best[r][w])
-        top = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, ROWS * COLUMNS)), I64)
+    def compare_exponents(self, g: Any, k: Any) -> None:
+        """Let product `k` of group `g` take part in the search for each output's largest exponent."""
+        b = self.builder
+        k = b.add(b.mul(g, self.group), k)
+        line = self.at(self.b_exponents, b.mul(k, I64(COLUMNS)))
+        columns = [self.load(self.at(line, w * self.bytes_wide), self.byte_vector) for w in range(len(self.best[0]))]
         for r in range(ROWS):
-            for w in range(wide):
-                self.store(b.load(best[r][w]), self.at(top, r * COLUMNS + w * self.bytes_wide), align=1)
-        return top
+            e = self.splat(self.load(self.at(self.a_exponents, self.rows(r), k), I8), self.byte_vector)
+            for w, column in enumerate(columns):
+                total, before = b.add(e, column), b.load(self.best[r][w])
+                b.store(b.select(b.icmp_signed(">", total, before), total, before), self.best[r][w])
 
-    def columns(self, top: Any, j0: Any) -> None:
-        """Compute ``lanes * vectors`` columns from `j0`: C truncated onto M, the products, and M taken away."""
+    def biased_exponents(self, top: Any) -> None:
+        """Write the largest exponents, biased as in a float32, as [4][64] bytes; forget them for the next group."""
+        b, vector = self.builder, self.byte_vector
+        for r in range(ROWS):
+            for w, slot in enumerate(self.best[r]):
+                e = b.load(slot)
+                some = b.icmp_signed(">", e, self.fill(vector, NO_PRODUCT))
+                biased = b.select(some, b.add(e, self.fill(vector, 127)), self.fill(vector, 20))
+                self.store(biased, self.at(top, r * COLUMNS + w * self.bytes_wide), align=1)
+                b.store(self.fill(vector, -128), slot)
+
+    def columns(self, g: Any, top: Any, j0: Any, next_group: Any) -> None:
+        """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, and M taken away."""
         b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
         offset = b.mul(j0, I64(4))
         places = [
@@ -119,7 +152,11 @@ class _Tile:
         for r in range(ROWS):
             tops = [self.at(top, j0, r * COLUMNS + v * lanes) for v in range(vectors)]
             sums.append([self.variable(self.start(places[r][v], tops[v])) for v in range(vectors)])
-        for k in self.products():
+        first = b.mul(g, self.group)
+        for within in self.products():
+            if next_group is not None:
+                self.compare_exponents(next_group, within)
+            k = b.add(first, within)
             line = self.at(self.b_values, b.mul(k, I64(4 * COLUMNS)), offset)
             columns = [self.load(self.at(line, 4 * v * lanes), self.float_vector) for v in range(vectors)]
             for r in range(ROWS):
@@ -127,29 +164,24 @@ class _Tile:
                 a = self.splat(self.load(at, F32), self.float_vector)
                 for v in range(vectors):
                     b.store(self.multiply_add(a, columns[v], b.load(sums[r][v])), sums[r][v])
+        masks = self.at(self.b_masks, b.mul(g, I64(8 * COLUMNS)), offset)
         for v in range(vectors):
-            line = self.at(self.b_masks, offset, 4 * v * lanes)
+            line = self.at(masks, 4 * v * lanes)
             b_masks = [self.load(self.at(line, sign * 4 * COLUMNS), self.int_vector) for sign in (0, 1)]
             for r in range(ROWS):
-                self.store(self.finish(b.load(sums[r][v]), r, b_masks), places[r][v])
+                a_masks = self.at(self.a_masks, b.mul(self.mask_stride, I64(4 * r)), b.mul(g, I64(8)))
+                self.store(self.finish(b.load(sums[r][v]), places[r][v], a_masks, b_masks), places[r][v])
 
     def start(self, place: Any, top: Any) -> Any:
-        """Return M plus C truncated to a multiple of q."""
+        """Return M plus C rounded down to a multiple of q."""
         b, vector = self.builder, self.int_vector
-        c = self.load(place, vector)
-        e_c = b.and_(b.lshr(c, self.fill(vector, 23)), self.fill(vector, 0xFF))
-        e_p = b.add(b.sext(self.load(top, ir.VectorType(I8, self.shape.lanes), 1), vector), self.fill(vector, 127))
-        some = b.icmp_signed(">", e_p, self.fill(vector, 127 + NO_PRODUCT))
-        e_p = b.select(some, e_p, self.fill(vector, 20))
+        c = b.and_(self.load(place, vector), self.clear_c)
+        e_c = b.lshr(b.shl(c, self.fill(vector, 1)), self.fill(vector, 24))
+        e_p = b.zext(self.load(top, ir.VectorType(I8, self.shape.lanes), 1), vector)
         e = b.select(b.icmp_signed(">", e_p, e_c), e_p, e_c)
-        # Bits of C below q: as many as E exceeds C's exponent, beyond those that F leaves out of 23.
-        drop = b.add(b.sub(e, e_c), self.splat(b.sub(I32(23), self.fraction_bits), vector))
-        inside = b.icmp_signed("<", drop, self.fill(vector, 24))
-        mask = b.shl(self.fill(vector, -1), b.select(inside, drop, self.fill(vector, 31)))
-        kept = b.select(inside, b.and_(c, mask), self.fill(vector, 0))
-        q = b.sub(e, self.splat(self.fraction_bits, vector))
-        m = b.or_(b.shl(b.add(q, self.fill(vector, 23)), self.fill(vector, 23)), self.fill(vector, 0x400000))
-        return b.fadd(b.bitcast(m, self.float_vector), b.bitcast(kept, self.float_vector))
+        m = b.bitcast(b.add(b.shl(e, self.fill(vector, 23)), self.m_bits), self.float_vector)
+        factor = ir.Constant(self.float_vector, [ir.Constant(F32, 1 + 2.0**-16)] * self.shape.lanes)
+        return self.multiply_add(b.bitcast(c, self.float_vector), factor, m)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         """Return the fused a * b + c, rounded toward zero."""
@@ -158,19 +190,21 @@ class _Tile:
         mode = [I32(TOWARD_ZERO)] if embedded else []
         return self.call(name, self.float_vector, a, b, c, *mode)
 
-    def finish(self, total: Any, row: int, b_masks: list[Any]) -> Any:
-        """Return the bits of D: give back what was taken from negative products, take M away, truncate."""
+    def finish(self, total: Any, place: Any, a_masks: Any, b_masks: list[Any]) -> Any:
+        """Return the bits of D: give back what was taken from negative terms, take M away, truncate."""
         b, vector = self.builder, self.int_vector
-        at = self.at(self.a_masks, b.mul(b.mul(self.mask_stride, I64(row)), I64(4)))
-        positive, negative = (self.splat(self.load(self.at(at, 4 * sign), I32), vector) for sign in (0, 1))
+        positive, negative = (self.splat(self.load(self.at(a_masks, 4 * sign), I32), vector) for sign in (0, 1))
         products = b.or_(b.and_(positive, b_masks[1]), b.and_(negative, b_masks[0]))
-        count = b.uitofp(self.call(f"llvm.ctpop.v{self.shape.lanes}i32", vector, products), self.float_vector)
+        # C is counted by its sign alone: a zero is +0. Cut to nothing it still was rounded down, like a product.
+        count = b.add(
+            self.call(f"llvm.ctpop.v{self.shape.lanes}i32", vector, products),
+            b.lshr(self.load(place, vector), self.fill(vector, 31)),
+        )
         exponent = b.and_(b.bitcast(total, vector), self.fill(vector, 0x7F800000))
         m = b.bitcast(b.or_(exponent, self.fill(vector, 0x400000)), self.float_vector)
         q = b.bitcast(b.sub(exponent, self.fill(vector, 23 << 23)), self.float_vector)
-        value = b.fadd(b.fsub(total, m), b.fmul(count, q))
-        clear = self.splat(b.shl(I32(-1), b.sub(I32(23), self.keep)), vector)
-        return b.and_(b.bitcast(value, vector), clear)
+        value = self.multiply_add(b.sitofp(count, self.float_vector), q, b.fsub(total, m))
+        return b.and_(b.bitcast(value, vector), self.clear)
 
     def products(self) -> Any:
         """Yield the index of each product of the group, within a loop."""

@@ -49,7 +49,7 @@ def make_gemm(shape):
                     if block_index == 0 and use_c:
                         for i in range(r0, r1):
                             for j in range(width):
-                                state[(i - r0) * COLUMNS + j] = c[i, j0 + j]
+                                state[(i - r0) * COLUMNS + j] = c[i, j0 + j] + np.float32(0)  # -0 becomes +0
                     if block_index > 0 and not promote:
                         s_before, s_now = scale_b[block_index - 1], scale_b[block_index]
                         for i in range(r0, r1):
@@ -61,22 +61,21 @@ def make_gemm(shape):
                     if not embedded:
                         set_rounding(np.int32(0))
                     for i0 in range(r0, r1, 4):
-                        for p0 in range(p_begin, p_end, group):
-                            g = p0 // group
-                            tile(
-                                a_v + (i0 * k + p0) * 4,
-                                a_e + i0 * k + p0,
-                                a_m + (i0 * groups + g) * 8,
-                                k,
-                                2 * groups,
-                                b_v + (j0 * k + p0 * COLUMNS) * 4,
-                                b_e + j0 * k + p0 * COLUMNS,
-                                b_m + (j0 // COLUMNS * groups + g) * 8 * COLUMNS,
-                                state_at + (i0 - r0) * 4 * COLUMNS,
-                                group,
-                                np.int32(fraction_bits),
-                                np.int32(keep),
-                            )
+                        tile(
+                            a_v + (i0 * k + p_begin) * 4,
+                            a_e + i0 * k + p_begin,
+                            a_m + (i0 * groups + p_begin // group) * 8,
+                            k,
+                            2 * groups,
+                            b_v + (j0 * k + p_begin * COLUMNS) * 4,
+                            b_e + j0 * k + p_begin * COLUMNS,
+                            b_m + (j0 // COLUMNS * groups + p_begin // group) * 8 * COLUMNS,
+                            state_at + (i0 - r0) * 4 * COLUMNS,
+                            (p_end - p_begin) // group,
+                            group,
+                            np.int32(fraction_bits),
+                            np.int32(keep),
+                        )
                     if not embedded:
                         set_rounding(np.int32(1))
                     if promote or block_index == blocks - 1:
@@ -95,5 +94,5 @@ def make_gemm(shape):
     return gemm_fused_rz
 
 
-gemm_avx512 = make_gemm(Shape(lanes=16, vectors=4, embedded=True))
-gemm_fma = make_gemm(Shape(lanes=8, vectors=2, embedded=False))
+gemm_avx512 = make_gemm(Shape(lanes=16, vectors=4, embedded=True, interleaved=True))
+gemm_fma = make_gemm(Shape(lanes=8, vectors=2, embedded=False, interleaved=False))
