@@ -303,6 +303,10 @@ def test_arrays_that_do_not_fit(text, saved, tmp_path):
     checkpoint.write(tmp_path / "odd.npz", header, {**arrays, "weights/head": np.zeros((2, 2), np.float32)})
     with pytest.raises(CheckpointError, match=r"'weights/head' is \(2, 2\) there, \(256, 48\) here"):
         Trainer.load(tmp_path / "odd.npz", data=text)
+    header["config"]["width"] = header["config"].pop("dim")
+    checkpoint.write(tmp_path / "old.npz", header, arrays)
+    with pytest.raises(CheckpointError, match=r"comes from lowprec .*, which had other sizes: .*'width'"):
+        Trainer.load(tmp_path / "old.npz", data=text)
     (tmp_path / "cut.npz").write_bytes(saved.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="damaged, cut off"):
         Trainer.load(tmp_path / "cut.npz", data=text)

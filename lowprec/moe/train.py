@@ -103,6 +103,13 @@ def train(
     ValueError
         For unknown names, numbers out of range, a text that is missing or too short, or a folder that cannot be
         written.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> run = lp.train("nano", "bf16", steps=2)
+    >>> run.metrics[["step", "tokens"]].values.tolist(), run.validation_loss < 5.5
+    ([[1, 2048], [2, 4096]], True)
     """
     import pandas
 

@@ -276,8 +276,14 @@ class Trainer:
                 f"{place} was trained on {header['corpus']['name']!r} ({header['corpus']['origin']}), sha256"
                 f" {header['corpus']['sha256'][:16]}; this is {corpus.name!r} with sha256 {corpus.sha256[:16]}"
             )
+        try:
+            config = MoEConfig(**header["config"])
+        except TypeError as error:
+            raise CheckpointError(
+                f"{place} comes from lowprec {header['code']}, which had other sizes: {error}"
+            ) from None
         trainer = cls(
-            MoEConfig(**header["config"]),
+            config,
             header["recipe"] if recipe is None else recipe,
             corpus,
             seed=header["seed"],
