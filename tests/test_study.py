@@ -18,7 +18,7 @@ import pytest
 from lowprec.study import Ablation, Arm, Setting, load, names, plan, run_study
 from lowprec.study import study as study_module
 from lowprec.study import tasks as tasks_module
-from lowprec.study.store import RunFailed, RunFolder, StudyError, differences, read_json
+from lowprec.study.store import RunFailed, RunFolder, StudyError, code_hash, differences, read_json
 from lowprec.study.study import check_same, read_study
 from lowprec.study.summary import summarize
 
@@ -460,8 +460,9 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import test_study
-from lowprec.study import run_study
+from lowprec.study import run_study, store
 if __name__ == "__main__":
+    store.code_hash = lambda: sys.argv[2]  # the tests' own, should somebody edit a source meanwhile
     run_study(test_study.make(Path(sys.argv[1])), jobs=2)
 """
 
@@ -476,7 +477,7 @@ def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
     }
     target = tmp_path / "stopped"
     process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), str(target)], env=environment, start_new_session=True,
+        [sys.executable, str(tmp_path / "script.py"), str(target), code_hash()], env=environment, start_new_session=True,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

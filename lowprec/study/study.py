@@ -353,8 +353,7 @@ class _Runner:
         rates = {**self.guesses, **self.rates}
         if not rates:
             return None
-        # Emulation takes about twice as long as the plain recipe; better than nothing until one has run.
-        unknown = 2.0 * min(rates.values())
+        unknown = max(rates.values())
         total = sum(rates.get(task.recipe_name, unknown) * (task.steps - at.get(task.name, 0)) for task in tasks)
         return total / max(1, min(self.jobs, len(tasks)))
 
