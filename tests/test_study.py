@@ -477,8 +477,8 @@ def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
     }
     target = tmp_path / "stopped"
     process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), str(target), code_hash()], env=environment, start_new_session=True,
-        stderr=subprocess.PIPE, text=True,
+        [sys.executable, str(tmp_path / "script.py"), str(target), code_hash()],
+        env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         deadline = time.monotonic() + 60
