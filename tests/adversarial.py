@@ -1,12 +1,15 @@
 """Inputs on which the rules of tensor cores part: operand codes and addends for the FP8 accumulators, by family."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+import lowprec as lp
 from lowprec import oracle
+from lowprec.fused_kernels import fused_kernels
 from lowprec.oracle import E4M3FN, E5M2, Fields, Rule
 
 FP8 = {"e4m3fn": E4M3FN, "e5m2": E5M2}
@@ -39,6 +42,35 @@ def wanted(case: Case, rule: Rule | str, a_format: str, b_format: str) -> Bits:
                 dot = oracle.exact_dot if rule == "exact" else oracle.sequential_f32
                 out[i, j] = dot(row_a, row_b, c[i][j], fa, fb)
     return out
+
+
+def kernels() -> list[str]:
+    """Names of the fused kernels that this CPU can run."""
+    names = []
+    for name in fused_kernels:
+        with contextlib.suppress(ValueError):
+            lp.set_fused_kernel(name)
+            names.append(name)
+    lp.set_fused_kernel("auto")
+    return names
+
+
+KERNELS = kernels()
+
+
+def on_every_kernel(compute: Callable[[], NDArray[np.float32]]) -> Bits:
+    """Run a computation on every fused kernel of this CPU; all must give the same bits, which are returned."""
+    try:
+        answers = []
+        for name in KERNELS:
+            lp.set_fused_kernel(name)
+            answers.append(compute().view(np.uint32).copy())
+    finally:
+        lp.set_fused_kernel("auto")
+    for name, answer in zip(KERNELS, answers, strict=True):
+        wrong = np.argwhere(answer != answers[-1])
+        assert not wrong.size, f"{name} and {KERNELS[-1]} differ in {len(wrong)} of {answer.size}, first at {wrong[0]}"
+    return answers[-1]
 
 
 def finite_codes(fmt: Fields) -> Codes:
@@ -165,6 +197,7 @@ def addends(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> Bits
     """float32 bits of C.
 
     "zeros": of both signs; "near": exponents among those of products; "tiny": far below them, subnormal too;
+    "far": exponents from -100 to 110; "verge": those at which fast kernels hand over to slow ones, and the last ones;
     "any": any pattern at all; "edge": from `EDGE_C`.
     """
     if kind == "zeros":
@@ -172,9 +205,10 @@ def addends(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> Bits
     if kind == "edge":
         return rng.choice(EDGE_C, shape)
     bits = rng.integers(0, 1 << 32, shape, dtype=np.uint64).astype(np.uint32)
-    if kind in {"near", "tiny"}:
-        low, high = (127 - 26, 127 + 22) if kind == "near" else (0, 60)
-        exponent = rng.integers(low, high, shape).astype(np.uint32)
+    ranges = {"near": range(127 - 26, 127 + 22), "tiny": range(60), "far": range(127 - 100, 127 + 111)}
+    ranges["verge"] = [0, 1, 26, 27, 28, 236, 237, 238, 253, 254]
+    if kind in ranges:
+        exponent = rng.choice(ranges[kind], shape).astype(np.uint32)
         bits = (bits & np.uint32(0x807FFFFF)) | exponent << np.uint32(23)
     return bits
 

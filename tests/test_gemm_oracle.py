@@ -1,10 +1,11 @@
 """`gemm` with scales and promotion, bit for bit against the oracle."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from adversarial import PAIRS
+from adversarial import PAIRS, on_every_kernel
 from numpy.typing import NDArray
 
 import lowprec as lp
@@ -27,6 +28,11 @@ def wanted(qa: lp.Quantized, qb: lp.Quantized, rule, interval: int) -> NDArray[n
             scales = [(scale_bits(qa, i, k), scale_bits(qb, j, k)) for k in starts]
             out[i, j] = oracle.promoted_dot(row_a, row_b, scales, interval, rule, qa.format, qb.format)
     return out
+
+
+def gemm(qa: lp.Quantized, qb: lp.Quantized, **options) -> NDArray[np.float32]:
+    """``lp.gemm`` on every kernel of this CPU."""
+    return on_every_kernel(lambda: lp.gemm(qa, qb, **options)).view(np.float32)
 
 
 def assert_same(ours: NDArray[np.float32], right: NDArray[np.uint32]) -> None:
@@ -53,9 +59,7 @@ def test_promotion_intervals(machine: str, interval: int) -> None:
     """Activations in 1x128, weights in 128x128, ragged K included."""
     for m, n, k in [(5, 6, 256), (4, 3, 300), (3, 2, 100)]:
         qa, qb = operands(m, n, k)
-        assert_same(
-            lp.gemm(qa, qb, accumulator=machine, promote_every=interval), wanted(qa, qb, RULES[machine], interval)
-        )
+        assert_same(gemm(qa, qb, accumulator=machine, promote_every=interval), wanted(qa, qb, RULES[machine], interval))
 
 
 def other_promotions(partials: list, scales: list[tuple[int, int]]) -> dict[str, int]:
@@ -73,7 +77,7 @@ def other_promotions(partials: list, scales: list[tuple[int, int]]) -> dict[str,
 
 def test_the_inputs_know_wrong_promotions() -> None:
     qa, qb = operands(6, 6, 384)
-    ours = lp.gemm(qa, qb).view(np.uint32)
+    ours = gemm(qa, qb).view(np.uint32)
     differing = dict.fromkeys(["no fma", "one scale after the other", "last first"], 0)
     for i, row_a in enumerate(qa.codes.tolist()):
         for j, row_b in enumerate(qb.codes.tolist()):
@@ -93,7 +97,7 @@ def test_one_scale_along_k(machine: str, interval: int | None) -> None:
         for k in (512, 600):
             qa, qb = operands(4, 5, k, granularity=granularity)
             assert_same(
-                lp.gemm(qa, qb, accumulator=machine, promote_every=interval),
+                gemm(qa, qb, accumulator=machine, promote_every=interval),
                 wanted(qa, qb, RULES[machine], interval or k),
             )
 
@@ -106,7 +110,7 @@ def test_one_scale_along_k(machine: str, interval: int | None) -> None:
 def test_formats_and_granularities(pair: tuple[str, str], granularity: tuple[str, str], scale: str) -> None:
     interval = 64 if "1x64" in granularity else 128
     qa, qb = operands(4, 4, 320, pair, granularity, scale)
-    assert_same(lp.gemm(qa, qb, promote_every=interval), wanted(qa, qb, HOPPER_FP8, interval))
+    assert_same(gemm(qa, qb, promote_every=interval), wanted(qa, qb, HOPPER_FP8, interval))
 
 
 def test_block_boundaries_along_m_and_n() -> None:
@@ -115,7 +119,7 @@ def test_block_boundaries_along_m_and_n() -> None:
     a, b = rng.standard_normal((131, 260)).astype(np.float32), rng.standard_normal((263, 260)).astype(np.float32)
     b[128:] *= 37.0
     qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "128x128")
-    ours = lp.gemm(qa, qb).view(np.uint32)
+    ours = gemm(qa, qb).view(np.uint32)
     rows = [*rng.integers(0, 131, 150), 0, 130, 127, 128]
     columns = [*rng.integers(0, 263, 150), 127, 128, 255, 262]
     for i, j in zip(rows, columns, strict=True):
@@ -133,7 +137,7 @@ def test_scales_and_sums_at_the_ends_of_float32() -> None:
     b *= 2.0 ** np.array([118, -75, -62, 0, 62, -118])[:, None]
     qa, qb = (lp.quantize(x.astype(np.float32), "e4m3fn", "1x128") for x in (a, b))
     right = wanted(qa, qb, HOPPER_FP8, 128)
-    assert_same(lp.gemm(qa, qb), right)
+    assert_same(gemm(qa, qb), right)
     magnitudes = np.abs(right.view(np.float32))
     assert np.any(np.isinf(magnitudes))
     assert np.any((magnitudes > 0) & (magnitudes < 2.0**-126))
@@ -144,46 +148,54 @@ def test_nan_blocks_reach_their_rows_only() -> None:
     a, b = rng.standard_normal((5, 256)).astype(np.float32), rng.standard_normal((4, 256)).astype(np.float32)
     a[2, 130] = np.inf
     qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "1x128")
-    ours = lp.gemm(qa, qb)
+    ours = gemm(qa, qb)
     assert np.array_equal(np.isnan(ours), np.arange(5)[:, None] == 2 * np.ones((1, 4)))
     assert_same(ours, wanted(qa, qb, HOPPER_FP8, 128))
 
 
 def test_bfloat16_result_is_rounded_once_from_float32() -> None:
     qa, qb = operands(9, 9, 256)
-    full = lp.gemm(qa, qb)
+    full = gemm(qa, qb)
     bfloat16 = lp.formats["bfloat16"]
     right = np.vectorize(
         lambda v: float(oracle.decode(oracle.encode(float(v), bfloat16, "nonsaturate"), bfloat16)), otypes=[np.float32]
     )(full)
-    assert np.array_equal(lp.gemm(qa, qb, out="bfloat16").view(np.uint32), right.view(np.uint32))
+    assert np.array_equal(gemm(qa, qb, out="bfloat16").view(np.uint32), right.view(np.uint32))
 
 
 def test_no_rows_no_columns_no_products() -> None:
     qa, qb = operands(3, 4, 256)
     none = lp.quantize(np.zeros((0, 256), np.float32), "e4m3fn", "1x128")
-    assert lp.gemm(none, qb).shape == (0, 4)
-    assert lp.gemm(qa, none).shape == (3, 0)
+    assert gemm(none, qb).shape == (0, 4)
+    assert gemm(qa, none).shape == (3, 0)
     short = [lp.quantize(np.zeros((r, 0), np.float32), "e4m3fn", "1x128") for r in (3, 4)]
-    assert np.array_equal(lp.gemm(*short).view(np.uint32), np.zeros((3, 4), np.uint32))
+    assert np.array_equal(gemm(*short).view(np.uint32), np.zeros((3, 4), np.uint32))
 
 
+@pytest.mark.parametrize("machine", ["hopper_fp8", "ada_fp8"])
 @pytest.mark.parametrize("scale", ["ue8m0", "fp32"])
-def test_without_promotion_the_running_sum_is_moved_to_new_scales(scale: str) -> None:
-    """One chain whose sum is multiplied by ``fl32(s_before / s_now)``, and cut to 13 bits, where the scales change."""
-    qa, qb = operands(5, 4, 384, scale=scale)
-    ours = lp.gemm(qa, qb, promote_every=None).view(np.uint32)
+@pytest.mark.parametrize("binades", [0, 10, 24, 26, 45])
+def test_without_promotion_the_running_sum_is_moved_to_new_scales(binades: int, scale: str, machine: str) -> None:
+    """One chain whose sum is multiplied by ``fl32(s_before / s_now)``, and cut to 13 bits, where the scales change.
+
+    The scales of an operand change by up to `binades` binades either way from block to block.
+    """
+    qa, qb = operands(5, 4, 512, scale=scale)
+    rng = np.random.default_rng(binades)
+    jumps = [2.0 ** rng.integers(-binades, binades + 1, q.scale.shape).astype(np.float32) for q in (qa, qb)]
+    qa, qb = (replace(q, scale=q.scale * jump) for q, jump in zip((qa, qb), jumps, strict=True))
+    ours = gemm(qa, qb, accumulator=machine, promote_every=None).view(np.uint32)
     for i, row_a in enumerate(qa.codes.tolist()):
         for j, row_b in enumerate(qb.codes.tolist()):
             acc, before = 0, None
-            for k in (0, 128, 256):
+            for k in range(0, 512, 128):
                 pair = scale_bits(qa, i, k), scale_bits(qb, j, k)
                 now = oracle.decode(oracle.fma32(*pair, 1 << 31), FLOAT32)
                 if before is not None:
                     ratio = oracle.encode(before / now, FLOAT32)
-                    moved = oracle.decode(acc, FLOAT32) * oracle.decode(ratio, FLOAT32)
-                    acc = cut(moved)
-                acc = oracle.fused_dot(row_a[k : k + 128], row_b[k : k + 128], acc, HOPPER_FP8, qa.format, qb.format)
+                    acc = cut(oracle.decode(acc, FLOAT32) * oracle.decode(ratio, FLOAT32))
+                piece = row_a[k : k + 128], row_b[k : k + 128]
+                acc = oracle.fused_dot(*piece, acc, RULES[machine], qa.format, qb.format)
                 before = now
             right = oracle.fma32(oracle.encode(now, FLOAT32), acc, 0)
             assert int(ours[i, j]) == right, (i, j)
@@ -200,7 +212,7 @@ def cut(value) -> int:
 def test_float32_without_promotion_multiplies_dequantized_values() -> None:
     for granularity in (("1x128", "128x128"), ("row", "row")):
         qa, qb = operands(5, 4, 300, granularity=granularity)
-        ours = lp.gemm(qa, qb, accumulator="float32", promote_every=None).view(np.uint32)
+        ours = gemm(qa, qb, accumulator="float32", promote_every=None).view(np.uint32)
         a, b = (q.dequantize().view(np.uint32).tolist() for q in (qa, qb))
         for i, row_a in enumerate(a):
             for j, row_b in enumerate(b):
@@ -210,4 +222,4 @@ def test_float32_without_promotion_multiplies_dequantized_values() -> None:
 def test_an_interval_longer_than_a_scale_is_refused() -> None:
     qa, qb = operands(2, 2, 512)
     with pytest.raises(ValueError, match="256"):
-        lp.gemm(qa, qb, promote_every=256)
+        gemm(qa, qb, promote_every=256)
