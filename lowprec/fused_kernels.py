@@ -44,7 +44,7 @@ class FusedKernel:
     factor : float
         What B's values are multiplied by beforehand.
     masks : bool
-        Whether it reads sign masks.
+        Whether it reads sign masks (and A in quads of rows).
     run : callable
         The compiled kernel.
     """
@@ -70,11 +70,16 @@ class FusedKernel:
         """Lay out operand A [M, K]."""
         m, k = codes.shape
         rows, depth = _up(m, 4), _up(max(k, 1), group)
-        values = scratch("a_values", rows * depth, np.float32).reshape(rows, depth)
-        exponents = scratch("a_exponents", rows * depth, np.int8).reshape(rows, depth)
-        masks = scratch("a_masks", rows * (depth // group) * 2, np.uint32).reshape(rows, -1)
-        fused_pack.pack_rows(codes, group, decode_constants(fmt), _layout(fmt), values, exponents, masks)
-        return values, exponents, masks
+        values = scratch("a_values", rows * depth, np.float32)
+        exponents = scratch("a_exponents", rows * depth, np.int8)
+        masks = scratch("a_masks", rows * (depth // group) * 2, np.uint32)
+        if self.masks:
+            constants = decode_constants(fmt), _layout(fmt)
+            fused_pack.pack_quads(codes, group, *constants, depth, values, exponents, masks)
+            return values.reshape(rows // 4, -1), exponents, masks
+        by_row = values.reshape(rows, depth), exponents.reshape(rows, depth)
+        fused_pack.pack_rows(codes, decode_constants(fmt), _layout(fmt), *by_row)
+        return *by_row, masks
 
     def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int) -> Packed:
         """Lay out operand B [N, K]."""
@@ -233,8 +238,8 @@ def operand_tables(fmt: Format) -> OperandTables:
     )
 
 
-def _layout(fmt: Format) -> tuple[int, int, int]:
-    return fmt.mantissa_bits, fmt.emin - 1, 0xFFFFFFFF & ~fmt.sign_mask
+def _layout(fmt: Format) -> tuple[int, int, int, int]:
+    return fmt.mantissa_bits, fmt.emin - 1, 0xFFFFFFFF & ~fmt.sign_mask, 8 - fmt.bits
 
 
 def _up(n: int, multiple: int) -> int:

@@ -1,6 +1,6 @@
 """Operand layouts of the fast tensor-core kernels: values, un-normalised exponents and sign masks of FP8 codes.
 
-A is laid out by rows [padded M][padded K], B by panels of columns, each [padded K][panel]. Padding is zero, and
+A is laid out by rows, or by quads of rows, each [padded K][4]; B by panels of columns, each [padded K][panel]. Padding is zero, and
 zeros carry an exponent so small that no product with them is ever the largest. Masks hold, for each group of
 up to 32 products, the bits of its positive and of its negative nonzero operands.
 
@@ -9,7 +9,7 @@ NaN and Inf are laid out like numbers; the rows and columns that hold them are c
 
 import numpy as np
 
-from lowprec._jit import float32_from_bits, kernel
+from lowprec._jit import float32_from_bits, intrinsic, ir, kernel, types
 
 from .cast import decode_bits
 
@@ -28,35 +28,120 @@ def _exponent(code, mantissa_bits, emin, magnitude):
 
 
 @kernel
-def pack_rows(codes, group, constants, layout, values, exponents, masks):
-    """Lay out A's codes [M, K]: values and exponents [padded M, padded K], masks [padded M, 2 * groups].
+def pack_rows(codes, constants, layout, values, exponents):
+    """Lay out A's codes [M, K] by rows: values and exponents [at least M, padded K].
 
-    `constants` are `lowprec.cast.decode_constants`, `layout` is (mantissa bits, emin - 1, magnitude mask).
+    `constants` are `lowprec.cast.decode_constants`, `layout` is (mantissa bits, emin - 1, magnitude mask, places
+    from the sign to bit 7).
     """
     m, k = codes.shape
     shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
-    padded = values.shape[1]
-    for i in range(values.shape[0]):
-        v, e = values[i], exponents[i]
-        inside = k if i < m else 0
-        if i < m:
-            row = codes[i]
-            for p in range(k):
-                v[p] = float32_from_bits(decode_bits(U(row[p]), constants))
-            for p in range(k):
-                e[p] = _exponent(U(row[p]), shift, emin, magnitude)
-        for p in range(inside, padded):
+    for i in range(m):
+        v, e, row = values[i], exponents[i], codes[i]
+        for p in range(k):
+            v[p] = float32_from_bits(decode_bits(U(row[p]), constants))
+        for p in range(k):
+            e[p] = _exponent(U(row[p]), shift, emin, magnitude)
+        for p in range(k, values.shape[1]):
             v[p] = np.float32(0)
             e[p] = ZERO_EXPONENT
-        for g in range(masks.shape[1] // 2):
-            positive = U(0)
-            negative = U(0)
-            for t in range(group):
-                x = v[g * group + t]
-                positive = U(positive | U(U(x > np.float32(0)) << U(t)))
-                negative = U(negative | U(U(x < np.float32(0)) << U(t)))
-            masks[i, 2 * g] = positive
-            masks[i, 2 * g + 1] = negative
+
+
+@kernel
+def _turn(codes, first, k, group, g, turned):
+    """Gather codes [rows, K] of `_SIDE` rows from `first` and of group `g` as turned [group][_SIDE], zero outside."""
+    depth = min(group, max(k - g * group, 0))
+    width = min(_SIDE, codes.shape[0] - first)
+    if width < _SIDE or depth < group:
+        turned[:, :] = 0
+    for j in range(width):
+        row = codes[first + j]
+        for t in range(depth):
+            turned[t, j] = row[g * group + t]
+
+
+@kernel
+def _decode_line(line, constants, layout, factor, bit, v, e, positive, negative):
+    """Write the values and exponents of `_SIDE` codes, and note their signs at `bit` of the masks."""
+    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
+    for j in range(_SIDE):
+        x = float32_from_bits(decode_bits(U(line[j]), constants))
+        v[j] = x * factor
+        positive[j] = U(positive[j] | (bit if x > np.float32(0) else U(0)))
+        negative[j] = U(negative[j] | (bit if x < np.float32(0) else U(0)))
+    for j in range(_SIDE):
+        e[j] = _exponent(U(line[j]), shift, emin, magnitude)
+
+
+def _signs(typingctx, address):
+    """Return the positive codes among 32 at an address as bits 0..31, the negative ones as bits 32..63.
+
+    The codes are bytes with their sign in bit 7; zeros of either sign are neither.
+    """
+    if address != types.intp:
+        return None
+
+    def codegen(context, builder, signature, args):
+        vector = ir.VectorType(ir.IntType(8), 32)
+        codes = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=1)
+        zero, minus_zero = (ir.Constant(vector, [value] * 32) for value in (0, -128))
+        positive = builder.icmp_signed(">", codes, zero)
+        negative = builder.and_(builder.icmp_signed("<", codes, zero), builder.icmp_signed("!=", codes, minus_zero))
+        low, high = (builder.zext(builder.bitcast(x, ir.IntType(32)), ir.IntType(64)) for x in (positive, negative))
+        return builder.or_(low, builder.shl(high, ir.IntType(64)(32)))
+
+    return types.uint64(types.intp), codegen
+
+
+signs = intrinsic(_signs)
+
+
+@kernel
+def pack_quads(codes, group, constants, layout, padded_k, values, exponents, masks):
+    """Lay out A's codes [M, K] in quads of rows, each [padded K][4], and masks [quads][groups][2][4], all flat."""
+    m, k = codes.shape
+    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
+    to_bit_7 = U(layout[3])
+    groups = padded_k // group
+    wanted = (np.uint64(1) << np.uint64(group)) - np.uint64(1)
+    v, e = np.zeros((4, padded_k), np.float32), np.zeros((4, padded_k), np.int8)
+    bytes_ = np.zeros(padded_k + 32, np.uint8)
+    first = bytes_.ctypes.data
+    for i in range(0, m, 4):
+        for r in range(4):
+            values_r, exponents_r = v[r], e[r]
+            inside = k if i + r < m else 0
+            if inside:
+                row = codes[i + r]
+                for p in range(k):
+                    values_r[p] = float32_from_bits(decode_bits(U(row[p]), constants))
+                for p in range(k):
+                    exponents_r[p] = _exponent(U(row[p]), shift, emin, magnitude)
+                for p in range(k):
+                    bytes_[p] = U(U(row[p]) << to_bit_7)
+            else:
+                bytes_[:] = 0
+            for p in range(inside, padded_k):
+                values_r[p] = np.float32(0)
+                exponents_r[p] = ZERO_EXPONENT
+            for g in range(groups):
+                both = signs(first + g * group)
+                masks[(i // 4 * groups + g) * 8 + r] = np.uint32(both & wanted)
+                masks[(i // 4 * groups + g) * 8 + 4 + r] = np.uint32((both >> np.uint64(32)) & wanted)
+        into = values[i * padded_k : (i + 4) * padded_k]
+        v0, v1, v2, v3 = v[0], v[1], v[2], v[3]
+        for p in range(padded_k):
+            into[4 * p] = v0[p]
+            into[4 * p + 1] = v1[p]
+            into[4 * p + 2] = v2[p]
+            into[4 * p + 3] = v3[p]
+        small = exponents[i * padded_k : (i + 4) * padded_k]
+        e0, e1, e2, e3 = e[0], e[1], e[2], e[3]
+        for p in range(padded_k):
+            small[4 * p] = e0[p]
+            small[4 * p + 1] = e1[p]
+            small[4 * p + 2] = e2[p]
+            small[4 * p + 3] = e3[p]
 
 
 @kernel
@@ -67,37 +152,20 @@ def pack_panels(codes, panel, group, constants, layout, factor, padded_k, values
     of 64 are left as they are: nobody reads them.
     """
     n, k = codes.shape
-    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
     groups = padded_k // group
     turned = np.zeros((group, _SIDE), np.uint8)
-    positive = np.empty(_SIDE, np.uint32)
-    negative = np.empty(_SIDE, np.uint32)
+    positive, negative = np.empty(_SIDE, np.uint32), np.empty(_SIDE, np.uint32)
     for j0 in range(0, n, _SIDE):
-        width = min(_SIDE, n - j0)
         base = j0 // panel * panel * padded_k + j0 % panel
-        if width < _SIDE:
-            turned[:, :] = 0
         for g in range(groups):
-            depth = min(group, max(k - g * group, 0))
-            for j in range(width):
-                row = codes[j0 + j]
-                for t in range(depth):
-                    turned[t, j] = row[g * group + t]
-            for t in range(depth, group):
-                turned[t, :] = 0
+            _turn(codes, j0, k, group, g, turned)
             positive[:] = U(0)
             negative[:] = U(0)
             for t in range(group):
                 at = base + (g * group + t) * panel
-                v, e, c = values[at : at + _SIDE], exponents[at : at + _SIDE], turned[t]
-                bit = U(U(1) << U(t & 31))
-                for j in range(_SIDE):
-                    x = float32_from_bits(decode_bits(U(c[j]), constants))
-                    v[j] = x * factor
-                    positive[j] = U(positive[j] | (bit if x > np.float32(0) else U(0)))
-                    negative[j] = U(negative[j] | (bit if x < np.float32(0) else U(0)))
-                for j in range(_SIDE):
-                    e[j] = _exponent(U(c[j]), shift, emin, magnitude)
+                v, e = values[at : at + _SIDE], exponents[at : at + _SIDE]
+                bit = U(U(1) << U(t & 31))  # groups of more than 32 have no masks
+                _decode_line(turned[t], constants, layout, factor, bit, v, e, positive, negative)
             if masks.size:
                 at = (j0 // panel * groups + g) * 2 * panel + j0 % panel
                 masks[at : at + _SIDE] = positive

@@ -42,29 +42,27 @@ class Shape(NamedTuple):
 
 
 def make_tile(shape: Shape) -> Any:
-    """Return the intrinsic ``tile(`` the thirteen arguments below ``)`` for use inside kernels.
+    """Return the intrinsic ``tile(`` the eleven arguments below ``)`` for use inside kernels.
 
     Arrays are passed as addresses of the chain's first group::
 
-        a_values, a_exponents   [4][a_stride] float32, int8
-        a_masks                 [4][mask_stride] uint32: positive, negative; next group
-        a_stride, mask_stride   in items
+        a_values, a_exponents   [groups * group][4] float32, int8
+        a_masks                 [groups][2][4] uint32: positive, negative
         b_values, b_exponents   [groups * group][64] float32 times 1 + 2^-16, int8
         b_masks                 [groups][2][64] uint32: positive, negative
         state                   [4][64] float32: C on entry (zero is +0), D on return
         groups, group           at least 1; a multiple of 4, at most 32
         fraction_bits, keep     int32: F, and the fraction bits of D
     """
-    signature = types.void(*[types.intp] * 11, types.int32, types.int32)
+    signature = types.void(*[types.intp] * 9, types.int32, types.int32)
 
     def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
         _Tile(builder, shape, *values).emit()
         return context.get_dummy_value()
 
     def tile(
-        typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, a_stride: Any, mask_stride: Any,
-        b_values: Any, b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any,
-        fraction_bits: Any, keep: Any,
+        typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any, b_exponents: Any,
+        b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
     ) -> Any:  # fmt: skip
         return signature, codegen
 
@@ -75,13 +73,11 @@ class _Tile:
     """Emits the instructions of one tile; methods stand in the order of execution."""
 
     def __init__(
-        self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, a_stride: Any,
-        mask_stride: Any, b_values: Any, b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any,
-        fraction_bits: Any, keep: Any,
+        self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any,
+        b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
     ) -> None:  # fmt: skip
         self.builder, self.shape = builder, shape
         self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
-        self.a_stride, self.mask_stride = a_stride, mask_stride
         self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
         self.state, self.groups, self.group, self.keep = state, groups, group, keep
         self.bytes_wide = 4 * shape.lanes  # as many bytes as a float vector has
@@ -100,48 +96,67 @@ class _Tile:
 
     def emit(self) -> None:
         b, step = self.builder, self.shape.vectors * self.shape.lanes
-        top = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, ROWS * COLUMNS), size=1), I64)
         if self.shape.interleaved:
             assert step == COLUMNS
             for k in self.products():
                 self.compare_exponents(I64(0), k)
             with cgutils.for_range(b, self.groups) as loop:
-                self.biased_exponents(top)
+                tops = [[self.part(e, v) for v in range(self.shape.vectors)] for (e,) in self.biased_exponents()]
                 following = b.add(loop.index, I64(1))
                 last = b.icmp_signed("==", following, self.groups)
-                self.columns(loop.index, top, I64(0), b.select(last, loop.index, following))
+                self.columns(loop.index, I64(0), tops, b.select(last, loop.index, following))
             return
+        place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, ROWS * COLUMNS)), I64)
+        narrow = ir.VectorType(I8, self.shape.lanes)
         with cgutils.for_range(b, self.groups) as loop:
             for k in self.products():
                 self.compare_exponents(loop.index, k)
-            self.biased_exponents(top)
+            for r, row in enumerate(self.biased_exponents()):
+                for w, e in enumerate(row):
+                    self.store(e, self.at(place, r * COLUMNS + w * self.bytes_wide), align=1)
             with cgutils.for_range(b, I64(COLUMNS // step)) as parts:
-                self.columns(loop.index, top, b.mul(parts.index, I64(step)), None)
+                j0 = b.mul(parts.index, I64(step))
+                starts = [
+                    [self.at(place, j0, r * COLUMNS + v * self.shape.lanes) for v in range(self.shape.vectors)]
+                    for r in range(ROWS)
+                ]
+                tops = [[b.zext(self.load(at, narrow, 1), self.int_vector) for at in row] for row in starts]
+                self.columns(loop.index, j0, tops, None)
 
     def compare_exponents(self, g: Any, k: Any) -> None:
         """Let product `k` of group `g` take part in the search for each output's largest exponent."""
         b = self.builder
         k = b.add(b.mul(g, self.group), k)
-        line = self.at(self.b_exponents, b.mul(k, I64(COLUMNS)))
+        line, a_line = (
+            self.at(base, b.mul(k, I64(n))) for base, n in ((self.b_exponents, COLUMNS), (self.a_exponents, ROWS))
+        )
         columns = [self.load(self.at(line, w * self.bytes_wide), self.byte_vector) for w in range(len(self.best[0]))]
         for r in range(ROWS):
-            e = self.splat(self.load(self.at(self.a_exponents, self.rows(r), k), I8), self.byte_vector)
+            e = self.splat(self.load(self.at(a_line, r), I8), self.byte_vector)
             for w, column in enumerate(columns):
                 total, before = b.add(e, column), b.load(self.best[r][w])
                 b.store(b.select(b.icmp_signed(">", total, before), total, before), self.best[r][w])
 
-    def biased_exponents(self, top: Any) -> None:
-        """Write the largest exponents, biased as in a float32, as [4][64] bytes; forget them for the next group."""
+    def biased_exponents(self) -> list[list[Any]]:
+        """Return the largest exponents, biased as in a float32, [4] rows of byte vectors; start anew for the next group."""
         b, vector = self.builder, self.byte_vector
-        for r in range(ROWS):
-            for w, slot in enumerate(self.best[r]):
+        found = []
+        for row in self.best:
+            found.append([])
+            for slot in row:
                 e = b.load(slot)
                 some = b.icmp_signed(">", e, self.fill(vector, NO_PRODUCT))
-                biased = b.select(some, b.add(e, self.fill(vector, 127)), self.fill(vector, 20))
-                self.store(biased, self.at(top, r * COLUMNS + w * self.bytes_wide), align=1)
+                found[-1].append(b.select(some, b.add(e, self.fill(vector, 127)), self.fill(vector, 20)))
                 b.store(self.fill(vector, -128), slot)
+        return found
 
-    def columns(self, g: Any, top: Any, j0: Any, next_group: Any) -> None:
+    def part(self, e: Any, v: int) -> Any:
+        """Return the exponents of the `v`-th float vector's columns, widened to 32 bits."""
+        lanes = [v * self.shape.lanes + lane for lane in range(self.shape.lanes)]
+        picked = self.builder.shuffle_vector(e, e, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+        return self.builder.zext(picked, self.int_vector)
+
+    def columns(self, g: Any, j0: Any, tops: list[list[Any]], next_group: Any) -> None:
         """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, and M taken away."""
         b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
         offset = b.mul(j0, I64(4))
@@ -150,18 +165,19 @@ class _Tile:
         ]
         sums = []
         for r in range(ROWS):
-            tops = [self.at(top, j0, r * COLUMNS + v * lanes) for v in range(vectors)]
-            sums.append([self.variable(self.start(places[r][v], tops[v])) for v in range(vectors)])
+            sums.append([self.variable(self.start(places[r][v], tops[r][v])) for v in range(vectors)])
         first = b.mul(g, self.group)
         for within in self.products():
             if next_group is not None:
                 self.compare_exponents(next_group, within)
             k = b.add(first, within)
-            line = self.at(self.b_values, b.mul(k, I64(4 * COLUMNS)), offset)
+            line, a_line = (
+                self.at(self.b_values, b.mul(k, I64(4 * COLUMNS)), offset),
+                self.at(self.a_values, b.mul(k, I64(16))),
+            )
             columns = [self.load(self.at(line, 4 * v * lanes), self.float_vector) for v in range(vectors)]
             for r in range(ROWS):
-                at = self.at(self.a_values, b.mul(self.rows(r), I64(4)), b.mul(k, I64(4)))
-                a = self.splat(self.load(at, F32), self.float_vector)
+                a = self.splat(self.load(self.at(a_line, 4 * r), F32), self.float_vector)
                 for v in range(vectors):
                     b.store(self.multiply_add(a, columns[v], b.load(sums[r][v])), sums[r][v])
         masks = self.at(self.b_masks, b.mul(g, I64(8 * COLUMNS)), offset)
@@ -169,15 +185,14 @@ class _Tile:
             line = self.at(masks, 4 * v * lanes)
             b_masks = [self.load(self.at(line, sign * 4 * COLUMNS), self.int_vector) for sign in (0, 1)]
             for r in range(ROWS):
-                a_masks = self.at(self.a_masks, b.mul(self.mask_stride, I64(4 * r)), b.mul(g, I64(8)))
+                a_masks = self.at(self.a_masks, b.mul(g, I64(8 * ROWS)), 4 * r)
                 self.store(self.finish(b.load(sums[r][v]), places[r][v], a_masks, b_masks), places[r][v])
 
-    def start(self, place: Any, top: Any) -> Any:
+    def start(self, place: Any, e_p: Any) -> Any:
         """Return M plus C rounded down to a multiple of q."""
         b, vector = self.builder, self.int_vector
         c = b.and_(self.load(place, vector), self.clear_c)
         e_c = b.lshr(b.shl(c, self.fill(vector, 1)), self.fill(vector, 24))
-        e_p = b.zext(self.load(top, ir.VectorType(I8, self.shape.lanes), 1), vector)
         e = b.select(b.icmp_signed(">", e_p, e_c), e_p, e_c)
         m = b.bitcast(b.add(b.shl(e, self.fill(vector, 23)), self.m_bits), self.float_vector)
         factor = ir.Constant(self.float_vector, [ir.Constant(F32, 1 + 2.0**-16)] * self.shape.lanes)
@@ -193,7 +208,7 @@ class _Tile:
     def finish(self, total: Any, place: Any, a_masks: Any, b_masks: list[Any]) -> Any:
         """Return the bits of D: give back what was taken from negative terms, take M away, truncate."""
         b, vector = self.builder, self.int_vector
-        positive, negative = (self.splat(self.load(self.at(a_masks, 4 * sign), I32), vector) for sign in (0, 1))
+        positive, negative = (self.splat(self.load(self.at(a_masks, 4 * ROWS * sign), I32), vector) for sign in (0, 1))
         products = b.or_(b.and_(positive, b_masks[1]), b.and_(negative, b_masks[0]))
         # C is counted by its sign alone: a zero is +0. Cut to nothing it still was rounded down, like a product.
         count = b.add(
@@ -213,9 +228,6 @@ class _Tile:
             first = b.mul(loop.index, I64(UNROLL))
             for u in range(UNROLL):
                 yield b.add(first, I64(u))
-
-    def rows(self, r: int) -> Any:
-        return self.builder.mul(self.a_stride, I64(r))
 
     def at(self, address: Any, *offsets: Any) -> Any:
         for offset in offsets:

@@ -12,13 +12,14 @@ from .fused_tile import COLUMNS, Shape, make_tile
 
 U = np.uint32
 PANEL = COLUMNS
-BATCH = 32  # rows whose running sums are kept at a time, beside a slice of B, in the L1 cache
+BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
 
 
 def make_gemm(shape):
     """Return the kernel for one use of the machine's registers; arguments as for `gemm_fused.gemm_fused`.
 
-    `a_values` and its companions have rows padded to a multiple of 4; `start` is a multiple of 4.
+    `a_values` and its companions come from `fused_pack.pack_quads`, as arrays [quads, ...]; `start` is a multiple
+    of 4.
     """
     tile = make_tile(shape)
     embedded = shape.embedded
@@ -29,7 +30,7 @@ def make_gemm(shape):
         block, promote, scale_a, scale_b, c, use_c, out, start, stop,
     ):  # fmt: skip
         n = out.shape[1]
-        k = a_values.shape[1]
+        k = a_values.shape[1] // 4
         blocks = scale_a.shape[0]
         groups = k // group
         state = aligned_f32(BATCH * COLUMNS)
@@ -62,11 +63,9 @@ def make_gemm(shape):
                         set_rounding(np.int32(0))
                     for i0 in range(r0, r1, 4):
                         tile(
-                            a_v + (i0 * k + p_begin) * 4,
-                            a_e + i0 * k + p_begin,
-                            a_m + (i0 * groups + p_begin // group) * 8,
-                            k,
-                            2 * groups,
+                            a_v + (i0 * k + p_begin * 4) * 4,
+                            a_e + (i0 * k + p_begin * 4),
+                            a_m + (i0 // 4 * groups + p_begin // group) * 32,
                             b_v + (j0 * k + p_begin * COLUMNS) * 4,
                             b_e + j0 * k + p_begin * COLUMNS,
                             b_m + (j0 // COLUMNS * groups + p_begin // group) * 8 * COLUMNS,
