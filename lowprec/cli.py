@@ -210,9 +210,11 @@ def report_command(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> No
 
         require_matplotlib()
     if not (runs / "study.json").is_file():
-        inside = sorted(path.parent.name for path in runs.glob("*/study.json"))
-        if inside:
-            raise CommandError(f"{runs} holds several studies, name one of them: {', '.join(inside)}")
+        inside = sorted(path.parent for path in runs.glob("*/study.json"))
+        if len(inside) > 1:
+            names = ", ".join(path.name for path in inside)
+            raise CommandError(f"{runs} holds several studies, name one of them: {names}")
+        runs = inside[0] if inside else runs
     if _report(runs, no_plot, as_json, as_csv):
         sys.exit(1)
 

@@ -337,8 +337,10 @@ def test_other_runs_in_the_folder_are_refused(fake, tmp_path):
     message = refused_after_intro("ablate", "--quick", "--no-plot", "--out", tmp_path, *other)
     assert "schedule.total_steps: 8 then, 9 now" in message
     assert "--fresh" in message
+    assert run("report", tmp_path, "--no-plot").exit_code == 0
     assert run("ablate", "--quick", "--no-plot", "--fresh", "--out", tmp_path, *other).exit_code == 0
     assert (tmp_path / "fp8_vs_bf16-quick.1/study.json").exists()
+    refused("report", tmp_path, "--no-plot", match="name one of them: fp8_vs_bf16-quick, fp8_vs_bf16-quick.1")
 
 
 def test_bugs_are_not_dressed_as_mistakes(monkeypatch):

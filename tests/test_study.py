@@ -271,8 +271,10 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", code, str(planned.folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(StudyError, match=f"in use by another process .pid {other.pid}"):
-            run_study(planned, jobs=0)
+        for fresh in (False, True):
+            with pytest.raises(StudyError, match=f"in use by another process .pid {other.pid}"):
+                run_study(planned, jobs=0, fresh=fresh)
+        assert [path.name for path in tmp_path.iterdir()] == ["toy"]
     finally:
         other.kill()
         other.communicate()

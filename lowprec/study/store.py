@@ -165,10 +165,8 @@ def lock(path: Path) -> Iterator[None]:
         yield
 
 
-def set_aside(path: Path) -> Path | None:
-    """Rename a folder to the next free `<name>.<number>` and return the new path, None if there was no folder."""
-    if not path.exists():
-        return None
+def set_aside(path: Path) -> Path:
+    """Rename a folder to the next free `<name>.<number>` and return the new path."""
     number = 1
     while (target := path.with_name(f"{path.name}.{number}")).exists():
         number += 1

@@ -194,8 +194,9 @@ def run_study(
         Passed on after the workers stopped.
     """
     show = Silent() if display is None else display
-    if fresh:
-        store.set_aside(planned.folder)
+    if fresh and planned.folder.is_dir():
+        with store.lock(planned.folder):  # not from under a study that is running
+            store.set_aside(planned.folder)
     check_same(planned.tasks)
     store.check_writable(planned.folder)
     with store.lock(planned.folder):
