@@ -28,10 +28,10 @@ import numba
 import numba.core.config as numba_config
 import numba.core.registry
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from llvmlite import ir as ir
+from numba import types as types
+from numba.core import cgutils as cgutils
+from numba.extending import intrinsic as intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,8 +1,8 @@
 """Operand layouts of the fast tensor-core kernels: values, un-normalised exponents and sign masks of FP8 codes.
 
-A is laid out by rows, or by quads of rows, each [padded K][4]; B by panels of columns, each [padded K][panel]. Padding is zero, and
-zeros carry an exponent so small that no product with them is ever the largest. Masks hold, for each group of
-up to 32 products, the bits of its positive and of its negative nonzero operands.
+A is laid out by rows, or by quads of rows, each [padded K][4]; B by panels of columns, each [padded K][panel].
+Padding is zero, and zeros carry an exponent so small that no product with them is ever the largest. Masks hold, for
+each group of up to 32 products, the bits of its positive and of its negative nonzero operands.
 
 NaN and Inf are laid out like numbers; the rows and columns that hold them are computed elsewhere.
 """
