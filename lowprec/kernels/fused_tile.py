@@ -138,7 +138,7 @@ class _Tile:
                 b.store(b.select(b.icmp_signed(">", total, before), total, before), self.best[r][w])
 
     def biased_exponents(self) -> list[list[Any]]:
-        """Return the largest exponents, biased as in a float32, as byte vectors by row; start anew for the next group."""
+        """Return the largest exponents by row, biased as in a float32, as bytes; start anew for the next group."""
         b, vector = self.builder, self.byte_vector
         found: list[list[Any]] = []
         for row in self.best:
