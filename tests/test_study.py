@@ -52,7 +52,8 @@ def results(folder):
         run = read_json(path)
         clocks = ("seconds", "evaluation_seconds", "timed_steps")
         rest = {key: value for key, value in run.items() if key not in clocks}
-        found[path.parent.relative_to(folder)] = (rest, path.with_name("metrics.csv").read_bytes())
+        metrics = path.with_name("metrics.csv")  # a killed run may not have come that far
+        found[path.parent.relative_to(folder)] = (rest, metrics.read_bytes() if metrics.exists() else b"")
     return found
 
 
