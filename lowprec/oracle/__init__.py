@@ -1,0 +1,55 @@
+"""Slow and independent answers in exact arithmetic: what every fast path of this package is measured against.
+
+Everything here is Python integers and :class:`fractions.Fraction`, written from the published rules and sharing no code
+with the kernels. Bit patterns are plain ints; a *value* is a ``Fraction``, except for the four things that a fraction
+cannot say, which are floats: ``nan``, ``inf``, ``-inf`` and ``-0.0``.
+
+A format is anything that has the six fields of :class:`Fields`, :class:`lowprec.Format` included; none of the
+properties that a format derives from them is used.
+
+Examples
+--------
+>>> from lowprec.oracle import E4M3FN, HOPPER_FP8, decode, encode, fused_dot
+>>> decode(0x7E, E4M3FN), decode(0x7F, E4M3FN), decode(0x80, E4M3FN)
+(Fraction(448, 1), nan, -0.0)
+>>> hex(encode(464, E4M3FN)), hex(encode(465, E4M3FN, overflow="nonsaturate"))
+('0x7e', '0x7f')
+>>> one = encode(1, E4M3FN)
+>>> hex(fused_dot([one] * 32, [one] * 32, 0, HOPPER_FP8, E4M3FN, E4M3FN))  # 32.0
+'0x42000000'
+"""
+
+from .fused import ADA_FP8 as ADA_FP8
+from .fused import HOPPER_FP8 as HOPPER_FP8
+from .fused import Rule as Rule
+from .fused import fused_dot as fused_dot
+from .ieee import exact_dot as exact_dot
+from .ieee import fma32 as fma32
+from .ieee import sequential as sequential
+from .ieee import sequential_f32 as sequential_f32
+from .tiles import promoted_dot as promoted_dot
+from .tiles import quantize_tile as quantize_tile
+from .values import BFLOAT16 as BFLOAT16
+from .values import E2M1FN as E2M1FN
+from .values import E2M3FN as E2M3FN
+from .values import E3M2FN as E3M2FN
+from .values import E4M3FN as E4M3FN
+from .values import E4M3FNUZ as E4M3FNUZ
+from .values import E5M2 as E5M2
+from .values import E5M2FNUZ as E5M2FNUZ
+from .values import E8M0FNU as E8M0FNU
+from .values import FLOAT16 as FLOAT16
+from .values import FLOAT32 as FLOAT32
+from .values import FLOAT64 as FLOAT64
+from .values import TF32 as TF32
+from .values import UE4M3 as UE4M3
+from .values import Exact as Exact
+from .values import Fields as Fields
+from .values import Overflow as Overflow
+from .values import decode as decode
+from .values import encode as encode
+from .values import exact as exact
+from .values import fields as fields
+from .values import floor_log2 as floor_log2
+from .values import max_code as max_code
+from .values import nan_code as nan_code
