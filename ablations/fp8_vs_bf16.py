@@ -33,8 +33,8 @@ ablation = Ablation(
             source="arXiv:2509.25149: FP4 without stochastic rounding, Hadamard transforms and BF16 layers degrades",
         ),
     ),
-    quick=Setting(config="nano", checkpoint_steps=150, branch_steps=40, checkpoints=2, seeds=2, learning_rate=3e-3),
-    full=Setting(config="pilot", checkpoint_steps=400, branch_steps=120, checkpoints=2, seeds=3, learning_rate=2e-3),
+    quick=Setting(config="nano", checkpoint_steps=300, branch_steps=40, checkpoints=2, seeds=3, learning_rate=2e-3),
+    full=Setting(config="pilot", checkpoint_steps=800, branch_steps=200, checkpoints=3, seeds=4, learning_rate=1.5e-3),
 )
 
 if __name__ == "__main__":
