@@ -19,14 +19,25 @@ Examples
 '0x42000000'
 """
 
+from .amd import ExactGroups as ExactGroups
+from .amd import FlooredSum as FlooredSum
+from .amd import FlushedPairs as FlushedPairs
 from .fused import ADA_FP8 as ADA_FP8
 from .fused import HOPPER_FP8 as HOPPER_FP8
 from .fused import Rule as Rule
+from .fused import Scales as Scales
 from .fused import fused_dot as fused_dot
+from .halves import Halves as Halves
 from .ieee import exact_dot as exact_dot
 from .ieee import fma32 as fma32
 from .ieee import sequential as sequential
 from .ieee import sequential_f32 as sequential_f32
+from .machines import FORMATS as FORMATS
+from .machines import MACHINES as MACHINES
+from .machines import AnyRule as AnyRule
+from .machines import Machine as Machine
+from .machines import Sequential as Sequential
+from .machines import tf32_code as tf32_code
 from .tiles import promoted_dot as promoted_dot
 from .tiles import quantize_tile as quantize_tile
 from .values import BFLOAT16 as BFLOAT16

@@ -6,9 +6,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from .values import FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, fields, nearest, parts, two_to
+from .values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, fields, nearest, parts, two_to
+
+
+class Scales(NamedTuple):
+    """Scales that the instruction itself applies: one code for each `block` consecutive k, for a and for b.
+
+    A sign bit that a code has and the format has not is ignored.
+    """
+
+    a: Sequence[int]
+    b: Sequence[int]
+    format: Fields = E8M0FNU
+    block: int = 32
+
+    def of(self, k: int) -> tuple[Parts, Parts]:
+        """Return the scales of a and of b at an index."""
+        mask = (1 << self.format.width) - 1
+        i = k // self.block
+        return parts(int(self.a[i]) & mask, self.format), parts(int(self.b[i]) & mask, self.format)
 
 
 @dataclass(frozen=True)
@@ -29,17 +47,27 @@ class Rule:
         "fp22" (a float32 with 13 fraction bits), "f32" or "f16" (always to nearest even); fraction bits of the result
         where they differ from the output's own; "truncate" or "nearest".
     zero_exponent
-        Exponent with which a zero product or zero c takes part in the alignment; None: takes no part.
+        Exponent with which a zero product or zero c takes part in the alignment; None: takes no part. The zeros that
+        fill a short group count.
+    exact_within
+        Products that are summed exactly before the alignment, as one term whose exponent is that of its scales alone
+        (mxf4, nvf4); 1: each product is a term and has its own exponent, to which those of scales are added.
+    first_c
+        "f16" where the very first c is a float16 though the output is not; None: c is of the output's format.
     normalise
         Wrong rule: a product's exponent is that of its value, not the sum of its operands' exponents.
     c_aligned
         False is a wrong rule: only products are aligned and cut, c is added to their sum exactly.
     interleaved
         Wrong rule: of every ``2 * group`` products, k % 4 in {0, 1} is one group and k % 4 in {2, 3} the next.
+    backwards
+        Wrong rule: groups are added in decreasing k.
     signed_zero
         Wrong rule: a zero result has the sign that IEEE arithmetic or its truncated value gives; else always +0.
     nan_payload
         Wrong rule: a NaN in c comes back unchanged; else every NaN result is 0x7FFFFFFF (0x7FFF).
+    normalised_subnormals
+        Wrong rule: a subnormal operand has the exponent of its value, as if it were a normal number.
     """
 
     group: int = 32
@@ -49,11 +77,15 @@ class Rule:
     output_fraction: int | None = None
     output_rounding: Literal["truncate", "nearest"] = "truncate"
     zero_exponent: int | None = None
+    exact_within: int = 1
+    first_c: Literal["f16"] | None = None
     normalise: bool = False
     c_aligned: bool = True
     interleaved: bool = False
+    backwards: bool = False
     signed_zero: bool = False
     nan_payload: bool = False
+    normalised_subnormals: bool = False
 
     @property
     def c_format(self) -> Fields:
@@ -64,16 +96,44 @@ class Rule:
         """Return the indices of each group, in the order in which the groups are added."""
         size = self.group * (2 if self.interleaved else 1)
         runs = [list(range(i, min(i + size, k))) for i in range(0, max(k, 1), size)]
-        return (
-            [[i for i in r if i % 4 in half] for r in runs for half in ((0, 1), (2, 3))] if self.interleaved else runs
-        )
+        if self.interleaved:
+            runs = [[i for i in r if i % 4 in half] for r in runs for half in ((0, 1), (2, 3))]
+        return runs[::-1] if self.backwards else runs
+
+    def dot(
+        self,
+        a: Sequence[int],
+        b: Sequence[int],
+        c_bits: int,
+        a_format: AnyFormat,
+        b_format: AnyFormat,
+        scales: Scales | None = None,
+    ) -> int:
+        """See `fused_dot`."""
+        return fused_dot(a, b, c_bits, self, a_format, b_format, scales)
 
 
 HOPPER_FP8 = Rule()
 ADA_FP8 = Rule(group=16)
 
 
-def _shift(n: int, places: int, mode: str) -> int:
+def special_sum(products: Sequence[tuple[Parts, Parts]], c: Parts) -> float | None:
+    """Return the NaN or infinity that IEEE 754 makes of a sum of products and c; None if all is finite."""
+    nan = c.kind == "nan"
+    infinities = {c.negative} if c.kind == "inf" else set()
+    for a, b in products:
+        nan |= a.kind == "nan" or b.kind == "nan"
+        if a.kind == "inf" or b.kind == "inf":
+            nan |= any(x.kind == "finite" and x.significand == 0 for x in (a, b))
+            infinities.add(a.negative != b.negative)
+    if nan or len(infinities) == 2:
+        return math.nan
+    if infinities:
+        return -math.inf if infinities.pop() else math.inf
+    return None
+
+
+def shift(n: int, places: int, mode: str) -> int:
     """Return ``n * 2**places`` as an integer under a rounding mode."""
     if places >= 0:
         return n << places
@@ -82,68 +142,130 @@ def _shift(n: int, places: int, mode: str) -> int:
     return n >> -places if mode == "floor" else nearest(Fraction(n), places)
 
 
-def _finish(total: int, unit: int, zero_is_negative: bool, rule: Rule) -> int:
-    """Round ``total * 2**unit`` to the output of a rule and return the bits."""
-    target = rule.c_format
-    own = {"fp22": 13, "f32": 23, "f16": 10}[rule.output]
-    quantum = max(total.bit_length() - 1 + unit, 1 - target.bias) - (
-        own if rule.output_fraction is None else rule.output_fraction
-    )
-    n = _shift(total, unit - quantum, "nearest" if rule.output == "f16" else rule.output_rounding)
-    if n == 0:
-        negative = total < 0 or (total == 0 and zero_is_negative)
-        return 1 << target.width if negative and rule.signed_zero else 0
-    return encode(n * two_to(quantum), target, "nonsaturate")
+class Term(NamedTuple):
+    """``n * 2**unit``, and the exponent with which it takes part in the alignment (None: as a zero)."""
 
-
-def _group_dot(products: list[tuple[Parts, Parts]], c_bits: int, rule: Rule, product_fraction: int) -> int:
-    c = parts(c_bits, rule.c_format)
-    nan = c.kind == "nan"
-    if nan and rule.nan_payload:
-        return c_bits
-
-    # Specials first, by the IEEE class of the sum.
-    infinities = {c.negative} if c.kind == "inf" else set()
-    for a, b in products:
-        nan |= a.kind == "nan" or b.kind == "nan"
-        if a.kind == "inf" or b.kind == "inf":
-            nan |= any(x.kind == "finite" and x.significand == 0 for x in (a, b))
-            infinities.add(a.negative != b.negative)
-    if nan or len(infinities) == 2:
-        return (1 << rule.c_format.width) - 1
-    if infinities:
-        return encode(-math.inf if infinities.pop() else math.inf, rule.c_format, "nonsaturate")
-
-    terms = []  # (signed significand, exponent of its last bit, exponent in the alignment)
-    for a, b in products:
-        n, e = a.significand * b.significand, a.exponent + b.exponent
-        unit = e - product_fraction
-        place = unit + n.bit_length() - 1 if rule.normalise else e
-        terms.append((-n if a.negative != b.negative else n, unit, place))
-    c_unit = c.exponent - rule.c_format.mantissa_bits
-    c_term = -c.significand if c.negative else c.significand
-    if rule.c_aligned:
-        terms.append((c_term, c_unit, c.exponent))
-
-    places = [e if n else rule.zero_exponent for n, _, e in terms]
-    last = max((e for e in places if e is not None), default=0) - rule.fraction_bits
-    total = sum(_shift(n, unit - last, rule.align) for n, unit, _ in terms)
-    if not rule.c_aligned:
-        common = min(last, c_unit)
-        total, last = (total << (last - common)) + (c_term << (c_unit - common)), common
-    return _finish(total, last, c.negative and all(a.negative != b.negative for a, b in products), rule)
+    n: int
+    unit: int
+    place: int | None
 
 
 def fused_dot(
-    a: Sequence[int], b: Sequence[int], c_bits: int, rule: Rule, a_format: AnyFormat, b_format: AnyFormat
+    a: Sequence[int],
+    b: Sequence[int],
+    c_bits: int,
+    rule: Rule,
+    a_format: AnyFormat,
+    b_format: AnyFormat,
+    scales: Scales | None = None,
 ) -> int:
     """Dot product of two code vectors plus c on a tensor core: groups of products chained through the output format.
 
     K is any length: a short last group is a group padded with zeros, and no products at all are one group of zeros.
-    `c_bits` and the result are bits of a float32, or of a float16 where the rule's output is "f16".
+    `c_bits` and the result are bits of a float32, or of a float16 where the rule's output is "f16". With `scales` each
+    product is multiplied by both of its scales.
     """
-    a_fields, b_fields = fields(a_format), fields(b_format)
-    pairs = [(parts(int(x), a_fields), parts(int(y), b_fields)) for x, y in zip(a, b, strict=True)]
+    fa, fb = fields(a_format), fields(b_format)
+    pairs = [(parts(int(x), fa), parts(int(y), fb)) for x, y in zip(a, b, strict=True)]
+    if rule.normalised_subnormals:
+        pairs = [(_normalised(x, fa), _normalised(y, fb)) for x, y in pairs]
+    c_format = FLOAT16 if rule.first_c == "f16" else rule.c_format
     for group in rule.groups(len(pairs)):
-        c_bits = _group_dot([pairs[k] for k in group], c_bits, rule, a_fields.mantissa_bits + b_fields.mantissa_bits)
+        c_bits = _group_dot(pairs, group, parts(c_bits, c_format), c_bits, rule, (fa, fb, c_format), scales)
+        c_format = rule.c_format
     return c_bits
+
+
+def _normalised(x: Parts, fmt: Fields) -> Parts:
+    missing = fmt.mantissa_bits + 1 - x.significand.bit_length() if x.significand else 0
+    return x._replace(significand=x.significand << missing, exponent=x.exponent - missing)
+
+
+def _group_dot(
+    pairs: Sequence[tuple[Parts, Parts]],
+    group: Sequence[int],
+    c: Parts,
+    c_bits: int,
+    rule: Rule,
+    formats: tuple[Fields, Fields, Fields],
+    scales: Scales | None,
+) -> int:
+    if c.kind == "nan" and rule.nan_payload:
+        return c_bits
+    fa, fb, c_format = formats
+
+    # Specials first, by the IEEE class of the sum. Scales are positive or NaN.
+    special = special_sum([pairs[k] for k in group], c)
+    if scales is not None and any("nan" in (s.kind, t.kind) for s, t in map(scales.of, group)):
+        special = math.nan
+    if special is not None:
+        all_ones = (1 << rule.c_format.width) - 1
+        return all_ones if math.isnan(special) else encode(special, rule.c_format, "nonsaturate")
+
+    terms = _terms(pairs, group, rule, fa.mantissa_bits + fb.mantissa_bits, scales)
+    c_term = -c.significand if c.negative else c.significand
+    c_unit = c.exponent - c_format.mantissa_bits
+    if rule.c_aligned:
+        terms.append(Term(c_term, c_unit, c.exponent if c_term else None))
+
+    places = [rule.zero_exponent if t.place is None else t.place for t in terms]
+    if len(group) < rule.group:
+        places.append(rule.zero_exponent)
+    last = max((e for e in places if e is not None), default=0) - rule.fraction_bits
+    total = sum(shift(t.n, t.unit - last, rule.align) for t in terms)
+    if not rule.c_aligned:
+        common = min(last, c_unit)
+        total, last = (total << (last - common)) + (c_term << (c_unit - common)), common
+    return _finish(
+        total, last, c.negative and all(x.negative != y.negative for x, y in (pairs[k] for k in group)), rule
+    )
+
+
+def _terms(
+    pairs: Sequence[tuple[Parts, Parts]], group: Sequence[int], rule: Rule, fraction: int, scales: Scales | None
+) -> list[Term]:
+    """Return the terms that a group's products, which have `fraction` fraction bits, and their scales make."""
+    products = []
+    for k in group:
+        a, b = pairs[k]
+        n = a.significand * b.significand
+        products.append((-n if a.negative != b.negative else n, a.exponent + b.exponent))
+    within = rule.exact_within
+    if within == 1:
+        terms = [Term(n, e - fraction, e if n else None) for n, e in products]
+    else:
+        terms = [_exact_term(products[i : i + within], fraction) for i in range(0, len(products), within)]
+    if rule.normalise:
+        terms = [t._replace(place=t.unit + t.n.bit_length() - 1 if t.n else None) for t in terms]
+    if scales is not None:
+        down = scales.format.mantissa_bits
+        terms = [_scaled(t, scales.of(k), down) for t, k in zip(terms, group[::within], strict=True)]
+    return terms
+
+
+def _exact_term(products: Sequence[tuple[int, int]], fraction: int) -> Term:
+    lowest = min(e for _, e in products)
+    n = sum(p << (e - lowest) for p, e in products)
+    return Term(n, lowest - fraction, 0 if any(p for p, _ in products) else None)
+
+
+def _scaled(term: Term, scales: tuple[Parts, Parts], fraction: int) -> Term:
+    n, unit, place = term
+    for scale in scales:
+        n *= scale.significand
+        unit += scale.exponent - fraction
+        place = None if place is None or scale.significand == 0 else place + scale.exponent
+    return Term(n, unit, place)
+
+
+def _finish(total: int, unit: int, zero_is_negative: bool, rule: Rule) -> int:
+    """Round ``total * 2**unit`` to the output of a rule and return the bits."""
+    target = rule.c_format
+    own = {"fp22": 13, "f32": 23, "f16": 10}[rule.output]
+    fraction = own if rule.output_fraction is None else rule.output_fraction
+    quantum = max(total.bit_length() - 1 + unit, 1 - target.bias) - fraction
+    n = shift(total, unit - quantum, "nearest" if rule.output == "f16" else rule.output_rounding)
+    if n == 0:
+        negative = total < 0 or (total == 0 and zero_is_negative)
+        return 1 << target.width if negative and rule.signed_zero else 0
+    return encode(n * two_to(quantum), target, "nonsaturate")

@@ -1,0 +1,183 @@
+"""AMD's matrix cores: CDNA1 sums exactly, CDNA2 in flushing float32 pairs, CDNA3 in two steps of its own.
+
+NaN is IEEE 754's quiet one here; what the hardware makes of payloads is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .fused import Scales, shift, special_sum
+from .ieee import ieee_sum
+from .values import FLOAT32, AnyFormat, Exact, Fields, Parts, decode, encode, fields, is_negative_zero, parts, two_to
+
+Codes = Sequence[int]
+
+
+def _round(value: Exact) -> int:
+    return encode(value, FLOAT32, "nonsaturate")
+
+
+def _below(value: Exact, exponent: int) -> bool:
+    return math.isfinite(value) and -two_to(exponent) < value < two_to(exponent)
+
+
+class _Chained:
+    """A rule that adds groups of products in increasing k, the result of each the c of the next."""
+
+    group: int
+
+    @property
+    def c_format(self) -> Fields:
+        """Format of c and of the result."""
+        return FLOAT32
+
+    def dot(
+        self, a: Codes, b: Codes, c_bits: int, a_format: AnyFormat, b_format: AnyFormat, scales: Scales | None = None
+    ) -> int:
+        """Dot product of two code vectors plus c; float32 bits. A short last group is padded with zeros."""
+        if scales is not None:
+            raise ValueError("the instruction has no scales")
+        fa, fb = fields(a_format), fields(b_format)
+        for start in range(0, max(len(a), 1), self.group):
+            x, y = ([int(code) for code in side[start : start + self.group]] for side in (a, b))
+            c_bits = self.step(x + [0] * (self.group - len(x)), y + [0] * (self.group - len(y)), c_bits, fa, fb)
+        return c_bits
+
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add one group of products to c."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ExactGroups(_Chained):
+    """CDNA1: the exact sum of a group and c, rounded once to nearest."""
+
+    group: int
+
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add one group of products to c."""
+        terms = [(decode(x, fa), decode(y, fb)) for x, y in zip(a, b, strict=True)]
+        return _round(ieee_sum(terms, decode(c_bits, FLOAT32)))
+
+
+@dataclass(frozen=True)
+class FlushedPairs(_Chained):
+    """CDNA2: float32 products added pairwise, then to c, each step rounded to nearest.
+
+    Subnormal inputs and c become +0, subnormal results a zero of their sign. `flush` False and `pairwise` False are
+    wrong rules: subnormals live, products are added one after the other.
+    """
+
+    group: int
+    flush: bool = True
+    pairwise: bool = True
+
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add one group of products to c."""
+        one = Fraction(1)
+        values = [
+            self._flushed(ieee_sum([(self._input(x, fa), self._input(y, fb))], -0.0)) for x, y in zip(a, b, strict=True)
+        ]
+        while len(values) > 1:
+            rest = values[2:] if not self.pairwise else []
+            pairs = [values[:2]] if not self.pairwise else [values[i : i + 2] for i in range(0, len(values), 2)]
+            values = [self._flushed(ieee_sum([(x, one)], y)) for x, y in pairs] + rest
+        return _round(self._flushed(ieee_sum([(self._input(c_bits, FLOAT32), one)], values[0])))
+
+    def _input(self, code: int, fmt: Fields) -> Exact:
+        value = decode(code, fmt)
+        return Fraction(0) if self.flush and _below(value, 1 - fmt.bias) else value
+
+    def _flushed(self, value: Exact) -> Exact:
+        rounded = decode(_round(value), FLOAT32)
+        if self.flush and _below(rounded, -126):
+            return -0.0 if rounded < 0 or is_negative_zero(rounded) else Fraction(0)
+        return rounded
+
+
+@dataclass(frozen=True)
+class FlooredSum(_Chained):
+    """CDNA3: products cut at their own largest exponent, then rounded *down* against c, then to nearest.
+
+    Products are cut toward zero to `fraction_bits` below their largest exponent and summed; that sum and c are aligned
+    to the larger exponent of the two, the sum rounded down to `fraction_bits` + 8 bits and c to `fraction_bits`; the
+    total is rounded down to 31 fraction bits and to the nearest float32. A product of 2^128 or more is infinite.
+
+    Attributes
+    ----------
+    group
+        Products per group.
+    halves
+        FP8: products of even and of odd k are summed apart and then together, rounded down to `fraction_bits` below the
+        larger exponent; and a c more than 25 binades below the sum's exponent is dropped.
+    floor
+        False is a wrong rule: what is rounded down is cut toward zero.
+    """
+
+    group: int
+    halves: bool = False
+    fraction_bits: int = 24
+    floor: bool = True
+
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add one group of products to c."""
+        mode = "floor" if self.floor else "truncate"
+        f = self.fraction_bits
+        pairs = [(parts(x, fa), parts(y, fb)) for x, y in zip(a, b, strict=True)]
+        c = parts(c_bits, FLOAT32)
+        special = special_sum([_capped(p, fa, fb) for p in pairs], c)
+        if special is not None:
+            return _round(special)
+        fraction = fa.mantissa_bits + fb.mantissa_bits
+        if self.halves:
+            total, place = 0, None
+            sums = [_cut_sum(pairs[half::2], fraction, f) for half in (0, 1)]
+            places = [e for _, e in sums if e is not None]
+            if places:
+                place = max(places)
+                total = sum(shift(n, e - place, mode) for n, e in sums if e is not None)
+        else:
+            total, place = _cut_sum(pairs, fraction, f)
+        c_term, c_place = -c.significand if c.negative else c.significand, c.exponent
+        if self.halves and place is not None and c_place < place - 25:
+            c_term = 0
+        places = [e for e, n in ((place, 1), (c_place, c_term)) if e is not None and n]
+        if not places:
+            return 0
+        top = max(places)
+        n = 0 if place is None else shift(total, place - f - (top - f - 8), mode)
+        n += shift(c_term, c_place - 23 - (top - f), mode) << 8
+        if n == 0:
+            return 0
+        unit = top - f - 8
+        excess = n.bit_length() - 32
+        if excess > 0:
+            n, unit = shift(n, -excess, mode), unit + excess
+        return _round(n * two_to(unit))
+
+
+def _capped(pair: tuple[Parts, Parts], fa: Fields, fb: Fields) -> tuple[Parts, Parts]:
+    """Make a product of 2^128 or more an infinity."""
+    a, b = pair
+    if "finite" == a.kind == b.kind:
+        unit = a.exponent + b.exponent - fa.mantissa_bits - fb.mantissa_bits
+        if a.significand * b.significand * two_to(unit) >= two_to(128):
+            return a._replace(kind="inf"), b
+    return pair
+
+
+def _cut_sum(pairs: Sequence[tuple[Parts, Parts]], fraction: int, kept: int) -> tuple[int, int | None]:
+    """Cut products toward zero `kept` bits below their largest exponent; return ``sum * 2**kept`` and the exponent."""
+    terms = [
+        (-n if a.negative != b.negative else n, a.exponent + b.exponent)
+        for a, b in pairs
+        if (n := a.significand * b.significand)
+    ]
+    if not terms:
+        return 0, None
+    top = max(e for _, e in terms)
+    return sum(shift(n, e - fraction - (top - kept), "truncate") for n, e in terms), top

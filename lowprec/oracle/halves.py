@@ -1,0 +1,73 @@
+"""FP8 `mma.sync` on Hopper and B200: two steps of the float16 unit and an addition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .fused import Rule, Scales, fused_dot
+from .ieee import ieee_sum
+from .values import FLOAT16, FLOAT32, AnyFormat, Fields, decode, encode, fields
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Operands become float16, 32 products are two groups of 16, and c is added at the end.
+
+    ``x = step(k % 4 in {0, 1}, +0); x = step(k % 4 in {2, 3}, x); d = nearest(x + c)``: the steps are those of the
+    float16 unit with 25 fraction bits, the result of each rounded to nearest in float16 or cut to float32.
+
+    Attributes
+    ----------
+    output
+        "f16" or "f32".
+    fraction_bits, swapped, contiguous, c_first
+        Those of the steps; and three wrong rules: the second half of the products comes first, the halves are those of
+        the index itself, c is the first step's addend.
+    """
+
+    output: Literal["f16", "f32"] = "f16"
+    fraction_bits: int = 25
+    swapped: bool = False
+    contiguous: bool = False
+    c_first: bool = False
+
+    @property
+    def c_format(self) -> Fields:
+        """Format of c and of the result."""
+        return FLOAT16 if self.output == "f16" else FLOAT32
+
+    def dot(
+        self,
+        a: Sequence[int],
+        b: Sequence[int],
+        c_bits: int,
+        a_format: AnyFormat,
+        b_format: AnyFormat,
+        scales: Scales | None = None,
+    ) -> int:
+        """Dot product of two code vectors plus c; instructions of 32 products are chained, the last may be short."""
+        if scales is not None:
+            raise ValueError("the instruction has no scales")
+        step = Rule(16, self.fraction_bits, output=self.output, zero_exponent=-21 if self.output == "f16" else -133)
+        wide = [[_half(int(code), fields(fmt)) for code in side] for side, fmt in ((a, a_format), (b, b_format))]
+        for start in range(0, max(len(a), 1), 32):
+            indices = range(start, min(start + 32, len(a)))
+            first = [k for k in indices if (k % 32 < 16 if self.contiguous else k % 4 < 2)]
+            halves = [first, [k for k in indices if k not in first]]
+            x = c_bits if self.c_first else 0
+            for half in halves[::-1] if self.swapped else halves:
+                x = fused_dot([wide[0][k] for k in half], [wide[1][k] for k in half], x, step, FLOAT16, FLOAT16)
+            c_bits = x if self.c_first else _add(x, c_bits, self.c_format)
+        return c_bits
+
+
+def _half(code: int, fmt: Fields) -> int:
+    return encode(decode(code, fmt), FLOAT16, "nonsaturate")
+
+
+def _add(x: int, y: int, fmt: Fields) -> int:
+    one = decode(encode(1, fmt), fmt)
+    total = ieee_sum([(decode(x, fmt), one)], decode(y, fmt))
+    return (1 << fmt.width) - 1 if total != total else encode(total, fmt, "nonsaturate")

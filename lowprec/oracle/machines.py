@@ -1,0 +1,138 @@
+"""Every tensor core and matrix core whose arithmetic is published, by name: its rule, and what it multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .amd import ExactGroups, FlooredSum, FlushedPairs
+from .fused import Rule, Scales
+from .halves import Halves
+from .ieee import sequential
+from .values import (
+    BFLOAT16,
+    E2M1FN,
+    E2M3FN,
+    E3M2FN,
+    E4M3FN,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0FNU,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    TF32,
+    UE4M3,
+    AnyFormat,
+    Fields,
+)
+
+FORMATS = {
+    "float64": FLOAT64, "float32": FLOAT32, "tf32": TF32, "bfloat16": BFLOAT16, "float16": FLOAT16,
+    "e4m3fn": E4M3FN, "e5m2": E5M2, "e4m3fnuz": E4M3FNUZ, "e5m2fnuz": E5M2FNUZ,
+    "e3m2fn": E3M2FN, "e2m3fn": E2M3FN, "e2m1fn": E2M1FN,
+}  # fmt: skip
+"""Formats that some machine multiplies."""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """One fused multiply-add after the other in increasing k."""
+
+    c_format: Fields = FLOAT32
+
+    def dot(
+        self,
+        a: Sequence[int],
+        b: Sequence[int],
+        c_bits: int,
+        a_format: AnyFormat,
+        b_format: AnyFormat,
+        scales: Scales | None = None,
+    ) -> int:
+        """Dot product of two code vectors plus c."""
+        if scales is not None:
+            raise ValueError("the instruction has no scales")
+        return sequential(a, b, c_bits, a_format, b_format, self.c_format)
+
+
+AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A rule, the formats it multiplies (any two of them), and the (format, block) of scales it can take."""
+
+    rule: AnyRule
+    inputs: tuple[str, ...]
+    scales: tuple[tuple[Fields, int], ...] = ()
+
+
+def tf32_code(float32_bits: int) -> int:
+    """Return the tf32 code that a tensor core reads from a float32: the low 13 bits are not looked at.
+
+    A NaN whose payload is in those bits alone is an infinity.
+    """
+    return float32_bits >> 13
+
+
+_FP8, _FNUZ = ("e4m3fn", "e5m2"), ("e4m3fnuz", "e5m2fnuz")
+_F8F6F4 = ("e4m3fn", "e5m2", "e3m2fn", "e2m3fn", "e2m1fn")
+
+
+def _catalogue() -> dict[str, Machine]:
+    found: dict[str, Machine] = {}
+
+    def fused(name: str, inputs: tuple[str, ...], group: int, kept: int, zeros: tuple[int, int], f16: bool) -> None:
+        """Add a machine, and its variant with float16 results."""
+        found[name] = Machine(Rule(group, kept, output="fp22" if kept == 13 else "f32", zero_exponent=zeros[0]), inputs)
+        if f16:
+            found[f"{name}_f16"] = Machine(Rule(group, kept, output="f16", zero_exponent=zeros[1]), inputs)
+
+    # Products of float16, fraction bits, exponents of zeros for float32 and float16 results.
+    for chip, group, kept, zeros in (
+        ("volta", 4, 23, (-131, -19)),
+        ("turing", 8, 24, (-132, -20)),
+        ("ampere", 8, 24, (-132, -20)),
+        ("ada", 8, 24, (-132, -20)),
+        ("hopper", 16, 25, (-133, -21)),
+        ("blackwell", 16, 25, (-133, -21)),
+    ):
+        fused(f"{chip}_fp16", ("float16",), group, kept, zeros, True)
+        if chip not in ("volta", "turing"):
+            fused(f"{chip}_bf16", ("bfloat16",), group, kept, zeros, False)
+            fused(f"{chip}_tf32", ("tf32",), group // 2, kept, zeros, False)
+    fused("ada_fp8", _FP8, 16, 13, (-132, -20), True)
+    fused("hopper_fp8", _FP8, 32, 13, (-133, -21), True)
+    fused("blackwell_fp8", _F8F6F4, 32, 25, (-133, -21), True)
+    for chip in ("hopper", "blackwell"):
+        found[f"{chip}_fp8_mma"] = Machine(Halves("f32"), _FP8)
+        found[f"{chip}_fp8_mma_f16"] = Machine(Halves("f16"), _FP8)
+
+    mx = found["blackwell_fp8"].rule
+    found["blackwell_mxfp8"] = Machine(mx, _F8F6F4, ((E8M0FNU, 32),))
+    fp4 = Rule(64, 35, output="f32", zero_exponent=-139, exact_within=16)
+    found["blackwell_mxfp4"] = Machine(fp4, ("e2m1fn",), ((E8M0FNU, 32), (E8M0FNU, 16)))
+    found["blackwell_nvfp4"] = Machine(fp4, ("e2m1fn",), ((UE4M3, 16),))
+    found["nvidia_fp64"] = Machine(Sequential(FLOAT64), ("float64",))
+
+    for chip in ("cdna1", "cdna2", "cdna3"):
+        found[f"{chip}_fp32"] = Machine(Sequential(FLOAT32), ("float32",))
+        if chip != "cdna1":
+            found[f"{chip}_fp64"] = Machine(Sequential(FLOAT64), ("float64",))
+    found["cdna1_fp16"] = Machine(ExactGroups(4), ("float16",))
+    found["cdna1_bf16"] = Machine(ExactGroups(2), ("bfloat16",))
+    found["cdna2_fp16"] = Machine(FlushedPairs(4), ("float16",))
+    found["cdna2_bf16"] = Machine(FlushedPairs(2), ("bfloat16",))
+    found["cdna2_bf16_1k"] = Machine(FlushedPairs(4), ("bfloat16",))
+    found["cdna3_xf32"] = Machine(FlooredSum(4), ("tf32",))
+    found["cdna3_fp16"] = Machine(FlooredSum(8), ("float16",))
+    found["cdna3_bf16"] = Machine(FlooredSum(8), ("bfloat16",))
+    found["cdna3_fp8"] = Machine(FlooredSum(16, halves=True), _FNUZ)
+    return found
+
+
+MACHINES = _catalogue()
+"""The machines by name."""
