@@ -1,13 +1,14 @@
 """The ways to compute chains of products: one engine per kind of accumulator, chosen by `engine`.
 
 An engine multiplies raw codes. What scales and promotion add around the chains is the same for all of them
-(`Engine.scaled`), unless a kernel does it on the way.
+(`Engine.scaled`), unless a kernel does it on the way. How results are held follows from the machine: float32 (which
+holds FP22, too), float16 or float64 arrays.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from . import _jit
 from .accumulate import Accumulator
 from .cast import decode
 from .formats import Format
-from .fused_kernels import fused_kernels, operand_tables, selected_kernel
+from .fused_kernels import FusedKernel, fused_kernels, operand_tables, selected_kernel
 from .kernels import exact_dot, fused_dot, gemm_f32
 from .kernels import promote as promotion
+from .reference_dots import BlockScales, exact_groups, fused, fused_runs, halves, pairwise, two_floors
 from .scratch import scratch
 
 Float32Matrix = NDArray[np.float32]
+Matrix = NDArray[Any]
 _WORK = 1 << 21  # multiply-adds that are worth a thread
 _MAX_EXACT_K = 1 << 20
 
@@ -45,14 +48,14 @@ class Engine:
     def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
         self.machine, self.fa, self.fb = machine, fa, fb
 
-    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
-        """Return one chain over all K, starting from C."""
+    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+        """Return one chain over all K, starting from C; `scales` are those inside the instruction."""
         raise AssertionError("every engine has its own")
 
-    def scaled(self, a: NDArray[Any], b: NDArray[Any], plan: Plan) -> Float32Matrix:
+    def scaled(self, a: Matrix, b: Matrix, plan: Plan) -> Float32Matrix:
         """Return the scaled sum of the blocks' chains, block by block."""
         result = np.zeros((a.shape[0], b.shape[0]), np.float32)
-        state, keep = np.zeros_like(result), self.machine.output_bits
+        state, keep = np.zeros(result.shape, self.machine.dtype), self.machine.output_bits
         for i, (sa, sb) in enumerate(zip(plan.scale_a, plan.scale_b, strict=True)):
             part = slice(i * plan.length, (i + 1) * plan.length)
             if plan.promote:
@@ -61,19 +64,33 @@ class Engine:
                 promotion.rescale(state, plan.scale_a[i - 1], plan.scale_b[i - 1], sa, sb, keep)
             state = self.chain(np.ascontiguousarray(a[:, part]), np.ascontiguousarray(b[:, part]), state)
             if plan.promote:
-                promotion.promote(state, sa, sb, result)
+                promotion.promote(state.astype(np.float32, copy=False), sa, sb, result)
         if not plan.promote:
-            promotion.promote(state, plan.scale_a[-1], plan.scale_b[-1], result)
+            promotion.promote(state.astype(np.float32, copy=False), plan.scale_a[-1], plan.scale_b[-1], result)
         promotion.canonical_nan(result)
         return result
+
+
+class Reference(Engine):
+    """A machine in integers or in its own order: any codes that it takes, any C."""
+
+    DOTS: ClassVar[dict[str, Any]] = {
+        "fused": fused, "fused_runs": fused_runs, "halves": halves,
+        "two_floors": two_floors, "pairwise": pairwise, "exact_groups": exact_groups,
+    }  # fmt: skip
+
+    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+        """Return one chain over all K, starting from C."""
+        dot = self.DOTS[self.machine.kind]
+        return dot(self.machine, self.fa, self.fb, a, b, c, scales)  # type: ignore[no-any-return]
 
 
 class Sequential(Engine):
     """Float32 fused multiply-adds in increasing k."""
 
-    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
         """Return one chain over all K, starting from C."""
-        out = c.copy()
+        out: Float32Matrix = c.copy()
         accumulate_f32(decode(a, self.fa), decode(b, self.fb), out)
         promotion.canonical_nan(out)
         return out
@@ -87,7 +104,7 @@ class Exact(Engine):
         if fa.smallest_subnormal * fb.smallest_subnormal < 2.0**-32 or fa.max * fb.max >= 2.0**32:
             raise ValueError(f"{machine.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
 
-    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
         """Return the exact sum over all K and C, rounded once."""
         if a.shape[1] > _MAX_EXACT_K:
             raise ValueError(f"{self.machine.name}: K = {a.shape[1]} is beyond {_MAX_EXACT_K}")
@@ -99,17 +116,17 @@ class Exact(Engine):
 
 
 class Fused(Engine):
-    """Tensor cores: the float32-lane kernel where its conditions hold, the integer reference for the rest."""
+    """Fused sums: the fastest kernel whose conditions hold, the integer reference for the rest."""
 
     def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
         super().__init__(machine, fa, fb)
-        self.a, self.b = operand_tables(fa), operand_tables(fb)
-        fits = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
-        fitting = [k for k in (selected_kernel(), fused_kernels["portable"]) if fits and k.supports(machine)]
-        self.kernel = fitting[0] if fitting else None  # None: only the reference holds for this machine
+        self.kernel = _fast_kernel(machine, fa, fb)  # None: only the reference holds for this machine
+        self.reference = Reference(machine, fa, fb)
 
-    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
+    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
         """Return one chain over all K, starting from C."""
+        if self.kernel is None or scales is not None:
+            return self.reference.chain(a, b, c, scales)
         ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
         length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
         plan = Plan(length, ones[:, : a.shape[0]], ones[:, : b.shape[0]], promote=False)
@@ -117,21 +134,21 @@ class Fused(Engine):
         usual = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 100) & (field <= 127 + 110))
         return self._patched(a, b, plan, c, ~usual.all(axis=1))
 
-    def scaled(self, a: NDArray[Any], b: NDArray[Any], plan: Plan) -> Float32Matrix:
+    def scaled(self, a: Matrix, b: Matrix, plan: Plan) -> Float32Matrix:
         """Return the scaled sum of the blocks' chains; the fast kernel scales on the way."""
+        if self.kernel is None:
+            return self.reference.scaled(a, b, plan)
         if not plan.promote and _spread(plan.scale_a) + _spread(plan.scale_b) > 50:
             return super().scaled(a, b, plan)  # a running sum could leave the fast kernel's exponents
         return self._patched(a, b, plan, None, np.zeros(a.shape[0], bool))
 
     def _patched(
-        self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_]
+        self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_]
     ) -> Float32Matrix:
         """Run the fast kernel on everything, then the reference on rows and columns that hold NaN, Inf or an odd C."""
-        if self.kernel is None:
-            return self._reference(a, b, plan, c)
         out = self._run_fast(a, b, plan, c)
-        rows = np.flatnonzero(odd_rows | _has_special(a, self.fa, self.a.kind))
-        columns = np.flatnonzero(_has_special(b, self.fb, self.b.kind))
+        rows = np.flatnonzero(odd_rows | _has_special(a, self.fa))
+        columns = np.flatnonzero(_has_special(b, self.fb))
         if rows.size:
             part = Plan(plan.length, np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, plan.promote)
             out[rows] = self._reference(a[rows], b, part, None if c is None else c[rows])
@@ -141,7 +158,7 @@ class Fused(Engine):
             out[:, columns] = self._reference(a, b[columns], part, some)
         return out
 
-    def _run_fast(self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
+    def _run_fast(self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
         m, n, machine, kernel = a.shape[0], b.shape[0], self.machine, self.kernel
         assert kernel is not None
         packed = (*kernel.pack_rows(a, self.fa, machine.group), *kernel.pack_panels(b, self.fb, machine.group))
@@ -157,36 +174,31 @@ class Fused(Engine):
         _jit.run_chunks(piece, m, _row_grain(n, a.shape[1]))
         return out
 
-    def _reference(self, a: NDArray[Any], b: NDArray[Any], plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
-        reference = FusedReference(self.machine, self.fa, self.fb)
+    def _reference(self, a: Matrix, b: Matrix, plan: Plan, c: Matrix | None) -> Matrix:
         if c is not None:
-            return reference.chain(np.ascontiguousarray(a), np.ascontiguousarray(b), np.ascontiguousarray(c))
-        return reference.scaled(a, b, plan)
-
-
-class FusedReference(Engine):
-    """Tensor cores term by term in integers: any codes, any C, any accumulator."""
-
-    def chain(self, a: NDArray[Any], b: NDArray[Any], c: Float32Matrix) -> Float32Matrix:
-        """Return one chain over all K, starting from C."""
-        x, y = operand_tables(self.fa), operand_tables(self.fb)
-        out = np.empty_like(c)
-        fused_dot.fused_dot_reference(
-            a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind,
-            self.fa.mantissa_bits + self.fb.mantissa_bits,
-            self.machine.group, self.machine.fraction_bits, self.machine.output_bits, c, out,
-        )  # fmt: skip
-        return out
+            return self.reference.chain(a, b, np.ascontiguousarray(c))
+        return self.reference.scaled(a, b, plan)
 
 
 def engine(machine: Accumulator, fa: Format, fb: Format) -> Engine:
     """Return the engine of a machine for two operand formats."""
     kinds: dict[str, type[Engine]] = {"fused": Fused, "exact": Exact, "sequential": Sequential}
-    return kinds[machine.kind](machine, fa, fb)
+    return kinds.get(machine.kind, Reference)(machine, fa, fb)
 
 
-def _has_special(codes: NDArray[Any], fmt: Format, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
+def _fast_kernel(machine: Accumulator, fa: Format, fb: Format) -> FusedKernel | None:
+    """Return the fastest kernel that is exact for a machine and two formats, None if there is none."""
+    narrow = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
+    plain = machine.align == "truncate" and machine.output != "float16"
+    unseen = machine.zero_exponent is None or machine.zero_exponent <= -100  # below all that the kernels work on
+    if not (narrow and plain and unseen):
+        return None
+    return next((k for k in (selected_kernel(), fused_kernels["portable"]) if k.supports(machine)), None)
+
+
+def _has_special(codes: Matrix, fmt: Format) -> NDArray[np.bool_]:
     """Tell which rows hold NaN or Inf."""
+    kind = operand_tables(fmt).kind
     if not kind.any():
         return np.zeros(codes.shape[0], bool)
     out = np.empty(codes.shape[0], np.bool_)
@@ -210,16 +222,17 @@ def accumulate_f32(x: Float32Matrix, y: Float32Matrix, out: Float32Matrix) -> No
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n, k):
         return
-    packed = scratch("b32", -(-n // gemm_f32.PANEL) * gemm_f32.PANEL * k, np.float32)
+    panels = scratch("b32", -(-n // gemm_f32.COLUMNS) * gemm_f32.COLUMNS * k, np.float32)
     if y.flags.c_contiguous:
-        gemm_f32.pack_panels(y, packed)
+        gemm_f32.pack_panels(y, panels)
     else:
-        gemm_f32.pack_panels_transposed(y.T, packed)
-    if not x.flags.c_contiguous:
-        turned = scratch("a32", m * k, np.float32).reshape(m, k)
-        gemm_f32.transpose(x.T, turned)
-        x = turned
-    _jit.run_chunks(lambda i, j: gemm_f32.gemm_packed(x, packed, n, out, i, j), m, _row_grain(n, k))
+        gemm_f32.pack_panels_transposed(y.T, panels)
+    quads = scratch("a32", -(-m // 4) * 4 * k, np.float32)
+    if x.flags.c_contiguous:
+        gemm_f32.pack_quads(x, quads)
+    else:
+        gemm_f32.pack_quads_transposed(x.T, quads)
+    _jit.run_chunks(lambda i, j: gemm_f32.gemm_packed(quads, panels, k, out, i, j), m, _row_grain(n, k))
 
 
 def _row_grain(n: int, k: int) -> int:

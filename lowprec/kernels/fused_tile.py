@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 from lowprec._jit import cgutils, intrinsic, ir, types
 
+from .vector_ir import F32, I8, I32, I64, TOWARD_ZERO, VectorCode, fill
+
 ROWS, COLUMNS = 4, 64
-UNROLL = 4  # products of a group that are written out between two tests of the loop's end
 NO_PRODUCT = -40  # every nonzero product has a larger exponent (>= -32)
-TOWARD_ZERO = 8 | 3  # rounding control of the AVX-512 encodings: toward zero, exceptions suppressed
-I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 class Shape(NamedTuple):
@@ -69,14 +68,15 @@ def make_tile(shape: Shape) -> Any:
     return intrinsic(tile)
 
 
-class _Tile:
+class _Tile(VectorCode):
     """Emits the instructions of one tile; methods stand in the order of execution."""
 
     def __init__(
         self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any,
         b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
     ) -> None:  # fmt: skip
-        self.builder, self.shape = builder, shape
+        super().__init__(builder)
+        self.shape = shape
         self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
         self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
         self.state, self.groups, self.group, self.keep = state, groups, group, keep
@@ -90,7 +90,7 @@ class _Tile:
         self.clear = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.int_vector)
         self.clear_c = self.splat(builder.shl(I32(-1), builder.sub(I32(23), fraction_bits)), self.int_vector)
         self.best = [
-            [self.variable(self.fill(self.byte_vector, -128)) for _ in range(COLUMNS // self.bytes_wide)]
+            [self.variable(fill(self.byte_vector, -128)) for _ in range(COLUMNS // self.bytes_wide)]
             for _ in range(ROWS)
         ]
 
@@ -98,7 +98,7 @@ class _Tile:
         b, step = self.builder, self.shape.vectors * self.shape.lanes
         if self.shape.interleaved:
             assert step == COLUMNS
-            for k in self.products():
+            for k in self.steps(self.group):
                 self.compare_exponents(I64(0), k)
             with cgutils.for_range(b, self.groups) as loop:
                 tops = [[self.part(e, v) for v in range(self.shape.vectors)] for (e,) in self.biased_exponents()]
@@ -109,7 +109,7 @@ class _Tile:
         place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, ROWS * COLUMNS)), I64)
         narrow = ir.VectorType(I8, self.shape.lanes)
         with cgutils.for_range(b, self.groups) as loop:
-            for k in self.products():
+            for k in self.steps(self.group):
                 self.compare_exponents(loop.index, k)
             for r, row in enumerate(self.biased_exponents()):
                 for w, e in enumerate(row):
@@ -145,9 +145,9 @@ class _Tile:
             found.append([])
             for slot in row:
                 e = b.load(slot)
-                some = b.icmp_signed(">", e, self.fill(vector, NO_PRODUCT))
-                found[-1].append(b.select(some, b.add(e, self.fill(vector, 127)), self.fill(vector, 20)))
-                b.store(self.fill(vector, -128), slot)
+                some = b.icmp_signed(">", e, fill(vector, NO_PRODUCT))
+                found[-1].append(b.select(some, b.add(e, fill(vector, 127)), fill(vector, 20)))
+                b.store(fill(vector, -128), slot)
         return found
 
     def part(self, e: Any, v: int) -> Any:
@@ -167,7 +167,7 @@ class _Tile:
         for r in range(ROWS):
             sums.append([self.variable(self.start(places[r][v], tops[r][v])) for v in range(vectors)])
         first = b.mul(g, self.group)
-        for within in self.products():
+        for within in self.steps(self.group):
             if next_group is not None:
                 self.compare_exponents(next_group, within)
             k = b.add(first, within)
@@ -192,9 +192,9 @@ class _Tile:
         """Return M plus C rounded down to a multiple of q."""
         b, vector = self.builder, self.int_vector
         c = b.and_(self.load(place, vector), self.clear_c)
-        e_c = b.lshr(b.shl(c, self.fill(vector, 1)), self.fill(vector, 24))
+        e_c = b.lshr(b.shl(c, fill(vector, 1)), fill(vector, 24))
         e = b.select(b.icmp_signed(">", e_p, e_c), e_p, e_c)
-        m = b.bitcast(b.add(b.shl(e, self.fill(vector, 23)), self.m_bits), self.float_vector)
+        m = b.bitcast(b.add(b.shl(e, fill(vector, 23)), self.m_bits), self.float_vector)
         factor = ir.Constant(self.float_vector, [ir.Constant(F32, 1 + 2.0**-16)] * self.shape.lanes)
         return self.multiply_add(b.bitcast(c, self.float_vector), factor, m)
 
@@ -213,53 +213,10 @@ class _Tile:
         # C is counted by its sign alone: a zero is +0. Cut to nothing it still was rounded down, like a product.
         count = b.add(
             self.call(f"llvm.ctpop.v{self.shape.lanes}i32", vector, products),
-            b.lshr(self.load(place, vector), self.fill(vector, 31)),
+            b.lshr(self.load(place, vector), fill(vector, 31)),
         )
-        exponent = b.and_(b.bitcast(total, vector), self.fill(vector, 0x7F800000))
-        m = b.bitcast(b.or_(exponent, self.fill(vector, 0x400000)), self.float_vector)
-        q = b.bitcast(b.sub(exponent, self.fill(vector, 23 << 23)), self.float_vector)
+        exponent = b.and_(b.bitcast(total, vector), fill(vector, 0x7F800000))
+        m = b.bitcast(b.or_(exponent, fill(vector, 0x400000)), self.float_vector)
+        q = b.bitcast(b.sub(exponent, fill(vector, 23 << 23)), self.float_vector)
         value = self.multiply_add(b.sitofp(count, self.float_vector), q, b.fsub(total, m))
         return b.and_(b.bitcast(value, vector), self.clear)
-
-    def products(self) -> Any:
-        """Yield the index of each product of the group, within a loop."""
-        b = self.builder
-        with cgutils.for_range(b, b.udiv(self.group, I64(UNROLL))) as loop:
-            first = b.mul(loop.index, I64(UNROLL))
-            for u in range(UNROLL):
-                yield b.add(first, I64(u))
-
-    def at(self, address: Any, *offsets: Any) -> Any:
-        for offset in offsets:
-            address = self.builder.add(address, I64(offset) if isinstance(offset, int) else offset)
-        return address
-
-    def load(self, address: Any, kind: Any, align: int | None = None) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align or self.size(kind))
-
-    def store(self, value: Any, address: Any, align: int | None = None) -> None:
-        place = self.builder.inttoptr(address, value.type.as_pointer())
-        self.builder.store(value, place, align=align or self.size(value.type))
-
-    def variable(self, value: Any) -> Any:
-        """Return a stack slot that holds `value`; LLVM turns these into registers."""
-        slot = cgutils.alloca_once(self.builder, value.type)
-        self.builder.store(value, slot)
-        return slot
-
-    def call(self, name: str, result: Any, *arguments: Any) -> Any:
-        kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), arguments)
-
-    def fill(self, vector: Any, value: int) -> Any:
-        return ir.Constant(vector, [value] * vector.count)
-
-    def splat(self, scalar: Any, vector: Any) -> Any:
-        blank = ir.Constant(vector, ir.Undefined)
-        seed = self.builder.insert_element(blank, scalar, I32(0))
-        return self.builder.shuffle_vector(seed, blank, ir.Constant(ir.VectorType(I32, vector.count), None))
-
-    @staticmethod
-    def size(kind: Any) -> int:
-        items, item = (kind.count, kind.element) if isinstance(kind, ir.VectorType) else (1, kind)
-        return items * (4 if item == F32 else item.width // 8)

@@ -6,41 +6,82 @@ rounding a step. Blocking and vectorisation run over rows and columns only and n
 
 import numpy as np
 
-from lowprec._jit import fma32, kernel
+from lowprec._jit import cpu_features, fma32, kernel
 
 from .buffers import aligned_f32
+from .f32_tile import COLUMNS, make_f32_tile
 
-PANEL = 256  # columns in one panel of packed B
-DEPTH = 256  # k per pass: a panel's slice stays in the L2 cache while rows sweep over it
+DEPTH = 128  # k per pass: that slice of 64 columns stays in the L1 cache while rows sweep over it
+BATCH = 128  # rows in a sweep; their sums are kept meanwhile
+
+# 32 vector registers hold 4 rows x 64 columns; with fewer or narrower ones, 16 columns at a time.
+_tile = make_f32_tile(16, 4) if "avx512f" in cpu_features() else make_f32_tile(8, 2)
 
 
 @kernel
-def pack_panels(b, packed):
-    """Lay B [N, K] out as panels of `PANEL` columns, each [K][PANEL]; the last is padded with zeros."""
-    n, k = b.shape
-    for j0 in range(0, n, 16):
-        base = j0 // PANEL * PANEL * k + j0 % PANEL
-        width = min(16, n - j0)
+def pack_quads(a, quads):
+    """Lay out A [M, K] in quads of rows, each [K][4], the last one padded with zeros."""
+    m, k = a.shape
+    for i in range(0, m // 4 * 4, 4):
+        into = quads[i * k : (i + 4) * k]
+        r0, r1, r2, r3 = a[i], a[i + 1], a[i + 2], a[i + 3]
         for p in range(k):
-            for j in range(width):
-                packed[base + p * PANEL + j] = b[j0 + j, p]
-            for j in range(width, 16):
-                packed[base + p * PANEL + j] = np.float32(0)
+            into[4 * p] = r0[p]
+            into[4 * p + 1] = r1[p]
+            into[4 * p + 2] = r2[p]
+            into[4 * p + 3] = r3[p]
+    if m % 4:
+        first = m // 4 * 4
+        into = quads[first * k : (first + 4) * k]
+        for p in range(k):
+            for r in range(4):
+                into[4 * p + r] = a[first + r, p] if first + r < m else np.float32(0)
 
 
 @kernel
-def pack_panels_transposed(bt, packed):
+def pack_quads_transposed(at, quads):
+    """Do the same for A given as its transpose [K, M]."""
+    k, m = at.shape
+    for i0 in range(0, m, 16):
+        width = min(16, m - i0)
+        for p in range(k):
+            row = at[p, i0 : i0 + width]
+            for i in range(width):
+                quads[(i0 + i // 4 * 4) * k + p * 4 + i % 4] = row[i]
+            for i in range(width, (width + 3) // 4 * 4):
+                quads[(i0 + i // 4 * 4) * k + p * 4 + i % 4] = np.float32(0)
+
+
+@kernel
+def pack_panels(b, panels):
+    """Lay out B [N, K] in panels of 64 columns, each [K][64], the last one padded with zeros."""
+    n, k = b.shape
+    for j0 in range(0, n, COLUMNS):
+        width = min(COLUMNS, n - j0)
+        panel = panels[j0 * k : (j0 + COLUMNS) * k]
+        for p0 in range(0, k, 16):
+            p1 = min(p0 + 16, k)
+            for j in range(width):
+                row = b[j0 + j]
+                for p in range(p0, p1):
+                    panel[p * COLUMNS + j] = row[p]
+        for p in range(k):
+            for j in range(width, COLUMNS):
+                panel[p * COLUMNS + j] = np.float32(0)
+
+
+@kernel
+def pack_panels_transposed(bt, panels):
     """Do the same for B given as its transpose [K, N]: rows are copied as they are."""
     k, n = bt.shape
-    for j0 in range(0, n, PANEL):
-        width = min(PANEL, n - j0)
-        padded = (width + 15) // 16 * 16
+    for j0 in range(0, n, COLUMNS):
+        width = min(COLUMNS, n - j0)
+        panel = panels[j0 * k : (j0 + COLUMNS) * k]
         for p in range(k):
-            into = packed[j0 * k + p * PANEL : j0 * k + p * PANEL + padded]
-            row = bt[p, j0 : j0 + width]
+            row, into = bt[p, j0 : j0 + width], panel[p * COLUMNS : (p + 1) * COLUMNS]
             for j in range(width):
                 into[j] = row[j]
-            for j in range(width, padded):
+            for j in range(width, COLUMNS):
                 into[j] = np.float32(0)
 
 
@@ -65,62 +106,39 @@ def transpose(x, out):
 
 
 @kernel
-def gemm_packed(a, packed, n, out, start, stop):
-    """Accumulate rows `start` to `stop` of ``A @ B.T`` onto `out` [M, N], which holds C or zeros."""
-    k = a.shape[1]
-    acc = aligned_f32(4 * PANEL)
-    for j0 in range(0, n, PANEL):
-        width = min(PANEL, n - j0)
-        padded = (width + 15) // 16 * 16
-        panel = packed[j0 * k : (j0 + PANEL) * k]
-        for p0 in range(0, k, DEPTH):
-            p1 = min(p0 + DEPTH, k)
-            for i0 in range(start, stop, 4):
-                rows = min(4, stop - i0)
-                for r in range(4):
+def gemm_packed(quads, panels, k, out, start, stop):
+    """Add rows `start` (a multiple of 4) to `stop` of ``A @ B.T`` onto `out` [M, N], which holds C or zeros."""
+    n = out.shape[1]
+    whole = k // 4 * 4
+    state = aligned_f32(BATCH * COLUMNS)
+    state[:] = np.float32(0)
+    a_at, b_at, state_at = quads.ctypes.data, panels.ctypes.data, state.ctypes.data
+    for r0 in range(start, stop, BATCH):
+        r1 = min(r0 + BATCH, stop)
+        for j0 in range(0, n, COLUMNS):
+            width = min(COLUMNS, n - j0)
+            for i in range(r0, r1):
+                row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
+                for j in range(width):
+                    sums[j] = row[j]
+            for p0 in range(0, whole, DEPTH):
+                steps = min(DEPTH, whole - p0)
+                for i0 in range(r0, r1, 4):
+                    _tile(
+                        a_at + (i0 * k + p0 * 4) * 4,
+                        b_at + (j0 * k + p0 * COLUMNS) * 4,
+                        state_at + (i0 - r0) * COLUMNS * 4,
+                        steps,
+                    )
+            # Not by padding: a step with zeros would turn -0 into +0.
+            for p in range(whole, k):
+                line = panels[j0 * k + p * COLUMNS : j0 * k + (p + 1) * COLUMNS]
+                for i in range(r0, r1):
+                    x = quads[i // 4 * 4 * k + p * 4 + i % 4]
+                    sums = state[(i - r0) * COLUMNS : (i - r0 + 1) * COLUMNS]
                     for j in range(width):
-                        acc[r * PANEL + j] = out[min(i0 + r, stop - 1), j0 + j]
-                i1, i2, i3 = min(i0 + 1, stop - 1), min(i0 + 2, stop - 1), min(i0 + 3, stop - 1)
-                acc0, acc1 = acc[:padded], acc[PANEL : PANEL + padded]
-                acc2, acc3 = acc[2 * PANEL : 2 * PANEL + padded], acc[3 * PANEL : 3 * PANEL + padded]
-                p = p0
-                while p + 4 <= p1:
-                    a00, a01, a02, a03 = a[i0, p], a[i0, p + 1], a[i0, p + 2], a[i0, p + 3]
-                    a10, a11, a12, a13 = a[i1, p], a[i1, p + 1], a[i1, p + 2], a[i1, p + 3]
-                    a20, a21, a22, a23 = a[i2, p], a[i2, p + 1], a[i2, p + 2], a[i2, p + 3]
-                    a30, a31, a32, a33 = a[i3, p], a[i3, p + 1], a[i3, p + 2], a[i3, p + 3]
-                    b0 = panel[p * PANEL : p * PANEL + padded]
-                    b1 = panel[(p + 1) * PANEL : (p + 1) * PANEL + padded]
-                    b2 = panel[(p + 2) * PANEL : (p + 2) * PANEL + padded]
-                    b3 = panel[(p + 3) * PANEL : (p + 3) * PANEL + padded]
-                    for j in range(padded):
-                        x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
-                        acc0[j] = fma32(a03, x3, fma32(a02, x2, fma32(a01, x1, fma32(a00, x0, acc0[j]))))
-                        acc1[j] = fma32(a13, x3, fma32(a12, x2, fma32(a11, x1, fma32(a10, x0, acc1[j]))))
-                        acc2[j] = fma32(a23, x3, fma32(a22, x2, fma32(a21, x1, fma32(a20, x0, acc2[j]))))
-                        acc3[j] = fma32(a33, x3, fma32(a32, x2, fma32(a31, x1, fma32(a30, x0, acc3[j]))))
-                    p += 4
-                while p < p1:
-                    for r in range(4):
-                        x = a[min(i0 + r, stop - 1), p]
-                        for j in range(padded):
-                            acc[r * PANEL + j] = fma32(x, panel[p * PANEL + j], acc[r * PANEL + j])
-                    p += 1
-                for r in range(rows):
-                    for j in range(width):
-                        out[i0 + r, j0 + j] = acc[r * PANEL + j]
-
-
-@kernel
-def packed_size(n, k):
-    """Return how many floats `pack_panels` needs for B [n, k]."""
-    return (n + PANEL - 1) // PANEL * PANEL * k
-
-
-@kernel
-def gemm_f32(a, b, out):
-    """Compute ``out = A @ B.T`` serially: a [M, K], b [N, K], out [M, N], all float32 and contiguous in K."""
-    packed = aligned_f32(packed_size(b.shape[0], b.shape[1]))
-    pack_panels(b, packed)
-    out[:, :] = np.float32(0)
-    gemm_packed(a, packed, b.shape[0], out, 0, a.shape[0])
+                        sums[j] = fma32(x, line[j], sums[j])
+            for i in range(r0, r1):
+                row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
+                for j in range(width):
+                    row[j] = sums[j]

@@ -1,0 +1,83 @@
+"""Small words for writing LLVM vector code: addresses, loads, stores, splats, loops' variables."""
+
+from typing import Any
+
+from lowprec._jit import cgutils, ir
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32, F64 = ir.FloatType(), ir.DoubleType()
+UNROLL = 4  # steps that are written out between two tests of a loop's end
+TOWARD_ZERO = 8 | 3  # rounding control of the AVX-512 encodings: toward zero, exceptions suppressed
+_BITS = {F32: 32, F64: 64}
+
+
+class VectorCode:
+    """Emits vector instructions through an IR builder; addresses are 64-bit integers."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def steps(self, count: Any) -> Any:
+        """Yield the indices 0 .. count - 1 within a loop; `count` is a multiple of `UNROLL`."""
+        b = self.builder
+        with cgutils.for_range(b, b.udiv(count, I64(UNROLL))) as loop:
+            first = b.mul(loop.index, I64(UNROLL))
+            for u in range(UNROLL):
+                yield b.add(first, I64(u))
+
+    def at(self, address: Any, *offsets: Any) -> Any:
+        """Return an address some bytes further on."""
+        for offset in offsets:
+            address = self.builder.add(address, I64(offset) if isinstance(offset, int) else offset)
+        return address
+
+    def load(self, address: Any, kind: Any, align: int | None = None) -> Any:
+        """Load a scalar or vector, by default from an address that is a multiple of its size."""
+        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align or size(kind))
+
+    def store(self, value: Any, address: Any, align: int | None = None) -> None:
+        """Store a scalar or vector, by default to an address that is a multiple of its size."""
+        place = self.builder.inttoptr(address, value.type.as_pointer())
+        self.builder.store(value, place, align=align or size(value.type))
+
+    def variable(self, value: Any) -> Any:
+        """Return a stack slot that holds `value`; LLVM turns these into registers."""
+        slot = cgutils.alloca_once(self.builder, value.type)
+        self.builder.store(value, slot)
+        return slot
+
+    def call(self, name: str, result: Any, *arguments: Any) -> Any:
+        """Call one of LLVM's intrinsic functions."""
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), arguments)
+
+    def splat(self, scalar: Any, vector: Any) -> Any:
+        """Return a vector that holds a scalar in every lane."""
+        blank = ir.Constant(vector, ir.Undefined)
+        seed = self.builder.insert_element(blank, scalar, I32(0))
+        return self.builder.shuffle_vector(seed, blank, ir.Constant(ir.VectorType(I32, vector.count), None))
+
+    def pick(self, vector: Any, lanes: range) -> Any:
+        """Return some lanes of a vector."""
+        return self.builder.shuffle_vector(vector, vector, indices(lanes))
+
+    def join(self, low: Any, high: Any) -> Any:
+        """Return two vectors as one."""
+        return self.builder.shuffle_vector(low, high, indices(range(2 * low.type.count)))
+
+
+def fill(vector: Any, value: float) -> Any:
+    """Return the constant vector with `value` in every lane."""
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def indices(lanes: Any) -> Any:
+    """Return a shuffle's constant lane numbers."""
+    numbers = list(lanes)
+    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
+
+
+def size(kind: Any) -> int:
+    """Return how many bytes a scalar or vector type takes."""
+    count, item = (kind.count, kind.element) if isinstance(kind, ir.VectorType) else (1, kind)
+    return int(count * (_BITS.get(item) or item.width) // 8)
