@@ -42,9 +42,14 @@ class _Chained:
         if scales is not None:
             raise ValueError("the instruction has no scales")
         fa, fb = fields(a_format), fields(b_format)
+        c_bits = self.start(c_bits)
         for start in range(0, max(len(a), 1), self.group):
             x, y = ([int(code) for code in side[start : start + self.group]] for side in (a, b))
             c_bits = self.step(x + [0] * (self.group - len(x)), y + [0] * (self.group - len(y)), c_bits, fa, fb)
+        return c_bits
+
+    def start(self, c_bits: int) -> int:
+        """Return what the first group is added to."""
         return c_bits
 
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
@@ -54,27 +59,33 @@ class _Chained:
 
 @dataclass(frozen=True)
 class ExactGroups(_Chained):
-    """CDNA1: the exact sum of a group and c, rounded once to nearest."""
+    """CDNA1: the exact sum of a group and c, rounded once to nearest; a sum of exactly zero is +0."""
 
     group: int
 
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add one group of products to c."""
         terms = [(decode(x, fa), decode(y, fb)) for x, y in zip(a, b, strict=True)]
-        return _round(ieee_sum(terms, decode(c_bits, FLOAT32)))
+        total = ieee_sum(terms, decode(c_bits, FLOAT32))
+        return _round(Fraction(0) if total == 0 else total)
 
 
 @dataclass(frozen=True)
 class FlushedPairs(_Chained):
     """CDNA2: float32 products added pairwise, then to c, each step rounded to nearest.
 
-    Subnormal inputs and c become +0, subnormal results a zero of their sign. `flush` False and `pairwise` False are
-    wrong rules: subnormals live, products are added one after the other.
+    Subnormal inputs and c become +0, as does -0; subnormal results become a zero of their sign. All of K is one
+    instruction: only the first c is an input. `flush` False and `pairwise` False are wrong rules: subnormals live,
+    products are added one after the other.
     """
 
     group: int
     flush: bool = True
     pairwise: bool = True
+
+    def start(self, c_bits: int) -> int:
+        """Flush a subnormal c."""
+        return _round(self._input(c_bits, FLOAT32))
 
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add one group of products to c."""
@@ -86,7 +97,7 @@ class FlushedPairs(_Chained):
             rest = values[2:] if not self.pairwise else []
             pairs = [values[:2]] if not self.pairwise else [values[i : i + 2] for i in range(0, len(values), 2)]
             values = [self._flushed(ieee_sum([(x, one)], y)) for x, y in pairs] + rest
-        return _round(self._flushed(ieee_sum([(self._input(c_bits, FLOAT32), one)], values[0])))
+        return _round(self._flushed(ieee_sum([(decode(c_bits, FLOAT32), one)], values[0])))
 
     def _input(self, code: int, fmt: Fields) -> Exact:
         value = decode(code, fmt)
@@ -105,7 +116,8 @@ class FlooredSum(_Chained):
 
     Products are cut toward zero to `fraction_bits` below their largest exponent and summed; that sum and c are aligned
     to the larger exponent of the two, the sum rounded down to `fraction_bits` + 8 bits and c to `fraction_bits`; the
-    total is rounded down to 31 fraction bits and to the nearest float32. A product of 2^128 or more is infinite.
+    total is rounded down to 31 fraction bits (of a subnormal: below 2^-126) and to the nearest float32. A product of
+    2^128 or more is infinite. Zero products have no exponent; a zero c has that of subnormals.
 
     Attributes
     ----------
@@ -142,21 +154,17 @@ class FlooredSum(_Chained):
                 total = sum(shift(n, e - place, mode) for n, e in sums if e is not None)
         else:
             total, place = _cut_sum(pairs, fraction, f)
-        c_term, c_place = -c.significand if c.negative else c.significand, c.exponent
-        if self.halves and place is not None and c_place < place - 25:
+        # A zero c takes part in the alignment, with the exponent of subnormals.
+        c_term = -c.significand if c.negative else c.significand
+        top = c.exponent if place is None else max(c.exponent, place)
+        if self.halves and c.exponent < top - 25:
             c_term = 0
-        places = [e for e, n in ((place, 1), (c_place, c_term)) if e is not None and n]
-        if not places:
-            return 0
-        top = max(places)
-        n = 0 if place is None else shift(total, place - f - (top - f - 8), mode)
-        n += shift(c_term, c_place - 23 - (top - f), mode) << 8
-        if n == 0:
-            return 0
         unit = top - f - 8
-        excess = n.bit_length() - 32
-        if excess > 0:
-            n, unit = shift(n, -excess, mode), unit + excess
+        n = 0 if place is None else shift(total, place - f - unit, mode)
+        n += shift(c_term, c.exponent - 23 - (top - f), mode) << 8
+        last = max(n.bit_length() - 1 + unit, -126) - 31
+        if last > unit:
+            n, unit = shift(n, unit - last, mode), last
         return _round(n * two_to(unit))
 
 

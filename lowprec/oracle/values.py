@@ -172,10 +172,10 @@ def encode(value: Exact, fmt: AnyFormat, overflow: Overflow = "saturate") -> int
     value = exact(value)
     largest, nan = _limits(f)
     negative = value < 0 or is_negative_zero(value)
-    if math.isnan(value) or (value < 0 and not f.signed):
+    if value != value or (value < 0 and not f.signed):
         return largest if nan is None else nan
     sign = 1 << f.width if negative and f.signed else 0
-    if not math.isinf(value):
+    if value not in (math.inf, -math.inf):
         magnitude = Fraction(-value if negative else value)
         code = 0
         if magnitude:
