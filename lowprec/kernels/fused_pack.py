@@ -60,19 +60,6 @@ def _turn(codes, first, k, group, g, turned):
             turned[t, j] = row[g * group + t]
 
 
-@kernel
-def _decode_line(line, constants, layout, factor, bit, v, e, positive, negative):
-    """Write the values and exponents of `_SIDE` codes, and note their signs at `bit` of the masks."""
-    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
-    for j in range(_SIDE):
-        x = float32_from_bits(decode_bits(U(line[j]), constants))
-        v[j] = x * factor
-        positive[j] = U(positive[j] | (bit if x > np.float32(0) else U(0)))
-        negative[j] = U(negative[j] | (bit if x < np.float32(0) else U(0)))
-    for j in range(_SIDE):
-        e[j] = _exponent(U(line[j]), shift, emin, magnitude)
-
-
 def _signs(typingctx, address):
     """Return the positive codes among 32 at an address as bits 0..31, the negative ones as bits 32..63.
 
@@ -106,7 +93,7 @@ def pack_quads(codes, group, constants, layout, padded_k, values, exponents, mas
     wanted = (np.uint64(1) << np.uint64(group)) - np.uint64(1)
     v, e = np.zeros((4, padded_k), np.float32), np.zeros((4, padded_k), np.int8)
     bytes_ = np.zeros(padded_k + 32, np.uint8)
-    first = bytes_.ctypes.data
+    first = np.intp(bytes_.ctypes.data)
     for i in range(0, m, 4):
         for r in range(4):
             values_r, exponents_r = v[r], e[r]
@@ -152,21 +139,36 @@ def pack_panels(codes, panel, group, constants, layout, factor, padded_k, values
     of 64 are left as they are: nobody reads them.
     """
     n, k = codes.shape
+    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
+    to_bit_7 = U(layout[3])
     groups = padded_k // group
+    wanted = (np.uint64(1) << np.uint64(group & 63)) - np.uint64(1)
     turned = np.zeros((group, _SIDE), np.uint8)
-    positive, negative = np.empty(_SIDE, np.uint32), np.empty(_SIDE, np.uint32)
+    piece = np.zeros(32, np.uint8)
     for j0 in range(0, n, _SIDE):
+        width = min(_SIDE, n - j0)
         base = j0 // panel * panel * padded_k + j0 % panel
         for g in range(groups):
             _turn(codes, j0, k, group, g, turned)
-            positive[:] = U(0)
-            negative[:] = U(0)
             for t in range(group):
                 at = base + (g * group + t) * panel
-                v, e = values[at : at + _SIDE], exponents[at : at + _SIDE]
-                bit = U(U(1) << U(t & 31))  # groups of more than 32 have no masks
-                _decode_line(turned[t], constants, layout, factor, bit, v, e, positive, negative)
+                v, e, line = values[at : at + _SIDE], exponents[at : at + _SIDE], turned[t]
+                for j in range(_SIDE):
+                    v[j] = float32_from_bits(decode_bits(U(line[j]), constants)) * factor
+                for j in range(_SIDE):
+                    e[j] = _exponent(U(line[j]), shift, emin, magnitude)
             if masks.size:
                 at = (j0 // panel * groups + g) * 2 * panel + j0 % panel
-                masks[at : at + _SIDE] = positive
-                masks[at + panel : at + panel + _SIDE] = negative
+                depth = min(group, k - g * group)
+                for j in range(width):
+                    if depth == 32 and to_bit_7 == U(0):
+                        both = signs(np.intp(codes.ctypes.data) + (j0 + j) * k + g * 32)
+                    else:
+                        piece[:] = 0
+                        for t in range(depth):
+                            piece[t] = U(U(codes[j0 + j, g * group + t]) << to_bit_7)
+                        both = signs(np.intp(piece.ctypes.data))
+                    masks[at + j] = np.uint32(both & wanted)
+                    masks[at + panel + j] = np.uint32((both >> np.uint64(32)) & wanted)
+                for j in range(width, _SIDE):
+                    masks[at + j] = masks[at + panel + j] = U(0)

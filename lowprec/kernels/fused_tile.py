@@ -41,7 +41,7 @@ class Shape(NamedTuple):
 
 
 def make_tile(shape: Shape) -> Any:
-    """Return the intrinsic ``tile(`` the eleven arguments below ``)`` for use inside kernels.
+    """Return the intrinsic ``tile(`` the fourteen arguments below ``)`` for use inside kernels.
 
     Arrays are passed as addresses of the chain's first group::
 
@@ -52,8 +52,11 @@ def make_tile(shape: Shape) -> Any:
         state                   [4][64] float32: C on entry (zero is +0), D on return
         groups, group           at least 1; a multiple of 4, at most 32
         fraction_bits, keep     int32: F, and the fraction bits of D
+        top                     [4][64] int8: the largest exponents of the first group's products on entry (from
+                                `make_first_exponents`), of the group at the next two addresses on return; only used
+        next_a, next_b          if `shape.interleaved`
     """
-    signature = types.void(*[types.intp] * 9, types.int32, types.int32)
+    signature = types.void(*[types.intp] * 9, types.int32, types.int32, *[types.intp] * 3)
 
     def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
         _Tile(builder, shape, *values).emit()
@@ -62,82 +65,55 @@ def make_tile(shape: Shape) -> Any:
     def tile(
         typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any, b_exponents: Any,
         b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
+        top: Any, next_a: Any, next_b: Any,
     ) -> Any:  # fmt: skip
         return signature, codegen
 
     return intrinsic(tile)
 
 
-class _Tile(VectorCode):
-    """Emits the instructions of one tile; methods stand in the order of execution."""
+def make_first_exponents(shape: Shape) -> Any:
+    """Return the intrinsic ``first_exponents(a_exponents, b_exponents, group, top)`` for a sweep's first tile."""
 
-    def __init__(
-        self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any,
-        b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
-    ) -> None:  # fmt: skip
+    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        a_exponents, b_exponents, group, top = values
+        code = _Exponents(builder, shape)
+        for k in code.steps(group):
+            code.compare(a_exponents, b_exponents, k)
+        code.save(top)
+        return context.get_dummy_value()
+
+    def first_exponents(typingctx: Any, a_exponents: Any, b_exponents: Any, group: Any, top: Any) -> Any:
+        return types.void(*[types.intp] * 4), codegen
+
+    return intrinsic(first_exponents)
+
+
+class _Exponents(VectorCode):
+    """The search for each output's largest exponent among the products of a group."""
+
+    def __init__(self, builder: Any, shape: Shape) -> None:
         super().__init__(builder)
         self.shape = shape
-        self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
-        self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
-        self.state, self.groups, self.group, self.keep = state, groups, group, keep
         self.bytes_wide = 4 * shape.lanes  # as many bytes as a float vector has
         self.byte_vector = ir.VectorType(I8, self.bytes_wide)
-        self.int_vector = ir.VectorType(I32, shape.lanes)
-        self.float_vector = ir.VectorType(F32, shape.lanes)
-        # M for the biased exponent e is the float with the bits (e << 23) + m_bits: 1.5 * 2^(23 - F) above 2^e.
-        m_bits = builder.add(builder.shl(builder.sub(I32(23), fraction_bits), I32(23)), I32(0x400000))
-        self.m_bits = self.splat(m_bits, self.int_vector)
-        self.clear = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.int_vector)
-        self.clear_c = self.splat(builder.shl(I32(-1), builder.sub(I32(23), fraction_bits)), self.int_vector)
         self.best = [
             [self.variable(fill(self.byte_vector, -128)) for _ in range(COLUMNS // self.bytes_wide)]
             for _ in range(ROWS)
         ]
 
-    def emit(self) -> None:
-        b, step = self.builder, self.shape.vectors * self.shape.lanes
-        if self.shape.interleaved:
-            assert step == COLUMNS
-            for k in self.steps(self.group):
-                self.compare_exponents(I64(0), k)
-            with cgutils.for_range(b, self.groups) as loop:
-                tops = [[self.part(e, v) for v in range(self.shape.vectors)] for (e,) in self.biased_exponents()]
-                following = b.add(loop.index, I64(1))
-                last = b.icmp_signed("==", following, self.groups)
-                self.columns(loop.index, I64(0), tops, b.select(last, loop.index, following))
-            return
-        place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, ROWS * COLUMNS)), I64)
-        narrow = ir.VectorType(I8, self.shape.lanes)
-        with cgutils.for_range(b, self.groups) as loop:
-            for k in self.steps(self.group):
-                self.compare_exponents(loop.index, k)
-            for r, row in enumerate(self.biased_exponents()):
-                for w, e in enumerate(row):
-                    self.store(e, self.at(place, r * COLUMNS + w * self.bytes_wide), align=1)
-            with cgutils.for_range(b, I64(COLUMNS // step)) as parts:
-                j0 = b.mul(parts.index, I64(step))
-                starts = [
-                    [self.at(place, j0, r * COLUMNS + v * self.shape.lanes) for v in range(self.shape.vectors)]
-                    for r in range(ROWS)
-                ]
-                tops = [[b.zext(self.load(at, narrow, 1), self.int_vector) for at in row] for row in starts]
-                self.columns(loop.index, j0, tops, None)
-
-    def compare_exponents(self, g: Any, k: Any) -> None:
-        """Let product `k` of group `g` take part in the search for each output's largest exponent."""
+    def compare(self, a_exponents: Any, b_exponents: Any, k: Any) -> None:
+        """Let product `k` of the group at these addresses take part."""
         b = self.builder
-        k = b.add(b.mul(g, self.group), k)
-        line, a_line = (
-            self.at(base, b.mul(k, I64(n))) for base, n in ((self.b_exponents, COLUMNS), (self.a_exponents, ROWS))
-        )
+        line, quad = self.at(b_exponents, b.mul(k, I64(COLUMNS))), self.at(a_exponents, b.mul(k, I64(ROWS)))
         columns = [self.load(self.at(line, w * self.bytes_wide), self.byte_vector) for w in range(len(self.best[0]))]
         for r in range(ROWS):
-            e = self.splat(self.load(self.at(a_line, r), I8), self.byte_vector)
+            e = self.splat(self.load(self.at(quad, r), I8), self.byte_vector)
             for w, column in enumerate(columns):
                 total, before = b.add(e, column), b.load(self.best[r][w])
                 b.store(b.select(b.icmp_signed(">", total, before), total, before), self.best[r][w])
 
-    def biased_exponents(self) -> list[list[Any]]:
+    def biased(self) -> list[list[Any]]:
         """Return the largest exponents by row, biased as in a float32, as bytes; start anew for the next group."""
         b, vector = self.builder, self.byte_vector
         found: list[list[Any]] = []
@@ -150,13 +126,87 @@ class _Tile(VectorCode):
                 b.store(fill(vector, -128), slot)
         return found
 
+    def save(self, top: Any) -> None:
+        """Write what was found to memory."""
+        for place, slot in self._places(top):
+            self.store(self.builder.load(slot), place)
+
+    def restore(self, top: Any) -> None:
+        """Go on with what was found before."""
+        for place, slot in self._places(top):
+            self.builder.store(self.load(place, self.byte_vector), slot)
+
+    def _places(self, top: Any) -> list[tuple[Any, Any]]:
+        return [
+            (self.at(top, r * COLUMNS + w * self.bytes_wide), slot)
+            for r, row in enumerate(self.best)
+            for w, slot in enumerate(row)
+        ]
+
+
+class _Tile(_Exponents):
+    """Emits the instructions of one tile; methods stand in the order of execution."""
+
+    def __init__(
+        self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any,
+        b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
+        top: Any, next_a: Any, next_b: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(builder, shape)
+        self.top, self.next_a, self.next_b = top, next_a, next_b
+        self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
+        self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
+        self.state, self.groups, self.group, self.keep = state, groups, group, keep
+        self.int_vector = ir.VectorType(I32, shape.lanes)
+        self.float_vector = ir.VectorType(F32, shape.lanes)
+        # M for the biased exponent e is the float with the bits (e << 23) + m_bits: 1.5 * 2^(23 - F) above 2^e.
+        m_bits = builder.add(builder.shl(builder.sub(I32(23), fraction_bits), I32(23)), I32(0x400000))
+        self.m_bits = self.splat(m_bits, self.int_vector)
+        self.clear = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.int_vector)
+        self.clear_c = self.splat(builder.shl(I32(-1), builder.sub(I32(23), fraction_bits)), self.int_vector)
+
+    def emit(self) -> None:
+        b, step = self.builder, self.shape.vectors * self.shape.lanes
+        if self.shape.interleaved:
+            assert step == COLUMNS
+            self.restore(self.top)
+            with cgutils.for_range(b, self.groups) as loop:
+                tops = [[self.part(e, v) for v in range(self.shape.vectors)] for (e,) in self.biased()]
+                following = b.add(loop.index, I64(1))
+                last = b.icmp_signed("==", following, self.groups)
+                inside = b.mul(following, self.group)
+                a_next = b.select(last, self.next_a, self.at(self.a_exponents, b.mul(inside, I64(ROWS))))
+                b_next = b.select(last, self.next_b, self.at(self.b_exponents, b.mul(inside, I64(COLUMNS))))
+                self.columns(loop.index, I64(0), tops, (a_next, b_next))
+            self.save(self.top)
+            return
+        place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, ROWS * COLUMNS)), I64)
+        narrow = ir.VectorType(I8, self.shape.lanes)
+        with cgutils.for_range(b, self.groups) as loop:
+            first = b.mul(loop.index, self.group)
+            a_group = self.at(self.a_exponents, b.mul(first, I64(ROWS)))
+            b_group = self.at(self.b_exponents, b.mul(first, I64(COLUMNS)))
+            for k in self.steps(self.group):
+                self.compare(a_group, b_group, k)
+            for r, row in enumerate(self.biased()):
+                for w, e in enumerate(row):
+                    self.store(e, self.at(place, r * COLUMNS + w * self.bytes_wide), align=1)
+            with cgutils.for_range(b, I64(COLUMNS // step)) as parts:
+                j0 = b.mul(parts.index, I64(step))
+                starts = [
+                    [self.at(place, j0, r * COLUMNS + v * self.shape.lanes) for v in range(self.shape.vectors)]
+                    for r in range(ROWS)
+                ]
+                tops = [[b.zext(self.load(at, narrow, 1), self.int_vector) for at in row] for row in starts]
+                self.columns(loop.index, j0, tops, None)
+
     def part(self, e: Any, v: int) -> Any:
         """Return the exponents of the `v`-th float vector's columns, widened to 32 bits."""
         lanes = [v * self.shape.lanes + lane for lane in range(self.shape.lanes)]
         picked = self.builder.shuffle_vector(e, e, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
         return self.builder.zext(picked, self.int_vector)
 
-    def columns(self, g: Any, j0: Any, tops: list[list[Any]], next_group: Any) -> None:
+    def columns(self, g: Any, j0: Any, tops: list[list[Any]], next_group: tuple[Any, Any] | None) -> None:
         """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, and M taken away."""
         b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
         offset = b.mul(j0, I64(4))
@@ -169,7 +219,7 @@ class _Tile(VectorCode):
         first = b.mul(g, self.group)
         for within in self.steps(self.group):
             if next_group is not None:
-                self.compare_exponents(next_group, within)
+                self.compare(*next_group, within)
             k = b.add(first, within)
             line, a_line = (
                 self.at(self.b_values, b.mul(k, I64(4 * COLUMNS)), offset),

@@ -7,8 +7,8 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, fma32, kernel, set_rounding
 
-from .buffers import aligned_f32
-from .fused_tile import COLUMNS, Shape, make_tile
+from .buffers import aligned_f32, aligned_i8
+from .fused_tile import COLUMNS, Shape, make_first_exponents, make_tile
 
 U = np.uint32
 PANEL = COLUMNS
@@ -21,8 +21,8 @@ def make_gemm(shape):
     `a_values` and its companions come from `fused_pack.pack_quads`, as arrays [quads, ...]; `start` is a multiple
     of 4.
     """
-    tile = make_tile(shape)
-    embedded = shape.embedded
+    tile, first_exponents = make_tile(shape), make_first_exponents(shape)
+    embedded, interleaved = shape.embedded, shape.interleaved
 
     @kernel
     def gemm_fused_rz(
@@ -35,6 +35,8 @@ def make_gemm(shape):
         groups = k // group
         state = aligned_f32(BATCH * COLUMNS)
         state_at = state.ctypes.data
+        top = aligned_i8(4 * COLUMNS)
+        top_at = np.intp(top.ctypes.data)
         a_v, a_e, a_m = a_values.ctypes.data, a_exponents.ctypes.data, a_masks.ctypes.data
         b_v, b_e, b_m = b_values.ctypes.data, b_exponents.ctypes.data, b_masks.ctypes.data
         clear = U(U(0xFFFFFFFF) << U(23 - keep))
@@ -61,19 +63,26 @@ def make_gemm(shape):
                                 d[j] = float32_from_bits(U(bits32(d[j] * ratio) & clear))
                     if not embedded:
                         set_rounding(np.int32(0))
+                    b_at = np.intp(b_e + j0 * k + p_begin * COLUMNS)
+                    if interleaved:
+                        first_exponents(np.intp(a_e + (r0 * k + p_begin * 4)), b_at, group, top_at)
                     for i0 in range(r0, r1, 4):
+                        a_at = np.intp(a_e + (i0 * k + p_begin * 4))
                         tile(
                             a_v + (i0 * k + p_begin * 4) * 4,
-                            a_e + (i0 * k + p_begin * 4),
+                            a_at,
                             a_m + (i0 // 4 * groups + p_begin // group) * 32,
                             b_v + (j0 * k + p_begin * COLUMNS) * 4,
-                            b_e + j0 * k + p_begin * COLUMNS,
+                            b_at,
                             b_m + (j0 // COLUMNS * groups + p_begin // group) * 8 * COLUMNS,
                             state_at + (i0 - r0) * 4 * COLUMNS,
                             (p_end - p_begin) // group,
                             group,
                             np.int32(fraction_bits),
                             np.int32(keep),
+                            top_at,
+                            a_at + (4 * k if i0 + 4 < r1 else 0),
+                            b_at,
                         )
                     if not embedded:
                         set_rounding(np.int32(1))
