@@ -1,0 +1,298 @@
+"""The capture of tensor cores: it compiles to the right instructions, asks what it should, and checks its files."""
+
+import functools
+import importlib
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec import oracle
+
+FOLDER = Path(__file__).parents[1] / "reference_data" / "capture"
+
+
+@contextmanager
+def _importable() -> Iterator[None]:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+with _importable():
+    capture = importlib.import_module("capture")
+    capture_build = importlib.import_module("capture_build")
+    cases = importlib.import_module("capture_cases")
+    capture_file = importlib.import_module("capture_file")
+    sass = importlib.import_module("sass")
+    verify = importlib.import_module("verify")
+
+needs_nvcc = pytest.mark.skipif(capture_build.nvcc() is None, reason="needs nvcc, which is not installed here")
+FP8 = "wgmma.f32.e4m3.e4m3"
+SMALL = ("C alone, edges", "cancellation, C near", "NaN and Inf, C edges", "chain of 4")
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return capture_build.compile_program(tmp_path_factory.mktemp("library"))  # every warning is an error
+
+
+@needs_nvcc
+def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
+    kernels = sass.kernels(capture_build.compile_program(tmp_path, cubin=True).read_bytes())
+    assert len(kernels) == len(cases.INSTRUCTIONS) + 1
+    for name, counts in kernels.items():
+        assert set(counts) & {"QGMMA", "HGMMA", "HMMA"} == sass.expected(name), name
+    assert kernels["WgmmaE4E5F16"]["QGMMA"]
+    assert kernels["WgmmaTf32F32"]["HGMMA"]
+    assert kernels["MmaE4E4F32"]["HMMA"]
+    # FP8 through mma.sync: bytes become halves, two products of sixteen for each of eight columns, C is added last.
+    assert kernels["MmaE4E4F32"]["HMMA"] == 2 * kernels["MmaF16F32"]["HMMA"]
+    assert kernels["MmaE4E4F32"]["F2FP"]
+    assert kernels["MmaE4E4F32"]["FADD"]
+    assert kernels["MmaE5E4F16"]["HADD2"]
+    assert not kernels["MmaF16F32"]["F2FP"]
+    # Promotion: a rounded product of the scales and one fused multiply-add for each of a thread's 32 outputs.
+    assert kernels["promoted"]["FMUL"] == kernels["promoted"]["FFMA"] == 32
+
+
+@needs_nvcc
+def test_program_and_driver_name_the_same_instructions(library: Path) -> None:
+    program = capture.Program(library)
+    program.code.capture_name.restype = capture.ctypes.c_char_p
+    names = [name.decode() for name in map(program.code.capture_name, range(100)) if name]
+    assert sorted(names) == sorted(cases.INSTRUCTIONS)
+
+
+def _gpu_trouble(library: Path) -> str:
+    """Why there is no capture on this machine; empty with a Hopper GPU."""
+    try:
+        capture.Program(library).device()
+    except capture_file.CaptureError as error:
+        return str(error)
+    return ""
+
+
+@needs_nvcc
+def test_self_check_on_a_gpu_or_a_refusal_without(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = _gpu_trouble(library)
+    if not trouble:  # then the layouts must be right
+        program = capture.Program(library)
+        assert "are right" in capture.check(program.tiles, program.promoted, 0)
+        return
+    out = tmp_path / "x.npz"
+    monkeypatch.setattr(sys, "argv", ["capture.py", str(out), "--library", str(library)])
+    with pytest.raises(SystemExit, match=r"^error: ") as stopped:
+        capture.main()
+    assert trouble in str(stopped.value)
+    assert not out.exists()
+
+
+def test_without_nvcc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_build, "nvcc", lambda: None)
+    with pytest.raises(capture_file.CaptureError, match="nvcc is not installed"):
+        capture_build.compile_program(tmp_path)
+
+
+def test_layout_of_shared_memory_follows_from_the_descriptor() -> None:
+    """Core matrices of 8 x 16 bytes at SBO and LBO are where the kernel puts row and half of k."""
+    text = (FOLDER / "capture.cu").read_text()
+    assert "LBO = 1024, SBO = 128;" in text
+    assert "units[TILE * half + row]" in text
+    for row in range(64):
+        for half in range(2):
+            assert 16 * (64 * half + row) == half * 1024 + (row // 8) * 128 + (row % 8) * 16
+
+
+# --- what is asked ---------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _operands(name: str, case: str) -> tuple[Any, Any, Any]:
+    return cases.build(cases.INSTRUCTIONS[name], next(c for c in cases.CASES if c.name == case), 0)
+
+
+def _distinct_answers(name: str, case: str) -> int:
+    return len(np.unique(verify.tiles(cases.INSTRUCTIONS[name], *(x[None] for x in _operands(name, case)))))
+
+
+@pytest.mark.parametrize("name", sorted(cases.INSTRUCTIONS))
+def test_whole_numbers_are_exact_on_every_machine(name: str) -> None:
+    """The self-check must not refuse a right GPU: every 16th sum of the oracle is the integer one."""
+    instruction = cases.INSTRUCTIONS[name]
+    a, b, c, exact = cases.build_integers(instruction, 3)
+    expected = cases.encode_integers(instruction.c, exact).ravel()[:: verify.EVERY]
+    assert np.array_equal(verify._by_oracle(instruction, a, b, c, verify.EVERY), expected)
+
+
+@pytest.mark.parametrize("fmt", list(cases.FIELDS.values()), ids=list(cases.FIELDS))
+def test_fields_are_those_of_the_formats(fmt: Any) -> None:
+    ours = oracle.fields(lp.formats[verify.FORMATS[fmt.name]])
+    assert (fmt.exponent_bits, fmt.mantissa_bits, fmt.bias) == (ours.exponent_bits, ours.mantissa_bits, ours.bias)
+    assert fmt.largest == oracle.max_code(ours)
+    values = np.arange(-64, 65)
+    codes = cases.encode_integers(fmt, values[np.abs(values) <= 8])
+    assert [oracle.decode(int(code), ours) for code in codes] == list(range(-8, 9))
+
+
+def test_cases_contain_what_their_names_say() -> None:
+    a, b, c = _operands(FP8, "NaN and Inf, C edges")
+    assert ((a & 0x7F) == 0x7F).any(1).sum() == 32
+    assert ((b & 0x7F) == 0x7F).any(1).sum() == 32
+    assert {0x80000000, 0x000003FF, 0x3F8003FF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0xFFFFFFFF} <= set(
+        c.ravel().tolist()
+    )
+    a, b, _ = _operands("wgmma.f32.e5m2.e5m2", "subnormal, C tiny")
+    assert ((a & 0x7F) < 4).all()
+    assert ((b & 0x7F) < 4).all()
+    assert (a & 3).any()
+    a, b, c = _operands(FP8, "C alone, edges")
+    assert ((a & 0x7F) == 0).all()
+    a, _, _ = _operands("wgmma.f32.tf32.tf32", "wide")
+    assert a.dtype == np.uint32
+    assert (a & 0x1FFF).any(), "low bits that the unit ignores must occur"
+    assert _operands(FP8, "chain of 4")[0].shape == (64, 128)
+    for case in ("ladder, C near", "cancellation, C near"):
+        assert _distinct_answers(FP8, case) > 2000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"group": 16}, {"fraction_bits": 12}, {"fraction_bits": 14}, {"output": "float32"}],
+    ids=lambda change: "=".join(map(str, next(iter(change.items())))),
+)
+def test_questions_tell_wrong_machines_apart(wrong: dict[str, Any]) -> None:
+    a, b, c = _operands(FP8, "ladder, C near")
+    right = lp.mma(a, b, c.view(np.float32)).view(np.uint32)
+    other = lp.mma(a, b, c.view(np.float32), accumulator=lp.accumulators["hopper_fp8"].with_(**wrong)).view(np.uint32)
+    assert np.count_nonzero(right != other) > 100
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made() -> Any:
+    return verify.make(
+        7, instructions=(FP8, "wgmma.f32.e5m2.e4m3"), names=SMALL, gemms=("1x128 by 128x128", "far scales")
+    )
+
+
+def test_round_trip_has_no_mismatch(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    made.save(tmp_path / "x.npz")
+    loaded = capture_file.load(tmp_path / "x.npz")
+    assert loaded.meta["source"] == "emulator"
+    assert loaded.meta["seed"] == 7
+    assert len(loaded.meta["program"]) == 64
+    rows = list(verify.compare(loaded))
+    assert len(rows) == 2 * len(SMALL) + 2
+    assert sum(row.outputs for row in rows) == 2 * len(SMALL) * 64 * 64 + 2 * 128 * 128
+    assert not any(row.mismatches for row in rows)
+    monkeypatch.setattr(sys, "argv", ["verify.py", str(tmp_path / "x.npz")])
+    with pytest.raises(SystemExit) as stopped:
+        verify.main()
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.endswith("65536 outputs, 0 mismatches\n")
+
+
+def test_machines_only_the_oracle_has_are_compared_too() -> None:
+    """mma.sync FP8 and f16 accumulate, through the path for machines that are not in the catalogue."""
+    for name, case in (("wgmma.f16.e5m2.e4m3", "NaN and Inf, C edges"), ("mma.f32.e4m3.e4m3", "wide")):
+        instruction = cases.INSTRUCTIONS[name]
+        a, b, c = _operands(name, case)
+        sample = verify._by_oracle(instruction, a[:8], b[:8], np.ascontiguousarray(c[:8, :8]))
+        assert sample.dtype == c.dtype
+        assert sample.shape == (8, 8)
+        if verify.emulated(instruction):
+            fast = verify._by_mma(instruction, a[:8], b[:8], np.ascontiguousarray(c[:8, :8]))
+            assert np.array_equal(fast, sample), name
+
+
+def test_one_wrong_bit_is_found(made: Any) -> None:
+    group = made.groups[0]
+    kept = group.arrays["d"]
+    group.arrays["d"] = kept.copy()
+    group.arrays["d"][1, 5, 9] ^= 1 << 10
+    try:
+        rows = list(verify.compare(made))
+    finally:
+        group.arrays["d"] = kept
+    assert [row.mismatches for row in rows] == [0, 1, *[0] * (len(rows) - 2)]
+    assert f"output {5 * 64 + 9}: recorded" in rows[1].first
+
+
+def test_changed_operands_and_other_files_are_refused(made: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    made.save(path)
+    with np.load(path) as data:
+        arrays = dict(data)
+    key = next(key for key in arrays if key.endswith("/a"))
+    arrays[key][0, 0, 0] ^= 1
+    np.savez(path, **arrays)
+    with pytest.raises(capture_file.CaptureError, match="not those that were recorded"):
+        capture_file.load(path)
+    path.write_bytes(b"PK")
+    with pytest.raises(capture_file.CaptureError, match="no capture, or damaged"):
+        capture_file.load(path)
+    np.savez(path, x=np.zeros(3))
+    with pytest.raises(capture_file.CaptureError, match="no capture, or damaged"):
+        capture_file.load(path)
+
+
+def test_a_wrong_layout_is_refused() -> None:
+    """Two groups of eight rows exchanged, or one value of k missing: the self-check sees both."""
+
+    def integers(instruction: Any, a: Any, b: Any, c: Any) -> Any:
+        values = [
+            _values(fmt, x) for fmt, x in zip((instruction.a, instruction.b, instruction.c), (a, b, c), strict=True)
+        ]
+        exact = np.einsum("tik,tjk->tij", *values[:2]) + values[2]
+        return cases.encode_integers(instruction.c, exact.astype(np.int64)).astype(c.dtype)
+
+    def exchanged(instruction: Any, a: Any, b: Any, c: Any) -> Any:
+        return integers(instruction, a[:, np.r_[8:16, 0:8, 16:64]], b, c)
+
+    def shortened(instruction: Any, a: Any, b: Any, c: Any) -> Any:
+        return integers(instruction, np.where(np.arange(a.shape[2]) == 3, 0, a), b, c)
+
+    assert "sums of whole numbers are right" in capture.check(integers, verify.promoted, 0)
+    for mistake in (exchanged, shortened):
+        with pytest.raises(capture_file.CaptureError, match=r"do not lie as they should.*wgmma\.f16\.e4m3"):
+            capture.check(mistake, verify.promoted, 0)
+    with pytest.raises(capture_file.CaptureError, match="the GEMM with promotion"):
+        capture.check(integers, lambda *x: verify.promoted(x[0][::-1].copy(), *x[1:]), 0)
+
+
+def _values(fmt: Any, words: Any) -> Any:
+    """Values of codes of small integers."""
+    codes = words.astype(np.int64) >> fmt.shift
+    known = np.arange(-64, 65) if fmt.mantissa_bits > 7 else np.arange(-8, 9)
+    table = dict(zip(cases.encode_integers(fmt, known).tolist(), known.tolist(), strict=True))
+    return np.vectorize(table.__getitem__, otypes=[np.int64])(codes)
+
+
+def test_damaged_machine_code_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a 64-bit ELF file"):
+        sass.sections(struct.pack("<4s12x", b"PK"))
+
+
+CAPTURES = sorted(FOLDER.parent.glob("*.npz"))
+
+
+def test_committed_captures_agree() -> None:
+    for path in CAPTURES:
+        for row in verify.compare(capture_file.load(path)):
+            assert row.mismatches == 0, f"{path.name}: {row}"
