@@ -245,4 +245,4 @@ def show(study: StudySummary, console: Any) -> None:
         console.width = max(console.width, 160)
     console.print(table)
     for sentence in sentences(study):
-        console.print(f"• {sentence}", markup=False, highlight=False)
+        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
