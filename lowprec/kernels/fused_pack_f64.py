@@ -1,0 +1,133 @@
+"""Operand layouts of the float64 tensor-core kernels: values, un-normalised exponents and sign masks.
+
+Operands come as float32 values [rows, K] of a format whose smallest normal exponent is `emin`. A is laid out by quads
+of rows, each [K][4]; B by panels of 32 columns, each [K][32]. Every group is padded with zeros to a multiple of 4.
+Masks hold the bits of each group's positive and of its negative nonzero operands, 32 to a word. Exponents are those
+that `fused_tile_f64` describes; NaN and Inf are laid out like numbers.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits32, intrinsic, ir, kernel, types
+
+U, L = np.uint32, np.uint64
+ROWS, COLUMNS = 4, 32
+ZERO = np.int16(-16384)  # exponent of a zero: its products stay below the smallest exponent of any machine
+
+
+@kernel
+def _exponent(x, emin, bias):
+    """Return the un-normalised exponent of `x` as the high bits of a float64; A brings the bias."""
+    field = np.int32(U(U(bits32(x) >> U(23)) & U(0xFF)))
+    e = max(field - np.int32(127), emin) + bias
+    return ZERO if x == np.float32(0) else np.int16(e << np.int32(4))
+
+
+@kernel
+def _turn(x, first, p, group, turned):
+    """Gather a group from `p` of 32 rows of x [rows, K] from `first`, as turned [depth][32]."""
+    rows = min(COLUMNS, x.shape[0] - first)
+    inside = min(group, x.shape[1] - p)
+    if rows < COLUMNS or inside < turned.shape[0]:
+        turned[:, :] = np.float32(0)
+    for r in range(rows):
+        row = x[first + r]
+        for t in range(inside):
+            turned[t, r] = row[p + t]
+
+
+def _signs(typingctx, address):
+    """Return which of 32 float32 at an address are positive as bits 0..31, the negative ones as bits 32..63."""
+    if address != types.intp:
+        return None
+
+    def codegen(context, builder, signature, args):
+        vector = ir.VectorType(ir.FloatType(), 32)
+        x = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=4)
+        zero = ir.Constant(vector, [0.0] * 32)
+        halves = [builder.bitcast(builder.fcmp_ordered(test, x, zero), ir.IntType(32)) for test in "><"]
+        low, high = (builder.zext(half, ir.IntType(64)) for half in halves)
+        return builder.or_(low, builder.shl(high, ir.IntType(64)(32)))
+
+    return types.uint64(types.intp), codegen
+
+
+signs = intrinsic(_signs)
+
+
+@kernel
+def pack_quads(x, emin, group, values, exponents, masks):
+    """Lay out A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [..][words][4] uint64."""
+    m, k = x.shape
+    depth, words = (group + 3) // 4 * 4, (group + 31) // 32
+    groups = (max(k, 1) + group - 1) // group
+    padded = groups * depth
+    rows, e = np.zeros((ROWS, padded + 32), np.float32), np.zeros((ROWS, padded), np.int32)
+    e0, bias = np.int32(emin), np.int32(1023)
+    for i in range(0, m, ROWS):
+        for r in range(ROWS):
+            row = rows[r]
+            if i + r >= m:
+                row[:] = np.float32(0)
+            elif depth == group:
+                for p in range(k):
+                    row[p] = x[i + r, p]
+            else:
+                for g in range(groups):
+                    for t in range(min(group, k - g * group)):
+                        row[g * depth + t] = x[i + r, g * group + t]
+            e_r, first = e[r], row.ctypes.data
+            for p in range(padded):
+                low = U(np.int32(_exponent(row[p], e0, bias)))
+                e_r[p] = np.int32(U(U(low & U(0xFFFF)) | U(low << U(16))))
+            for g in range(groups):
+                for w in range(words):
+                    both = signs(first + 4 * (g * depth + 32 * w))
+                    wanted = (L(1) << L(min(depth - 32 * w, 32))) - L(1)
+                    at = ((i // ROWS * groups + g) * words + w) * ROWS + r
+                    masks[at] = ((both & wanted) << L(32)) | ((both >> L(32)) & wanted)
+        v_i = values[i * padded : (i + ROWS) * padded]
+        r0, r1, r2, r3 = rows[0], rows[1], rows[2], rows[3]
+        for p in range(padded):
+            v_i[4 * p] = np.float64(r0[p])
+            v_i[4 * p + 1] = np.float64(r1[p])
+            v_i[4 * p + 2] = np.float64(r2[p])
+            v_i[4 * p + 3] = np.float64(r3[p])
+        e_i = exponents[i * padded : (i + ROWS) * padded]
+        e_0, e_1, e_2, e_3 = e[0], e[1], e[2], e[3]
+        for p in range(padded):
+            e_i[4 * p] = e_0[p]
+            e_i[4 * p + 1] = e_1[p]
+            e_i[4 * p + 2] = e_2[p]
+            e_i[4 * p + 3] = e_3[p]
+
+
+@kernel
+def pack_panels(x, emin, group, factor, values, exponents, masks):
+    """Lay out B [N, K] as values (times `factor`), exponents [panels][groups][depth][32] and masks [..][words][32]."""
+    n, k = x.shape
+    depth, words = (group + 3) // 4 * 4, (group + 31) // 32
+    groups = (max(k, 1) + group - 1) // group
+    turned = np.zeros((depth, COLUMNS), np.float32)
+    found = np.zeros(COLUMNS, np.uint64)
+    e0, bias = np.int32(emin), np.int32(0)
+    for j0 in range(0, n, COLUMNS):
+        for g in range(groups):
+            _turn(x, j0, g * group, group, turned)
+            base = j0 // COLUMNS * groups + g
+            flat = turned.reshape(-1)
+            v = values[base * depth * COLUMNS : (base + 1) * depth * COLUMNS]
+            e = exponents[base * depth * COLUMNS : (base + 1) * depth * COLUMNS]
+            for i in range(depth * COLUMNS):
+                v[i] = np.float64(flat[i]) * factor
+            for i in range(depth * COLUMNS):
+                e[i] = _exponent(flat[i], e0, bias)
+            for w in range(words):
+                found[:] = L(0)
+                for t in range(32 * w, min(32 * w + 32, depth)):
+                    y, plus, minus = turned[t], L(1) << L(t & 31), L(1) << L((t & 31) + 32)
+                    for j in range(COLUMNS):
+                        bit = plus if y[j] > np.float32(0) else (minus if y[j] < np.float32(0) else L(0))
+                        found[j] |= bit
+                at = (base * words + w) * COLUMNS
+                masks[at : at + COLUMNS] = found
