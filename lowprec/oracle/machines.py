@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from .amd import ExactGroups, FlooredSum, FlushedPairs
 from .fused import Rule, Scales
@@ -63,11 +63,11 @@ AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | F
 
 @dataclass(frozen=True)
 class Machine:
-    """A rule, the formats it multiplies (any two of them), and the (format, block) of scales it can take."""
+    """A rule, the formats it multiplies (any two of them), and the format and block of the scales it takes."""
 
     rule: AnyRule
     inputs: tuple[str, ...]
-    scales: tuple[tuple[Fields, int], ...] = ()
+    scales: tuple[Fields, int] | None = None
 
 
 def tf32_code(float32_bits: int) -> int:
@@ -87,11 +87,12 @@ def _catalogue() -> dict[str, Machine]:
 
     def fused(name: str, inputs: tuple[str, ...], group: int, kept: int, zeros: tuple[int, int], f16: bool) -> None:
         """Add a machine, and its variant with float16 results."""
-        found[name] = Machine(Rule(group, kept, output="fp22" if kept == 13 else "f32", zero_exponent=zeros[0]), inputs)
+        output: Literal["fp22", "f32"] = "fp22" if kept == 13 else "f32"
+        found[name] = Machine(Rule(group, kept, output=output, zero_exponent=zeros[0]), inputs)
         if f16:
             found[f"{name}_f16"] = Machine(Rule(group, kept, output="f16", zero_exponent=zeros[1]), inputs)
 
-    # Products of float16, fraction bits, exponents of zeros for float32 and float16 results.
+    # Products of float16 in a group, fraction bits, exponents of zeros for float32 and float16 results.
     for chip, group, kept, zeros in (
         ("volta", 4, 23, (-131, -19)),
         ("turing", 8, 24, (-132, -20)),
@@ -99,36 +100,34 @@ def _catalogue() -> dict[str, Machine]:
         ("ada", 8, 24, (-132, -20)),
         ("hopper", 16, 25, (-133, -21)),
         ("blackwell", 16, 25, (-133, -21)),
+        ("rtx_blackwell", 16, 25, (-133, -21)),
     ):
-        fused(f"{chip}_fp16", ("float16",), group, kept, zeros, True)
+        fused(f"{chip}_f16", ("float16",), group, kept, zeros, True)
         if chip not in ("volta", "turing"):
             fused(f"{chip}_bf16", ("bfloat16",), group, kept, zeros, False)
             fused(f"{chip}_tf32", ("tf32",), group // 2, kept, zeros, False)
     fused("ada_fp8", _FP8, 16, 13, (-132, -20), True)
     fused("hopper_fp8", _FP8, 32, 13, (-133, -21), True)
-    fused("blackwell_fp8", _F8F6F4, 32, 25, (-133, -21), True)
     for chip in ("hopper", "blackwell"):
         found[f"{chip}_fp8_mma"] = Machine(Halves("f32"), _FP8)
         found[f"{chip}_fp8_mma_f16"] = Machine(Halves("f16"), _FP8)
-
-    mx = found["blackwell_fp8"].rule
-    found["blackwell_mxfp8"] = Machine(mx, _F8F6F4, ((E8M0FNU, 32),))
-    fp4 = Rule(64, 35, output="f32", zero_exponent=-139, exact_within=16)
-    found["blackwell_mxfp4"] = Machine(fp4, ("e2m1fn",), ((E8M0FNU, 32), (E8M0FNU, 16)))
-    found["blackwell_nvfp4"] = Machine(fp4, ("e2m1fn",), ((UE4M3, 16),))
-    found["nvidia_fp64"] = Machine(Sequential(FLOAT64), ("float64",))
+    for chip in ("blackwell", "rtx_blackwell"):
+        fused(f"{chip}_fp8", _F8F6F4, 32, 25, (-133, -21), True)
+        found[f"{chip}_mxf8"] = replace(found[f"{chip}_fp8"], scales=(E8M0FNU, 32))
+        fp4 = Rule(64, 35, output="f32", zero_exponent=-139, exact_within=16)
+        for name, scales in (("mxf4", (E8M0FNU, 32)), ("mxf4_16", (E8M0FNU, 16)), ("nvfp4", (UE4M3, 16))):
+            found[f"{chip}_{name}"] = Machine(fp4, ("e2m1fn",), scales)
+    found["fp64"] = Machine(Sequential(FLOAT64), ("float64",))
 
     for chip in ("cdna1", "cdna2", "cdna3"):
-        found[f"{chip}_fp32"] = Machine(Sequential(FLOAT32), ("float32",))
-        if chip != "cdna1":
-            found[f"{chip}_fp64"] = Machine(Sequential(FLOAT64), ("float64",))
-    found["cdna1_fp16"] = Machine(ExactGroups(4), ("float16",))
+        found[f"{chip}_f32"] = Machine(Sequential(FLOAT32), ("float32",))
+    found["cdna1_f16"] = Machine(ExactGroups(4), ("float16",))
     found["cdna1_bf16"] = Machine(ExactGroups(2), ("bfloat16",))
-    found["cdna2_fp16"] = Machine(FlushedPairs(4), ("float16",))
+    found["cdna2_f16"] = Machine(FlushedPairs(4), ("float16",))
     found["cdna2_bf16"] = Machine(FlushedPairs(2), ("bfloat16",))
     found["cdna2_bf16_1k"] = Machine(FlushedPairs(4), ("bfloat16",))
     found["cdna3_xf32"] = Machine(FlooredSum(4), ("tf32",))
-    found["cdna3_fp16"] = Machine(FlooredSum(8), ("float16",))
+    found["cdna3_f16"] = Machine(FlooredSum(8), ("float16",))
     found["cdna3_bf16"] = Machine(FlooredSum(8), ("bfloat16",))
     found["cdna3_fp8"] = Machine(FlooredSum(16, halves=True), _FNUZ)
     return found

@@ -1,0 +1,317 @@
+"""The oracle's machines alone: vectors worked out by hand, the published one, and every recording of a real GPU."""
+
+import os
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowprec.oracle import (
+    BFLOAT16,
+    E2M1FN,
+    E4M3FN,
+    E5M2,
+    E5M2FNUZ,
+    E8M0FNU,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FORMATS,
+    MACHINES,
+    TF32,
+    UE4M3,
+    Fields,
+    Scales,
+    decode,
+    encode,
+    fused_dot,
+    tf32_code,
+)
+
+NAN, INF, ONE = 0x7FFFFFFF, 0x7F800000, 0x3F800000
+BELOW_ONE = 0x3F7FFFFF  # 1 - 2^-24
+
+
+def f32(value: float | Fraction) -> int:
+    return encode(value, FLOAT32)
+
+
+def dot(machine: str, a: list[float], b: list[float], c: float | Fraction | int = 0.0, fmt: Fields = FLOAT16) -> int:
+    """Bits that a machine makes of values; an int c is taken as its bits."""
+    rule = MACHINES[machine].rule
+    c_bits = c if isinstance(c, int) else encode(c, rule.c_format)
+    codes = [[encode(v, fmt, "nonsaturate") for v in side] for side in (a, b)]
+    return rule.dot(*codes, c_bits, fmt, fmt)
+
+
+# The published vector: a = [-2^13, -1/2, -1/4, -1/8], b = [2^10, 1, 1, 1], c = 2^23; exactly -0.875.
+
+PUBLISHED = {
+    **dict.fromkeys(["ada_fp8", "hopper_fp8", "volta_f16", "cdna2_f16", "cdna2_bf16_1k"], 0.0),
+    **dict.fromkeys(["turing_f16", "ampere_f16", "ampere_bf16", "ampere_tf32"], -0.5),
+    **dict.fromkeys(["ada_f16", "ada_bf16", "ada_tf32", "cdna3_xf32", "cdna3_f16", "cdna3_bf16"], -0.5),
+    **{f"{chip}_{x}": -0.75 for chip in ("hopper", "blackwell", "rtx_blackwell") for x in ("f16", "bf16", "tf32")},
+    **dict.fromkeys(["blackwell_fp8", "rtx_blackwell_fp8"], -0.75),
+    **dict.fromkeys(["cdna1_f16", "cdna1_bf16", "cdna1_f32", "cdna2_f32", "cdna3_f32", "fp64"], -0.875),
+    "cdna2_bf16": -0.375,
+    "cdna3_fp8": -1.0,
+}
+
+
+@pytest.mark.parametrize("machine", PUBLISHED)
+def test_one_vector_tells_the_machines_apart(machine: str) -> None:
+    fmt = FORMATS[MACHINES[machine].inputs[-1]]  # e5m2 rather than e4m3fn; the five formats of Blackwell end otherwise
+    fmt = E5M2 if machine.endswith("blackwell_fp8") else fmt
+    a, b = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1.0, 1.0, 1.0]
+    assert [float(decode(encode(v, fmt), fmt)) for v in a + b] == a + b
+    assert decode(dot(machine, a, b, 2.0**23, fmt), MACHINES[machine].rule.c_format) == PUBLISHED[machine]
+
+
+def test_every_wide_machine_is_in_the_published_row() -> None:
+    """What is missing: results in float16, which cannot hold 2^23, scaled machines, and the float16-based FP8."""
+    missing = {n for n, m in MACHINES.items() if m.rule.c_format != FLOAT16 and m.scales is None} - set(PUBLISHED)
+    assert missing == {"hopper_fp8_mma", "blackwell_fp8_mma"}
+
+
+# Formats of operands, exponents of zeros
+
+
+def test_tf32_operands_are_cut_float32() -> None:
+    assert tf32_code(0x3FFFFFFF) == tf32_code(0x3FFFE000)
+    assert decode(tf32_code(0x7F800001), TF32) == float("inf")  # the payload was below the cut
+    assert decode(tf32_code(0xFFC00000), TF32) != decode(tf32_code(0xFFC00000), TF32)
+    assert decode(tf32_code(0x80001FFF), TF32) == 0
+
+
+@pytest.mark.parametrize("machine", ["ampere_bf16", "ada_bf16", "hopper_bf16", "blackwell_bf16", "rtx_blackwell_bf16"])
+def test_zero_terms_bound_the_alignment_of_bfloat16(machine: str) -> None:
+    """Two products make 2^-149, the last bit of a result, if what they have below the last aligned bit is not cut."""
+    ampere = machine.startswith("a")
+    (x, y), (z, w) = ((251, 256), (5, 256)) if ampere else ((143, 448), (23, 64))
+    a, b = [x * 2.0**-80, z * 2.0**-80], [y * 2.0**-85, w * 2.0**-85]
+    assert x * y + z * w == 2**16
+    assert dot(machine, a, b, 0, BFLOAT16) == 0
+    rule = MACHINES[machine].rule
+    for exponent, result in ((None, 1), (-140, 1), (-133 if ampere else -134, 1), (-132 if ampere else -133, 0)):
+        codes = [[encode(v, BFLOAT16) for v in side] for side in (a, b)]
+        assert fused_dot(*codes, 0, replace(rule, zero_exponent=exponent), BFLOAT16, BFLOAT16) == result
+
+
+@pytest.mark.parametrize("machine", [n for n, m in MACHINES.items() if n.endswith("_f16_f16")])
+def test_zero_terms_bound_the_alignment_of_float16_results(machine: str) -> None:
+    """2^-25 alone is a tie and rounds to zero; the last aligned bit decides it, the one below is cut."""
+    last = {"volta": -42, "turing": -44, "ampere": -44, "ada": -44}.get(machine.split("_")[0], -46)
+    for bit, result in ((last, 1), (last - 1, 0)):
+        assert dot(machine, [2.0**-12, 2.0**-24], [2.0**-13, 2.0 ** (bit + 24)]) == result
+
+
+@pytest.mark.parametrize("machine", ["hopper_f16", "hopper_f16_f16", "hopper_bf16", "blackwell_fp8", "ada_fp8_f16"])
+def test_specials_and_zeros_of_tensor_cores(machine: str) -> None:
+    fmt = FORMATS[MACHINES[machine].inputs[0]]
+    half = MACHINES[machine].rule.c_format == FLOAT16
+    nan, inf, sign = (0x7FFF, 0x7C00, 0x8000) if half else (NAN, INF, 0x80000000)
+    quiet = float("nan")
+    assert dot(machine, [quiet], [0.0], 0, fmt) == nan
+    assert dot(machine, [1.0], [1.0], sign | (inf + 1), fmt) == nan
+    assert dot(machine, [1.0], [1.0], sign | inf, fmt) == sign | inf
+    assert dot(machine, [-0.0] * 3, [1.0] * 3, sign, fmt) == 0
+    assert dot(machine, [], [], sign | 1, fmt) == sign | 1
+
+
+# FP8 through float16
+
+
+def test_halves_add_c_last_and_to_nearest() -> None:
+    three = [1.0, 0.0, 1.0, 1.0]
+    assert dot("blackwell_fp8_mma", three, [1.0] * 4, 2.0**24, E4M3FN) == f32(2**24 + 4)
+    assert dot("hopper_fp8", three, [1.0] * 4, 2.0**24, E4M3FN) == f32(2**24)
+
+
+def test_halves_are_of_k_modulo_4() -> None:
+    """Float16 rounds 2048 + 1 to 2048: the first half holds k = 0, 1, the second k = 2, 3."""
+    a, b = [64.0, 1.0, 1.0, 1.0], [32.0, 1.0, 1.0, 1.0]
+    assert dot("hopper_fp8_mma_f16", a, b, 0.0, E4M3FN) == encode(2050, FLOAT16)  # 2049 -> 2048, then 2050
+    assert dot("hopper_fp8_mma_f16", a, [32.0, 1.0, 1.0, 0.0], 0.0, E4M3FN) == encode(2048, FLOAT16)
+    assert dot("hopper_fp8_mma_f16", a, [32.0, 1.0, 1.0, 0.0], 1.0, E4M3FN) == encode(2048, FLOAT16)
+    # Were the halves 0..15 and 16..31, or the second one first, the two ones would meet first and make 2050.
+    swapped = replace(MACHINES["hopper_fp8_mma_f16"].rule, swapped=True)
+    codes = [[encode(v, E4M3FN) for v in side] for side in (a, [32.0, 0.0, 1.0, 1.0])]
+    assert swapped.dot(*codes, 0, E4M3FN, E4M3FN) == encode(2050, FLOAT16)
+    wide = [64.0] + [1.0] * 4, [32.0, 0.0, 0.0, 0.0, 1.0]
+    assert dot("hopper_fp8_mma_f16", *wide, 0.0, E4M3FN) == encode(2048, FLOAT16)
+
+
+def test_halves_of_special_values() -> None:
+    for machine, nan, inf in (("hopper_fp8_mma_f16", 0x7FFF, 0x7C00), ("blackwell_fp8_mma", NAN, INF)):
+        rule = MACHINES[machine].rule
+        assert rule.dot([0x7F], [0], 0, E4M3FN, E4M3FN) == nan
+        assert rule.dot([0x7C], [0x3C], inf, E5M2, E5M2) == inf
+        assert rule.dot([0xFC], [0x3C], inf, E5M2, E5M2) == nan
+        assert rule.dot([0x80], [0x3C], 1 << rule.c_format.width, E5M2, E5M2) == 0
+
+
+# Scales inside the instruction
+
+
+def scaled(machine: str, a: list[float], b: list[float], c: float, sa: list[int], sb: list[int], fmt: Fields) -> int:
+    m = MACHINES[machine]
+    codes = [[encode(v, fmt) for v in side] for side in (a, b)]
+    return m.rule.dot(*codes, f32(c), fmt, fmt, Scales(sa, sb, *m.scales))
+
+
+def test_scales_move_the_alignment() -> None:
+    """A product of 2^-25 beside c = 1 still counts, one of 2^-26 does not."""
+    assert scaled("blackwell_mxf8", [-1.0], [1.0], 1.0, [127 - 25], [127], E4M3FN) == BELOW_ONE
+    assert scaled("blackwell_mxf8", [-1.0], [1.0], 1.0, [127 - 13], [127 - 13], E4M3FN) == ONE
+    assert scaled("blackwell_mxf8", [2.0], [1.0], 0.0, [254], [127], E4M3FN) == INF
+    assert scaled("blackwell_mxf8", [2.0], [1.0], 0.0, [0], [126], E4M3FN) == f32(2.0**-127)
+    assert scaled("blackwell_mxf8", [448.0], [448.0], 0.0, [0], [0], E4M3FN) == 0
+    assert scaled("blackwell_mxf8", [0.0], [1.0], 1.0, [255], [127], E4M3FN) == NAN
+    two = [1.0] * 40
+    assert scaled("blackwell_mxf8", two, two, 0.0, [127, 130], [127, 127], E4M3FN) == f32(32 + 64)
+
+
+def test_runs_of_fp4_are_exact_and_have_their_scales_exponent() -> None:
+    six, one = [6.0, 6.0] + [0.0] * 14, [1.0] + [0.0] * 15
+    minus = [6.0, -6.0] + [0.0] * 14
+    # A run that cancels has an exponent all the same; one of nothing but zeros has none to speak of.
+    assert scaled("blackwell_mxf4_16", six, minus, 1.0, [127 + 36], [127], E2M1FN) == 0
+    assert scaled("blackwell_mxf4_16", six, minus, 1.0, [127 + 35], [127], E2M1FN) == ONE
+    assert scaled("blackwell_mxf4_16", [0.0] * 16, minus, 1.0, [127 + 90], [127], E2M1FN) == ONE
+    # Within a run nothing is lost: 36 and 1/4 of the same scale, which is far above c.
+    a = [6.0] * 15 + [0.5]
+    assert scaled("blackwell_nvfp4", a, a, 0.0, [0x38], [0x38], E2M1FN) == f32(36 * 15 + 0.25)
+    assert scaled("blackwell_nvfp4", one, one, 0.0, [0x3C], [0xBC], E2M1FN) == f32(2.25)  # 1.5, its sign ignored
+    assert scaled("blackwell_nvfp4", one, one, 0.0, [0x01], [0x38], E2M1FN) == f32(2.0**-9)
+    assert scaled("blackwell_nvfp4", one, one, 1.0, [0x00], [0x7E], E2M1FN) == ONE
+    for nan in (0x7F, 0xFF):
+        assert scaled("blackwell_nvfp4", [0.0] * 16, one, 1.0, [nan], [0x00], E2M1FN) == NAN
+    # A subnormal scale has the exponent of the smallest normal one, 2^-6: 35 bits below 2^28 is 2^-7.
+    big = [*one, *([1.0] + [0.0] * 15)]
+    for subnormal, kept in ((0x04, 1), (0x02, 0)):  # 2^-7 and 2^-8
+        got = scaled("blackwell_nvfp4", big, [1.0] + [0.0] * 15 + one, 0.0, [0x38, subnormal], [0x38, 0x38], E2M1FN)
+        assert got == f32(1 + 2.0**-7 if kept else 1 + 2.0**-8)
+
+
+def test_four_runs_of_different_scales() -> None:
+    ones = ([1.0] + [0.0] * 15) * 4
+    assert scaled("blackwell_nvfp4", ones, ones, 0.5, [0x38, 0x40, 0x48, 0x50], [0x38] * 4, E2M1FN) == f32(15.5)
+    assert scaled("blackwell_mxf4_16", ones, ones, 0.5, [127, 128, 129, 130], [127] * 4, E2M1FN) == f32(15.5)
+    assert scaled("blackwell_mxf4", ones, ones, 0.5, [127, 129], [127] * 2, E2M1FN) == f32(10.5)
+    assert decode(0x38, UE4M3) == decode(127, E8M0FNU) == 1
+
+
+# AMD
+
+
+def test_cdna1_rounds_the_exact_sum_once() -> None:
+    assert dot("cdna1_f16", [1.0, 2.0**-20], [1.0, 1.0], 2.0**24) == f32(2**24 + 2)
+    assert dot("cdna1_f16", [1.0], [1.0], 2.0**24) == f32(2**24)
+    assert dot("cdna1_f16", [1.0, 0.0, 0.0, 0.0, 2.0**-20], [1.0] * 5, 2.0**24) == f32(2**24)  # the next group
+    assert dot("cdna1_bf16", [1.0, 0.0, 2.0**-20], [1.0] * 3, 2.0**24, BFLOAT16) == f32(2**24)
+    assert dot("cdna1_bf16", [-0.0], [1.0], 0x80000000, BFLOAT16) == 0
+    assert dot("cdna1_bf16", [-(2.0**-80)], [2.0**-80], 0, BFLOAT16) == 0x80000000
+
+
+def test_cdna2_adds_pairs_and_flushes() -> None:
+    ones = [2.0**12, 1.0, 1.0, 1.0]
+    assert dot("cdna2_bf16_1k", ones, ones, 0.0, BFLOAT16) == f32(2**24 + 2)
+    assert dot("cdna2_bf16", ones, ones, 0.0, BFLOAT16) == f32(2**24 + 2)
+    assert dot("cdna2_bf16_1k", ones[:3], ones[:3], 0.0, BFLOAT16) == f32(2**24)
+    assert dot("cdna2_bf16", [2.0**-64], [2.0**-64], 0, BFLOAT16) == 0
+    assert dot("cdna2_bf16", [-(2.0**-64), -(2.0**-64)], [2.0**-64] * 2, 0, BFLOAT16) == 0  # -0 + -0, then +0
+    assert dot("cdna2_f16", [2.0**-24], [1.0], 0x3F800000) == ONE
+    assert dot("cdna2_f16", [0.0], [1.0], 0x807FFFFF) == 0
+    assert dot("cdna2_f16", [float("inf")], [2.0**-24], 0) & 0x7FFFFFFF > INF  # the subnormal is a zero
+
+
+def test_cdna3_rounds_down() -> None:
+    assert dot("cdna3_f16", [1.0], [1.0], -(2.0**-100)) == BELOW_ONE
+    assert dot("cdna3_f16", [-(2.0**-24)], [2.0**-24], 1.0) == f32(1.0)  # 2^-32 below, and then to nearest
+    assert dot("cdna3_f16", [1.0, -(2.0**-14)], [1.0, 2.0**-11], 0.0) == ONE  # products are cut toward zero
+    assert dot("cdna3_fp8", [1.0], [1.0], -(2.0**-25), E5M2FNUZ) == BELOW_ONE
+    assert dot("cdna3_fp8", [1.0], [1.0], -(2.0**-26), E5M2FNUZ) == ONE  # dropped
+    # Even and odd k have exponents of their own: 2^-25 of the odd ones is rounded down against the even ones.
+    assert dot("cdna3_fp8", [1.0, -(2.0**-13)], [1.0, 2.0**-12], 0.0, E5M2FNUZ) == BELOW_ONE
+    assert dot("cdna3_fp8", [1.0, 0.0, -(2.0**-13)], [1.0, 0.0, 2.0**-12], 0.0, E5M2FNUZ) == ONE
+    assert dot("cdna3_bf16", [2.0**64], [2.0**64], 0.0, BFLOAT16) == INF
+    assert dot("cdna3_bf16", [2.0**64] * 2, [2.0**64, -(2.0**64)], 0.0, BFLOAT16) & 0x7FFFFFFF > INF
+    assert dot("cdna3_bf16", [2.0**-80, 2.0**-84], [2.0**-70, 2.0**-75], 0, BFLOAT16) == 0  # 2^-158: cut at -157, a tie
+    assert dot("cdna3_bf16", [2.0**-80, 2.0**-80], [2.0**-70, 2.0**-77], 0, BFLOAT16) == 1
+
+
+def test_float64_sums_one_after_the_other() -> None:
+    assert dot("fp64", [1.0, 2.0**-53, 2.0**-53], [1.0] * 3, 0.0, FLOAT64) == encode(1, FLOAT64)
+    assert dot("fp64", [2.0**-53, 2.0**-53, 1.0], [1.0] * 3, 0.0, FLOAT64) == encode(1 + 2.0**-52, FLOAT64)
+    third = float.fromhex("0x1.5555555555555p-2")
+    left = encode(Fraction(third) * 3 - 1, FLOAT64)
+    assert dot("fp64", [3.0], [third], -1.0, FLOAT64) == left != 0
+    assert dot("fp64", [1e300], [1e300], 0.0, FLOAT64) == 0x7FF << 52
+
+
+# Recordings
+
+FOLDER = os.environ.get("LOWPREC_HARDWARE_RECORDINGS", "")
+OUTPUTS = 5000  # in every file
+CHIPS = {
+    "V100": "volta", "A100": "ampere", "A2": "ampere", "Ada": "ada", "L40S": "ada",
+    "H100": "hopper", "H200": "hopper", "B200": "blackwell",
+}  # fmt: skip
+WIDE = ["f16_f16", "f16_f32", "bf16_f32", "tf32_f32"]
+FP8 = ["e4m3_f32", "e5m2_f32", "e4m3_f16", "e5m2_f16"]
+FILES = [
+    (gpu, kind)
+    for gpu, kinds in {
+        "V100": WIDE[:2], "A100": WIDE, "A2": WIDE, "Ada": WIDE + FP8, "L40S": WIDE + FP8[:2],
+        "H100": WIDE + FP8, "H200": WIDE + FP8, "B200": WIDE + FP8,
+    }.items()
+    for kind in kinds
+]  # fmt: skip
+needs_recordings = pytest.mark.skipif(
+    not FOLDER, reason="needs recordings of real GPUs: set LOWPREC_HARDWARE_RECORDINGS to the folder with hw_km_*.npz"
+)
+
+
+def machine_of(gpu: str, kind: str) -> tuple[str, Fields]:
+    """Which machine, and which format of operands, a file recorded. FP8 without its own unit goes through float16."""
+    operand, output = kind.split("_")
+    chip = CHIPS[gpu]
+    fp8 = operand in ("e4m3", "e5m2")
+    through_float16 = fp8 and (chip == "blackwell" or (chip == "hopper" and output == "f16"))
+    name = f"{chip}_{'fp8' if fp8 else operand}{'_mma' * through_float16}{'_f16' * (output == 'f16')}"
+    fmt = {"f16": "float16", "bf16": "bfloat16", "e4m3": "e4m3fn"}.get(operand, operand)
+    return name, FORMATS[fmt]
+
+
+def rows(gpu: str, kind: str, step: int) -> list[tuple[list[int], list[int], int, int]]:
+    """Every `step`-th recorded dot product, as codes."""
+    with np.load(Path(FOLDER) / f"hw_km_{gpu}_{kind}.npz") as data:
+        a, b, c, d = (data[x] for x in "ABCD")
+    assert len(d) == OUTPUTS
+    if kind.startswith("tf32"):
+        a, b = (x >> 13 for x in (a, b))
+    return list(zip(a[::step].tolist(), b[::step].tolist(), c[::step].tolist(), d[::step].tolist(), strict=True))
+
+
+def test_there_are_48_recordings() -> None:
+    assert len(FILES) == 48
+
+
+@needs_recordings
+@pytest.mark.parametrize(("gpu", "kind"), FILES, ids=[f"hw_km_{g}_{k}.npz-100-of-5000-outputs" for g, k in FILES])
+def test_oracle_gives_the_recorded_bits(gpu: str, kind: str) -> None:
+    machine, fmt = machine_of(gpu, kind)
+    rule = MACHINES[machine].rule
+    for i, (a, b, c, d) in enumerate(rows(gpu, kind, 50)):
+        assert rule.dot(a, b, c, fmt, fmt) == d, f"{machine}: row {50 * i}"
+
+
+@needs_recordings
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("gpu", "kind"), FILES, ids=[f"hw_km_{g}_{k}.npz-5000-outputs" for g, k in FILES])
+def test_oracle_gives_all_recorded_bits(gpu: str, kind: str) -> None:
+    machine, fmt = machine_of(gpu, kind)
+    rule = MACHINES[machine].rule
+    assert sum(rule.dot(a, b, c, fmt, fmt) != d for a, b, c, d in rows(gpu, kind, 1)) == 0
