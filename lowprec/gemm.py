@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .accumulate import Accumulator, accumulators
+from . import _jit
+from .accumulate import FLOAT64, Accumulator, accumulators
 from .cast import as_codes, round_to
-from .engines import Float32Matrix, Plan, accumulate_f32, engine
+from .engines import Engine, Float32Matrix, Plan, accumulate_f32, engine
 from .formats import Format, formats
+from .kernels import promote as promotion
+from .kernels.sequential import sequential64
+from .reference_dots import BlockScales
 from .scaling import Quantized
 
 
@@ -23,12 +27,15 @@ def mma(
     c: ArrayLike | None = None,
     *,
     accumulator: str | Accumulator = "hopper_fp8",
-    a_format: str | Format = "e4m3fn",
-    b_format: str | Format = "e4m3fn",
-) -> Float32Matrix:
+    a_format: str | Format | None = None,
+    b_format: str | Format | None = None,
+    a_scale: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+) -> NDArray[Any]:
     """Multiply raw codes as a machine's matrix instruction does: ``D = A @ B.T + C``, bit for bit.
 
     K longer than one instruction means a chain of instructions in increasing k, each taking the previous D as its C.
+    A short last instruction is filled up with zeros, as software does.
 
     Parameters
     ----------
@@ -36,28 +43,36 @@ def mma(
         Codes of `a_format`.
     b : array_like of unsigned integers, shape (N, K)
         Codes of `b_format`.
-    c : array_like of float32, shape (M, N), optional
-        First addend; +0 by default.
+    c : array_like, shape (M, N), optional
+        First addend, of the type of the result; +0 by default. Machines whose results are float32 take anything that
+        float32 holds.
     accumulator : str or Accumulator
         The machine, see ``lowprec.accumulators``.
-    a_format, b_format : str or Format
-        What the codes mean.
+    a_format, b_format : str or Format, optional
+        What the codes mean; by default what the machine names first, e4m3fn if it takes anything. TF32 machines take
+        ``float32``, whose low 13 bits they drop, and ``tf32`` in 19 bits. For ``fp64``, codes are float64 numbers
+        or their bits as uint64.
+    a_scale, b_scale : array_like of uint8, shapes (M, K / block) and (N, K / block), optional
+        Scales inside the instruction, as codes of the machine's ``scale_format`` for each ``scale_block`` along K:
+        E8M0, or E4M3 whose sign bit is ignored. Machines with a scale format need both, others take none.
 
     Returns
     -------
-    ndarray of float32, shape (M, N)
-        NaN is the canonical 0x7FFFFFFF and a zero is +0, as NVIDIA's units return them (``float32`` alone keeps the
-        -0 that IEEE 754 gives for sums of nothing but -0).
+    ndarray of float32, shape (M, N); float16 or float64 where the machine's results are
+        NaN is the canonical 0x7FFFFFFF (0x7FFF) and a zero is +0, as NVIDIA's units return them. Where sums
+        are IEEE 754's they keep its -0: ``float32``, ``fp64``, CDNA2, and what CDNA1 and CDNA3 round to zero from below.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together, a code lies outside its format, or the machine does not take a format.
+        If shapes do not fit together, a code lies outside its format, or the machine does not take a format or scales.
+    TypeError
+        If codes or scales are not unsigned integers, or C is of another type than the machine's.
 
     Notes
     -----
-    Hopper's rule is that of arXiv:2511.10909 and arXiv:2512.07004; DeepSeek (ISCA 2025, section 3.1) calls its
-    registers FP22.
+    The machines' rules are those of arXiv:2511.10909 and arXiv:2512.07004; DeepSeek (ISCA 2025, section 3.1) calls
+    Hopper's FP8 registers FP22.
 
     Examples
     --------
@@ -65,16 +80,26 @@ def mma(
     >>> ones = np.full((1, 32), lp.encode(1.0, "e4m3fn"), np.uint8)
     >>> lp.mma(ones, ones).item(), lp.mma(ones, ones, [[2.0**14]]).item()     # all 32 products are lost below C
     (32.0, 16384.0)
+    >>> two, half = np.full((1, 1), 128, np.uint8), np.full((1, 1), 126, np.uint8)     # E8M0: 2^(code - 127)
+    >>> lp.mma(ones, ones, accumulator="blackwell_mxf8", a_scale=two, b_scale=half).item()
+    32.0
     """
     machine = accumulators.get(accumulator)
-    fa, fb = formats.get(a_format), formats.get(b_format)
+    if machine.output == FLOAT64:
+        return _mma64(a, b, c, machine, a_format, b_format)
+    fa, fb = (formats.get(machine.default_format if f is None else f) for f in (a_format, b_format))
     machine.check_inputs(fa, fb)
     x, y = as_codes(a, fa), as_codes(b, fb)
-    _check_shapes("mma", x, y)
-    start = _addend(c, (x.shape[0], y.shape[0]))
-    if 0 in (x.shape[0], y.shape[0]):
-        return np.zeros((x.shape[0], y.shape[0]), np.float32)
-    return engine(machine, fa, fb).chain(x, y, start)
+    check_shapes("mma", x, y)
+    start = _addend(c, (x.shape[0], y.shape[0]), machine)
+    scales = _block_scales(machine, a_scale, b_scale, x, y)
+    if start.size == 0:
+        return start
+    (x, fa), (y, fb) = _as_multiplied(x, fa, machine), _as_multiplied(y, fb, machine)
+    unit = engine(machine, fa, fb)
+    if machine.promote_every is None:
+        return unit.chain(x, y, start, scales)
+    return _promoted(unit, x, y, start, scales)
 
 
 def gemm(
@@ -138,7 +163,7 @@ def gemm(
             raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
     machine = accumulators.get(accumulator)
     machine.check_inputs(a.format, b.format)
-    _check_shapes("gemm", a.codes, b.codes)
+    check_shapes("gemm", a.codes, b.codes)
     target = formats.get(out)
     shape = (a.shape[0], b.shape[0])
     if 0 in shape:
@@ -181,7 +206,7 @@ def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> 
     array([[11., 17.]], dtype=float32)
     """
     x, y = _float32_operand(a), _float32_operand(b)
-    _check_shapes("matmul_f32", x, y)
+    check_shapes("matmul_f32", x, y)
     shape = (x.shape[0], y.shape[0])
     if out is None:
         out = np.zeros(shape, np.float32)
@@ -237,19 +262,90 @@ def _float32_operand(a: ArrayLike) -> Float32Matrix:
     return array if array.ndim == 2 and array.flags.f_contiguous else np.ascontiguousarray(array)
 
 
-def _check_shapes(who: str, a: NDArray[Any], b: NDArray[Any]) -> None:
+def _promoted(
+    unit: Engine, x: NDArray[Any], y: NDArray[Any], c: NDArray[Any], scales: BlockScales | None
+) -> NDArray[Any]:
+    """Add a machine's chains of `promote_every` products, each from +0, to C in float32 (in float16 for its C)."""
+    step, block = int(unit.machine.promote_every or 0), unit.machine.scale_block
+    if block and step % block:
+        raise ValueError(f"{unit.machine}: promote_every={step} is not a multiple of the scales' {block}")
+    total: Float32Matrix = c.astype(np.float32)
+    for p in range(0, max(x.shape[1], 1), step):
+        part = [np.ascontiguousarray(codes[:, p : p + step]) for codes in (x, y)]
+        some = scales and BlockScales(*(s[:, p // block : -(-(p + step) // block)] for s in scales))
+        with np.errstate(over="ignore", invalid="ignore"):
+            total += unit.chain(part[0], part[1], np.zeros_like(c), some)
+    promotion.canonical_nan(total)
+    return total.astype(c.dtype)
+
+
+def _as_multiplied(codes: NDArray[Any], fmt: Format, machine: Accumulator) -> tuple[NDArray[Any], Format]:
+    """Return operands as the machine multiplies them: a TF32 machine drops the low 13 bits of float32."""
+    tf32 = formats["tf32"]
+    if fmt.name == "float32" and tf32.name in machine.inputs:
+        return codes >> np.uint32(fmt.mantissa_bits - tf32.mantissa_bits), tf32
+    return codes, fmt
+
+
+def _mma64(
+    a: ArrayLike, b: ArrayLike, c: ArrayLike | None, machine: Accumulator,
+    a_format: str | Format | None, b_format: str | Format | None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Multiply float64 numbers by sequential fused multiply-adds."""
+    for name in (a_format, b_format):
+        if name not in (None, FLOAT64):
+            raise ValueError(f"{machine} takes {FLOAT64}, not {name}")
+    x, y = (np.asarray(operand) for operand in (a, b))
+    for operand in (x, y):
+        if operand.dtype not in (np.dtype(np.uint64), np.dtype(np.float64)):
+            raise TypeError(f"{machine}: operands are float64 numbers or their bits as uint64, not {operand.dtype}")
+    x, y = (np.ascontiguousarray(operand).view(np.float64) for operand in (x, y))
+    check_shapes("mma", x, y)
+    out = np.array(_addend(c, (x.shape[0], y.shape[0]), machine))
+    turned = np.ascontiguousarray(y.T)
+    _jit.run_chunks(lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], max(1, (1 << 18) // max(y.size, 1)))
+    out[np.isnan(out)] = np.nan
+    return out
+
+
+def _block_scales(
+    machine: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None, x: NDArray[Any], y: NDArray[Any]
+) -> BlockScales | None:
+    given = {"a_scale": (a_scale, x), "b_scale": (b_scale, y)}
+    if machine.scale_format is None:
+        for name, (scale, _) in given.items():
+            if scale is not None:
+                raise ValueError(f"mma: {machine} takes no scales inside the instruction, but {name} was given")
+        return None
+    block, k, checked = machine.scale_block, x.shape[1], []
+    if k % block:
+        raise ValueError(f"mma: K = {k} is not a multiple of {block}, the codes that share a scale of {machine}")
+    for name, (scale, codes) in given.items():
+        needed = (codes.shape[0], k // block)
+        if scale is None:
+            raise ValueError(f"mma: {machine} needs {name}: codes of {machine.scale_format}, shape {needed}")
+        found = as_codes(scale, formats[machine.scale_format])
+        if found.shape != needed:
+            raise ValueError(f"mma: {name} is {found.shape}, needed is {needed}: one code for {block} along K")
+        checked.append(found)
+    return BlockScales(*checked)
+
+
+def check_shapes(who: str, a: NDArray[Any], b: NDArray[Any]) -> None:
+    """Raise a ValueError unless a is [M, K] and b is [N, K]."""
     if a.ndim != 2 or b.ndim != 2:
         raise ValueError(f"{who}: a is {a.shape}, b is {b.shape}; needed are matrices [M, K] and [N, K]")
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"{who}: K differs: a is {a.shape}, b is {b.shape}; b is [N, K], not transposed")
 
 
-def _addend(c: ArrayLike | None, shape: tuple[int, int]) -> Float32Matrix:
+def _addend(c: ArrayLike | None, shape: tuple[int, int], machine: Accumulator) -> NDArray[Any]:
+    dtype = np.dtype(machine.dtype)
     if c is None:
-        return np.zeros(shape, np.float32)
+        return np.zeros(shape, dtype)
     array = np.asarray(c)
-    if array.dtype.kind not in "fiu":
-        raise TypeError(f"mma: c is {array.dtype}, needed is float32")
+    if array.dtype.kind not in "fiu" or (dtype != np.float32 and array.dtype != dtype):
+        raise TypeError(f"mma: c is {array.dtype}, needed is {dtype}, the type of {machine}'s results")
     if array.shape != shape:
         raise ValueError(f"mma: c is {array.shape}, needed is {shape}")
-    return np.ascontiguousarray(array, np.float32)
+    return np.ascontiguousarray(array, dtype)

@@ -16,7 +16,7 @@ LAYERS = [
     {"formats", "rounding"},
     {"cast"},
     {"scaling", "accumulate"},
-    {"fused_kernels"},
+    {"fused_kernels", "reference_dots"},
     {"engines"},
     {"gemm", "logfmt"},
     {"codecs"},
