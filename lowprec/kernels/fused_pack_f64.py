@@ -57,7 +57,7 @@ signs = intrinsic(_signs)
 
 @kernel
 def pack_quads(x, emin, group, values, exponents, masks):
-    """Lay out A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [..][words][4] uint64."""
+    """Lay out A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [][words][4] uint64."""
     m, k = x.shape
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32
     groups = (max(k, 1) + group - 1) // group

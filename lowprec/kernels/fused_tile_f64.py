@@ -21,10 +21,17 @@ exact, and the result is S q truncated to the accumulator's format. Let an opera
 * S q = (M + S q) - M is exact, and M follows from the accumulator's own exponent, as 2^52 q <= M + S q < 2^53 q.
   Clearing the low 52 - keep bits truncates it. x - x is +0.
 
-Between groups, D stays a float64. Float32's subnormals need a few more instructions (`Shape.subnormals`): C counts
-with the exponent -126, and D is converted to float32 and back, toward zero. They can be left out if C is zero or at
-least 2^-126, and e - F >= -126 for the smallest exponent e of a nonzero product: then every D is a multiple of
-2^-126, or C without some of its low bits.
+Between groups, D stays a float64. What happens at the ends of the result's range costs a few more instructions, so
+that there are three `RESULTS`:
+
+* ``normal``: C is zero or at least 2^-126, e - F >= -126 for the smallest exponent e of a nonzero product, and nothing
+  reaches 2^128. Then every D is a multiple of 2^-126, or C without some of its low bits.
+* ``float32``: any C. A subnormal C counts with the exponent -126, and D is converted to float32 and back, toward zero.
+* ``float16``: S q is rounded to nearest even at float16's quantum, by adding and subtracting 1.5 * 2^52 times that;
+  a subnormal C counts with the exponent -14. This needs the encoded rounding: other additions are to nearest.
+
+Where the last two reach the next power of two above the largest number, D becomes NaN and stays so along the chain; so
+it does from NaN or Inf in A, B or C, everywhere. The caller recomputes outputs that are not finite.
 
 Exponents are kept as the high 16 bits of a float64: 2^e has the bits (e + 1023) << 4 there. A carries the 1023. So
 the search for E is 16-bit additions and comparisons, and its result is put to use by a shuffle. Zeros have
@@ -38,7 +45,7 @@ from lowprec._jit import cgutils, intrinsic, ir, types
 from .vector_ir import F32, F64, I8, I16, I32, I64, TOWARD_ZERO, VectorCode, fill, indices
 
 ROWS, COLUMNS = 4, 32
-UNROLL = 4  # products of a group that are written out between two tests of the loop's end
+RESULTS = ("normal", "float32", "float16")
 FACTOR = 1 + 2.0**-42
 MAX_FRACTION_BITS = 40
 MAX_SIGNIFICANT_BITS = 11  # of an operand
@@ -53,8 +60,7 @@ class Shape(NamedTuple):
     embedded: bool
     # Look for the next group's largest exponents while this group's products are added.
     interleaved: bool
-    # Whether C and D may be subnormal numbers of float32.
-    subnormals: bool
+    result: str = "normal"
 
 
 def make_tile(shape: Shape) -> Any:
@@ -106,8 +112,9 @@ class _Tile(VectorCode):
         exponent = builder.sub(I64(1023 + 52), builder.zext(fraction_bits, I64))
         m_bits = builder.or_(builder.shl(exponent, I64(52)), I64(1 << 51))
         self.m_factor = self.splat(builder.bitcast(m_bits, F64), self.doubles)
-        cleared = builder.sub(I64(52), builder.zext(keep, I64))
-        self.clear = self.splat(builder.shl(I64(-1), cleared), self.longs)
+        self.clear = self.splat(builder.shl(I64(-1), builder.zext(builder.sub(I32(52), keep), I64)), self.longs)
+        self.narrow = ir.VectorType(I32, lanes)
+        self.clear_narrow = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.narrow)
         least = builder.shl(builder.add(lowest, I32(1023)), I32(4))
         self.least = self.splat(builder.trunc(least, I16), self.shorts)
         self.best = [[self.variable(self.least) for _ in range(COLUMNS // (4 * lanes))] for _ in range(ROWS)]
@@ -116,7 +123,7 @@ class _Tile(VectorCode):
         b, lanes, step = self.builder, self.shape.lanes, self.shape.vectors * self.shape.lanes
         if self.shape.interleaved:
             assert step == COLUMNS == 4 * lanes
-            for k in self.products():
+            for k in self.steps(self.depth):
                 self.compare_exponents(I64(0), k)
             with cgutils.for_range(b, self.groups) as loop:
                 found = self.largest_exponents()
@@ -128,7 +135,7 @@ class _Tile(VectorCode):
         place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, 2 * ROWS * COLUMNS)), I64)
         narrow = ir.VectorType(I16, lanes)
         with cgutils.for_range(b, self.groups) as loop:
-            for k in self.products():
+            for k in self.steps(self.depth):
                 self.compare_exponents(loop.index, k)
             for r, row in enumerate(self.largest_exponents()):
                 for w, e in enumerate(row):
@@ -183,7 +190,7 @@ class _Tile(VectorCode):
         for r in range(ROWS):
             sums.append([self.variable(self.start(places[r][v], tops[r][v])) for v in range(vectors)])
         first = b.mul(g, self.depth)
-        for within in self.products():
+        for within in self.steps(self.depth):
             if next_group is not None:
                 self.compare_exponents(next_group, within)
             k = b.add(first, within)
@@ -206,12 +213,26 @@ class _Tile(VectorCode):
         """Return M plus C rounded down to a multiple of q."""
         b = self.builder
         c = self.load(place, self.doubles)
-        exponent = b.and_(b.bitcast(c, self.longs), fill(self.longs, 0x7FF << 52))
-        power = b.bitcast(exponent, self.doubles)
-        if self.shape.subnormals:
-            zero = fill(self.doubles, 0.0)
-            power = b.select(b.fcmp_ordered("==", c, zero), zero, self.larger(power, fill(self.doubles, 2.0**-126)))
+        power = self.binade(c)
+        if self.shape.result != "normal":
+            zero, least = fill(self.doubles, 0.0), -14 if self.shape.result == "float16" else -126
+            power = b.select(b.fcmp_ordered("==", c, zero), zero, self.larger(power, fill(self.doubles, 2.0**least)))
         return self.multiply_add(c, fill(self.doubles, FACTOR), b.fmul(self.larger(top, power), self.m_factor))
+
+    def binade(self, x: Any) -> Any:
+        """Return the power of two at or below each magnitude; 0 for 0."""
+        bits = self.builder.and_(self.builder.bitcast(x, self.longs), fill(self.longs, 0x7FF << 52))
+        return self.builder.bitcast(bits, self.doubles)
+
+    def larger(self, x: Any, y: Any) -> Any:
+        """Return the larger number of each lane."""
+        return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """Return the fused a * b + c, rounded toward zero."""
+        if self.shape.embedded:
+            return self.call("llvm.x86.avx512.vfmadd.pd.512", self.doubles, a, b, c, I32(TOWARD_ZERO))
+        return self.call(f"llvm.fma.v{self.shape.lanes}f64", self.doubles, a, b, c)
 
     def give_back(self, word: Any, offset: Any, sums: list[list[Any]]) -> None:
         """Add q for every one of 32 products that is negative."""
@@ -232,33 +253,27 @@ class _Tile(VectorCode):
         bits = b.add(b.bitcast(total, self.longs), sign)
         m = b.or_(b.and_(bits, fill(self.longs, -1 << 52)), fill(self.longs, 1 << 51))
         value = b.fsub(b.bitcast(bits, self.doubles), b.bitcast(m, self.doubles))
-        d = b.bitcast(b.and_(b.bitcast(value, self.longs), self.clear), self.doubles)
-        if self.shape.subnormals:  # -0 + 0 is +0
-            d = b.fadd(b.fpext(self.to_float32(d), self.doubles), fill(self.doubles, 0.0))
-        return d
+        if self.shape.result == "float16":
+            magic = b.fmul(
+                self.larger(self.binade(value), fill(self.doubles, 2.0**-14)), fill(self.doubles, 1.5 * 2.0**42)
+            )
+            return self.below(b.fsub(b.fadd(value, magic), magic), 2.0**16)
+        if self.shape.result == "float32":
+            d = b.and_(b.bitcast(self.to_float32(value), self.narrow), self.clear_narrow)
+            wide = b.fpext(b.bitcast(d, ir.VectorType(F32, self.shape.lanes)), self.doubles)
+            return self.below(b.fadd(wide, fill(self.doubles, 0.0)), 2.0**128, value)  # -0 + 0 is +0
+        return b.bitcast(b.and_(b.bitcast(value, self.longs), self.clear), self.doubles)
 
-    def larger(self, x: Any, y: Any) -> Any:
-        """Return the larger number of each lane."""
-        return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
-
-    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """Return the fused a * b + c, rounded toward zero."""
-        if self.shape.embedded:
-            return self.call("llvm.x86.avx512.vfmadd.pd.512", self.doubles, a, b, c, I32(TOWARD_ZERO))
-        return self.call(f"llvm.fma.v{self.shape.lanes}f64", self.doubles, a, b, c)
+    def below(self, d: Any, limit: float, tested: Any = None) -> Any:
+        """Return `d`, NaN where it, or what is `tested` in its place, reaches the limit."""
+        b = self.builder
+        magnitude = self.call(f"llvm.fabs.v{self.shape.lanes}f64", self.doubles, d if tested is None else tested)
+        return b.select(b.fcmp_ordered("<", magnitude, fill(self.doubles, limit)), d, fill(self.doubles, float("nan")))
 
     def to_float32(self, x: Any) -> Any:
         """Convert float64 to float32, rounding toward zero."""
-        narrow = ir.VectorType(F32, self.shape.lanes)
+        floats = ir.VectorType(F32, self.shape.lanes)
         if not self.shape.embedded:
-            return self.builder.fptrunc(x, narrow)
+            return self.builder.fptrunc(x, floats)
         name = "llvm.x86.avx512.mask.cvtpd2ps.512"
-        return self.call(name, narrow, x, ir.Constant(narrow, ir.Undefined), I8(-1), I32(TOWARD_ZERO))
-
-    def products(self) -> Any:
-        """Yield the index of each product of the group, within a loop."""
-        b = self.builder
-        with cgutils.for_range(b, b.udiv(self.depth, I64(UNROLL))) as loop:
-            first = b.mul(loop.index, I64(UNROLL))
-            for u in range(UNROLL):
-                yield b.add(first, I64(u))
+        return self.call(name, floats, x, ir.Constant(floats, ir.Undefined), I8(-1), I32(TOWARD_ZERO))

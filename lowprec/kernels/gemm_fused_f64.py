@@ -6,14 +6,16 @@ its multiple by the power of two 1 / q; what is left of it without its fraction 
 sums of 256 of these and C stay below 2^53. S q is truncated to float32 by clearing bits, or, for subnormals, by the
 same trick at the quantum 2^(-126 - keep).
 
-Conditions, the caller's to check: operands are finite; C is finite and not -0; no result reaches 2^128.
+The caller's part: A, B and C may hold NaN and Inf, but then, and where a result leaves its format, outputs come that
+are not finite and mean nothing but that. The bits are those of a machine whose zeros take part in the alignment with an
+exponent `lowest` of at least -800 and at most the smallest one of C's format (-126, or -14 for float16).
 """
 
 import numpy as np
 
 from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding
 
-from .fused_tile_f64 import COLUMNS, ROWS, Shape, make_tile
+from .fused_tile_f64 import COLUMNS, RESULTS, ROWS, Shape, make_tile
 
 U, L = np.uint32, np.uint64
 BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
@@ -22,10 +24,8 @@ N = COLUMNS
 EXPONENT = np.uint64(0x7FF << 52)
 
 
-def make_gemm(tile, tile_subnormals, toward_zero):
-    """Return the kernel around two tiles, the second of which heeds subnormals.
-
-    `toward_zero` tells whether they want the thread's rounding mode so.
+def make_gemm(tile, toward_zero):
+    """Return the kernel around a tile; `toward_zero` tells whether that wants the thread's rounding mode so.
 
     Arguments of the kernel::
 
@@ -34,7 +34,6 @@ def make_gemm(tile, tile_subnormals, toward_zero):
         groups          number of groups in K
         group           products in each of them, before padding
         fraction_bits, lowest, keep         F, the least exponent E, and the fraction bits of the result
-        subnormals      False if C and all results are known to be zero or float32's normal numbers
         block           groups over which the scales are constant
         promote, scale_a, scale_b, c, use_c, out, start, stop       as for `gemm_fused.gemm_fused`
 
@@ -44,7 +43,7 @@ def make_gemm(tile, tile_subnormals, toward_zero):
     @kernel
     def gemm_fused_f64(
         a_values, a_exponents, a_masks, b_values, b_exponents, b_masks, groups, group, fraction_bits, lowest, keep,
-        subnormals, block, promote, scale_a, scale_b, c, use_c, out, start, stop,
+        block, promote, scale_a, scale_b, c, use_c, out, start, stop,
     ):  # fmt: skip
         n = out.shape[1]
         depth, words = (group + 3) // 4 * 4, (group + 31) // 32
@@ -89,10 +88,7 @@ def make_gemm(tile, tile_subnormals, toward_zero):
                             a_m = a_masks[a_at * words * ROWS :]
                             d = state[(i0 - r0) * COLUMNS : (i0 - r0 + ROWS) * COLUMNS]
                             how = count, depth, words, np.int32(fraction_bits), np.int32(lowest), np.int32(keep)
-                            if subnormals:
-                                tile_subnormals(a_v, a_e, a_m, b_v, b_e, b_m, d, *how)
-                            else:
-                                tile(a_v, a_e, a_m, b_v, b_e, b_m, d, *how)
+                            tile(a_v, a_e, a_m, b_v, b_e, b_m, d, *how)
                     if toward_zero:
                         set_rounding(np.int32(1))
                     if promote or index == blocks - 1:
@@ -125,55 +121,69 @@ def _by_address(shape):
     return tile
 
 
-@kernel
-def _portable_tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words, fraction_bits, lowest, keep):
-    """Do the tile's work four products at a time; B's values come without the factor.
+def _portable(result):
+    """Return the tile in plain loops for one kind of result; B's values come without the factor.
 
-    The four rows lie in one array each, with constant distances: LLVM then sees that they do not overlap.
+    It works on four products at a time. The four rows lie in one array each, with constant distances: LLVM then sees
+    that they do not overlap.
     """
-    top = np.empty(4 * N, np.int16)
-    total, inverse = np.empty(4 * N), np.empty(4 * N)
-    clear = L(L(0xFFFFFFFFFFFFFFFF) << L(52 - keep))
-    fine = float64_from_bits(L(1023 + 126 + keep) << L(52))  # 1 / quantum of subnormal results
-    for g in range(groups):
-        top[:] = np.int16((lowest + np.int32(1023)) << np.int32(4))
-        for p in range(g * depth, (g + 1) * depth, 4):
-            e, y = a_e[p * ROWS : (p + 4) * ROWS], b_e[p * N : (p + 4) * N]
-            e00, e01, e02, e03 = np.int16(e[0]), np.int16(e[4]), np.int16(e[8]), np.int16(e[12])
-            e10, e11, e12, e13 = np.int16(e[1]), np.int16(e[5]), np.int16(e[9]), np.int16(e[13])
-            e20, e21, e22, e23 = np.int16(e[2]), np.int16(e[6]), np.int16(e[10]), np.int16(e[14])
-            e30, e31, e32, e33 = np.int16(e[3]), np.int16(e[7]), np.int16(e[11]), np.int16(e[15])
-            for j in range(N):
-                y0, y1, y2, y3 = y[j], y[N + j], y[2 * N + j], y[3 * N + j]
-                top[j] = _largest(top[j], e00, e01, e02, e03, y0, y1, y2, y3)
-                top[N + j] = _largest(top[N + j], e10, e11, e12, e13, y0, y1, y2, y3)
-                top[2 * N + j] = _largest(top[2 * N + j], e20, e21, e22, e23, y0, y1, y2, y3)
-                top[3 * N + j] = _largest(top[3 * N + j], e30, e31, e32, e33, y0, y1, y2, y3)
-        for j in range(4 * N):
-            c = state[j]
-            e_c = max(np.int64(L(bits64(c) & EXPONENT) >> L(52)), np.int64(1023 - 126))
-            e_c = e_c if c != 0.0 else np.int64(0)
-            largest = max(np.int64(top[j]) >> np.int64(4), e_c)
-            # 1 / q = 2^(F - E), and both exponents are biased.
-            inverse[j] = float64_from_bits(L(np.int64(2 * 1023 + fraction_bits) - largest) << L(52))
-            total[j] = np.trunc(c * inverse[j])
-        for p in range(g * depth, (g + 1) * depth, 4):
-            x, z = a_v[p * ROWS : (p + 4) * ROWS], b_v[p * N : (p + 4) * N]
-            a00, a01, a02, a03 = x[0], x[4], x[8], x[12]
-            a10, a11, a12, a13 = x[1], x[5], x[9], x[13]
-            a20, a21, a22, a23 = x[2], x[6], x[10], x[14]
-            a30, a31, a32, a33 = x[3], x[7], x[11], x[15]
-            for j in range(N):
-                z0, z1, z2, z3 = z[j], z[N + j], z[2 * N + j], z[3 * N + j]
-                total[j] += _four(inverse[j], a00, a01, a02, a03, z0, z1, z2, z3)
-                total[N + j] += _four(inverse[N + j], a10, a11, a12, a13, z0, z1, z2, z3)
-                total[2 * N + j] += _four(inverse[2 * N + j], a20, a21, a22, a23, z0, z1, z2, z3)
-                total[3 * N + j] += _four(inverse[3 * N + j], a30, a31, a32, a33, z0, z1, z2, z3)
-        for j in range(4 * N):
-            v = total[j] / inverse[j]
-            normal = float64_from_bits(L(bits64(v) & clear))
-            subnormal = np.trunc(v * fine) / fine
-            state[j] = (normal if abs(v) >= 2.0**-126 else subnormal) + 0.0
+    half = result == "float16"
+    emin = -14 if half else -126
+    limit = 2.0**16 if half else 2.0**128
+    least_normal = 2.0**emin
+
+    @kernel
+    def tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words, fraction_bits, lowest, keep):
+        top = np.empty(4 * N, np.int16)
+        total, inverse = np.empty(4 * N), np.empty(4 * N)
+        clear = L(L(0xFFFFFFFFFFFFFFFF) << L(52 - keep))
+        fine = float64_from_bits(L(1023 + 126 + keep) << L(52))  # 1 / quantum of subnormal results
+        for g in range(groups):
+            top[:] = np.int16((lowest + np.int32(1023)) << np.int32(4))
+            for p in range(g * depth, (g + 1) * depth, 4):
+                e, y = a_e[p * ROWS : (p + 4) * ROWS], b_e[p * N : (p + 4) * N]
+                e00, e01, e02, e03 = np.int16(e[0]), np.int16(e[4]), np.int16(e[8]), np.int16(e[12])
+                e10, e11, e12, e13 = np.int16(e[1]), np.int16(e[5]), np.int16(e[9]), np.int16(e[13])
+                e20, e21, e22, e23 = np.int16(e[2]), np.int16(e[6]), np.int16(e[10]), np.int16(e[14])
+                e30, e31, e32, e33 = np.int16(e[3]), np.int16(e[7]), np.int16(e[11]), np.int16(e[15])
+                for j in range(N):
+                    y0, y1, y2, y3 = y[j], y[N + j], y[2 * N + j], y[3 * N + j]
+                    top[j] = _largest(top[j], e00, e01, e02, e03, y0, y1, y2, y3)
+                    top[N + j] = _largest(top[N + j], e10, e11, e12, e13, y0, y1, y2, y3)
+                    top[2 * N + j] = _largest(top[2 * N + j], e20, e21, e22, e23, y0, y1, y2, y3)
+                    top[3 * N + j] = _largest(top[3 * N + j], e30, e31, e32, e33, y0, y1, y2, y3)
+            for j in range(4 * N):
+                c = state[j]
+                e_c = max(np.int64(L(bits64(c) & EXPONENT) >> L(52)), np.int64(1023 + emin))
+                e_c = e_c if c != 0.0 else np.int64(0)
+                largest = max(np.int64(top[j]) >> np.int64(4), e_c)
+                # 1 / q = 2^(F - E), and both exponents are biased.
+                inverse[j] = float64_from_bits(L(np.int64(2 * 1023 + fraction_bits) - largest) << L(52))
+                total[j] = np.trunc(c * inverse[j])
+            for p in range(g * depth, (g + 1) * depth, 4):
+                x, z = a_v[p * ROWS : (p + 4) * ROWS], b_v[p * N : (p + 4) * N]
+                a00, a01, a02, a03 = x[0], x[4], x[8], x[12]
+                a10, a11, a12, a13 = x[1], x[5], x[9], x[13]
+                a20, a21, a22, a23 = x[2], x[6], x[10], x[14]
+                a30, a31, a32, a33 = x[3], x[7], x[11], x[15]
+                for j in range(N):
+                    z0, z1, z2, z3 = z[j], z[N + j], z[2 * N + j], z[3 * N + j]
+                    total[j] += _four(inverse[j], a00, a01, a02, a03, z0, z1, z2, z3)
+                    total[N + j] += _four(inverse[N + j], a10, a11, a12, a13, z0, z1, z2, z3)
+                    total[2 * N + j] += _four(inverse[2 * N + j], a20, a21, a22, a23, z0, z1, z2, z3)
+                    total[3 * N + j] += _four(inverse[3 * N + j], a30, a31, a32, a33, z0, z1, z2, z3)
+            for j in range(4 * N):
+                v = total[j] / inverse[j]
+                if half:
+                    binade = float64_from_bits(L(bits64(v) & EXPONENT))
+                    magic = max(binade, least_normal) * (1.5 * 2.0**42)
+                    d = (v + magic) - magic
+                else:
+                    d = float64_from_bits(L(bits64(v) & clear))
+                    d = d if abs(v) >= least_normal else np.trunc(v * fine) / fine
+                state[j] = d + 0.0 if abs(d) < limit else np.nan
+
+    return tile
 
 
 @kernel
@@ -190,15 +200,12 @@ def _four(inverse, a0, a1, a2, a3, z0, z1, z2, z3):
     return low + (np.trunc(a2 * z2 * inverse) + np.trunc(a3 * z3 * inverse))
 
 
-def _make_fast(lanes, vectors, embedded):
-    """Return the kernel for a width of vectors."""
-    tiles = [
-        _by_address(Shape(lanes, vectors, embedded, interleaved=embedded, subnormals=subnormals))
-        for subnormals in (False, True)
-    ]
-    return make_gemm(*tiles, not embedded)
+def _fast(result, lanes, vectors, embedded):
+    return make_gemm(_by_address(Shape(lanes, vectors, embedded, interleaved=embedded, result=result)), not embedded)
 
 
-gemm_avx512 = _make_fast(8, 4, True)
-gemm_fma = _make_fast(4, 2, False)
-gemm_portable = make_gemm(_portable_tile, _portable_tile, False)
+# By kind of result (`fused_tile_f64.RESULTS`); each is compiled when it is first called.
+gemm_avx512 = {result: _fast(result, 8, 4, True) for result in RESULTS}
+gemm_fma = {result: _fast(result, 4, 2, False) for result in RESULTS if result != "float16"}
+_any_float32 = make_gemm(_portable("float32"), False)
+gemm_portable = {"normal": _any_float32, "float32": _any_float32, "float16": make_gemm(_portable("float16"), False)}
