@@ -1,0 +1,43 @@
+"""The README's Python examples run and print what it says; its commands are the ones that CI runs."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+import lowprec as lp
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_example(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lp.formats, "_objects", dict(lp.formats._objects))  # what an example registers goes with it
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[number], {}, f"README example {number}", str(README), 0)
+    assert test.examples, "an example without a prompt would never run"
+    runner = doctest.DocTestRunner(optionflags=flags)
+    report: list[str] = []
+    runner.run(test, out=report.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 4
+
+
+def test_pictures_and_files_exist() -> None:
+    text = README.read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if not target.startswith(("http:", "https:", "mailto:")):
+            assert (ROOT / target).exists(), target
+
+
+def test_both_commands_are_single_lines() -> None:
+    commands = re.findall(r"^python3 -m venv .*$", README.read_text(), flags=re.MULTILINE)
+    assert len(commands) == 2
+    assert sum("pytest" in command for command in commands) == 1
