@@ -13,7 +13,7 @@ from . import __version__, cli_arrays
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
-    from .study import Ablation, Setting
+    from .study import Ablation, Setting, TensorSetting, TensorStudy
 
 
 class _Commands(click.Group):
@@ -103,6 +103,7 @@ def ablate(
 
     An interrupted ablation goes on where it stopped when the same command is given again.
     """
+    from .study import TensorStudy
     from .study import ablation as catalogue
 
     known = catalogue.names()
@@ -114,8 +115,12 @@ def ablate(
         ]
         emit(("name", "question", "arms", "quick", "full"), rows, "Ablations", as_json, as_csv)
         return
-    chosen = [(name, catalogue.load(name)) for name in names or known]
-    settings = [_setting(item, quick, seeds, checkpoints, changes) for _, item in chosen]
+    loaded = [catalogue.load(name) for name in names or known]
+    of_gemms = [item for item in loaded if isinstance(item, TensorStudy)]
+    chosen = [item for item in loaded if isinstance(item, catalogue.Ablation)]
+    if (changes or checkpoints) and not chosen:
+        raise CommandError(f"{of_gemms[0].name} trains nothing: only --quick and --seeds change its size")
+    settings = [_setting(item, quick, seeds, checkpoints, changes) for item in chosen]
     if not no_plot:
         from .study.plots import require_matplotlib
 
@@ -124,17 +129,51 @@ def ablate(
 
     plans = [
         plan(item, setting, out / f"{item.name}-{'quick' if quick else 'full'}", data=data)
-        for (_, item), setting in zip(chosen, settings, strict=True)
+        for item, setting in zip(chosen, settings, strict=True)
     ]
     broken = False
     for planned in plans:
         _run(planned, jobs, not resume)
         broken |= _report(planned.folder, no_plot, as_json, as_csv)
+    for study in of_gemms:
+        broken |= _multiply(study, quick, seeds, out, no_plot, as_json, as_csv)
     if broken:
         sys.exit(1)
 
 
-def _size(setting: Setting) -> str:
+def _multiply(
+    study: TensorStudy, quick: bool, seeds: int | None, out: Path, no_plot: bool, as_json: bool, as_csv: bool
+) -> bool:
+    """Run a study of single GEMMs and print its table; return whether a published figure did not come out."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from .study import tensor_study
+
+    size = "quick" if quick else "full"
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(study.name, total=None)
+        outcome, files = tensor_study.run(
+            study, tensor_study.sized(study, quick, seeds), out / f"{study.name}-{size}",
+            command=f"lowprec ablate {study.name}{' --quick' * quick}", plot=not no_plot,
+            progress=lambda done, total: shown.update(task, completed=done, total=total),
+        )  # fmt: skip
+    if as_json:
+        click.echo(files[-1].read_text(encoding="utf-8"), nl=False)
+    elif as_csv:
+        click.echo(tensor_study.claims_csv(outcome), nl=False)
+    else:
+        tensor_study.show(outcome, Console())
+    for path in files:
+        click.echo(f"wrote {path}", err=True)
+    return not outcome.holds
+
+
+def _size(setting: Setting | TensorSetting) -> str:
+    from .study import TensorSetting
+
+    if isinstance(setting, TensorSetting):
+        return str(setting)
     return (
         f"{setting.config}: {setting.checkpoints} x {setting.checkpoint_steps} steps, "
         f"then {setting.pairs} x {setting.branch_steps} per arm"

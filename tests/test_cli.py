@@ -104,8 +104,10 @@ def test_module_and_script_are_one():
 def test_list(fake):
     result = run("ablate", "--list", "--json")
     rows = json.loads(result.stdout)
-    assert [row["name"] for row in rows] == ["fp8_vs_bf16"]
-    assert "dsv3_no_promotion" in rows[0]["arms"]
+    arms = {row["name"]: row["arms"] for row in rows}
+    assert list(arms) == sorted(arms)
+    assert "dsv3_no_promotion" in arms["fp8_vs_bf16"]
+    assert "fp22_128" in arms["accumulation"]
 
 
 def test_an_ablation_from_start_to_report(fake, tmp_path):
@@ -129,7 +131,7 @@ def test_an_ablation_from_start_to_report(fake, tmp_path):
 
 
 def test_an_ablation_for_machines(fake, tmp_path):
-    result = run("ablate", "--quick", "--out", tmp_path, "--no-plot", "--json", *SMALL)
+    result = run("ablate", "fp8_vs_bf16", "--quick", "--out", tmp_path, "--no-plot", "--json", *SMALL)
     assert result.exit_code == 0, result.output
     assert {arm["arm"] for arm in json.loads(result.stdout)["arms"]} >= {"dsv3", "fp4_naive"}
     result = run("report", tmp_path / "fp8_vs_bf16-quick", "--no-plot", "--csv")
@@ -139,7 +141,7 @@ def test_an_ablation_for_machines(fake, tmp_path):
 
 def test_an_irreproducible_study_fails_loudly(fake, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_IRREPRODUCIBLE", "1")
-    result = run("ablate", "--quick", "--out", tmp_path, "--no-plot", *SMALL)
+    result = run("ablate", "fp8_vs_bf16", "--quick", "--out", tmp_path, "--no-plot", *SMALL)
     assert result.exit_code == 1
     assert "error: bf16_again is NOT bit-identical to bf16" in result.stderr
     assert (tmp_path / "fp8_vs_bf16-quick/report.md").exists()
@@ -161,7 +163,7 @@ def test_ctrl_c_is_quiet(fake, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study_module, "run_study", interrupted)
-    result = run("ablate", "--quick", "--out", tmp_path, "--no-plot", *SMALL)
+    result = run("ablate", "fp8_vs_bf16", "--quick", "--out", tmp_path, "--no-plot", *SMALL)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "stopped; what was finished is kept"
     assert "Traceback" not in result.output
@@ -328,17 +330,17 @@ def test_missing_matplotlib_is_said_before_the_work(fake, tmp_path, monkeypatch)
     refused("ablate", "--quick", "--out", tmp_path / "out", *SMALL, match="pip install 'lowprec[plot]'")
     refused("report", tmp_path, match="pip install 'lowprec[plot]'")
     assert not (tmp_path / "out").exists()
-    assert run("ablate", "--quick", "--no-plot", "--out", tmp_path / "out", *SMALL).exit_code == 0
+    assert run("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--out", tmp_path / "out", *SMALL).exit_code == 0
 
 
 def test_other_runs_in_the_folder_are_refused(fake, tmp_path):
-    assert run("ablate", "--quick", "--no-plot", "--out", tmp_path, *SMALL).exit_code == 0
+    assert run("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--out", tmp_path, *SMALL).exit_code == 0
     other = [*SMALL, "--set", "branch_steps=9"]
-    message = refused_after_intro("ablate", "--quick", "--no-plot", "--out", tmp_path, *other)
+    message = refused_after_intro("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--out", tmp_path, *other)
     assert "schedule.total_steps: 8 then, 9 now" in message
     assert "--fresh" in message
     assert run("report", tmp_path, "--no-plot").exit_code == 0
-    assert run("ablate", "--quick", "--no-plot", "--fresh", "--out", tmp_path, *other).exit_code == 0
+    assert run("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--fresh", "--out", tmp_path, *other).exit_code == 0
     assert (tmp_path / "fp8_vs_bf16-quick.1/study.json").exists()
     refused("report", tmp_path, "--no-plot", match="name one of them: fp8_vs_bf16-quick, fp8_vs_bf16-quick.1")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .ablation import Ablation, Arm, Setting, load, names
     from .study import Plan, plan, run_study
+    from .tensor_study import Claim, Measured, Operands, TensorArm, TensorSetting, TensorStudy
 
 # Loaded on first use: listing ablations must not wait for the statistics.
 _HOME = {
@@ -19,9 +20,18 @@ _HOME = {
     "Plan": "study",
     "plan": "study",
     "run_study": "study",
+    "Claim": "tensor_study",
+    "Measured": "tensor_study",
+    "Operands": "tensor_study",
+    "TensorArm": "tensor_study",
+    "TensorSetting": "tensor_study",
+    "TensorStudy": "tensor_study",
 }
 
-__all__ = ["Ablation", "Arm", "Plan", "Setting", "load", "names", "plan", "run_study"]
+__all__ = [
+    "Ablation", "Arm", "Claim", "Measured", "Operands", "Plan", "Setting", "TensorArm", "TensorSetting", "TensorStudy",
+    "load", "names", "plan", "run_study",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

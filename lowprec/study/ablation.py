@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import lowprec
 from lowprec.registry import Registry
 
+from .tensor_study import TensorStudy
+
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
@@ -206,7 +208,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.py") if not path.stem.startswith("_"))
 
 
-def load(name: str) -> Ablation:
+def load(name: str) -> Ablation | TensorStudy:
     """Load an ablation by name, or from a Python file that defines `ablation`.
 
     Parameters
@@ -221,12 +223,12 @@ def load(name: str) -> Ablation:
     FileNotFoundError
         If the file does not exist.
     ValueError
-        If the file defines no `ablation`.
+        If the file defines no `ablation`, of models or of single GEMMs.
 
     Examples
     --------
-    >>> load("fp8_vs_bf16").reference.recipe
-    'bf16'
+    >>> load("fp8_vs_bf16").name
+    'fp8_vs_bf16'
     """
     if name.endswith(".py"):
         path = Path(name)
@@ -243,6 +245,6 @@ def load(name: str) -> Ablation:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found = getattr(module, "ablation", None)
-    if not isinstance(found, Ablation):
+    if not isinstance(found, Ablation | TensorStudy):
         raise ValueError(f"{path}: defines no `ablation = Ablation(...)`")
     return found

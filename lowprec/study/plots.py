@@ -31,6 +31,18 @@ NEUTRAL = "#4d4d4d"
 FLOOR = "#bdbdbd"
 CONTROL = "#D55E00"
 PALETTE = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+#: Matplotlib's settings for all figures.
+STYLE: dict[Any, Any] = {
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#808080",
+    "axes.linewidth": 0.8,
+    "xtick.color": "#404040",
+    "ytick.color": "#404040",
+    "axes.labelcolor": "#202020",
+    "svg.hashsalt": "lowprec",
+}
 DASHES = ("-", (0, (5, 1.5)), "-", (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1.5)))
 
 
@@ -193,18 +205,7 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
 
     bands = curves(study)
     write_csv(stem.with_suffix(".csv"), bands)
-    style: dict[Any, Any] = {
-        "font.size": 9.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": "#808080",
-        "axes.linewidth": 0.8,
-        "xtick.color": "#404040",
-        "ytick.color": "#404040",
-        "axes.labelcolor": "#202020",
-        "svg.hashsalt": "lowprec",
-    }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 6.4), dpi=160)
         FigureCanvasAgg(figure)
         wrapped = textwrap.fill(title(study), 100)
@@ -224,12 +225,18 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
         _draw_key(key, study, looks)
         figure.text(0.017, 0.985, wrapped, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
         figure.text(0.017, below, textwrap.fill(study.size, 150), fontsize=8, color="#606060", va="top")
-        files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-        for path in files:
-            part = path.with_name(f".{path.name}.part")
-            figure.savefig(part, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
-            part.replace(path)
+        files = save(figure, stem)
     return [stem.with_suffix(".csv"), *files]
+
+
+def save(figure: Any, stem: Path) -> list[Path]:
+    """Write a figure as `.png` and `.svg`, each in one move, and return the paths."""
+    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    for path in files:
+        part = path.with_name(f".{path.name}.part")
+        figure.savefig(part, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
+        part.replace(path)
+    return files
 
 
 @dataclass(frozen=True)

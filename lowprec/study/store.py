@@ -34,7 +34,7 @@ FINISHED = ("done", "diverged")
 NOT_NUMERICS = (
     "cli", "__main__", "costs", "interop", "metrics", "oracle", "reference", "testing", "study/ablation",
     "study/executors", "study/plots", "study/progress", "study/report", "study/statistics", "study/study",
-    "study/summary",
+    "study/summary", "study/tensor_plots", "study/tensor_study",
 )  # fmt: skip
 #: Features of a processor that a run records.
 CPU_FEATURES = (

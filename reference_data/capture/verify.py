@@ -31,9 +31,8 @@ EVERY = 16
 def machine_of(instruction: Instruction) -> str:
     """Return the name of the accumulator: Hopper's own FP8 path is wgmma's alone, mma.sync computes FP8 in halves."""
     fp8 = instruction.a.dtype is np.uint8
-    kind = "fp8" if fp8 else {"f16": "fp16"}.get(instruction.a.name, instruction.a.name)
     middle = "_mma" if fp8 and instruction.unit == "mma" else ""
-    return f"hopper_{kind}{middle}{'_f16' if instruction.c.name == 'f16' else ''}"
+    return f"hopper_{'fp8' if fp8 else instruction.a.name}{middle}{'_f16' if instruction.c.name == 'f16' else ''}"
 
 
 def emulated(instruction: Instruction) -> bool:
@@ -71,7 +70,9 @@ def _by_mma(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
 
 
 def _by_oracle(instruction: Instruction, a: Codes, b: Codes, c: Codes, every: int = 1) -> Codes:
-    rule = oracle.MACHINES[machine_of(instruction)].rule
+    name = machine_of(instruction)
+    known = oracle.MACHINES.get(name) or oracle.MACHINES[name.replace("hopper_f16", "hopper_fp16")]
+    rule = known.rule
     fa, fb = (oracle.FORMATS[FORMATS[fmt.name]] for fmt in (instruction.a, instruction.b))
     rows, columns = ((x >> fmt.shift).tolist() for x, fmt in ((a, instruction.a), (b, instruction.b)))
     start, n = c.ravel().tolist(), len(b)

@@ -1,0 +1,386 @@
+"""Studies of single GEMMs: errors of accumulators against K, and published figures beside our own.
+
+Where an `Ablation` trains models, a `TensorStudy` multiplies matrices; both are files in `ablations/`, listed and run
+by the same command. What comes out is a table of claims (source, published, ours), a figure, and its numbers as CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import lowprec as lp
+
+from .store import check_writable, machine, versions, write_json, write_text
+
+if TYPE_CHECKING:
+    from lowprec.accumulate import Accumulator
+    from lowprec.scaling import Quantized
+
+Values = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
+MEASURES = ("max error / mean", "relative Frobenius error")
+
+
+@dataclass(frozen=True)
+class TensorArm:
+    """One way of adding products.
+
+    Parameters
+    ----------
+    name : str
+        Its name in files.
+    label : str
+        Its name in the figure.
+    accumulator : str or Accumulator
+        The machine.
+    promote_every : int, optional
+        Length in k of the chains that are added up in FP32; None leaves everything to the machine.
+    role : {"treatment", "control", "reference"}
+        How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
+    """
+
+    name: str
+    label: str
+    accumulator: str | Accumulator
+    promote_every: int | None = None
+    role: str = "treatment"
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Where the values of both matrices come from: `draw(rng, shape)`, then rounded to `format`."""
+
+    name: str
+    label: str
+    draw: Draw
+    format: str = "e4m3fn"
+
+
+@dataclass(frozen=True)
+class TensorSetting:
+    """How large a study is: outputs of `rows` x `rows`, K of `lengths`, matrices of `seeds` seeds."""
+
+    rows: int
+    seeds: int
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name, value in (("rows", self.rows), ("seeds", self.seeds), ("lengths", min(self.lengths, default=0))):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be whole numbers of at least 1, not {getattr(self, name)!r}")
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.rows} outputs, K {self.lengths[0]} to {self.lengths[-1]}, {self.seeds} seeds"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Our side of a claim: the number in words, the number, and whether the claim holds."""
+
+    words: str
+    value: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published figure, and the function that measures it here."""
+
+    claim: str
+    source: str
+    published: str
+    measure: Callable[[], Measured]
+
+
+@dataclass(frozen=True)
+class TensorStudy:
+    """One question about single GEMMs.
+
+    Parameters
+    ----------
+    name, question, expected, source : str
+        As in `Ablation`.
+    arms : tuple of TensorArm
+        The curves.
+    data : tuple of Operands
+        The panels.
+    quick, full : TensorSetting
+        Two sizes.
+    claims : tuple of Claim
+        The rows of the table.
+    title : callable
+        Says the finding in a line, from the errors.
+    marks : tuple of (str, int, float, str)
+        Published points in the figure: panel, K, error, words.
+    """
+
+    name: str
+    question: str
+    expected: str
+    source: str
+    arms: tuple[TensorArm, ...]
+    data: tuple[Operands, ...]
+    quick: TensorSetting
+    full: TensorSetting
+    claims: tuple[Claim, ...] = ()
+    title: Callable[[Errors], str] = lambda errors: ""
+    marks: tuple[tuple[str, int, float, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, names in (("arm", [a.name for a in self.arms]), ("data", [d.name for d in self.data])):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice or not names:
+                raise ValueError(f"study {self.name!r}: {kind}s need names of their own, got {names}")
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Errors of every arm: `values` [measure, data, arm, length, seed], measures as in `MEASURES`."""
+
+    study: TensorStudy
+    setting: TensorSetting
+    values: Values
+
+    def of(self, data: str, arm: str, length: int, measure: int = 0) -> Values:
+        """Return the errors of all seeds, shape (seeds,)."""
+        where = (
+            [d.name for d in self.study.data].index(data),
+            [a.name for a in self.study.arms].index(arm),
+            self.setting.lengths.index(length),
+        )
+        errors: Values = self.values[(measure, *where)]
+        return errors
+
+
+def quantized(codes: NDArray[Any], format: str) -> Quantized:
+    """Wrap codes [R, C] whose scale is 1."""
+    return lp.Quantized(codes, np.ones((1, 1), np.float32), lp.formats[format], lp.Granularity.parse("tensor"))
+
+
+def exact_product(a: NDArray[Any], b: NDArray[Any], format: str) -> Values:
+    """Return ``A B^T`` of codes without any error.
+
+    FP8 products are whole multiples of 2^-18 (e4m3) or 2^-32 (e5m2), so sums below 2^35 or 2^21 are exact in float64 in
+    whatever order they are added; sums of e5m2 that could be larger are refused.
+    """
+    x, y = (lp.decode(codes, format).astype(np.float64) for codes in (a, b))
+    unit = 2 * np.log2(lp.formats[format].smallest_subnormal)
+    if a.shape[1] * np.abs(x).max(initial=0.0) * np.abs(y).max(initial=0.0) >= 2.0 ** (53 + unit):
+        raise ValueError(f"exact_product: sums of {a.shape[1]} products of {format} do not fit float64")
+    product: Values = np.einsum("ik,jk->ij", x, y)
+    return product
+
+
+def error_of(result: NDArray[Any], exact: Values) -> tuple[float, float]:
+    """Return the errors of `MEASURES`: largest error over the mean magnitude, and the Frobenius norms' quotient."""
+    error = np.abs(result.astype(np.float64) - exact)
+    return float(error.max() / np.abs(exact).mean()), float(np.sqrt((error**2).sum() / (exact**2).sum()))
+
+
+def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, int], None] | None = None) -> Errors:
+    """Multiply everything and measure the errors.
+
+    Parameters
+    ----------
+    study : TensorStudy
+        The arms and the data.
+    setting : TensorSetting
+        The size.
+    progress : callable, optional
+        Called with what is done and what there is.
+
+    Returns
+    -------
+    Errors
+        The same numbers on every machine and for any number of threads.
+    """
+    lengths = setting.lengths
+    shape = (len(MEASURES), len(study.data), len(study.arms), len(lengths), setting.seeds)
+    values = np.full(shape, np.nan)
+    done, total = 0, len(study.data) * setting.seeds * len(study.arms)
+    for d, data in enumerate(study.data):
+        for seed in range(setting.seeds):
+            rng = np.random.default_rng([seed, d])
+            size = (setting.rows, max(lengths))
+            a, b = (lp.encode(data.draw(rng, size), data.format) for _ in range(2))
+            exact = {k: exact_product(a[:, :k], b[:, :k], data.format) for k in lengths}
+            for i, arm in enumerate(study.arms):
+                for j, k in enumerate(lengths):
+                    operands = [quantized(np.ascontiguousarray(x[:, :k]), data.format) for x in (a, b)]
+                    result = lp.gemm(*operands, accumulator=arm.accumulator, promote_every=arm.promote_every)
+                    values[:, d, i, j, seed] = error_of(result, exact[k])
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+    return Errors(study, setting, values)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a study found."""
+
+    study: TensorStudy
+    errors: Errors
+    measured: tuple[Measured, ...]
+    command: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim does."""
+        return all(item.holds for item in self.measured)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table of claims: what, where it is published, published, ours, agreement, command."""
+        pairs = zip(self.study.claims, self.measured, strict=True)
+        return [
+            (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
+            for claim, ours in pairs
+        ]
+
+
+COLUMNS = ("claim", "source", "published", "ours", "agrees", "command")
+
+
+def run(
+    study: TensorStudy,
+    setting: TensorSetting,
+    folder: Path,
+    *,
+    command: str = "",
+    plot: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Outcome, list[Path]]:
+    """Measure, and write the files.
+
+    Parameters
+    ----------
+    study : TensorStudy
+        The study.
+    setting : TensorSetting
+        Its size.
+    folder : Path
+        Where `<name>.csv`, `.png`, `.svg`, `claims.csv`, `report.md` and `summary.json` go.
+    command : str
+        How it was called, for the table.
+    plot : bool
+        Whether to draw.
+    progress : callable, optional
+        Called with what is done and what there is.
+
+    Returns
+    -------
+    Outcome, list of Path
+        What was found, and the files.
+
+    Raises
+    ------
+    StudyError
+        If the folder cannot be written, or matplotlib is missing.
+    """
+    check_writable(folder)
+    errors = sweep(study, setting, progress)
+    outcome = Outcome(study, errors, tuple(claim.measure() for claim in study.claims), command)
+    stem = folder / study.name
+    files = [stem.with_suffix(".csv")]
+    write_text(files[0], errors_csv(errors))
+    if plot:
+        from .tensor_plots import draw
+
+        files += draw(errors, stem)
+    texts = {"claims.csv": claims_csv(outcome), "report.md": markdown(outcome, f"{study.name}.png" if plot else None)}
+    for name, text in texts.items():
+        files.append(folder / name)
+        write_text(files[-1], text)
+    files.append(folder / "summary.json")
+    write_json(files[-1], as_json(outcome))
+    return outcome, files
+
+
+def errors_csv(errors: Errors) -> str:
+    """Return all errors as a tidy table, floats exact."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["data", "arm", "K", "seed", *MEASURES])
+    for d, data in enumerate(errors.study.data):
+        for i, arm in enumerate(errors.study.arms):
+            for j, k in enumerate(errors.setting.lengths):
+                for seed in range(errors.setting.seeds):
+                    cells = map(repr, errors.values[:, d, i, j, seed].tolist())
+                    writer.writerow([data.name, arm.name, k, seed, *cells])
+    return text.getvalue()
+
+
+def claims_csv(outcome: Outcome) -> str:
+    """Return the table of claims as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([COLUMNS, *outcome.rows()])
+    return text.getvalue()
+
+
+def markdown(outcome: Outcome, figure: str | None = None) -> str:
+    """Return the report as Markdown."""
+    study = outcome.study
+    lines = [f"# {study.name}", "", study.question, ""]
+    if figure:
+        lines += [f"![{study.title(outcome.errors)}]({figure})", ""]
+    shown = [COLUMNS, tuple("---" for _ in COLUMNS), *outcome.rows()]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown]
+    lines += [
+        "",
+        f"Figure: {outcome.errors.setting}; largest error over the mean magnitude of the exact result, operands "
+        "rounded first.",
+        "",
+        f"Written down before: {study.expected} ({study.source})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """Return the outcome in JSON's types."""
+    errors, study = outcome.errors, outcome.study
+    curves = [
+        {"data": data.name, "arm": arm.name, "K": k, **{
+            name: errors.of(data.name, arm.name, k, m).tolist() for m, name in enumerate(MEASURES)}}
+        for data in study.data for arm in study.arms for k in errors.setting.lengths
+    ]  # fmt: skip
+    claims = [
+        {**dict(zip(COLUMNS, row, strict=True)), "value": ours.value}
+        for row, ours in zip(outcome.rows(), outcome.measured, strict=True)
+    ]
+    return {
+        "study": study.name, "question": study.question, "setting": errors.setting, "claims": claims,
+        "curves": curves, "versions": versions(), "machine": machine(),
+    }  # fmt: skip
+
+
+def show(outcome: Outcome, console: Any) -> None:
+    """Print the table of claims, one row a claim, on a rich console."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=outcome.study.question, title_justify="left", title_style="bold", pad_edge=False,
+                  caption=outcome.study.title(outcome.errors), caption_justify="left", box=box.SIMPLE_HEAD)  # fmt: skip
+    for name in COLUMNS[:-1]:
+        table.add_column(name, overflow="fold")
+    for row in outcome.rows():
+        color = "green" if row[4] == "yes" else "red"
+        table.add_row(*map(escape, row[:4]), f"[{color}]{row[4]}[/]")
+    if not console.is_terminal:
+        console.width = max(console.width, 160)
+    console.print(table)
+
+
+def sized(study: TensorStudy, quick: bool, seeds: int | None) -> TensorSetting:
+    """Return the setting that a command asks for."""
+    setting = study.quick if quick else study.full
+    return setting if seeds is None else replace(setting, seeds=seeds)
