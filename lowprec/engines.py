@@ -22,6 +22,7 @@ from .kernels import exact_dot, fused_dot, gemm_f32
 from .kernels import promote as promotion
 from .reference_dots import BlockScales, exact_groups, fused, fused_runs, halves, pairwise, two_floors
 from .scratch import scratch
+from .wide_kernels import WideKernel, wide_kernel
 
 Float32Matrix = NDArray[np.float32]
 Matrix = NDArray[Any]
@@ -180,8 +181,58 @@ class Fused(Engine):
         return self.reference.scaled(a, b, plan)
 
 
+class Wide(Engine):
+    """Fused sums in float64 lanes; what comes out other than finite is left to the integer reference."""
+
+    def __init__(self, machine: Accumulator, fa: Format, fb: Format, kernel: WideKernel) -> None:
+        super().__init__(machine, fa, fb)
+        self.kernel, self.reference = kernel, Reference(machine, fa, fb)
+
+    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+        """Return one chain over all K, starting from C."""
+        if scales is not None:
+            return self.reference.chain(a, b, c, scales)
+        ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
+        length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
+        plan = Plan(length, ones[:, : a.shape[0]], ones[:, : b.shape[0]], promote=False)
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            addend = c.astype(np.float32) if c.view(f"uint{8 * c.itemsize}").any() else None
+        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, addend)
+        result = out.astype(self.machine.dtype, copy=False)
+        rows, columns = _not_finite(out)
+        if rows.size:
+            result[rows] = self.reference.chain(a[rows], b, c[rows])
+        if columns.size:
+            result[:, columns] = self.reference.chain(a, b[columns], np.ascontiguousarray(c[:, columns]))
+        return result
+
+    def scaled(self, a: Matrix, b: Matrix, plan: Plan) -> Float32Matrix:
+        """Return the scaled sum of the blocks' chains; the kernel scales on the way."""
+        if self.machine.output == "float16" and not plan.promote and plan.scale_a.shape[0] > 1:
+            return self.reference.scaled(a, b, plan)
+        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, None)
+        rows, columns = _not_finite(out)
+        if rows.size:
+            part = Plan(plan.length, np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, plan.promote)
+            out[rows] = self.reference.scaled(a[rows], b, part)
+        if columns.size:
+            part = Plan(plan.length, plan.scale_a, np.ascontiguousarray(plan.scale_b[:, columns]), plan.promote)
+            out[:, columns] = self.reference.scaled(a, b[columns], part)
+        return out
+
+
+def _not_finite(x: Float32Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows, or else the columns, that hold everything that is not finite: whichever are fewer."""
+    wrong = ~np.isfinite(x)
+    rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
+    return (rows, columns[:0]) if rows.size * x.shape[1] <= columns.size * x.shape[0] else (rows[:0], columns)
+
+
 def engine(machine: Accumulator, fa: Format, fb: Format) -> Engine:
     """Return the engine of a machine for two operand formats."""
+    if machine.kind == "fused" and _fast_kernel(machine, fa, fb) is None:
+        wide = wide_kernel(machine, fa, fb)
+        return Reference(machine, fa, fb) if wide is None else Wide(machine, fa, fb, wide)
     kinds: dict[str, type[Engine]] = {"fused": Fused, "exact": Exact, "sequential": Sequential}
     return kinds.get(machine.kind, Reference)(machine, fa, fb)
 

@@ -131,3 +131,15 @@ def pack_panels(x, emin, group, factor, values, exponents, masks):
                         found[j] |= bit
                 at = (base * words + w) * COLUMNS
                 masks[at : at + COLUMNS] = found
+
+
+@kernel
+def exponent_range(x):
+    """Return the smallest and the largest exponent of nonzero float32 `x` (flat); subnormals count as -126."""
+    low, high = U(0xFFFFFFFF), U(0)
+    for i in range(x.size):
+        magnitude = U(bits32(x[i]) & U(0x7FFFFFFF))
+        low = min(low, U(magnitude - U(1)))  # a zero becomes the largest
+        high = max(high, magnitude)
+    lowest = np.int64(U(low + U(1)) >> U(23)) if low != U(0xFFFFFFFF) else np.int64(255)
+    return max(lowest, np.int64(1)) - 127, max(np.int64(high >> U(23)), np.int64(1)) - 127

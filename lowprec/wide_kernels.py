@@ -1,0 +1,210 @@
+"""Fused group sums that float32 lanes are too narrow for: float16, bfloat16 and TF32 machines, 22 to 40 fraction bits.
+
+One kernel in three forms (`kernels.gemm_fused_f64`), of which the fastest is taken that the CPU has and that proves
+itself; what `fused_kernels` is told to use, this uses too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _jit
+from .accumulate import Accumulator
+from .cast import decode
+from .formats import Format, formats
+from .fused_kernels import fused_kernels, selected_kernel
+from .kernels import fused_pack_f64 as pack
+from .kernels import gemm_fused_f64 as gemm
+from .kernels.fused_tile_f64 import COLUMNS, FACTOR, MAX_FRACTION_BITS, MAX_SIGNIFICANT_BITS, ROWS
+from .reference_dots import fused
+from .scratch import scratch
+
+Float32Matrix = NDArray[np.float32]
+_NO_ZERO_EXPONENT = -300  # below every product of two operands with 8 exponent bits
+_WORK = 1 << 20  # multiply-adds that are worth a thread
+_AT_ONCE = 512  # rows of A, or of B, that are decoded and laid out together
+
+
+class Blocks(Protocol):
+    """What scales and promotion do around the chains: `engines.Plan`."""
+
+    @property
+    def length(self) -> int: ...  # noqa: D102
+    @property
+    def scale_a(self) -> Float32Matrix: ...  # noqa: D102
+    @property
+    def scale_b(self) -> Float32Matrix: ...  # noqa: D102
+    @property
+    def promote(self) -> bool: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class WideKernel:
+    """One form of the kernel.
+
+    Parameters
+    ----------
+    name : str
+        As the `fused_kernels` entry that it goes with.
+    factor : float
+        What B's values are multiplied by beforehand.
+    forms : mapping
+        Compiled kernel by kind of result (`kernels.fused_tile_f64.RESULTS`).
+    """
+
+    name: str
+    factor: float
+    forms: Mapping[str, Callable[..., None]]
+
+    def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether a machine and its operands lie within the kernel's bounds."""
+        smallest = formats[machine.dtype].emin if machine.dtype in self.forms or machine.dtype == "float32" else None
+        return (
+            smallest is not None
+            and machine.kind == "fused"
+            and machine.align == "truncate"
+            and machine.fraction_bits <= MAX_FRACTION_BITS
+            # Where no term is zero, C is not, and then E is at least its exponent anyway.
+            and (machine.zero_exponent is None or -800 <= machine.zero_exponent <= smallest)
+            and all(f.mantissa_bits < MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
+            and all(f.has_zero for f in (fa, fb))
+        )
+
+    def compute(
+        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        blocks: Blocks, c: Float32Matrix | None,
+    ) -> Float32Matrix:  # fmt: skip
+        """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
+
+        Parameters
+        ----------
+        machine : Accumulator
+            One that it `supports`.
+        operands : (Format, Format)
+            Formats of A and B.
+        a, b : [M, K], [N, K] codes
+            NaN and Inf among them make results that are not finite.
+        blocks : Blocks
+            Scales by block of K, and promotion.
+        c : [M, N] float32 or None
+            First addend of the chain.
+        """
+        (fa, fb), group, (m, k), n = operands, machine.group, a.shape, b.shape[0]
+        groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
+        columns, per_row = -(-n // COLUMNS) * COLUMNS, groups * depth
+        values = scratch("wide_b_values", columns * per_row, np.float64)
+        exponents = scratch("wide_b_exponents", columns * per_row, np.int16)
+        masks = scratch("wide_b_masks", columns * groups * words, np.uint64)
+        extent_b = Extent()
+        for j in range(0, n, _AT_ONCE):
+            x = decode(b[j : j + _AT_ONCE], fb)
+            extent_b = extent_b.widened(x, fb)
+            some = (values[j * per_row :], exponents[j * per_row :], masks[j * groups * words :])
+            pack.pack_panels(x, fb.emin, group, self.factor, *some)
+        out = np.zeros((m, n), np.float32)
+        addend = out if c is None else c
+        lowest = _NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
+        usual = _is_usual(addend) and (blocks.promote or blocks.scale_a.shape[0] == 1)
+
+        def piece(start: int, stop: int) -> None:
+            for i in range(start, stop, _AT_ONCE):
+                rows = slice(i, min(i + _AT_ONCE, stop))
+                x = decode(a[rows], fa)
+                padded = -(-x.shape[0] // ROWS) * ROWS
+                left = (
+                    scratch("wide_a_values", padded * per_row, np.float64),
+                    scratch("wide_a_exponents", padded * per_row, np.int32),
+                    scratch("wide_a_masks", padded * groups * words, np.uint64),
+                )
+                pack.pack_quads(x, fa.emin, group, *left)
+                result = "float32" if machine.output != "float16" else "float16"
+                if result == "float32" and usual and Extent().widened(x, fa).is_normal(extent_b, machine, k):
+                    result = "normal"
+                self.forms[result](
+                    *left, values, exponents, masks, groups, group, machine.fraction_bits, lowest,
+                    machine.output_bits, blocks.length // group, blocks.promote,
+                    np.ascontiguousarray(blocks.scale_a[:, rows]), blocks.scale_b, addend[rows], c is not None,
+                    out[rows], 0, x.shape[0],
+                )  # fmt: skip
+
+        grain = max(1, _WORK // max(n * k, 1) // ROWS) * ROWS
+        _jit.run_chunks(piece, m, grain)
+        return out
+
+
+class Extent(NamedTuple):
+    """Smallest and largest exponent among nonzero numbers."""
+
+    low: int = 1 << 12
+    high: int = -(1 << 12)
+
+    def widened(self, x: Float32Matrix, fmt: Format) -> Extent:
+        """Return the exponents of `x`, values of a format, as well as these."""
+        if fmt.emin > -50:  # whatever they are, nothing leaves float32
+            return Extent(min(self.low, fmt.emin), max(self.high, fmt.emax + 1))
+        low, high = pack.exponent_range(x.reshape(-1))
+        return Extent(min(self.low, max(int(low), fmt.emin)), max(self.high, int(high)))
+
+    def is_normal(self, other: Extent, machine: Accumulator, k: int) -> bool:
+        """Tell whether sums of K products and a usual C stay within float32's normal numbers."""
+        high = self.high + other.high + 2 + max(k, 1).bit_length()
+        return self.low + other.low - machine.fraction_bits >= -126 and high <= 126
+
+
+def _is_usual(c: Float32Matrix) -> bool:
+    """Tell whether every number is zero or in 2^-126 .. 2^126."""
+    magnitude = c.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    normal = (magnitude >= np.uint32(1 << 23)) & (magnitude < np.uint32((127 + 126) << 23))
+    return bool((normal | (magnitude == 0)).all())
+
+
+_KERNELS = {
+    "avx512": WideKernel("avx512", FACTOR, gemm.gemm_avx512),
+    "fma": WideKernel("fma", FACTOR, gemm.gemm_fma),
+    "portable": WideKernel("portable", 1.0, gemm.gemm_portable),
+}
+
+
+def wide_kernel(machine: Accumulator, fa: Format, fb: Format) -> WideKernel | None:
+    """Return the form to use for a machine and its operands, None if there is none."""
+    for name in (selected_kernel().name, "portable"):
+        candidate = _KERNELS[name]
+        if candidate.supports(machine, fa, fb) and (name == "portable" or passes(name)):
+            return candidate
+    return None
+
+
+@dataclass(frozen=True)
+class _Once:
+    """One block: a chain over all of K."""
+
+    length: int
+    scale_a: Float32Matrix
+    scale_b: Float32Matrix
+    promote: bool = False
+
+
+@functools.cache
+def passes(name: str) -> bool:
+    """Compare a form with the integer reference: all signs, zeros, and terms that lose bits."""
+    kernel = _KERNELS[name]
+    if fused_kernels[name].features - _jit.cpu_features():
+        return False
+    rng = np.random.Generator(np.random.Philox(2025))
+    half = formats["float16"]
+    x, y = (
+        (rng.integers(0, 0x7C00, rows) | rng.integers(0, 2, rows) << 15).astype(np.uint16)
+        for rows in ((6, 50), (40, 50))
+    )
+    x[rng.random(x.shape) < 0.2] = 0
+    machine = Accumulator("self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133)
+    ones = np.ones((1, 40), np.float32)
+    got = kernel.compute(machine, (half, half), x, y, _Once(56, ones[:, :6], ones), None)
+    nearest = np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
+    return bool(nearest) and got.tobytes() == fused(machine, half, half, x, y, np.zeros_like(got), None).tobytes()
