@@ -1,0 +1,349 @@
+"""Fused sums in float64 lanes: every form of the kernel against the integer reference, and each bound at its edge."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec import _jit, wide_kernels
+from lowprec.accumulate import Accumulator
+from lowprec.engines import Plan, Reference, Wide, engine
+from lowprec.formats import Format, formats
+from lowprec.fused_kernels import fused_kernels
+from lowprec.kernels import fused_pack_f64 as pack
+from lowprec.kernels.fused_tile_f64 import FACTOR
+from lowprec.oracle import fields, fused_dot
+from lowprec.oracle.fused import Rule
+from lowprec.wide_kernels import Extent, WideKernel, wide_kernel
+
+HALF, BF16, TF32 = formats["float16"], formats["bfloat16"], formats["tf32"]
+FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
+
+Codes = NDArray[np.unsignedinteger]
+
+
+def machine(group: int, fraction_bits: int, output: str = "float32", zero: int | None = -133) -> Accumulator:
+    return Accumulator("test", group=group, fraction_bits=fraction_bits, output=output, zero_exponent=zero)
+
+
+def bits(x: NDArray[np.floating]) -> NDArray[np.unsignedinteger]:
+    return x.view(f"uint{8 * x.itemsize}")
+
+
+def form(name: str, unit: Accumulator, fmt: Format) -> WideKernel:
+    kernel = wide_kernels._KERNELS[name]
+    return kernel if kernel.supports(unit, fmt, fmt) else wide_kernels._KERNELS["portable"]
+
+
+def check(unit: Accumulator, fmt: Format, a: Codes, b: Codes, c: NDArray[np.floating] | None = None) -> None:
+    """Compare every form with the integer reference, all bits."""
+    if c is None:
+        c = np.zeros((a.shape[0], b.shape[0]), unit.dtype)
+    with np.errstate(invalid="ignore"):
+        want = Reference(unit, fmt, fmt).chain(a, b, c)
+        for name in FORMS:
+            got = Wide(unit, fmt, fmt, form(name, unit, fmt)).chain(a, b, c)
+            wrong = np.argwhere(bits(got) != bits(want))
+            assert not wrong.size, f"{name}: {len(wrong)} of {want.size} wrong, first {wrong[0]}"
+
+
+def codes_of(x: object, fmt: Format) -> Codes:
+    return lp.encode(np.asarray(x, np.float64), fmt)
+
+
+def some_codes(rng: np.random.Generator, shape: tuple[int, int], fmt: Format, low: float, high: float) -> Codes:
+    """All significands, exponents and signs between two magnitudes, some zeros."""
+    first, last = (int(codes_of(x, fmt)) for x in (low, high))
+    codes = rng.integers(first, last, shape, endpoint=True) | (rng.integers(0, 2, shape) << (fmt.bits - 1))
+    codes[rng.random(shape) < 0.1] = 0
+    return codes.astype(fmt.code_dtype)
+
+
+MACHINES = [
+    *[machine(g, f) for g, f in ((4, 23), (8, 24), (16, 25), (32, 25), (1, 3), (3, 22), (33, 30), (70, 40), (256, 40))],
+    *[machine(g, f, "fp22") for g, f in ((16, 14), (12, 25), (64, 13))],
+    *[machine(g, f, "float16", zero) for g, f, zero in ((4, 23, -19), (16, 25, -21), (32, 13, -21), (5, 40, None))],
+    machine(8, 24, zero=None),
+]
+
+
+@pytest.mark.parametrize("unit", MACHINES, ids=lambda u: f"L{u.group}-F{u.fraction_bits}-{u.output}-{u.zero_exponent}")
+@pytest.mark.parametrize("fmt", [HALF, BF16, TF32, formats["e4m3fn"], formats["e3m2fn"]], ids=str)
+def test_every_form_is_the_reference(unit: Accumulator, fmt: Format) -> None:
+    rng = np.random.default_rng(unit.group * 100 + unit.fraction_bits)
+    shape_a, shape_b = (7, 263), (41, 263)
+    low, high = max(fmt.smallest_subnormal, 2.0**-12), min(fmt.max, 2.0**12)
+    if unit.output == "float16":
+        high = min(high, 2.0)
+    a, b = (some_codes(rng, shape, fmt, low, high) for shape in (shape_a, shape_b))
+    c = np.ldexp(rng.standard_normal((7, 41)), rng.integers(-12, 8, (7, 41))).astype(unit.dtype)
+    c[rng.random(c.shape) < 0.2] = 0
+    c[0] = -0.0
+    check(unit, fmt, a, b, c)
+    check(unit, fmt, a, b)
+
+
+@pytest.mark.parametrize("fmt", [BF16, TF32], ids=str)
+@pytest.mark.parametrize(("low", "high"), [(2.0**-149, 2.0**-50), (2.0**-70, 2.0**-55), (2.0**-126, 2.0**127)])
+def test_the_ends_of_float32(fmt: Format, low: float, high: float) -> None:
+    """Subnormal operands, C and results; zeros' exponent; sums that leave float32 and come back."""
+    rng = np.random.default_rng(3)
+    low = max(low, fmt.smallest_subnormal)
+    a, b = (some_codes(rng, (6, 90), fmt, low, high), some_codes(rng, (37, 90), fmt, low, high))
+    a[1] = codes_of(0.0, fmt)
+    c = rng.integers(0, 1 << 24, (6, 37), dtype=np.uint32) | rng.integers(0, 2, (6, 37), dtype=np.uint32) << 31
+    c[:, ::3] = 0
+    for unit in (machine(16, 25), machine(8, 24, zero=-132), machine(4, 23, zero=-131), machine(16, 13, "fp22")):
+        check(unit, fmt, a, b, c.view(np.float32))
+        check(unit, fmt, a, b)
+
+
+def test_the_exponent_of_zeros_shows() -> None:
+    """Products of 2^-136 next to a zero: cut at its exponent less F, or at their own."""
+    a, b = codes_of([[2.0**-70 * (1 + 2.0**-7), 0]], BF16), codes_of([[2.0**-66, 1.0]], BF16)
+    results = []
+    for zero in (-126, -133, None):
+        unit = machine(4, 3, zero=zero)
+        check(unit, BF16, a, b)
+        results.append(Reference(unit, BF16, BF16).chain(a, b, np.zeros((1, 1), np.float32)).item())
+    assert results == [0.0, 2.0**-136, 2.0**-136]
+    assert not wide_kernels._KERNELS["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
+
+
+# --- the bounds of `fused_tile_f64`'s docstring -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("group", [32, 256])
+def test_the_sum_stays_below_its_limit(group: int, sign: int) -> None:
+    """L products just below 4 * 2^E, C just below 2 * 2^E, F = 40: |S| comes within a hair of its bound."""
+    largest = 2 - 2.0**-10
+    a, b = codes_of(np.full((4, 2 * group), sign * largest), HALF), codes_of(np.full((33, 2 * group), largest), HALF)
+    c = np.full((4, 33), sign * (2 - 2.0**-23), np.float32)
+    check(machine(group, 40), HALF, a, b, c)
+    b[:, ::2] ^= 0x8000  # half of them take one q too much
+    check(machine(group, 40), HALF, a, b, c)
+
+
+@pytest.mark.parametrize("fraction_bits", [22, 23, 24, 25, 39, 40])
+def test_all_alignments_of_a_full_significand(fraction_bits: int) -> None:
+    """Products with all 22 bits set, at every distance below E, both signs: the largest f that truncation must drop."""
+    steps = np.arange(-14, 16)
+    full = (2 - 2.0**-10) * 2.0**steps
+    a = np.zeros((2 * steps.size, 8))
+    a[: steps.size, 1], a[steps.size :, 1] = full, -full
+    a[:, 0] = 2.0**15
+    b = np.zeros((steps.size, 8))
+    b[:, 1], b[:, 0] = full, 2.0**15
+    b[::2, 0] = 0
+    check(machine(8, fraction_bits), HALF, codes_of(a, HALF), codes_of(b, HALF))
+
+
+@pytest.mark.parametrize("fraction_bits", [13, 23, 25, 40])
+def test_all_alignments_of_c(fraction_bits: int) -> None:
+    """C with all 24 bits set, or just one bit above a power of two, at every distance from E."""
+    steps = np.arange(-60, 60)
+    c = np.concatenate([(2 - 2.0**-23) * 2.0**steps, (1 + 2.0**-23) * 2.0**steps]).astype(np.float32)
+    c = np.stack([c, -c, c, -c])
+    a = codes_of([[1.0, 0], [1.0, 0], [-1.5, 2.0**-14], [0.0, 0.0]], HALF)
+    b = codes_of(np.tile([[1.0, 2.0**-10]], (c.shape[1], 1)), HALF)
+    check(machine(4, fraction_bits), HALF, a, b, c)
+
+
+@pytest.mark.parametrize("k", [21, 22])
+def test_the_factor_must_cover_the_products_bits(k: int) -> None:
+    """With 1 + 2^-22 a product of 22 bits is truncated; with 1 + 2^-21 it is not: the bound P <= k is sharp."""
+    full = codes_of([[2 - 2.0**-11 * 2, 0, 0, 0]], HALF)
+    unit = machine(4, 20)
+    want = Reference(unit, HALF, HALF).chain(full, full, np.zeros((1, 1), np.float32))
+    exact = float(2 - 2.0**-10) ** 2
+    assert want.item() == np.floor(exact * 2.0**20) / 2.0**20
+    for name in FORMS:
+        if name == "portable":
+            continue
+        kernel = dataclasses.replace(wide_kernels._KERNELS[name], factor=1 + 2.0**-k)
+        # p / q has the bits down to 2^-20, and below them f; a small q shows the fraction.
+        got = [
+            kernel.compute(machine(4, f), (HALF, HALF), full, full, plan(4, 1, 1), None).item() for f in range(14, 21)
+        ]
+        truncated = [np.floor(exact * 2.0**f) / 2.0**f for f in range(14, 21)]
+        assert (got == truncated) == (k >= 22)
+
+
+def test_bits_that_no_longer_fit_are_refused() -> None:
+    kernel = wide_kernels._KERNELS["portable"]
+    assert (1 + 2.0**-42) * (2 - 2.0**-10) - (2 - 2.0**-10) == 2.0**-42 * (2 - 2.0**-10)  # exact
+    assert FACTOR == 1 + 2.0**-42
+    assert kernel.supports(machine(256, 40), TF32, HALF)
+    e5m11 = Format("e5m11", 5, 11)
+    assert not kernel.supports(machine(16, 25), e5m11, HALF)
+    for wrong in (machine(16, 25).with_(align="floor"), Accumulator("exact", kind="exact", output="float32")):
+        assert not kernel.supports(wrong, HALF, HALF)
+    assert not wide_kernels._KERNELS["fma"].supports(machine(16, 25, "float16", -21), HALF, HALF)
+    assert isinstance(engine(machine(16, 25).with_(align="floor"), HALF, HALF), Reference)
+
+
+def test_the_condition_for_normal_results_at_its_edge() -> None:
+    """The form without instructions for subnormals is taken at e - F = -126 and not below; both give the same bits."""
+    rng = np.random.default_rng(11)
+    unit = machine(16, 25)
+    for low, taken in ((-101, True), (-102, False)):
+        a = rng.choice([-1, 1], (4, 64)) * 2.0**-50 * (1 + rng.integers(0, 128, (4, 64)) / 128)
+        b = rng.choice([-1, 1], (40, 64)) * 2.0 ** (low + 50) * (1 + rng.integers(0, 128, (40, 64)) / 128)
+        extents = [Extent().widened(x.astype(np.float32), BF16) for x in (a, b)]
+        assert extents[0].is_normal(extents[1], unit, 64) == taken
+        check(unit, BF16, codes_of(a, BF16), codes_of(b, BF16))
+    for high, taken in ((59, True), (60, False)):
+        a, b = np.full((4, 64), 1.9921875 * 2.0**58), np.full((40, 64), -1.9921875 * 2.0**high)
+        extents = [Extent().widened(x.astype(np.float32), BF16) for x in (a, b)]
+        assert extents[0].is_normal(extents[1], unit, 64) == taken
+        check(unit, BF16, codes_of(a, BF16), codes_of(b, BF16))
+
+
+def test_exponent_range() -> None:
+    x = np.array([0.0, -0.0, 3.0, -(2.0**-30), 2.0**-149], np.float32)
+    assert pack.exponent_range(x) == (-126, 1)
+    assert pack.exponent_range(x[:4]) == (-30, 1)
+    assert pack.exponent_range(x[:2])[0] == 128  # no number at all
+    assert pack.exponent_range(np.array([np.inf], np.float32))[1] == 128
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_float16_results_round_once_and_overflow_to_infinity() -> None:
+    """Ties, subnormals, 65520: sums of 2^0 ... 2^-24 and products that reach the limit, with the float16 C."""
+    a = codes_of([[1.0, 2.0**-11, 2.0**-14, 0], [2.0**-14, 2.0**-14, 2.0**-12, 1], [255.875, 1, 0.5, 0]], HALF)
+    b = codes_of(
+        [[1, 1, 0, 0], [1, 1, 1, 0], [1, -1, 0, 0], [1, 3, 0, 0], [2.0**-10, 2.0**-11, 0, 0], [256, 16, 0, 0],
+         [256, 15.9921875, 0, 0], [256, 15.9921875, 0.015625, 0], [-256, -16, 0, 0], [2.0**-12, 0, 0, -0.0]], HALF,
+    )  # fmt: skip
+    c = np.zeros((3, 10), np.float16)
+    unit = machine(4, 23, "float16", -19)
+    check(unit, HALF, a, b, c)
+    check(unit, HALF, np.tile(a, 3), np.tile(b, 3), c + np.float16(2.0**-24))
+    d = lp.mma(a, b, accumulator=unit, a_format=HALF, b_format=HALF)
+    assert d[0, 0] == 1.0
+    assert np.isinf(d[2, 5])
+    assert d[2, 6] < np.inf
+    assert d[2, 8] == -np.inf
+
+
+@pytest.mark.parametrize("where", ["a", "b", "c"])
+@pytest.mark.parametrize("output", ["float32", "float16"])
+def test_specials_anywhere(where: str, output: str) -> None:
+    rng = np.random.default_rng(5)
+    unit = machine(8, 25, output, -21)
+    a, b = some_codes(rng, (9, 40), HALF, 2.0**-6, 2), some_codes(rng, (35, 40), HALF, 2.0**-6, 2)
+    c = rng.standard_normal((9, 35)).astype(unit.dtype)
+    inf, nan, signalling = np.uint16(0x7C00), np.uint16(0x7E01), np.uint16(0xFC01)
+    if where == "a":
+        a[2, 7], a[4, 0], a[4, 9], a[5, 39], a[6, 1] = inf, inf, inf | 0x8000, nan, signalling
+    elif where == "b":
+        b[2, 7], b[4, 0], b[4, 9], b[34, 39], b[33, 1] = inf, inf, inf | 0x8000, nan, signalling
+    else:
+        words = bits(c)
+        words[0, 0], words[3, 34], words[3, 3] = bits(np.array([np.inf, -np.inf, np.nan], c.dtype))
+    check(unit, HALF, a, b, c)
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_the_oracle_agrees(data: st.DataObject) -> None:
+    """One output by exact rationals, on operands and C that hypothesis chooses."""
+    fmt = data.draw(st.sampled_from([HALF, BF16]))
+    unit = data.draw(st.sampled_from([machine(4, 23, zero=-131), machine(16, 25), machine(8, 24, "fp22", None)]))
+    k = data.draw(st.integers(1, 40))
+    code = st.integers(0, 0xFFFF)
+    a, b = (np.array([data.draw(st.lists(code, min_size=k, max_size=k))], np.uint16) for _ in "ab")
+    c = np.array([[data.draw(st.integers(0, 0xFFFFFFFF))]], np.uint32)
+    rule = Rule(unit.group, unit.fraction_bits, output="fp22" if unit.output == "fp22" else "f32",
+                zero_exponent=unit.zero_exponent)  # fmt: skip
+    want = fused_dot(a[0].tolist(), b[0].tolist(), int(c[0, 0]), rule, fields(fmt), fields(fmt))
+    for name in FORMS:
+        d = Wide(unit, fmt, fmt, form(name, unit, fmt)).chain(a, b, c.view(np.float32))
+        assert int(bits(d)[0, 0]) == want
+
+
+def plan(length: int, m: int, n: int, blocks: int = 1, promote: bool = False, seed: int = 0) -> Plan:
+    rng = np.random.default_rng(seed)
+    scales = [np.ldexp(1 + rng.random((blocks, rows)), rng.integers(-6, 6, (blocks, rows))) for rows in (m, n)]
+    if blocks == 1 and not promote:
+        scales = [np.ones_like(scale) for scale in scales]
+    return Plan(length, scales[0].astype(np.float32), scales[1].astype(np.float32), promote)
+
+
+@pytest.mark.parametrize("promote", [False, True])
+@pytest.mark.parametrize("output", ["float32", "fp22", "float16"])
+def test_scales_and_promotion(promote: bool, output: str) -> None:
+    rng = np.random.default_rng(8)
+    unit = machine(16, 25, output, -21)
+    a, b = some_codes(rng, (11, 200), HALF, 2.0**-6, 2), some_codes(rng, (45, 200), HALF, 2.0**-6, 2)
+    blocks = plan(64, 11, 45, 4, promote)
+    if output == "float16" and not promote:
+        blocks = plan(208, 11, 45)
+    want = Reference(unit, HALF, HALF).scaled(a, b, blocks)
+    for name in FORMS:
+        got = Wide(unit, HALF, HALF, form(name, unit, HALF)).scaled(a, b, blocks)
+        assert got.tobytes() == want.tobytes(), name
+    a[3, 100], b[40, 7] = 0x7C00, 0x7E00
+    want = Reference(unit, HALF, HALF).scaled(a, b, blocks)
+    for name in FORMS:
+        got = Wide(unit, HALF, HALF, form(name, unit, HALF)).scaled(a, b, blocks)
+        assert got.tobytes() == want.tobytes(), name
+
+
+# --- the machinery ----------------------------------------------------------------------------------------------------
+
+
+def test_results_do_not_depend_on_threads(keep_threads: None) -> None:
+    rng = np.random.default_rng(9)
+    unit = machine(16, 25)
+    a, b = some_codes(rng, (610, 300), BF16, 2.0**-6, 2), some_codes(rng, (70, 300), BF16, 2.0**-6, 2)
+    answers = set()
+    for threads in (1, 2, 3):
+        lp.set_num_threads(threads)
+        answers.add(lp.mma(a, b, accumulator=unit, a_format=BF16, b_format=BF16).tobytes())
+    assert len(answers) == 1
+    assert answers == {Reference(unit, BF16, BF16).chain(a, b, np.zeros((610, 70), np.float32)).tobytes()}
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 0), (1, 1, 1), (4, 32, 16), (5, 33, 17), (513, 3, 5), (3, 513, 5)])
+def test_shapes(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(m + n + k)
+    a, b = (some_codes(rng, (rows, k), BF16, 0.5, 2) for rows in (m, n))
+    check(machine(16, 25), BF16, a, b, rng.standard_normal((m, n)).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_self_test_notices_a_wrong_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wide_kernels.passes.__wrapped__(name)
+    broken = dataclasses.replace(wide_kernels._KERNELS[name], factor=wide_kernels._KERNELS[name].factor + 2.0**-12)
+    monkeypatch.setitem(wide_kernels._KERNELS, name, broken)
+    assert not wide_kernels.passes.__wrapped__(name)
+
+
+def test_the_chosen_kernel_is_used_here_too() -> None:
+    try:
+        for name in FORMS:
+            lp.set_fused_kernel(name)
+            found = wide_kernel(machine(16, 25), HALF, HALF)
+            assert found is not None
+            assert found.name == name
+    finally:
+        lp.set_fused_kernel("auto")
+
+
+@pytest.mark.skipif("fma" not in FORMS, reason="needs AVX2")
+def test_the_rounding_mode_does_not_leak() -> None:
+    lp.set_fused_kernel("fma")
+    try:
+        ones = codes_of(np.ones((4, 64)), BF16)
+        lp.mma(ones, ones, accumulator=machine(16, 25), a_format=BF16, b_format=BF16)
+    finally:
+        lp.set_fused_kernel("auto")
+    assert np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
