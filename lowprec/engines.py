@@ -18,7 +18,7 @@ from .accumulate import Accumulator
 from .cast import decode
 from .formats import Format
 from .fused_kernels import FusedKernel, fused_kernels, operand_tables, selected_kernel
-from .kernels import exact_dot, fused_dot, gemm_f32
+from .kernels import exact_dot, f32_tile, fused_dot, gemm_f32
 from .kernels import promote as promotion
 from .reference_dots import BlockScales, exact_groups, fused, fused_runs, halves, pairwise, two_floors
 from .scratch import scratch
@@ -273,7 +273,7 @@ def accumulate_f32(x: Float32Matrix, y: Float32Matrix, out: Float32Matrix) -> No
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n, k):
         return
-    panels = scratch("b32", -(-n // gemm_f32.COLUMNS) * gemm_f32.COLUMNS * k, np.float32)
+    panels = scratch("b32", -(-n // f32_tile.COLUMNS) * f32_tile.COLUMNS * k, np.float32)
     if y.flags.c_contiguous:
         gemm_f32.pack_panels(y, panels)
     else:

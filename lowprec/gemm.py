@@ -1,147 +1,94 @@
-"""Matrix products on emulated machines: `mma` on raw codes, `gemm` on quantized operands with their scales.
+"""Matrix products of quantized operands with their scales: `gemm`, and `matmul_f32` in one fixed order.
 
 Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is ``D = A @ B.T``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _jit
-from .accumulate import FLOAT64, Accumulator, accumulators
-from .cast import as_codes, round_to
-from .engines import Engine, Float32Matrix, Plan, accumulate_f32, engine
+from .accumulate import Accumulator, accumulators
+from .cast import decode, encode, round_to
+from .engines import Float32Matrix, Plan, accumulate_f32, engine
 from .formats import Format, formats
+from .instructions import as_multiplied, check_shapes, promoted
+from .instructions import mma as mma
+from .kernels import epilogue
 from .kernels import promote as promotion
-from .kernels.sequential import sequential64
+from .libraries import Library, libraries
 from .reference_dots import BlockScales
-from .scaling import Quantized
+from .scaling import Granularity, Quantized
 
-
-def mma(
-    a: ArrayLike,
-    b: ArrayLike,
-    c: ArrayLike | None = None,
-    *,
-    accumulator: str | Accumulator = "hopper_fp8",
-    a_format: str | Format | None = None,
-    b_format: str | Format | None = None,
-    a_scale: ArrayLike | None = None,
-    b_scale: ArrayLike | None = None,
-) -> NDArray[Any]:
-    """Multiply raw codes as a machine's matrix instruction does: ``D = A @ B.T + C``, bit for bit.
-
-    K longer than one instruction means a chain of instructions in increasing k, each taking the previous D as its C.
-    A short last instruction is filled up with zeros, as software does.
-
-    Parameters
-    ----------
-    a : array_like of unsigned integers, shape (M, K)
-        Codes of `a_format`.
-    b : array_like of unsigned integers, shape (N, K)
-        Codes of `b_format`.
-    c : array_like, shape (M, N), optional
-        First addend, of the type of the result; +0 by default. Machines whose results are float32 take anything that
-        float32 holds.
-    accumulator : str or Accumulator
-        The machine, see ``lowprec.accumulators``.
-    a_format, b_format : str or Format, optional
-        What the codes mean; by default what the machine names first, e4m3fn if it takes anything. TF32 machines take
-        ``float32``, whose low 13 bits they drop, and ``tf32`` in 19 bits. For ``fp64``, codes are float64 numbers
-        or their bits as uint64.
-    a_scale, b_scale : array_like of uint8, shapes (M, K / block) and (N, K / block), optional
-        Scales inside the instruction, as codes of the machine's ``scale_format`` for each ``scale_block`` along K:
-        E8M0, or E4M3 whose sign bit is ignored. Machines with a scale format need both, others take none.
-
-    Returns
-    -------
-    ndarray of float32, shape (M, N); float16 or float64 where the machine's results are
-        NaN is the canonical 0x7FFFFFFF (0x7FFF) and a zero is +0, as NVIDIA's units return them. Where sums
-        are IEEE 754's they keep its -0: ``float32``, ``fp64``, CDNA2, and what CDNA1 and CDNA3 round to zero from below.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit together, a code lies outside its format, or the machine does not take a format or scales.
-    TypeError
-        If codes or scales are not unsigned integers, or C is of another type than the machine's.
-
-    Notes
-    -----
-    The machines' rules are those of arXiv:2511.10909 and arXiv:2512.07004; DeepSeek (ISCA 2025, section 3.1) calls
-    Hopper's FP8 registers FP22.
-
-    Examples
-    --------
-    >>> import numpy as np, lowprec as lp
-    >>> ones = np.full((1, 32), lp.encode(1.0, "e4m3fn"), np.uint8)
-    >>> lp.mma(ones, ones).item(), lp.mma(ones, ones, [[2.0**14]]).item()     # all 32 products are lost below C
-    (32.0, 16384.0)
-    >>> two, half = np.full((1, 1), 128, np.uint8), np.full((1, 1), 126, np.uint8)     # E8M0: 2^(code - 127)
-    >>> lp.mma(ones, ones, accumulator="blackwell_mxf8", a_scale=two, b_scale=half).item()
-    32.0
-    """
-    machine = accumulators.get(accumulator)
-    if machine.output == FLOAT64:
-        return _mma64(a, b, c, machine, a_format, b_format)
-    fa, fb = (formats.get(machine.default_format if f is None else f) for f in (a_format, b_format))
-    machine.check_inputs(fa, fb)
-    x, y = as_codes(a, fa), as_codes(b, fb)
-    check_shapes("mma", x, y)
-    start = _addend(c, (x.shape[0], y.shape[0]), machine)
-    scales = _block_scales(machine, a_scale, b_scale, x, y)
-    if start.size == 0:
-        return start
-    (x, fa), (y, fb) = _as_multiplied(x, fa, machine), _as_multiplied(y, fb, machine)
-    unit = engine(machine, fa, fb)
-    if machine.promote_every is None:
-        return unit.chain(x, y, start, scales)
-    return _promoted(unit, x, y, start, scales)
+_SPLIT_TILE = 128  # k that stay together when K is split
 
 
 def gemm(
     a: Quantized,
     b: Quantized,
+    c: ArrayLike | None = None,
     *,
     accumulator: str | Accumulator = "hopper_fp8",
-    promote_every: int | None = 128,
+    promote_every: int | Literal["auto"] | None = "auto",
     out: str | Format = "float32",
+    library: str | Library = "deepgemm",
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    split_k: int = 1,
 ) -> Float32Matrix:
-    """Multiply two quantized matrices: ``D = A @ B.T`` with scales, promotion and a rounded result.
+    """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C`` with scales, promotion and a rounded result.
 
     Parameters
     ----------
-    a : Quantized, shape (M, K)
+    a : Quantized, shape (M, K) or (batch, M, K)
         For example activations in tiles of 1x128.
-    b : Quantized, shape (N, K)
-        For example weights in blocks of 128x128.
+    b : Quantized, shape (N, K) or (batch, N, K)
+        For example weights in blocks of 128x128. Transposed operands: ``b.T``.
+    c : array_like, shape (M, N) or (batch, M, N), optional
+        Addend, taken as float32: a gradient so far, for example.
     accumulator : str or Accumulator
-        The machine, see ``lowprec.accumulators``.
-    promote_every : int or None
+        The machine, see ``lowprec.accumulators``. One that takes scales inside the instruction (``blackwell_mxf8``,
+        ``blackwell_nvfp4``) is given the operands'; they must be numbers of its scale format.
+    promote_every : int, None or "auto"
         Length in k of one chain on the tensor core; its result is multiplied by ``s = float32(scale_a * scale_b)`` and
         added in float32: ``D = fma(s, chain, D)``, as DeepGEMM does it. None: one chain over all of K that never
-        leaves the tensor core (see Notes).
+        leaves the tensor core (see Notes). "auto": the machine's own, else None where scales are inside the
+        instruction, else the library's (128 for DeepGEMM).
     out : str or Format
-        Format of the result, rounded once from float32: ``"float32"`` or ``"bfloat16"``, for example.
+        Format of the result, rounded once from float32: ``"float32"``, ``"bfloat16"`` or ``"float16"``, for example.
+    library : str or Library
+        Whose order of operations to follow: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``, ``"cutlass_2xacc"``,
+        or a `lowprec.libraries.Library` of one's own.
+    alpha, beta : float
+        Factors of the product (such as NVFP4's scale per tensor) and of C, taken as float32.
+    split_k : int
+        K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue.
 
     Returns
     -------
-    ndarray of float32, shape (M, N)
+    ndarray of float32, shape (M, N) or (batch, M, N)
         Values of the format `out`.
 
     Raises
     ------
     ValueError
-        If K differs, the machine does not take a format, or `promote_every` does not fit the machine's groups or the
-        operands' scales; the message quotes what came.
+        If shapes differ, the machine does not take a format, scales are not positive, or `promote_every` does not fit
+        the machine's groups or the operands' scales; the message quotes what came.
     TypeError
         If an operand is not `Quantized`.
 
     Notes
     -----
+    1. Each split's chains are summed in float32 from +0: ``T = fma(s, chain, T)`` with scales at promotion,
+       ``T = T + chain`` with scales at the end or inside the instruction.
+    2. Splits are added one after the other in float32.
+    3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if they come
+       at the end; without C, ``D = f * T``.
+    4. D is rounded to `out`, to nearest even: two roundings, as the libraries have them.
+
     Without promotion, scales that change along K leave a running sum in the wrong units. It is then multiplied by
     ``float32(s_before / s_now)`` and truncated to the accumulator's fraction bits. For power-of-two scales that is
     exactly a machine that applies the scales inside the instruction; for others it is a what-if, no hardware.
@@ -161,19 +108,160 @@ def gemm(
     for name, q in (("a", a), ("b", b)):
         if not isinstance(q, Quantized):
             raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
-    machine = accumulators.get(accumulator)
+        if not (np.isnan(q.scale) | ((q.scale > 0) & (q.scale < np.inf))).all():
+            raise ValueError(f"gemm: scales of {name} reach from {q.scale.min()} to {q.scale.max()}: "
+                             "finite numbers above 0 are needed (NaN marks blocks that held NaN)")  # fmt: skip
+    machine, order, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+    if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:
+        raise ValueError(f"gemm: split_k={split_k!r}: a whole number >= 1 is needed")
+    options: dict[str, Any] = {"machine": machine, "order": order, "split_k": int(split_k)}
+    options |= {"promote_every": _interval(machine, order, promote_every), "alpha": np.float32(alpha)}
+    if len(a.shape) == 3 and len(b.shape) == 3:
+        pages_a, pages_b = pages(a), pages(b)
+        if len(pages_a) != len(pages_b):
+            raise ValueError(f"gemm: a is {a.shape}, b is {b.shape}: the number of matrices differs")
+        result = np.empty((len(pages_a), a.shape[1], b.shape[1]), np.float32)
+        addend = _addend(c, beta, result.shape)
+        for i, (qa, qb) in enumerate(zip(pages_a, pages_b, strict=True)):
+            result[i] = _multiply(qa, qb, None if addend is None else addend[i], **options)
+    else:
+        check_shapes("gemm", a.codes, b.codes)
+        result = _multiply(a, b, _addend(c, beta, (a.shape[0], b.shape[0])), **options)
+    return result if target.name == "float32" else round_to(result, target, out=result)
+
+
+def _multiply(
+    a: Quantized, b: Quantized, addend: Float32Matrix | None, *, machine: Accumulator, order: Library,
+    promote_every: int | None, split_k: int, alpha: np.float32,
+) -> Float32Matrix:  # fmt: skip
+    """Return alpha times the product of two matrices, plus the addend, which is overwritten."""
     machine.check_inputs(a.format, b.format)
     check_shapes("gemm", a.codes, b.codes)
-    target = formats.get(out)
-    shape = (a.shape[0], b.shape[0])
-    if 0 in shape:
-        return np.zeros(shape, np.float32)
+    if 0 in (a.shape[0], b.shape[0]):
+        return np.zeros((a.shape[0], b.shape[0]), np.float32)
+    k = a.shape[1]
+    at_end = order.scales == "end" and machine.scale_format is None
+    scale_a, scale_b = np.ones(a.shape[0], np.float32), np.ones(b.shape[0], np.float32)
+    if at_end:
+        (a, scale_a), (b, scale_b) = _without_scale("a", a, order), _without_scale("b", b, order)
+    tiles = -(-k // _SPLIT_TILE)
+    step = max(-(-tiles // split_k), 1) * _SPLIT_TILE
+    total: Float32Matrix | None = None
+    for start in range(0, max(k, 1), step):
+        qa, qb = (q if step >= k else _along_k(q, start, min(start + step, k)) for q in (a, b))
+        part = _product(qa, qb, machine, promote_every)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = part if total is None else total + part
+    assert total is not None
+    if not at_end and addend is None and alpha == 1:
+        return total
+    result = np.zeros_like(total) if addend is None else addend
+    epilogue.finish(total, scale_a, scale_b, alpha, result)
+    promotion.canonical_nan(result)
+    return result
+
+
+def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None) -> Float32Matrix:
+    """Return the float32 sum of the chains of one split."""
     if machine.kind == "sequential" and promote_every is None:
-        result = matmul_f32(a.dequantize(), b.dequantize())
-    else:
-        plan = _plan(a, b, machine, promote_every)
-        result = engine(machine, a.format, b.format).scaled(a.codes, b.codes, plan)
-    return result if target.name == "float32" else round_to(result, target, out=result)
+        return matmul_f32(a.dequantize(), b.dequantize())
+    (x, fa), (y, fb) = as_multiplied(a.codes, a.format, machine), as_multiplied(b.codes, b.format, machine)
+    if machine.scale_format is None:
+        return engine(machine, fa, fb).scaled(x, y, _plan(a, b, machine, promote_every))
+    pad = [(0, 0), (0, -x.shape[1] % machine.scale_block)]
+    scales = BlockScales(_inside("a", a, machine), _inside("b", b, machine))
+    x, y = np.pad(x, pad), np.pad(y, pad)
+    start = np.zeros((x.shape[0], y.shape[0]), machine.dtype)
+    unit = engine(machine, fa, fb)
+    if promote_every is None:
+        return unit.chain(x, y, start, scales).astype(np.float32, copy=False)
+    if promote_every % machine.group:
+        raise ValueError(
+            f"gemm: promote_every={promote_every} is not a multiple of {machine}'s group of {machine.group}"
+        )
+    return promoted(unit, x, y, start, scales, promote_every).astype(np.float32, copy=False)
+
+
+def _interval(machine: Accumulator, order: Library, asked: int | str | None) -> int | None:
+    if asked == "auto":
+        if machine.promote_every is not None or machine.scale_format is not None:
+            return machine.promote_every
+        return order.promote_every
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, (int, np.integer)) or asked < 1):
+        raise ValueError(f"gemm: promote_every={asked!r}: a whole number >= 1 or None is needed")
+    return None if asked is None else int(asked)
+
+
+def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32Matrix | None:
+    """Return beta * C in float32."""
+    if c is None:
+        return None
+    array = np.asarray(c)
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"gemm: c is {array.dtype}, needed is float32")
+    if array.shape != shape:
+        raise ValueError(f"gemm: c is {array.shape}, needed is {shape}")
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.multiply(array.astype(np.float32), np.float32(beta), order="C")
+
+
+def _without_scale(name: str, q: Quantized, order: Library) -> tuple[Quantized, Float32Matrix]:
+    """Take the scales, one per row, off a matrix; they must not change along K."""
+    if q.scale.shape[1] > 1:
+        raise ValueError(
+            f"gemm: {order} multiplies scales in at the end: those of {name} ({q.granularity}) change in k"
+        )
+    if q.scale.size == 0:
+        return q, np.ones(q.shape[0], np.float32)
+    rows = q.granularity.block((q.shape[0], q.shape[1]))[0]
+    by_row = np.ascontiguousarray(q.scale[np.arange(q.shape[0]) // rows, 0])
+    return replace(q, scale=np.ones((1, 1), np.float32), granularity=Granularity(None, None)), by_row
+
+
+def _inside(name: str, q: Quantized, machine: Accumulator) -> NDArray[Any]:
+    """Return scales as the instruction takes them: codes [rows, K / block], exactly the operands' numbers."""
+    fmt, block = formats[str(machine.scale_format)], machine.scale_block
+    codes = encode(q.scale, fmt, overflow="nonsaturate")
+    same = (decode(codes, fmt) == q.scale) | np.isnan(q.scale)
+    if not same.all():
+        raise ValueError(f"gemm: a scale of {name} is {q.scale[~same][0]}, no number of {machine}'s {fmt}")
+    rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
+    if columns < q.shape[1] and columns % block:
+        raise ValueError(f"gemm: scales of {name} change every {columns} in k, inside {machine}'s blocks of {block}")
+    at = np.minimum(np.arange(0, max(q.shape[1], 1), block) // columns, max(codes.shape[1] - 1, 0))
+    if q.shape[1] == 0:
+        return np.zeros((q.shape[0], 0), fmt.code_dtype)
+    return np.ascontiguousarray(codes[np.arange(q.shape[0]) // rows][:, at])
+
+
+def _along_k(q: Quantized, start: int, stop: int) -> Quantized:
+    """Return the part of a matrix within a range of k that starts at a multiple of the split's tile."""
+    codes = np.ascontiguousarray(q.codes[:, start:stop])
+    columns = q.granularity.columns
+    if columns is None or columns >= q.shape[1]:
+        return replace(q, codes=codes, granularity=Granularity(q.granularity.rows, None))
+    if start % columns:
+        raise ValueError(f"gemm: split_k cuts at k = {start}, inside scales that hold for {columns}")
+    return replace(q, codes=codes, scale=np.ascontiguousarray(q.scale[:, start // columns : -(-stop // columns)]))
+
+
+def pages(q: Quantized) -> list[Quantized]:
+    """Return the matrices of a batch [batch, R, C] one by one.
+
+    Raises
+    ------
+    ValueError
+        If a scale is shared by rows of two matrices, other than one for everything.
+    """
+    count, rows, _ = q.shape
+    block = q.granularity.rows
+    if block is not None and rows % block:
+        raise ValueError(f"gemm: scales for {block} rows straddle the matrices of {q.shape}: {rows} rows each")
+    each = 0 if block is None else rows // block
+    return [
+        replace(q, codes=q.codes[i], scale=q.scale if block is None else q.scale[i * each : (i + 1) * each])
+        for i in range(count)
+    ]
 
 
 def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> Float32Matrix:
@@ -236,9 +324,7 @@ def _plan(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int |
             raise ValueError(f"gemm: the exact machine needs promote_every: scales change every {span} in k")
         length = span if not constant else -(-max(k, 1) // group) * group
     else:
-        if isinstance(promote_every, bool) or not isinstance(promote_every, (int, np.integer)) or promote_every < 1:
-            raise ValueError(f"gemm: promote_every={promote_every!r}: a whole number >= 1 or None is needed")
-        length = int(promote_every)
+        length = promote_every
         if length % group:
             raise ValueError(f"gemm: promote_every={length} is not a multiple of {machine.name}'s group of {group}")
         if not constant and span % length:
@@ -260,92 +346,3 @@ def _float32_operand(a: ArrayLike) -> Float32Matrix:
     """Return float32 that is contiguous, or the transposed view of something contiguous."""
     array = np.asarray(a, np.float32)
     return array if array.ndim == 2 and array.flags.f_contiguous else np.ascontiguousarray(array)
-
-
-def _promoted(
-    unit: Engine, x: NDArray[Any], y: NDArray[Any], c: NDArray[Any], scales: BlockScales | None
-) -> NDArray[Any]:
-    """Add a machine's chains of `promote_every` products, each from +0, to C in float32 (in float16 for its C)."""
-    step, block = int(unit.machine.promote_every or 0), unit.machine.scale_block
-    if block and step % block:
-        raise ValueError(f"{unit.machine}: promote_every={step} is not a multiple of the scales' {block}")
-    total: Float32Matrix = c.astype(np.float32)
-    for p in range(0, max(x.shape[1], 1), step):
-        part = [np.ascontiguousarray(codes[:, p : p + step]) for codes in (x, y)]
-        some = scales and BlockScales(*(s[:, p // block : -(-(p + step) // block)] for s in scales))
-        with np.errstate(over="ignore", invalid="ignore"):
-            total += unit.chain(part[0], part[1], np.zeros_like(c), some)
-    promotion.canonical_nan(total)
-    return total.astype(c.dtype)
-
-
-def _as_multiplied(codes: NDArray[Any], fmt: Format, machine: Accumulator) -> tuple[NDArray[Any], Format]:
-    """Return operands as the machine multiplies them: a TF32 machine drops the low 13 bits of float32."""
-    tf32 = formats["tf32"]
-    if fmt.name == "float32" and tf32.name in machine.inputs:
-        return codes >> np.uint32(fmt.mantissa_bits - tf32.mantissa_bits), tf32
-    return codes, fmt
-
-
-def _mma64(
-    a: ArrayLike, b: ArrayLike, c: ArrayLike | None, machine: Accumulator,
-    a_format: str | Format | None, b_format: str | Format | None,
-) -> NDArray[np.float64]:  # fmt: skip
-    """Multiply float64 numbers by sequential fused multiply-adds."""
-    for name in (a_format, b_format):
-        if name not in (None, FLOAT64):
-            raise ValueError(f"{machine} takes {FLOAT64}, not {name}")
-    x, y = (np.asarray(operand) for operand in (a, b))
-    for operand in (x, y):
-        if operand.dtype not in (np.dtype(np.uint64), np.dtype(np.float64)):
-            raise TypeError(f"{machine}: operands are float64 numbers or their bits as uint64, not {operand.dtype}")
-    x, y = (np.ascontiguousarray(operand).view(np.float64) for operand in (x, y))
-    check_shapes("mma", x, y)
-    out = np.array(_addend(c, (x.shape[0], y.shape[0]), machine))
-    turned = np.ascontiguousarray(y.T)
-    _jit.run_chunks(lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], max(1, (1 << 18) // max(y.size, 1)))
-    out[np.isnan(out)] = np.nan
-    return out
-
-
-def _block_scales(
-    machine: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None, x: NDArray[Any], y: NDArray[Any]
-) -> BlockScales | None:
-    given = {"a_scale": (a_scale, x), "b_scale": (b_scale, y)}
-    if machine.scale_format is None:
-        for name, (scale, _) in given.items():
-            if scale is not None:
-                raise ValueError(f"mma: {machine} takes no scales inside the instruction, but {name} was given")
-        return None
-    block, k, checked = machine.scale_block, x.shape[1], []
-    if k % block:
-        raise ValueError(f"mma: K = {k} is not a multiple of {block}, the codes that share a scale of {machine}")
-    for name, (scale, codes) in given.items():
-        needed = (codes.shape[0], k // block)
-        if scale is None:
-            raise ValueError(f"mma: {machine} needs {name}: codes of {machine.scale_format}, shape {needed}")
-        found = as_codes(scale, formats[machine.scale_format])
-        if found.shape != needed:
-            raise ValueError(f"mma: {name} is {found.shape}, needed is {needed}: one code for {block} along K")
-        checked.append(found)
-    return BlockScales(*checked)
-
-
-def check_shapes(who: str, a: NDArray[Any], b: NDArray[Any]) -> None:
-    """Raise a ValueError unless a is [M, K] and b is [N, K]."""
-    if a.ndim != 2 or b.ndim != 2:
-        raise ValueError(f"{who}: a is {a.shape}, b is {b.shape}; needed are matrices [M, K] and [N, K]")
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"{who}: K differs: a is {a.shape}, b is {b.shape}; b is [N, K], not transposed")
-
-
-def _addend(c: ArrayLike | None, shape: tuple[int, int], machine: Accumulator) -> NDArray[Any]:
-    dtype = np.dtype(machine.dtype)
-    if c is None:
-        return np.zeros(shape, dtype)
-    array = np.asarray(c)
-    if array.dtype.kind not in "fiu" or (dtype != np.float32 and array.dtype != dtype):
-        raise TypeError(f"mma: c is {array.dtype}, needed is {dtype}, the type of {machine}'s results")
-    if array.shape != shape:
-        raise ValueError(f"mma: c is {array.shape}, needed is {shape}")
-    return np.ascontiguousarray(array, dtype)

@@ -1,0 +1,115 @@
+"""Products of experts: each row, or each run of rows, has a matrix of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .engines import Float32Matrix
+from .gemm import gemm, pages
+from .scaling import Granularity, Quantized
+
+
+def grouped_gemm(
+    a: Quantized,
+    b: Quantized | Sequence[Quantized],
+    *,
+    expert: ArrayLike | None = None,
+    counts: ArrayLike | None = None,
+    c: ArrayLike | None = None,
+    **options: Any,
+) -> Float32Matrix:
+    """Multiply rows by the matrix of their expert: ``D[i] = a[i] @ b[expert[i]].T``.
+
+    Parameters
+    ----------
+    a : Quantized, shape (M, K) or (experts, M, K)
+        Rows one after the other ("contiguous"), or room for M rows of each expert ("masked").
+    b : Quantized, shape (experts, N, K), or a sequence of Quantized, shape (N, K)
+        One matrix for each expert.
+    expert : array_like of int, shape (M,)
+        Contiguous: the expert of each row, -1 for padding. Runs are customary and not needed.
+    counts : array_like of int, shape (experts,)
+        Masked: how many rows each expert has.
+    c : array_like, shape of the result, optional
+        Addend.
+    **options
+        As for `lowprec.gemm`.
+
+    Returns
+    -------
+    ndarray of float32, shape (M, N) or (experts, M, N)
+        Rows of padding, and beyond an expert's count, are +0.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit together, an expert or a count is out of range, or not exactly one of `expert` and
+        `counts` is given.
+
+    Notes
+    -----
+    The bits of a row do not depend on which rows share the call, as with DeepGEMM's ``m_grouped_gemm_fp8``.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> from lowprec.grouped import grouped_gemm
+    >>> x, w = np.ones((3, 128), np.float32), np.ones((2, 128, 128), np.float32)
+    >>> w[1] *= 2
+    >>> qx, qw = (lp.quantize(v, "e4m3fn", "1x128", scale="ue8m0") for v in (x, w))
+    >>> grouped_gemm(qx, qw, expert=[0, 1, -1])[:, 0]
+    array([128., 256.,   0.], dtype=float32)
+    """
+    weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
+    if isinstance(weights, Quantized) or not all(isinstance(w, Quantized) and len(w.shape) == 2 for w in weights):
+        raise ValueError("grouped_gemm: b is one Quantized of shape (experts, N, K), or a sequence of (N, K)")
+    if (expert is None) == (counts is None):
+        raise ValueError("grouped_gemm: give expert (for rows [M, K]) or counts (for [experts, M, K])")
+    if len({w.shape for w in weights}) != 1:
+        raise ValueError(f"grouped_gemm: matrices of one shape are needed, not {sorted({w.shape for w in weights})}")
+    count, n = len(weights), weights[0].shape[0]
+    groups: list[tuple[Quantized, NDArray[np.intp], int | None]]  # rows of `a` and where they go, per expert
+    if expert is not None:
+        if len(a.shape) != 2:
+            raise ValueError(f"grouped_gemm: with expert, a is [M, K], not {a.shape}")
+        of_row = _whole(expert, "expert", (a.shape[0],), -1, count - 1)
+        groups = [(a, np.flatnonzero(of_row == e), None) for e in range(count)]
+        shape: tuple[int, ...] = (a.shape[0], n)
+    else:
+        if len(a.shape) != 3 or a.shape[0] != count:
+            raise ValueError(f"grouped_gemm: with counts, a is [{count} experts, M, K], not {a.shape}")
+        limits = _whole(counts, "counts", (count,), 0, a.shape[1])
+        groups = [(q, np.arange(limits[e]), e) for e, q in enumerate(pages(a))]
+        shape = (count, a.shape[1], n)
+    addend = None if c is None else np.asarray(c)
+    if addend is not None and addend.shape != shape:
+        raise ValueError(f"grouped_gemm: c is {addend.shape}, needed is {shape}")
+    out = np.zeros(shape, np.float32)
+    for w, (q, rows, page) in zip(weights, groups, strict=True):
+        into, more = (x if x is None or page is None else x[page] for x in (out, addend))
+        if rows.size and into is not None:
+            into[rows] = gemm(_rows(q, rows), w, None if more is None else more[rows], **options)
+    return out
+
+
+def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:
+    """Return some rows of a matrix, each with a scale of its own."""
+    block = q.granularity.block((q.shape[0], q.shape[1]))[0]
+    columns = q.granularity.columns
+    return replace(q, codes=q.codes[rows], scale=q.scale[rows // block], granularity=Granularity(1, columns))
+
+
+def _whole(values: ArrayLike | None, name: str, shape: tuple[int, ...], low: int, high: int) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" or array.shape != shape:
+        raise ValueError(f"grouped_gemm: {name} is {array.dtype} {array.shape}, needed are whole numbers {shape}")
+    if array.size and (array.min() < low or array.max() > high):
+        raise ValueError(
+            f"grouped_gemm: {name} reaches from {array.min()} to {array.max()}, allowed is {low} to {high}"
+        )
+    return array.astype(np.int64)

@@ -1,0 +1,16 @@
+"""The last step of a GEMM: scales, alpha and the addend, in float32."""
+
+import numpy as np
+
+from lowprec._jit import fma32, kernel
+
+
+@kernel
+def finish(total, scale_a, scale_b, alpha, out):
+    """Do ``out = fma(alpha * (scale_a * scale_b), total, out)``; scales [M] and [N], total and out [M, N], float32."""
+    m, n = out.shape
+    for i in range(m):
+        s = scale_a[i]
+        for j in range(n):
+            factor = np.float32(np.float32(s * scale_b[j]) * alpha)
+            out[i, j] = fma32(factor, total[i, j], out[i, j])
