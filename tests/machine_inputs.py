@@ -1,13 +1,13 @@
 """Operands for any machine: codes of any format by family, and addends around the sums of their products."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.oracle import Fields, max_code
+from lowprec.oracle import FORMATS, MACHINES, Fields, Halves, Machine, Scales, encode, max_code
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Rng = np.random.Generator
@@ -212,3 +212,87 @@ def tile(
         products = (x * y if rows else x[:, None] * y[None]).max(axis=-1, initial=0.0)
     products[~np.isfinite(products)] = 1.0
     return Tile(f"{family}, {m}x{n}x{k}, c {addend}", a, b, addends(addend, products, kept, rng, fc))
+
+
+# What test_machines_oracle.py compares, and test_mutants.py must be able to tell apart
+
+Scaling = tuple[Codes, Codes] | None
+
+
+def group_of(machine: Machine) -> int:
+    return 32 if isinstance(machine.rule, Halves) else getattr(machine.rule, "group", 4)
+
+
+def pairs_of(machine: Machine) -> list[tuple[str, str]]:
+    return [(a, b) for a in machine.inputs for b in machine.inputs]
+
+
+def scales_for(machine: Machine, x: Tile, mode: str) -> Scaling:
+    """Scale codes for the rows of a and b: around 1, anything, at the bottom or at the top of their format."""
+    if machine.scales is None:
+        return None
+    fmt, block = machine.scales
+    top = 1 << fmt.width
+    low, high = {
+        "near": (encode(0.02, fmt), encode(64, fmt)),
+        "any": (0, 256),
+        "low": (0, top // 8),
+        "high": (top - top // 8, top),
+    }[mode]
+    rng = np.random.default_rng([*map(ord, mode + x.name)])
+    blocks = -(-x.a.shape[1] // block)
+    a, b = (rng.integers(low, high, (len(codes), blocks)).astype(np.uint8) for codes in (x.a, x.b))
+    return a, b
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A tile for a machine, and the outputs about which the oracle is asked."""
+
+    machine: Machine
+    names: tuple[str, str]
+    tile: Tile
+    scales: Scaling
+    where: tuple[tuple[int, int], ...]
+
+    def wanted(self, rule: Any = None) -> list[int]:
+        """The oracle's bits; of another rule than the machine's if one is given."""
+        rule = self.machine.rule if rule is None else rule
+        fa, fb = (FORMATS[name] for name in self.names)
+        x, answers = self.tile, []
+        for i, j in self.where:
+            own = None
+            if self.scales is not None and self.machine.scales is not None:
+                own = Scales(self.scales[0][i].tolist(), self.scales[1][j].tolist(), *self.machine.scales)
+            answers.append(rule.dot(x.a[i].tolist(), x.b[j].tolist(), int(x.c[i, j]), fa, fb, own))
+        return answers
+
+
+def sample(
+    machine: Machine,
+    names: tuple[str, str],
+    family: str,
+    shape: tuple[int, int, int],
+    addend: str,
+    mode: str = "near",
+    count: int = 8,
+) -> Sample:
+    """Build a tile (K rounded up to whole scale blocks) and choose outputs, the corners among them."""
+    m, n, k = shape
+    block = machine.scales[1] if machine.scales else 1
+    formats = (FORMATS[names[0]], FORMATS[names[1]], machine.rule.c_format)
+    x = tile(family, formats, (m, n, -(-k // block) * block), addend, getattr(machine.rule, "fraction_bits", 24))
+    rng = np.random.default_rng(count)
+    where = {(0, 0), (m - 1, n - 1), *zip(*(rng.integers(0, s, count).tolist() for s in (m, n)), strict=True)}
+    return Sample(machine, names, x, scales_for(machine, x, mode), tuple(sorted(where)))
+
+
+def samples(name: str, family: str) -> Iterator[Sample]:
+    """All kinds of c; a part of a group, one group, several and a part; every pair of formats in some family."""
+    machine = MACHINES[name]
+    group, pairs = group_of(machine), pairs_of(machine)
+    turn = list(FAMILIES).index(family)
+    for i, addend in enumerate(ADDENDS):
+        k = (group, 2 * group + group // 2 + 1, max(group // 2 - 1, 1), 4 * group, 3 * group)[(i + turn) % 5]
+        pair, mode = pairs[(5 * turn + i) % len(pairs)], ("near", "any", "near", "low", "high")[i]
+        yield sample(machine, pair, family, (4, 5, k), addend, mode)
