@@ -1,10 +1,10 @@
 """Hold a capture against the emulator, bit for bit.
 
     python reference_data/capture/verify.py FILE.npz            # a table: case, outputs, mismatches
+    python reference_data/capture/verify.py --oracle FILE.npz   # every 64th output against the exact oracle instead
     python reference_data/capture/verify.py --make FILE.npz     # a file of the emulator's own, to try the path
 
-Instructions whose machine `lowprec.mma` has are compared in full; others with the exact oracle, every 16th output.
-The exit code is 1 if any bit differs.
+The exit code is 1 if any bit differs. `lowprec` must be installed, or PYTHONPATH name the checkout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from capture import check, collect, describe
-from capture_cases import FIELDS, INSTRUCTIONS, Codes, Fields, Instruction
+from capture_cases import INSTRUCTIONS, Codes, Instruction
 from capture_file import Capture, CaptureError, Group, load
 
 import lowprec as lp
@@ -25,7 +25,7 @@ from lowprec import oracle
 
 #: Names in the catalogue of formats.
 FORMATS = {"e4m3": "e4m3fn", "e5m2": "e5m2", "f16": "float16", "bf16": "bfloat16", "tf32": "tf32", "f32": "float32"}
-EVERY = 16
+EVERY = 64  #: outputs of which the oracle computes one
 
 
 def machine_of(instruction: Instruction) -> str:
@@ -35,15 +35,9 @@ def machine_of(instruction: Instruction) -> str:
     return f"hopper_{'fp8' if fp8 else instruction.a.name}{middle}{'_f16' if instruction.c.name == 'f16' else ''}"
 
 
-def emulated(instruction: Instruction) -> bool:
-    """Tell whether `lowprec.mma` has the instruction's machine; the oracle has them all."""
-    return machine_of(instruction) in lp.accumulators
-
-
 def tiles(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
-    """Compute d of tiles a, b [tiles, 64, K], c [tiles, 64, 64] with `lowprec.mma`, or the oracle where it must."""
-    answer = _by_mma if emulated(instruction) else _by_oracle
-    return np.stack([answer(instruction, *tile) for tile in zip(a, b, c, strict=True)])
+    """Compute d of tiles a, b [tiles, 64, K], c [tiles, 64, 64] with `lowprec.mma`."""
+    return np.stack([by_mma(instruction, *tile) for tile in zip(a, b, c, strict=True)])
 
 
 def promoted(a: Codes, b: Codes, scale_a: Codes, scale_b: Codes) -> Codes:
@@ -60,7 +54,8 @@ def _granularity(scale: Codes) -> str:
     return "128x128" if len(scale) == 1 else "1x128"
 
 
-def _by_mma(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+def by_mma(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+    """Compute d [M, N] of one tile, as words like those of c."""
     floats = np.float32 if c.dtype == np.uint32 else np.float16
     d = lp.mma(
         a >> instruction.a.shift, b >> instruction.b.shift, c.view(floats), accumulator=machine_of(instruction),
@@ -69,17 +64,27 @@ def _by_mma(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
     return d.view(c.dtype)
 
 
-def _by_oracle(instruction: Instruction, a: Codes, b: Codes, c: Codes, every: int = 1) -> Codes:
-    name = machine_of(instruction)
-    known = oracle.MACHINES.get(name) or oracle.MACHINES[name.replace("hopper_f16", "hopper_fp16")]
-    rule = known.rule
+def by_oracle(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+    """Compute every 64th word of d with the oracle."""
+    rule = oracle.MACHINES[machine_of(instruction)].rule
     fa, fb = (oracle.FORMATS[FORMATS[fmt.name]] for fmt in (instruction.a, instruction.b))
     rows, columns = ((x >> fmt.shift).tolist() for x, fmt in ((a, instruction.a), (b, instruction.b)))
     start, n = c.ravel().tolist(), len(b)
-    places = range(0, len(start), every)
+    places = range(0, len(start), EVERY)
     dots = [rule.dot(rows[place // n], columns[place % n], start[place], fa, fb) for place in places]
-    out = np.array(dots, c.dtype)
-    return out.reshape(c.shape) if every == 1 else out
+    return np.array(dots, c.dtype)
+
+
+def promoted_by_oracle(a: Codes, b: Codes, scale_a: Codes, scale_b: Codes) -> Codes:
+    """Compute every 64th word of the GEMM with the oracle."""
+    bits_a, bits_b = scale_a.view(np.uint32).tolist(), scale_b.view(np.uint32).tolist()
+    dots = []
+    for place in range(0, len(a) * len(b), EVERY):
+        i, j = divmod(place, len(b))
+        scales = list(zip(bits_a[i], bits_b[j], strict=True))
+        row, column = a[i].tolist(), b[j].tolist()
+        dots.append(oracle.promoted_dot(row, column, scales, 128, oracle.HOPPER_FP8, oracle.E4M3FN, oracle.E4M3FN))
+    return np.array(dots, np.uint32)
 
 
 @dataclass(frozen=True)
@@ -91,45 +96,39 @@ class Row:
     k: int
     outputs: int
     mismatches: int
-    witness: str
     first: str = ""
 
 
-def compare(capture: Capture) -> Iterator[Row]:
-    """Yield one row for every case of a capture.
+def compare(capture: Capture, exactly: bool = False) -> Iterator[Row]:
+    """Yield one row for every case of a capture; `exactly`: against the oracle, every 64th output.
 
     Raises
     ------
     CaptureError
         If it holds an instruction that is not known here.
     """
+    every = EVERY if exactly else 1
     for group in capture.groups:
+        arrays = group.arrays
         if group.instruction == "promoted":
-            arrays = group.arrays
-            expected = promoted(arrays["a"], arrays["b"], arrays["sa"], arrays["sb"])
-            yield _row(group, group.cases[0], expected, arrays["d"], "gemm", FIELDS["f32"])
+            expected = (promoted_by_oracle if exactly else promoted)(*(arrays[key] for key in ("a", "b", "sa", "sb")))
+            yield _row(group, group.cases[0], expected, arrays["d"].ravel()[::every])
             continue
         if group.instruction not in INSTRUCTIONS:
             raise CaptureError(f"{group.name}: unknown instruction {group.instruction!r}")
-        instruction = INSTRUCTIONS[group.instruction]
         for index, case in enumerate(group.cases):
-            a, b, c, recorded = (group.arrays[key][index] for key in "abcd")
-            if emulated(instruction):
-                yield _row(group, case, _by_mma(instruction, a, b, c), recorded, "mma", instruction.c)
-            else:
-                expected = _by_oracle(instruction, a, b, c, EVERY)
-                yield _row(group, case, expected, recorded.ravel()[::EVERY], "oracle", instruction.c)
+            a, b, c, recorded = (arrays[key][index] for key in "abcd")
+            expected = (by_oracle if exactly else by_mma)(INSTRUCTIONS[group.instruction], a, b, c)
+            yield _row(group, case, expected, recorded.ravel()[::every])
 
 
-def _row(group: Group, case: str, expected: Codes, recorded: Codes, witness: str, fmt: Fields) -> Row:
-    wrong = np.flatnonzero(expected.ravel() != recorded.ravel())
+def _row(group: Group, case: str, expected: Codes, recorded: Codes) -> Row:
+    wrong = np.flatnonzero(expected.ravel() != recorded)
     first = ""
     if wrong.size:
-        digits = np.dtype(fmt.dtype).itemsize * 2
-        at = int(wrong[0])
-        first = f"output {at}: recorded {recorded.ravel()[at]:0{digits}x}, emulated {expected.ravel()[at]:0{digits}x}"
-    k = group.arrays["a"].shape[-1]
-    return Row(group.instruction, case, k, expected.size, int(wrong.size), witness, first)
+        at, digits = int(wrong[0]), 2 * recorded.itemsize
+        first = f"output {at}: recorded {recorded[at]:0{digits}x}, emulated {expected.ravel()[at]:0{digits}x}"
+    return Row(group.instruction, case, group.arrays["a"].shape[-1], expected.size, int(wrong.size), first)
 
 
 def make(seed: int = 0, **only: tuple[str, ...]) -> Capture:
@@ -142,22 +141,22 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="Hold a capture against the emulator, bit for bit.")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--oracle", action="store_true", help="compare every 64th output with the exact oracle")
     parser.add_argument("--make", action="store_true", help="write a file of the emulator's own instead")
     options = parser.parse_args()
     try:
         if options.make:
             check(tiles, promoted, 0)
-            make(gemms=("1x128 by 1x128",)).save(options.file)
+            make().save(options.file)
             return
         capture = load(options.file)
-        sys.stdout.write(
-            f"{options.file}: {capture.meta['source']}, {capture.meta['gpu']}, {capture.meta['check']}\n\n"
-        )
-        sys.stdout.write(f"{'instruction':<22}{'case':<26}{'K':>5}{'outputs':>9}{'mismatches':>12}  by\n")
+        meta = capture.meta
+        sys.stdout.write(f"{options.file}: {meta['source']}, {meta['gpu']}, {meta['check']}\n\n")
+        sys.stdout.write(f"{'instruction':<22}{'case':<26}{'K':>5}{'outputs':>9}{'mismatches':>12}\n")
         outputs = mismatches = 0
-        for row in compare(capture):
-            sys.stdout.write(f"{row.instruction:<22}{row.case:<26}{row.k:>5}{row.outputs:>9}{row.mismatches:>12}  "
-                             f"{row.witness}{'  ' + row.first if row.first else ''}\n")  # fmt: skip
+        for row in compare(capture, options.oracle):
+            line = f"{row.instruction:<22}{row.case:<26}{row.k:>5}{row.outputs:>9}{row.mismatches:>12}  {row.first}"
+            sys.stdout.write(f"{line.rstrip()}\n")
             outputs, mismatches = outputs + row.outputs, mismatches + row.mismatches
     except (CaptureError, OSError) as error:
         sys.exit(f"error: {error}")
