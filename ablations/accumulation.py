@@ -141,7 +141,7 @@ def title(errors: Errors) -> str:
 ablation = TensorStudy(
     name="accumulation",
     question="How far off are FP8 sums in a 14-bit accumulator, and what does promotion to FP32 buy?",
-    expected="About 2 % at K = 4096 without promotion, below 0.1 % with it, whatever K; positive data are worse, since "
+    expected="About 2 % at K = 4096 without promotion, below 0.1 % with it; positive data are worse, since "
     "truncation is always toward zero; 25 bits need no promotion.",
     source=DEEPSEEK,
     arms=(
