@@ -164,8 +164,9 @@ def _multiply(
 def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None) -> Float32Matrix:
     """Return the float32 sum of the chains of one split."""
     if machine.kind == "sequential" and promote_every is None:
-        return matmul_f32(a.dequantize(), b.dequantize())
-    (x, fa), (y, fb) = as_multiplied(a.codes, a.format, machine), as_multiplied(b.codes, b.format, machine)
+        return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
+    x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
+    (x, fa), (y, fb) = as_multiplied(x, a.format, machine), as_multiplied(y, b.format, machine)
     if machine.scale_format is None:
         return engine(machine, fa, fb).scaled(x, y, _plan(a, b, machine, promote_every))
     pad = [(0, 0), (0, -x.shape[1] % machine.scale_block)]
