@@ -108,9 +108,8 @@ def gemm(
     for name, q in (("a", a), ("b", b)):
         if not isinstance(q, Quantized):
             raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
-        if not (np.isnan(q.scale) | ((q.scale > 0) & (q.scale < np.inf))).all():
-            raise ValueError(f"gemm: scales of {name} reach from {q.scale.min()} to {q.scale.max()}: "
-                             "finite numbers above 0 are needed (NaN marks blocks that held NaN)")  # fmt: skip
+        if q.scale.size and not (q.scale.min() > 0 and q.scale.max() < np.inf):
+            _check_scales(name, q.scale)
     machine, order, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
     if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:
         raise ValueError(f"gemm: split_k={split_k!r}: a whole number >= 1 is needed")
@@ -141,9 +140,10 @@ def _multiply(
         return np.zeros((a.shape[0], b.shape[0]), np.float32)
     k = a.shape[1]
     at_end = order.scales == "end" and machine.scale_format is None
-    scale_a, scale_b = np.ones(a.shape[0], np.float32), np.ones(b.shape[0], np.float32)
+    scales = None
     if at_end:
         (a, scale_a), (b, scale_b) = _without_scale("a", a, order), _without_scale("b", b, order)
+        scales = scale_a, scale_b
     tiles = -(-k // _SPLIT_TILE)
     step = max(-(-tiles // split_k), 1) * _SPLIT_TILE
     total: Float32Matrix | None = None
@@ -153,10 +153,12 @@ def _multiply(
         with np.errstate(over="ignore", invalid="ignore"):
             total = part if total is None else total + part
     assert total is not None
-    if not at_end and addend is None and alpha == 1:
+    if scales is None and addend is None and alpha == 1:
         return total
+    if scales is None:
+        scales = np.ones(a.shape[0], np.float32), np.ones(b.shape[0], np.float32)
     result = np.zeros_like(total) if addend is None else addend
-    epilogue.finish(total, scale_a, scale_b, alpha, result)
+    epilogue.finish(total, *scales, alpha, result)
     promotion.canonical_nan(result)
     return result
 
@@ -181,6 +183,15 @@ def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: in
             f"gemm: promote_every={promote_every} is not a multiple of {machine}'s group of {machine.group}"
         )
     return promoted(unit, x, y, start, scales, promote_every).astype(np.float32, copy=False)
+
+
+def _check_scales(name: str, scale: Float32Matrix) -> None:
+    """Raise a ValueError if a scale is neither positive and finite nor the NaN of a block that held one."""
+    wrong = ~(np.isnan(scale) | ((scale > 0) & (scale < np.inf)))
+    if wrong.any():
+        raise ValueError(
+            f"gemm: a scale of {name} is {scale[wrong][0]}: finite numbers above 0 are needed, or NaN for NaN blocks"
+        )
 
 
 def _interval(machine: Accumulator, order: Library, asked: int | str | None) -> int | None:
@@ -310,7 +321,7 @@ def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> 
 def _plan(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None) -> Plan:
     """Check that scales, promotion and the machine's groups fit together, and lay the scales out by block."""
     k = a.shape[1]
-    group = machine.group if machine.kind == "fused" else 1
+    group = {"sequential": 1, "exact": 1, "halves": 2 * machine.group}.get(machine.kind, machine.group)
     spans = [min(q.granularity.block((q.shape[0], k))[1], max(k, 1)) for q in (a, b)]
     span = min(spans)  # of k, over which both scales are constant
     constant = span >= k
@@ -332,14 +343,16 @@ def _plan(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int |
             raise ValueError(
                 f"gemm: promote_every={length} does not divide {span}, the k over which scales are constant"
             )
-    blocks = np.arange(-(-max(k, 1) // length)) * length
+    count = -(-max(k, 1) // length)
     scales = []
     for q, extent in ((a, spans[0]), (b, spans[1])):
+        by_block = q.scale if q.scale.size else np.ones((q.shape[0], 1), np.float32)
+        if by_block.shape[1] != count or extent != length:
+            by_block = by_block[:, np.minimum(np.arange(count) * length // extent, by_block.shape[1] - 1)]
         rows = q.granularity.block((q.shape[0], k))[0]
-        by_block = np.ones((blocks.size, q.shape[0]), np.float32) if q.scale.size == 0 else (
-            q.scale[np.arange(q.shape[0]) // rows][:, blocks // extent].T
-        )  # fmt: skip
-        scales.append(np.ascontiguousarray(by_block))
+        if by_block.shape[0] != q.shape[0]:
+            by_block = np.repeat(by_block, rows, axis=0)[: q.shape[0]]
+        scales.append(np.ascontiguousarray(by_block.T))
     return Plan(length, scales[0], scales[1], promote_every is not None)
 
 
