@@ -108,14 +108,17 @@ def promoted(
     block = unit.machine.scale_block
     if block and every % block:
         raise ValueError(f"{unit.machine}: promote_every={every} is not a multiple of the scales' {block}")
-    total: Float32Matrix = c.astype(np.float32)
-    for p in range(0, max(x.shape[1], 1), every):
-        part = [np.ascontiguousarray(codes[:, p : p + every]) for codes in (x, y)]
-        some = scales and BlockScales(*(s[:, p // block : (p + every) // block] for s in scales))
-        with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        total: Float32Matrix = c.astype(np.float32)
+        for p in range(0, max(x.shape[1], 1), every):
+            part = [np.ascontiguousarray(codes[:, p : p + every]) for codes in (x, y)]
+            some = scales and BlockScales(*(s[:, p // block : (p + every) // block] for s in scales))
             total += unit.chain(part[0], part[1], np.zeros_like(c), some)
-    promotion.canonical_nan(total)
-    return total.astype(c.dtype)
+        promotion.canonical_nan(total)
+        result = total.astype(c.dtype)
+    if result.dtype == np.float16:
+        result.view(np.uint16)[np.isnan(result)] = 0x7FFF
+    return result
 
 
 def as_multiplied(codes: NDArray[Any], fmt: Format, machine: Accumulator) -> tuple[NDArray[Any], Format]:

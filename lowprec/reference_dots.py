@@ -134,7 +134,8 @@ def halves(
     )  # fmt: skip
     order = np.arange(step).reshape(-1, 4)
     order = np.concatenate([order[:, :2].ravel(), order[:, 2:].ravel()]) if step % 4 == 0 else np.arange(step)
-    d = c + np.zeros((), c.dtype)  # no product: the sum of +0 and C
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        d = c + np.zeros((), c.dtype)  # no product: the sum of +0 and C
     for p0 in range(0, k, step):
         pieces = []
         for codes, fmt in ((a, fa), (b, fb)):

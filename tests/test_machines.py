@@ -460,6 +460,18 @@ def test_a_machine_that_promotes(name: str) -> None:
     assert np.array_equal(bits(ours), bits(total.astype(c.dtype)))
 
 
+def test_nan_in_c_through_promotion_and_halves() -> None:
+    """Signalling NaNs warn nobody, and come out as the one NaN."""
+    zeros = np.zeros((1, 64), np.uint8)
+    half = np.array([[0x7C01]], np.uint16).view(np.float16)
+    single = np.array([[0x7F800001]], np.uint32).view(np.float32)
+    for name, c, nan in [("hopper_fp8_f16", half, 0x7FFF), ("hopper_fp8_mma_f16", half, 0x7FFF),
+                         ("hopper_fp8", single, 0x7FFFFFFF), ("blackwell_fp8_mma", single, 0x7FFFFFFF)]:  # fmt: skip
+        assert bits(lp.mma(zeros, zeros, c, accumulator=name)).item() == nan
+        machine = lp.accumulators[name].with_(promote_every=64)
+        assert bits(lp.mma(zeros, zeros, c, accumulator=machine)).item() == nan
+
+
 def test_a_changed_machine_says_so() -> None:
     machine = lp.accumulators["hopper_fp8"].with_(align="floor", promote_every=128)
     assert machine.name == "hopper_fp8(align=floor,promote_every=128)"
