@@ -126,6 +126,18 @@ def _mixed_subnormal(rng: np.random.Generator, m: int, k: int, fmt: Fields) -> C
     return np.where(rng.random((m, k)) < 0.5, _subnormal(rng, m, k, fmt), _random(rng, m, k, fmt)).astype(np.uint8)
 
 
+def _cancelling_subnormal(rng: np.random.Generator, m: int, k: int, fmt: Fields) -> Codes:
+    """Subnormal codes of which each second is minus the one before: nothing is left but their exponent."""
+    codes = _subnormal(rng, m, k, fmt)
+    codes[::2] = codes[::2] & 0x80 | 1
+    codes[:, 1::2] = codes[:, : k // 2 * 2 : 2] ^ 0x80
+    return codes
+
+
+def _greatest(rng: np.random.Generator, m: int, k: int, fmt: Fields) -> Codes:
+    return np.full((m, k), oracle.max_code(fmt), dtype=np.uint8)
+
+
 def _sparse(rng: np.random.Generator, m: int, k: int, fmt: Fields) -> Codes:
     """Mostly zeros of both signs."""
     zeros = (rng.integers(0, 2, (m, k)) << 7).astype(np.uint8)
@@ -173,6 +185,7 @@ FAMILIES: dict[str, tuple[Family, Family]] = {
     "cancellation": (_cancel_a, _cancel_b),
     "subnormal": (_subnormal, _subnormal),
     "subnormal by random": (_mixed_subnormal, _random),
+    "subnormals that cancel": (_cancelling_subnormal, _greatest),
     "sparse": (_sparse, _random),
     "zeros": (_zeros, _sparse),
     "zeros of one sign": (_zeros_of_one_sign, _zeros_of_one_sign),

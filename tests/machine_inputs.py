@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.oracle import FORMATS, MACHINES, Fields, Halves, Machine, Scales, encode, max_code
+from lowprec.oracle import E8M0FNU, FORMATS, MACHINES, Fields, Halves, Machine, Rule, Scales, decode, encode, max_code
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Rng = np.random.Generator
@@ -96,6 +96,86 @@ def least(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
     return _build(fmt.bias - rng.integers(58, 80, (m, k)) if fmt.bias > 63 else np.zeros((m, k)), rng, fmt)
 
 
+def only_subnormal(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Subnormal codes alone, which keep the smallest normal exponent in the alignment."""
+    return _build(np.zeros((m, k)), rng, fmt)
+
+
+def upper(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Exponents half way between 1 and the largest."""
+    return _build(
+        fmt.bias + ((max_code(fmt) >> fmt.mantissa_bits) - fmt.bias) // 2 + rng.integers(-2, 3, (m, k)), rng, fmt
+    )
+
+
+def deep(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Of every four codes two that cancel beside those of `deep_repeated`, and two of which the sum is made."""
+    return _deep(rng, fmt, fmt.bias + rng.integers(3, 6, (m, k)), cancel=True)
+
+
+def deep_subnormal(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """As `deep`, what cancels is subnormal."""
+    return _deep(rng, fmt, np.zeros((m, k), dtype=np.int64), cancel=True)
+
+
+def deep_repeated(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """As `deep`, the first two of every four equal."""
+    return _deep(rng, fmt, fmt.bias + rng.integers(3, 6, (m, k)), cancel=False)
+
+
+def deep_upper(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """As `deep_repeated`, large enough to lift `deep_subnormal`."""
+    top = max_code(fmt) >> fmt.mantissa_bits
+    return _deep(rng, fmt, np.minimum(2 * fmt.bias - rng.integers(0, 2, (m, k)), top), cancel=False)
+
+
+def _deep(rng: Rng, fmt: Fields, field: NDArray[Any], cancel: bool) -> Codes:
+    high, shape = _build(field, rng, fmt), field.shape
+    low = _build(fmt.bias - rng.integers(0, 17, shape), rng, fmt)
+    low = np.where(rng.random(shape) < 0.5, low, zeros(rng, *shape, fmt))
+    codes = np.where(np.arange(shape[1]) % 4 < 2, high, low)
+    pairs = shape[1] // 4
+    first = codes[:, ::4][:, :pairs]
+    codes[:, 1::4][:, :pairs] = _negated(first, fmt) if cancel else first
+    codes[:, pairs * 4 :] = low[:, pairs * 4 :]
+    return codes
+
+
+def wide(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Exponents within seven binades of 1 on either side: float32 sums are rounded, step by step."""
+    return _build(fmt.bias + rng.integers(-7, 8, (m, k)), rng, fmt)
+
+
+def vanishing(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """The first 32 codes of every 64 cancel beside those of `repeated`, or all of K if it is short."""
+    a = narrow(rng, m, k, fmt)
+    other = narrow(rng, m, k, fmt)
+    a[:, 1::2] = _negated(a[:, : k // 2 * 2 : 2], fmt)
+    return np.where(np.arange(k) % 64 < 32, a, other)
+
+
+def nothing(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """What cancels beside `repeated` to the last product, so that c alone is left, cut or not."""
+    a = narrow(rng, m, k, fmt)
+    a[:, 1::2] = _negated(a[:, : k // 2 * 2 : 2], fmt)
+    a[:, k // 2 * 2 :] = 0
+    return a
+
+
+def negative_zeros(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Nothing but -0, or a negative number too small to be seen."""
+    codes = np.full((m, k), 1 << fmt.width, dtype=dtype_of(fmt)) if fmt.specials != "fnuz" else zeros(rng, m, k, fmt)
+    codes[::4, 0] |= dtype_of(fmt).type(1)
+    return codes
+
+
+def positive(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Small positive numbers, zeros too."""
+    return _build(np.maximum(fmt.bias - 60, 0) + rng.integers(0, 2, (m, k)), rng, fmt) & dtype_of(fmt).type(
+        (1 << fmt.width) - 1
+    )
+
+
 def sparse(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
     """Mostly zeros of both signs."""
     return np.where(rng.random((m, k)) < 0.9, zeros(rng, m, k, fmt), random(rng, m, k, fmt))
@@ -135,14 +215,21 @@ Maker = Callable[[Rng, int, int, Fields], Codes]
 FAMILIES: dict[str, tuple[Maker, Maker]] = {
     "random": (random, random),
     "narrow": (narrow, narrow),
+    "wide": (wide, wide),
     "ladder": (ladder, narrow),
     "two ladders": (ladder, ladder),
     "cancellation": (cancelling, repeated),
     "subnormal": (subnormal, subnormal),
     "subnormal by random": (subnormal, random),
+    "subnormal by large": (only_subnormal, upper),
+    "deep cancellation": (deep, deep_repeated),
+    "deep subnormal": (deep_subnormal, deep_upper),
+    "vanishing": (vanishing, repeated),
+    "nothing": (nothing, repeated),
     "least": (least, least),
     "sparse": (sparse, narrow),
     "zeros": (zeros, sparse),
+    "negative zeros": (negative_zeros, positive),
     "largest": (largest, largest),
     "special": (special, narrow),
     "specials": (special, special),
@@ -157,7 +244,7 @@ def addends(kind: str, products: NDArray[np.float64], kept: int, rng: Rng, fmt: 
     """
     shape = products.shape
     if kind == "zeros":
-        return _signed(np.zeros(shape, dtype=np.uint64), rng, fmt)
+        return ((rng.random(shape) < 0.7).astype(np.uint64) << np.uint64(fmt.width)).astype(dtype_of(fmt))
     if kind == "tiny":
         return _build(rng.integers(0, 3, shape), rng, fmt)
     if kind == "any":
@@ -228,20 +315,25 @@ def pairs_of(machine: Machine) -> list[tuple[str, str]]:
 
 
 def scales_for(machine: Machine, x: Tile, mode: str) -> Scaling:
-    """Scale codes for the rows of a and b: around 1, anything, at the bottom or at the top of their format."""
+    """Scale codes for the rows of a and b: around 1, falling along K, anything, at the bottom or at the top."""
     if machine.scales is None:
         return None
     fmt, block = machine.scales
     top = 1 << fmt.width
     low, high = {
         "near": (encode(0.02, fmt), encode(64, fmt)),
+        "falling": (131, 136) if fmt == E8M0FNU else (0x78, 0x7F),
         "any": (0, 256),
         "low": (0, top // 8),
         "high": (top - top // 8, top),
     }[mode]
     rng = np.random.default_rng([*map(ord, mode + x.name)])
-    blocks = -(-x.a.shape[1] // block)
-    a, b = (rng.integers(low, high, (len(codes), blocks)).astype(np.uint8) for codes in (x.a, x.b))
+    shapes = [(len(codes), -(-x.a.shape[1] // block)) for codes in (x.a, x.b)]
+    a, b = (rng.integers(low, high, shape).astype(np.uint8) for shape in shapes)
+    if mode == "falling":  # after the first 32 of every 64, by 24 to 52 binades in all
+        far = np.arange(a.shape[1]) * block % 64 >= 32
+        low, high = (109, 121) if fmt == E8M0FNU else (1, 10)
+        a, b = (np.where(far, rng.integers(low, high, s.shape), s).astype(np.uint8) for s in (a, b))
     return a, b
 
 
@@ -292,7 +384,39 @@ def samples(name: str, family: str) -> Iterator[Sample]:
     machine = MACHINES[name]
     group, pairs = group_of(machine), pairs_of(machine)
     turn = list(FAMILIES).index(family)
+    if family.startswith("deep"):  # where it takes wide exponents to say something
+        pairs = sorted(pairs, key=lambda pair: -sum(FORMATS[x].exponent_bits for x in pair))[:4]
     for i, addend in enumerate(ADDENDS):
         k = (group, 2 * group + group // 2 + 1, max(group // 2 - 1, 1), 4 * group, 3 * group)[(i + turn) % 5]
-        pair, mode = pairs[(5 * turn + i) % len(pairs)], ("near", "any", "near", "low", "high")[i]
-        yield sample(machine, pair, family, (4, 5, k), addend, mode)
+        modes = ("near", "falling") if turn % 2 else ("falling", "near")
+        yield sample(
+            machine, pairs[(5 * turn + i) % len(pairs)], family, (4, 5, k), addend, (*modes, "any", "low", "high")[i]
+        )
+    if family == "zeros":
+        yield from _beside_zeros(machine)
+
+
+def _beside_zeros(machine: Machine) -> Iterator[Sample]:
+    """Two products of which bits are lost only because zeros take part in the alignment.
+
+    With a float32 result they make 2^-149, its last bit; with a float16 result one is 2^-25, a tie, and the other
+    decides it.
+    """
+    rule = machine.rule
+    name = max(machine.inputs, key=lambda x: FORMATS[x].exponent_bits)
+    fmt = FORMATS[name]
+    if not isinstance(rule, Rule) or rule.exact_within > 1 or machine.scales:
+        return
+    if rule.c_format.width == 15:
+        tiny = 2.0 ** (1 - fmt.bias - fmt.mantissa_bits)
+        pairs = [((2.0**-12, tiny), (2.0**-13, 2.0**bit / tiny)) for bit in range(-48, -25)]
+    elif fmt.exponent_bits == 8:
+        values = [((251, 256), (5, 256)), ((143, 448), (23, 64)), ((255, 255), (73, 7))]
+        pairs = [((x * 2.0**-80, z * 2.0**-80), (y * 2.0**-85, w * 2.0**-85)) for (x, y), (z, w) in values]
+    else:
+        return
+    for sides in pairs:
+        codes = [np.array([[encode(v, fmt) for v in side]], dtype_of(fmt)) for side in sides]
+        if [decode(int(c), fmt) for s in codes for c in s[0]] == [*sides[0], *sides[1]]:
+            x = Tile(f"beside zeros {sides}", codes[0], codes[1], np.zeros((1, 1), dtype_of(rule.c_format)))
+            yield Sample(machine, (name, name), x, None, ((0, 0),))

@@ -6,15 +6,29 @@ they are at hand, the number of outputs on which each rule fails must be the pub
 
 import functools
 from dataclasses import replace
+from typing import Any
 
+import machine_inputs
 import numpy as np
 import pytest
 from adversarial import FAMILIES, Bits, Case, case, wanted
+from machine_inputs import Sample
 from recordings import Recording, diagonal_mma, needs_recordings, recording
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.oracle import ADA_FP8, HOPPER_FP8, Rule
+from lowprec.oracle import (
+    ADA_FP8,
+    FLOAT32,
+    HOPPER_FP8,
+    AnyRule,
+    ExactGroups,
+    FlooredSum,
+    FlushedPairs,
+    Halves,
+    Rule,
+    Sequential,
+)  # fmt: skip
 
 MACHINES = {"hopper_fp8": HOPPER_FP8, "ada_fp8": ADA_FP8}
 
@@ -33,6 +47,8 @@ MUTANTS = {
     "result to nearest": lambda r: replace(r, output_rounding="nearest"),
     "normalised exponents": lambda r: replace(r, normalise=True),
     "c added after": lambda r: replace(r, c_aligned=False),
+    "groups in decreasing k": lambda r: replace(r, backwards=True),
+    "subnormal operands normalised": lambda r: replace(r, normalised_subnormals=True),
     "-0 as a result": lambda r: replace(r, signed_zero=True),
     "NaN payload kept": lambda r: replace(r, nan_payload=True),
     "zeros take part at 2^0": lambda r: replace(r, zero_exponent=0),
@@ -85,6 +101,112 @@ def test_default_inputs_kill(mutant: str, machine: str, pair: tuple[str, str]) -
         if differing >= 5:
             return
     pytest.fail(f"{mutant}: only {differing} outputs differ from {machine}")
+
+
+# The other machines: what test_machines_oracle.py compares must tell each from its neighbours.
+
+
+def wrong_fused(r: Rule) -> dict[str, Rule]:
+    """Mutants of a fused sum; some are the machine next door."""
+    nearest: dict[str, Any] = {} if r.output == "f16" else {"result to nearest": {"output_rounding": "nearest"}}
+    changes: dict[str, dict[str, Any]] = {
+        "half the group": {"group": r.group // 2},
+        "twice the group": {"group": 2 * r.group},
+        "one fraction bit less": {"fraction_bits": r.fraction_bits - 1},
+        "one fraction bit more": {"fraction_bits": r.fraction_bits + 1},
+        "Hopper's fraction bits": {"fraction_bits": 13 if r.fraction_bits != 13 else 25},
+        "result cut to one bit less": {"output_fraction": {"fp22": 12, "f32": 22, "f16": 9}[r.output]},
+        "alignment rounds down": {"align": "floor"},
+        "alignment to nearest": {"align": "nearest"},
+        "c added after": {"c_aligned": False},
+        "groups in decreasing k": {"backwards": True},
+        "subnormal operands normalised": {"normalised_subnormals": True},
+        "normalised exponents": {"normalise": True},
+        "-0 as a result": {"signed_zero": True},
+        "NaN payload kept": {"nan_payload": True},
+        "zeros take part at 2^0": {"zero_exponent": 0},
+        **nearest,
+    }
+    if r.exact_within > 1:
+        changes["products aligned one by one"] = {"exact_within": 1}
+        del changes["normalised exponents"], changes["subnormal operands normalised"]  # a run's exponent is its scales'
+        changes["runs of 32"] = {"exact_within": 32}
+    return {name: replace(r, **change) for name, change in changes.items()}
+
+
+def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
+    """Mutants of any rule."""
+    match rule:
+        case Rule():
+            return dict(wrong_fused(rule))
+        case Halves(output="f16"):
+            return {
+                "halves swapped": replace(rule, swapped=True), "k < 16 and the rest": replace(rule, contiguous=True),
+                "c first": replace(rule, c_first=True), "the FP22 path": Rule(output="f16"),
+                "12 fraction bits": replace(rule, fraction_bits=12),
+            }  # fmt: skip
+        case Halves():  # sums of float32 halves are exact, so that their order does not show
+            return {
+                "c first": replace(rule, c_first=True), "the FP22 path": Rule(),
+                "13 fraction bits": replace(rule, fraction_bits=13),
+            }  # fmt: skip
+        case ExactGroups(group=group):
+            return {
+                "half the group": ExactGroups(group // 2), "twice the group": ExactGroups(2 * group),
+                "CDNA2": FlushedPairs(group), "CDNA3": FlooredSum(8), "NVIDIA": Rule(group, 24, output="f32"),
+            }  # fmt: skip
+        case FlushedPairs(group=group):
+            mutants: dict[str, AnyRule] = {
+                "subnormals live": replace(rule, flush=False), "CDNA1": ExactGroups(group),
+                "twice the group": replace(rule, group=2 * group), "CDNA3": FlooredSum(8),
+            }  # fmt: skip
+            if group > 2:
+                mutants |= {
+                    "products one by one": replace(rule, pairwise=False),
+                    "half the group": replace(rule, group=group // 2),
+                }
+            return mutants
+        case FlooredSum(group=group):
+            return {
+                "cut toward zero": replace(rule, floor=False), "half the group": replace(rule, group=group // 2),
+                "twice the group": replace(rule, group=2 * group), "CDNA1": ExactGroups(group),
+                "one fraction bit less": replace(rule, fraction_bits=23),
+                "one fraction bit more": replace(rule, fraction_bits=25),
+                "halves or none": replace(rule, halves=not rule.halves), "NVIDIA": Rule(group, 24, output="f32"),
+            }  # fmt: skip
+        case Sequential():
+            return {"an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else {}
+    raise AssertionError(rule)
+
+
+def distinct_machines() -> list[str]:
+    """Names of machines of which no other has the same rule for the same formats."""
+    seen: dict[Any, str] = {}
+    for name, machine in oracle.MACHINES.items():
+        seen.setdefault((machine.rule, machine.inputs, machine.scales), name)
+    return list(seen.values())
+
+
+@functools.cache
+def right_samples(name: str, family: str) -> list[tuple[Sample, list[int]]]:
+    return [(x, x.wanted()) for x in machine_inputs.samples(name, family)]
+
+
+def told_apart(name: str, wrong: AnyRule, enough: int = 2) -> int:
+    """Outputs that test_machines_oracle.py compares and on which two rules differ; counting stops at `enough`."""
+    differing = 0
+    for family in machine_inputs.FAMILIES:
+        for x, right in right_samples(name, family):
+            differing += sum(p != q for p, q in zip(x.wanted(wrong), right, strict=True))
+            if differing >= enough:
+                return differing
+    return differing
+
+
+@pytest.mark.parametrize("name", distinct_machines())
+def test_default_inputs_tell_machines_apart(name: str) -> None:
+    counts = {mutant: told_apart(name, rule) for mutant, rule in wrong_rules(oracle.MACHINES[name].rule).items()}
+    assert not {mutant: count for mutant, count in counts.items() if count < 2}
 
 
 def test_the_inputs_know_every_mutant_apart_from_the_right_rule() -> None:

@@ -1,0 +1,243 @@
+"""`mma` of every machine in the catalogue against the oracle, bit for bit: adversarial, special and random operands."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from adversarial import KERNELS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machine_inputs import (
+    ADDENDS,
+    FAMILIES,
+    Codes,
+    Sample,
+    Scaling,
+    Tile,
+    dtype_of,
+    group_of,
+    pairs_of,
+    sample,
+    samples,
+    tile,
+)  # fmt: skip
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec.oracle import FLOAT16, FLOAT32, FORMATS, MACHINES, Halves, Machine, Rule
+
+FLOATS = {2: np.float16, 4: np.float32, 8: np.float64}
+NAMES = [name for name in MACHINES if name in lp.accumulators.names()]
+
+
+def test_the_catalogue_has_every_machine() -> None:
+    assert set(MACHINES) <= set(lp.accumulators.names())
+
+
+def float_bits(array: NDArray[Any]) -> Codes:
+    return array.view(f"uint{8 * array.dtype.itemsize}")
+
+
+def mma(x: Tile, accumulator: Any, names: tuple[str, str], scales: Scaling = None) -> Codes:
+    """Bits of `mma`'s results, which must be the same on every kernel that this CPU runs."""
+    given = {} if scales is None else {"a_scale": scales[0], "b_scale": scales[1]}
+    c = x.c.view(FLOATS[x.c.dtype.itemsize])
+
+    answers = []
+    try:
+        for kernel in KERNELS:
+            lp.set_fused_kernel(kernel)
+            out = lp.mma(x.a, x.b, c, accumulator=accumulator, a_format=names[0], b_format=names[1], **given)
+            assert (out.dtype, out.shape) == (c.dtype, c.shape)
+            answers.append(float_bits(out))
+    finally:
+        lp.set_fused_kernel("auto")
+    for kernel, answer in zip(KERNELS, answers, strict=True):
+        assert np.array_equal(answer, answers[-1]), f"{x.name}: {kernel} and {KERNELS[-1]} differ"
+    return answers[-1]
+
+
+def check(ours: Codes, x: Sample) -> None:
+    """NVIDIA's NaN is the canonical one; of the others any NaN is as good as any."""
+    canonical = isinstance(x.machine.rule, Rule | Halves)
+    nan = 0x7FFF if ours.dtype.itemsize == 2 else 0x7FFFFFFF
+    for (i, j), wanted in zip(x.where, x.wanted(), strict=True):
+        got = int(ours[i, j])
+        if canonical or not is_nan(wanted, ours.dtype):
+            assert got == wanted, (
+                f"{x.names}, {x.tile.name} ({i}, {j}): {got:#x}, wanted {wanted:#x}; c {x.tile.c[i, j]:#x}, "
+                f"a {x.tile.a[i].tolist()}, b {x.tile.b[j].tolist()}"
+            )
+        assert is_nan(got, ours.dtype) == is_nan(wanted, ours.dtype)
+        assert not canonical or not is_nan(got, ours.dtype) or got == nan
+
+
+def is_nan(bits: int, dtype: np.dtype[Any]) -> bool:
+    return bool(np.isnan(np.array([bits], dtype=dtype).view(FLOATS[dtype.itemsize])[0]))
+
+
+def compare(accumulator: Any, x: Sample) -> None:
+    check(mma(x.tile, accumulator, x.names, x.scales), x)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", NAMES)
+def test_mma_is_the_oracle(name: str, family: str) -> None:
+    for x in samples(name, family):
+        compare(name, x)
+
+
+@pytest.mark.parametrize("family", ["narrow", "cancellation", "specials"])
+@pytest.mark.parametrize("name", NAMES)
+def test_tiles_larger_than_any_block_of_the_kernels(name: str, family: str) -> None:
+    machine = MACHINES[name]
+    group = group_of(machine)
+    shape = (37, 83, 5 * group + 3) if family == "narrow" else (21, 37, 2 * group)
+    compare(name, sample(machine, pairs_of(machine)[-1], family, shape, "near", count=25))
+
+
+@pytest.mark.parametrize("exponent", [None, -120, -131, -132, -133, -134, -135, -140])
+@pytest.mark.parametrize("name", ["ampere_bf16", "hopper_tf32", "hopper_f16_f16", "blackwell_fp8_f16"])
+def test_any_exponent_of_zeros(name: str, exponent: int | None) -> None:
+    """The tile that shows it is the last of the family of zeros."""
+    exponent = exponent + 112 if exponent is not None and name.endswith("_f16") else exponent
+    accumulator = lp.accumulators[name].with_(zero_exponent=exponent)
+    machine = replace(MACHINES[name], rule=replace(MACHINES[name].rule, zero_exponent=exponent))
+    for x in list(samples(name, "zeros"))[len(ADDENDS) :]:
+        compare(accumulator, replace(x, machine=machine))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "tf32" in n or "xf32" in n])
+def test_tf32_machines_drop_the_low_bits_of_float32(name: str) -> None:
+    machine = MACHINES[name]
+    tf32 = FORMATS["tf32"]
+    rng = np.random.default_rng(11)
+    for family in ("narrow", "specials"):
+        x = tile(family, (tf32, tf32, FLOAT32), (6, 5, 3 * group_of(machine)), "near")
+        low_bits = Tile("low bits", *((s << 13) | rng.integers(1, 1 << 13, s.shape).astype(np.uint32) for s in (
+            x.a, x.b)), x.c)  # fmt: skip
+        assert np.array_equal(mma(low_bits, name, ("float32", "float32")), mma(x, name, ("tf32", "tf32")))
+    payload = Tile("NaN", np.array([[0x7F800001]], np.uint32), np.array([[0x3F800000]], np.uint32), x.c[:1, :1] * 0)
+    assert mma(payload, name, ("float32", "float32")).item() == 0x7F800000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_c_is_zero_unless_given(name: str) -> None:
+    machine = MACHINES[name]
+    x = sample(machine, pairs_of(machine)[0], "narrow", (3, 4, group_of(machine)), "near")
+    x = replace(x, tile=replace(x.tile, c=np.zeros_like(x.tile.c)))
+    scales = {} if x.scales is None else {"a_scale": x.scales[0], "b_scale": x.scales[1]}
+    out = lp.mma(x.tile.a, x.tile.b, accumulator=name, a_format=x.names[0], b_format=x.names[1], **scales)
+    check(float_bits(out), x)
+
+
+# Machines that nobody has built
+
+
+def what_if(name: str, **changes: Any) -> tuple[Any, Machine]:
+    """A machine of the catalogue with some fields changed, and the oracle's."""
+    machine = MACHINES[name]
+    outputs = {"float32": "f32", "float16": "f16", "fp22": "fp22"}
+    own = {key: outputs[value] if key == "output" else value for key, value in changes.items()}
+    return lp.accumulators[name].with_(**changes), replace(machine, rule=replace(machine.rule, **own))
+
+
+def compare_what_if(name: str, families: tuple[str, ...], **changes: Any) -> None:
+    accumulator, machine = what_if(name, **changes)
+    pair = pairs_of(machine)[-1 if "e3m2fn" not in machine.inputs else 1]
+    k = min(2 * machine.rule.group + 3, 300)
+    for family in families:
+        compare(accumulator, sample(machine, pair, family, (4, 19, k), "near", count=6))
+
+
+SHORT = ("ladder", "cancellation", "special")
+
+
+@pytest.mark.parametrize("bits", range(3, 41))
+def test_any_number_of_fraction_bits(bits: int) -> None:
+    compare_what_if("hopper_fp8", SHORT, fraction_bits=bits)
+    compare_what_if("hopper_fp8", SHORT[:1], fraction_bits=bits, output="float32")
+    compare_what_if("hopper_bf16", ("two ladders", "least"), fraction_bits=bits)
+    compare_what_if("hopper_f16_f16", ("two ladders", "subnormal"), fraction_bits=bits)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 5, 7, 8, 16, 31, 33, 64, 100, 127, 128, 255, 256])
+def test_any_group(group: int) -> None:
+    compare_what_if("hopper_fp8", SHORT, group=group)
+    compare_what_if("blackwell_fp8", SHORT[:1], group=group)
+    compare_what_if("ampere_f16", ("two ladders",), group=group)
+    compare_what_if("hopper_fp8_f16", ("narrow",), group=group)
+
+
+@pytest.mark.parametrize("align", ["truncate", "floor", "nearest"])
+@pytest.mark.parametrize("output", ["fp22", "float32", "float16"])
+@pytest.mark.parametrize("name", ["hopper_fp8", "hopper_fp8_f16", "blackwell_fp8", "hopper_bf16", "volta_f16"])
+def test_any_alignment_and_output(name: str, output: str, align: str) -> None:
+    families = (*SHORT, "two ladders", "least", "zeros", "largest")
+    if MACHINES[name].inputs == ("bfloat16",) and output == "float16":
+        families = tuple(f for f in families if f != "least")
+    compare_what_if(name, families, output=output, align=align)
+
+
+@pytest.mark.parametrize("changes", [
+    {"fraction_bits": 20, "output": "float32", "align": "floor", "group": 24}, {"fraction_bits": 40, "group": 256},
+    {"fraction_bits": 3, "group": 1, "align": "nearest"}, {"fraction_bits": 30, "output": "float16", "group": 6},
+], ids=str)  # fmt: skip
+def test_several_changes_at_once(changes: dict[str, Any]) -> None:
+    for name in ("ada_fp8", "blackwell_mxf8", "turing_f16", "ampere_tf32"):
+        compare_what_if(name, SHORT, **changes)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_machines_at_random(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["hopper_fp8", "ampere_bf16", "hopper_f16", "blackwell_fp8", "ada_tf32"]))
+    changes = data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "group": st.integers(1, 80),
+                "fraction_bits": st.integers(3, 40),
+                "align": st.sampled_from(["truncate", "floor", "nearest"]),
+                "output": st.sampled_from(["fp22", "float32", "float16"]),
+                "zero_exponent": st.none() | st.integers(-150, -120),
+            },
+        )
+    )
+    accumulator, machine = what_if(name, **changes)
+    pair = data.draw(st.sampled_from(pairs_of(machine)))
+    k = data.draw(st.integers(1, 3 * machine.rule.group))
+    family, addend = data.draw(st.sampled_from(list(FAMILIES))), data.draw(st.sampled_from(ADDENDS))
+    compare(accumulator, sample(machine, pair, family, (3, 4, k), addend, count=5))
+
+
+@pytest.mark.parametrize("name", ["hopper_fp8", "hopper_f16", "blackwell_mxf8"])
+def test_promotion_adds_chains_to_c_in_float32(name: str) -> None:
+    """``total = c; total = fl32(total + chain)`` for each chain of `promote_every` products, which starts from +0."""
+    machine = MACHINES[name]
+    every = 2 * group_of(machine)
+    x = sample(machine, (machine.inputs[0], machine.inputs[0]), "narrow", (5, 6, 3 * every + 7), "near")
+    ours = mma(x.tile, lp.accumulators[name].with_(promote_every=every), x.names, x.scales)
+    total = x.tile.c.view(np.float32)
+    block = machine.scales[1] if machine.scales else 1
+    for p in range(0, x.tile.a.shape[1], every):
+        piece = Tile("", x.tile.a[:, p : p + every], x.tile.b[:, p : p + every], np.zeros_like(x.tile.c))
+        part = None if x.scales is None else tuple(s[:, p // block : (p + every) // block] for s in x.scales)
+        total = total + mma(piece, name, x.names, part).view(np.float32)
+    assert np.array_equal(ours, float_bits(total))
+
+
+def test_the_inputs_hold_what_they_say() -> None:
+    """Specials, subnormals, zeros and a c within reach of the products: else the tests above would say little."""
+    for fmt in (FORMATS["float16"], FORMATS["e5m2"], FORMATS["bfloat16"]):
+        top = (fmt.width, (1 << fmt.exponent_bits) - 1)
+        for family, wanted in (("special", top[1]), ("subnormal", 0), ("zeros", 0)):
+            x = tile(family, (fmt, fmt, FLOAT32), (16, 16, 32))
+            field = x.a.astype(np.int64) >> fmt.mantissa_bits & top[1]
+            assert np.any(field == wanted), family
+        assert dtype_of(fmt) == x.a.dtype
+    x = tile("narrow", (FLOAT16, FLOAT16, FLOAT32), (30, 30, 16), "near", kept=25)
+    exponent = (x.c >> 23 & 0xFF).astype(int) - 127
+    assert exponent.min() < -20
+    assert exponent.max() >= 3
