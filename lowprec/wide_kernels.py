@@ -28,7 +28,8 @@ from .scratch import scratch
 Float32Matrix = NDArray[np.float32]
 _NO_ZERO_EXPONENT = -300  # below every product of two operands with 8 exponent bits
 _WORK = 1 << 20  # multiply-adds that are worth a thread
-_AT_ONCE = 512  # rows of A, or of B, that are decoded and laid out together
+_ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
+_COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at a time
 
 
 class Blocks(Protocol):
@@ -95,6 +96,16 @@ class WideKernel:
         c : [M, N] float32 or None
             First addend of the chain.
         """
+        out = np.zeros((a.shape[0], b.shape[0]), np.float32)
+        for first in range(0, b.shape[0], _COLUMNS_AT_ONCE):
+            self._some_columns(machine, operands, a, b[first : first + _COLUMNS_AT_ONCE], blocks, c, out, first)
+        return out
+
+    def _some_columns(
+        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        blocks: Blocks, c: Float32Matrix | None, out: Float32Matrix, first: int,
+    ) -> None:  # fmt: skip
+        """Compute the columns from `first` that belong to some rows of B."""
         (fa, fb), group, (m, k), n = operands, machine.group, a.shape, b.shape[0]
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         columns, per_row = -(-n // COLUMNS) * COLUMNS, groups * depth
@@ -102,19 +113,18 @@ class WideKernel:
         exponents = scratch("wide_b_exponents", columns * per_row, np.int16)
         masks = scratch("wide_b_masks", columns * groups * words, np.uint64)
         extent_b = Extent()
-        for j in range(0, n, _AT_ONCE):
-            x = decode(b[j : j + _AT_ONCE], fb)
+        for j in range(0, n, _ROWS_AT_ONCE):
+            x = decode(b[j : j + _ROWS_AT_ONCE], fb)
             extent_b = extent_b.widened(x, fb)
             some = (values[j * per_row :], exponents[j * per_row :], masks[j * groups * words :])
             pack.pack_panels(x, fb.emin, group, self.factor, *some)
-        out = np.zeros((m, n), np.float32)
         addend = out if c is None else c
         lowest = _NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
-        usual = _is_usual(addend) and (blocks.promote or blocks.scale_a.shape[0] == 1)
+        usual = blocks.promote or blocks.scale_a.shape[0] == 1
 
         def piece(start: int, stop: int) -> None:
-            for i in range(start, stop, _AT_ONCE):
-                rows = slice(i, min(i + _AT_ONCE, stop))
+            for i in range(start, stop, _ROWS_AT_ONCE):
+                rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
                 x = decode(a[rows], fa)
                 padded = -(-x.shape[0] // ROWS) * ROWS
                 left = (
@@ -124,18 +134,18 @@ class WideKernel:
                 )
                 pack.pack_quads(x, fa.emin, group, *left)
                 result = "float32" if machine.output != "float16" else "float16"
-                if result == "float32" and usual and Extent().widened(x, fa).is_normal(extent_b, machine, k):
-                    result = "normal"
+                if result == "float32" and usual and (c is None or _is_usual(c[rows, first : first + n])):
+                    normal = Extent().widened(x, fa).is_normal(extent_b, machine, k)
+                    result = "normal" if normal else result
                 self.forms[result](
                     *left, values, exponents, masks, groups, group, machine.fraction_bits, lowest,
                     machine.output_bits, blocks.length // group, blocks.promote,
                     np.ascontiguousarray(blocks.scale_a[:, rows]), blocks.scale_b, addend[rows], c is not None,
-                    out[rows], 0, x.shape[0],
+                    out[rows], first, n, 0, x.shape[0],
                 )  # fmt: skip
 
         grain = max(1, _WORK // max(n * k, 1) // ROWS) * ROWS
         _jit.run_chunks(piece, m, grain)
-        return out
 
 
 class Extent(NamedTuple):

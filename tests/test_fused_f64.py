@@ -1,6 +1,10 @@
 """Fused sums in float64 lanes: every form of the kernel against the integer reference, and each bound at its edge."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +104,31 @@ def test_the_ends_of_float32(fmt: Format, low: float, high: float) -> None:
     for unit in (machine(16, 25), machine(8, 24, zero=-132), machine(4, 23, zero=-131), machine(16, 13, "fp22")):
         check(unit, fmt, a, b, c.view(np.float32))
         check(unit, fmt, a, b)
+
+
+def test_results_on_both_sides_of_infinity() -> None:
+    """2^128 exactly and up to 2^129 are Inf, which stays; what is truncated to the largest float32 is not."""
+    a = np.zeros((5, 8))
+    a[0, 0], a[1, :2], a[2, :2], a[3, [0, 4]], a[4, 0] = 2.0**64, 2.0**63, 1.9921875 * 2.0**63, (2.0**64, -(2.0**64)), 1
+    b = codes_of(np.stack([np.full(8, 2.0**64), np.full(8, -(2.0**64)), np.full(8, 1.9921875 * 2.0**63)]), BF16)
+    c = np.zeros((5, 3), np.float32)
+    c[0], c[4] = -(2.0**104), np.finfo(np.float32).max
+    unit = machine(4, 24, zero=-132)
+    check(unit, BF16, codes_of(a, BF16), b)
+    check(unit, BF16, codes_of(a, BF16), b, c)
+    d = Reference(unit, BF16, BF16).chain(codes_of(a, BF16), b, np.zeros_like(c))
+    assert d[0, 0] == np.inf
+    assert d[0, 1] == -np.inf
+    assert np.isinf(d[3, 0])
+    assert np.isfinite(d[0, 2])
+
+
+def test_a_subnormal_c_alone() -> None:
+    """Without products C is cut by its own exponent, which is -126 for subnormals: with few bits that shows."""
+    c = np.array([[0x007FFFFF, 0x00400FFF, 0x800FFFFF, 0x00000400, 0x000003FF, 0x00FFFFFF]], np.uint32).view(np.float32)
+    ones, zeros = codes_of(np.ones((6, 8)), BF16), codes_of(np.zeros((1, 8)), BF16)
+    for unit in (machine(8, 3), machine(8, 13, "fp22"), machine(8, 25), machine(8, 25, "fp22")):
+        check(unit, BF16, zeros, ones, c)
 
 
 def test_the_exponent_of_zeros_shows() -> None:
@@ -347,3 +376,24 @@ def test_the_rounding_mode_does_not_leak() -> None:
     finally:
         lp.set_fused_kernel("auto")
     assert np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
+
+
+def test_kernels_are_found_in_the_cache_again(tmp_path: Path) -> None:
+    """A second process compiles nothing: neither the kernels nor what they call."""
+    script = (
+        "import numpy as np, lowprec as lp\n"
+        "from lowprec.kernels import gemm_fused_f64 as g\n"
+        "lp.set_fused_kernel('portable')\n"
+        "x = lp.encode(np.ones((4, 16), np.float32), 'bfloat16')\n"
+        "lp.mma(x, x, accumulator='hopper_bf16')\n"
+        "stats = g.gemm_portable['float32'].stats\n"
+        "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
+    )
+    environment = {**os.environ, "LOWPREC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(lp.__file__).parents[1])}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert found == ["0 1\n", "1 0\n"]

@@ -66,7 +66,7 @@ class Shape(NamedTuple):
 def make_tile(shape: Shape) -> Any:
     """Return the intrinsic ``tile(`` the thirteen arguments below ``)`` for use inside kernels.
 
-    Arrays are passed as addresses of the chain's first group; `depth` is the group size, padded with zeros::
+    Arrays begin with the chain's first group; `depth` is the group size, padded with zeros::
 
         a_values, a_exponents   [groups * depth][4] float64, int32 (the 16 bits twice)
         a_masks                 [groups][words][4] uint64: positive << 32 | negative
@@ -76,17 +76,21 @@ def make_tile(shape: Shape) -> Any:
         groups, depth, words    at least 1; a multiple of 4; mask words of 32 products in a group
         fraction_bits, lowest, keep     int32: F, the least E, and the fraction bits of D
     """
-    signature = types.void(*[types.intp] * 10, types.int32, types.int32, types.int32)
 
-    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-        _Tile(builder, shape, *values).emit()
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        addresses = [
+            builder.ptrtoint(context.make_array(kind)(context, builder, value).data, I64)
+            for kind, value in zip(signature.args[:7], values[:7], strict=True)
+        ]
+        _Tile(builder, shape, *addresses, *values[7:]).emit()
         return context.get_dummy_value()
 
     def tile(
         typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any, b_exponents: Any, b_masks: Any,
         state: Any, groups: Any, depth: Any, words: Any, fraction_bits: Any, lowest: Any, keep: Any,
     ) -> Any:  # fmt: skip
-        return signature, codegen
+        arrays = a_values, a_exponents, a_masks, b_values, b_exponents, b_masks, state
+        return types.void(*arrays, *[types.intp] * 3, *[types.int32] * 3), codegen
 
     return intrinsic(tile)
 

@@ -1,0 +1,300 @@
+"""Speed of the emulated matrix products, bits asserted first: ``python benchmarks/gemm.py [--quick] [--threads N]``.
+
+Every case is first compared with the integer reference on a corner of the result, then timed in rounds in which all
+candidates take their turn beside NumPy's float32 matmul. Ratios within a run mean something, absolute rates on a
+machine that others share do not. One thread is timed by its own CPU time, more by the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common import Table, child, interleaved, machine_line, peak_memory, write_between_markers
+from gemm_cases import (
+    CUBE,
+    LATENCY,
+    PEERS,
+    SHAPES,
+    WIDE_MACHINES,
+    Shape,
+    Work,
+    float32_product,
+    fp8_product,
+    kernels,
+    numpy_product,
+    on,
+    peer_product,
+    wide_product,
+)  # fmt: skip
+
+Row = dict[str, Any]
+FLOAT32 = "float32, fixed order"
+
+
+class Options(NamedTuple):
+    quick: bool = False
+    threads: int = 1
+
+    @property
+    def rounds(self) -> int:
+        return 3 if self.quick else 9
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return time.thread_time if self.threads == 1 else time.perf_counter
+
+
+# --- measurements: each returns rows of plain data --------------------------------------------------------------------
+
+
+def fp8(options: Options) -> list[Row]:
+    """Hopper FP8 with promotion, packing included, and the float32 product in fixed order, beside NumPy."""
+    rows = []
+    for shape in (CUBE, SHAPES[3]) if options.quick else SHAPES:
+        product = fp8_product(shape)
+        works = {name: on(name, product) for name in kernels()}
+        works |= {FLOAT32: float32_product(shape), "numpy": numpy_product(shape)}
+        rows.append({"shape": str(shape), "work": shape.work, **interleaved(works, options.rounds, options.clock)})
+    return rows
+
+
+def wide(options: Options) -> list[Row]:
+    """Machines of 22 to 25 fraction bits, or with float16 results: one chain on codes, packing included."""
+    import lowprec as lp
+
+    rows = []
+    for machine in WIDE_MACHINES[:3] if options.quick else WIDE_MACHINES:
+        product = wide_product(machine, CUBE)
+        works = {name: on(name, product) for name in kernels()} | {"numpy": numpy_product(CUBE)}
+        times = interleaved(works, options.rounds // 3 * 2, options.clock)
+        unit = lp.accumulators[machine]
+        rows.append({"machine": machine, "L": unit.group, "F": unit.fraction_bits, "work": CUBE.work, **times})
+    return rows
+
+
+def growth(options: Options) -> list[Row]:
+    """Cost per multiply-add of hopper_fp8 from 256^3 to 4096^3, and two threads against one."""
+    import lowprec as lp
+
+    def threads(count: int, product: Work) -> Work:
+        def run() -> Any:
+            lp.set_num_threads(count)
+            return product()
+
+        return run
+
+    rows = []
+    for n in (256, 512, 1024) if options.quick else (256, 512, 1024, 2048, 4096):
+        shape = Shape(n, n, n)
+        product = fp8_product(shape)
+        rounds = options.rounds if n < 4096 else 3
+        cpu = interleaved({"one": threads(1, product)}, rounds)["one"]
+        both = {"one": threads(1, product), "two": threads(2, product)}
+        wall = interleaved(both, rounds, time.perf_counter)
+        rows.append({"n": n, "work": shape.work, "seconds": cpu, "two": wall["one"] / wall["two"]})
+    lp.set_num_threads(options.threads)
+    return rows
+
+
+def latency(options: Options) -> list[Row]:
+    """Time of one small call."""
+    product = fp8_product(LATENCY)
+    works = {f"hopper_fp8, {name}": on(name, product) for name in kernels()}
+    works["hopper_bf16"] = on("auto", wide_product("hopper_bf16", LATENCY))
+    works |= {FLOAT32: float32_product(LATENCY), "numpy": numpy_product(LATENCY)}
+    times = interleaved(works, options.rounds, options.clock)
+    return [{"call": name, "seconds": seconds} for name, seconds in times.items()]
+
+
+def memory(options: Options) -> list[Row]:
+    """Peak memory of one product, beside what its operands and result take; each in a process of its own."""
+    shapes = [CUBE] if options.quick else [CUBE, Shape(4096, 512, 4096), Shape(4096, 4096, 4096)]
+    machines = ("hopper_fp8", "hopper_bf16")
+    return [child(__file__, "--child", "memory", m, *map(str, s[:3])) for s in shapes for m in machines]
+
+
+def memory_child(machine: str, *sides: str) -> Row:
+    import lowprec as lp
+
+    shape = Shape(*map(int, sides))
+    make: Callable[[Shape], Work] = fp8_product if machine == "hopper_fp8" else lambda s: wide_product(machine, s)
+    lp.set_fused_kernel("auto")
+    make(Shape(64, 128, 128))()
+    product = make(shape)
+    lp.set_fused_kernel("auto")
+    inputs = (shape.m + shape.n) * shape.k * (1 if machine == "hopper_fp8" else 2)
+    from lowprec import scratch
+
+    scratch._buffers.by_name.clear()
+    above = peak_memory(product)
+    held = inputs + 4 * shape.m * shape.n
+    return {"machine": machine, "shape": str(shape), "held": held, "peak": inputs + above}
+
+
+def compilation(options: Options) -> list[Row]:
+    """CPU time of the first calls, without and with the cache on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("cold", "warm")
+        return [{"cache": name, **child(__file__, "--child", "compile", LOWPREC_CACHE_DIR=folder)} for name in names]
+
+
+def compile_child() -> Row:
+    start = time.process_time()
+    import numpy as np
+
+    import lowprec as lp
+
+    seconds = {"import": time.process_time() - start}
+    x = np.ones((64, 128), np.float32)
+    start = time.process_time()
+    qa, qb, half = lp.quantize(x, "e4m3fn", "1x128"), lp.quantize(x, "e4m3fn", "128x128"), lp.encode(x, "bfloat16")
+    seconds["quantize, encode"] = time.process_time() - start
+    for name, work in {
+        "hopper_fp8": lambda: lp.gemm(qa, qb),
+        FLOAT32: lambda: lp.matmul_f32(x, x),
+        "hopper_bf16": lambda: lp.mma(half, half, accumulator="hopper_bf16"),
+    }.items():
+        start = time.process_time()
+        work()
+        seconds[name] = time.process_time() - start
+    return seconds
+
+
+def other_blas(options: Options) -> Row:
+    """NumPy with OpenBLAS told to use its AVX-512 kernels, against hopper_fp8, in a process of its own."""
+    arguments = ["--child", "blas", str(options.threads), str(options.rounds)]
+    return child(__file__, *arguments, OPENBLAS_CORETYPE="SkylakeX")  # type: ignore[no-any-return]
+
+
+def blas_child(threads: str, rounds: str) -> Row:
+    works = {"ours": fp8_product(CUBE), "numpy": numpy_product(CUBE)}
+    return interleaved(works, int(rounds), Options(threads=int(threads)).clock)
+
+
+def peers(options: Options) -> list[Row]:
+    """Other emulators of the same chain (hopper_fp8, no scales), where they are installed."""
+    rows = []
+    for name, shape in PEERS.items():
+        if pair := peer_product(name):
+            times = interleaved(dict(zip(("theirs", "ours"), pair, strict=True)), 3, time.perf_counter)
+            rows.append({"peer": name, "shape": str(shape), "work": shape.work, **times})
+    return rows
+
+
+PARTS = {
+    "fp8": fp8, "wide": wide, "growth": growth, "latency": latency, "memory": memory, "compilation": compilation,
+    "peers": peers,
+}  # fmt: skip
+CHILDREN = {"memory": memory_child, "compile": compile_child, "blas": blas_child}
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tables(found: Row, options: Options) -> list[Table]:
+    """Return what was found as tables."""
+    names = found["kernels"]
+    how = "1 thread, its CPU time" if options.threads == 1 else f"{options.threads} threads, wall clock"
+
+    def rate(row: Row, name: str) -> str:
+        speed = f"{row['work'] / row[name] / 1e9:.1f}"
+        return speed if name == "numpy" else f"{speed} ({row['numpy'] / row[name]:.2f}x)"
+
+    out = []
+    if rows := found.get("fp8"):
+        columns = ["M x N x K", *(f"hopper_fp8, {n}" for n in names), FLOAT32, "NumPy float32"]
+        cells = [[row["shape"], *(rate(row, n) for n in (*names, FLOAT32, "numpy"))] for row in rows]
+        ours, theirs = (CUBE.work / found["blas"][n] / 1e9 for n in ("ours", "numpy"))
+        note = (
+            f"GMAC/s (ratio to NumPy as shipped), {how}. hopper_fp8: promoted every 128, scales 1x128 and 128x128 "
+            f"(wgrad 1x128), packing included. With OPENBLAS_CORETYPE=SkylakeX NumPy does {theirs:.1f} at 1024^3 and "
+            f"hopper_fp8 beside it {ours:.1f} ({ours / theirs:.2f}x)."
+        )
+        out.append(Table("FP8 and float32", columns, cells, note))
+    if rows := found.get("wide"):
+        columns = ["Machine", "L", "F", *names, "NumPy float32"]
+        cells = [
+            [str(row[n]) for n in ("machine", "L", "F")] + [rate(row, n) for n in (*names, "numpy")] for row in rows
+        ]
+        note = f"GMAC/s (ratio to NumPy as shipped), {how}; raw codes, packing included."
+        out.append(Table("Wider machines, 1024 x 1024 x 1024", columns, cells, note))
+    if rows := found.get("growth"):
+        base = next(row["seconds"] / row["work"] for row in rows if row["n"] == CUBE.n)
+        cells = [
+            [f"{row['n']}^3", f"{row['work'] / row['seconds'] / 1e9:.1f}",
+             f"{row['seconds'] / row['work'] / base - 1:+.0%}", f"{row['two']:.2f}x"] for row in rows
+        ]  # fmt: skip
+        columns = ["Size", "GMAC/s, 1 thread", "cost per MAC against 1024^3", "2 threads, wall clock"]
+        out.append(Table("hopper_fp8 from small to large", columns, cells))
+    if rows := found.get("latency"):
+        cells = [[row["call"], f"{row['seconds'] * 1e6:.0f}"] for row in rows]
+        out.append(Table(f"One call of {LATENCY}, {how}", ["Call", "microseconds"], cells))
+    if rows := found.get("memory"):
+        cells = [
+            [row["machine"], row["shape"], *(f"{row[n] / 2**20:.0f}" for n in ("held", "peak")),
+             f"{row['peak'] / row['held']:.1f}x"] for row in rows
+        ]  # fmt: skip
+        columns = ["Machine", "M x N x K", "operands and result, MB", "peak, MB", "ratio"]
+        out.append(Table("Peak memory", columns, cells))
+    if rows := found.get("compilation"):
+        parts = [name for name in rows[0] if name != "cache"]
+        cells = [[row["cache"], *(f"{row[n]:.2f}" for n in parts), f"{sum(row[n] for n in parts):.2f}"] for row in rows]
+        out.append(Table("First calls in a process, seconds of CPU time", ["Cache", *parts, "all"], cells))
+    if rows := found.get("peers"):
+        cells = [
+            [row["peer"], row["shape"], *(f"{row['work'] / row[n] / 1e9:.3g}" for n in ("theirs", "ours")),
+             f"{row['theirs'] / row['ours']:.0f}x"] for row in rows
+        ]  # fmt: skip
+        columns = ["Package", "M x N x K", "its GMAC/s", "ours", "ratio"]
+        out.append(Table("Peers: the same chain, the same bits", columns, cells))
+    return out
+
+
+def main() -> None:
+    """Parse the command line, measure, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer shapes and rounds")
+    parser.add_argument("--threads", type=int, default=1, help="threads of both NumPy's BLAS and ours")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run")
+    parser.add_argument("--json", action="store_true", help="print plain data instead of tables")
+    parser.add_argument("--markdown", type=Path, help="write the tables between this file's gemm markers as well")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.threads < 1:
+        parser.error(f"--threads {arguments.threads}: at least 1 is needed")
+    if arguments.child:
+        what, *rest = arguments.child
+        print(json.dumps(CHILDREN[what](*rest)))
+        return
+    # Before NumPy is imported; children inherit it.
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOWPREC_NUM_THREADS"):
+        os.environ[variable] = str(arguments.threads)
+    options = Options(arguments.quick, arguments.threads)
+    found: Row = {"machine": machine_line(), "threads": options.threads, "kernels": kernels()}
+    for part in arguments.only:
+        print(f"{part} ...", file=sys.stderr, flush=True)
+        found[part] = PARTS[part](options)
+        if part == "fp8":
+            found["blas"] = other_blas(options)
+    made = tables(found, options)
+    if arguments.json:
+        print(json.dumps(found))
+    else:
+        print(found["machine"])
+        for table in made:
+            table.show()
+    if arguments.markdown:
+        text = "\n\n".join([f"{found['machine']}.", *(table.markdown() for table in made)])
+        write_between_markers(arguments.markdown, "gemm", text)
+
+
+if __name__ == "__main__":
+    main()

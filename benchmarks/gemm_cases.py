@@ -1,0 +1,201 @@
+"""Operands of the GEMM benchmarks, and the proof of their bits that comes before any timing."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the package of this checkout, installed or not
+
+Work = Callable[[], Any]
+
+
+class Shape(NamedTuple):
+    m: int
+    n: int
+    k: int
+    what: str = ""
+
+    @property
+    def work(self) -> int:
+        return self.m * self.n * self.k
+
+    def __str__(self) -> str:
+        return f"{self.m} x {self.n} x {self.k}" + (f" ({self.what})" if self.what else "")
+
+
+CUBE = Shape(1024, 1024, 1024)
+SHAPES = [
+    CUBE, Shape(256, 256, 4096), Shape(4096, 512, 4096),
+    Shape(2048, 256, 640, "trainer, fprop"), Shape(2048, 640, 256, "its dgrad"), Shape(256, 640, 2048, "its wgrad"),
+]  # fmt: skip
+LATENCY = Shape(64, 64, 128)
+WIDE_MACHINES = [
+    "hopper_bf16", "hopper_f16", "hopper_tf32", "blackwell_fp8", "ampere_bf16", "volta_f16", "hopper_f16_f16",
+    "hopper_fp8_f16",
+]  # fmt: skip
+PEERS = {"mmaemu": Shape(256, 256, 1024), "mmasim": Shape(64, 64, 128)}
+CORNER = 24  # rows and columns that are compared with the integer reference
+
+
+def kernels() -> list[str]:
+    """Return the fused kernels of this CPU, fastest first."""
+    import lowprec as lp
+    from lowprec.fused_kernels import fused_kernels
+
+    found = []
+    for name in fused_kernels:
+        try:
+            lp.set_fused_kernel(name)
+        except ValueError:
+            continue
+        found.append(name)
+    lp.set_fused_kernel("auto")
+    return found
+
+
+def on(name: str, work: Work) -> Work:
+    """Return the work, done with one fused kernel."""
+    import lowprec as lp
+
+    def run() -> Any:
+        lp.set_fused_kernel(name)
+        return work()
+
+    return run
+
+
+def values(shape: Shape) -> tuple[Any, Any]:
+    """Normal numbers with some outliers, the same in every run: A [M, K] and B [N, K]."""
+    import numpy as np
+
+    rng = np.random.Generator(np.random.Philox([shape.m, shape.n, shape.k]))
+    x, w = (rng.standard_normal((rows, shape.k), dtype=np.float32) for rows in (shape.m, shape.n))
+    x[:, :: max(shape.k // 8, 1)] *= 30
+    return x, w
+
+
+def fp8_product(shape: Shape) -> Work:
+    """Return a promoted hopper_fp8 product, checked: scales of 1x128 and 128x128, for wgrad both of 1x128."""
+    import numpy as np
+
+    import lowprec as lp
+    from lowprec.engines import Reference
+
+    x, w = values(shape)
+    operands = (
+        lp.quantize(x, "e4m3fn", "1x128"),
+        lp.quantize(w, "e4m3fn", "1x128" if "wgrad" in shape.what else "128x128"),
+    )
+    corners = []
+    for q in operands:
+        rows = q.granularity.block(q.shape)[0]
+        corners.append(
+            dataclasses.replace(q, codes=q.codes[:CORNER].copy(), scale=q.scale[: -(-CORNER // rows)].copy())
+        )
+    with mock.patch.object(importlib.import_module("lowprec.gemm"), "engine", Reference):
+        want = lp.gemm(*corners)
+
+    def work() -> Any:
+        return lp.gemm(*operands)
+
+    for name in kernels():
+        got = np.ascontiguousarray(on(name, work)()[: len(want), : want.shape[1]])
+        same(got, want, f"hopper_fp8 {shape}, {name}")
+    return work
+
+
+def wide_product(machine: str, shape: Shape) -> Work:
+    """Return one chain of a machine on raw codes, checked."""
+    import numpy as np
+
+    import lowprec as lp
+    from lowprec.engines import Reference
+
+    unit = lp.accumulators[machine]
+    fmt = lp.formats["tf32" if "tf32" in unit.inputs else unit.default_format]
+    shrink = 0.125 if unit.output == "float16" else 1.0  # else results overflow
+    a, b = (lp.encode(operand * np.float32(shrink), fmt) for operand in values(shape))
+    x, y = a[:CORNER].copy(), b[:CORNER].copy()
+    want = Reference(unit, fmt, fmt).chain(x, y, np.zeros((len(x), len(y)), unit.dtype))
+
+    def work() -> Any:
+        return lp.mma(a, b, accumulator=machine, a_format=fmt, b_format=fmt)
+
+    for name in kernels():
+        same(np.ascontiguousarray(on(name, work)()[: len(x), : len(y)]), want, f"{machine} {shape}, {name}")
+    return work
+
+
+def float32_product(shape: Shape) -> Work:
+    """Return the float32 product in fixed order, checked on some outputs by exact rational arithmetic."""
+    import numpy as np
+
+    import lowprec as lp
+    from lowprec import oracle
+
+    x, w = values(shape)
+    d = lp.matmul_f32(x, w)
+    for i, j in ((0, 0), (shape.m - 1, shape.n - 1)):
+        a, b = (row.view(np.uint32).tolist() for row in (x[i], w[j]))
+        want = oracle.sequential_f32(a, b, 0, oracle.FORMATS["float32"], oracle.FORMATS["float32"])
+        same(d[i, j : j + 1], np.array([want], np.uint32).view(np.float32), f"matmul_f32 {shape}, ({i}, {j})")
+    return lambda: lp.matmul_f32(x, w)
+
+
+def numpy_product(shape: Shape) -> Work:
+    """Return NumPy's float32 product of the same values."""
+    x, w = values(shape)
+    return lambda: x @ w.T
+
+
+def peer_product(name: str) -> tuple[Work, Work] | None:
+    """Return a peer's chain of hopper_fp8 and ours, of equal bits; None where the peer is not installed."""
+    import numpy as np
+
+    import lowprec as lp
+
+    shape = PEERS[name]
+    rng = np.random.Generator(np.random.Philox(7))
+    a, b = (lp.encode(rng.standard_normal((n, shape.k), dtype=np.float32), "e4m3fn") for n in (shape.m, shape.n))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch = importlib.import_module("torch")
+            torch.set_num_threads(1)  # more threads make small tiles slower
+            x, y = (torch.from_numpy(codes).view(torch.float8_e4m3fn) for codes in (a, b))
+            theirs = (_mmaemu if name == "mmaemu" else _mmasim)(torch, x, y)
+        except Exception as problem:  # not installed, or without the compiler that mmasim needs
+            print(f"{name} left out: {problem!r}", file=sys.stderr)
+            return None
+    same(theirs(), lp.mma(a, b), name)
+    return theirs, lambda: lp.mma(a, b)
+
+
+def _mmaemu(torch: Any, x: Any, y: Any) -> Work:
+    package = importlib.import_module("mmaemu")
+    return lambda: package.accumulate(x, y, use_fast_accum=True, profile="hopper", splitk=1).numpy()
+
+
+def _mmasim(torch: Any, x: Any, y: Any) -> Work:
+    unit = importlib.import_module("mmasim.nv_ptx").WGMMA("Hopper", f"m64n{len(y)}k32.f32.e4m3.e4m3")
+
+    def chain() -> Any:
+        d = torch.zeros((len(x), len(y)), dtype=torch.float32)
+        for k in range(0, x.shape[1], 32):
+            d = unit(x[:, k : k + 32], y[:, k : k + 32].T, d)
+        return d.numpy()
+
+    return chain
+
+
+def same(got: Any, want: Any, what: str) -> None:
+    """Raise an AssertionError if bits differ."""
+    if got.tobytes() != want.tobytes():
+        raise AssertionError(f"{what}: {(got != want).sum()} of {want.size} outputs differ")
