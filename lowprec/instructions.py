@@ -58,8 +58,9 @@ def mma(
     Returns
     -------
     ndarray of float32, shape (M, N); float16 or float64 where the machine's results are
-        NaN is the canonical 0x7FFFFFFF (0x7FFF) and a zero is +0, as NVIDIA's units return them. Where sums
-        are IEEE 754's they keep its -0: ``float32``, ``fp64``, CDNA2, and what CDNA1 and CDNA3 round from below to 0.
+        NaN is the canonical 0x7FFFFFFF (0x7FFF; float64's own quiet NaN), and a zero is +0, as NVIDIA's units
+        return them. Where sums are IEEE 754's they keep its -0: ``float32``, ``fp64``, CDNA2, and what CDNA1 and
+        CDNA3 round from below to 0.
 
     Raises
     ------
