@@ -8,6 +8,7 @@ import importlib
 import sys
 import warnings
 from collections import Counter
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -364,6 +365,37 @@ def test_products_of_mmaemu(
                     count += theirs.size
     with capsys.disabled():
         sys.stdout.write(f"\nmmaemu {profile}, {'fast' if fast else 'slow'}, {parts} parts: {count} outputs, 0 differ")
+
+
+def quantized(codes: Codes, name: str, scale: float) -> Any:
+    """Codes with one scale for the whole matrix."""
+    empty = lp.quantize(np.ones(codes.shape, np.float32), name, "tensor")
+    return replace(empty, codes=codes, scale=np.array([[scale]], np.float32))
+
+
+@pytest.mark.parametrize("out", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "slow"])
+def test_scaled_products_of_mmaemu(fast: bool, out: str, mmaemu: ModuleType) -> None:
+    """`gemm` in cuBLASLt's order on Hopper: split K, one factor at the end, two roundings."""
+    import torch
+
+    library = "cublaslt_fast" if fast else "cublaslt"
+    for i, names in enumerate([("e4m3fn", "e4m3fn"), ("e4m3fn", "e5m2"), ("e5m2", "e4m3fn")]):
+        for j, family in enumerate(FAMILIES):
+            x = tile(family, (FORMATS[names[0]], FORMATS[names[1]], FLOAT32), (16, 32, 16 * (5 * i + 3 * j + 1)))
+            parts = 1 + j % 4 if x.a.shape[1] > 512 else 1
+            scales = [np.float32(s) for s in ((0.37, 1.9), (2.0**-70, 2.0**-60 * 1.3), (1e-3, 0.25))[(i + j) % 3]]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = mmaemu.scaled_mm(
+                    tensor(x.a, names[0]), tensor(x.b, names[1]).T, *(torch.tensor(float(s)) for s in scales),
+                    out_dtype=getattr(torch, out), use_fast_accum=fast, profile="hopper",
+                    splitk=(parts, "contiguous") if parts > 1 else 1,
+                )  # fmt: skip
+            theirs = result.float().numpy()
+            qa, qb = (quantized(c, n, float(s)) for c, n, s in zip((x.a, x.b), names, scales, strict=True))
+            ours = lp.gemm(qa, qb, accumulator="hopper_fp8", library=library, split_k=parts, out=out)
+            assert np.array_equal(canonical(ours), canonical(theirs)), f"{names}, {x.name}, {parts} parts, {scales}"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
