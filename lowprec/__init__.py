@@ -27,6 +27,8 @@ _HOMES = {
     "encode": "cast",
     "formats": "formats",
     "gemm": "gemm",
+    "grouped_gemm": "grouped",
+    "libraries": "libraries",
     "get_fused_kernel": "fused_kernels",
     "get_num_threads": "_jit",
     "matmul_f32": "gemm",
@@ -89,6 +91,8 @@ if TYPE_CHECKING:
     from .gemm import gemm as gemm
     from .gemm import matmul_f32 as matmul_f32
     from .gemm import mma as mma
+    from .grouped import grouped_gemm as grouped_gemm
+    from .libraries import libraries as libraries
     from .metrics import compare as compare
     from .metrics import sqnr as sqnr
     from .moe.config import configs as configs
