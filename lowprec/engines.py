@@ -221,9 +221,15 @@ class Wide(Engine):
         return out
 
 
+_NONE = np.empty(0, np.intp)
+
+
 def _not_finite(x: Float32Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the rows, or else the columns, that hold everything that is not finite: whichever are fewer."""
-    wrong = ~np.isfinite(x)
+    finite = np.isfinite(x)
+    if finite.all():
+        return _NONE, _NONE
+    wrong = ~finite
     rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
     return (rows, columns[:0]) if rows.size * x.shape[1] <= columns.size * x.shape[0] else (rows[:0], columns)
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from . import _jit
 from .accumulate import Accumulator
-from .cast import decode
+from .cast import decode_constants
 from .formats import Format, formats
 from .fused_kernels import fused_kernels, selected_kernel
 from .kernels import fused_pack_f64 as pack
 from .kernels import gemm_fused_f64 as gemm
+from .kernels.cast import decode32
 from .kernels.fused_tile_f64 import COLUMNS, FACTOR, MAX_FRACTION_BITS, MAX_SIGNIFICANT_BITS, ROWS
 from .reference_dots import fused
 from .scratch import scratch
@@ -114,7 +115,7 @@ class WideKernel:
         masks = scratch("wide_b_masks", columns * groups * words, np.uint64)
         extent_b = Extent()
         for j in range(0, n, _ROWS_AT_ONCE):
-            x = decode(b[j : j + _ROWS_AT_ONCE], fb)
+            x = _values(b[j : j + _ROWS_AT_ONCE], fb)
             extent_b = extent_b.widened(x, fb)
             some = (values[j * per_row :], exponents[j * per_row :], masks[j * groups * words :])
             pack.pack_panels(x, fb.emin, group, self.factor, *some)
@@ -125,7 +126,7 @@ class WideKernel:
         def piece(start: int, stop: int) -> None:
             for i in range(start, stop, _ROWS_AT_ONCE):
                 rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
-                x = decode(a[rows], fa)
+                x = _values(a[rows], fa)
                 padded = -(-x.shape[0] // ROWS) * ROWS
                 left = (
                     scratch("wide_a_values", padded * per_row, np.float64),
@@ -146,6 +147,13 @@ class WideKernel:
 
         grain = max(1, _WORK // max(n * k, 1) // ROWS) * ROWS
         _jit.run_chunks(piece, m, grain)
+
+
+def _values(codes: NDArray[Any], fmt: Format) -> Float32Matrix:
+    """Return what some codes mean, valid until this thread's next call."""
+    x = scratch("wide_decoded", codes.size, np.float32)
+    decode32(np.ascontiguousarray(codes).reshape(-1), x, decode_constants(fmt))
+    return x.reshape(codes.shape)
 
 
 class Extent(NamedTuple):
