@@ -50,9 +50,7 @@ def _gemm(
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32
     chunk = max(SLICE // depth, 1)
     blocks = scale_a.shape[0]
-    raw = np.empty(BATCH * COLUMNS + 8)
-    skip = (-(raw.ctypes.data >> 3)) & 7
-    state = raw[skip : skip + BATCH * COLUMNS]
+    state = _aligned(BATCH * COLUMNS)
     clear = U(U(0xFFFFFFFF) << U(23 - keep))
     for r0 in range(start, stop, BATCH):
         r1 = min(r0 + BATCH, stop)
@@ -115,7 +113,7 @@ def _portable_tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words,
     emin = -14 if half else -126
     limit, least_normal = (2.0**16, 2.0**-14) if half else (2.0**128, 2.0**-126)
     top = np.empty(4 * N, np.int16)
-    total, inverse = np.empty(4 * N), np.empty(4 * N)
+    total, inverse = _aligned(4 * N), _aligned(4 * N)
     clear = L(L(0xFFFFFFFFFFFFFFFF) << L(52 - keep))
     fine = float64_from_bits(L(1023 + 126 + keep) << L(52))  # 1 / quantum of subnormal results
     for g in range(groups):
@@ -162,6 +160,14 @@ def _portable_tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words,
                 d = float64_from_bits(L(bits64(v) & clear))
                 d = d if abs(v) >= least_normal else np.trunc(v * fine) / fine
             state[j] = d + 0.0 if abs(d) < limit else np.nan
+
+
+@kernel
+def _aligned(n):
+    """Return `n` uninitialised float64 that start on a 64-byte boundary."""
+    raw = np.empty(n + 8)
+    skip = (-(raw.ctypes.data >> 3)) & 7
+    return raw[skip : skip + n]
 
 
 @kernel
