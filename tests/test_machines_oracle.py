@@ -8,20 +8,8 @@ import pytest
 from adversarial import KERNELS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_inputs import (
-    ADDENDS,
-    FAMILIES,
-    Codes,
-    Sample,
-    Scaling,
-    Tile,
-    dtype_of,
-    group_of,
-    pairs_of,
-    sample,
-    samples,
-    tile,
-)  # fmt: skip
+from machine_inputs import ADDENDS, FAMILIES, Codes, Tile, dtype_of, tile
+from machine_samples import Sample, Scaling, group_of, pairs_of, sample, samples
 from numpy.typing import NDArray
 
 import lowprec as lp

@@ -12,7 +12,7 @@ import machine_inputs
 import numpy as np
 import pytest
 from adversarial import FAMILIES, Bits, Case, case, wanted
-from machine_inputs import Sample
+from machine_samples import Sample, samples
 from recordings import Recording, diagonal_mma, needs_recordings, recording
 
 import lowprec as lp
@@ -189,7 +189,7 @@ def distinct_machines() -> list[str]:
 
 @functools.cache
 def right_samples(name: str, family: str) -> list[tuple[Sample, list[int]]]:
-    return [(x, x.wanted()) for x in machine_inputs.samples(name, family)]
+    return [(x, x.wanted()) for x in samples(name, family)]
 
 
 def told_apart(name: str, wrong: AnyRule, enough: int = 2) -> int:
