@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,17 +53,27 @@ def child(script: str, *arguments: str, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def peak_memory(work: Work) -> int:
-    """Return by how many bytes a work's peak of resident memory lies above what was held before."""
+def peak_memory(work: Work, forget: Work) -> int:
+    """Return how many bytes a work takes at most: by Python's and NumPy's account, or resident, whichever is more.
+
+    `forget` drops what earlier calls have left.
+    """
 
     def status(field: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
 
+    forget()
     Path("/proc/self/clear_refs").write_text("5")  # lowers the high-water mark to what is held now
     before = status("VmRSS")
     work()
-    return status("VmHWM") - before
+    resident = status("VmHWM") - before
+    forget()
+    tracemalloc.start()
+    work()
+    traced = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return max(resident, traced)
 
 
 def machine_line() -> str:
@@ -78,7 +89,7 @@ def machine_line() -> str:
         model = names[0] if names else model
     return (
         f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{platform.system()} {platform.machine()}"
+        f"{platform.system()} {platform.machine()}; load average {os.getloadavg()[0]:.1f} at the start"
     )
 
 

@@ -30,7 +30,7 @@ Float32Matrix = NDArray[np.float32]
 _NO_ZERO_EXPONENT = -300  # below every product of two operands with 8 exponent bits
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
-_COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at a time
+_COLUMNS_AT_ONCE = 512  # columns of the result, whose part of B is laid out at a time
 
 
 class Blocks(Protocol):
