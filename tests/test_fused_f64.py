@@ -341,7 +341,9 @@ def test_results_do_not_depend_on_threads(keep_threads: None) -> None:
     assert answers == {Reference(unit, BF16, BF16).chain(a, b, np.zeros((610, 70), np.float32)).tobytes()}
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 0), (1, 1, 1), (4, 32, 16), (5, 33, 17), (513, 3, 5), (3, 513, 5), (5, 1030, 20)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 0), (1, 1, 1), (4, 32, 16), (5, 33, 17), (513, 3, 5), (3, 513, 5), (5, 1030, 20)]
+)
 def test_shapes(m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(m + n + k)
     a, b = (some_codes(rng, (rows, k), BF16, 0.5, 2) for rows in (m, n))
