@@ -7,6 +7,7 @@ holds FP22, too), float16 or float64 arrays.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from .accumulate import Accumulator
 from .cast import decode
 from .formats import Format
 from .fused_kernels import FusedKernel, fused_kernels, operand_tables, selected_kernel
-from .kernels import exact_dot, f32_tile, fused_dot, gemm_f32
+from .kernels import exact_dot, f32_tile, fused_dot, fused_pack, gemm_f32
 from .kernels import promote as promotion
 from .reference_dots import BlockScales, exact_groups, fused, fused_runs, halves, pairwise, two_floors
 from .scratch import scratch
@@ -141,15 +142,16 @@ class Fused(Engine):
             return self.reference.scaled(a, b, plan)
         if not plan.promote and _spread(plan.scale_a) + _spread(plan.scale_b) > 50:
             return super().scaled(a, b, plan)  # a running sum could leave the fast kernel's exponents
-        return self._patched(a, b, plan, None, np.zeros(a.shape[0], bool))
+        return self._patched(a, b, plan, None, None)
 
     def _patched(
-        self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_]
+        self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_] | None
     ) -> Float32Matrix:
         """Run the fast kernel on everything, then the reference on rows and columns that hold NaN, Inf or an odd C."""
         out = self._run_fast(a, b, plan, c)
-        rows = np.flatnonzero(odd_rows | _has_special(a, self.fa))
-        columns = np.flatnonzero(_has_special(b, self.fb))
+        rows, columns = _rows_with_special(a, self.fa), _rows_with_special(b, self.fb)
+        if odd_rows is not None:
+            rows = np.union1d(rows, np.flatnonzero(odd_rows))
         if rows.size:
             part = Plan(plan.length, np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, plan.promote)
             out[rows] = self._reference(a[rows], b, part, None if c is None else c[rows])
@@ -235,7 +237,12 @@ def _not_finite(x: Float32Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def engine(machine: Accumulator, fa: Format, fb: Format) -> Engine:
-    """Return the engine of a machine for two operand formats."""
+    """Return the engine of a machine for two operand formats, with the kernels in use now."""
+    return _engine(machine, fa, fb, selected_kernel().name)
+
+
+@functools.lru_cache(maxsize=256)
+def _engine(machine: Accumulator, fa: Format, fb: Format, kernel_name: str) -> Engine:
     if machine.kind == "fused" and _fast_kernel(machine, fa, fb) is None:
         wide = wide_kernel(machine, fa, fb)
         return Reference(machine, fa, fb) if wide is None else Wide(machine, fa, fb, wide)
@@ -253,14 +260,17 @@ def _fast_kernel(machine: Accumulator, fa: Format, fb: Format) -> FusedKernel | 
     return next((k for k in (selected_kernel(), fused_kernels["portable"]) if k.supports(machine)), None)
 
 
-def _has_special(codes: Matrix, fmt: Format) -> NDArray[np.bool_]:
-    """Tell which rows hold NaN or Inf."""
-    kind = operand_tables(fmt).kind
-    if not kind.any():
-        return np.zeros(codes.shape[0], bool)
+def _rows_with_special(codes: Matrix, fmt: Format) -> NDArray[np.intp]:
+    """Return the rows that hold NaN or Inf."""
+    if not operand_tables(fmt).kind.any():
+        return _NONE
+    if fmt.specials != "fnuz":  # their codes lie above the largest finite one; there are hardly ever any
+        largest = fused_pack.largest_magnitude(codes.reshape(-1), np.uint8(0xFF & ~fmt.sign_mask))
+        if largest <= fmt.max_code:
+            return _NONE
     out = np.empty(codes.shape[0], np.bool_)
-    fused_dot.rows_with_special(codes, kind, out)
-    return out
+    fused_dot.rows_with_special(codes, operand_tables(fmt).kind, out)
+    return np.flatnonzero(out)
 
 
 def _spread(scale: Float32Matrix) -> int:

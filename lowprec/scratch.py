@@ -26,10 +26,11 @@ def scratch(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     >>> buffer.shape, buffer.ctypes.data % 64
     ((5,), 0)
     """
-    item = np.dtype(dtype).itemsize
-    needed = size * item + 64
-    raw = _buffers.by_name.get(name)
-    if raw is None or raw.size < needed:
-        raw = _buffers.by_name[name] = np.empty(needed, np.uint8)
-    skip = -raw.ctypes.data % 64
-    return raw[skip : skip + size * item].view(dtype)
+    kind = np.dtype(dtype)
+    needed = size * kind.itemsize
+    aligned = _buffers.by_name.get(name)
+    if aligned is None or aligned.size < needed:
+        raw = np.empty(needed + 64, np.uint8)
+        skip = -raw.ctypes.data % 64
+        aligned = _buffers.by_name[name] = raw[skip : skip + needed]
+    return aligned[:needed].view(kind)

@@ -60,6 +60,15 @@ def _turn(codes, first, k, group, g, turned):
             turned[t, j] = row[g * group + t]
 
 
+@kernel
+def largest_magnitude(codes, magnitude):
+    """Return the largest code of an array with its sign masked away."""
+    top = np.uint8(0)
+    for i in range(codes.size):
+        top = max(top, np.uint8(codes[i] & magnitude))
+    return top
+
+
 def _signs(typingctx, address):
     """Return the positive codes among 32 at an address as bits 0..31, the negative ones as bits 32..63.
 
