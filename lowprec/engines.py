@@ -28,6 +28,7 @@ from .wide_kernels import WideKernel, wide_kernel
 Float32Matrix = NDArray[np.float32]
 Matrix = NDArray[Any]
 _WORK = 1 << 21  # multiply-adds that are worth a thread
+_ROWS_AT_A_TIME = 512  # of A, laid out for the fused kernels
 _MAX_EXACT_K = 1 << 20
 
 
@@ -164,15 +165,19 @@ class Fused(Engine):
     def _run_fast(self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
         m, n, machine, kernel = a.shape[0], b.shape[0], self.machine, self.kernel
         assert kernel is not None
-        packed = (*kernel.pack_rows(a, self.fa, machine.group), *kernel.pack_panels(b, self.fb, machine.group))
+        packed_b = kernel.pack_panels(b, self.fb, machine.group)
         out = np.zeros((m, n), np.float32)
         addend = out if c is None else c
 
         def piece(start: int, stop: int) -> None:
-            kernel.run(
-                *packed, machine.group, machine.fraction_bits, machine.output_bits,
-                plan.length, plan.promote, plan.scale_a, plan.scale_b, addend, c is not None, out, start, stop,
-            )  # fmt: skip
+            # A is laid out some rows at a time, in the memory of the thread that uses them.
+            for first in range(start, stop, _ROWS_AT_A_TIME):
+                last = min(first + _ROWS_AT_A_TIME, stop)
+                packed_a = kernel.pack_rows(a[first:last], self.fa, machine.group)
+                kernel.run(
+                    *packed_a, *packed_b, machine.group, machine.fraction_bits, machine.output_bits,
+                    plan.length, plan.promote, plan.scale_a, plan.scale_b, addend, c is not None, out, first, last,
+                )  # fmt: skip
 
         _jit.run_chunks(piece, m, _row_grain(n, a.shape[1]))
         return out

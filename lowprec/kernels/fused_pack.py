@@ -141,21 +141,23 @@ def pack_quads(codes, group, constants, layout, padded_k, values, exponents, mas
 
 
 @kernel
-def pack_panels(codes, panel, group, constants, layout, factor, padded_k, values, exponents, masks):
-    """Lay out B's codes [N, K] in panels of `panel` columns (a multiple of 64), values multiplied by `factor`.
+def pack_panels(codes, panel, group, constants, layout, factor, padded_k, values, exponents, masks, start, stop):
+    """Lay out rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels of `panel` columns.
+
+    `panel` is a multiple of 64; values are multiplied by `factor`.
 
     values and exponents are flat, masks [panels * groups, 2, panel] flat or empty. Columns beyond the next multiple
     of 64 are left as they are: nobody reads them.
     """
-    n, k = codes.shape
+    k = codes.shape[1]
     shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
     to_bit_7 = U(layout[3])
     groups = padded_k // group
     wanted = (np.uint64(1) << np.uint64(group & 63)) - np.uint64(1)
     turned = np.zeros((group, _SIDE), np.uint8)
     piece = np.zeros(32, np.uint8)
-    for j0 in range(0, n, _SIDE):
-        width = min(_SIDE, n - j0)
+    for j0 in range(start, stop, _SIDE):
+        width = min(_SIDE, stop - j0)
         base = j0 // panel * panel * padded_k + j0 % panel
         for g in range(groups):
             _turn(codes, j0, k, group, g, turned)

@@ -40,8 +40,8 @@ def gemm_fused(
 
     Parameters
     ----------
-    a_values, a_exponents : [M, padded K] float32, int8
-        From `fused_pack.pack_rows`; the padded K is a multiple of `group`.
+    a_values, a_exponents : [stop - start, padded K] float32, int8
+        These rows of A, from `fused_pack.pack_rows`; the padded K is a multiple of `group`.
     b_values, b_exponents : flat float32, int8
         From `fused_pack.pack_panels`, in panels of `PANEL`.
     group, fraction_bits, keep : int
@@ -105,18 +105,21 @@ def gemm_fused(
                         t2, t3 = top[2 * PANEL : 2 * PANEL + padded], top[3 * PANEL : 3 * PANEL + padded]
                         for j in range(padded):
                             t0[j] = t1[j] = t2[j] = t3[j] = np.int8(-128)
-                        for p in range(p0, p0 + group, 2):
+                        for p in range(p0, p0 + group, 4):
                             at = (j0 * k) + p * PANEL
-                            x, y = b_exponents[at : at + padded], b_exponents[at + PANEL : at + PANEL + padded]
-                            e00, e01 = a_exponents[i0, p], a_exponents[i0, p + 1]
-                            e10, e11 = a_exponents[i1, p], a_exponents[i1, p + 1]
-                            e20, e21 = a_exponents[i2, p], a_exponents[i2, p + 1]
-                            e30, e31 = a_exponents[i3, p], a_exponents[i3, p + 1]
+                            x0 = b_exponents[at : at + padded]
+                            x1 = b_exponents[at + PANEL : at + PANEL + padded]
+                            x2 = b_exponents[at + 2 * PANEL : at + 2 * PANEL + padded]
+                            x3 = b_exponents[at + 3 * PANEL : at + 3 * PANEL + padded]
+                            e00, e01, e02, e03 = _four(a_exponents[i0 - start], p)
+                            e10, e11, e12, e13 = _four(a_exponents[i1 - start], p)
+                            e20, e21, e22, e23 = _four(a_exponents[i2 - start], p)
+                            e30, e31, e32, e33 = _four(a_exponents[i3 - start], p)
                             for j in range(padded):
-                                t0[j] = max(t0[j], max(np.int8(e00 + x[j]), np.int8(e01 + y[j])))
-                                t1[j] = max(t1[j], max(np.int8(e10 + x[j]), np.int8(e11 + y[j])))
-                                t2[j] = max(t2[j], max(np.int8(e20 + x[j]), np.int8(e21 + y[j])))
-                                t3[j] = max(t3[j], max(np.int8(e30 + x[j]), np.int8(e31 + y[j])))
+                                t0[j] = max(t0[j], _top4(e00, e01, e02, e03, x0[j], x1[j], x2[j], x3[j]))
+                                t1[j] = max(t1[j], _top4(e10, e11, e12, e13, x0[j], x1[j], x2[j], x3[j]))
+                                t2[j] = max(t2[j], _top4(e20, e21, e22, e23, x0[j], x1[j], x2[j], x3[j]))
+                                t3[j] = max(t3[j], _top4(e30, e31, e32, e33, x0[j], x1[j], x2[j], x3[j]))
                         # 2. C joins: E, the truncated C on top of M, and the bias of 255/512 q.
                         for r in range(4):
                             t = top[r * PANEL : r * PANEL + padded]
@@ -148,10 +151,10 @@ def gemm_fused(
                             b1 = b_values[at + PANEL : at + PANEL + padded]
                             b2 = b_values[at + 2 * PANEL : at + 2 * PANEL + padded]
                             b3 = b_values[at + 3 * PANEL : at + 3 * PANEL + padded]
-                            a00, a01, a02, a03 = _four(a_values[i0], p)
-                            a10, a11, a12, a13 = _four(a_values[i1], p)
-                            a20, a21, a22, a23 = _four(a_values[i2], p)
-                            a30, a31, a32, a33 = _four(a_values[i3], p)
+                            a00, a01, a02, a03 = _four(a_values[i0 - start], p)
+                            a10, a11, a12, a13 = _four(a_values[i1 - start], p)
+                            a20, a21, a22, a23 = _four(a_values[i2 - start], p)
+                            a30, a31, a32, a33 = _four(a_values[i3 - start], p)
                             for j in range(padded):
                                 x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
                                 m0[j] = _add4(m0[j], bits32(h0[j]), a00 * x0, a01 * x1, a02 * x2, a03 * x3)
@@ -185,6 +188,13 @@ def gemm_fused(
 def _four(row, p):
     """Return four consecutive values of a row."""
     return row[p], row[p + 1], row[p + 2], row[p + 3]
+
+
+@kernel
+def _top4(a0, a1, a2, a3, b0, b1, b2, b3):
+    """Return the largest of four products' exponents."""
+    low = max(np.int8(a0 + b0), np.int8(a1 + b1))
+    return max(low, max(np.int8(a2 + b2), np.int8(a3 + b3)))
 
 
 @kernel

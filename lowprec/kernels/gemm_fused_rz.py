@@ -18,8 +18,7 @@ BATCH = 256  # rows that sweep over one slice of a panel; their running sums are
 def make_gemm(shape):
     """Return the kernel for one use of the machine's registers; arguments as for `gemm_fused.gemm_fused`.
 
-    `a_values` and its companions come from `fused_pack.pack_quads`, as arrays [quads, ...]; `start` is a multiple
-    of 4.
+    `a_values` and its companions come from `fused_pack.pack_quads`, as arrays [quads, ...].
     """
     tile, first_exponents = make_tile(shape), make_first_exponents(shape)
     embedded, interleaved = shape.embedded, shape.interleaved
@@ -65,13 +64,13 @@ def make_gemm(shape):
                         set_rounding(np.int32(0))
                     b_at = np.intp(b_e + j0 * k + p_begin * COLUMNS)
                     if interleaved:
-                        first_exponents(np.intp(a_e + (r0 * k + p_begin * 4)), b_at, group, top_at)
+                        first_exponents(np.intp(a_e + ((r0 - start) * k + p_begin * 4)), b_at, group, top_at)
                     for i0 in range(r0, r1, 4):
-                        a_at = np.intp(a_e + (i0 * k + p_begin * 4))
+                        a_at = np.intp(a_e + ((i0 - start) * k + p_begin * 4))
                         tile(
-                            a_v + (i0 * k + p_begin * 4) * 4,
+                            a_v + ((i0 - start) * k + p_begin * 4) * 4,
                             a_at,
-                            a_m + (i0 // 4 * groups + p_begin // group) * 32,
+                            a_m + ((i0 - start) // 4 * groups + p_begin // group) * 32,
                             b_v + (j0 * k + p_begin * COLUMNS) * 4,
                             b_at,
                             b_m + (j0 // COLUMNS * groups + p_begin // group) * 8 * COLUMNS,
