@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import llvmlite
@@ -97,6 +98,26 @@ def kernel(function: F) -> F:
             finally:
                 config.CACHE_DIR = before
     return cast(F, compiled)
+
+
+def variant(function: F, name: str, **names: Any) -> F:
+    """Compile a function with some of its module's names given another meaning: one source for several tiles.
+
+    A closure over them would do, but Numba's disk cache never finds a closure again. Variants are told apart there
+    by their qualified names.
+
+    Parameters
+    ----------
+    function : callable
+        Not compiled itself; its module holds placeholders for `names`.
+    name : str
+        Name of the variant, unique in the module.
+    **names
+        What the names mean in it.
+    """
+    plain = FunctionType(function.__code__, {**function.__globals__, **names}, name)
+    plain.__qualname__ = name
+    return kernel(cast(F, plain))
 
 
 def _bitcast(source: Any, target: Any) -> Any:

@@ -11,11 +11,9 @@ are not finite and mean nothing but that. The bits are those of a machine whose 
 exponent `lowest` of at least -800 and at most the smallest one of C's format (-126, or -14 for float16).
 """
 
-from types import FunctionType
-
 import numpy as np
 
-from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding
+from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding, variant
 
 from .fused_tile_f64 import COLUMNS, RESULTS, ROWS, Shape, make_tile
 
@@ -23,7 +21,7 @@ U, L = np.uint32, np.uint64
 BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
 SLICE = 512  # products after which the next rows get their turn, so that a panel's slice stays in a near cache
 N = COLUMNS
-# What `_variant` gives another meaning: the tile, whether it wants the thread's rounding mode toward zero, and whether
+# What `variant` gives another meaning: the tile, whether it wants the thread's rounding mode toward zero, and whether
 # results are float16.
 tile, toward_zero, half = None, False, False
 EXPONENT = np.uint64(0x7FF << 52)
@@ -184,25 +182,14 @@ def _four(inverse, a0, a1, a2, a3, z0, z1, z2, z3):
     return low + (np.trunc(a2 * z2 * inverse) + np.trunc(a3 * z3 * inverse))
 
 
-def _variant(function, name, **names):
-    """Compile a function with some of this module's names given another meaning.
-
-    A closure over them would do, but Numba's disk cache never finds a closure again. Variants are told apart there by
-    their qualified names.
-    """
-    variant = FunctionType(function.__code__, {**globals(), **names}, name)
-    variant.__qualname__ = name
-    return kernel(variant)
-
-
 def _fast(result, lanes, vectors, embedded):
     shape = Shape(lanes, vectors, embedded, interleaved=embedded, result=result)
-    return _variant(_gemm, f"gemm_{lanes}_{result}", tile=make_tile(shape), toward_zero=not embedded)
+    return variant(_gemm, f"gemm_{lanes}_{result}", tile=make_tile(shape), toward_zero=not embedded)
 
 
 def _portable(result):
-    plain = _variant(_portable_tile, f"tile_{result}", half=result == "float16")
-    return _variant(_gemm, f"gemm_portable_{result}", tile=plain)
+    plain = variant(_portable_tile, f"tile_{result}", half=result == "float16")
+    return variant(_gemm, f"gemm_portable_{result}", tile=plain)
 
 
 # By kind of result (`fused_tile_f64.RESULTS`); each is compiled when it is first called.
