@@ -54,10 +54,19 @@ def _turn(codes, first, k, group, g, turned):
     width = min(_SIDE, codes.shape[0] - first)
     if width < _SIDE or depth < group:
         turned[:, :] = 0
-    for j in range(width):
+    whole = width // 8 * 8
+    at = g * group
+    for j in range(0, whole, 8):
+        r0, r1, r2, r3 = codes[first + j], codes[first + j + 1], codes[first + j + 2], codes[first + j + 3]
+        r4, r5, r6, r7 = codes[first + j + 4], codes[first + j + 5], codes[first + j + 6], codes[first + j + 7]
+        for t in range(depth):
+            line = turned[t]
+            line[j], line[j + 1], line[j + 2], line[j + 3] = r0[at + t], r1[at + t], r2[at + t], r3[at + t]
+            line[j + 4], line[j + 5], line[j + 6], line[j + 7] = r4[at + t], r5[at + t], r6[at + t], r7[at + t]
+    for j in range(whole, width):
         row = codes[first + j]
         for t in range(depth):
-            turned[t, j] = row[g * group + t]
+            turned[t, j] = row[at + t]
 
 
 @kernel
