@@ -27,7 +27,7 @@ from .buffers import aligned_f32, aligned_i8
 
 U = np.uint32
 PANEL = 256  # columns in one panel of packed B
-ROWS = 256  # rows that sweep over one slice of a panel while it stays in the L2 cache
+ROWS = 128  # rows that sweep over one slice of a panel while it stays in the L2 cache
 NO_PRODUCT = -40  # every nonzero product has a larger exponent (>= -32)
 
 
