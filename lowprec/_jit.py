@@ -188,6 +188,7 @@ _threads: int | None = None
 _pool: ThreadPoolExecutor | None = None
 _pool_owner: tuple[int, int] | None = None  # (process, threads) that `_pool` was made for
 _pool_lock = threading.Lock()
+_inside = threading.local()  # .chunk is True while a thread works on a piece
 
 
 def get_num_threads() -> int:
@@ -266,11 +267,31 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
     """
     n = get_num_threads()
     units = -(-total // grain)
-    if n == 1 or units <= 1:
+    if n == 1 or units <= 1 or getattr(_inside, "chunk", False):  # pieces of pieces would wait for each other
         if total > 0:
             function(0, total)
         return
     pieces = min(units, n if units < 4 * n else 2 * n)
     edges = [min(total, units * i // pieces * grain) for i in range(pieces + 1)]
-    for future in [_workers(n).submit(function, a, b) for a, b in itertools.pairwise(edges) if a < b]:
-        future.result()
+    queue = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
+    turn = threading.Lock()
+
+    def work() -> None:
+        _inside.chunk = True
+        try:
+            while True:
+                with turn:
+                    piece = next(queue, None)
+                if piece is None:
+                    return
+                function(*piece)
+        finally:
+            _inside.chunk = False
+
+    # The caller works too: a thread that only waited would be woken late, and its core taken by a worker meanwhile.
+    helpers = [_workers(n - 1).submit(work) for _ in range(min(n, pieces) - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.result()

@@ -27,7 +27,7 @@ from .wide_kernels import WideKernel, wide_kernel
 
 Float32Matrix = NDArray[np.float32]
 Matrix = NDArray[Any]
-_WORK = 1 << 21  # multiply-adds that are worth a thread
+_WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
 _ROWS_AT_A_TIME = 512  # of A, laid out for the fused kernels
 _MAX_EXACT_K = 1 << 20
 

@@ -90,7 +90,7 @@ class FusedKernel:
         masks = scratch("b_masks", columns * (depth // group) * 2 if self.masks else 0, np.uint32)
         factor = np.float32(self.factor)
         options = self.panel, group, decode_constants(fmt), _layout(fmt), factor, depth, values, exponents, masks
-        grain = max(1, (1 << 18) // (64 * depth)) * 64
+        grain = max(1, (1 << 20) // (64 * depth)) * 64
         _jit.run_chunks(lambda i, j: fused_pack.pack_panels(codes, *options, i, j), n, grain)
         return values, exponents, masks
 

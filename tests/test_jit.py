@@ -1,5 +1,6 @@
 """The kernel cache never serves stale code, and threads never change results."""
 
+import functools
 import multiprocessing
 import os
 import shutil
@@ -110,14 +111,34 @@ def test_chunks_cover_everything_once(threads: int, total: int, keep_threads: No
     assert (seen == 1).all()
 
 
-def test_errors_in_workers_reach_the_caller(keep_threads: None) -> None:
+def test_pieces_may_be_cut_again(keep_threads: None) -> None:
+    lp.set_num_threads(3)
+    seen = np.zeros((20, 20), np.int64)
+
+    def count(row: int, start: int, stop: int) -> None:
+        seen[row, start:stop] += 1
+
+    def outer(start: int, stop: int) -> None:
+        for row in range(start, stop):
+            _jit.run_chunks(functools.partial(count, row), 20, 1)
+
+    _jit.run_chunks(outer, 20, 1)
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("piece", [0, 50, 99])
+def test_errors_in_any_piece_reach_the_caller(piece: int, keep_threads: None) -> None:
     lp.set_num_threads(2)
 
     def fail(start: int, stop: int) -> None:
-        raise RuntimeError("from a worker")
+        if start <= piece < stop:
+            raise RuntimeError("from a worker")
 
     with pytest.raises(RuntimeError, match="from a worker"):
         _jit.run_chunks(fail, 100, 1)
+    seen: list[int] = []
+    _jit.run_chunks(lambda a, b: seen.extend(range(a, b)), 100, 1)
+    assert sorted(seen) == list(range(100)), "the pool is as good as new"
 
 
 def _child(queue: "multiprocessing.Queue[bytes]") -> None:
