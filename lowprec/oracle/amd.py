@@ -6,6 +6,7 @@ NaN is IEEE 754's quiet one here; what the hardware makes of payloads is not kno
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,7 +26,7 @@ def _below(value: Exact, exponent: int) -> bool:
     return math.isfinite(value) and -two_to(exponent) < value < two_to(exponent)
 
 
-class _Chained:
+class _Chained(ABC):
     """A rule that adds groups of products in increasing k, the result of each the c of the next."""
 
     group: int
@@ -52,9 +53,9 @@ class _Chained:
         """Return what the first group is added to."""
         return c_bits
 
+    @abstractmethod
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add one group of products to c."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
