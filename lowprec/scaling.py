@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _jit
-from .cast import decode_constants, encode_constants, has_fast_kernel
+from .cast import decode, decode_constants, encode, encode_constants, has_fast_kernel
 from .formats import Format, formats
 from .kernels import quantize as kernels
 from .kernels.gemm_f32 import transpose
 from .registry import Registry
 from .rounding import policies
 
-ScaleKind = Literal["fp32", "ue8m0"]
-SCALES: tuple[ScaleKind, ...] = ("fp32", "ue8m0")
+ScaleKind = Literal["fp32", "ue8m0", "e4m3"]
+SCALES: tuple[ScaleKind, ...] = ("fp32", "ue8m0", "e4m3")
+SCALE_BITS = {"fp32": 32, "ue8m0": 8, "e4m3": 8}
 Division = Literal["divide", "reciprocal"]
 DIVISIONS: tuple[Division, ...] = ("divide", "reciprocal")
 _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
@@ -113,8 +114,8 @@ class ScaleRule:
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise ValueError(f"scale={self.scale!r}: one of {', '.join(SCALES)}")
+        if self.scale not in ("fp32", "ue8m0"):
+            raise ValueError(f"scale={self.scale!r}: one of fp32, ue8m0")
         if self.division not in DIVISIONS:
             raise ValueError(f"division={self.division!r}: one of {', '.join(DIVISIONS)}")
         if not 0.0 <= self.amax_floor < np.inf:
@@ -143,8 +144,12 @@ class Quantized:
         What the codes mean.
     granularity : Granularity
         The block that shares a scale.
-    scale_kind : {"fp32", "ue8m0"}
-        How a scale would be stored: 32 bits, or 8 for a power of two.
+    scale_kind : {"fp32", "ue8m0", "e4m3"}
+        How a scale would be stored: 32 bits, or 8 for a power of two or an E4M3 number. `scale` holds values always.
+    tensor_scale : float32, optional
+        A scale of the whole tensor on top of the blocks' own, as NVFP4 has it.
+    recipe : str, optional
+        Name of the quantizer that made it.
     """
 
     codes: NDArray[Any]
@@ -152,6 +157,8 @@ class Quantized:
     format: Format
     granularity: Granularity
     scale_kind: ScaleKind = "fp32"
+    tensor_scale: np.float32 | None = None
+    recipe: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -161,8 +168,8 @@ class Quantized:
     @property
     def nbytes(self) -> int:
         """Bytes that codes (packed to their bits) and scales take when stored."""
-        scale_bits = 8 if self.scale_kind == "ue8m0" else 32
-        return -(-(self.codes.size * self.format.bits + self.scale.size * scale_bits) // 8)
+        bits = self.codes.size * self.format.bits + self.scale.size * SCALE_BITS[self.scale_kind]
+        return -(-bits // 8) + (0 if self.tensor_scale is None else 4)
 
     @property
     def bits_per_value(self) -> float:
@@ -179,7 +186,7 @@ class Quantized:
         return replace(self, codes=codes, scale=np.ascontiguousarray(self.scale.T), granularity=self.granularity.T)
 
     def dequantize(self, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """Return the values ``float32(scale * decode(codes))``, one rounding each.
+        """Return the values ``float32(scale * decode(codes))``, one rounding each, times the tensor's scale if any.
 
         Parameters
         ----------
@@ -208,6 +215,8 @@ class Quantized:
                 kernels.dequantize_blocks(codes, self.scale, rows, columns, constants, into, a, b)
 
         _jit.run_chunks(piece, codes.shape[0], max(1, (1 << 16) // codes.shape[1]))
+        if self.tensor_scale is not None:
+            np.multiply(out, self.tensor_scale, out=out)
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -221,10 +230,13 @@ class Quantized:
         )
 
 
+_THIN = {"mxfp8_rceil": ("e4m3fn", "1x32"), "nvfp4_te": ("e2m1fn", "1x16")}
+
+
 def quantize(
     x: ArrayLike,
-    fmt: str | Format,
-    granularity: str | Granularity = "1x128",
+    fmt: str | Format | None = None,
+    granularity: str | Granularity | None = None,
     *,
     scale: ScaleKind | None = None,
     division: Division | None = None,
@@ -242,8 +254,8 @@ def quantize(
     x : array_like, shape (..., R, C)
         Values, taken as float32. Leading axes count as rows; a vector is one row.
     fmt : str or Format
-        Element format of at most 16 bits.
-    granularity : str or Granularity
+        Element format of at most 16 bits; a named recipe may bring its own.
+    granularity : str or Granularity, optional
         ``"1x128"``, ``"128x1"``, ``"128x128"``, any other ``"RxC"``, ``"row"``, ``"column"`` or ``"tensor"``.
     scale : {"fp32", "ue8m0"}, optional
         ``float32(amax / max)`` (the default), or that rounded up to a power of two.
@@ -275,8 +287,12 @@ def quantize(
     >>> q.scale.shape, float(q.dequantize().max())
     ((1, 5), 3.0)
     """
+    if isinstance(recipe, str) and recipe in _THIN:
+        return _quantize_slowly(x, recipe, fmt, granularity)
+    if fmt is None:
+        raise ValueError("quantize: fmt is needed: an element format such as 'e4m3fn'")
     f = formats.get(fmt)
-    block = Granularity.parse(granularity)
+    block = Granularity.parse("1x128" if granularity is None else granularity)
     rule = scale_rules.get(recipe) if recipe is not None else ScaleRule()
     given = {"scale": scale, "division": division, "amax_floor": amax_floor}
     rule = replace(rule, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
@@ -293,6 +309,47 @@ def quantize(
     if matrix.size:
         _quantize(matrix, f, block, rule, as_matrix(codes), scales)
     return Quantized(codes, scales, f, block, rule.scale)
+
+
+def _quantize_slowly(x: ArrayLike, recipe: str, fmt: Any, granularity: Any) -> Quantized:
+    f = formats.get(fmt or _THIN[recipe][0])
+    block = Granularity.parse(granularity or _THIN[recipe][1])
+    values = np.ascontiguousarray(x, dtype=np.float32)
+    matrix = as_matrix(values)
+    rows, columns = block.block((matrix.shape[0], matrix.shape[1]))
+    size = block.scale_shape((matrix.shape[0], matrix.shape[1]))
+    padded = np.zeros((size[0] * rows, size[1] * columns), np.float32)
+    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+    amax = np.abs(padded.reshape(size[0], rows, size[1], columns)).max((1, 3))
+    one, tensor_scale = np.float32(1), None
+    kind: ScaleKind = "ue8m0"
+    with np.errstate(all="ignore"):
+        if recipe == "mxfp8_rceil":
+            t = np.ascontiguousarray(amax * (one / np.float32(f.max))).view(np.uint32)
+            code = (t >> 23) + ((t & 0x7FFFFF) != 0)
+            code = np.where(t < 1 << 23, t > 0x00400000, code)
+            code = np.where(t > 0x7F800000, 255, np.where(t == 0x7F800000, 254, code))
+            factor = np.ldexp(one, 127 - code.astype(np.int32)).astype(np.float32)
+            scale = np.where(code == 255, np.float32(np.nan), np.ldexp(one, code.astype(np.int32) - 127))
+            factor = np.where(code == 255, np.float32(np.nan), factor)
+        else:
+            top = amax.max() if amax.size else np.float32(0)
+            encode_scale = np.float32(1) if top == 0 else min(np.float32(2688) / top, np.finfo(np.float32).max)
+            encode_scale = np.float32(1) if encode_scale == 0 else encode_scale
+            tensor_scale, kind = np.float32(one / encode_scale), "e4m3"
+            scale = decode(encode(amax * (encode_scale * np.float32(one / np.float32(6))), "e4m3fn"), "e4m3fn")
+            factor = np.minimum(one / (scale * tensor_scale), np.finfo(np.float32).max)
+        spread = np.repeat(np.repeat(factor.astype(np.float32), rows, 0), columns, 1)[: matrix.shape[0]]
+        codes = encode(matrix * spread[:, : matrix.shape[1]], f, policy="ocp_sat")
+    return Quantized(
+        codes.reshape(values.shape),
+        scale.astype(np.float32),
+        f,
+        block,
+        kind,
+        tensor_scale,
+        recipe,
+    )
 
 
 def _quantize(
