@@ -23,7 +23,7 @@ def draw(config, tokens, seed=0):
 
 
 def attention(config=CONFIG):
-    return LatentAttention("layers.0.attn", config, recipes["float64"])
+    return LatentAttention("layers.0.attn", config, recipes["float64"].bind())
 
 
 def reference(config, params, x, sequence):
@@ -109,8 +109,8 @@ def test_probabilities_are_stored_in_the_recipes_format():
     config = dataclasses.replace(CONFIG, dim=128, q_rank=128, kv_rank=128, nope_dim=64, rope_dim=32, value_dim=64)
     params, x = draw(config, 32)
     params = {name: value.astype(np.float32) for name, value in params.items()}
-    layer = LatentAttention("layers.0.attn", config, recipes["bf16"])
-    y, saved = layer.forward(params, recipes["bf16"].store(x.astype(np.float32)), 16)
+    layer = LatentAttention("layers.0.attn", config, recipes["bf16"].bind())
+    y, saved = layer.forward(params, recipes["bf16"].bind().store(x.astype(np.float32)), 16)
     for array in (y, saved.q, saved.k, saved.v, saved.probs):
         assert array.dtype == np.float32
         assert not (array.view(np.uint32) & 0xFFFF).any()

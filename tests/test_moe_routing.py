@@ -208,7 +208,7 @@ def layer_and_inputs(config, tokens, seed=0, recipe=None):
     rng = np.random.default_rng(seed)
     shapes = {name: s for name, s in config.parameter_shapes().items() if name.startswith("layers.0.ffn.")}
     params = {name: rng.standard_normal(shape) * 0.7 for name, shape in shapes.items()}
-    layer = MixtureOfExperts("layers.0.ffn", config, recipe or recipes["float64"])
+    layer = MixtureOfExperts("layers.0.ffn", config, recipe or recipes["float64"].bind())
     return layer, params, rng.standard_normal((tokens, config.dim))
 
 
@@ -266,7 +266,7 @@ class Recorder:
         self.seen = {}
 
     def __getattr__(self, name):
-        return getattr(recipes["float64"], name)
+        return getattr(recipes["float64"].bind(), name)
 
     def codec(self, wire):
         @dataclasses.dataclass

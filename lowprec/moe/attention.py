@@ -23,7 +23,7 @@ from lowprec.moe.config import MoEConfig
 from lowprec.moe.layers import Array, Grads, Linear, Params, RMSNorm
 
 if TYPE_CHECKING:
-    from lowprec.recipe import Recipe
+    from lowprec.recipe import BoundRecipe
 
 
 def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.float32) -> tuple[Array, Array]:
@@ -63,12 +63,12 @@ class LatentAttention:
         Prefix of its parameters.
     config : MoEConfig
         Sizes.
-    recipe : Recipe
+    recipe : BoundRecipe
         Binds the GEMMs of the five linear layers; says how activations are stored. The products of attention itself
         are BF16 times BF16 summed in float32, as everywhere in the reports.
     """
 
-    def __init__(self, name: str, config: MoEConfig, recipe: Recipe) -> None:
+    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe) -> None:
         self.config = config
         self.store = recipe.store
         self.linears = {w: Linear(f"{name}.{w}", recipe) for w in ("wq_a", "wq_b", "wkv_a", "wkv_b", "wo")}

@@ -23,7 +23,7 @@ from lowprec._jit import run_chunks
 from lowprec.kernels import nn
 
 if TYPE_CHECKING:
-    from lowprec.recipe import Recipe
+    from lowprec.recipe import BoundRecipe
 
 Array = npt.NDArray[Any]
 Params = Mapping[str, Array]
@@ -45,11 +45,11 @@ class Linear:
     ----------
     name : str
         Of the layer and of its weight W [outputs, inputs].
-    recipe : Recipe
+    recipe : BoundRecipe
         Binds the GEMMs.
     """
 
-    def __init__(self, name: str, recipe: Recipe) -> None:
+    def __init__(self, name: str, recipe: BoundRecipe) -> None:
         self.name = name
         self.ops = recipe.linear(name)
 
@@ -77,11 +77,11 @@ class RMSNorm:
         Of its gain [C].
     eps : float
         Keeps a row of zeros finite.
-    recipe : Recipe
+    recipe : BoundRecipe
         Says how the output is stored.
     """
 
-    def __init__(self, name: str, eps: float, recipe: Recipe) -> None:
+    def __init__(self, name: str, eps: float, recipe: BoundRecipe) -> None:
         self.name = name
         self.eps = eps
         self.store = recipe.store
@@ -118,11 +118,11 @@ class FeedForward:
     ----------
     name : str
         Its linear layers are `name`.w1, .w3 and .w2.
-    recipe : Recipe
+    recipe : BoundRecipe
         Binds their GEMMs; says how activations are stored.
     """
 
-    def __init__(self, name: str, recipe: Recipe) -> None:
+    def __init__(self, name: str, recipe: BoundRecipe) -> None:
         self.w1, self.w3, self.w2 = (Linear(f"{name}.{w}", recipe) for w in ("w1", "w3", "w2"))
         self.store = recipe.store
 
@@ -152,11 +152,11 @@ class Embedding:
     ----------
     name : str
         Of the table [V, d].
-    recipe : Recipe
+    recipe : BoundRecipe
         Says how the rows are stored.
     """
 
-    def __init__(self, name: str, recipe: Recipe) -> None:
+    def __init__(self, name: str, recipe: BoundRecipe) -> None:
         self.name = name
         self.store = recipe.store
 

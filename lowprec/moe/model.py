@@ -17,7 +17,7 @@ from lowprec.moe.attention import LatentAttention
 from lowprec.moe.config import MoEConfig, configs
 from lowprec.moe.layers import Array, Embedding, FeedForward, Grads, Linear, Params, RMSNorm, cross_entropy
 from lowprec.moe.routing import MixtureOfExperts, Routing
-from lowprec.recipe import Recipe, recipes
+from lowprec.recipe import BoundRecipe, Recipe, recipes
 
 
 def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -65,11 +65,11 @@ class Block:
         Its place, which decides between dense and experts.
     config : MoEConfig
         Sizes.
-    recipe : Recipe
+    recipe : BoundRecipe
         Precision of everything in it.
     """
 
-    def __init__(self, index: int, config: MoEConfig, recipe: Recipe) -> None:
+    def __init__(self, index: int, config: MoEConfig, recipe: BoundRecipe) -> None:
         name = f"layers.{index}"
         self.store = recipe.store
         self.attn_norm = RMSNorm(f"{name}.attn_norm", config.norm_eps, recipe)
@@ -122,10 +122,12 @@ class Model:
     recipe : Recipe or str
         Precision of every GEMM, of storage and of the wires to the experts, or the name of one.
     seed : int
-        Of the initial parameters.
+        Of the initial parameters, and of the recipe's random bits.
 
     Attributes
     ----------
+    recipe : BoundRecipe
+        The precision, with its state.
     params : dict of str to float32 array
         Master weights by name; an optimizer changes the arrays in place or replaces them.
     biases : dict of str to float32 array [E]
@@ -149,10 +151,11 @@ class Model:
         self.params: dict[str, Array] = dict(initial_parameters(self.config, seed))
         gates = [name for name in self.params if name.endswith(".gate")]
         self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
-        self._bind(recipes.get(recipe))
+        self.seed = seed
+        self._bind(recipes.get(recipe).bind(seed))
 
-    def _bind(self, recipe: Recipe) -> None:
-        """Build the layers for a recipe; they hold no parameters."""
+    def _bind(self, recipe: BoundRecipe) -> None:
+        """Build the layers for a bound recipe; they hold no parameters."""
         config = self.config
         self.recipe = recipe
         self.loads: dict[str, Array] = {}
@@ -165,8 +168,12 @@ class Model:
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model in another precision; parameters and biases are shared, not copied."""
+        return self.with_bound(recipes.get(recipe).bind(self.seed))
+
+    def with_bound(self, recipe: BoundRecipe) -> Model:
+        """Return this model with the GEMMs, stores and codecs of a bound recipe; parameters and biases are shared."""
         other = copy.copy(self)
-        other._bind(recipes.get(recipe))
+        other._bind(recipe)
         return other
 
     @property

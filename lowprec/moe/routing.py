@@ -17,7 +17,7 @@ from lowprec.moe.config import MoEConfig
 from lowprec.moe.layers import Array, FeedForward, Grads, Linear, Params, over_rows
 
 if TYPE_CHECKING:
-    from lowprec.recipe import Recipe
+    from lowprec.recipe import BoundRecipe
 
 
 class Routing(NamedTuple):
@@ -155,11 +155,11 @@ class MixtureOfExperts:
         Prefix of its parameters.
     config : MoEConfig
         Sizes and routing constants.
-    recipe : Recipe
+    recipe : BoundRecipe
         Binds the GEMMs and the codecs; says how activations are stored.
     """
 
-    def __init__(self, name: str, config: MoEConfig, recipe: Recipe) -> None:
+    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe) -> None:
         self.config = config
         self.store = recipe.store
         self.gate = Linear(f"{name}.gate", recipe)

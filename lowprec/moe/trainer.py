@@ -90,7 +90,7 @@ class Trainer:
     Attributes
     ----------
     model, optimizer : Model, AdamW
-        The weights and biases, and the moments.
+        The weights, the biases and the bound recipe, and the moments.
     steps : int
         Steps done.
 
@@ -142,6 +142,7 @@ class Trainer:
             If the loss or the gradient is NaN or infinite; then nothing was changed.
         """
         begin = time.perf_counter()
+        self.model.recipe.begin_step(self.steps)
         loss, gradients = self.model.loss_and_grads(self._batches[self.steps])
         loss = float(loss)
         if not math.isfinite(loss):
