@@ -14,9 +14,10 @@ from test_study import SMALL, make
 
 from lowprec.study import Arm, plots, report, run_study
 from lowprec.study.progress import Bars, Lines, Running, Silent, Snapshot, clock, display
-from lowprec.study.statistics import ema
+from lowprec.study.sentences import count, interval, percent
+from lowprec.study.smoothing import ema
 from lowprec.study.store import StudyError
-from lowprec.study.summary import count, interval, percent, summarize
+from lowprec.study.summary import summarize
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,9 @@ def test_missing_matplotlib_is_said_before_anything_else(study, tmp_path, monkey
 
 
 def test_the_title_states_the_finding(study):
-    assert plots.title(study) == "dsv3: equivalent to bf16 within ±0.25 %; fp4_naive: worse than bf16; boom: diverged"
+    assert (
+        plots.title(study) == "dsv3: equivalent to bf16 within ±0.25 %; fp4_naive and boom (diverged): worse than bf16"
+    )
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ def test_sentences_say_what_was_measured(study):
         "again (A/A): 2 runs again, every step's metrics, all weights and the validation loss bit-identical."
     )
     assert ": detected, above the noise floor" in said["fp4_naive"]
-    assert said["boom"] == "boom: 2 of 2 pairs diverged: diverged."
+    assert said["boom"] == "boom: 2 of 2 pairs diverged: worse than bf16 (a divergence counts as worse)."
     assert "one weight times (1 + 2^-7)" in said["perturb"]
     assert study.size == (
         "nano model, 0.84M active of 1.43M parameters, 41k bytes of text after a BF16 checkpoint of 61k, "

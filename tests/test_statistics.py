@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lowprec.study.statistics import ema, holm, max_relative_error, paired, relative_differences, spread
+from lowprec.study.inference import infer
+from lowprec.study.power import detectable_difference, equivalence_power, pairs_needed
+from lowprec.study.smoothing import ema, max_relative_error
+from lowprec.study.statistics import bootstrap_interval, holm, paired, relative_differences, spread
 
 MARGIN = 0.0025
 
@@ -32,17 +35,17 @@ def test_interval_and_p_values_are_scipys():
     for level, ours in ((0.90, own.ci90), (0.95, own.ci95)):
         theirs = test.confidence_interval(level)
         assert ours == pytest.approx((theirs.low, theirs.high), rel=1e-12)
-    assert own.p_difference == pytest.approx(test.pvalue, rel=1e-12)
+    assert own.here.p_difference == pytest.approx(test.pvalue, rel=1e-12)
     below = stats.ttest_1samp(r, MARGIN, alternative="less").pvalue
     above = stats.ttest_1samp(r, -MARGIN, alternative="greater").pvalue
-    assert own.p_equivalence == pytest.approx(max(below, above), rel=1e-12)
+    assert own.here.p_equivalence == pytest.approx(max(below, above), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("mean", [0.0, 0.001, 0.0025, -0.003])
 def test_equivalence_by_interval_is_equivalence_by_two_one_sided_tests(seed, mean):
     own = paired(draw(seed, 1, 5, mean, 0.0012)[0], MARGIN)
-    assert (own.verdict == "equivalent") == (own.p_equivalence < 0.05)
+    assert (own.verdict == "equivalent") == (own.here.p_equivalence < 0.05)
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 20])
@@ -89,7 +92,7 @@ def test_a_real_but_small_difference_is_equivalent_and_says_so():
         ([-0.004, -0.0042, -0.0041], "better"),
         ([0.0, 0.01, -0.01], "not resolved"),
         ([0.0001], "not resolved"),
-        ([0.0001, math.inf], "diverged"),
+        ([0.0001, math.inf], "worse"),  # a divergence counts as worse
         ([0.0, 0.0], "equivalent"),
         ([0.01, 0.01], "worse"),
         ([-0.01, -0.01], "better"),
@@ -105,16 +108,16 @@ def test_one_pair_claims_nothing():
     assert own.mean == 0.0001
     assert math.isnan(own.sd)
     assert own.ci90 == own.ci95 == (-math.inf, math.inf)
-    assert math.isnan(own.p_difference)
-    assert math.isnan(own.p_equivalence)
+    assert math.isnan(own.here.p_difference)
+    assert math.isnan(own.here.p_equivalence)
     assert not own.resolved_difference
 
 
 def test_a_spread_of_zero_leaves_no_doubt():
     own = paired([0.0, 0.0, 0.0], MARGIN)
-    assert (own.p_difference, own.p_equivalence) == (1.0, 0.0)
+    assert (own.here.p_difference, own.here.p_equivalence) == (1.0, 0.0)
     far = paired([0.01, 0.01], MARGIN)
-    assert (far.p_difference, far.p_equivalence) == (0.0, 1.0)
+    assert (far.here.p_difference, far.here.p_equivalence) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("bad", [[], [[0.1]], [math.nan, 0.1]])
@@ -153,10 +156,118 @@ def test_holm_keeps_the_chance_of_any_false_alarm():
     runs, arms = 2000, 3
     alarms = 0
     for r in draw(6, runs, arms * 6, 0.0, 0.001):
-        ps = [paired(part, MARGIN).p_difference for part in r.reshape(arms, 6)]
+        ps = [paired(part, MARGIN).here.p_difference for part in r.reshape(arms, 6)]
         alarms += min(holm(ps)) < 0.05
     # The first comparison is at 5 % / 3, independent for each arm.
     assert_rate(alarms, runs, 1 - (1 - 0.05 / 3) ** 3)
+
+
+# --- two levels ------------------------------------------------------------------------------------------------------
+
+
+def two_levels(seed, runs, checkpoints, seeds, between, within=0.001, mean=0.0):
+    """Differences [runs, checkpoints * seeds], and which checkpoint each is of."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    shift = between * generator.standard_normal((runs, checkpoints, 1))
+    r = mean + shift + within * generator.standard_normal((runs, checkpoints, seeds))
+    return r.reshape(runs, -1), np.repeat(np.arange(checkpoints), seeds).tolist(), shift[..., 0].mean(axis=1)
+
+
+def test_the_levels_are_the_analysis_of_variance():
+    r, labels, _ = two_levels(7, 1, 3, 4, 0.002)
+    own = paired(r[0], MARGIN, labels)
+    groups = r[0].reshape(3, 4)
+    f = stats.f_oneway(*groups)
+    assert own.p_checkpoints == pytest.approx(f.pvalue, rel=1e-10)
+    assert (own.n, own.checkpoints, own.here.df, own.over_checkpoints.df) == (12, 3, 9, 2)
+    assert own.here.error == pytest.approx(math.sqrt(groups.var(axis=1, ddof=1).mean() / 12), rel=1e-12)
+    over = stats.ttest_1samp(groups.mean(axis=1), 0.0)
+    assert own.over_checkpoints.p_difference == pytest.approx(over.pvalue, rel=1e-10)
+    # Unequal numbers of pairs, and one pair a checkpoint, where only the upper level is left.
+    ragged = paired(r[0, :6], MARGIN, labels[:6])
+    assert ragged.p_checkpoints == pytest.approx(stats.f_oneway(r[0, :4], r[0, 4:6]).pvalue, rel=1e-10)
+    single = paired(r[0, ::4], MARGIN, [0, 1, 2])
+    assert single.here == single.over_checkpoints
+    assert paired(r[0, :1], MARGIN, [4]).over_checkpoints is None
+    with pytest.raises(ValueError, match="4 paired differences, but checkpoints of 3"):
+        paired(r[0, :4], MARGIN, [0, 0, 1])
+
+
+@pytest.mark.parametrize(("checkpoints", "between"), [(2, 0.0), (2, 0.001), (4, 0.002)])
+def test_each_level_covers_what_it_is_about(checkpoints, between):
+    runs = 1500
+    r, labels, here = two_levels(8, runs, checkpoints, 6, between)
+    found = [paired(row, MARGIN, labels) for row in r]
+    assert_rate(sum(o.ci95[0] < mean < o.ci95[1] for o, mean in zip(found, here, strict=True)), runs, 0.95)
+    assert_rate(sum(o.over_checkpoints.ci95[0] < 0.0 < o.over_checkpoints.ci95[1] for o in found), runs, 0.95)
+
+
+def test_pairs_taken_as_independent_would_be_wrong_where_checkpoints_differ():
+    """The figure in the module's docstring: 34 % false alarms."""
+    runs = 3000
+    r, labels, _ = two_levels(9, runs, 2, 6, 0.001)
+    naive = np.abs(stats.ttest_1samp(r, 0.0, axis=1).pvalue) < 0.05
+    assert 0.31 < naive.mean() < 0.37
+    kept = sum(not paired(row, 1e-9, labels).over_checkpoints.resolved_difference for row in r[:500])
+    assert_rate(kept, 500, 0.95)
+
+
+# --- bootstrap -------------------------------------------------------------------------------------------------------
+
+
+def test_bootstrap_is_reproducible_and_near_t_for_many_pairs():
+    r = draw(10, 1, 60, 0.001, 0.002)[0]
+    first = bootstrap_interval(r)
+    assert first == bootstrap_interval(r)
+    assert first == pytest.approx(paired(r).ci90, abs=1e-4)
+    assert bootstrap_interval([0.1]) == bootstrap_interval([0.1, math.inf]) == (-math.inf, math.inf)
+    assert bootstrap_interval([0.1, 0.1]) == (0.1, 0.1)
+
+
+def test_bca_follows_a_skewed_sample_and_percentiles_under_cover():
+    skewed = np.random.default_rng(11).exponential(size=(1, 30))[0]
+    low, high = bootstrap_interval(skewed)
+    assert high - skewed.mean() > 1.1 * (skewed.mean() - low)  # a t interval is symmetric
+    runs, n = 800, 6
+    samples = draw(12, runs, n, 0.0, 1.0)
+    found = stats.bootstrap((samples,), np.mean, axis=1, confidence_level=0.9, n_resamples=999, method="percentile",
+                            rng=np.random.default_rng(0), vectorized=True).confidence_interval  # fmt: skip
+    coverage = float(np.mean((found.low < 0) & (found.high > 0)))
+    assert 0.77 < coverage < 0.85  # the figure in the docstring
+
+
+# --- power -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sd", "n", "difference"), [(0.001, 3, 0.0), (0.002, 6, 0.0), (0.002, 12, 0.001)])
+def test_power_of_equivalence_is_what_simulations_find(sd, n, difference):
+    runs = 20_000
+    r = draw(13, runs, n, difference, sd)
+    half = stats.t.ppf(0.95, n - 1) * r.std(axis=1, ddof=1) / math.sqrt(n)
+    inside = int(np.count_nonzero(np.abs(r.mean(axis=1)) + half < MARGIN))
+    assert_rate(inside, runs, equivalence_power(sd, n, MARGIN, difference=difference))
+
+
+def test_detectable_difference_is_found_in_eighty_per_cent():
+    runs, n, sd = 20_000, 6, 0.001
+    r = draw(14, runs, n, detectable_difference(sd, n), sd)
+    found = int(np.count_nonzero(stats.ttest_1samp(r, 0.0, axis=1).confidence_interval(0.95).low > 0))
+    assert_rate(found, runs, 0.80)
+    assert detectable_difference(sd, 1) == math.inf
+
+
+def test_pairs_needed_is_the_least_number():
+    for sd in (0.0006, 0.002, 0.004):
+        n = pairs_needed(sd, MARGIN)
+        assert equivalence_power(sd, n, MARGIN) >= 0.8 > equivalence_power(sd, n - 1, MARGIN)
+    assert equivalence_power(0.001, 1, MARGIN) == 0.0
+    assert equivalence_power(0.0, 3, MARGIN) == 1.0
+
+
+def test_an_inference_without_a_degree_of_freedom_claims_nothing():
+    nothing = infer(0.1, 0.1, 0, MARGIN)
+    assert nothing.verdict == "not resolved"
+    assert not nothing.resolved_difference
 
 
 def test_spread_ignores_divergence_and_needs_two():

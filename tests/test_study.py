@@ -296,7 +296,7 @@ def test_a_diverged_arm_is_a_result(tmp_path):
     planned = run_study(make(tmp_path, Arm("boom", recipe="explodes")), jobs=0)
     study = summarize(planned.folder)
     boom = study.arm("boom")
-    assert boom.own.verdict == "diverged"
+    assert boom.own.verdict == "worse"
     assert boom.own.diverged == 4
     assert boom.train_error == math.inf
     run = read_json(planned.folder / "boom/c0-s0/run.json")
@@ -519,3 +519,23 @@ def _group_alive(group):
         if int(fields[2]) == group and fields[0] != "Z":
             return True
     return False
+
+
+# --- mixing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "key"),
+    [("dsv3/c1-s1", "code"), ("bf16/c0-s1", "versions"), ("perturb/c0-s0", "data"), ("dsv3/c1-s0", "recipe")]
+)  # fmt: skip
+def test_a_report_over_mixed_runs_is_refused(tmp_path, run, key):
+    planned = run_study(make(tmp_path), jobs=0)
+    summarize(planned.folder)
+    path = planned.folder / run / "run.json"
+    record = json.loads(path.read_text())
+    record["fingerprint"][key] = "another"
+    path.write_text(json.dumps(record))
+    with pytest.raises(
+        StudyError, match=f"mixes runs that cannot be compared: {run} differs from .* in {key}: .*another"
+    ):
+        summarize(planned.folder)

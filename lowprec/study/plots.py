@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .statistics import ema, relative_differences
+from .smoothing import ema
+from .statistics import relative_differences
 from .store import StudyError, write_text
 
 if TYPE_CHECKING:
@@ -163,11 +164,12 @@ def title(study: StudySummary) -> str:
     """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
     long = {"equivalent": f"equivalent to {reference} within ±{margin:g} %", "worse": f"worse than {reference}",
-            "better": f"better than {reference}", "not resolved": "not resolved", "diverged": "diverged"}  # fmt: skip
+            "better": f"better than {reference}", "not resolved": "not resolved"}  # fmt: skip
     groups: dict[str, list[str]] = {}
     for item in study.arms:
         if item.arm.role in ("treatment", "control"):
-            groups.setdefault(item.own.verdict, []).append(item.arm.name)
+            name = item.arm.name + (" (diverged)" if item.own.diverged else "")
+            groups.setdefault(item.own.verdict, []).append(name)
     parts = [f"{_and(names)}: {long[verdict]}" for verdict, names in groups.items()]
     if study.broken:
         parts.insert(0, "NOT REPRODUCIBLE")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .inference import infer
+from .sentences import interval, percent
 from .statistics import Paired
 from .store import plain, write_json, write_text
-from .summary import ArmSummary, StudySummary, interval, percent
+from .summary import ArmSummary, StudySummary
 
-COLUMNS = ("arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "verdict")
-_COLORS = {
-    "equivalent": "green", "bit-identical": "green", "worse": "red", "diverged": "red", "NOT bit-identical": "red",
-}  # fmt: skip
+COLUMNS = (
+    "arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "p (Holm)",
+    "verdict",
+)  # fmt: skip
+_COLORS = {"equivalent": "green", "bit-identical": "green", "worse": "red", "NOT bit-identical": "red"}
 
 
 def rows(study: StudySummary) -> list[tuple[str, ...]]:
@@ -41,10 +45,18 @@ def rows(study: StudySummary) -> list[tuple[str, ...]]:
             interval(item.own.ci90),
             percent(item.in_bf16.mean),
             percent(item.train_error, sign=False),
-            item.verdict,
+            "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}",
+            verdict(item),
         )
         for item in study.arms
     ]
+
+
+def verdict(item: ArmSummary) -> str:
+    """Return the verdict of an arm with what must not be missed: a divergence, or a mean no larger than the floor."""
+    if item.own.diverged:
+        return f"{item.verdict} (diverged)"
+    return f"{item.verdict} (at the floor)" if item.at_floor and item.arm.role == "treatment" else item.verdict
 
 
 def sentences(study: StudySummary) -> list[str]:
@@ -64,7 +76,7 @@ def _found(item: ArmSummary) -> str:
         return item.verdict
     if item.arm.role == "floor":
         return f"SD {percent(item.own.sd, sign=False)} %"
-    return f"{item.verdict} ({percent(item.own.mean)} %)" if not item.own.diverged else item.verdict
+    return f"{item.verdict} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.verdict} (diverged)"
 
 
 def markdown(study: StudySummary, figure: str | None = None) -> str:
@@ -92,8 +104,10 @@ def markdown(study: StudySummary, figure: str | None = None) -> str:
         "byte. mean, SD and interval (Student's t): validation in the arm's own precision; BF16 eval: the same weights "
         "evaluated in BF16; max train error: the largest difference of the smoothed (EMA 0.9) training losses. "
         f"Equivalent: the 90 % interval lies inside ±{100 * ablation.margin:g} % (two one-sided tests); worse: the "
-        "95 % interval excludes 0; otherwise not resolved. Pairs of one checkpoint are not independent of it, and "
-        "effects of larger models or longer training are out of reach.",
+        "95 % interval excludes 0, or a run diverged; otherwise not resolved. Intervals and verdicts are for the mean "
+        f"over these {study.setting.checkpoints} checkpoints (spread within checkpoints); summary.json has those over "
+        "other checkpoints, too. p: that there is no difference, adjusted by Holm over treatments and controls. "
+        "Effects of larger models or longer training are out of reach.",
         "",
         *([ablation.notes, ""] if ablation.notes else []),
         "## Expected and found",
@@ -118,30 +132,37 @@ def table_csv(study: StudySummary) -> str:
     """Return all numbers of the table as CSV, floats exact."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [
-        "n",
-        "diverged",
-        "mean",
-        "sd",
-        "ci90_low",
-        "ci90_high",
-        "ci95_low",
-        "ci95_high",
-        "p_difference",
-        "p_equivalence",
-    ]
+    names = list(_numbers(study.arms[0].own)) if study.arms else []
     head = ["arm", "role", "recipe", *names, *(f"bf16_eval_{name}" for name in names)]
-    writer.writerow([*head, "p_holm", "max_train_error", "floor", "verdict"])
+    writer.writerow([*head, *_more(study, study.arms[0]), "verdict"] if study.arms else head)
     for item in study.arms:
         about = (item.arm.name, item.arm.role, item.arm.recipe_name)
-        rest = (item.p_holm, item.train_error, study.floor)
-        writer.writerow([*about, *_numbers(item.own), *_numbers(item.in_bf16), *map(repr, rest), item.verdict])
+        numbers = [*_numbers(item.own).values(), *_numbers(item.in_bf16).values(), *_more(study, item).values()]
+        writer.writerow([*about, *map(repr, numbers), item.verdict])
     return text.getvalue()
 
 
-def _numbers(own: Paired) -> list[str]:
-    values = [own.n, own.diverged, own.mean, own.sd, *own.ci90, *own.ci95, own.p_difference, own.p_equivalence]
-    return [repr(value) for value in values]
+def _numbers(own: Paired) -> dict[str, float]:
+    here, over = own.here, own.over_checkpoints or infer(math.nan, math.nan, 0, own.margin)
+    ends = dict(zip(("low", "high"), range(2), strict=True))
+    return {
+        "n": own.n, "checkpoints": own.checkpoints, "diverged": own.diverged, "mean": own.mean, "sd": own.sd,
+        "error": here.error, "df": here.df,
+        **{f"ci90_{end}": here.ci90[i] for end, i in ends.items()},
+        **{f"ci95_{end}": here.ci95[i] for end, i in ends.items()},
+        "p_difference": here.p_difference, "p_equivalence": here.p_equivalence,
+        **{f"over_checkpoints_ci90_{end}": over.ci90[i] for end, i in ends.items()},
+        **{f"over_checkpoints_ci95_{end}": over.ci95[i] for end, i in ends.items()},
+        "p_checkpoints": own.p_checkpoints,
+    }  # fmt: skip
+
+
+def _more(study: StudySummary, item: ArmSummary) -> dict[str, float]:
+    return {
+        "bootstrap90_low": item.bootstrap90[0], "bootstrap90_high": item.bootstrap90[1], "p_holm": item.p_holm,
+        "max_train_error": item.train_error, "floor": study.floor, "detectable_difference": item.power.detectable,
+        "equivalence_power": item.power.equivalence, "pairs_needed": item.power.pairs,
+    }  # fmt: skip
 
 
 def as_json(study: StudySummary) -> dict[str, Any]:
@@ -167,9 +188,13 @@ def as_json(study: StudySummary) -> dict[str, Any]:
                 "sentence": study.sentence(item),
                 "expected": item.arm.expected,
                 "source": item.arm.source,
-                "own": item.own,
-                "bf16_eval": item.in_bf16,
+                "own": _numbers(item.own),
+                "bf16_eval": _numbers(item.in_bf16),
                 "p_holm": item.p_holm,
+                "bootstrap90": item.bootstrap90,
+                "power": item.power,
+                "at_floor": item.at_floor,
+                "verdict_over_checkpoints": None if (over := item.own.over_checkpoints) is None else over.verdict,
                 "max_train_error": item.train_error,
                 "tokens_per_second": _speed(study, item.runs),
                 "pairs": pairs,
@@ -234,11 +259,11 @@ def show(study: StudySummary, console: Any) -> None:
     table = Table(title=study.ablation.question, title_justify="left", title_style="bold", caption=study.size,
                   caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
     # Next to the arm's name, the recipe is left to the files: the table fits a narrow screen without it.
-    keep = [i for i, name in enumerate(COLUMNS) if name != "recipe"]
+    keep = [i for i, name in enumerate(COLUMNS) if name not in ("recipe", "p (Holm)")]
     for i in keep:
         table.add_column(COLUMNS[i], justify="left" if COLUMNS[i] in ("arm", "verdict") else "right", overflow="fold")
     for row in rows(study):
-        color = _COLORS.get(row[-1], "yellow")
+        color = _COLORS.get(row[-1].partition(" (")[0], "yellow")
         cells = [escape(row[i]) for i in keep]
         table.add_row(*cells[:-1], f"[{color}]{cells[-1]}[/]")
     if not console.is_terminal:

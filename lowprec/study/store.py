@@ -30,12 +30,9 @@ import lowprec
 
 RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
-#: Sources that cannot change the numbers of a run.
-NOT_NUMERICS = (
-    "cli", "__main__", "costs", "interop", "metrics", "oracle", "reference", "testing", "study/ablation",
-    "study/executors", "study/plots", "study/progress", "study/report", "study/statistics", "study/study",
-    "study/summary", "study/tensor_plots", "study/tensor_study",
-)  # fmt: skip
+#: Sources that cannot change the numbers of a run; of the study's own, only those that execute runs can.
+NOT_NUMERICS = ("cli", "__main__", "costs", "interop", "metrics", "oracle", "reference", "testing")
+EXECUTE_RUNS = ("study/tasks", "study/trainer", "study/probe", "study/stress", "study/differences")
 #: Features of a processor that a run records.
 CPU_FEATURES = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",
@@ -266,7 +263,9 @@ def code_hash() -> str:
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).with_suffix("").as_posix()
-        if name in NOT_NUMERICS or name.startswith(("_ablations/", "_reference_data/", "cli_")):
+        if name in NOT_NUMERICS or name.startswith(("_ablations/", "_reference_data/", "cli_", "oracle/")):
+            continue
+        if name.startswith("study/") and name not in EXECUTE_RUNS:
             continue
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

@@ -12,21 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .ablation import Ablation, Arm, Setting
-from .statistics import (
-    BETTER,
-    DIVERGED,
-    EQUIVALENT,
-    NOT_RESOLVED,
-    WORSE,
-    Paired,
-    holm,
-    max_relative_error,
-    paired,
-    relative_differences,
-    spread,
-)
-from .store import RunFolder, StudyError
+from .power import detectable_difference, equivalence_power, pairs_needed
+from .sentences import count, sentence
+from .smoothing import max_relative_error
+from .statistics import Paired, bootstrap_interval, holm, paired, relative_differences, spread
+from .store import RunFolder, StudyError, differences
 from .study import pairs_of, read_study, run_name
+
+#: Of a fingerprint: what all runs of one report must have in common.
+SHARED = ("code", "versions", "data", "config", "backend")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +34,25 @@ class PairRun:
     curve: NDArray[np.float64]
     seconds_per_step: float
     outcome: tuple[bytes, str, float, float]
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a number of pairs with a spread can see.
+
+    Attributes
+    ----------
+    detectable : float
+        True difference that is found with 80 % probability.
+    equivalence : float
+        Probability of showing equivalence if there is no difference.
+    pairs : int
+        Pairs that would make it 80 %.
+    """
+
+    detectable: float
+    equivalence: float
+    pairs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +75,12 @@ class ArmSummary:
         p of a difference, adjusted for the number of treatments and controls; nan for the other roles.
     identical : bool or None
         For a repeat: whether every step and result has the reference's bits.
+    bootstrap90 : (float, float)
+        Bootstrap interval beside `own.ci90`.
+    power : Power
+        What this many pairs with this spread can see.
+    at_floor : bool
+        Whether the mean is no larger than the floor, so that it cannot be told from a change that does not matter.
     """
 
     arm: Arm
@@ -72,6 +91,9 @@ class ArmSummary:
     train_error: float
     p_holm: float
     identical: bool | None
+    bootstrap90: tuple[float, float]
+    power: Power
+    at_floor: bool = False
 
     @property
     def verdict(self) -> str:
@@ -139,7 +161,7 @@ class StudySummary:
 
     def sentence(self, item: ArmSummary) -> str:
         """Return the verdict on one arm in one sentence."""
-        return _SENTENCES[item.arm.role](self, item)
+        return sentence(self, item)
 
 
 def summarize(folder: Path) -> StudySummary:
@@ -159,6 +181,7 @@ def summarize(folder: Path) -> StudySummary:
     runs: dict[str, tuple[PairRun, ...]] = {}
     about: dict[str, Any] = {}
     missing = []
+    found_recipe: dict[str, dict[str, Any]] = {}
     for arm in ablation.arms:
         found = []
         for checkpoint, seed in pairs_of(arm, setting):
@@ -169,6 +192,7 @@ def summarize(folder: Path) -> StudySummary:
                 missing.append(name)
                 continue
             about = about or record
+            check_mixture(folder, name, record, about, found_recipe.setdefault(arm.name, record))
             found.append(_pair_run(checkpoint, seed, run, record))
         runs[arm.name] = tuple(found)
     if missing:
@@ -181,20 +205,45 @@ def summarize(folder: Path) -> StudySummary:
         if arm.role != "reference"
     ]
     tested = [i for i, item in enumerate(arms) if item.arm.role in ("treatment", "control")]
-    adjusted = dict(zip(tested, holm([arms[i].own.p_difference for i in tested]), strict=True))
+    adjusted = dict(zip(tested, holm([arms[i].own.here.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]
     fingerprint = about["fingerprint"]
+    floor = spread(np.concatenate(floors)) if floors else math.nan
     return StudySummary(
         ablation,
         setting,
-        tuple(replace(item, p_holm=adjusted.get(i, math.nan)) for i, item in enumerate(arms)),
+        tuple(
+            replace(item, p_holm=adjusted.get(i, math.nan), at_floor=abs(item.own.mean) <= floor)
+            for i, item in enumerate(arms)
+        ),
         reference,
-        spread(np.concatenate(floors)) if floors else math.nan,
+        floor,
         int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"]),
         int(fingerprint["parameters"]["total"]),
         int(fingerprint["parameters"]["active"]),
         str(fingerprint["data"]),
     )
+
+
+def check_mixture(
+    folder: Path, name: str, record: dict[str, Any], first: dict[str, Any], first_of_arm: dict[str, Any]
+) -> None:
+    """Refuse a report over runs of different code, packages, data or model, or over two versions of an arm's recipe.
+
+    Raises
+    ------
+    StudyError
+        If the run was made of something else than the others; the message says what.
+    """
+    found = []
+    for key, other in [*((key, first) for key in SHARED), ("recipe", first_of_arm)]:
+        found += differences(other["fingerprint"].get(key), record["fingerprint"].get(key), key)
+    if found:
+        shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
+        raise StudyError(
+            f"{folder} mixes runs that cannot be compared: {name} differs from {first['name']} in {shown} "
+            '("then" is the latter); resume the study with --fresh, or report each on its own'
+        )
 
 
 def _pair_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) -> PairRun:
@@ -217,6 +266,8 @@ def _arm_summary(arm: Arm, runs: Sequence[PairRun], reference: Sequence[PairRun]
     theirs = [other.loss for _, other in pairs]
     own = relative_differences([run.loss for run, _ in pairs], theirs)
     in_bf16 = relative_differences([run.loss_bf16 for run, _ in pairs], [other.loss_bf16 for _, other in pairs])
+    groups = [run.checkpoint for run, _ in pairs]
+    measured = paired(own, margin, groups)
     identical = None
     if arm.role == "repeat":
         identical = all(run.outcome == other.outcome for run, other in pairs)
@@ -224,111 +275,21 @@ def _arm_summary(arm: Arm, runs: Sequence[PairRun], reference: Sequence[PairRun]
         arm=arm,
         runs=tuple(runs),
         differences=own,
-        own=paired(own, margin),
-        in_bf16=paired(in_bf16, margin),
+        own=measured,
+        in_bf16=paired(in_bf16, margin, groups),
         train_error=max(max_relative_error(run.curve, other.curve) for run, other in pairs),
         p_holm=math.nan,
         identical=identical,
+        bootstrap90=bootstrap_interval(own, 0.90),
+        power=_power(measured),
     )
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
-def percent(value: float, *, sign: bool = True) -> str:
-    """Return a relative difference as a percentage with three decimals, without the percent sign.
-
-    Examples
-    --------
-    >>> percent(0.00062), percent(float("nan")), percent(0.0025, sign=False)
-    ('+0.062', 'n/a', '0.250')
-    """
-    if math.isnan(value):
-        return "n/a"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return f"{100 * value:+.3f}" if sign else f"{100 * value:.3f}"
-
-
-def interval(bounds: tuple[float, float]) -> str:
-    """Return an interval in per cent.
-
-    Examples
-    --------
-    >>> interval((-0.001, 0.002))
-    '[-0.100, +0.200]'
-    """
-    return "n/a" if math.isinf(bounds[0]) else f"[{percent(bounds[0])}, {percent(bounds[1])}]"
-
-
-def count(number: float) -> str:
-    """Return a large number in short.
-
-    Examples
-    --------
-    >>> count(843_392), count(81_920), count(1_433_216)
-    ('0.84M', '82k', '1.43M')
-    """
-    if number >= 500_000:
-        return f"{number / 1e6:.3g}M" if number >= 1e7 else f"{number / 1e6:.2f}M"
-    return f"{number / 1e3:.0f}k" if number >= 1000 else f"{number:.0f}"
-
-
-def _measured(item: ArmSummary) -> str:
-    pairs = f"{item.own.n} pair" + ("s" if item.own.n > 1 else "")
-    if item.own.diverged:
-        return f"{item.own.diverged} of {pairs} diverged"
-    if item.own.n == 1:
-        return f"{percent(item.own.mean)} % (one pair, no interval)"
-    return f"{percent(item.own.mean)} % (90 % interval {interval(item.own.ci90)} %, {pairs})"
-
-
-def _treatment(study: StudySummary, item: ArmSummary) -> str:
-    reference, margin = study.ablation.reference.name, f"±{100 * study.ablation.margin:g} %"
-    verdict = {
-        EQUIVALENT: f"equivalent to {reference} within {margin}",
-        WORSE: f"worse than {reference}",
-        BETTER: f"better than {reference}",
-        NOT_RESOLVED: f"not resolved: neither equivalence within {margin} nor a difference from {reference} is shown",
-        DIVERGED: "diverged",
-    }[item.own.verdict]
-    return f"{item.arm.name}: {_measured(item)}: {verdict}{_nuance(study, item)}."
-
-
-def _nuance(study: StudySummary, item: ArmSummary) -> str:
-    own = item.own
-    notes = []
-    if own.verdict == EQUIVALENT and own.resolved_difference:
-        notes.append("though the 95 % interval excludes 0")
-    if own.resolved_difference and not own.diverged and not item.p_holm < 0.05:
-        notes.append(f"which does not survive Holm's correction over the arms (p = {item.p_holm:.2g})")
-    if math.isfinite(study.floor) and not own.diverged:
-        below = abs(own.mean) <= study.floor
-        notes.append(f"{'at' if below else 'above'} the noise floor of {percent(study.floor, sign=False)} %")
-    return "".join(f", {note}" for note in notes)
-
-
-def _control(study: StudySummary, item: ArmSummary) -> str:
-    detected = item.own.diverged > 0 or item.own.ci95[0] > 0.0
-    if detected:
-        return f"{item.arm.name} (positive control): {_measured(item)}: detected{_nuance(study, item)}."
-    return (
-        f"{item.arm.name} (positive control): {_measured(item)}: NOT detected, so this study is too small "
-        "to see even a recipe that is known to hurt."
+def _power(own: Paired) -> Power:
+    # The spread that the interval is made of: within checkpoints, if there is one.
+    sd, df = own.here.error * math.sqrt(own.n), own.here.df
+    return Power(
+        detectable_difference(sd, own.n, df),
+        equivalence_power(sd, own.n, own.margin, df),
+        pairs_needed(sd, own.margin) if math.isfinite(sd) else 0,
     )
-
-
-def _floor(study: StudySummary, item: ArmSummary) -> str:
-    return (
-        f"{item.arm.name} (noise floor): one weight times (1 + 2^-7) moves the loss by {_measured(item)}; "
-        f"the standard deviation, {percent(study.floor, sign=False)} %, is the floor."
-    )
-
-
-def _repeat(study: StudySummary, item: ArmSummary) -> str:
-    runs = "1 run" if len(item.runs) == 1 else f"{len(item.runs)} runs"
-    same = "bit-identical" if item.identical else "NOT bit-identical"
-    return f"{item.arm.name} (A/A): {runs} again, every step's metrics, all weights and the validation loss {same}."
-
-
-_SENTENCES = {"treatment": _treatment, "control": _control, "floor": _floor, "repeat": _repeat}

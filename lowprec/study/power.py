@@ -1,0 +1,111 @@
+"""What a design can see: the difference it detects, its chance to show equivalence, the pairs that it would need."""
+
+from __future__ import annotations
+
+import math
+
+#: Power that is asked for, as usual.
+POWER = 0.80
+#: No design here has more pairs.
+MOST_PAIRS = 10_000
+# Midpoints of equally probable slices of the distribution of the estimated spread.
+_SLICES = 512
+
+
+def equivalence_power(sd: float, n: int, margin: float, df: int | None = None, difference: float = 0.0) -> float:
+    """Return the probability that two one-sided tests at 5 % show equivalence.
+
+    Parameters
+    ----------
+    sd : float
+        Standard deviation of a paired difference, in the units of the margin.
+    n : int
+        Pairs.
+    margin : float
+        Equivalence margin.
+    df : int, optional
+        Degrees of freedom of the estimated spread, n - 1 by default.
+    difference : float
+        The true difference.
+
+    Returns
+    -------
+    float
+        0 without a degree of freedom.
+
+    Examples
+    --------
+    >>> round(equivalence_power(0.0006, 6, 0.0025), 3), round(equivalence_power(0.004, 6, 0.0025), 3)
+    (1.0, 0.07)
+    """
+    import numpy as np
+    from scipy import stats
+
+    df = n - 1 if df is None else df
+    if df < 1 or math.isnan(sd):
+        return 0.0
+    if sd == 0.0:
+        return float(abs(difference) < margin)
+    # Given the estimated spread s, the interval lies inside exactly if |mean| < margin - t s / sqrt(n).
+    probabilities = (np.arange(_SLICES) + 0.5) / _SLICES
+    estimated = sd * np.sqrt(stats.chi2.ppf(probabilities, df) / df)
+    reach = margin - stats.t.ppf(0.95, df) * estimated / math.sqrt(n)
+    error = sd / math.sqrt(n)
+    chance = stats.norm.cdf((reach - difference) / error) - stats.norm.cdf((-reach - difference) / error)
+    return float(np.mean(np.maximum(chance, 0.0)))
+
+
+def detectable_difference(sd: float, n: int, df: int | None = None, power: float = POWER) -> float:
+    """Return the true difference whose 95 % interval excludes 0 with the given probability.
+
+    Parameters
+    ----------
+    sd : float
+        Standard deviation of a paired difference.
+    n : int
+        Pairs.
+    df : int, optional
+        Degrees of freedom of the estimated spread, n - 1 by default.
+    power : float
+        The probability.
+
+    Returns
+    -------
+    float
+        In the units of `sd`; inf without a degree of freedom.
+
+    Examples
+    --------
+    >>> round(detectable_difference(0.06, 6), 3)
+    0.086
+    """
+    from scipy import optimize, stats
+
+    df = n - 1 if df is None else df
+    if df < 1 or math.isnan(sd):
+        return math.inf
+    critical = float(stats.t.ppf(0.975, df))
+
+    def lacking(shift: float) -> float:
+        return float(stats.nct.sf(critical, df, shift)) - power
+
+    return float(optimize.brentq(lacking, 0.0, critical + 40.0)) * sd / math.sqrt(n)
+
+
+def pairs_needed(sd: float, margin: float, power: float = POWER) -> int:
+    """Return the least number of pairs that show equivalence with the given probability if there is no difference.
+
+    Examples
+    --------
+    >>> pairs_needed(0.0006, 0.0025), pairs_needed(0.002, 0.0025), pairs_needed(0.012, 0.0025)
+    (3, 8, 199)
+    """
+    low, high = 1, 2
+    while equivalence_power(sd, high, margin) < power:
+        if high >= MOST_PAIRS:
+            return MOST_PAIRS
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if equivalence_power(sd, middle, margin) >= power else (middle, high)
+    return high
