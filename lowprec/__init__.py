@@ -33,6 +33,7 @@ _HOMES = {
     "get_num_threads": "_jit",
     "matmul_f32": "gemm",
     "mma": "gemm",
+    "pack": "packing",
     "quantize": "scaling",
     "recipes": "recipe",
     "round_to": "cast",
@@ -40,6 +41,7 @@ _HOMES = {
     "set_num_threads": "_jit",
     "sqnr": "metrics",
     "train": "moe.train",
+    "unpack": "packing",
 }
 _MODULES = {"logfmt", "metrics", "oracle"}
 
@@ -97,6 +99,8 @@ if TYPE_CHECKING:
     from .metrics import sqnr as sqnr
     from .moe.config import configs as configs
     from .moe.train import train as train
+    from .packing import pack as pack
+    from .packing import unpack as unpack
     from .recipe import Recipe as Recipe
     from .recipe import recipes as recipes
     from .scaling import Granularity as Granularity

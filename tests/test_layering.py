@@ -14,7 +14,7 @@ LAYERS = [
     {"_jit", "registry", "scratch"},
     {"kernels"},
     {"formats", "rounding"},
-    {"cast"},
+    {"cast", "packing"},
     {"scaling", "accumulate", "libraries"},
     {"fused_kernels", "reference_dots"},
     {"wide_kernels"},

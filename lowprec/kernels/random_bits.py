@@ -1,0 +1,74 @@
+"""Random words from (seed, index): the same whatever the chunk, the thread or the order.
+
+The mapping is part of what stochastic operations mean, so it is fixed here. With ``index = 2^32 hi + lo``:
+
+1. four key words ``k0..k3`` are the output of Philox4x32-10 (Salmon et al., SC 2011) for the counter
+   ``(hi, 0, 0, 0)`` and the key ``(seed mod 2^32, seed div 2^32)``;
+2. ``lo`` goes through three rounds of xor-shift and multiply (the constants of Wellons' ``triple32``) with a key word
+   mixed in before each and one after the last; then ``lo`` itself is added by xor, so that words may repeat as
+   independent ones would.
+
+Philox alone, four words to a call, takes four times as long per word on 32-bit lanes: 128-bit products do not
+vectorise well. Keys depend on `hi` alone, so a loop over 2^32 indices computes them once.
+"""
+
+import numpy as np
+
+from lowprec._jit import kernel
+
+U = np.uint32
+U64 = np.uint64
+
+
+@kernel
+def random_keys(seed_lo, seed_hi, index_hi):
+    """Return the four key words of a seed for indices from ``2^32 * index_hi`` on: one call of Philox4x32-10."""
+    c0, c1, c2, c3 = U(index_hi), U(0), U(0), U(0)
+    k0, k1 = U(seed_lo), U(seed_hi)
+    for _ in range(10):
+        p = U64(c0) * U64(0xD2511F53)
+        q = U64(c2) * U64(0xCD9E8D57)
+        c0, c1, c2, c3 = (
+            U(U(U(q >> U64(32)) ^ c1) ^ k0),
+            U(q & U64(0xFFFFFFFF)),
+            U(U(U(p >> U64(32)) ^ c3) ^ k1),
+            U(p & U64(0xFFFFFFFF)),
+        )
+        k0, k1 = U(k0 + U(0x9E3779B9)), U(k1 + U(0xBB67AE85))
+    return c0, c1, c2, c3
+
+
+@kernel
+def keyed_word(keys, index_lo):
+    """Return the random word of an index, given the `random_keys` of its seed and high half."""
+    k0, k1, k2, k3 = keys
+    lo = U(index_lo)
+    x = U(lo ^ k0)
+    x = U(U(x ^ U(x >> U(17))) * U(0xED5AD4BB))
+    x = U(x + k1)
+    x = U(U(x ^ U(x >> U(11))) * U(0xAC4C1B51))
+    x = U(x ^ k2)
+    x = U(U(x ^ U(x >> U(15))) * U(0x31848BAB))
+    x = U(x + k3)
+    return U(U(x ^ U(x >> U(14))) ^ lo)
+
+
+@kernel
+def random_word(seed_lo, seed_hi, index_lo, index_hi):
+    """Return the random word of (seed, index), both given as halves of 32 bits."""
+    return keyed_word(random_keys(seed_lo, seed_hi, index_hi), index_lo)
+
+
+@kernel
+def fill_words(out, seed_lo, seed_hi, start):
+    """Write the words of indices `start`, start + 1, ... to uint32 `out`; `start` is below 2^63."""
+    done = np.int64(0)
+    while done < out.size:
+        at = np.int64(start) + done
+        lo, hi = at & np.int64(0xFFFFFFFF), at >> np.int64(32)
+        n = min(out.size - done, np.int64(0x100000000) - lo)
+        keys = random_keys(seed_lo, seed_hi, U(hi))
+        part, first = out[done : done + n], U(lo)
+        for i in range(part.size):
+            part[i] = keyed_word(keys, U(first + U(i)))
+        done += n

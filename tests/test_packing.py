@@ -1,0 +1,73 @@
+"""Packed codes: the stream's layout bit by bit, round trips, and what does not fit."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lowprec as lp
+
+
+def by_hand(codes: list[int], bits: int) -> bytes:
+    """The definition: one big little-endian number, element i at bit i * bits."""
+    number = sum(code << (i * bits) for i, code in enumerate(codes))
+    return number.to_bytes(-(-len(codes) * bits // 8), "little")
+
+
+@given(st.integers(1, 16), st.integers(0, 67), st.integers(0, 2**32 - 1))
+def test_the_stream_is_one_little_endian_number(bits: int, count: int, seed: int) -> None:
+    codes = np.random.default_rng(seed).integers(0, 1 << bits, count)
+    packed = lp.pack(codes, bits)
+    assert packed.tobytes() == by_hand(codes.tolist(), bits)
+    back = lp.unpack(packed, bits, count)
+    assert back.dtype == (np.uint8 if bits <= 8 else np.uint16)
+    assert back.tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize("bits", [3, 4, 6, 8, 12, 16])
+def test_threads_and_pieces_leave_no_seam(bits: int, keep_threads: None) -> None:
+    codes = np.random.default_rng(bits).integers(0, 1 << bits, (1 << 18) + 5)
+    lp.set_num_threads(1)
+    alone = lp.pack(codes, bits)
+    lp.set_num_threads(3)
+    assert np.array_equal(lp.pack(codes, bits), alone)
+    assert np.array_equal(lp.unpack(alone, bits, codes.size), codes)
+
+
+def test_nibbles_low_first_and_shapes() -> None:
+    assert lp.pack(np.array([[1, 2], [3, 4]]), 4).tolist() == [0x21, 0x43]
+    assert lp.pack(np.array([0x3F, 0x01, 0x02, 0x03]), 6).tolist() == [0x7F, 0x20, 0x0C]
+    strided = np.arange(16, dtype=np.uint8)[::2]
+    assert lp.unpack(lp.pack(strided, 5), 5, 8).tolist() == strided.tolist()
+    assert lp.pack([], 4).shape == (0,)
+    assert lp.unpack([], 4, 0).shape == (0,)
+    into, codes = np.empty(2, np.uint8), np.empty(4, np.uint8)
+    assert lp.pack([1, 2, 3, 4], 4, out=into) is into
+    assert lp.unpack(into, 4, 4, out=codes) is codes
+    assert codes.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: lp.pack([16], 4), "code 16 is outside 0..15"),
+        (lambda: lp.pack([-1], 4), "code -1 is outside"),
+        (lambda: lp.pack([1], 17), "bits=17: 1 to 16"),
+        (lambda: lp.pack([1], 0), "bits=0: 1 to 16"),
+        (lambda: lp.pack([1, 2], 4, out=np.empty(2, np.uint8)), "needed is contiguous uint8"),
+        (lambda: lp.unpack(np.zeros(2, np.uint8), 4, 5), "5 codes of 4 bits take 3 bytes, not 2"),
+        (lambda: lp.unpack(np.zeros(2, np.uint8), 4, -1), "count=-1"),
+        (lambda: lp.unpack([300], 4, 2), "300 is not a byte"),
+        (lambda: lp.unpack(np.zeros(1, np.uint8), 4, 2, out=np.empty(2, np.uint16)), "out is uint16"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_values_are_no_codes() -> None:
+    with pytest.raises(TypeError, match="float64"):
+        lp.pack([0.5], 4)
+    with pytest.raises(TypeError, match="bytes"):
+        lp.unpack(np.zeros(2, np.float32), 4, 4)

@@ -1,0 +1,89 @@
+"""The counter-based words: fixed by published vectors and pure-integer arithmetic, even, and free of order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowprec.kernels.random_bits import fill_words, random_keys, random_word
+
+U = np.uint32
+N = 1 << 20
+
+# Known answers of Philox4x32-10 that Random123 publishes, for counters (hi, 0, 0, 0); and one made with its definition.
+PHILOX = [((0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8))]
+
+
+def philox(key: tuple[int, int], counter: int) -> tuple[int, ...]:
+    c, k = [counter, 0, 0, 0], list(key)
+    for _ in range(10):
+        p, q = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(q >> 32) ^ c[1] ^ k[0], q % 2**32, (p >> 32) ^ c[3] ^ k[1], p % 2**32]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return tuple(c)
+
+
+def word(seed: int, index: int) -> int:
+    """The definition in the module's docstring, in Python integers."""
+    k, lo = philox((seed % 2**32, seed >> 32), index >> 32), index % 2**32
+    x = lo ^ k[0]
+    x = (x ^ (x >> 17)) * 0xED5AD4BB % 2**32
+    x = (x + k[1]) % 2**32
+    x = (x ^ (x >> 11)) * 0xAC4C1B51 % 2**32 ^ k[2]
+    x = (x ^ (x >> 15)) * 0x31848BAB % 2**32
+    x = (x + k[3]) % 2**32
+    return x ^ (x >> 14) ^ lo
+
+
+def words(seed: int, start: int, n: int) -> np.ndarray:
+    out = np.empty(n, U)
+    fill_words(out, U(seed % 2**32), U(seed >> 32), start)
+    return out
+
+
+def test_philox_known_answers() -> None:
+    for (k0, k1), hi, wanted in PHILOX:
+        assert tuple(int(x) for x in random_keys(U(k0), U(k1), U(hi))) == wanted == philox((k0, k1), hi)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**62))
+def test_words_are_their_definition(seed: int, index: int) -> None:
+    halves = U(seed % 2**32), U(seed >> 32), U(index % 2**32), U(index >> 32)
+    assert int(random_word(*halves)) == word(seed, index) == int(words(seed, index, 1)[0])
+
+
+def test_any_chunking_gives_the_same_words() -> None:
+    start = 2**32 - 1000  # across the place where the keys change
+    whole = words(3, start, 2000)
+    parts = np.concatenate([words(3, start + a, 137) for a in range(0, 2000, 137)])[:2000]
+    assert np.array_equal(whole, parts)
+    assert [int(x) for x in whole[998:1002]] == [word(3, start + i) for i in range(998, 1002)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**40 + 5])
+def test_words_look_random(seed: int) -> None:
+    """Every bit even, bytes and neighbours independent, seeds unrelated: all within 4.5 standard deviations."""
+    w = words(seed, 0, N)
+    ones = np.array([np.count_nonzero(w >> U(b) & U(1)) for b in range(32)])
+    assert np.all(np.abs(ones - N / 2) < 4.5 * np.sqrt(N) / 2)
+    for byte in range(4):
+        counts = np.bincount(w.view(np.uint8)[byte::4], minlength=256)
+        chi2 = ((counts - N / 256) ** 2 / (N / 256)).sum()
+        assert abs(chi2 - 255) < 4.5 * np.sqrt(2 * 255)
+    u = w / 2.0**32 - 0.5
+    others = [u[:-lag] * u[lag:] for lag in (1, 2, 3, 4, 16, 128, 4096)]
+    others.append(u * (words(seed + 1, 0, N) / 2.0**32 - 0.5))
+    others.append(u * (words(seed, 2**32, N) / 2.0**32 - 0.5))
+    for products in others:
+        assert abs(products.mean() * 12 * np.sqrt(products.size)) < 4.5
+    same = N - np.unique(w).size  # as many words repeat as among independent ones: 128 +- 11
+    assert 80 < same < 180
+
+
+def test_one_bit_of_the_index_changes_half_the_word() -> None:
+    w = words(9, 0, 1 << 16)
+    index = np.arange(1 << 16)
+    for k in range(16):
+        flips = w ^ w[index ^ (1 << k)]
+        share = np.array([np.mean(flips >> U(b) & U(1)) for b in range(32)])
+        assert np.all(np.abs(share - 0.5) < 5 * 0.5 / np.sqrt(1 << 15))
