@@ -128,7 +128,7 @@ class Fused(Engine):
 
     def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
         """Return one chain over all K, starting from C."""
-        if self.kernel is None or scales is not None:
+        if self.kernel is None:
             return self.reference.chain(a, b, c, scales)
         ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
         length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
@@ -197,20 +197,20 @@ class Wide(Engine):
 
     def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
         """Return one chain over all K, starting from C."""
-        if scales is not None:
-            return self.reference.chain(a, b, c, scales)
         ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
         length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
         plan = Plan(length, ones[:, : a.shape[0]], ones[:, : b.shape[0]], promote=False)
         with np.errstate(invalid="ignore"):  # signalling NaNs
             addend = c.astype(np.float32) if c.view(f"uint{8 * c.itemsize}").any() else None
-        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, addend)
+        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, addend, scales)
         result = out.astype(self.machine.dtype, copy=False)
         rows, columns = _not_finite(out)
         if rows.size:
-            result[rows] = self.reference.chain(a[rows], b, c[rows])
+            some = scales and scales._replace(a=scales.a[rows])
+            result[rows] = self.reference.chain(a[rows], b, c[rows], some)
         if columns.size:
-            result[:, columns] = self.reference.chain(a, b[columns], np.ascontiguousarray(c[:, columns]))
+            some = scales and scales._replace(b=scales.b[columns])
+            result[:, columns] = self.reference.chain(a, b[columns], np.ascontiguousarray(c[:, columns]), some)
         return result
 
     def scaled(self, a: Matrix, b: Matrix, plan: Plan) -> Float32Matrix:
@@ -258,7 +258,7 @@ def _engine(machine: Accumulator, fa: Format, fb: Format, kernel_name: str) -> E
 def _fast_kernel(machine: Accumulator, fa: Format, fb: Format) -> FusedKernel | None:
     """Return the fastest kernel that is exact for a machine and two formats, None if there is none."""
     narrow = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
-    plain = machine.align == "truncate" and machine.output != "float16"
+    plain = machine.align == "truncate" and machine.output != "float16" and machine.scale_format is None
     unseen = machine.zero_exponent is None or machine.zero_exponent <= -100  # below all that the kernels work on
     if not (narrow and plain and unseen):
         return None

@@ -23,11 +23,11 @@ from .kernels import fused_pack_f64 as pack
 from .kernels import gemm_fused_f64 as gemm
 from .kernels.cast import decode32
 from .kernels.fused_tile_f64 import COLUMNS, FACTOR, MAX_FRACTION_BITS, MAX_SIGNIFICANT_BITS, ROWS
-from .reference_dots import fused
+from .reference_dots import BlockScales, fused
 from .scratch import scratch
 
 Float32Matrix = NDArray[np.float32]
-_NO_ZERO_EXPONENT = -300  # below every product of two operands with 8 exponent bits
+_NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
 _COLUMNS_AT_ONCE = 512  # columns of the result, whose part of B is laid out at a time
@@ -73,14 +73,15 @@ class WideKernel:
             and machine.align == "truncate"
             and machine.fraction_bits <= MAX_FRACTION_BITS
             # Where no term is zero, C is not, and then E is at least its exponent anyway.
-            and (machine.zero_exponent is None or -800 <= machine.zero_exponent <= smallest)
+            and (machine.zero_exponent is None or _NO_ZERO_EXPONENT <= machine.zero_exponent <= smallest)
             and all(f.mantissa_bits < MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
             and all(f.has_zero for f in (fa, fb))
+            and (machine.scale_format is None or _has_fitting_scales(machine))
         )
 
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        blocks: Blocks, c: Float32Matrix | None,
+        blocks: Blocks, c: Float32Matrix | None, scales: BlockScales | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
 
@@ -96,15 +97,18 @@ class WideKernel:
             Scales by block of K, and promotion.
         c : [M, N] float32 or None
             First addend of the chain.
+        scales : BlockScales, optional
+            Scales inside the instruction.
         """
         out = np.zeros((a.shape[0], b.shape[0]), np.float32)
+        shifts = tuple(Shifts.of(scales and scales[i], machine, len(x)) for i, x in enumerate((a, b)))
         for first in range(0, b.shape[0], _COLUMNS_AT_ONCE):
-            self._some_columns(machine, operands, a, b[first : first + _COLUMNS_AT_ONCE], blocks, c, out, first)
+            self._some_columns(machine, operands, a, b[first : first + _COLUMNS_AT_ONCE], blocks, c, shifts, out, first)
         return out
 
     def _some_columns(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        blocks: Blocks, c: Float32Matrix | None, out: Float32Matrix, first: int,
+        blocks: Blocks, c: Float32Matrix | None, shifts: tuple[Shifts, ...], out: Float32Matrix, first: int,
     ) -> None:  # fmt: skip
         """Compute the columns from `first` that belong to some rows of B."""
         (fa, fb), group, (m, k), n = operands, machine.group, a.shape, b.shape[0]
@@ -116,9 +120,10 @@ class WideKernel:
         extent_b = Extent()
         for j in range(0, n, _ROWS_AT_ONCE):
             x = _values(b[j : j + _ROWS_AT_ONCE], fb)
-            extent_b = extent_b.widened(x, fb)
+            shift = shifts[1].rows(slice(first + j, first + j + len(x)))
+            extent_b = extent_b.joined(Extent().widened(x, fb).shifted(shift))
             some = (values[j * per_row :], exponents[j * per_row :], masks[j * groups * words :])
-            pack.pack_panels(x, fb.emin, group, self.factor, *some)
+            pack.pack_panels(x, fb.emin, group, self.factor, shift.exponents, shift.block, *some)
         addend = out if c is None else c
         lowest = _NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
         usual = blocks.promote or blocks.scale_a.shape[0] == 1
@@ -133,10 +138,11 @@ class WideKernel:
                     scratch("wide_a_exponents", padded * per_row, np.int32),
                     scratch("wide_a_masks", padded * groups * words, np.uint64),
                 )
-                pack.pack_quads(x, fa.emin, group, *left)
+                shift = shifts[0].rows(rows)
+                pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
                 result = "float32" if machine.output != "float16" else "float16"
                 if result == "float32" and usual and (c is None or _is_usual(c[rows, first : first + n])):
-                    normal = Extent().widened(x, fa).is_normal(extent_b, machine, k)
+                    normal = Extent().widened(x, fa).shifted(shift).is_normal(extent_b, machine, k)
                     result = "normal" if normal else result
                 self.forms[result](
                     *left, values, exponents, masks, groups, group, machine.fraction_bits, lowest,
@@ -169,10 +175,53 @@ class Extent(NamedTuple):
         low, high = pack.exponent_range(x.reshape(-1))
         return Extent(min(self.low, max(int(low), fmt.emin)), max(self.high, int(high)))
 
+    def joined(self, other: Extent) -> Extent:
+        """Return the exponents of both."""
+        return Extent(min(self.low, other.low), max(self.high, other.high))
+
+    def shifted(self, shift: Shifts) -> Extent:
+        """Return the exponents after scales."""
+        if shift.exponents.size == 0:
+            return self
+        return Extent(self.low + int(shift.exponents.min()), self.high + int(shift.exponents.max()))
+
     def is_normal(self, other: Extent, machine: Accumulator, k: int) -> bool:
         """Tell whether sums of K products and a usual C stay within float32's normal numbers."""
         high = self.high + other.high + 2 + max(k, 1).bit_length()
         return self.low + other.low - machine.fraction_bits >= -126 and high <= 126
+
+
+class Shifts(NamedTuple):
+    """Exponents of power-of-two scales inside the instruction, [rows, K / block]; no columns if there are none."""
+
+    exponents: NDArray[np.int16]
+    block: int
+
+    @classmethod
+    def of(cls, scale: NDArray[Any] | None, machine: Accumulator, rows: int) -> Shifts:
+        """Read an operand's scales, given as codes."""
+        if scale is None:
+            return cls(np.empty((rows, 0), np.int16), 1)
+        return cls(_exponents_of(formats[str(machine.scale_format)])[scale], machine.scale_block)
+
+    def rows(self, some: slice) -> Shifts:
+        """Return those of some rows."""
+        return Shifts(self.exponents[some], self.block)
+
+
+@functools.lru_cache(maxsize=8)
+def _exponents_of(fmt: Format) -> NDArray[np.int16]:
+    """Return the exponent of every code of a power-of-two format."""
+    values = fmt.values()
+    exponents = np.frexp(values)[1] - 1
+    return np.where(np.isnan(values), pack.NOT_A_NUMBER, exponents).astype(np.int16)
+
+
+def _has_fitting_scales(machine: Accumulator) -> bool:
+    """Tell whether a machine's scales can be multiplied into the operands: powers of two that float64 bears."""
+    fmt = formats[str(machine.scale_format)]
+    plain = not (fmt.mantissa_bits or fmt.has_zero or fmt.sign_mask)
+    return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and machine.group % 4 == 0
 
 
 def _is_usual(c: Float32Matrix) -> bool:

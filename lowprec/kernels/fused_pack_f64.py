@@ -4,15 +4,21 @@ Operands come as float32 values [rows, K] of a format whose smallest normal expo
 of rows, each [K][4]; B by panels of 32 columns, each [K][32]. Every group is padded with zeros to a multiple of 4.
 Masks hold the bits of each group's positive and of its negative nonzero operands, 32 to a word. Exponents are those
 that `fused_tile_f64` describes; NaN and Inf are laid out like numbers.
+
+Scales inside the instruction are powers of two. What they do to a product is add to its exponent (ST-FDPA of
+arXiv:2511.10909), which is what multiplying the values by them does: exactly so, as 2^-381 (the smallest scaled
+bfloat16, bit by bit) and 2^255 are far within float64. `shift` [rows, K / block] holds their exponents; without
+scales it has no columns. With them, groups are multiples of 4.
 """
 
 import numpy as np
 
-from lowprec._jit import bits32, intrinsic, ir, kernel, types
+from lowprec._jit import bits32, float64_from_bits, intrinsic, ir, kernel, types
 
 U, L = np.uint32, np.uint64
 ROWS, COLUMNS = 4, 32
 ZERO = np.int16(-16384)  # exponent of a zero: its products stay below the smallest exponent of any machine
+NOT_A_NUMBER = -(1 << 12)  # a NaN among the shifts
 
 
 @kernel
@@ -21,6 +27,18 @@ def _exponent(x, emin, bias):
     field = np.int32(U(U(bits32(x) >> U(23)) & U(0xFF)))
     e = max(field - np.int32(127), emin) + bias
     return ZERO if x == np.float32(0) else np.int16(e << np.int32(4))
+
+
+@kernel
+def power_of_two(shift):
+    """Return 2^shift, or NaN for `NOT_A_NUMBER`."""
+    return np.nan if shift == NOT_A_NUMBER else float64_from_bits(L(np.int64(shift) + 1023) << L(52))
+
+
+@kernel
+def added(shift):
+    """Return what a scale adds to exponents: those of a NaN's block mean nothing."""
+    return np.int32(0) if shift == NOT_A_NUMBER else np.int32(shift)
 
 
 @kernel
@@ -56,14 +74,17 @@ signs = intrinsic(_signs)
 
 
 @kernel
-def pack_quads(x, emin, group, values, exponents, masks):
+def pack_quads(x, emin, group, shift, block, values, exponents, masks):
     """Lay out A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [][words][4] uint64."""
+    scaled = shift.shape[1] > 0
     m, k = x.shape
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32
     groups = (max(k, 1) + group - 1) // group
     padded = groups * depth
     rows, e = np.zeros((ROWS, padded + 32), np.float32), np.zeros((ROWS, padded), np.int32)
     e0, bias = np.int32(emin), np.int32(1023)
+    span = block if scaled else padded  # of K, over which scales are constant
+    factor = np.ones(ROWS)
     for i in range(0, m, ROWS):
         for r in range(ROWS):
             row = rows[r]
@@ -77,9 +98,13 @@ def pack_quads(x, emin, group, values, exponents, masks):
                     for t in range(min(group, k - g * group)):
                         row[g * depth + t] = x[i + r, g * group + t]
             e_r, first = e[r], row.ctypes.data
-            for p in range(padded):
-                low = U(np.int32(_exponent(row[p], e0, bias)))
-                e_r[p] = np.int32(U(U(low & U(0xFFFF)) | U(low << U(16))))
+            for first_p in range(0, padded, span):
+                more = bias
+                if scaled and i + r < m and first_p < k:
+                    more += added(shift[i + r, first_p // span])
+                for p in range(first_p, min(first_p + span, padded)):
+                    low = U(np.int32(_exponent(row[p], e0, more)))
+                    e_r[p] = np.int32(U(U(low & U(0xFFFF)) | U(low << U(16))))
             for g in range(groups):
                 for w in range(words):
                     both = signs(first + 4 * (g * depth + 32 * w))
@@ -88,11 +113,16 @@ def pack_quads(x, emin, group, values, exponents, masks):
                     masks[at] = ((both & wanted) << L(32)) | ((both >> L(32)) & wanted)
         v_i = values[i * padded : (i + ROWS) * padded]
         r0, r1, r2, r3 = rows[0], rows[1], rows[2], rows[3]
-        for p in range(padded):
-            v_i[4 * p] = np.float64(r0[p])
-            v_i[4 * p + 1] = np.float64(r1[p])
-            v_i[4 * p + 2] = np.float64(r2[p])
-            v_i[4 * p + 3] = np.float64(r3[p])
+        for first_p in range(0, padded, span):
+            if scaled and first_p < k:
+                for r in range(min(ROWS, m - i)):
+                    factor[r] = power_of_two(shift[i + r, first_p // span])
+            f0, f1, f2, f3 = factor[0], factor[1], factor[2], factor[3]
+            for p in range(first_p, min(first_p + span, padded)):
+                v_i[4 * p] = np.float64(r0[p]) * f0
+                v_i[4 * p + 1] = np.float64(r1[p]) * f1
+                v_i[4 * p + 2] = np.float64(r2[p]) * f2
+                v_i[4 * p + 3] = np.float64(r3[p]) * f3
         e_i = exponents[i * padded : (i + ROWS) * padded]
         e_0, e_1, e_2, e_3 = e[0], e[1], e[2], e[3]
         for p in range(padded):
@@ -103,25 +133,33 @@ def pack_quads(x, emin, group, values, exponents, masks):
 
 
 @kernel
-def pack_panels(x, emin, group, factor, values, exponents, masks):
+def pack_panels(x, emin, group, factor, shift, block, values, exponents, masks):
     """Lay out B [N, K] as values (times `factor`), exponents [panels][groups][depth][32] and masks [..][words][32]."""
+    scaled = shift.shape[1] > 0
     n, k = x.shape
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32
     groups = (max(k, 1) + group - 1) // group
     turned = np.zeros((depth, COLUMNS), np.float32)
     found = np.zeros(COLUMNS, np.uint64)
-    e0, bias = np.int32(emin), np.int32(0)
+    e0 = np.int32(emin)
+    factors, more = np.full(COLUMNS, factor), np.zeros(COLUMNS, np.int32)
     for j0 in range(0, n, COLUMNS):
         for g in range(groups):
             _turn(x, j0, g * group, group, turned)
             base = j0 // COLUMNS * groups + g
-            flat = turned.reshape(-1)
-            v = values[base * depth * COLUMNS : (base + 1) * depth * COLUMNS]
-            e = exponents[base * depth * COLUMNS : (base + 1) * depth * COLUMNS]
-            for i in range(depth * COLUMNS):
-                v[i] = np.float64(flat[i]) * factor
-            for i in range(depth * COLUMNS):
-                e[i] = _exponent(flat[i], e0, bias)
+            for t in range(depth):
+                p = g * group + t
+                if scaled and (t == 0 or p % block == 0) and p < k:
+                    for j in range(min(COLUMNS, n - j0)):
+                        s = shift[j0 + j, p // block]
+                        factors[j], more[j] = factor * power_of_two(s), added(s)
+                y = turned[t]
+                at = (base * depth + t) * COLUMNS
+                v, e = values[at : at + COLUMNS], exponents[at : at + COLUMNS]
+                for j in range(COLUMNS):
+                    v[j] = np.float64(y[j]) * factors[j]
+                for j in range(COLUMNS):
+                    e[j] = _exponent(y[j], e0, more[j])
             for w in range(words):
                 found[:] = L(0)
                 for t in range(32 * w, min(32 * w + 32, depth)):
