@@ -63,7 +63,7 @@ def gemm(
         Whose order of operations to follow: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``, ``"cutlass_2xacc"``,
         or a `lowprec.libraries.Library` of one's own.
     alpha, beta : float
-        Factors of the product (such as NVFP4's scale per tensor) and of C, taken as float32.
+        Factors of the product and of C, taken as float32. Scales per tensor (NVFP4's) join alpha, see Notes.
     split_k : int
         K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue.
 
@@ -89,6 +89,15 @@ def gemm(
        at the end; without C, ``D = f * T``.
     4. D is rounded to `out`, to nearest even: two roundings, as the libraries have them.
 
+    Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as
+    PyTorch multiplies them before the product is scaled. TransformerEngine computes that factor from the amaxes,
+    ``alpha * amax_a * amax_b * float32(1 / (6 * 6 * 448 * 448))``, which may differ in the last bit: to have it, pass
+    it as alpha with operands whose `tensor_scale` is None.
+
+    Inside the instruction, power-of-two scales add to the exponents of products (mxf8f6f4); for 4-bit operands runs
+    of 16 products are summed exactly before they are scaled (mxf4, mxf4nvf4). Blocks of several rows, such as
+    weights in 32x32 or 16x16, give each row its scale. A last short block of K is filled up with zeros.
+
     Without promotion, scales that change along K leave a running sum in the wrong units. It is then multiplied by
     ``float32(s_before / s_now)`` and truncated to the accumulator's fraction bits. For power-of-two scales that is
     exactly a machine that applies the scales inside the instruction; for others it is a what-if, no hardware.
@@ -105,16 +114,17 @@ def gemm(
     >>> [f"{np.abs(lp.gemm(qx, qw, promote_every=n) / exact - 1).max():.2%}" for n in (128, None)]
     ['0.06%', '7.96%']
     """
+    machine, order, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
     for name, q in (("a", a), ("b", b)):
         if not isinstance(q, Quantized):
             raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
         if q.scale.size and not (q.scale.min() > 0 and q.scale.max() < np.inf):
-            _check_scales(name, q.scale)
-    machine, order, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+            _check_scales(name, q.scale, machine)
+    a, b, factor = _without_tensor_scales(a, b, alpha)
     if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:
         raise ValueError(f"gemm: split_k={split_k!r}: a whole number >= 1 is needed")
     options: dict[str, Any] = {"machine": machine, "order": order, "split_k": int(split_k)}
-    options |= {"promote_every": _interval(machine, order, promote_every), "alpha": np.float32(alpha)}
+    options |= {"promote_every": _interval(machine, order, promote_every), "alpha": factor}
     if len(a.shape) == 3 and len(b.shape) == 3:
         pages_a, pages_b = pages(a), pages(b)
         if len(pages_a) != len(pages_b):
@@ -171,9 +181,9 @@ def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: in
     (x, fa), (y, fb) = as_multiplied(x, a.format, machine), as_multiplied(y, b.format, machine)
     if machine.scale_format is None:
         return engine(machine, fa, fb).scaled(x, y, _plan(a, b, machine, promote_every))
-    pad = [(0, 0), (0, -x.shape[1] % machine.scale_block)]
     scales = BlockScales(_inside("a", a, machine), _inside("b", b, machine))
-    x, y = np.pad(x, pad), np.pad(y, pad)
+    if missing := -x.shape[1] % machine.scale_block:
+        x, y = (np.pad(codes, [(0, 0), (0, missing)]) for codes in (x, y))
     start = np.zeros((x.shape[0], y.shape[0]), machine.dtype)
     unit = engine(machine, fa, fb)
     if promote_every is None:
@@ -185,13 +195,27 @@ def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: in
     return promoted(unit, x, y, start, scales, promote_every).astype(np.float32, copy=False)
 
 
-def _check_scales(name: str, scale: Float32Matrix) -> None:
-    """Raise a ValueError if a scale is neither positive and finite nor the NaN of a block that held one."""
-    wrong = ~(np.isnan(scale) | ((scale > 0) & (scale < np.inf)))
+def _check_scales(name: str, scale: Float32Matrix, machine: Accumulator) -> None:
+    """Raise a ValueError if a scale is neither positive and finite nor the NaN of a block that held one.
+
+    A machine whose scale format has a zero takes zeros too.
+    """
+    zero = machine.scale_format is not None and formats[machine.scale_format].has_zero
+    wrong = ~(np.isnan(scale) | (((scale > 0) | ((scale == 0) & zero)) & (scale < np.inf)))
     if wrong.any():
         raise ValueError(
             f"gemm: a scale of {name} is {scale[wrong][0]}: finite numbers above 0 are needed, or NaN for NaN blocks"
         )
+
+
+def _without_tensor_scales(a: Quantized, b: Quantized, alpha: float) -> tuple[Quantized, Quantized, np.float32]:
+    """Take the scales per tensor off two operands; return the epilogue's factor with them."""
+    factor, given = np.float32(alpha), [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
+    if not given:
+        return a, b, factor
+    with np.errstate(over="ignore", under="ignore"):
+        factor = np.multiply.reduce(np.array(given, np.float32)) * factor
+    return replace(a, tensor_scale=None), replace(b, tensor_scale=None), factor
 
 
 def _interval(machine: Accumulator, order: Library, asked: int | str | None) -> int | None:
