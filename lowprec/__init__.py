@@ -43,7 +43,7 @@ _HOMES = {
     "train": "moe.train",
     "unpack": "packing",
 }
-_MODULES = {"logfmt", "metrics", "oracle"}
+_MODULES = {"costs", "logfmt", "metrics", "oracle"}
 
 __all__ = ["__version__", *sorted({*_HOMES, *_MODULES})]
 
@@ -75,6 +75,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 if TYPE_CHECKING:
+    from . import costs as costs
     from . import logfmt as logfmt
     from . import metrics as metrics
     from . import oracle as oracle

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__, cli_arrays
+from . import __version__, cli_arrays, cli_costs
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
@@ -341,5 +341,6 @@ for _command in (
     cli_arrays.quantize,
     cli_arrays.gemm,
     cli_arrays.logfmt,
+    cli_costs.costs,
 ):
     cli.add_command(_command)

@@ -41,6 +41,9 @@ class Codec(Protocol):
     def bits_per_value(self) -> float:
         """Bits sent for a value of a row of whole tiles, scales included, when the values are bfloat16 numbers."""
 
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row of that many values."""
+
     def encode(self, x: Array) -> Any:
         """Return what is sent for values [..., columns]; it has `nbytes` and `bits_per_value` of its own."""
 
@@ -89,6 +92,10 @@ class CastCodec:
         """Bits sent for a value."""
         return float(formats[self.format].bits)
 
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row."""
+        return -(-columns * formats[self.format].bits // 8)
+
     def encode(self, x: Array) -> Cast:
         """Return the codes."""
         return Cast(encode(x, self.format), formats[self.format])
@@ -128,6 +135,11 @@ class BlockCodec:
         """Bits sent for a value of whole tiles."""
         return formats[self.format].bits + (8 if self.scale == "ue8m0" else 32) / self.tile
 
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row: a scale for each tile, and the codes."""
+        scales = -(-columns // self.tile) * (1 if self.scale == "ue8m0" else 4)
+        return scales + -(-columns * formats[self.format].bits // 8)
+
     def encode(self, x: Array) -> Quantized:
         """Return codes and scales; a tile with NaN or infinity arrives as NaN."""
         return quantize(x, self.format, f"1x{self.tile}", scale=self.scale)
@@ -163,6 +175,11 @@ class LogFMTCodec:
     def bits_per_value(self) -> float:
         """Bits sent for a value of whole tiles, each with a pair of bfloat16 numbers."""
         return -(-self.tile * self.bits // 8) * 8 / self.tile + 32 / self.tile
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row of bfloat16 numbers."""
+        whole, rest = divmod(columns, self.tile)
+        return (whole + (rest > 0)) * 4 + whole * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
     def encode(self, x: Array) -> logfmt.LogFMT:
         """Return codes and ends; a tile with NaN or infinity arrives as NaN."""

@@ -98,6 +98,9 @@ def test_ones_own_codec_needs_no_registration(tokens):
         name = "half"
         bits_per_value = 16.0
 
+        def row_bytes(self, columns):
+            return 2 * columns
+
         def encode(self, x):
             return x.astype(np.float16)
 

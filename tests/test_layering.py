@@ -33,7 +33,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 BESIDE = {
     "oracle": {"formats"},
     "metrics": set(),
-    "costs": {"formats", "codecs"},
+    "costs": {"registry", "formats", "codecs"},
     "reference": set(),
     "testing": set(LEVEL),
     "interop": set(LEVEL),

@@ -1,0 +1,105 @@
+"""What a model costs in memory and in operations: bytes of KV cache, training FLOPs per token, utilization.
+
+The formulas are those that reproduce tables 1, 2 and 4 of "Insights into DeepSeek-V3" (arXiv 2505.09343). For N
+elements of matrices that a token meets (`ModelShape.matmul_parameters`), sequence length S, L layers and heads with
+queries of width d_qk and values of width d_v, one token costs
+
+    6 N  +  6 L S heads (d_qk + d_v)        attention over all S tokens ("non-causal", as Megatron counts)
+    6 N  +  3 L S heads (d_qk + d_v)        over the lower triangle ("causal", as FlashAttention counts)
+
+operations in training. The paper's two dense models are counted otherwise (`method="paper"`): 6 (12 L h^2 + V h),
+without any attention scores, and as if their feed-forward networks were 4 h wide and their attention not grouped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from .fields import positive, whole
+from .models import ModelShape, find_model
+from .traffic import Bits, row_bytes
+
+SECONDS_PER_DAY = 86400
+
+
+def kv_cache_bytes(model: str | ModelShape | Mapping[str, Any], codec: Bits = 16) -> float:
+    """Return the bytes of KV cache of one token.
+
+    Parameters
+    ----------
+    model : str, ModelShape or mapping
+        The model.
+    codec : Codec, str or float
+        What the cache holds: a codec, its name, or bits per value.
+
+    Returns
+    -------
+    float
+        Bytes for all layers, scales of short last tiles included.
+
+    Examples
+    --------
+    >>> kv_cache_bytes("deepseek_v3"), kv_cache_bytes("deepseek_v3", "fp8_1x128")
+    (70272.0, 36356.0)
+    """
+    shape = find_model(model)
+    return float(shape.layers * sum(row_bytes(codec, columns) for columns in shape.attention.cache_rows))
+
+
+def training_flops(
+    model: str | ModelShape | Mapping[str, Any],
+    sequence: int = 4096,
+    *,
+    causal: bool = True,
+    method: Literal["consistent", "paper"] = "consistent",
+) -> float:
+    """Return the operations that training costs per token.
+
+    Parameters
+    ----------
+    model : str, ModelShape or mapping
+        The model.
+    sequence : int
+        Length S of the training sequences.
+    causal : bool
+        Count the lower triangle of the attention matrix only.
+    method : {"consistent", "paper"}
+        One formula for every model, or the paper's shortcut for dense ones.
+
+    Returns
+    -------
+    float
+        FLOPs, a multiply-add being two.
+
+    Examples
+    --------
+    >>> round(training_flops("deepseek_v3") / 1e9, 2)
+    249.81
+    >>> [round(training_flops("qwen2.5_72b", method=m) / 1e9, 1) for m in ("paper", "consistent")]
+    [394.0, 444.9]
+    """
+    shape = find_model(model)
+    whole("training_flops", "sequence", sequence)
+    if method not in ("consistent", "paper"):
+        raise ValueError(f"training_flops: method={method!r}: 'consistent' or 'paper' is needed")
+    if method == "paper" and not shape.experts:
+        return 6.0 * (12 * shape.layers * shape.dim**2 + shape.vocabulary * shape.dim)
+    pairs = sequence * shape.layers * shape.attention.score_dims
+    return 6.0 * shape.matmul_parameters + (3.0 if causal else 6.0) * pairs
+
+
+def achieved_flops(flops_per_token: float, tokens_per_day: float, gpus: int) -> float:
+    """Return the operations a second of one GPU of a training run.
+
+    Examples
+    --------
+    >>> from lowprec.costs import hardware, training_flops
+    >>> rate = achieved_flops(training_flops("deepseek_v3", causal=False), 272.80e9, 2048)
+    >>> f"{rate / 1e12:.1f} TFLOPS, MFU {100 * rate / hardware['h800_ib400'].peak_flops:.2f} %"
+    '432.5 TFLOPS, MFU 43.73 %'
+    """
+    positive("achieved_flops", "flops_per_token", flops_per_token)
+    positive("achieved_flops", "tokens_per_day", tokens_per_day)
+    whole("achieved_flops", "gpus", gpus)
+    return flops_per_token * tokens_per_day / SECONDS_PER_DAY / gpus

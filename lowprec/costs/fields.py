@@ -1,0 +1,96 @@
+"""Checks of numbers that users give, and objects from plain data: unknown or missing keys are errors that help."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def whole(owner: str, name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least `least`.
+
+    Raises
+    ------
+    ValueError
+        With owner, name and value in words.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{owner}: {name}={value!r}: a whole number >= {least} is needed")
+
+
+def positive(owner: str, name: str, value: Any, *, zero: bool = False) -> None:
+    """Refuse what is not a finite number above 0 (or 0, if that is allowed).
+
+    Raises
+    ------
+    ValueError
+        With owner, name and value in words.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        raise ValueError(f"{owner}: {name}={value!r}: a finite number {'>= 0' if zero else '> 0'} is needed")
+
+
+def build(kind: type[T], data: Any, owner: str) -> T:
+    """Make a dataclass from a mapping.
+
+    Parameters
+    ----------
+    kind : type
+        The dataclass.
+    data : mapping
+        Its fields.
+    owner : str
+        What is being read, for messages.
+
+    Returns
+    -------
+    T
+        The object.
+
+    Raises
+    ------
+    ValueError
+        If a key is unknown or a field without default is missing.
+    TypeError
+        If `data` is not a mapping.
+    """
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{owner}: a table of fields is needed, not {data!r}")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            close = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(fields)}"
+            raise ValueError(f"{owner}: unknown key {key!r}: {hint}")
+    needed = [
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING and name not in data
+    ]
+    if needed:
+        raise ValueError(f"{owner}: missing {', '.join(map(repr, needed))}")
+    return kind(**data)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises
+    ------
+    ValueError
+        If it is not TOML.
+    OSError
+        If it cannot be read.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a TOML file: {error}") from None

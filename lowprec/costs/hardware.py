@@ -1,0 +1,121 @@
+"""The machines that times are computed for, as data: what one GPU can send and compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowprec.registry import Registry
+
+from .fields import build, positive, read_toml, whole
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One GPU and its links; bandwidths are in bytes a second and one direction.
+
+    Attributes
+    ----------
+    name : str
+        What it is listed under.
+    bandwidth : float
+        Of the link that all-to-all traffic goes through.
+    effective_bandwidth : float, optional
+        What is reached of it in practice; `bandwidth` by default.
+    scale_up_bandwidth : float, optional
+        Of the links within a node (NVLink); `bandwidth` by default.
+    effective_scale_up_bandwidth : float, optional
+        What is reached of that; `scale_up_bandwidth` by default.
+    gpus_per_node : int
+        GPUs that the links within a node connect.
+    peak_flops : float
+        Dense BF16 operations a second, the base of model FLOPs utilization.
+    latency : float
+        Seconds that an all-to-all takes beside its bytes.
+    source : str
+        Where the numbers are from.
+
+    Raises
+    ------
+    ValueError
+        If a number is not positive and finite, or more than all of a link is reached.
+
+    Examples
+    --------
+    >>> from lowprec.costs import Hardware, hardware
+    >>> hardware["h800_ib400"].bandwidth
+    50000000000.0
+    >>> Hardware("mine", bandwidth=-1.0)
+    Traceback (most recent call last):
+    ValueError: hardware 'mine': bandwidth=-1.0: a finite number > 0 is needed
+    """
+
+    name: str
+    bandwidth: float
+    effective_bandwidth: float | None = None
+    scale_up_bandwidth: float | None = None
+    effective_scale_up_bandwidth: float | None = None
+    gpus_per_node: int = 8
+    peak_flops: float = 989e12
+    latency: float = 0.0
+    source: str = "user-defined"
+
+    def __post_init__(self) -> None:
+        owner = f"hardware {self.name!r}"
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"hardware: name={self.name!r}: a name is needed")
+        for field in ("effective_bandwidth", "scale_up_bandwidth"):
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, self.bandwidth)
+        if self.effective_scale_up_bandwidth is None:
+            object.__setattr__(self, "effective_scale_up_bandwidth", self.scale_up_bandwidth)
+        for field in (
+            "bandwidth", "effective_bandwidth", "scale_up_bandwidth", "effective_scale_up_bandwidth", "peak_flops",
+        ):  # fmt: skip
+            positive(owner, field, getattr(self, field))
+        positive(owner, "latency", self.latency, zero=True)
+        whole(owner, "gpus_per_node", self.gpus_per_node)
+        for part, all_ in (
+            ("effective_bandwidth", "bandwidth"),
+            ("effective_scale_up_bandwidth", "scale_up_bandwidth"),
+        ):
+            if getattr(self, part) > getattr(self, all_):
+                raise ValueError(f"{owner}: {part}={getattr(self, part):g} is more than {all_}={getattr(self, all_):g}")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Hardware:
+        """Read a machine from plain data; an unknown or missing key is an error."""
+        return build(cls, data, f"hardware {data.get('name')!r}" if isinstance(data, Mapping) else "hardware")
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Hardware:
+        """Read a machine from a TOML file; the file's name is its name by default."""
+        return cls.from_dict({"name": Path(path).stem, **read_toml(path)})
+
+
+hardware: Registry[Hardware] = Registry("hardware", Hardware)
+"""The shipped machines by name."""
+
+for _machine in (
+    Hardware(
+        "h800_ib400", bandwidth=50e9, effective_bandwidth=40e9, scale_up_bandwidth=200e9,
+        effective_scale_up_bandwidth=160e9, gpus_per_node=8, peak_flops=989e12,
+        source="arXiv 2505.09343, sections 2.3.2 and 4.3; 989 TFLOPS is the peak behind its table 4",
+    ),
+    Hardware(
+        "gb200_nvl72", bandwidth=900e9, gpus_per_node=72, peak_flops=2500e12,
+        source="arXiv 2505.09343, section 2.3.2; peak: NVIDIA GB200 NVL72 data sheet, 180 PFLOPS dense of 72 GPUs",
+    ),
+):  # fmt: skip
+    hardware.register(_machine.name, _machine)
+
+
+def find_hardware(machine: str | Hardware | Mapping[str, Any]) -> Hardware:
+    """Return a machine from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
+    if isinstance(machine, Mapping):
+        return Hardware.from_dict(machine)
+    if isinstance(machine, str) and machine.endswith(".toml"):
+        return Hardware.from_toml(machine)
+    return hardware.get(machine)

@@ -1,0 +1,332 @@
+"""The shapes of language models that costs are counted from, as data.
+
+An attention says what it weighs and what it caches; a `ModelShape` adds the feed-forward networks, of which a token
+uses the dense ones, the shared experts and `top_k` of the routed ones. Sources of the shipped shapes: the
+configurations that were published with the models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from lowprec.registry import Registry
+
+from .fields import build, read_toml, whole
+
+
+@runtime_checkable
+class Attention(Protocol):
+    """What costs need to know of an attention."""
+
+    def weights(self, dim: int) -> int:
+        """Return the elements of its matrices in one layer."""
+
+    def vectors(self) -> int:
+        """Return the elements of its gains and biases in one layer."""
+
+    @property
+    def cache_rows(self) -> tuple[int, ...]:
+        """Values that one layer caches for a token, one number for each tensor."""
+
+    @property
+    def score_dims(self) -> int:
+        """Sum over heads of the widths of queries and values: one multiply-add each for a pair of tokens."""
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): keys and values from one latent.
+
+    Attributes
+    ----------
+    heads : int
+        Heads.
+    q_rank, kv_rank : int
+        Widths of the two latents; the second is cached.
+    nope_dim, rope_dim, value_dim : int
+        Per head: queries and keys without and with position, values. The keys with position are shared and cached.
+    """
+
+    heads: int
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
+            whole("LatentAttention", name, getattr(self, name))
+
+    def weights(self, dim: int) -> int:
+        """Return the elements of its matrices in one layer."""
+        down = dim * (self.q_rank + self.kv_rank + self.rope_dim)
+        up = self.q_rank * self.heads * (self.nope_dim + self.rope_dim)
+        up += self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
+        return down + up + self.heads * self.value_dim * dim
+
+    def vectors(self) -> int:
+        """Return the gains of the norms of both latents."""
+        return self.q_rank + self.kv_rank
+
+    @property
+    def cache_rows(self) -> tuple[int, ...]:
+        """The latent and the shared key, one row."""
+        return (self.kv_rank + self.rope_dim,)
+
+    @property
+    def score_dims(self) -> int:
+        """Sum over heads of the widths of queries and values."""
+        return self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
+
+
+@dataclass(frozen=True)
+class GroupedAttention:
+    """Grouped-query attention: `heads` query heads share `kv_heads` pairs of keys and values.
+
+    Attributes
+    ----------
+    heads, kv_heads, head_dim : int
+        Heads, pairs of key and value heads, and their width.
+    bias : bool
+        Whether queries, keys and values have biases (Qwen's do).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "kv_heads", "head_dim"):
+            whole("GroupedAttention", name, getattr(self, name))
+        if self.heads % self.kv_heads:
+            raise ValueError(f"GroupedAttention: kv_heads={self.kv_heads} must divide heads={self.heads}")
+
+    def weights(self, dim: int) -> int:
+        """Return the elements of its matrices in one layer."""
+        return dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+
+    def vectors(self) -> int:
+        """Return the biases."""
+        return self.head_dim * (self.heads + 2 * self.kv_heads) if self.bias else 0
+
+    @property
+    def cache_rows(self) -> tuple[int, ...]:
+        """Keys and values, a row each."""
+        return (self.kv_heads * self.head_dim,) * 2
+
+    @property
+    def score_dims(self) -> int:
+        """Sum over heads of the widths of queries and values."""
+        return self.heads * 2 * self.head_dim
+
+
+_ATTENTIONS: dict[str, type[LatentAttention] | type[GroupedAttention]] = {
+    "latent": LatentAttention,
+    "grouped": GroupedAttention,
+}
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """All of a model that costs are counted from.
+
+    Attributes
+    ----------
+    name : str
+        What it is listed under.
+    dim, layers, vocabulary : int
+        Width of the residual stream, blocks, tokens.
+    attention : LatentAttention or GroupedAttention
+        The attention of every block.
+    dense_width : int
+        Hidden width of the dense SwiGLU networks.
+    dense_layers : int, optional
+        Blocks with a dense network, the first ones; all of them by default.
+    experts, top_k, shared_experts, expert_width : int
+        Routed experts of the other blocks, how many a token uses, experts that all use, hidden width of one.
+    gate_bias : bool
+        Whether each routed expert has a bias for load balancing (arXiv 2412.19437, section 2.1.2).
+    expert_groups, kept_groups : int
+        Groups that routed experts stand in, a node each, and how many of them a token's experts come from.
+    source : str
+        Where the numbers are from.
+
+    Raises
+    ------
+    ValueError
+        If a number is impossible, or two do not fit together.
+
+    Examples
+    --------
+    >>> from lowprec.costs import models
+    >>> v3 = models["deepseek_v3"]
+    >>> v3.parameters, v3.active_parameters, v3.matmul_parameters
+    (671026419200, 37552297472, 36518166528)
+    """
+
+    name: str
+    dim: int
+    layers: int
+    vocabulary: int
+    attention: LatentAttention | GroupedAttention
+    dense_width: int = 0
+    dense_layers: int | None = None
+    experts: int = 0
+    top_k: int = 0
+    shared_experts: int = 0
+    expert_width: int = 0
+    gate_bias: bool = False
+    expert_groups: int = 1
+    kept_groups: int = 1
+    source: str = "user-defined"
+
+    def __post_init__(self) -> None:
+        owner = f"model {self.name!r}"
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"model: name={self.name!r}: a name is needed")
+        for name in ("dim", "layers", "vocabulary", "expert_groups", "kept_groups"):
+            whole(owner, name, getattr(self, name))
+        for name in ("dense_width", "experts", "top_k", "shared_experts", "expert_width"):
+            whole(owner, name, getattr(self, name), 0)
+        if not isinstance(self.attention, Attention):
+            raise TypeError(f"{owner}: attention={self.attention!r}: a LatentAttention or GroupedAttention is needed")
+        if self.dense_layers is not None:
+            whole(owner, "dense_layers", self.dense_layers, 0)
+        if self.first_dense > self.layers:
+            raise ValueError(f"{owner}: dense_layers={self.dense_layers} of layers={self.layers}")
+        if self.first_dense and not self.dense_width:
+            raise ValueError(f"{owner}: {self.first_dense} dense layers need dense_width > 0")
+        if self.moe_layers and not (0 < self.top_k <= self.experts and self.expert_width):
+            raise ValueError(
+                f"{owner}: {self.moe_layers} layers of experts need expert_width > 0 and 0 < top_k <= experts, "
+                f"got {self.expert_width}, {self.top_k}, {self.experts}"
+            )
+        if self.experts % self.expert_groups or self.kept_groups > self.expert_groups:
+            raise ValueError(
+                f"{owner}: expert_groups={self.expert_groups} must divide experts={self.experts}, and "
+                f"kept_groups={self.kept_groups} be at most that"
+            )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModelShape:
+        """Read a shape from plain data, as in a TOML file.
+
+        Parameters
+        ----------
+        data : mapping
+            The fields; ``attention`` is a mapping with ``kind`` "latent" or "grouped" and its fields.
+
+        Raises
+        ------
+        ValueError
+            If a key is unknown or missing or a number impossible.
+
+        Examples
+        --------
+        >>> from lowprec.costs import ModelShape
+        >>> mine = ModelShape.from_dict({
+        ...     "name": "mine", "dim": 1024, "layers": 24, "vocabulary": 32000, "dense_width": 2816,
+        ...     "attention": {"kind": "grouped", "heads": 16, "kv_heads": 4, "head_dim": 64}})
+        >>> mine.parameters
+        336118784
+        """
+        if not isinstance(data, Mapping):
+            raise TypeError(f"model: a table of fields is needed, not {data!r}")
+        owner, fields = f"model {data.get('name')!r}", dict(data)
+        attention = fields.get("attention")
+        if isinstance(attention, Mapping):
+            rest = dict(attention)
+            kind = rest.pop("kind", None)
+            if not isinstance(kind, str) or kind not in _ATTENTIONS:
+                raise ValueError(f"{owner}: attention kind={kind!r}: one of {', '.join(_ATTENTIONS)}")
+            fields["attention"] = build(_ATTENTIONS[kind], rest, f"{owner}, {kind} attention")
+        return build(cls, fields, owner)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> ModelShape:
+        """Read a shape from a TOML file; the file's name is its name by default."""
+        return cls.from_dict({"name": Path(path).stem, **read_toml(path)})
+
+    @property
+    def first_dense(self) -> int:
+        """Number of dense layers."""
+        if self.dense_layers is None:
+            return 0 if self.experts else self.layers
+        return self.dense_layers
+
+    @property
+    def moe_layers(self) -> int:
+        """Number of layers with experts."""
+        return self.layers - self.first_dense
+
+    @property
+    def parameters(self) -> int:
+        """All parameters: matrices, gains, biases, embedding and head (not tied)."""
+        gate = self.experts * (self.dim + self.gate_bias)
+        experts = (self.experts - self.top_k) * 3 * self.dim * self.expert_width
+        per_layer = 2 * self.dim + self.attention.vectors()
+        rest = self.layers * per_layer + self.dim + self.dim * self.vocabulary
+        return self.matmul_parameters + self.moe_layers * (gate + experts) + rest
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses, all but those of the experts that it does not go to."""
+        return self.parameters - self.moe_layers * (self.experts - self.top_k) * 3 * self.dim * self.expert_width
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Elements of the matrices that one token is multiplied with: no embedding, no gates, no gains.
+
+        These are what DeepSeek counts for training costs (arXiv 2505.09343, table 2): with the gates included the MFUs
+        of its table 4 would miss by 0.1.
+        """
+        dense = self.first_dense * 3 * self.dim * self.dense_width
+        experts = self.moe_layers * (self.top_k + self.shared_experts) * 3 * self.dim * self.expert_width
+        return self.layers * self.attention.weights(self.dim) + dense + experts + self.dim * self.vocabulary
+
+    @property
+    def copies(self) -> int:
+        """Experts that a token is sent to, shared ones included."""
+        return self.top_k + self.shared_experts
+
+
+models: Registry[ModelShape] = Registry("model", ModelShape)
+"""The shipped shapes by name."""
+
+for _shape in (
+    ModelShape(
+        "deepseek_v2", dim=5120, layers=60, vocabulary=102400,
+        attention=LatentAttention(128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
+        dense_width=12288, dense_layers=1, experts=160, top_k=6, shared_experts=2, expert_width=1536,
+        expert_groups=8, kept_groups=3, source="config.json of deepseek-ai/DeepSeek-V2",
+    ),
+    ModelShape(
+        "deepseek_v3", dim=7168, layers=61, vocabulary=129280,
+        attention=LatentAttention(128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
+        dense_width=18432, dense_layers=3, experts=256, top_k=8, shared_experts=1, expert_width=2048, gate_bias=True,
+        expert_groups=8, kept_groups=4, source="config.json of deepseek-ai/DeepSeek-V3",
+    ),
+    ModelShape(
+        "qwen2.5_72b", dim=8192, layers=80, vocabulary=152064, attention=GroupedAttention(64, 8, 128, bias=True),
+        dense_width=29568, source="config.json of Qwen/Qwen2.5-72B",
+    ),
+    ModelShape(
+        "llama3.1_405b", dim=16384, layers=126, vocabulary=128256, attention=GroupedAttention(128, 8, 128),
+        dense_width=53248, source="config.json of meta-llama/Llama-3.1-405B",
+    ),
+):  # fmt: skip
+    models.register(_shape.name, _shape)
+
+
+def find_model(model: str | ModelShape | Mapping[str, Any]) -> ModelShape:
+    """Return a shape from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
+    if isinstance(model, Mapping):
+        return ModelShape.from_dict(model)
+    if isinstance(model, str) and model.endswith(".toml"):
+        return ModelShape.from_toml(model)
+    return models.get(model)

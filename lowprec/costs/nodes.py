@@ -1,0 +1,214 @@
+"""How many nodes a token goes to, and what that costs: routing limited to a few nodes.
+
+Tokens for several experts of one node cross the slow network once and are forwarded inside the node, so a token costs
+the network M rows for M nodes instead of one for each expert (arXiv 2505.09343, section 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .fields import positive, whole
+from .hardware import Hardware, find_hardware
+from .models import ModelShape, find_model
+from .traffic import Bits, row_bytes
+
+
+@dataclass(frozen=True)
+class NodeCount:
+    """How many nodes tokens go to.
+
+    Attributes
+    ----------
+    shares : tuple of float
+        Share of the tokens that go to 0, 1, 2 ... nodes.
+    """
+
+    shares: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean number of nodes of a token."""
+        return float(sum(count * share for count, share in enumerate(self.shares)))
+
+    @property
+    def most(self) -> int:
+        """Largest number that occurs."""
+        return max(count for count, share in enumerate(self.shares) if share > 0)
+
+
+def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None) -> NodeCount:
+    """Return how many nodes hold a token's experts if every choice of experts is as likely as any other.
+
+    Parameters
+    ----------
+    experts, top_k : int
+        Routed experts and how many a token uses.
+    nodes : int
+        Nodes among which the experts are divided evenly.
+    kept : int, optional
+        Nodes that a token's experts may come from, chosen uniformly too; all by default.
+
+    Returns
+    -------
+    NodeCount
+        Exact by inclusion and exclusion, up to the last conversion to float.
+
+    Raises
+    ------
+    ValueError
+        If the numbers do not fit together.
+
+    Examples
+    --------
+    >>> round(uniform_nodes(256, 8, 8).mean, 4), round(uniform_nodes(256, 8, 8, kept=4).mean, 4)
+    (5.2947, 3.629)
+    """
+    for name, value in (("experts", experts), ("top_k", top_k), ("nodes", nodes)):
+        whole("uniform_nodes", name, value)
+    kept = nodes if kept is None else kept
+    whole("uniform_nodes", "kept", kept)
+    if experts % nodes or kept > nodes or top_k > kept * (experts // nodes):
+        raise ValueError(
+            f"uniform_nodes: {top_k} of {experts} experts on {kept} of {nodes} nodes: nodes must divide experts, and "
+            "the kept ones hold top_k of them"
+        )
+    each = experts // nodes
+    ways = comb(kept * each, top_k)
+    shares = []
+    for m in range(kept + 1):
+        hits = sum((-1) ** (m - j) * comb(m, j) * comb(j * each, top_k) for j in range(m + 1))
+        shares.append(float(Fraction(comb(kept, m) * hits, ways)))
+    return NodeCount(tuple(shares))
+
+
+def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount:
+    """Return how many nodes tokens go to, from the decisions of a router.
+
+    Parameters
+    ----------
+    chosen : integer array [tokens, top_k]
+        Experts of each token, as ``lowprec.moe.routing.route(...).chosen``; expert e lives on node
+        e // (experts / nodes). Negative numbers are empty slots.
+    experts, nodes : int
+        Routed experts, and nodes among which they are divided evenly in order.
+
+    Returns
+    -------
+    NodeCount
+        Shares of the tokens.
+
+    Raises
+    ------
+    ValueError
+        If there are no tokens, or an expert does not exist.
+
+    Examples
+    --------
+    >>> measured_nodes([[0, 1], [0, 7], [6, 7]], experts=8, nodes=2).shares
+    (0.0, 0.6666666666666666, 0.3333333333333333)
+    """
+    whole("measured_nodes", "experts", experts)
+    whole("measured_nodes", "nodes", nodes)
+    array = np.asarray(chosen)
+    if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
+        raise ValueError(
+            f"measured_nodes: chosen is {array.dtype} {array.shape}; integers [tokens, top_k], not none, are needed"
+        )
+    if array.max() >= experts:
+        raise ValueError(f"measured_nodes: expert {array.max()} of {experts}: they are counted from 0")
+    if experts % nodes:
+        raise ValueError(f"measured_nodes: nodes={nodes} must divide experts={experts}")
+    used = np.zeros((len(array), nodes + 1), bool)  # the last column takes the empty slots
+    on_node = np.where(array < 0, nodes, array // (experts // nodes))
+    used[np.arange(len(array))[:, None], on_node] = True
+    counts = np.bincount(used[:, :nodes].sum(axis=1), minlength=nodes + 1)
+    return NodeCount(tuple((counts / len(array)).tolist()))
+
+
+@dataclass(frozen=True)
+class NodeTraffic:
+    """What one GPU's tokens cost the two networks in one direction.
+
+    Attributes
+    ----------
+    scale_out_bytes, scale_up_bytes : float
+        Sent between nodes, and forwarded within them.
+    scale_out_s, scale_up_s : float
+        Their times; both happen at once.
+    seconds : float
+        The longer of the two.
+    """
+
+    scale_out_bytes: float
+    scale_up_bytes: float
+    scale_out_s: float
+    scale_up_s: float
+    seconds: float
+
+
+def node_traffic(
+    model: str | ModelShape | Mapping[str, Any] = "deepseek_v3",
+    machine: str | Hardware | Mapping[str, Any] = "h800_ib400",
+    codec: Bits = "fp8_1x128",
+    *,
+    nodes_per_token: float,
+    tokens: int = 4096,
+    effective: bool = True,
+) -> NodeTraffic:
+    """Return bytes and time of one direction if each token crosses the network once for each node.
+
+    Parameters
+    ----------
+    model : str, ModelShape or mapping
+        A model with experts.
+    machine : str, Hardware or mapping
+        The GPU and its links.
+    codec : Codec, str or float
+        What is sent.
+    nodes_per_token : float
+        M of the paper: a limit, or `NodeCount.mean`. As there, a token's own node counts like the others.
+    tokens : int
+        Tokens of one GPU.
+    effective : bool
+        Compute with the bandwidths that are reached in practice.
+
+    Returns
+    -------
+    NodeTraffic
+        Of `tokens` tokens.
+
+    Raises
+    ------
+    ValueError
+        If a token would go to more nodes than it has experts, or a number is impossible.
+
+    Examples
+    --------
+    >>> everywhere, limited = (node_traffic(nodes_per_token=m).scale_out_bytes for m in (8, 4))
+    >>> everywhere / limited
+    2.0
+    """
+    shape, gpu = find_model(model), find_hardware(machine)
+    positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
+    whole("node_traffic", "tokens", tokens)
+    if not shape.experts:
+        raise ValueError(f"node_traffic: {shape.name} has no experts, so nothing is dispatched")
+    if nodes_per_token > shape.top_k:
+        raise ValueError(
+            f"node_traffic: nodes_per_token={nodes_per_token:g}: {shape.name} sends a token to {shape.top_k} experts"
+        )
+    row = row_bytes(codec, shape.dim)
+    out, up = tokens * nodes_per_token * row, tokens * shape.top_k * row
+    slow = gpu.effective_bandwidth if effective else gpu.bandwidth
+    fast = gpu.effective_scale_up_bandwidth if effective else gpu.scale_up_bandwidth
+    assert slow is not None
+    assert fast is not None
+    return NodeTraffic(out, up, out / slow, up / fast, max(out / slow, up / fast))

@@ -1,0 +1,376 @@
+"""Costs are those that the papers print, for every input that can be given; what cannot be is refused."""
+
+import csv
+import io
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowprec import cli, costs
+from lowprec.codecs import codecs
+from lowprec.costs import (
+    Hardware,
+    ModelShape,
+    bits_per_value,
+    decode_limit,
+    deepep_bandwidth,
+    deepep_message_bytes,
+    find_hardware,
+    find_model,
+    hardware,
+    kv_cache_bytes,
+    measured_nodes,
+    models,
+    node_traffic,
+    published,
+    row_bytes,
+    training_flops,
+    uniform_nodes,
+)
+from lowprec.registry import UnknownNameError
+
+SLIPS = {
+    "llama3.1_405b: times DeepSeek-V3's",
+    "qwen2.5_72b: training GFLOPs per token, consistent formula",
+    "llama3.1_405b: training GFLOPs per token, consistent formula",
+}
+
+
+def command(*arguments):
+    result = CliRunner().invoke(cli.cli, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+# --- what papers print -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", published, ids=lambda item: item.what)
+def test_printed_numbers_come_out_but_for_the_slips(item):
+    assert item.agrees == (item.what not in SLIPS), item.compute()
+    assert bool(item.note) == (item.what in SLIPS)
+
+
+def test_every_table_is_there():
+    places = [item.where for item in published]
+    assert {place: places.count(place) for place in places} == {
+        "arXiv 2505.09343, table 1": 6,
+        "arXiv 2505.09343, table 2": 6,
+        "arXiv 2505.09343, section 2.3.2": 7,
+        "arXiv 2505.09343, table 4": 8,
+        "DeepEP, docs/legacy.md, low-latency kernels": 12,
+    }
+
+
+def test_the_slips_are_what_they_are_said_to_be():
+    ratio = kv_cache_bytes("llama3.1_405b") / kv_cache_bytes("deepseek_v3")
+    assert f"{ratio:.2f}" == "7.34"  # printed 7.28
+    # Table 2, dense rows: 12 L h^2 + V h; with the method of the rows of experts they would be:
+    assert round(training_flops("qwen2.5_72b") / 1e9, 1) == 444.9
+    assert round(training_flops("llama3.1_405b") / 1e9, 1) == 2473.2
+    assert round(training_flops("deepseek_v2") / 1e9, 2) == 155.01
+    assert training_flops("deepseek_v2", method="paper") == training_flops("deepseek_v2")
+
+
+def test_the_gates_are_not_counted():
+    """With the routers' matrices among the parameters, the utilizations of table 4 miss their second digit."""
+    v3 = models["deepseek_v3"]
+    with_gates = training_flops(v3, causal=False) + 6 * v3.moe_layers * v3.experts * v3.dim
+    wrong = 100 * costs.achieved_flops(with_gates, 272.80e9, 2048) / hardware["h800_ib400"].peak_flops
+    assert abs(wrong - 43.73) > 0.09
+
+
+def test_parameters_are_those_of_the_released_models():
+    # Sums over the tensors of the checkpoints; V3 without its multi-token prediction module.
+    assert {name: models[name].parameters for name in models} == {
+        "deepseek_v2": 235_741_434_880,
+        "deepseek_v3": 671_026_419_200,
+        "qwen2.5_72b": 72_706_203_648,
+        "llama3.1_405b": 405_853_388_800,
+    }
+    # "236B ... 21B activated", "671B ... 37B" (arXiv 2505.09343, section 2.2.1)
+    assert [math.floor(models[name].active_parameters / 1e9) for name in ("deepseek_v2", "deepseek_v3")] == [21, 37]
+    assert models["qwen2.5_72b"].active_parameters == models["qwen2.5_72b"].parameters
+
+
+# Combine format: bits per value, us and tokens/s with H = 7000 and plain FP8 dispatch, us and tokens/s with H = 7168
+# and float32 scales in dispatch.
+EXCHANGES = [
+    ("bf16", 16, 120.96, 67.8, 125.15, 65.5),
+    ("E5M6 + f32/128", 12.25, 102.06, 80.3, 105.80, 77.5),
+    ("E5M6 + UE8M0/128", 12.0625, 101.11, 81.1, 104.83, 78.2),
+    ("LogFMT-10 + 2 bf16/128", 10.25, 91.98, 89.1, 95.48, 85.8),
+    ("LogFMT-10 + 2 f32/128", 10.5, 93.24, 87.9, 96.77, 84.7),
+    ("LogFMT-8 + 2 bf16/128", 8.25, 81.90, 100.1, 85.16, 96.3),
+    ("LogFMT-8 + 2 f32/128", 8.5, 83.16, 98.6, 86.45, 94.8),
+    ("E4M3 + UE8M0/128", 8.0625, 80.95, 101.3, 84.19, 97.4),
+    ("LogFMT-6 + 2 bf16/128", 6.25, 71.82, 114.1, 74.83, 109.5),
+    ("NVFP4", 4.5, 63.00, 130.1, 65.80, 124.6),
+    ("MXFP4", 4.25, 61.74, 132.8, 64.51, 127.1),
+]
+
+
+@pytest.mark.parametrize(("name", "bits", "paper_us", "paper_rate", "real_us", "real_rate"), EXCHANGES)
+def test_exchanges_of_every_format(name, bits, paper_us, paper_rate, real_us, real_rate):
+    paper = decode_limit(dispatch=8, combine=bits, dim=7000)
+    real = decode_limit(dispatch="fp8_1x128", combine=bits)
+    for limit, time, rate in ((paper, paper_us, paper_rate), (real, real_us, real_rate)):
+        assert abs(limit.exchange_s * 1e6 - time) < 0.006
+        assert round(limit.tokens_per_s, 1) == rate
+
+
+def test_the_chain_of_decoding():
+    limit = decode_limit(dispatch=8, combine=16, dim=7000)
+    assert limit.exchange_s == limit.dispatch_s + limit.combine_s
+    assert limit.layer_s == 2 * limit.exchange_s
+    assert math.isclose(limit.tpot_s, 61 * limit.layer_s)
+    assert limit.combine_bytes == 2 * limit.dispatch_bytes == 2 * 32 * 9 * 7000
+    experts_only = decode_limit(dispatch=8, combine=16, dim=7000, layers=58)
+    assert round(experts_only.tpot_s * 1e3, 2) == 14.03
+    reached = decode_limit(dispatch=8, combine=16, dim=7000, effective=True)
+    assert (round(reached.tpot_s * 1e3, 2), round(reached.tokens_per_s, 1)) == (18.45, 54.2)
+    slow = Hardware("slow", bandwidth=50e9, latency=10e-6)
+    assert math.isclose(decode_limit(machine=slow).exchange_s, decode_limit().exchange_s + 20e-6)
+
+
+def test_deepep_messages():
+    assert deepep_message_bytes() == 16 + 7168 + 56 * 4 == 7408
+    assert deepep_message_bytes(codec="bf16", header=0) == 14336
+    assert deepep_message_bytes(codec=10.25, header=0) == 8960 + 224
+    # At the bandwidths of BF16, LogFMT-10 would take: (114, 195, 273, 314 us printed for BF16)
+    for printed, expected in ((114, 73), (195, 125), (273, 175), (314, 201)):
+        reached = deepep_bandwidth(printed * 1e-6, 16, 0)
+        assert round(128 * 8 * deepep_message_bytes(codec=10.25, header=0) / reached * 1e6) == expected
+
+
+def test_any_codec_in_a_cache():
+    assert kv_cache_bytes("deepseek_v3", "fp8_1x128") == 61 * (576 + 5 * 4)  # 576 values are four and a half tiles
+    assert kv_cache_bytes("qwen2.5_72b", "fp8_1x128") == 80 * 2 * (1024 + 8 * 4)
+    assert kv_cache_bytes("deepseek_v3", 4.5) == 61 * 576 * 4.5 / 8
+    for name in codecs:
+        assert math.isclose(row_bytes(name, 7168), 7168 * codecs[name].bits_per_value / 8)
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("experts", "top_k", "nodes", "kept"), [(8, 3, 4, None), (8, 3, 4, 2), (9, 4, 3, 2), (6, 1, 3, 1)]
+)
+def test_uniform_nodes_by_listing_every_choice(experts, top_k, nodes, kept):
+    each = experts // nodes
+    counts = [0] * ((kept or nodes) + 1)
+    for chosen in itertools.combinations(range((kept or nodes) * each), top_k):
+        counts[len({expert // each for expert in chosen})] += 1
+    found = uniform_nodes(experts, top_k, nodes, kept)
+    assert np.allclose(found.shares, np.array(counts) / sum(counts), rtol=1e-15, atol=0)
+    assert math.isclose(found.mean, sum(i * c for i, c in enumerate(counts)) / sum(counts))
+
+
+def test_uniform_mean_in_closed_form():
+    for kept in (1, 4, 8):
+        missed = math.comb(kept * 32 - 32, 8) / math.comb(kept * 32, 8)
+        assert math.isclose(uniform_nodes(256, 8, 8, kept).mean, kept * (1 - missed))
+
+
+def test_measured_on_the_trainers_router():
+    """Groups chosen by their best experts are all used: nearer the limit than uniform choice is."""
+    from lowprec.moe.config import MoEConfig
+    from lowprec.moe.routing import route
+
+    shape = MoEConfig(
+        "v3_routing", dim=128, layers=1, dense_layers=0, heads=1, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,
+        kv_rank=128, experts=256, top_k=8, groups=8, kept_groups=4, expert_width=128, dense_width=128,
+    )  # fmt: skip
+    logits = np.random.default_rng(0).standard_normal((4096, 256)).astype(np.float32)
+    routing = route(logits, np.zeros(256, np.float32), shape, sequence=4096)
+    limited = measured_nodes(routing.chosen, 256, 8)
+    assert limited.most == 4
+    assert abs(limited.mean - 3.967) < 0.01  # against 3.629 for a uniform choice among four nodes
+    free = np.argsort(-logits, axis=1)[:, :8]
+    assert abs(measured_nodes(free, 256, 8).mean - uniform_nodes(256, 8, 8).mean) < 0.03
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_measured_nodes_are_distinct_nodes(data):
+    nodes, each = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    rows = data.draw(
+        st.lists(st.lists(st.integers(-1, nodes * each - 1), min_size=3, max_size=3), min_size=1, max_size=9)
+    )
+    found = measured_nodes(rows, nodes * each, nodes)
+    expected = [len({e // each for e in row if e >= 0}) for row in rows]
+    assert math.isclose(found.mean, sum(expected) / len(rows), abs_tol=1e-12)
+    assert found.most == max(expected)
+    assert math.isclose(sum(found.shares), 1)
+
+
+def test_traffic_between_nodes():
+    four, eight = (node_traffic(codec=8, nodes_per_token=m, tokens=1) for m in (4, 8))
+    assert (four.scale_out_bytes, eight.scale_out_bytes) == (4 * 7168, 8 * 7168)  # M t and 8 t of section 4.3
+    assert four.scale_up_bytes == eight.scale_up_bytes == 8 * 7168
+    assert four.scale_out_s == 4 * 7168 / 40e9
+    assert four.scale_up_s == 8 * 7168 / 160e9
+    assert four.seconds == four.scale_out_s
+    assert node_traffic(codec=8, nodes_per_token=1, tokens=1).seconds == four.scale_up_s
+    assert node_traffic(codec=8, nodes_per_token=8, tokens=1, effective=False).scale_out_s == 8 * 7168 / 50e9
+
+
+# --- what users give -------------------------------------------------------------------------------------------------
+
+TOML = """
+dim = 1024
+layers = 24
+vocabulary = 32000
+dense_width = 2816
+[attention]
+kind = "grouped"
+heads = 16
+kv_heads = 4
+head_dim = 64
+"""
+
+
+def test_models_and_machines_from_files(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    mine = find_model(str(path))
+    assert (mine.name, mine.moe_layers, mine.copies) == ("mine", 0, 0)
+    assert mine.parameters == 24 * (1024 * 64 * 40 + 3 * 1024 * 2816 + 2 * 1024) + 1024 + 2 * 1024 * 32000
+    assert kv_cache_bytes(mine) == 24 * 2 * 4 * 64 * 2
+    machine = tmp_path / "box.toml"
+    machine.write_text("bandwidth = 1e9\n")
+    box = find_hardware(str(machine))
+    assert (box.name, box.effective_bandwidth, box.effective_scale_up_bandwidth) == ("box", 1e9, 1e9)
+    code, out, _ = command("costs", "--model", path, "--model", "deepseek_v3", "--json")
+    assert code == 0
+    assert [row["model"] for row in json.loads(out)] == ["mine", "deepseek_v3"]
+    assert find_model({"name": "same", **{"dim": 8, "layers": 1, "vocabulary": 2, "dense_width": 8, "attention": {
+        "kind": "latent", "heads": 1, "q_rank": 4, "kv_rank": 4, "nope_dim": 4, "rope_dim": 2, "value_dim": 4}}}
+    ).attention.cache_rows == (6,)  # fmt: skip
+
+
+BROKEN_MODELS = [
+    (TOML + "width = 3", "unknown key 'width'"),
+    (TOML.replace('kind = "grouped"', 'kind = "mqa"'), "attention kind='mqa': one of latent, grouped"),
+    (TOML.replace("kv_heads = 4", "kv_heads = 3"), "kv_heads=3 must divide heads=16"),
+    (TOML.replace("head_dim = 64", ""), "missing 'head_dim'"),
+    (TOML.replace("layers = 24", "layers = 0"), "layers=0: a whole number >= 1"),
+    (TOML.replace("dim = 1024", "dim = 1024.5", 1), "dim=1024.5: a whole number"),
+    (TOML.replace("dense_width = 2816", "dense_width = 0"), "need dense_width > 0"),
+    (TOML.replace("dense_width = 2816", "dense_width = 2816\nexperts = 8"), "0 < top_k <= experts"),
+    (TOML.replace("dense_width = 2816", "dense_layers = 25"), "dense_layers=25 of layers=24"),
+    ("dim = [", "not a TOML file"),
+    ("dim = 4", "missing"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN_MODELS, ids=[message for _, message in BROKEN_MODELS])
+def test_impossible_models(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        find_model(str(path))
+    code, out, err = command("costs", "--model", path)
+    assert (code, out) == (2, "")
+    assert message.split(":")[0] in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("field", ["bandwidth", "effective_bandwidth", "scale_up_bandwidth", "peak_flops", "latency"])
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "fast", True])
+def test_impossible_machines(field, value):
+    with pytest.raises(ValueError, match=f"{field}="):
+        Hardware(**{"name": "x", "bandwidth": 1e9, field: value})
+
+
+def test_more_impossible_numbers():
+    with pytest.raises(ValueError, match="bandwidth=0"):
+        Hardware("x", bandwidth=0.0)
+    with pytest.raises(ValueError, match=r"effective_bandwidth=2e\+09 is more than bandwidth=1e\+09"):
+        Hardware("x", bandwidth=1e9, effective_bandwidth=2e9)
+    with pytest.raises(ValueError, match="gpus_per_node=0"):
+        Hardware("x", bandwidth=1e9, gpus_per_node=0)
+    with pytest.raises(ValueError, match="name=''"):
+        Hardware("", bandwidth=1e9)
+    with pytest.raises(ValueError, match="unknown key 'bandwith': did you mean 'bandwidth'"):
+        Hardware.from_dict({"name": "x", "bandwith": 1e9})
+    with pytest.raises(TypeError, match="a table of fields"):
+        Hardware.from_dict([1])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="attention="):
+        ModelShape("x", dim=4, layers=1, vocabulary=4, attention="mla", dense_width=4)  # type: ignore[arg-type]
+    for bad in (0, -8, math.nan, math.inf):
+        with pytest.raises(ValueError, match="bits per value"):
+            decode_limit(combine=bad)
+    for keyword in ("tokens", "dim", "layers"):
+        with pytest.raises(ValueError, match=f"{keyword}=0"):
+            decode_limit(**{keyword: 0})
+    with pytest.raises(ValueError, match="has no experts"):
+        decode_limit("qwen2.5_72b")
+    with pytest.raises(ValueError, match="has no experts"):
+        node_traffic("qwen2.5_72b", nodes_per_token=1)
+    with pytest.raises(ValueError, match="sends a token to 8 experts"):
+        node_traffic(nodes_per_token=9)
+    with pytest.raises(ValueError, match="sequence=0"):
+        training_flops("deepseek_v3", 0)
+    with pytest.raises(ValueError, match="method='guess'"):
+        training_flops("deepseek_v3", method="guess")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="gpus=0"):
+        costs.achieved_flops(1e9, 1e9, 0)
+    for chosen in ([], [[]], [[0.5]], [1, 2]):
+        with pytest.raises(ValueError, match="chosen is"):
+            measured_nodes(chosen, 8, 2)
+    with pytest.raises(ValueError, match="expert 8 of 8"):
+        measured_nodes([[8]], 8, 2)
+    with pytest.raises(ValueError, match="must divide"):
+        measured_nodes([[0]], 8, 3)
+    with pytest.raises(ValueError, match="nodes must divide experts"):
+        uniform_nodes(8, 3, 3)
+    with pytest.raises(ValueError, match="hold top_k"):
+        uniform_nodes(8, 3, 4, kept=1)
+
+
+def test_unknown_names():
+    with pytest.raises(UnknownNameError, match="unknown model 'deepseek_v4': did you mean"):
+        find_model("deepseek_v4")
+    with pytest.raises(UnknownNameError, match="unknown hardware 'h100'"):
+        find_hardware("h100")
+    with pytest.raises(UnknownNameError, match="unknown codec 'fp7'"):
+        bits_per_value("fp7")
+    for arguments in (
+        ("--model", "gpt"), ("--model", "no.toml"), ("wire", "--hardware", "abacus"), ("wire", "--combine", "fp7"),
+        ("wire", "--combine", "-3"), ("wire", "--combine", "nan"), ("--kv", "fp7"), ("--sequence", "0"),
+        ("wire", "--model", "qwen2.5_72b"), ("nodes", "--model", "qwen2.5_72b"), ("wire", "--tokens", "-1"),
+        ("wire", "--model", "deepseek_v2", "--model", "deepseek_v3"), ("--json", "--csv"),
+    ):  # fmt: skip
+        code, out, err = command("costs", *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert err.startswith("error: "), arguments
+        assert err.count("\n") == 1, arguments
+
+
+def test_the_command(tmp_path):
+    code, out, _ = command("costs", "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert [row["KV bytes per token"] for row in rows] == ["69120", "70272", "327680", "516096"]
+    code, out, _ = command(
+        "costs", "wire", "--dispatch", 8, "--dim", 7000, "--combine", 16, "--combine", "logfmt10", "--json"
+    )
+    first, second = json.loads(out)
+    assert code == 0
+    assert round(first["exchange us"], 2) == 120.96
+    assert first["times BF16"] == 1
+    assert round(second["exchange us"], 2) == 91.98
+    code, out, _ = command("costs", "nodes", "--json")
+    assert [round(row["nodes per token"], 2) for row in json.loads(out)] == [8, 5.29, 4, 3.63]
+    code, out, _ = command("costs", "published")
+    assert code == 0
+    assert out.count("NO") == len(SLIPS)
+    code, out, _ = command("costs", "wire")
+    assert all(name in out for name in codecs)
