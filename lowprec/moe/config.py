@@ -1,4 +1,4 @@
-"""The shapes of a model, as data: four configurations of DeepSeek-V3's architecture in miniature.
+"""The shapes of a model, as data: configurations of DeepSeek-V3's architecture in miniature, four of them named.
 
 The inner dimension of every forward multiplication is a multiple of 128, the tile of the FP8 recipe. Outputs, the inner
 dimension of the backward ones, are too, but for two: `wkv_a` has kv_rank + rope_dim = 160 of them, 1.25 tiles, kept
@@ -7,12 +7,17 @@ ragged as the original's 576 = 4.5; `wq_b` has 96 a head, which for 2 and 6 head
 
 from __future__ import annotations
 
+import difflib
 import math
-from dataclasses import dataclass, fields
+import os
+import tomllib
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from lowprec.registry import Registry
 
-_AT_LEAST_ZERO = {"dense_layers", "shared_experts"}
+_AT_LEAST_ZERO = {"dense_layers", "shared_experts", "mtp_depth"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,12 @@ class MoEConfig:
         Weight of the sequence-wise balance loss.
     bias_rate : float
         Step of the load-balancing bias. The original's 0.001 is for thousands of steps; these models run for hundreds.
+    mtp_depth : int
+        1 for a module that predicts the byte after the next one as well (section 2.2), 0 for none.
+    mtp_weight : float
+        Weight of its loss, lambda in the report: 0.3 there for the first two thirds of training, then 0.1.
+    ragged_inputs : bool
+        Whether the inputs of a linear layer may end in part of a quantization tile; see `check_tiles`.
 
     Raises
     ------
@@ -85,6 +96,9 @@ class MoEConfig:
     route_scale: float = 1.0
     balance_alpha: float = 1e-4
     bias_rate: float = 3e-3
+    mtp_depth: int = 0
+    mtp_weight: float = 0.3
+    ragged_inputs: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -95,8 +109,14 @@ class MoEConfig:
                     raise ValueError(
                         f"MoEConfig {self.name!r}: {field.name}={value!r}: a whole number >= {least} is needed"
                     )
-            elif field.type == "float" and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+            elif field.type == "float" and not (
+                isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+            ):
                 raise ValueError(f"MoEConfig {self.name!r}: {field.name}={value!r}: a finite number >= 0 is needed")
+            elif field.type == "bool" and not isinstance(value, bool):
+                raise ValueError(f"MoEConfig {self.name!r}: {field.name}={value!r}: true or false is needed")
+            elif field.type == "str" and not (isinstance(value, str) and value):
+                raise ValueError(f"MoEConfig: {field.name}={value!r}: some text is needed")
 
         def require(holds: bool, message: str) -> None:
             if not holds:
@@ -117,6 +137,7 @@ class MoEConfig:
             f"top_k={self.top_k} experts do not fit in kept_groups={self.kept_groups} "
             f"groups of {self.experts // self.groups}",
         )
+        require(self.mtp_depth <= 1, f"mtp_depth={self.mtp_depth}: 0 or 1 bytes beyond the next are predicted")
 
     @property
     def query_dim(self) -> int:
@@ -131,7 +152,8 @@ class MoEConfig:
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every parameter by name, in the order of computation.
 
-        A matrix is [outputs, inputs] and bears the name of its linear layer; a vector is the gain of an RMSNorm.
+        A matrix is [outputs, inputs] and bears the name of its linear layer; a vector is the gain of an RMSNorm. The
+        module that predicts a byte further is the block after the last, ``layers.{layers}``, as in the released models.
 
         Examples
         --------
@@ -140,60 +162,79 @@ class MoEConfig:
         >>> shapes["layers.0.attn.wkv_a"], shapes["layers.1.ffn.experts.7.w2"], shapes["norm"]
         ((160, 128), (128, 128), (128,))
         """
-        d, h = self.dim, self.heads
+        d = self.dim
         shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocabulary, d)}
         for i in range(self.layers):
-            block = f"layers.{i}"
+            shapes |= self._block_shapes(f"layers.{i}", dense=i < self.dense_layers)
+        shapes |= {"norm": (d,), "head": (self.vocabulary, d)}
+        if self.mtp_depth:
+            module = f"layers.{self.layers}"
             shapes |= {
-                f"{block}.attn_norm": (d,),
-                f"{block}.attn.wq_a": (self.q_rank, d),
-                f"{block}.attn.q_norm": (self.q_rank,),
-                f"{block}.attn.wq_b": (h * self.query_dim, self.q_rank),
-                f"{block}.attn.wkv_a": (self.kv_rank + self.rope_dim, d),
-                f"{block}.attn.kv_norm": (self.kv_rank,),
-                f"{block}.attn.wkv_b": (h * (self.nope_dim + self.value_dim), self.kv_rank),
-                f"{block}.attn.wo": (d, h * self.value_dim),
-                f"{block}.ffn_norm": (d,),
+                f"{module}.hidden_norm": (d,),
+                f"{module}.embed_norm": (d,),
+                f"{module}.projection": (d, 2 * d),
+                **self._block_shapes(module, dense=False),
+                f"{module}.norm": (d,),
             }
-            networks = {f"{block}.ffn": self.dense_width}
-            if i >= self.dense_layers:
-                shapes[f"{block}.ffn.gate"] = (self.experts, d)
-                networks = (
-                    {f"{block}.ffn.shared": self.shared_experts * self.expert_width} if self.shared_experts else {}
-                )
-                networks |= {f"{block}.ffn.experts.{e}": self.expert_width for e in range(self.experts)}
-            for name, width in networks.items():
-                shapes |= {f"{name}.w1": (width, d), f"{name}.w3": (width, d), f"{name}.w2": (d, width)}
-        return shapes | {"norm": (d,), "head": (self.vocabulary, d)}
+        return shapes
+
+    def _block_shapes(self, block: str, *, dense: bool) -> dict[str, tuple[int, ...]]:
+        d, h = self.dim, self.heads
+        shapes: dict[str, tuple[int, ...]] = {
+            f"{block}.attn_norm": (d,),
+            f"{block}.attn.wq_a": (self.q_rank, d),
+            f"{block}.attn.q_norm": (self.q_rank,),
+            f"{block}.attn.wq_b": (h * self.query_dim, self.q_rank),
+            f"{block}.attn.wkv_a": (self.kv_rank + self.rope_dim, d),
+            f"{block}.attn.kv_norm": (self.kv_rank,),
+            f"{block}.attn.wkv_b": (h * (self.nope_dim + self.value_dim), self.kv_rank),
+            f"{block}.attn.wo": (d, h * self.value_dim),
+            f"{block}.ffn_norm": (d,),
+        }
+        networks = {f"{block}.ffn": self.dense_width}
+        if not dense:
+            shapes[f"{block}.ffn.gate"] = (self.experts, d)
+            networks = {f"{block}.ffn.shared": self.shared_experts * self.expert_width} if self.shared_experts else {}
+            networks |= {f"{block}.ffn.experts.{e}": self.expert_width for e in range(self.experts)}
+        for name, width in networks.items():
+            shapes |= {f"{name}.w1": (width, d), f"{name}.w3": (width, d), f"{name}.w2": (d, width)}
+        return shapes
 
     def parameter_counts(self) -> ParameterCounts:
-        """Return how many parameters there are and how many one token uses.
+        """Return how many parameters there are and how many one token uses, the module for a byte further apart.
 
         Examples
         --------
         >>> from lowprec.moe.config import configs
         >>> configs["nano"].parameter_counts()
-        ParameterCounts(total=1433216, active=843392, active_linear=774144)
+        ParameterCounts(total=1433216, active=843392, active_linear=774144, mtp=0)
         """
-        total = active = active_linear = 0
+        total = active = active_linear = mtp = 0
         for name, shape in self.parameter_shapes().items():
             size = math.prod(shape)
+            if name.startswith(f"layers.{self.layers}."):
+                mtp += size
+                continue
             total += size
             # layers.{i}.ffn.experts.{e}.w1: a token uses top_k of the experts, all of one size
             used = 0 if ".experts." in name and int(name.split(".")[4]) >= self.top_k else size
             active += used
             if len(shape) == 2 and name not in ("embed", "head") and not name.endswith(".gate"):
                 active_linear += used
-        return ParameterCounts(total, active, active_linear)
+        return ParameterCounts(total, active, active_linear, mtp)
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: all, those a token uses, and of these the ones that FP8 recipes convert."""
+    """Numbers of parameters: the main model's, those a token uses, of these the ones that FP8 recipes convert.
+
+    `mtp` are those of the module that predicts a byte further; it may be left out when a trained model is used.
+    """
 
     total: int
     active: int
     active_linear: int
+    mtp: int = 0
 
 
 #: The configurations by name.
@@ -218,3 +259,83 @@ for _config in [
     ),
 ]:  # fmt: skip
     configs.register(_config.name, _config)
+
+
+def load_config(path: str | os.PathLike[str]) -> MoEConfig:
+    """Read a configuration from a TOML file: the fields of `MoEConfig`, each on a line.
+
+    ``base = "tiny"`` takes every field that the file does not give from the catalogue's; without it, those that have
+    no default must be given. The name is the file's, unless it is given.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    MoEConfig
+        The configuration.
+
+    Raises
+    ------
+    ValueError
+        If the file is no TOML, a field is unknown or missing, or the values do not fit.
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "wide.toml"
+    ...     _ = path.write_text('base = "tiny"\\ndim = 512\\nmtp_depth = 1\\n')
+    ...     config = load_config(path)
+    >>> config.name, config.dim, config.heads
+    ('wide', 512, 4)
+    """
+    file = Path(path)
+    try:
+        given: dict[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"configuration {os.fspath(path)!r} is no TOML: {error}") from None
+    base = given.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise ValueError(f"configuration {os.fspath(path)!r}: base = {base!r}: the name of a configuration is needed")
+    values = asdict(configs[base]) if base is not None else {}
+    known = {field.name: field for field in fields(MoEConfig)}
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are base, {', '.join(known)}"
+            raise ValueError(f"configuration {os.fspath(path)!r}: unknown field {name!r}: {hint}")
+    values |= {"name": file.stem} | given
+    missing = [name for name, field in known.items() if name not in values and field.default is MISSING]
+    if missing:
+        raise ValueError(
+            f'configuration {os.fspath(path)!r}: {", ".join(missing)} missing; base = "tiny" would supply them'
+        )
+    try:
+        return MoEConfig(**values)
+    except ValueError as error:
+        raise ValueError(f"configuration {os.fspath(path)!r}: {error}") from None
+
+
+def get_config(config: MoEConfig | str | os.PathLike[str]) -> MoEConfig:
+    """Return a configuration: itself, one by its name, or one in a file whose name ends in ``.toml``.
+
+    Raises
+    ------
+    ValueError, OSError
+        As for `load_config`.
+    UnknownNameError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> get_config("nano").dim
+    128
+    """
+    if not isinstance(config, MoEConfig) and os.fspath(config).endswith(".toml"):
+        return load_config(config)
+    return configs.get(config if isinstance(config, MoEConfig) else os.fspath(config))
