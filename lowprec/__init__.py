@@ -29,6 +29,7 @@ _HOMES = {
     "gemm": "gemm",
     "grouped_gemm": "grouped",
     "libraries": "libraries",
+    "load_config": "moe.config_file",
     "get_fused_kernel": "fused_kernels",
     "get_num_threads": "_jit",
     "matmul_f32": "gemm",

@@ -259,7 +259,7 @@ def report_command(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> No
 
 
 @cli.command()
-@click.option("--config", default="tiny", show_default=True, help="Model: nano, pilot, tiny, small.")
+@click.option("--config", default="tiny", show_default=True, help="Model: nano, pilot, tiny, small, or FILE.toml.")
 @click.option("--recipe", default="bf16", show_default=True, help="Precision: bf16, dsv3, ...")
 @click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer steps.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Weights and data order.")
@@ -281,7 +281,7 @@ def train(
     """Train one model from scratch and print its losses."""
     from rich.console import Console
 
-    from .moe.config import configs
+    from .moe.config_file import check_tiles, get_config
     from .moe.data import load_corpus
     from .moe.train import Schedule
     from .moe.train import train as run_training
@@ -290,7 +290,9 @@ def train(
     from .study.store import check_writable
 
     # Whatever can be refused is refused before the first line of progress.
-    corpus, name = load_corpus(data), f"{configs[config].name} {recipes[recipe].name}"
+    shape, corpus = get_config(config), load_corpus(data)
+    check_tiles(shape, recipes[recipe])
+    name = f"{shape.name} {recipes[recipe].name}"
     if learning_rate is not None:
         Schedule(learning_rate, 0, steps)
     if out is not None:
@@ -304,11 +306,11 @@ def train(
             shown.update(Snapshot(int(done == steps), 1, done, steps, running, record.seconds * (steps - done)))
 
         run = run_training(
-            config, recipe, steps, seed, data=corpus, learning_rate=learning_rate, out=out, progress=progress
+            shape, recipe, steps, seed, data=corpus, learning_rate=learning_rate, out=out, progress=progress
         )
     metrics = run.metrics
     last = metrics.iloc[-1]
-    row = (config, recipe, steps, seed, float(metrics["loss"].iloc[0]), float(last["loss"]), run.validation_loss)
+    row = (shape.name, recipe, steps, seed, float(metrics["loss"].iloc[0]), float(last["loss"]), run.validation_loss)
     columns = ("config", "recipe", "steps", "seed", "first loss", "last loss", "validation loss")
     emit(columns, [row], "Training, nats per byte", as_json, as_csv)
     if out is not None:

@@ -1,5 +1,7 @@
 """Gradients against PyTorch's automatic ones, on the same model written once more with torch tensors in float64."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -62,28 +64,41 @@ def experts(p, x, bias):
     return feed_forward(lambda w: p(f"shared.{w}"), x) + routed, balance
 
 
-def objective(params, biases, tokens):
-    """Cross-entropy and balance loss."""
+def block(params, biases, i, x):
+    def p(name):
+        return params[f"layers.{i}.{name}"]
+
+    x = x + attention(lambda w: p(f"attn.{w}"), norm(x, p("attn_norm")))
+    normed = norm(x, p("ffn_norm"))
+    if i < CONFIG.dense_layers:
+        return x + feed_forward(lambda w: p(f"ffn.{w}"), normed), 0.0
+    update, balance = experts(lambda w: p(f"ffn.{w}"), normed, biases[f"layers.{i}.ffn.gate"])
+    return x + update, balance
+
+
+def objective(params, biases, tokens, mtp):
+    """Cross-entropy, balance loss and the loss of a byte further."""
     x, balance = params["embed"][tokens[:, :-1]], 0.0
     for i in range(CONFIG.layers):
-
-        def p(name, i=i):
-            return params[f"layers.{i}.{name}"]
-
-        x = x + attention(lambda w, p=p: p(f"attn.{w}"), norm(x, p("attn_norm")))
-        normed = norm(x, p("ffn_norm"))
-        if i < CONFIG.dense_layers:
-            x = x + feed_forward(lambda w, p=p: p(f"ffn.{w}"), normed)
-        else:
-            update, loss = experts(lambda w, p=p: p(f"ffn.{w}"), normed, biases[f"layers.{i}.ffn.gate"])
-            x, balance = x + update, balance + loss
+        x, loss = block(params, biases, i, x)
+        balance = balance + loss
     logits = norm(x, params["norm"]) @ params["head"].T
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()), balance
+    cross_entropy = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    if not mtp:
+        return cross_entropy, balance, torch.zeros(())
+    last = f"layers.{CONFIG.layers}"
+    following = norm(params["embed"][tokens[:, 1:]], params[f"{last}.embed_norm"])
+    x = torch.cat([norm(x, params[f"{last}.hidden_norm"]), following], dim=-1) @ params[f"{last}.projection"].T
+    x, loss = block(params, biases, CONFIG.layers, x)
+    logits = (norm(x, params[f"{last}.norm"]) @ params["head"].T)[:, :-1]
+    summed = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 2:].flatten(), reduction="sum")
+    return cross_entropy, balance + loss, summed / tokens[:, 1:].numel()
 
 
-def test_every_gradient_is_that_of_automatic_differentiation():
+@pytest.mark.parametrize("mtp", [0, 1])
+def test_every_gradient_is_that_of_automatic_differentiation(mtp):
     rng = np.random.default_rng(0)
-    model = Model(CONFIG, "float64", seed=1)
+    model = Model(dataclasses.replace(CONFIG, mtp_depth=mtp), "float64", seed=1)
     model.params = {name: value + 0.2 * rng.standard_normal(value.shape) for name, value in model.params.items()}
     for bias in model.biases.values():
         bias[:] = 0.1 * rng.standard_normal(bias.shape)
@@ -92,11 +107,12 @@ def test_every_gradient_is_that_of_automatic_differentiation():
 
     params = {name: torch.tensor(value, requires_grad=True) for name, value in model.params.items()}
     biases = {name: torch.tensor(value) for name, value in model.biases.items()}
-    want, balance = objective(params, biases, torch.tensor(tokens, dtype=torch.long))
-    (want + balance).backward()
+    want, balance, further = objective(params, biases, torch.tensor(tokens, dtype=torch.long), mtp)
+    (want + balance + CONFIG.mtp_weight * further).backward()
 
     assert abs(loss - want.item()) < 1e-12
     assert abs(model.balance_loss - balance.item()) < 1e-12
+    assert abs(model.mtp_loss - further.item()) < 1e-12
     for name, grad in grads.items():
         automatic = params[name].grad.numpy()
         assert np.abs(grad - automatic).max() <= 1e-11 * max(1, np.abs(automatic).max()), name

@@ -118,7 +118,7 @@ def test_embedding_and_its_gradient(exact):
     table, tokens, d_y = values(0, (6, 4)), np.array([3, 0, 3, 5, 3], np.uint8), values(1, (5, 4))
     layer, grads = layers.Embedding("e", exact), {}
     np.testing.assert_array_equal(layer.forward({"e": table}, tokens), table[tokens])
-    layer.backward({"e": table}, grads, d_y, tokens)
+    layer.backward({"e": table}, grads, [d_y], [tokens])
     want = np.zeros_like(table)
     np.add.at(want, tokens, d_y)
     np.testing.assert_array_equal(grads["e"], want)

@@ -38,8 +38,10 @@ def perturbed(config, seed=1):
         (SMALL, 3, 9),
         (dataclasses.replace(SMALL, dense_layers=0, layers=1, shared_experts=0), 1, 1),
         (dataclasses.replace(SMALL, dense_layers=2, layers=2), 2, 18),
+        (dataclasses.replace(SMALL, mtp_depth=1, layers=2), 3, 9),
+        (dataclasses.replace(SMALL, mtp_depth=1, layers=1, shared_experts=0), 2, 1),
     ],
-    ids=["dense and experts", "experts alone", "dense alone"],
+    ids=["dense and experts", "experts alone", "dense alone", "a byte further", "a byte further and no room for it"],
 )
 def test_gradients_against_finite_differences(config, batch, sequence):
     model, tokens = perturbed(config), text(batch, sequence, 11)
@@ -53,7 +55,7 @@ def test_gradients_against_finite_differences(config, batch, sequence):
         model.params[name] = before
         # a differentiable point: nobody changed experts
         assert all((model.loads[gate] == loads).all() for gate, loads in chosen.items())
-        return loss + model.balance_loss
+        return loss + model.balance_loss + model.mtp_weight * model.mtp_loss
 
     assert list(grads) == list(model.params)
     for name, value in model.params.items():
@@ -63,6 +65,34 @@ def test_gradients_against_finite_differences(config, batch, sequence):
         numeric = (objective(name, value + step * direction) - objective(name, value - step * direction)) / (2 * step)
         analytic = (grads[name] * direction).sum()
         assert abs(analytic - numeric) < 1e-7 * max(1, abs(numeric)), (name, analytic, numeric)
+
+
+def test_a_byte_further_is_predicted_from_what_precedes_the_next_byte():
+    config = dataclasses.replace(SMALL, mtp_depth=1, balance_alpha=0.0)
+    model, tokens = perturbed(config), text(2, 8, 11)
+    plain = Model(SMALL, "float64")
+    plain.params, plain.biases = model.params, model.biases
+    loss, grads = model.loss_and_grads(tokens)
+    assert loss == plain.loss(tokens) == model.loss(tokens)  # the main model's own, with or without the module
+    assert model.loads.keys() == model.biases.keys() == {f"layers.{i}.ffn.gate" for i in (1, 2, 3)}
+
+    # One sequence of two bytes read: only its first position has a byte after the next, its last byte.
+    losses = []
+    for last in range(11):
+        model.loss_and_grads(np.array([[3, 5, last]], np.uint8))
+        losses.append(model.mtp_loss * 2)  # the mean over both positions
+    assert abs(np.exp(-np.array(losses)).sum() - 1) < 1e-12
+    model.mtp_weight = 0.0
+    indifferent = model.loss_and_grads(tokens)[1]
+    assert not indifferent["layers.3.projection"].any()
+    assert grads["layers.3.projection"].any()
+    assert (grads["embed"] != indifferent["embed"]).any()
+
+
+def test_the_module_for_a_byte_further_leaves_other_initial_parameters_alone():
+    config = dataclasses.replace(configs["nano"], mtp_depth=1)
+    params, others = initial_parameters(config, 5), initial_parameters(configs["nano"], 5)
+    assert all(params[name].tobytes() == value.tobytes() for name, value in others.items())
 
 
 def test_loss_is_cross_entropy_alone_and_changes_no_record():

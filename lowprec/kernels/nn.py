@@ -133,10 +133,17 @@ def embed_backward(d_out: Any, tokens: Any, d_table: Any) -> None:
 
 @kernel
 def cross_entropy(logits: Any, targets: Any, losses: Any, d_logits: Any, start: int, stop: int) -> None:
-    """Write losses [T] float64 in nats and d_logits [T, V], the gradient of their mean over all T."""
+    """Write losses [T] float64 in nats and d_logits [T, V], the gradient of their mean over all T.
+
+    Rows whose target [T] is negative have loss and gradient 0.
+    """
     tokens, vocabulary = logits.shape
     weights = np.empty(vocabulary)
     for t in range(start, stop):
+        if targets[t] < 0:
+            losses[t] = 0.0
+            d_logits[t] = 0.0
+            continue
         highest = logits[t, 0]
         for v in range(1, vocabulary):
             highest = max(highest, logits[t, v])

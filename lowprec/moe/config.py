@@ -7,13 +7,8 @@ ragged as the original's 576 = 4.5; `wq_b` has 96 a head, which for 2 and 6 head
 
 from __future__ import annotations
 
-import difflib
 import math
-import os
-import tomllib
-from dataclasses import MISSING, asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields
 
 from lowprec.registry import Registry
 
@@ -259,83 +254,3 @@ for _config in [
     ),
 ]:  # fmt: skip
     configs.register(_config.name, _config)
-
-
-def load_config(path: str | os.PathLike[str]) -> MoEConfig:
-    """Read a configuration from a TOML file: the fields of `MoEConfig`, each on a line.
-
-    ``base = "tiny"`` takes every field that the file does not give from the catalogue's; without it, those that have
-    no default must be given. The name is the file's, unless it is given.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Returns
-    -------
-    MoEConfig
-        The configuration.
-
-    Raises
-    ------
-    ValueError
-        If the file is no TOML, a field is unknown or missing, or the values do not fit.
-    OSError
-        If the file cannot be read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "wide.toml"
-    ...     _ = path.write_text('base = "tiny"\\ndim = 512\\nmtp_depth = 1\\n')
-    ...     config = load_config(path)
-    >>> config.name, config.dim, config.heads
-    ('wide', 512, 4)
-    """
-    file = Path(path)
-    try:
-        given: dict[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"configuration {os.fspath(path)!r} is no TOML: {error}") from None
-    base = given.pop("base", None)
-    if base is not None and not isinstance(base, str):
-        raise ValueError(f"configuration {os.fspath(path)!r}: base = {base!r}: the name of a configuration is needed")
-    values = asdict(configs[base]) if base is not None else {}
-    known = {field.name: field for field in fields(MoEConfig)}
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are base, {', '.join(known)}"
-            raise ValueError(f"configuration {os.fspath(path)!r}: unknown field {name!r}: {hint}")
-    values |= {"name": file.stem} | given
-    missing = [name for name, field in known.items() if name not in values and field.default is MISSING]
-    if missing:
-        raise ValueError(
-            f'configuration {os.fspath(path)!r}: {", ".join(missing)} missing; base = "tiny" would supply them'
-        )
-    try:
-        return MoEConfig(**values)
-    except ValueError as error:
-        raise ValueError(f"configuration {os.fspath(path)!r}: {error}") from None
-
-
-def get_config(config: MoEConfig | str | os.PathLike[str]) -> MoEConfig:
-    """Return a configuration: itself, one by its name, or one in a file whose name ends in ``.toml``.
-
-    Raises
-    ------
-    ValueError, OSError
-        As for `load_config`.
-    UnknownNameError
-        If there is none of that name.
-
-    Examples
-    --------
-    >>> get_config("nano").dim
-    128
-    """
-    if not isinstance(config, MoEConfig) and os.fspath(config).endswith(".toml"):
-        return load_config(config)
-    return configs.get(config if isinstance(config, MoEConfig) else os.fspath(config))

@@ -13,7 +13,7 @@ the arithmetic is float32 or better, in a fixed order, so that results do not de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -167,10 +167,11 @@ class Embedding:
         over_rows(nn.embed_forward, len(tokens), tokens, table, y)
         return self.store(y)
 
-    def backward(self, params: Params, grads: Grads, d_y: Array, tokens: Array) -> None:
-        """Write the gradient of the table."""
+    def backward(self, params: Params, grads: Grads, d_y: Sequence[Array], tokens: Sequence[Array]) -> None:
+        """Write the gradient of the table, of all its uses: tokens [T] and the gradients of their vectors [T, d]."""
         grads[self.name] = np.empty_like(params[self.name])
-        nn.embed_backward(d_y, tokens, grads[self.name])
+        whole = (d_y[0], tokens[0]) if len(d_y) == 1 else (np.concatenate(d_y), np.concatenate(tokens))
+        nn.embed_backward(*whole, grads[self.name])
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
@@ -180,8 +181,8 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     ----------
     logits : float array [T, V]
         Taken as they are; exponentials and sums are float64.
-    targets : uint8 array [T]
-        The right class of each row.
+    targets : integer array [T]
+        The right class of each row; a row whose target is negative adds 0 to the sum and has no gradient.
 
     Returns
     -------
@@ -196,5 +197,5 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     """
     losses = np.empty(len(logits))
     d_logits = np.empty_like(logits)
-    over_rows(nn.cross_entropy, len(logits), logits, targets, losses, d_logits)
+    over_rows(nn.cross_entropy, len(logits), logits, np.asarray(targets, dtype=np.int64), losses, d_logits)
     return float(nn.mean(losses)), d_logits

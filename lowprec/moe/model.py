@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lowprec.moe.attention import LatentAttention
-from lowprec.moe.config import MoEConfig, configs
-from lowprec.moe.layers import Array, Embedding, FeedForward, Grads, Linear, Params, RMSNorm, cross_entropy
-from lowprec.moe.routing import MixtureOfExperts, Routing
+from lowprec.moe.block import Block
+from lowprec.moe.config import MoEConfig
+from lowprec.moe.config_file import check_tiles, get_config
+from lowprec.moe.layers import Array, Embedding, Linear, Params, RMSNorm, cross_entropy
+from lowprec.moe.mtp import NextButOne
+from lowprec.moe.routing import Routing
 from lowprec.recipe import BoundRecipe, Recipe, recipes
 
 
@@ -49,76 +52,13 @@ def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np
     return params
 
 
-class _SavedBlock(NamedTuple):
-    attn_norm: Any
-    attn: Any
-    ffn_norm: Any
-    ffn: Any
-
-
-class Block:
-    """One layer: attention, then a dense network or a mixture of experts, each behind a norm and beside the stream.
-
-    Parameters
-    ----------
-    index : int
-        Its place, which decides between dense and experts.
-    config : MoEConfig
-        Sizes.
-    recipe : BoundRecipe
-        Precision of everything in it.
-    """
-
-    def __init__(self, index: int, config: MoEConfig, recipe: BoundRecipe) -> None:
-        name = f"layers.{index}"
-        self.store = recipe.store
-        self.attn_norm = RMSNorm(f"{name}.attn_norm", config.norm_eps, recipe)
-        self.attn = LatentAttention(f"{name}.attn", config, recipe)
-        self.ffn_norm = RMSNorm(f"{name}.ffn_norm", config.norm_eps, recipe)
-        self.ffn: FeedForward | MixtureOfExperts
-        if index < config.dense_layers:
-            self.ffn = FeedForward(f"{name}.ffn", recipe)
-        else:
-            self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe)
-        self.gate_name = f"{name}.ffn.gate"
-
-    def forward(
-        self, params: Params, biases: Params, x: Array, sequence: int
-    ) -> tuple[Array, _SavedBlock, Routing | None]:
-        """Map the stream x [T, d] to the next [T, d]; `routing` is None in a dense block."""
-        normed, attn_norm = self.attn_norm.forward(params, x)
-        update, attn = self.attn.forward(params, normed, sequence)
-        x = self._add(x, update)
-        normed, ffn_norm = self.ffn_norm.forward(params, x)
-        routing: Routing | None = None
-        ffn: Any
-        if isinstance(self.ffn, FeedForward):
-            update, ffn = self.ffn.forward(params, normed)
-        else:
-            update, ffn = self.ffn.forward(params, normed, biases[self.gate_name], sequence)
-            routing = ffn.routing
-        return self._add(x, update), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
-
-    def backward(self, params: Params, grads: Grads, d_x: Array, saved: _SavedBlock) -> Array:
-        """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is used up."""
-        d_normed = self.ffn.backward(grads, d_x, saved.ffn)
-        d_x = self.ffn_norm.backward(params, grads, d_normed, saved.ffn_norm, d_x)
-        d_normed = self.attn.backward(params, grads, d_x, saved.attn)
-        return self.attn_norm.backward(params, grads, d_normed, saved.attn_norm, d_x)
-
-    def _add(self, x: Array, update: Array) -> Array:
-        update += x
-        stored: Array = self.store(update)
-        return stored
-
-
 class Model:
     """A Mixture-of-Experts language model over bytes, with its gradients.
 
     Parameters
     ----------
-    config : MoEConfig or str
-        Shape, or the name of one.
+    config : MoEConfig, str or path
+        Shape, the name of one, or a TOML file with one.
     recipe : Recipe or str
         Precision of every GEMM, of storage and of the wires to the experts, or the name of one.
     seed : int
@@ -136,6 +76,15 @@ class Model:
         Slots per expert in the last `loss_and_grads`, by the same names.
     balance_loss : float
         Sum over layers of the sequence-wise balance loss in the last `loss_and_grads`.
+    mtp_weight : float
+        Weight of the loss of predicting a byte further, `config.mtp_weight` at first; a schedule may change it.
+    mtp_loss : float
+        That loss in the last `loss_and_grads`, without the weight; 0 for a model without the module.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not suit the recipe's tiles; see `lowprec.moe.config_file.check_tiles`.
 
     Examples
     --------
@@ -146,12 +95,14 @@ class Model:
     (True, (256, 128))
     """
 
-    def __init__(self, config: MoEConfig | str, recipe: Recipe | str, seed: int = 0) -> None:
-        self.config = configs.get(config)
+    def __init__(self, config: MoEConfig | str | os.PathLike[str], recipe: Recipe | str, seed: int = 0) -> None:
+        self.config = get_config(config)
+        check_tiles(self.config, recipes.get(recipe))
         self.params: dict[str, Array] = dict(initial_parameters(self.config, seed))
         gates = [name for name in self.params if name.endswith(".gate")]
         self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
         self.seed = seed
+        self.mtp_weight = self.config.mtp_weight
         self._bind(recipes.get(recipe).bind(seed))
 
     def _bind(self, recipe: BoundRecipe) -> None:
@@ -159,12 +110,13 @@ class Model:
         config = self.config
         self.recipe = recipe
         self.loads: dict[str, Array] = {}
-        self.balance_loss = 0.0
+        self.balance_loss = self.mtp_loss = 0.0
         self._dtype = recipe.dtype
         self._embed = Embedding("embed", recipe)
         self._blocks = [Block(i, config, recipe) for i in range(config.layers)]
         self._norm = RMSNorm("norm", config.norm_eps, recipe)
         self._head = Linear("head", recipe)
+        self._mtp = NextButOne(config, recipe) if config.mtp_depth else None
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model in another precision; parameters and biases are shared, not copied."""
@@ -203,7 +155,8 @@ class Model:
     def loss_and_grads(self, tokens: npt.NDArray[np.uint8]) -> tuple[float, dict[str, Array]]:
         """Return the mean cross-entropy in nats and the gradient of every parameter.
 
-        The gradient is that of the cross-entropy plus the balance loss; the number returned is the cross-entropy alone.
+        The gradient is that of the cross-entropy plus the balance loss plus `mtp_weight` times `mtp_loss`; the number
+        returned is the cross-entropy alone.
 
         Parameters
         ----------
@@ -233,11 +186,39 @@ class Model:
 
         loss, d_logits = cross_entropy(logits, targets)
         d_normed = self._head.backward(grads, self.recipe.store(d_logits), saved.head)
-        d_x = self._norm.backward(params, grads, d_normed, saved.norm, np.zeros_like(d_normed))
+        d_x, embedded, d_embedded = np.zeros_like(d_normed), [inputs], []
+        if self._mtp is not None:
+            further = self._predict_further(params, grads, saved.hidden, tokens)
+            d_x, embedded, d_embedded = further[0], [inputs, targets], [further[1]]
+        d_x = self._norm.backward(params, grads, d_normed, saved.norm, d_x)
         while saved.blocks:  # from the last one; what a block saved is freed with it
             d_x = self._blocks[len(saved.blocks) - 1].backward(params, grads, d_x, saved.blocks.pop())
-        self._embed.backward(params, grads, d_x, inputs)
+        self._embed.backward(params, grads, [d_x, *d_embedded], embedded)
         return loss, {name: grads[name] for name in self.params}
+
+    def _predict_further(
+        self, params: Params, grads: dict[str, Array], hidden: Array, tokens: Array
+    ) -> tuple[Array, Array]:
+        """Predict the byte after the next; return the gradients of the last block's output and of the next bytes' rows.
+
+        The shared head's gradient is added to what the main model left there.
+        """
+        assert self._mtp is not None
+        sequence = tokens.shape[1] - 1
+        embedded = self._embed.forward(params, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))
+        normed, saved = self._mtp.forward(params, self.biases, hidden, embedded, sequence)
+        logits, saved_head = self._head.forward(params, normed)
+        # The last position of a sequence has nothing to predict: the byte after the next is outside.
+        targets = np.full((len(tokens), sequence), -1, dtype=np.int64)
+        targets[:, :-1] = tokens[:, 2:]
+        self.mtp_loss, d_logits = cross_entropy(logits, targets.reshape(-1))
+        self.loads[self._mtp.gate_name] = saved.routing.loads
+        self.balance_loss += saved.routing.balance_loss
+        d_logits *= d_logits.dtype.type(self.mtp_weight)
+        of_head: dict[str, Array] = {}
+        d_normed = self._head.backward(of_head, self.recipe.store(d_logits), saved_head)
+        grads[self._head.name] = grads[self._head.name] + of_head[self._head.name]
+        return self._mtp.backward(params, grads, d_normed, saved)
 
     def _forward(self, params: Params, inputs: Array) -> tuple[Array, _SavedModel]:
         """Map bytes [B, S] to logits [T, V]."""
@@ -247,10 +228,9 @@ class Model:
             x, saved, routing = block.forward(params, self.biases, x, inputs.shape[1])
             blocks.append(saved)
             routings.append(routing)
-        # A multi-token prediction module starts from this x: it is one more Block, before the norm and the shared head.
         normed, norm = self._norm.forward(params, x)
         logits, head = self._head.forward(params, normed)
-        return logits, _SavedModel(blocks, routings, norm, head)
+        return logits, _SavedModel(blocks, routings, x, norm, head)
 
     def _parameters(self) -> dict[str, Array]:
         """Return the parameters in the type the recipe computes in; no copies in training."""
@@ -258,8 +238,9 @@ class Model:
 
 
 class _SavedModel(NamedTuple):
-    blocks: list[_SavedBlock]
+    blocks: list[Any]
     routings: list[Routing | None]
+    hidden: Array
     norm: Any
     head: Any
 
