@@ -13,7 +13,8 @@ from . import __version__, cli_arrays, cli_costs
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
-    from .study import Ablation, Setting, TensorSetting, TensorStudy
+    from .study import Ablation, Setting
+    from .study.ablation import Study
 
 
 class _Commands(click.Group):
@@ -103,23 +104,23 @@ def ablate(
 
     An interrupted ablation goes on where it stopped when the same command is given again.
     """
-    from .study import TensorStudy
     from .study import ablation as catalogue
 
     known = catalogue.names()
     if listing:
         ablations = [catalogue.load(name) for name in names or known]
         rows = [
-            (item.name, item.question, ", ".join(arm.name for arm in item.arms), _size(item.quick), _size(item.full))
-            for item in ablations
-        ]
-        emit(("name", "question", "arms", "quick", "full"), rows, "Ablations", as_json, as_csv)
+            (item.tier, item.name, item.question, ", ".join(arm.name for arm in item.arms), str(item.quick),
+             str(item.full))
+            for item in sorted(ablations, key=lambda item: (item.tier, item.name))
+        ]  # fmt: skip
+        emit(("tier", "name", "question", "arms", "quick", "full"), rows, "Ablations", as_json, as_csv)
         return
     loaded = [catalogue.load(name) for name in names or known]
-    of_gemms = [item for item in loaded if isinstance(item, TensorStudy)]
     chosen = [item for item in loaded if isinstance(item, catalogue.Ablation)]
+    measured = [item for item in loaded if not isinstance(item, catalogue.Ablation)]
     if (changes or checkpoints) and not chosen:
-        raise CommandError(f"{of_gemms[0].name} trains nothing: only --quick and --seeds change its size")
+        raise CommandError(f"{measured[0].name} trains nothing: only --quick and --seeds change its size")
     settings = [_setting(item, quick, seeds, checkpoints, changes) for item in chosen]
     if not no_plot:
         from .study.plots import require_matplotlib
@@ -135,49 +136,39 @@ def ablate(
     for planned in plans:
         _run(planned, jobs, not resume)
         broken |= _report(planned.folder, no_plot, as_json, as_csv)
-    for study in of_gemms:
-        broken |= _multiply(study, quick, seeds, out, no_plot, as_json, as_csv)
+    for study in measured:
+        broken |= _measure(study, quick, seeds, out, no_plot, as_json, as_csv)
     if broken:
         sys.exit(1)
 
 
-def _multiply(
-    study: TensorStudy, quick: bool, seeds: int | None, out: Path, no_plot: bool, as_json: bool, as_csv: bool
+def _measure(
+    study: Study, quick: bool, seeds: int | None, out: Path, no_plot: bool, as_json: bool, as_csv: bool
 ) -> bool:
-    """Run a study of single GEMMs and print its table; return whether a published figure did not come out."""
+    """Run a study that trains nothing and print its table; return whether a published figure did not come out."""
+    import importlib
+
     from rich.console import Console
     from rich.progress import Progress
 
-    from .study import tensor_study
-
+    runner: Any = importlib.import_module(study.runner)  # type: ignore[attr-defined]
     size = "quick" if quick else "full"
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(study.name, total=None)
-        outcome, files = tensor_study.run(
-            study, tensor_study.sized(study, quick, seeds), out / f"{study.name}-{size}",
+        outcome, files = runner.run(
+            study, runner.sized(study, quick, seeds), out / f"{study.name}-{size}",
             command=f"lowprec ablate {study.name}{' --quick' * quick}", plot=not no_plot,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )  # fmt: skip
     if as_json:
         click.echo(files[-1].read_text(encoding="utf-8"), nl=False)
     elif as_csv:
-        click.echo(tensor_study.claims_csv(outcome), nl=False)
+        click.echo(runner.claims_csv(outcome), nl=False)
     else:
-        tensor_study.show(outcome, Console())
+        runner.show(outcome, Console())
     for path in files:
         click.echo(f"wrote {path}", err=True)
     return not outcome.holds
-
-
-def _size(setting: Setting | TensorSetting) -> str:
-    from .study import TensorSetting
-
-    if isinstance(setting, TensorSetting):
-        return str(setting)
-    return (
-        f"{setting.config}: {setting.checkpoints} x {setting.checkpoint_steps} steps, "
-        f"then {setting.pairs} x {setting.branch_steps} per arm"
-    )
 
 
 def _setting(
@@ -205,7 +196,7 @@ def _run(planned: Any, jobs: int | None, fresh: bool) -> None:
     console = Console(stderr=True)
     console.print(planned.ablation.question, markup=False, highlight=False, soft_wrap=True, style="bold")
     console.print(
-        f"{len(planned.tasks)} runs ({_size(planned.setting)}) into {planned.folder}; Ctrl-C keeps what is finished",
+        f"{len(planned.tasks)} runs ({planned.setting}) into {planned.folder}; Ctrl-C keeps what is finished",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
     with display(console) as shown:

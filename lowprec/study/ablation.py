@@ -6,16 +6,21 @@ import importlib.util
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import lowprec
 from lowprec.registry import Registry
 
-from .tensor_study import TensorStudy
-
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
+#: What a study asks of the trainer, from nothing to a training: the more, the longer it takes.
+TIERS = {
+    "T1": "tensors alone: seconds",
+    "T2": "one batch through the same weights: gradients and predictions, no noise, seconds to minutes",
+    "T3": "branches of a BF16 checkpoint: minutes to hours",
+    "T4": "training from scratch",
+}
 ROLES = ("reference", "repeat", "floor", "treatment", "control")
 
 
@@ -102,6 +107,10 @@ class Setting:
         if not 0.0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be positive and finite, not {self.learning_rate!r}")
 
+    def __str__(self) -> str:
+        before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"
+        return f"{before}, then {self.pairs} x {self.branch_steps} per arm"
+
     @property
     def pairs(self) -> int:
         """Pairs per arm: one for each checkpoint and data seed."""
@@ -133,6 +142,38 @@ class Setting:
             except ValueError:
                 raise ValueError(f"{name}: cannot read {value!r} as {kind.__name__}") from None
         return replace(self, **parsed)
+
+
+@runtime_checkable
+class Study(Protocol):
+    """What every file of `ablations/` defines as `ablation`, whatever it measures.
+
+    A kind of study that trains nothing names a `runner`: a module with ``sized(study, quick, seeds)``, which returns
+    the setting, ``run(study, setting, folder, *, command, plot, progress)``, which returns the outcome (it has
+    ``holds``) and the files, ``claims_csv(outcome)`` and ``show(outcome, console)``. The command imports it.
+    """
+
+    tier: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+
+    @property
+    def question(self) -> str:
+        """The question in one sentence."""
+
+    @property
+    def arms(self) -> tuple[Any, ...]:
+        """What is compared; each has a `name`."""
+
+    @property
+    def quick(self) -> Any:
+        """A size for minutes."""
+
+    @property
+    def full(self) -> Any:
+        """A size for a result."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +209,7 @@ class Ablation:
     source: str = ""
     margin: float = 0.0025
     notes: str = ""
+    tier: ClassVar[str] = "T3"
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -208,7 +250,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.py") if not path.stem.startswith("_"))
 
 
-def load(name: str) -> Ablation | TensorStudy:
+def load(name: str) -> Study:
     """Load an ablation by name, or from a Python file that defines `ablation`.
 
     Parameters
@@ -223,7 +265,7 @@ def load(name: str) -> Ablation | TensorStudy:
     FileNotFoundError
         If the file does not exist.
     ValueError
-        If the file defines no `ablation`, of models or of single GEMMs.
+        If the file defines no `ablation`.
 
     Examples
     --------
@@ -245,6 +287,6 @@ def load(name: str) -> Ablation | TensorStudy:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found = getattr(module, "ablation", None)
-    if not isinstance(found, Ablation | TensorStudy):
+    if not isinstance(found, Study):
         raise ValueError(f"{path}: defines no `ablation = Ablation(...)`")
     return found

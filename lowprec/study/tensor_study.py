@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,8 @@ class TensorStudy:
     claims: tuple[Claim, ...] = ()
     title: Callable[[Errors], str] = lambda errors: ""
     marks: tuple[tuple[str, int, float, str], ...] = ()
+    tier: ClassVar[str] = "T1"
+    runner: ClassVar[str] = "lowprec.study.tensor_study"
 
     def __post_init__(self) -> None:
         for kind, names in (("arm", [a.name for a in self.arms]), ("data", [d.name for d in self.data])):
