@@ -334,6 +334,7 @@ for _command in (
     cli_arrays.quantize,
     cli_arrays.gemm,
     cli_arrays.logfmt,
+    cli_costs.codecs_command,
     cli_costs.costs,
 ):
     cli.add_command(_command)

@@ -1,4 +1,4 @@
-"""Commands on what formats cost: costs."""
+"""Commands on codecs and what formats cost: codecs, costs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,23 @@ def _codec(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
+
+
+@click.command("codecs")
+@click.option("--columns", type=click.IntRange(min=1), default=7168, show_default=True, help="Values in a row.")
+@machine_readable
+def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
+    """List the codecs of dispatch, combine and caches, with the bytes that they send."""
+    from .codecs import codecs
+
+    rows: list[Sequence[Cell]] = []
+    for name in codecs:
+        codec = codecs[name]
+        size = codec.row_bytes(columns)
+        about = getattr(codec, "about", "")
+        rows.append((name, codec.bits_per_value, size, size / codecs["bf16"].row_bytes(columns), about))
+    titles = ("codec", "bits per value", f"bytes of {columns}", "of BF16", "what it is")
+    emit(titles, rows, "Codecs: bits with scales, of whole tiles", as_json, as_csv)
 
 
 @click.command()

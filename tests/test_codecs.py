@@ -40,7 +40,10 @@ def test_what_is_sent_decides_what_arrives(name, tokens):
 def test_bits_per_value_are_those_of_whole_tiles(name, tokens):
     codec = codecs[name]
     wire = codec.encode(tokens)
-    assert wire.bits_per_value == codec.bits_per_value == 8 * wire.nbytes / tokens.size
+    once = getattr(codec, "prefix_bytes", 0)
+    assert codec.bits_per_value == 8 * (wire.nbytes - once) / tokens.size
+    assert wire.bits_per_value == 8 * wire.nbytes / tokens.size
+    assert wire.nbytes == once + 9 * codec.row_bytes(384) == len(codec.to_bytes(wire))
 
 
 def test_the_catalogue_costs_what_the_papers_say():
@@ -80,7 +83,10 @@ def test_any_shape(name, shape):
     x = np.random.default_rng(0).standard_normal(shape).astype(F)
     arrived = codecs[name].round_trip(x)
     assert arrived.shape == shape
-    assert np.allclose(arrived, x, rtol=0.2, atol=0.05)
+    assert np.isfinite(arrived).all()
+    assert np.array_equal(np.signbit(arrived), np.signbit(x))
+    coarse = 0.5 if codecs[name].bits_per_value < 6 else 0.1
+    assert np.abs(arrived - x).max(initial=0) <= coarse * np.abs(x).max(initial=0)
 
 
 @pytest.mark.parametrize("name", codecs.names())
@@ -101,6 +107,12 @@ def test_ones_own_codec_needs_no_registration(tokens):
         def row_bytes(self, columns):
             return 2 * columns
 
+        def to_bytes(self, wire):
+            return wire.tobytes()
+
+        def from_bytes(self, data, shape):
+            return np.frombuffer(data, np.float16).reshape(shape)
+
         def encode(self, x):
             return x.astype(np.float16)
 
@@ -117,10 +129,10 @@ def test_ones_own_codec_needs_no_registration(tokens):
     assert own.encode(tokens).bits_per_value == own.bits_per_value == 8.25
     assert LogFMTCodec("six", 6, tile=64).encode(tokens).bits_per_value == 6.5
     assert CastCodec("five", "e2m1fn").encode(tokens).nbytes == tokens.size / 2
-    codes = CastCodec("five", "e2m1fn").encode(tokens).codes
+    codes = CastCodec("five", "e2m1fn").encode(tokens).content.codes
     assert np.array_equal(codes, cast.encode(tokens, "e2m1fn"))
 
 
 def test_unknown_names():
-    with pytest.raises(UnknownNameError, match="unknown codec 'logfmt9': did you mean 'logfmt8'"):
-        codecs["logfmt9"]
+    with pytest.raises(UnknownNameError, match="unknown codec 'logfmt99': did you mean 'logfmt9'"):
+        codecs["logfmt99"]

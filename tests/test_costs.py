@@ -374,3 +374,15 @@ def test_the_command(tmp_path):
     assert out.count("NO") == len(SLIPS)
     code, out, _ = command("costs", "wire")
     assert all(name in out for name in codecs)
+
+
+def test_the_list_of_codecs():
+    code, out, _ = command("codecs", "--json")
+    rows = {row["codec"]: row for row in json.loads(out)}
+    assert code == 0
+    assert list(rows) == codecs.names()
+    assert rows["bf16"]["bytes of 7168"] == 14336
+    assert rows["logfmt10"]["bits per value"] == 10.25
+    assert rows["logfmt10"]["bytes of 7168"] == 9184
+    assert all(row["what it is"] for row in rows.values())
+    assert command("codecs", "--columns", "0")[0] == 2

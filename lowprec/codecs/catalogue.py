@@ -1,0 +1,48 @@
+"""The catalogue of codecs."""
+
+from __future__ import annotations
+
+from lowprec.registry import Registry
+
+from .block import BlockCodec
+from .cast import CastCodec
+from .logarithmic import LogFMTCodec
+from .wire import Codec
+
+codecs: Registry[Codec] = Registry("codec", Codec)  # type: ignore[type-abstract]
+"""The codecs by name.
+
+Examples
+--------
+>>> import numpy as np
+>>> x = np.array([[1.0, 0.3, -0.004]], np.float32)
+>>> codecs["fp8_1x128"].round_trip(x)
+array([[ 1.        ,  0.29464287, -0.00390625]], dtype=float32)
+>>> wire = codecs["logfmt8"].encode(x)
+>>> wire.to_bytes().hex(), wire.nbytes, wire.decode()[0, 1]
+('833b803f7f6c81', 7, np.float32(0.30248684))
+"""
+
+_V3 = "DeepSeek-V3 (arXiv 2412.19437, section 3.3)"
+_ISCA = "arXiv 2505.09343, section 3.2"
+_OCP = "OCP Microscaling Formats 1.0"
+
+_catalogue: list[Codec] = [
+    CastCodec("float32", "float32", about="nothing is lost"),
+    CastCodec("bf16", "bfloat16", about=f"combine of {_V3}; KV cache of most models"),
+    CastCodec("fp16", "float16", about="5 exponent bits: overflows above 65504"),
+    BlockCodec("fp8_1x128", "e4m3fn", about="dispatch in DeepEP: float32 scales, amax / 448"),
+    BlockCodec("fp8_1x128_ue8m0", "e4m3fn", scale="ue8m0", about=f"dispatch of {_V3}: powers of two, rounded up"),
+    BlockCodec("e5m2_1x128", "e5m2", about=f"compared with LogFMT-8 in {_ISCA}"),
+    BlockCodec(
+        "nvfp4", "e2m1fn", 16, "e4m3", recipe="nvfp4_te", tensor_scale=True,
+        about="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
+    ),
+    BlockCodec("e5m6_1x128_ue8m0", "e5m6", scale="ue8m0", about=f"attention outputs of {_V3}; combine candidate"),
+    *(
+        LogFMTCodec(f"logfmt{bits}", bits, about=f"LogFMT-{bits}Bit: {_ISCA}" if bits in (8, 10) else "LogFMT")
+        for bits in range(3, 17)
+    ),
+]  # fmt: skip
+for _codec in _catalogue:
+    codecs.register(_codec.name, _codec)

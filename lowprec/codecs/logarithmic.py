@@ -1,0 +1,101 @@
+"""Codecs of LogFMT: codes of the logarithm in tiles with a grid of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowprec import logfmt
+
+from .wire import Array, Floats, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
+
+
+@dataclass(frozen=True)
+class LogFMTCodec:
+    """LogFMT tiles as the paper defines them (`lowprec.logfmt`).
+
+    Parameters
+    ----------
+    name : str
+        What it is listed under.
+    bits : int
+        Bits per value, sign included.
+    tile : int
+        Values of a row that share a grid.
+    about : str
+        What it is and where it is used.
+    """
+
+    name: str
+    bits: int
+    tile: int = 128
+    about: str = "user-defined"
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value of whole tiles, each with a pair of bfloat16 numbers."""
+        return 8 * self.row_bytes(self.tile) / self.tile
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row of bfloat16 numbers; other numbers take 4 more for each tile."""
+        whole, rest = divmod(columns, self.tile)
+        return (whole + (rest > 0)) * 4 + whole * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
+
+    def encode(self, x: Array) -> Wire:
+        """Return codes and ends; a tile with NaN or infinity arrives as NaN."""
+        values = checked_values(self.name, x)
+        content = logfmt.encode(values, self.bits, self.tile, nonfinite="poison")
+        return Wire(self, content, values.shape, content.nbytes)
+
+    def decode(self, wire: Wire) -> Floats:
+        """Return the grid values."""
+        values: Floats = wire.content.decode()
+        return values
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return what arrives of `x`."""
+        return self.decode(self.encode(x))
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return for each row the ends of its tiles and its codes, as `LogFMT.pack`."""
+        packed: bytes = wire.content.pack().tobytes()
+        return packed
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read ends and codes; the number of bytes says whether the ends are bfloat16 or float32 numbers.
+
+        Raises
+        ------
+        WireError
+            If there are too few or too many bytes, a tile's ends are not in order, or padding bits are not zero.
+        """
+        shape = checked_shape(self.name, shape)
+        rows, columns = rows_of(shape), shape[-1]
+        narrow = rows * self.row_bytes(columns)
+        wide = narrow + rows * -(-columns // self.tile) * 4
+        size = len(data) if hasattr(data, "__len__") else -1
+        raw = as_bytes(self.name, data, wide if size == wide else narrow, shape)
+        if not raw.size:
+            return self.encode(np.empty(shape, np.float32))
+        content = logfmt.unpack(
+            raw.reshape(*shape[:-1], raw.size // rows), columns, self.bits, self.tile,
+            meta_bits=64 if size == wide else 32,
+        )  # fmt: skip
+        low, high = content.amin, content.amax
+        in_order = np.isfinite(high) & (low >= 0) & (low <= high) & ((low > 0) == (high > 0))
+        bad = ~(in_order | np.isnan(high))
+        if bad.any():
+            where = tuple(np.argwhere(bad)[0])
+            raise WireError(
+                f"codec {self.name}: tile {where[-1]}: ends {low[where]} and {high[where]}; 0 < smallest <= largest, "
+                "both 0, or a NaN is possible"
+            )
+        if content.nbytes != raw.size or content.pack().tobytes() != raw.tobytes():
+            raise WireError(f"codec {self.name}: bits that no encoder sets: padding, or float32 ends that need 16 bits")
+        return Wire(self, content, shape, content.nbytes)
+
+    def limits(self, wire: Wire) -> Floats:
+        """Return the largest magnitude of each value's tile, in the shape of the values."""
+        spread = np.repeat(wire.content.amax, self.tile, axis=-1)[..., : wire.shape[-1]]
+        return np.ascontiguousarray(spread)
