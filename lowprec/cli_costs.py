@@ -23,7 +23,7 @@ def _codec(text: str) -> str | float:
 @click.option("--columns", type=click.IntRange(min=1), default=7168, show_default=True, help="Values in a row.")
 @machine_readable
 def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
-    """List the codecs of dispatch, combine and caches, with the bytes that they send."""
+    """List codecs and the bytes that they send."""
     from .codecs import codecs
 
     rows: list[Sequence[Cell]] = []
