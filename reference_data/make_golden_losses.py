@@ -22,7 +22,8 @@ FILE = Path(__file__).with_name("golden_losses.json")
 #: has 256 tokens, so that weight gradients are sums long enough to be promoted.
 MICRO = MoEConfig(
     "micro", dim=48, layers=3, dense_layers=1, heads=2, nope_dim=12, rope_dim=4, value_dim=10, q_rank=24, kv_rank=16,
-    experts=8, top_k=2, groups=4, kept_groups=2, expert_width=40, dense_width=56, sequence=32, batch=8, ragged_inputs=True,
+    experts=8, top_k=2, groups=4, kept_groups=2, expert_width=40, dense_width=56, sequence=32, batch=8,
+    ragged_inputs=True,
 )  # fmt: skip
 
 #: (configuration, recipe, steps).

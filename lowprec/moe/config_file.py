@@ -11,7 +11,6 @@ from typing import Any
 
 from lowprec.moe.config import MoEConfig, configs
 from lowprec.recipe import Recipe
-from lowprec.scaling import Granularity
 
 
 def load_config(path: str | os.PathLike[str]) -> MoEConfig:
@@ -130,10 +129,10 @@ def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
     for name, shape in config.parameter_shapes().items():
         if len(shape) != 2 or name == "embed":
             continue
-        spec = recipe.spec(name)
+        spec = recipe.spec(name, config.layers)
         for operand, tensor in (("x", spec.x), ("w", spec.w)):
-            tile = None if tensor is None else Granularity.parse(tensor.granularity).columns
-            if tensor is not None and tile is not None and shape[1] % tile:
+            tile = tensor.tile
+            if tile is not None and shape[1] % tile:
                 raise ValueError(
                     f"configuration {config.name!r} with recipe {recipe.name!r}: the {shape[1]} inputs of {name} are"
                     f" not whole tiles of {tile} ({operand} in {tensor.granularity}); take a multiple of {tile},"

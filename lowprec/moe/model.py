@@ -103,7 +103,7 @@ class Model:
         self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
         self.seed = seed
         self.mtp_weight = self.config.mtp_weight
-        self._bind(recipes.get(recipe).bind(seed))
+        self._bind(recipes.get(recipe).bind(seed, self.config.layers))
 
     def _bind(self, recipe: BoundRecipe) -> None:
         """Build the layers for a bound recipe; they hold no parameters."""
@@ -120,7 +120,7 @@ class Model:
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model in another precision; parameters and biases are shared, not copied."""
-        return self.with_bound(recipes.get(recipe).bind(self.seed))
+        return self.with_bound(recipes.get(recipe).bind(self.seed, self.config.layers))
 
     def with_bound(self, recipe: BoundRecipe) -> Model:
         """Return this model with the GEMMs, stores and codecs of a bound recipe; parameters and biases are shared."""

@@ -124,9 +124,9 @@ class Trainer:
         self._schedule_start = 0
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
         self.model = Model(self.config, self.recipe, seed)
-        if moment_format(self.recipe.moments) == "float64":  # then the master weights are float64 as well
+        if moment_format(self.recipe.moment_m) == "float64":  # then the master weights are float64 as well
             self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
-        self.optimizer = AdamW(self.model.params, moments=self.recipe.moments)
+        self.optimizer = AdamW(self.model.params, moments=self.recipe.moment_m)
 
     def step(self) -> StepRecord:
         """Make one optimizer step.

@@ -6,7 +6,12 @@ has the published ones.
 
 from .binding import BoundRecipe
 from .catalogue import recipes
-from .description import BF16_LINEAR, LinearSpec, Recipe, Rule, TensorSpec
-from .linear import LinearOps
+from .description import Recipe, Rule, Storage
+from .linears import BF16_LINEAR, GemmSpec, LinearSpec
+from .operations import LinearOps, SavedInput, SavedLinear
+from .tensors import TensorSpec
 
-__all__ = ["BF16_LINEAR", "BoundRecipe", "LinearOps", "LinearSpec", "Recipe", "Rule", "TensorSpec", "recipes"]
+__all__ = [
+    "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LinearOps", "LinearSpec", "Recipe", "Rule", "SavedInput", "SavedLinear",
+    "Storage", "TensorSpec", "recipes",
+]  # fmt: skip

@@ -17,9 +17,12 @@ from lowprec.cast import round_to
 from lowprec.codecs import Codec, codecs
 
 from .description import CACHES, DIRECTIONS, Recipe
-from .linear import LinearOps, linear_ops
+from .names import check_blocks, matches
+from .operations import LinearOps, linear_ops
 
 Array = NDArray[Any]
+#: Linear layers whose input goes through a cache before Wgrad reads it.
+_CACHED_INPUTS = {"layers.*.attn.wo": "attention_output"}
 
 
 class BoundRecipe:
@@ -31,6 +34,8 @@ class BoundRecipe:
         What to bind; see `Recipe.bind`.
     seed : int
         The run's seed.
+    layers : int, optional
+        How many blocks the model has.
 
     Attributes
     ----------
@@ -48,9 +53,11 @@ class BoundRecipe:
     [[128.0, 128.0, 128.0], [128.0, 128.0, 128.0]]
     """
 
-    def __init__(self, recipe: Recipe, seed: int = 0) -> None:
+    def __init__(self, recipe: Recipe, seed: int = 0, layers: int | None = None) -> None:
+        check_blocks([*(rule.pattern for rule in recipe.rules), *(rule.pattern for rule in recipe.storage)], layers)
         self.recipe = recipe
         self.seed = seed
+        self.layers = layers
         self.step = 0
         self._linears: dict[str, LinearOps] = {}
 
@@ -60,9 +67,13 @@ class BoundRecipe:
         return self.recipe.name
 
     def linear(self, layer: str) -> LinearOps:
-        """Return the three GEMMs of a linear layer; the same object every time."""
+        """Return the three multiplications of a linear layer; the same object every time."""
         if layer not in self._linears:
-            self._linears[layer] = linear_ops(self.recipe.spec(layer), self.recipe.activations)
+            spec = self.recipe.spec(layer, self.layers)
+            role = next((role for pattern, role in _CACHED_INPUTS.items() if matches(layer, pattern)), None)
+            kept = "bf16" if role is None else getattr(self.recipe, f"cache_{role}")
+            cache = None if kept == "bf16" else codecs[kept]
+            self._linears[layer] = linear_ops(spec, self.recipe.activations, cache)
         return self._linears[layer]
 
     @property
@@ -73,13 +84,20 @@ class BoundRecipe:
     @property
     def store(self) -> Callable[[Array], Array]:
         """Function that rounds an array in place to the activations' storage format."""
-        return _keep if self.recipe.activations == "float64" else _round_bf16
+        return _round_bf16 if self.recipe.activations == "bfloat16" else _keep
+
+    def storage(self, name: str) -> Callable[[Array], Array]:
+        """Return the function that stores a named tensor: it changes an array in place to what is kept of it."""
+        for rule in self.recipe.storage:
+            if matches(name, rule.pattern, self.layers) and self.recipe.activations != "float64":
+                return _Stored(codecs[rule.codec])
+        return self.store
 
     def codec(self, direction: str) -> Codec:
         """Return the codec of ``"dispatch"``, ``"combine"``, ``"dispatch_grad"`` or ``"combine_grad"``."""
         if direction not in DIRECTIONS:
             raise ValueError(f"direction {direction!r}: one of {', '.join(DIRECTIONS)}")
-        return _LOSSLESS if self.recipe.activations == "float64" else codecs[getattr(self.recipe, direction)]
+        return self._codec(getattr(self.recipe, direction))
 
     def cache(self, role: str) -> Codec:
         """Return the codec of an activation kept for the backward pass.
@@ -91,7 +109,10 @@ class BoundRecipe:
         """
         if role not in CACHES:
             raise ValueError(f"cache {role!r}: one of {', '.join(CACHES)}")
-        return _LOSSLESS if self.recipe.activations == "float64" else codecs[getattr(self.recipe, f"cache_{role}")]
+        return self._codec(getattr(self.recipe, f"cache_{role}"))
+
+    def _codec(self, name: str) -> Codec:
+        return _LOSSLESS if self.recipe.activations != "bfloat16" and name == "bf16" else codecs[name]
 
     def begin_step(self, step: int) -> None:
         """Start a training step, counted from 0: what earlier steps observed takes effect."""
@@ -115,6 +136,17 @@ def _keep(x: Array) -> Array:
 
 def _round_bf16(x: Array) -> Array:
     return round_to(x, "bfloat16", out=x)
+
+
+class _Stored:
+    """Puts an array through a codec, in place."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+
+    def __call__(self, x: Array) -> Array:
+        x[...] = self.codec.round_trip(x)
+        return x
 
 
 class _Lossless:

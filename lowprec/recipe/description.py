@@ -1,106 +1,38 @@
 """Recipes: the whole of a training run's precision as one description.
 
 A `Recipe` says for every linear layer (by the first rule whose pattern matches its name) how the operands of its
-three GEMMs are quantized and on which machine they are multiplied, in which format activations and moments are
-kept, and which codecs tensors go through on their way to the experts and back. A layer never asks: it holds the
-`LinearOps` that its bound recipe gave it and calls ``fprop``, ``dgrad`` and ``wgrad``.
+three multiplications are quantized and on which machine they run; for every tensor that is kept, by its name, in which
+form; which codecs tensors go through on their way to the experts and back; and in which formats the optimizer keeps
+its state. A layer never asks: it holds what the recipe bound to the run (`BoundRecipe`) gave it.
 
-For ``y = x W^T`` with x [T, K] and W [N, K] the GEMMs and the axes they sum over are::
-
-    fprop   y  [T, N] = x  [T, K] @ W  [N, K]^T       over K
-    dgrad   dx [T, K] = dy [T, N] @ W^T [K, N]^T      over N    the same quantized W, transposed
-    wgrad   dW [N, K] = dy^T [N, T] @ x^T [K, T]^T    over T    both quantized along the tokens
+Names of linear layers are ``layers.0.attn.wq_a``, ``wq_b``, ``wkv_a``, ``wkv_b``, ``wo``; ``layers.0.ffn.w1``, ``w2``,
+``w3`` in a dense block; ``layers.1.ffn.gate``, ``layers.1.ffn.shared.w1`` ..., ``layers.1.ffn.experts.0.w1`` ... in a
+block with experts; ``layers.3.projection`` of a multi-token prediction module; ``head``. ``layers.-1`` is the last
+block. Names of kept tensors: ``embed``; the norms, ``layers.0.attn_norm``, ``layers.0.attn.q_norm``, ``norm`` ...; in
+attention ``layers.0.attn.q``, ``k``, ``v``, ``probs``, ``output``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
-from lowprec.accumulate import accumulators
 from lowprec.codecs import codecs
 from lowprec.formats import formats
-from lowprec.scaling import Granularity, Quantized, ScaleKind, quantize
+
+from .linears import BF16_LINEAR, OPERANDS, ROLES, LinearSpec
+from .names import LINEARS, TENSORS, check_pattern, matches
 
 if TYPE_CHECKING:
     from .binding import BoundRecipe
 
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """How one kind of tensor is quantized.
-
-    Parameters
-    ----------
-    format : str
-        Element format.
-    granularity : str
-        Block that shares a scale, seen with the GEMM's K as columns: ``"1x128"`` for tiles along K.
-    scale : {"fp32", "ue8m0"}
-        Kind of scale.
-    amax_floor : float
-        Lower bound on a block's amax; released kernels have 1e-4, which would flush gradients, so 0 here.
-    """
-
-    format: str = "e4m3fn"
-    granularity: str = "1x128"
-    scale: ScaleKind = "fp32"
-    amax_floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        formats[self.format]
-        Granularity.parse(self.granularity)
-
-    def quantize(self, x: Array) -> Quantized:
-        """Quantize a matrix [rows, K]."""
-        return quantize(x, self.format, self.granularity, scale=self.scale, amax_floor=self.amax_floor)
-
-    def quantize_transposed(self, x: Array) -> Quantized:
-        """Quantize ``x.T`` for x [K, columns]: the block is turned, and so are codes and scales afterwards."""
-        turned = Granularity.parse(self.granularity).T
-        return quantize(x, self.format, turned, scale=self.scale, amax_floor=self.amax_floor).T
-
-    def __str__(self) -> str:
-        return f"{self.format} {self.granularity}" + (" pow2" if self.scale == "ue8m0" else "")
-
-
-@dataclass(frozen=True)
-class LinearSpec:
-    """How a linear layer's three GEMMs are computed.
-
-    Parameters
-    ----------
-    x, w, dy : TensorSpec or None
-        Input, weight and output gradient; None leaves them all in BF16.
-    accumulator : str
-        Machine that multiplies.
-    promote_every : int or None
-        Chain length on it, see `lowprec.gemm`.
-    """
-
-    x: TensorSpec | None = None
-    w: TensorSpec | None = None
-    dy: TensorSpec | None = None
-    accumulator: str = "float32"
-    promote_every: int | None = None
-
-    def __post_init__(self) -> None:
-        accumulators[self.accumulator]
-        given = [spec is not None for spec in (self.x, self.w, self.dy)]
-        if any(given) and not all(given):
-            raise ValueError("LinearSpec: x, w and dy are quantized all or none (a GEMM has two operands)")
-
-    def __str__(self) -> str:
-        if self.x is None:
-            return f"bf16 on {self.accumulator}"
-        chain = "never promoted" if self.promote_every is None else f"promoted every {self.promote_every}"
-        return f"x {self.x}, w {self.w}, dy {self.dy} on {self.accumulator}, {chain}"
+#: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
+DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
+CACHES = ("attention_output", "swiglu_input")
+ACTIVATIONS = ("bfloat16", "float32", "float64")
+_LINEAR_CHANGES = (*OPERANDS, *ROLES, "accumulator", "promote_every", "wgrad_input")
 
 
 @dataclass(frozen=True)
@@ -110,11 +42,20 @@ class Rule:
     pattern: str
     linear: LinearSpec
 
+    def __post_init__(self) -> None:
+        check_pattern(self.pattern, LINEARS)
 
-BF16_LINEAR = LinearSpec()
-#: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
-DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
-CACHES = ("attention_output", "swiglu_input")
+
+@dataclass(frozen=True)
+class Storage:
+    """Kept tensors whose names match a pattern, and the codec that they go through when they are stored."""
+
+    pattern: str
+    codec: str
+
+    def __post_init__(self) -> None:
+        check_pattern(self.pattern, TENSORS)
+        codecs[self.codec]
 
 
 @dataclass(frozen=True)
@@ -129,10 +70,15 @@ class Recipe:
         One line on what it is and where it comes from.
     rules : tuple of Rule
         The first whose pattern matches a linear layer's name decides; layers that none matches run in BF16.
-    activations : {"bfloat16", "float64"}
-        Storage format of activations and of the residual stream; float64 is for gradient checks.
-    moments : str
-        Storage format of AdamW's moments; master weights are float32.
+    activations : {"bfloat16", "float32", "float64"}
+        Storage format of activations and of the residual stream. In float32 nothing is rounded but float32 itself, in
+        fixed order: the reference of other recipes. float64 is for checks of gradients.
+    storage : tuple of Storage
+        Kept tensors that are stored in another form than `activations`.
+    moment_m, moment_v : str
+        Storage of AdamW's moments: a format ("bfloat16", "float32", "float64") or a codec.
+    master : str
+        Codec of the master weights after every step; "float32" keeps them whole.
     dispatch, combine : str
         Codecs of tokens on their way to the experts, and of the experts' outputs on their way back.
     dispatch_grad, combine_grad : str
@@ -141,6 +87,13 @@ class Recipe:
     cache_attention_output, cache_swiglu_input : str
         Codecs of two activations kept for the backward pass: the input of the linear layer after attention, and the
         inputs of SwiGLU.
+    source : str
+        Where the recipe is published.
+
+    Raises
+    ------
+    ValueError
+        For a name that is not in its catalogue, or a pattern that no layer or tensor can match; the message quotes it.
 
     Examples
     --------
@@ -148,48 +101,159 @@ class Recipe:
     >>> print(lp.recipes["dsv3"].spec("layers.1.attn.wq_a"))
     x e4m3fn 1x128, w e4m3fn 128x128, dy e4m3fn 1x128 on hopper_fp8, promoted every 128
     >>> print(lp.recipes["dsv3"].spec("head"))
-    bf16 on float32
+    bfloat16 on float32
+    >>> lp.recipes["dsv3"].with_(dy="e5m2 1x128").name
+    'dsv3(dy=e5m2 1x128)'
     """
 
     name: str
     description: str
     rules: tuple[Rule, ...] = ()
     activations: str = "bfloat16"
-    moments: str = "bfloat16"
+    storage: tuple[Storage, ...] = ()
+    moment_m: str = "bfloat16"
+    moment_v: str = "bfloat16"
+    master: str = "float32"
     dispatch: str = "bf16"
     combine: str = "bf16"
     dispatch_grad: str = "bf16"
     combine_grad: str = "bf16"
     cache_attention_output: str = "bf16"
     cache_swiglu_input: str = "bf16"
+    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.activations not in ("bfloat16", "float64"):
-            raise ValueError(f"Recipe {self.name}: activations={self.activations!r}: 'bfloat16' or 'float64'")
-        formats.get(self.moments) if self.moments != "float64" else None
-        for wire in (*DIRECTIONS, *(f"cache_{role}" for role in CACHES)):
+        if self.activations not in ACTIVATIONS:
+            raise ValueError(
+                f"Recipe {self.name}: activations={self.activations!r}: one of {', '.join(map(repr, ACTIVATIONS))}"
+            )
+        for moment in (self.moment_m, self.moment_v):
+            if moment not in formats and moment not in codecs and moment != "float64":
+                formats[moment]
+        for wire in (*DIRECTIONS, *(f"cache_{role}" for role in CACHES), "master"):
             codecs.get(getattr(self, wire))
 
-    def spec(self, layer: str) -> LinearSpec:
-        """Return what the rules say of a linear layer."""
-        return next((rule.linear for rule in self.rules if fnmatchcase(layer, rule.pattern)), BF16_LINEAR)
+    def spec(self, layer: str, layers: int | None = None) -> LinearSpec:
+        """Return what the rules say of a linear layer.
 
-    def bind(self, seed: int = 0) -> BoundRecipe:
+        Parameters
+        ----------
+        layer : str
+            Its name.
+        layers : int, optional
+            How many blocks the model has, for rules that count from the last one.
+        """
+        return next((rule.linear for rule in self.rules if matches(layer, rule.pattern, layers)), BF16_LINEAR)
+
+    @property
+    def main(self) -> LinearSpec:
+        """What the rules say of most linear layers: of attention's first one in a middle block."""
+        return self.spec("layers.0.attn.wq_a", layers=3)
+
+    def bind(self, seed: int = 0, layers: int | None = None) -> BoundRecipe:
         """Return the precision of one run: what layers hold, with the state that some of it needs.
 
         Parameters
         ----------
         seed : int
             The run's seed: with step, layer and tensor it decides the bits of everything stochastic.
+        layers : int, optional
+            How many blocks the model has; needed if a rule counts from the last one.
+
+        Raises
+        ------
+        ValueError
+            If it is needed and missing, or a rule names a block that the model has not.
         """
         from .binding import BoundRecipe
 
-        return BoundRecipe(self, seed)
+        return BoundRecipe(self, seed, layers)
 
     def with_(self, **changes: Any) -> Recipe:
-        """Return a recipe that differs in the given fields."""
-        return dataclasses.replace(self, **changes)
+        """Return a recipe that differs.
+
+        Parameters
+        ----------
+        **changes
+            Fields of the recipe; `moments` for both of them; or of all its quantized linear layers (if none is, of
+            those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
+            `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `wgrad_input`;
+            `protect`: patterns of layers that run in BF16; `quantize`: patterns of layers that run as most quantized
+            layers do.
+            Without a `name` the new one says what changed.
+
+        Raises
+        ------
+        TypeError
+            For something that a recipe does not have.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> unprotected = lp.recipes["dsv3"].with_(quantize=["head"])
+        >>> print(unprotected.name, "|", unprotected.spec("head").w)
+        dsv3(quantize=head) | e4m3fn 128x128
+        """
+        if odd := [key for key in changes if key not in self.changes()]:
+            raise TypeError(f"Recipe has no {odd[0]!r}; with_ takes {', '.join(self.changes())}")
+        label = ",".join(f"{key}={_label(value)}" for key, value in changes.items() if key != "description")
+        new: dict[str, Any] = {"name": f"{self.name}({label})" if label else self.name}
+        rules = changes.pop("rules", self.rules)
+        if linear := {key: changes.pop(key) for key in _LINEAR_CHANGES if key in changes}:
+            some = any(rule.linear.quantized for rule in rules)
+            meant = [rule.linear.quantized if some else rule.linear == self.main for rule in rules]
+            rules = tuple(
+                Rule(rule.pattern, rule.linear.with_(**linear)) if change else rule
+                for rule, change in zip(rules, meant, strict=True)
+            )
+        main = dataclasses.replace(self, rules=rules).main
+        rules = (
+            *(Rule(pattern, BF16_LINEAR) for pattern in _patterns(changes.pop("protect", ()))),
+            *(Rule(pattern, main) for pattern in _patterns(changes.pop("quantize", ()))),
+            *rules,
+        )
+        if "moments" in changes:
+            new["moment_m"] = new["moment_v"] = changes.pop("moments")
+        return dataclasses.replace(self, **{**new, "rules": rules, **changes})
+
+    @classmethod
+    def changes(cls) -> list[str]:
+        """Return the names of all that `with_` takes."""
+        return [*(f.name for f in dataclasses.fields(cls)), *_LINEAR_CHANGES, "moments", "protect", "quantize"]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the recipe as plain data, as results keep it."""
-        return dataclasses.asdict(self)
+        from .toml import as_dict
+
+        return as_dict(self)
+
+    def to_toml(self) -> str:
+        """Return the recipe as TOML that `from_toml` reads."""
+        from .toml import to_toml
+
+        return to_toml(self)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Recipe:
+        """Read a recipe from TOML, whole or as what differs from one of the catalogue.
+
+        Raises
+        ------
+        ValueError
+            If it is no TOML, or names what does not exist; the message quotes it.
+        """
+        from .toml import from_toml
+
+        return from_toml(text)
+
+
+def _patterns(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}={_label(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "+".join(item.pattern if isinstance(item, (Rule, Storage)) else str(item) for item in value)
+    return "never" if value is None else str(value)

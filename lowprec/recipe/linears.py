@@ -1,0 +1,221 @@
+"""How a linear layer's three multiplications are computed, as data.
+
+For ``y = x W^T`` with x [T, K] and W [N, K] the multiplications, their operands and the axes they sum over are::
+
+    fprop   y  [T, N] = x  [T, K] @ W  [N, K]^T       over K
+    dgrad   dx [T, K] = dy [T, N] @ W^T [K, N]^T      over N
+    wgrad   dW [N, K] = dy^T [N, T] @ x^T [K, T]^T    over T
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lowprec.accumulate import Accumulator, accumulators
+from lowprec.formats import formats
+
+from .tensors import TensorSpec
+
+#: The multiplications of a linear layer, and the roles of the two operands of each.
+OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}
+ROLES = ("x", "w", "dy")
+
+
+def accumulator_named(name: str | Accumulator) -> Accumulator:
+    """Return the machine of a name; ``"hopper_fp8(fraction_bits=25)"`` is one that differs from hopper_fp8 in that.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such machine.
+    ValueError, TypeError
+        For fields that it does not have, or values out of range.
+
+    Examples
+    --------
+    >>> accumulator_named("hopper_fp8(fraction_bits=25)").fraction_bits
+    25
+    """
+    if isinstance(name, Accumulator):
+        return name
+    changed = re.fullmatch(r"(\w+)\((.+)\)", name) if isinstance(name, str) else None
+    if changed is None or name in accumulators:
+        return accumulators.get(name)
+    changes: dict[str, Any] = {}
+    for part in changed[2].split(","):
+        key, _, value = part.partition("=")
+        changes[key.strip()] = int(value) if re.fullmatch(r"-?\d+", value.strip()) else value.strip()
+    return accumulators[changed[1]].with_(**changes)
+
+
+@dataclass(frozen=True)
+class GemmSpec:
+    """One multiplication: what its operands go through, and the machine it runs on.
+
+    Parameters
+    ----------
+    a, b : TensorSpec or str
+        The operands, seen with K as columns: x and W in fprop, dy and W^T in dgrad, dy^T and x^T in wgrad.
+    accumulator : str
+        The machine; also one that differs from a machine of the catalogue, see `accumulator_named`.
+    promote_every : int or None
+        Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the machine.
+
+    Raises
+    ------
+    ValueError
+        If the machine does not multiply such operands.
+    """
+
+    a: TensorSpec = field(default=TensorSpec("bfloat16", "none"))
+    b: TensorSpec = field(default=TensorSpec("bfloat16", "none"))
+    accumulator: str = "float32"
+    promote_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for side in ("a", "b"):
+            object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))
+        machine = accumulator_named(self.accumulator)
+        object.__setattr__(self, "accumulator", machine.name)
+        n = self.promote_every
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise ValueError(f"promote_every={n!r}: a whole number >= 1, or None for never")
+        machine.check_inputs(formats[self.a.format], formats[self.b.format])
+
+    @property
+    def machine(self) -> Accumulator:
+        """The machine itself."""
+        return accumulator_named(self.accumulator)
+
+    def with_(self, **changes: Any) -> GemmSpec:
+        """Return a multiplication that differs in the given fields."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def place(self) -> str:
+        """The machine and how it is used, in words."""
+        if self.promote_every is not None:
+            return f"on {self.accumulator}, promoted every {self.promote_every}"
+        narrow = self.machine.kind.startswith("fused") and self.machine.output != "float32"
+        return f"on {self.accumulator}{', never promoted' if narrow else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.a} x {self.b} {self.place}"
+
+
+@dataclass(frozen=True)
+class LinearSpec:
+    """How a linear layer's three multiplications are computed.
+
+    Parameters
+    ----------
+    fprop, dgrad, wgrad : GemmSpec
+        The multiplications.
+    wgrad_input : {"cached", "source"}
+        Where Wgrad's x comes from: the quantized x that Fprop multiplied, dequantized, transposed and quantized again
+        (the DeepSeek-V3 report, 3.5.2), or the unquantized source, as TransformerEngine has it. For a plain x the same.
+    out : str
+        Format in which y and dx leave; dW is float32.
+
+    Raises
+    ------
+    ValueError
+        For an unknown choice.
+    """
+
+    fprop: GemmSpec = GemmSpec()
+    dgrad: GemmSpec = GemmSpec()
+    wgrad: GemmSpec = GemmSpec()
+    wgrad_input: Literal["cached", "source"] = "cached"
+    out: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if self.wgrad_input not in ("cached", "source"):
+            raise ValueError(f"wgrad_input={self.wgrad_input!r}: 'cached' or 'source'")
+        formats[self.out]
+
+    @classmethod
+    def of(
+        cls,
+        x: TensorSpec | str,
+        w: TensorSpec | str,
+        dy: TensorSpec | str,
+        accumulator: str = "float32",
+        promote_every: int | None = None,
+        **more: Any,
+    ) -> LinearSpec:
+        """Return the layer in which each tensor goes through the same wherever it is multiplied.
+
+        Examples
+        --------
+        >>> print(LinearSpec.of("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128", "hopper_fp8", 128).wgrad)
+        e5m2 1x128 x e4m3fn 1x128 on hopper_fp8, promoted every 128
+        """
+        tensors = {"x": x, "w": w, "dy": dy}
+        gemms: dict[str, Any] = {
+            gemm: GemmSpec(TensorSpec.parse(tensors[a]), TensorSpec.parse(tensors[b]), accumulator, promote_every)
+            for gemm, (a, b) in OPERANDS.items()
+        }
+        return cls(**gemms, **more)
+
+    @property
+    def x(self) -> TensorSpec:
+        """What Fprop's input goes through."""
+        return self.fprop.a
+
+    @property
+    def w(self) -> TensorSpec:
+        """What Fprop's weight goes through."""
+        return self.fprop.b
+
+    @property
+    def dy(self) -> TensorSpec:
+        """What Dgrad's output gradient goes through."""
+        return self.dgrad.a
+
+    @property
+    def quantized(self) -> bool:
+        """Whether any operand has scales."""
+        return not all(tensor.plain for gemm in OPERANDS for tensor in self.tensors(gemm))
+
+    def tensors(self, gemm: str) -> tuple[TensorSpec, TensorSpec]:
+        """Return both operands of ``"fprop"``, ``"dgrad"`` or ``"wgrad"``."""
+        spec: GemmSpec = getattr(self, gemm)
+        return spec.a, spec.b
+
+    def with_(self, **changes: Any) -> LinearSpec:
+        """Return a layer that differs.
+
+        Parameters
+        ----------
+        **changes
+            Fields; or `x`, `w`, `dy` (a tensor wherever it is multiplied), `accumulator`, `promote_every` (of all
+            three multiplications). A multiplication may be given as a mapping of what changes in it.
+
+        Examples
+        --------
+        >>> print(LinearSpec().with_(w="e2m1fn 16x16").dgrad)
+        bfloat16 x e2m1fn 16x16 on float32
+        """
+        gemms: dict[str, Any] = {name: getattr(self, name) for name in OPERANDS}
+        for name in OPERANDS:
+            given = changes.pop(name, {})
+            gemms[name] = given if isinstance(given, GemmSpec) else gemms[name].with_(**given)
+        everywhere = {key: changes.pop(key) for key in ("accumulator", "promote_every") if key in changes}
+        tensors = {role: TensorSpec.parse(changes.pop(role)) for role in ROLES if role in changes}
+        for name, roles in OPERANDS.items():
+            sides = {side: tensors[role] for side, role in zip("ab", roles, strict=True) if role in tensors}
+            gemms[name] = gemms[name].with_(**sides, **everywhere)
+        return dataclasses.replace(self, **gemms, **changes)
+
+    def __str__(self) -> str:
+        if self == LinearSpec.of(self.x, self.w, self.dy, self.fprop.accumulator, self.fprop.promote_every):
+            tensors = str(self.x) if self.x == self.w == self.dy else f"x {self.x}, w {self.w}, dy {self.dy}"
+            return f"{tensors} {self.fprop.place}"
+        return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS)
+
+
+BF16_LINEAR = LinearSpec()

@@ -1,0 +1,73 @@
+"""Names of linear layers and kept tensors, and the patterns that rules select them by."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from fnmatch import fnmatchcase
+
+from lowprec.registry import UnknownNameError
+
+_FEED_FORWARD = ("w1", "w2", "w3")
+#: Linear layers of a model, one block and one expert standing for all.
+LINEARS = (
+    *(f"layers.0.attn.{name}" for name in ("wq_a", "wq_b", "wkv_a", "wkv_b", "wo")),
+    *(f"layers.0.ffn.{name}" for name in (*_FEED_FORWARD, "gate")),
+    *(f"layers.0.ffn.{network}.{name}" for network in ("shared", "experts.0") for name in _FEED_FORWARD),
+    "layers.0.projection",
+    "head",
+)
+#: Tensors that are kept.
+TENSORS = (
+    "embed",
+    *(f"layers.0.attn.{name}" for name in ("q_norm", "kv_norm", "q", "k", "v", "probs", "output")),
+    *(f"layers.0.{name}" for name in ("attn_norm", "ffn_norm", "hidden_norm", "embed_norm", "norm")),
+    "norm",
+)
+
+
+def matches(name: str, pattern: str, layers: int | None = None) -> bool:
+    """Whether a pattern selects a name, in a model of so many blocks.
+
+    Examples
+    --------
+    >>> matches("layers.3.attn.wo", "layers.*.attn.w*"), matches("layers.3.attn.wo", "layers.-1.*", layers=4)
+    (True, True)
+    """
+    if fnmatchcase(name, pattern):
+        return not _from_the_end(pattern) or layers is None
+    place = re.match(r"layers\.(\d+)\.", name)
+    if layers is None or place is None or not _from_the_end(pattern):
+        return False
+    return fnmatchcase(f"layers.{int(place[1]) - layers}.{name[place.end() :]}", pattern)
+
+
+def _from_the_end(pattern: str) -> bool:
+    return re.match(r"layers\.-\d", pattern) is not None
+
+
+def check_pattern(pattern: str, names: tuple[str, ...]) -> None:
+    """Raise an UnknownNameError unless the pattern selects something in some model."""
+    if not isinstance(pattern, str):
+        raise TypeError(f"a pattern of names is a text such as 'layers.*.attn.w*', not {pattern!r}")
+    general = re.sub(r"^layers\.-?\d+(?=\.|$)", "layers.0", pattern)
+    general = re.sub(r"experts\.\d+(?=\.|$)", "experts.0", general)
+    if any(fnmatchcase(name, general) for name in names):
+        return
+    close = difflib.get_close_matches(general, names, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(names)}"
+    raise UnknownNameError(f"pattern {pattern!r} matches no layer of any model: {hint}")
+
+
+def check_blocks(patterns: list[str], layers: int | None) -> None:
+    """Raise a ValueError if a pattern names a block that a model of so many blocks has not."""
+    for pattern in patterns:
+        place = re.match(r"layers\.(-?\d+)(\.|$)", pattern)
+        if place is None:
+            continue
+        number = int(place[1])
+        if layers is None:
+            if number < 0:
+                raise ValueError(f"pattern {pattern!r} counts from the last block: how many layers has the model?")
+        elif not -layers <= number <= layers:  # a prediction module is one block more
+            raise ValueError(f"pattern {pattern!r} names a block that a model of {layers} layers has not")
