@@ -16,8 +16,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "Accumulator": "accumulate",
     "Format": "formats",
-    "Granularity": "scaling",
-    "Quantized": "scaling",
+    "Granularity": "granularity",
+    "Quantized": "quantized",
+    "Quantizer": "quantizers",
     "Recipe": "recipe",
     "accumulators": "accumulate",
     "codecs": "codecs",
@@ -36,6 +37,8 @@ _HOMES = {
     "mma": "gemm",
     "pack": "packing",
     "quantize": "scaling",
+    "quantize_dequantize": "scaling",
+    "quantizers": "quantizers",
     "recipes": "recipe",
     "round_to": "cast",
     "set_fused_kernel": "fused_kernels",
@@ -95,6 +98,7 @@ if TYPE_CHECKING:
     from .gemm import gemm as gemm
     from .gemm import matmul_f32 as matmul_f32
     from .gemm import mma as mma
+    from .granularity import Granularity as Granularity
     from .grouped import grouped_gemm as grouped_gemm
     from .libraries import libraries as libraries
     from .metrics import compare as compare
@@ -103,8 +107,10 @@ if TYPE_CHECKING:
     from .moe.train import train as train
     from .packing import pack as pack
     from .packing import unpack as unpack
+    from .quantized import Quantized as Quantized
+    from .quantizers import Quantizer as Quantizer
+    from .quantizers import quantizers as quantizers
     from .recipe import Recipe as Recipe
     from .recipe import recipes as recipes
-    from .scaling import Granularity as Granularity
-    from .scaling import Quantized as Quantized
     from .scaling import quantize as quantize
+    from .scaling import quantize_dequantize as quantize_dequantize

@@ -1,117 +1,126 @@
-"""Block quantization: the largest magnitude of a block, its scale, and the block's codes, in one sweep.
+"""Block quantization: the largest magnitude of a block, its scale, and the block's codes or values, in one sweep.
 
-A strip of rows is walked row by row with all its blocks at once, so that memory is read in order and the
-second pass over the strip finds it in the cache. Magnitudes are compared as integers: NaN sorts above Inf
-above everything else, so what is not finite shows up in the maximum without a test of its own.
+A strip of rows is walked in segments of its columns that fit a cache: all blocks of a segment get their largest
+magnitude, then their scales, then their codes, so that the chain from one to the other is paid once for many blocks and
+the second pass finds the values in the cache. Magnitudes are compared as integers: NaN sorts above Inf above
+everything else, so what is not finite shows up in the maximum without a test of its own.
 """
 
 import numpy as np
 
-from lowprec._jit import bits32, float32_from_bits, kernel
+from lowprec._jit import bits32, float32_from_bits, kernel, variant
 
-from .cast import decode_bits, encode_bits
+from . import block_elements as elements
+from .block_elements import INF, mend_codes, mend_values
+from .block_scale import block_scales
+from .cast import decode_bits
 
 U = np.uint32
-INF = U(0x7F800000)
-
-SCALE_FP32, SCALE_UE8M0 = 0, 1  # kinds of scale
-DIVIDE, RECIPROCAL = 0, 1  # how a value is divided by its scale: x / s, or x * float32(1 / s)
+F = np.float32
 
 
-@kernel
-def block_scale(amax_bits, max_value, amax_floor, kind):
-    """Return the scale of a block whose largest magnitude has these bits.
+def amax_row(x, width, amax):
+    """Stand in for the variants of `block_elements`, as do the next two."""
 
-    ``float32(amax / max_value)``, at least 2^-149; for UE8M0, the smallest power of two not below that quotient,
-    at least 2^-126, found from its bits. A block of zeros gets 1, a block with NaN or Inf gets NaN.
+
+def encode_row(x, width, divide, factor, constants, codes):
+    """Stand in."""
+
+
+def round_row(x, width, divide, factor, scale, tensor, constants, values):
+    """Stand in."""
+
+
+def _quantize_strips(x, rows, width, segment, rule, cast, codes, scales, start, stop):
+    """Quantize strips `start` to `stop` (of `rows` rows) of x [R, C] in blocks of rows x width, ragged at the edges.
+
+    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]; `segment` is a multiple of `width`. `rule` is
+    what `block_scales` takes, `cast` the constants of `encode_row` and of `encode_bits`.
     """
-    if amax_bits >= INF:
-        return np.float32(np.nan)
-    amax = max(float32_from_bits(U(amax_bits)), np.float32(amax_floor))
-    if amax == np.float32(0):
-        return np.float32(1)
-    quotient = bits32(np.float32(amax / np.float32(max_value)))
-    if kind == SCALE_UE8M0:
-        field = U(quotient >> U(23))
-        if U(quotient & U(0x7FFFFF)) != U(0):
-            field = U(field + U(1))
-        return float32_from_bits(U(max(field, U(1)) << U(23)))
-    return float32_from_bits(max(quotient, U(1)))
-
-
-@kernel
-def quantize_blocks(x, rows, cols, max_value, amax_floor, kind, division, constants, codes, scales, start, stop):
-    """Quantize strips `start` to `stop` (of `rows` rows) of x [R, C] in blocks of rows x cols, ragged at the edges.
-
-    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / cols)].
-    """
-    height, width = x.shape
-    blocks = (width + cols - 1) // cols
-    amax = np.empty(blocks, np.uint32)
-    factor = np.empty(blocks, np.float32)
+    how, division, numbers, words, special, use_special_zero = rule
+    divide = division == 0
+    constants, any_constants = cast
+    columns = x.shape[1]
+    amax = np.empty(segment // width, np.uint32)
+    factor = np.empty(segment // width, np.float32)
     for strip in range(start, stop):
-        r0, r1 = strip * rows, min(strip * rows + rows, height)
-        amax[:] = U(0)
-        for i in range(r0, r1):
-            for b in range(blocks):
-                tile = x[i, b * cols : min(b * cols + cols, width)]
-                top = U(0)
-                for j in range(tile.size):
-                    top = max(top, U(bits32(tile[j]) & U(0x7FFFFFFF)))
-                amax[b] = max(amax[b], top)
-        for b in range(blocks):
-            s = block_scale(amax[b], max_value, amax_floor, kind)
-            scales[strip, b] = s
-            factor[b] = reciprocal(s) if division == RECIPROCAL else s
-        for i in range(r0, r1):
-            for b in range(blocks):
-                tile = x[i, b * cols : min(b * cols + cols, width)]
-                into = codes[i, b * cols : min(b * cols + cols, width)]
-                f = factor[b]
-                if division == RECIPROCAL:
-                    for j in range(tile.size):
-                        into[j] = encode_bits(bits32(tile[j] * f), constants)
-                else:
-                    for j in range(tile.size):
-                        into[j] = encode_bits(bits32(tile[j] / f), constants)
+        r0, r1 = strip * rows, min(strip * rows + rows, x.shape[0])
+        for c0 in range(0, columns, segment):
+            c1 = min(c0 + segment, columns)
+            n = (c1 - c0 + width - 1) // width
+            a, f = amax[:n], factor[:n]
+            s = scales[strip, c0 // width : c0 // width + n]
+            a[:] = U(0)
+            for i in range(r0, r1):
+                amax_row(x[i, c0:c1], width, a)
+            block_scales(a, how, division, numbers, words, special, use_special_zero, s, f)
+            worst = U(0)
+            for b in range(n):
+                worst = max(worst, a[b])
+            for i in range(r0, r1):
+                encode_row(x[i, c0:c1], width, divide, f, constants, codes[i, c0:c1])
+                if worst >= INF:
+                    mend_codes(x[i, c0:c1], width, divide, a, f, any_constants, codes[i, c0:c1])
 
 
-@kernel
-def quantize_columns(x, rows, max_value, amax_floor, kind, division, constants, codes, scales, start, stop):
-    """Do the same for blocks of one column: `rows` x 1, the vectors running over the columns."""
-    height, width = x.shape
-    amax = np.empty(width, np.uint32)
-    factor = np.empty(width, np.float32)
+def _round_strips(x, rows, width, segment, rule, cast, tensor, values, start, stop):
+    """Write the values of the codes instead of codes and scales."""
+    how, division, numbers, words, special, use_special_zero = rule
+    divide = division == 0
+    constants, any_constants = cast
+    columns = x.shape[1]
+    amax = np.empty(segment // width, np.uint32)
+    scale = np.empty(segment // width, np.float32)
+    factor = np.empty(segment // width, np.float32)
     for strip in range(start, stop):
-        r0, r1 = strip * rows, min(strip * rows + rows, height)
-        amax[:] = U(0)
-        for i in range(r0, r1):
-            row = x[i]
-            for j in range(width):
-                amax[j] = max(amax[j], U(bits32(row[j]) & U(0x7FFFFFFF)))
-        for j in range(width):
-            s = block_scale(amax[j], max_value, amax_floor, kind)
-            scales[strip, j] = s
-            factor[j] = reciprocal(s) if division == RECIPROCAL else s
-        for i in range(r0, r1):
-            row, into = x[i], codes[i]
-            if division == RECIPROCAL:
-                for j in range(width):
-                    into[j] = encode_bits(bits32(row[j] * factor[j]), constants)
-            else:
-                for j in range(width):
-                    into[j] = encode_bits(bits32(row[j] / factor[j]), constants)
+        r0, r1 = strip * rows, min(strip * rows + rows, x.shape[0])
+        for c0 in range(0, columns, segment):
+            c1 = min(c0 + segment, columns)
+            n = (c1 - c0 + width - 1) // width
+            a, f, s = amax[:n], factor[:n], scale[:n]
+            a[:] = U(0)
+            for i in range(r0, r1):
+                amax_row(x[i, c0:c1], width, a)
+            block_scales(a, how, division, numbers, words, special, use_special_zero, s, f)
+            worst = U(0)
+            for b in range(n):
+                worst = max(worst, a[b])
+            for i in range(r0, r1):
+                round_row(x[i, c0:c1], width, divide, f, s, tensor, constants, values[i, c0:c1])
+                if worst >= INF:
+                    mend_values(x[i, c0:c1], width, divide, a, f, s, tensor, any_constants, values[i, c0:c1])
+
+
+WIDTHS = elements.WIDTHS
+quantize_strips = tuple(
+    variant(_quantize_strips, f"quantize_strips_{w}", amax_row=a, encode_row=e)
+    for w, a, e in zip(WIDTHS, elements.amax_rows, elements.encode_rows, strict=True)
+)
+round_strips = tuple(
+    variant(_round_strips, f"round_strips_{w}", amax_row=a, round_row=r)
+    for w, a, r in zip(WIDTHS, elements.amax_rows, elements.round_rows, strict=True)
+)
+quantize_strips_any = variant(
+    _quantize_strips, "quantize_strips_any", amax_row=elements.amax_rows[0], encode_row=elements.encode_row_any
+)
+round_strips_any = variant(
+    _round_strips, "round_strips_any", amax_row=elements.amax_rows[0], round_row=elements.round_row_any
+)
 
 
 @kernel
-def reciprocal(s):
-    """Return float32(1 / s), at most the largest finite number, so that 0 stays 0."""
-    return min(np.float32(np.float32(1) / s), np.float32(3.4028234663852886e38)) if s == s else s
+def largest_finite(x):
+    """Return the bits of the largest magnitude of contiguous x, NaN left out, and Inf only if there is one."""
+    top = U(0)
+    for i in range(x.size):
+        a = U(bits32(x[i]) & U(0x7FFFFFFF))
+        top = max(top, a if a <= INF else U(0))
+    return top
 
 
 @kernel
-def dequantize_blocks(codes, scales, rows, cols, constants, out, start, stop):
-    """Write ``float32(scale * decode(code))`` for rows `start` to `stop` of codes [R, C]."""
+def dequantize_blocks(codes, scales, rows, cols, tensor, constants, out, start, stop):
+    """Write ``float32(scale * decode(code)) * tensor`` for rows `start` to `stop` of codes [R, C]."""
     width = codes.shape[1]
     blocks = (width + cols - 1) // cols
     for i in range(start, stop):
@@ -120,13 +129,13 @@ def dequantize_blocks(codes, scales, rows, cols, constants, out, start, stop):
             into = out[i, b * cols : min(b * cols + cols, width)]
             s = scales[i // rows, b]
             for j in range(tile.size):
-                into[j] = s * float32_from_bits(decode_bits(U(tile[j]), constants))
+                into[j] = F(F(s * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor)
 
 
 @kernel
-def dequantize_columns(codes, scales, rows, constants, out, start, stop):
+def dequantize_columns(codes, scales, rows, tensor, constants, out, start, stop):
     """Do the same for blocks of one column."""
     for i in range(start, stop):
         tile, into, s = codes[i], out[i], scales[i // rows]
         for j in range(tile.size):
-            into[j] = s[j] * float32_from_bits(decode_bits(U(tile[j]), constants))
+            into[j] = F(F(s[j] * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor)

@@ -1,0 +1,69 @@
+"""Granularity: which block of a matrix shares a scale."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
+
+
+@dataclass(frozen=True)
+class Granularity:
+    """The block that shares a scale: `rows` x `columns`, None meaning the whole axis.
+
+    Examples
+    --------
+    >>> Granularity.parse("1x128")
+    Granularity(rows=1, columns=128)
+    >>> str(Granularity.parse("tensor")), str(Granularity(None, 1))
+    ('tensor', 'column')
+    """
+
+    rows: int | None
+    columns: int | None
+
+    def __post_init__(self) -> None:
+        for size in (self.rows, self.columns):
+            if size is not None and (not isinstance(size, int) or size < 1):
+                raise ValueError(f"Granularity: {self.rows!r} x {self.columns!r}: sizes are whole numbers >= 1 or None")
+
+    @classmethod
+    def parse(cls, text: str | Granularity) -> Granularity:
+        """Read ``"1x128"``, ``"tensor"``, ``"row"`` (1 x whole) or ``"column"`` (whole x 1).
+
+        Raises
+        ------
+        ValueError
+            If the text is none of these.
+        """
+        if isinstance(text, Granularity):
+            return text
+        if isinstance(text, str) and text in _NAMED:
+            return cls(*_NAMED[text])
+        match = re.fullmatch(r"([1-9]\d*|all)x([1-9]\d*|all)", text) if isinstance(text, str) else None
+        if match is None:
+            known = ", ".join(repr(name) for name in _NAMED)
+            raise ValueError(f"granularity={text!r}: rows x columns such as '1x128' or '128x128', or one of {known}")
+        rows, columns = (None if size == "all" else int(size) for size in match.groups())
+        return cls(rows, columns)
+
+    @property
+    def T(self) -> Granularity:
+        """The same block seen from the transposed matrix."""
+        return Granularity(self.columns, self.rows)
+
+    def block(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """Return rows and columns of a block within a matrix of that shape."""
+        return self.rows or max(shape[0], 1), self.columns or max(shape[1], 1)
+
+    def scale_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """Return the shape of the scales of a matrix: edges may be ragged."""
+        rows, columns = self.block(shape)
+        return -(-shape[0] // rows), -(-shape[1] // columns)
+
+    def __str__(self) -> str:
+        for name, sizes in _NAMED.items():
+            if sizes == (self.rows, self.columns):
+                return name
+        return f"{self.rows or 'all'}x{self.columns or 'all'}"

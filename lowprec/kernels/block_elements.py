@@ -1,0 +1,128 @@
+"""The elements of blocks: largest magnitudes, codes and values, a row of blocks at a time.
+
+Blocks lie side by side in a row, each `width` long, the last perhaps shorter. `WIDTH` is a placeholder: the variants
+below are compiled for the widths in use (`lowprec._jit.variant`), so that a block of 16 is one vector; 0 stands for
+any width. In blocks whose scale is finite no value is NaN, Inf or beyond reach of the cast, so that the cast here
+needs neither tests nor selects; the rest is mended by `mend_codes` and `mend_values` afterwards.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits32, float32_from_bits, kernel, variant
+
+from .cast import encode_bits, round_bits
+
+U = np.uint32
+F = np.float32
+INF = U(0x7F800000)
+WIDTH = 0
+
+
+@kernel
+def encode_bounded(u, constants):
+    """Return the code of a float32, given as its bits, that is not NaN; magnitudes above the largest become it.
+
+    Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade, to nearest even; below the
+    smallest normal exponent the quantum stays.
+    """
+    smallest, up, shift, top, sign_shift, sign_mask = constants
+    a = min(U(u & U(0x7FFFFFFF)), top)
+    e = max(U(a & INF), smallest)
+    magic = U(e + up)
+    t = U(bits32(F(float32_from_bits(a) + float32_from_bits(magic))) - magic)
+    return U(U(t + U(U(e - smallest) >> shift)) | U(U(u >> sign_shift) & sign_mask))
+
+
+@kernel
+def round_bounded(u, constants):
+    """Return the same value as a float32, its sign kept."""
+    smallest, up, _, top, _, _ = constants
+    a = min(U(u & U(0x7FFFFFFF)), top)
+    magic = float32_from_bits(U(max(U(a & INF), smallest) + up))
+    r = F(F(float32_from_bits(a) + magic) - magic)
+    return float32_from_bits(U(bits32(r) | U(u & U(0x80000000))))
+
+
+def _amax_row(x, width, amax):
+    size = WIDTH if WIDTH else width
+    whole = x.size // size
+    for b in range(whole):
+        tile = x[b * size : b * size + size]
+        top = U(0)
+        for j in range(size):
+            top = max(top, U(bits32(tile[j]) & U(0x7FFFFFFF)))
+        amax[b] = max(amax[b], top)
+    if whole * size < x.size:
+        top = U(0)
+        for j in range(whole * size, x.size):
+            top = max(top, U(bits32(x[j]) & U(0x7FFFFFFF)))
+        amax[whole] = max(amax[whole], top)
+
+
+def _encode_row(x, width, divide, factor, constants, codes):
+    size = WIDTH if WIDTH else width
+    whole = x.size // size
+    for b in range(whole):
+        tile, into = x[b * size : b * size + size], codes[b * size : b * size + size]
+        f = factor[b]
+        if divide:
+            for j in range(size):
+                into[j] = encode_bounded(bits32(F(tile[j] / f)), constants)
+        else:
+            for j in range(size):
+                into[j] = encode_bounded(bits32(F(tile[j] * f)), constants)
+    for j in range(whole * size, x.size):
+        y = F(x[j] / factor[whole]) if divide else F(x[j] * factor[whole])
+        codes[j] = encode_bounded(bits32(y), constants)
+
+
+def _round_row(x, width, divide, factor, scale, tensor, constants, values):
+    size = WIDTH if WIDTH else width
+    whole = x.size // size
+    for b in range(whole):
+        tile, into = x[b * size : b * size + size], values[b * size : b * size + size]
+        f, s = factor[b], scale[b]
+        if divide:
+            for j in range(size):
+                into[j] = F(F(round_bounded(bits32(F(tile[j] / f)), constants) * s) * tensor)
+        else:
+            for j in range(size):
+                into[j] = F(F(round_bounded(bits32(F(tile[j] * f)), constants) * s) * tensor)
+    for j in range(whole * size, x.size):
+        y = F(x[j] / factor[whole]) if divide else F(x[j] * factor[whole])
+        values[j] = F(F(round_bounded(bits32(y), constants) * scale[whole]) * tensor)
+
+
+@kernel
+def mend_codes(x, width, divide, amax, factor, constants, codes):
+    """Encode anew what `encode_bounded` cannot: blocks with NaN or Inf."""
+    for b in range(amax.size):
+        if amax[b] >= INF:
+            for j in range(b * width, min(b * width + width, x.size)):
+                y = F(x[j] / factor[b]) if divide else F(x[j] * factor[b])
+                codes[j] = encode_bits(bits32(y), constants)
+
+
+@kernel
+def mend_values(x, width, divide, amax, factor, scale, tensor, constants, values):
+    """Round anew what `round_bounded` cannot: blocks with NaN or Inf."""
+    for b in range(amax.size):
+        if amax[b] >= INF:
+            for j in range(b * width, min(b * width + width, x.size)):
+                y = F(x[j] / factor[b]) if divide else F(x[j] * factor[b])
+                values[j] = F(F(float32_from_bits(round_bits(bits32(y), constants)) * scale[b]) * tensor)
+
+
+@kernel
+def round_any(u, constants):
+    """Return a float32 rounded by `round_bits`, for formats that `round_bounded` does not serve."""
+    return float32_from_bits(round_bits(u, constants))
+
+
+# What a row of blocks needs, by width (0: any), and for formats that need the general cast.
+WIDTHS = (0, 1, 16, 32, 128)
+amax_rows = tuple(variant(_amax_row, f"amax_row_{w}", WIDTH=w) for w in WIDTHS)
+encode_rows = tuple(variant(_encode_row, f"encode_row_{w}", WIDTH=w) for w in WIDTHS)
+round_rows = tuple(variant(_round_row, f"round_row_{w}", WIDTH=w) for w in WIDTHS)
+encode_row_any = variant(_encode_row, "encode_row_any", encode_bounded=encode_bits)
+round_row_any = variant(_round_row, "round_row_any", round_bounded=round_any)

@@ -1,0 +1,140 @@
+"""A quantized matrix: codes, the scales of its blocks, and what both mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _jit
+from .cast import decode_constants
+from .formats import Format
+from .granularity import Granularity
+from .kernels import quantize as kernels
+from .kernels.gemm_f32 import transpose
+from .quantizers import SCALE_BITS, ScaleKind
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A matrix as codes and scales: ``x ~ scale * decode(codes)``.
+
+    Attributes
+    ----------
+    codes : ndarray of unsigned integers, shape (..., R, C)
+        In the shape of the source.
+    scale : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
+        Values of the scales, however they would be stored. Leading axes of the source count as rows. NaN marks a
+        block that held NaN or Inf, where the quantizer says so.
+    format : Format
+        What the codes mean.
+    granularity : Granularity
+        The block that shares a scale.
+    scale_kind : {"fp32", "ue8m0", "e4m3"}
+        How a scale would be stored: 32 bits, or 8 for a power of two or an E4M3 number.
+    tensor_scale : float32, optional
+        A scale of the whole tensor on top of the blocks' own, as NVFP4 has it.
+    recipe : str, optional
+        Name of the quantizer that made it.
+    """
+
+    codes: NDArray[Any]
+    scale: NDArray[np.float32]
+    format: Format
+    granularity: Granularity
+    scale_kind: ScaleKind = "fp32"
+    tensor_scale: np.float32 | None = None
+    recipe: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the codes."""
+        return self.codes.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that codes (packed to their bits) and scales take when stored."""
+        bits = self.codes.size * self.format.bits + self.scale.size * SCALE_BITS[self.scale_kind]
+        return -(-bits // 8) + (0 if self.tensor_scale is None else 4)
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits for one value, its share of the scales included."""
+        return 8.0 * self.nbytes / max(self.codes.size, 1)
+
+    @property
+    def T(self) -> Quantized:
+        """The transposed matrix, copied so that rows are contiguous; granularity 1x128 becomes 128x1."""
+        if self.codes.ndim != 2:
+            raise ValueError(f"Quantized.T is for matrices, not for shape {self.shape}")
+        codes = np.empty(self.shape[::-1], self.codes.dtype)
+        transpose(self.codes, codes)
+        return replace(self, codes=codes, scale=np.ascontiguousarray(self.scale.T), granularity=self.granularity.T)
+
+    def dequantize(self, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return the values ``float32(scale * decode(codes))``, times the tensor's scale where there is one.
+
+        Parameters
+        ----------
+        out : ndarray of float32, optional
+            Where to put them: C-contiguous, of the codes' shape.
+
+        Raises
+        ------
+        ValueError
+            If `out` does not fit.
+        """
+        out = float32_output(out, self.shape, "dequantize")
+        if out.size == 0:
+            return out
+        codes, into = as_matrix(self.codes), as_matrix(out)
+        rows, columns = self.granularity.block((codes.shape[0], codes.shape[1]))
+        constants = decode_constants(self.format)
+        tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
+
+        def piece(a: int, b: int) -> None:
+            if columns == 1:
+                kernels.dequantize_columns(codes, self.scale, rows, tensor, constants, into, a, b)
+            else:
+                kernels.dequantize_blocks(codes, self.scale, rows, columns, tensor, constants, into, a, b)
+
+        _jit.run_chunks(piece, codes.shape[0], max(1, (1 << 16) // codes.shape[1]))
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = self.dequantize()
+        return values if dtype is None else values.astype(dtype)
+
+    def __repr__(self) -> str:
+        scales = f"{self.scale_kind} scales" + ("" if self.tensor_scale is None else f" times {self.tensor_scale:.4g}")
+        by = "" if self.recipe is None else f"{self.recipe}: "
+        return (
+            f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape))}, {self.granularity} with "
+            f"{scales}, {self.bits_per_value:.4g} bits per value)"
+        )
+
+
+def as_matrix(a: NDArray[Any]) -> NDArray[Any]:
+    """View a contiguous array as a matrix: leading axes become rows, a vector one row."""
+    columns = a.shape[-1] if a.ndim else 1
+    return a.reshape(a.size // columns if columns else 0, columns)
+
+
+def float32_output(out: NDArray[np.float32] | None, shape: tuple[int, ...], who: str) -> NDArray[np.float32]:
+    """Return `out` if it fits, or a new array.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit.
+    """
+    if out is None:
+        return np.empty(shape, np.float32)
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != np.float32:
+        found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise ValueError(f"{who}: out is {found}, needed is contiguous float32 {shape}")
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise ValueError(f"{who}: out must be C-contiguous and writeable")
+    return out
