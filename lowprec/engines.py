@@ -22,6 +22,7 @@ from .fused_kernels import FusedKernel, fused_kernels, operand_tables, selected_
 from .kernels import exact_dot, f32_tile, fused_dot, fused_pack, gemm_f32
 from .kernels import promote as promotion
 from .reference_dots import BlockScales, exact_groups, fused, fused_runs, halves, pairwise, two_floors
+from .run_kernels import RunKernel, run_kernel
 from .scratch import scratch
 from .wide_kernels import WideKernel, wide_kernel
 
@@ -191,7 +192,7 @@ class Fused(Engine):
 class Wide(Engine):
     """Fused sums in float64 lanes; what comes out other than finite is left to the integer reference."""
 
-    def __init__(self, machine: Accumulator, fa: Format, fb: Format, kernel: WideKernel) -> None:
+    def __init__(self, machine: Accumulator, fa: Format, fb: Format, kernel: WideKernel | RunKernel) -> None:
         super().__init__(machine, fa, fb)
         self.kernel, self.reference = kernel, Reference(machine, fa, fb)
 
@@ -251,6 +252,9 @@ def _engine(machine: Accumulator, fa: Format, fb: Format, kernel_name: str) -> E
     if machine.kind == "fused" and _fast_kernel(machine, fa, fb) is None:
         wide = wide_kernel(machine, fa, fb)
         return Reference(machine, fa, fb) if wide is None else Wide(machine, fa, fb, wide)
+    if machine.kind == "fused_runs":
+        runs = run_kernel(machine, fa, fb)
+        return Reference(machine, fa, fb) if runs is None else Wide(machine, fa, fb, runs)
     kinds: dict[str, type[Engine]] = {"fused": Fused, "exact": Exact, "sequential": Sequential}
     return kinds.get(machine.kind, Reference)(machine, fa, fb)
 

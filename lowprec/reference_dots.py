@@ -65,7 +65,7 @@ def take_apart(codes: Matrix, fmt: Format, group: int, scale: Matrix | None = No
         (significand, exponent, kind),
     )  # fmt: skip
     if scale is not None:
-        _, x, nan = _scale_parts(scale, formats["e8m0fnu"])
+        _, x, nan = scale_parts(scale, formats["e8m0fnu"])
         by_code = np.repeat(x, block, axis=1)[:, :k].astype(np.int16)
         np.add(exponent, by_code, out=exponent, where=significand != 0)
         kind[np.repeat(nan, block, axis=1)[:, :k]] = fused_dot.NOT_A_NUMBER
@@ -108,7 +108,7 @@ def fused_runs(
         or max(largest, largest / units) > 2.0**61
     ):
         raise ValueError(f"{machine.name}: products of {fa} and {fb} are too wide to be summed exactly in runs")
-    parts = [(_whole(a, fa), *_scale_parts(scales.a, fs)), (_whole(b, fb), *_scale_parts(scales.b, fs))]
+    parts = [(_whole(a, fa), *scale_parts(scales.a, fs)), (_whole(b, fb), *scale_parts(scales.b, fs))]
     left, right = tuple(parts[0]), tuple(np.ascontiguousarray(part.T) for part in parts[1])
     low_bits = fa.mantissa_bits - fa.emin + fb.mantissa_bits - fb.emin + 2 * fs.mantissa_bits
     state = _bits_of(c)
@@ -195,7 +195,7 @@ def _zero_exponent(machine: Accumulator) -> int:
     return fused_dot.NEVER if machine.zero_exponent is None else machine.zero_exponent
 
 
-def _scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
+def scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
     """Return significands, exponents and NaN flags of scale codes; a sign bit is ignored, as the hardware does."""
     unsigned = scale & fmt.code_dtype.type((1 << fmt.bits) - 1 - fmt.sign_mask)
     parts = take_apart(np.ascontiguousarray(unsigned), fmt, 1)

@@ -22,12 +22,13 @@ from .fused_kernels import fused_kernels, selected_kernel
 from .kernels import fused_pack_f64 as pack
 from .kernels import gemm_fused_f64 as gemm
 from .kernels.cast import decode32
-from .kernels.fused_tile_f64 import COLUMNS, FACTOR, MAX_FRACTION_BITS, MAX_SIGNIFICANT_BITS, ROWS
+from .kernels.fused_tile_f64 import MAX_SIGNIFICANT_BITS
+from .kernels.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
 from .reference_dots import BlockScales, fused
 from .scratch import scratch
 
 Float32Matrix = NDArray[np.float32]
-_NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
+NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
 _COLUMNS_AT_ONCE = 512  # columns of the result, whose part of B is laid out at a time
@@ -73,7 +74,7 @@ class WideKernel:
             and machine.align == "truncate"
             and machine.fraction_bits <= MAX_FRACTION_BITS
             # Where no term is zero, C is not, and then E is at least its exponent anyway.
-            and (machine.zero_exponent is None or _NO_ZERO_EXPONENT <= machine.zero_exponent <= smallest)
+            and (machine.zero_exponent is None or NO_ZERO_EXPONENT <= machine.zero_exponent <= smallest)
             and all(f.mantissa_bits < MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
             and all(f.has_zero for f in (fa, fb))
             and (machine.scale_format is None or _has_fitting_scales(machine))
@@ -125,7 +126,7 @@ class WideKernel:
             some = (values[j * per_row :], exponents[j * per_row :], masks[j * groups * words :])
             pack.pack_panels(x, fb.emin, group, self.factor, shift.exponents, shift.block, *some)
         addend = out if c is None else c
-        lowest = _NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
+        lowest = NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
         usual = blocks.promote or blocks.scale_a.shape[0] == 1
 
         def piece(start: int, stop: int) -> None:
@@ -141,7 +142,7 @@ class WideKernel:
                 shift = shifts[0].rows(rows)
                 pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
                 result = "float32" if machine.output != "float16" else "float16"
-                if result == "float32" and usual and (c is None or _is_usual(c[rows, first : first + n])):
+                if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
                     normal = Extent().widened(x, fa).shifted(shift).is_normal(extent_b, machine, k)
                     result = "normal" if normal else result
                 self.forms[result](
@@ -224,7 +225,7 @@ def _has_fitting_scales(machine: Accumulator) -> bool:
     return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and machine.group % 4 == 0
 
 
-def _is_usual(c: Float32Matrix) -> bool:
+def is_usual(c: Float32Matrix) -> bool:
     """Tell whether every number is zero or in 2^-126 .. 2^126."""
     magnitude = c.view(np.uint32) & np.uint32(0x7FFFFFFF)
     normal = (magnitude >= np.uint32(1 << 23)) & (magnitude < np.uint32((127 + 126) << 23))

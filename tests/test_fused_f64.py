@@ -19,7 +19,7 @@ from lowprec.engines import Plan, Reference, Wide, engine
 from lowprec.formats import Format, formats
 from lowprec.fused_kernels import fused_kernels
 from lowprec.kernels import fused_pack_f64 as pack
-from lowprec.kernels.fused_tile_f64 import FACTOR
+from lowprec.kernels.wide_sum import FACTOR
 from lowprec.oracle import fields, fused_dot
 from lowprec.oracle.fused import Rule
 from lowprec.wide_kernels import Extent, WideKernel, wide_kernel

@@ -20,7 +20,7 @@ LAYERS = [
     {"blocks"},
     {"scaling", "accumulate", "libraries"},
     {"fused_kernels", "reference_dots"},
-    {"wide_kernels"},
+    {"wide_kernels", "run_kernels"},
     {"engines"},
     {"instructions"},
     {"gemm", "logfmt"},

@@ -19,3 +19,11 @@ def aligned_i8(n):
     raw = np.empty(n + 64, np.int8)
     skip = (-raw.ctypes.data) & 63
     return raw[skip : skip + n]
+
+
+@kernel
+def aligned_f64(n):
+    """Return `n` uninitialised float64 that start on a 64-byte boundary."""
+    raw = np.empty(n + 8)
+    skip = (-(raw.ctypes.data >> 3)) & 7
+    return raw[skip : skip + n]

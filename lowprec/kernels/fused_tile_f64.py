@@ -38,29 +38,14 @@ the search for E is 16-bit additions and comparisons, and its result is put to u
 exponents so small that no sum with them exceeds `lowest`, for lowest >= -800.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types
 
-from .vector_ir import F32, F64, I8, I16, I32, I64, TOWARD_ZERO, VectorCode, fill, indices
+from .vector_ir import F64, I8, I16, I32, I64, fill, indices
+from .wide_sum import COLUMNS, ROWS, Shape, WideSum
 
-ROWS, COLUMNS = 4, 32
-RESULTS = ("normal", "float32", "float16")
-FACTOR = 1 + 2.0**-42
-MAX_FRACTION_BITS = 40
 MAX_SIGNIFICANT_BITS = 11  # of an operand
-
-
-class Shape(NamedTuple):
-    """How a machine's registers are used: `lanes` float64 in a vector, `vectors` of them side by side."""
-
-    lanes: int
-    vectors: int
-    # Rounding in the instruction's encoding; otherwise the thread's mode must be toward zero.
-    embedded: bool
-    # Look for the next group's largest exponents while this group's products are added.
-    interleaved: bool
-    result: str = "normal"
 
 
 def make_tile(shape: Shape) -> Any:
@@ -95,7 +80,7 @@ def make_tile(shape: Shape) -> Any:
     return intrinsic(tile)
 
 
-class _Tile(VectorCode):
+class _Tile(WideSum):
     """Emits the instructions of one tile; methods stand in the order of execution."""
 
     def __init__(
@@ -103,22 +88,13 @@ class _Tile(VectorCode):
         b_exponents: Any, b_masks: Any, state: Any, groups: Any, depth: Any, words: Any, fraction_bits: Any,
         lowest: Any, keep: Any,
     ) -> None:  # fmt: skip
-        super().__init__(builder)
-        self.shape = shape
+        super().__init__(builder, shape, fraction_bits, keep)
         self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
         self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
         self.state, self.groups, self.depth, self.words = state, groups, depth, words
         lanes = shape.lanes
-        self.doubles, self.longs = ir.VectorType(F64, lanes), ir.VectorType(I64, lanes)
         self.ints = ir.VectorType(I32, 2 * lanes)
         self.shorts = ir.VectorType(I16, 4 * lanes)  # as many bytes as a vector of float64
-        # M = 2^E times this: 1.5 * 2^(52 - F).
-        exponent = builder.sub(I64(1023 + 52), builder.zext(fraction_bits, I64))
-        m_bits = builder.or_(builder.shl(exponent, I64(52)), I64(1 << 51))
-        self.m_factor = self.splat(builder.bitcast(m_bits, F64), self.doubles)
-        self.clear = self.splat(builder.shl(I64(-1), builder.zext(builder.sub(I32(52), keep), I64)), self.longs)
-        self.narrow = ir.VectorType(I32, lanes)
-        self.clear_narrow = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.narrow)
         least = builder.shl(builder.add(lowest, I32(1023)), I32(4))
         self.least = self.splat(builder.trunc(least, I16), self.shorts)
         self.best = [[self.variable(self.least) for _ in range(COLUMNS // (4 * lanes))] for _ in range(ROWS)]
@@ -213,31 +189,6 @@ class _Tile(VectorCode):
             for v in range(vectors):
                 self.store(self.finish(b.load(sums[r][v]), places[r][v]), places[r][v])
 
-    def start(self, place: Any, top: Any) -> Any:
-        """Return M plus C rounded down to a multiple of q."""
-        b = self.builder
-        c = self.load(place, self.doubles)
-        power = self.binade(c)
-        if self.shape.result != "normal":
-            zero, least = fill(self.doubles, 0.0), -14 if self.shape.result == "float16" else -126
-            power = b.select(b.fcmp_ordered("==", c, zero), zero, self.larger(power, fill(self.doubles, 2.0**least)))
-        return self.multiply_add(c, fill(self.doubles, FACTOR), b.fmul(self.larger(top, power), self.m_factor))
-
-    def binade(self, x: Any) -> Any:
-        """Return the power of two at or below each magnitude; 0 for 0."""
-        bits = self.builder.and_(self.builder.bitcast(x, self.longs), fill(self.longs, 0x7FF << 52))
-        return self.builder.bitcast(bits, self.doubles)
-
-    def larger(self, x: Any, y: Any) -> Any:
-        """Return the larger number of each lane."""
-        return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
-
-    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """Return the fused a * b + c, rounded toward zero."""
-        if self.shape.embedded:
-            return self.call("llvm.x86.avx512.vfmadd.pd.512", self.doubles, a, b, c, I32(TOWARD_ZERO))
-        return self.call(f"llvm.fma.v{self.shape.lanes}f64", self.doubles, a, b, c)
-
     def give_back(self, word: Any, offset: Any, sums: list[list[Any]]) -> None:
         """Add q for every one of 32 products that is negative."""
         b, lanes = self.builder, self.shape.lanes
@@ -249,35 +200,3 @@ class _Tile(VectorCode):
             for slot, mask in zip(sums[r], masks, strict=True):
                 count = self.call(f"llvm.ctpop.v{lanes}i64", self.longs, b.and_(a, mask))
                 b.store(b.bitcast(b.add(b.bitcast(b.load(slot), self.longs), count), self.doubles), slot)
-
-    def finish(self, total: Any, place: Any) -> Any:
-        """Return D: give back what was taken from a negative C, take M away, truncate."""
-        b = self.builder
-        sign = b.lshr(self.load(place, self.longs), fill(self.longs, 63))
-        bits = b.add(b.bitcast(total, self.longs), sign)
-        m = b.or_(b.and_(bits, fill(self.longs, -1 << 52)), fill(self.longs, 1 << 51))
-        value = b.fsub(b.bitcast(bits, self.doubles), b.bitcast(m, self.doubles))
-        if self.shape.result == "float16":
-            magic = b.fmul(
-                self.larger(self.binade(value), fill(self.doubles, 2.0**-14)), fill(self.doubles, 1.5 * 2.0**42)
-            )
-            return self.below(b.fsub(b.fadd(value, magic), magic), 2.0**16)
-        if self.shape.result == "float32":
-            d = b.and_(b.bitcast(self.to_float32(value), self.narrow), self.clear_narrow)
-            wide = b.fpext(b.bitcast(d, ir.VectorType(F32, self.shape.lanes)), self.doubles)
-            return self.below(b.fadd(wide, fill(self.doubles, 0.0)), 2.0**128, value)  # -0 + 0 is +0
-        return b.bitcast(b.and_(b.bitcast(value, self.longs), self.clear), self.doubles)
-
-    def below(self, d: Any, limit: float, tested: Any = None) -> Any:
-        """Return `d`, NaN where it, or what is `tested` in its place, reaches the limit."""
-        b = self.builder
-        magnitude = self.call(f"llvm.fabs.v{self.shape.lanes}f64", self.doubles, d if tested is None else tested)
-        return b.select(b.fcmp_ordered("<", magnitude, fill(self.doubles, limit)), d, fill(self.doubles, float("nan")))
-
-    def to_float32(self, x: Any) -> Any:
-        """Convert float64 to float32, rounding toward zero."""
-        floats = ir.VectorType(F32, self.shape.lanes)
-        if not self.shape.embedded:
-            return self.builder.fptrunc(x, floats)
-        name = "llvm.x86.avx512.mask.cvtpd2ps.512"
-        return self.call(name, floats, x, ir.Constant(floats, ir.Undefined), I8(-1), I32(TOWARD_ZERO))

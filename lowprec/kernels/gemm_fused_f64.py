@@ -15,7 +15,9 @@ import numpy as np
 
 from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding, variant
 
-from .fused_tile_f64 import COLUMNS, RESULTS, ROWS, Shape, make_tile
+from .buffers import aligned_f64
+from .fused_tile_f64 import make_tile
+from .wide_sum import COLUMNS, RESULTS, ROWS, Shape
 
 U, L = np.uint32, np.uint64
 BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
@@ -48,7 +50,7 @@ def _gemm(
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32
     chunk = max(SLICE // depth, 1)
     blocks = scale_a.shape[0]
-    state = _aligned(BATCH * COLUMNS)
+    state = aligned_f64(BATCH * COLUMNS)
     clear = U(U(0xFFFFFFFF) << U(23 - keep))
     for r0 in range(start, stop, BATCH):
         r1 = min(r0 + BATCH, stop)
@@ -108,12 +110,8 @@ def _portable_tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words,
     It works on four products at a time. The four rows lie in one array each, with constant distances: LLVM then sees
     that they do not overlap.
     """
-    emin = -14 if half else -126
-    limit, least_normal = (2.0**16, 2.0**-14) if half else (2.0**128, 2.0**-126)
     top = np.empty(4 * N, np.int16)
-    total, inverse = _aligned(4 * N), _aligned(4 * N)
-    clear = L(L(0xFFFFFFFFFFFFFFFF) << L(52 - keep))
-    fine = float64_from_bits(L(1023 + 126 + keep) << L(52))  # 1 / quantum of subnormal results
+    total, inverse = aligned_f64(4 * N), aligned_f64(4 * N)
     for g in range(groups):
         top[:] = np.int16((lowest + np.int32(1023)) << np.int32(4))
         for p in range(g * depth, (g + 1) * depth, 4):
@@ -128,14 +126,7 @@ def _portable_tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words,
                 top[N + j] = _largest(top[N + j], e10, e11, e12, e13, y0, y1, y2, y3)
                 top[2 * N + j] = _largest(top[2 * N + j], e20, e21, e22, e23, y0, y1, y2, y3)
                 top[3 * N + j] = _largest(top[3 * N + j], e30, e31, e32, e33, y0, y1, y2, y3)
-        for j in range(4 * N):
-            c = state[j]
-            e_c = max(np.int64(L(bits64(c) & EXPONENT) >> L(52)), np.int64(1023 + emin))
-            e_c = e_c if c != 0.0 else np.int64(0)
-            largest = max(np.int64(top[j]) >> np.int64(4), e_c)
-            # 1 / q = 2^(F - E), and both exponents are biased.
-            inverse[j] = float64_from_bits(L(np.int64(2 * 1023 + fraction_bits) - largest) << L(52))
-            total[j] = np.trunc(c * inverse[j])
+        open_sums(state, top, fraction_bits, half, total, inverse)
         for p in range(g * depth, (g + 1) * depth, 4):
             x, z = a_v[p * ROWS : (p + 4) * ROWS], b_v[p * N : (p + 4) * N]
             a00, a01, a02, a03 = x[0], x[4], x[8], x[12]
@@ -148,24 +139,39 @@ def _portable_tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words,
                 total[N + j] += _four(inverse[N + j], a10, a11, a12, a13, z0, z1, z2, z3)
                 total[2 * N + j] += _four(inverse[2 * N + j], a20, a21, a22, a23, z0, z1, z2, z3)
                 total[3 * N + j] += _four(inverse[3 * N + j], a30, a31, a32, a33, z0, z1, z2, z3)
-        for j in range(4 * N):
-            v = total[j] / inverse[j]
-            if half:
-                binade = float64_from_bits(L(bits64(v) & EXPONENT))
-                magic = max(binade, least_normal) * (1.5 * 2.0**42)
-                d = (v + magic) - magic
-            else:
-                d = float64_from_bits(L(bits64(v) & clear))
-                d = d if abs(v) >= least_normal else np.trunc(v * fine) / fine
-            state[j] = d + 0.0 if abs(d) < limit else np.nan
+        close_sums(total, inverse, keep, half, state)
 
 
 @kernel
-def _aligned(n):
-    """Return `n` uninitialised float64 that start on a 64-byte boundary."""
-    raw = np.empty(n + 8)
-    skip = (-(raw.ctypes.data >> 3)) & 7
-    return raw[skip : skip + n]
+def open_sums(state, top, fraction_bits, half, total, inverse):
+    """Begin 4 x 32 group sums: 1 / q from C and the largest exponents of products, and the truncated C / q."""
+    emin = np.int64(1023 - 14) if half else np.int64(1023 - 126)
+    for j in range(4 * N):
+        c = state[j]
+        e_c = max(np.int64(L(bits64(c) & EXPONENT) >> L(52)), emin)
+        e_c = e_c if c != 0.0 else np.int64(0)
+        largest = max(np.int64(top[j]) >> np.int64(4), e_c)
+        # 1 / q = 2^(F - E), and both exponents are biased.
+        inverse[j] = float64_from_bits(L(np.int64(2 * 1023 + fraction_bits) - largest) << L(52))
+        total[j] = np.trunc(c * inverse[j])
+
+
+@kernel
+def close_sums(total, inverse, keep, half, state):
+    """Bring 4 x 32 sums, in units of q, to the result's format; NaN where they leave it."""
+    limit, least_normal = (2.0**16, 2.0**-14) if half else (2.0**128, 2.0**-126)
+    clear = L(L(0xFFFFFFFFFFFFFFFF) << L(52 - keep))
+    fine = float64_from_bits(L(1023 + 126 + keep) << L(52))  # 1 / quantum of subnormal results
+    for j in range(4 * N):
+        v = total[j] / inverse[j]
+        if half:
+            binade = float64_from_bits(L(bits64(v) & EXPONENT))
+            magic = max(binade, least_normal) * (1.5 * 2.0**42)
+            d = (v + magic) - magic
+        else:
+            d = float64_from_bits(L(bits64(v) & clear))
+            d = d if abs(v) >= least_normal else np.trunc(v * fine) / fine
+        state[j] = d + 0.0 if abs(d) < limit else np.nan
 
 
 @kernel

@@ -1,0 +1,185 @@
+"""Fused sums of runs that are scaled inside the instruction (mxf4, mxf4nvf4), in whole bytes and float64 lanes.
+
+One kernel in three forms (`kernels.gemm_fused_runs`), chosen as those of `wide_kernels` are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _jit
+from .accumulate import Accumulator, accumulators
+from .formats import Format, formats
+from .fused_kernels import fused_kernels, selected_kernel
+from .kernels import fused_pack_runs as pack
+from .kernels import gemm_fused_runs as gemm
+from .kernels.fused_tile_runs import FACTOR, MAX_SUM
+from .kernels.wide_sum import COLUMNS, ROWS
+from .reference_dots import BlockScales, fused_runs, scale_parts
+from .scratch import scratch
+from .wide_kernels import NO_ZERO_EXPONENT, Blocks, Extent, Float32Matrix, is_usual
+
+_WORK = 1 << 21  # multiply-adds that are worth a thread
+_ROWS_AT_ONCE = 256  # rows of A that are laid out together
+_COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at a time
+
+
+@dataclass(frozen=True)
+class RunKernel:
+    """One form of the kernel.
+
+    Parameters
+    ----------
+    name : str
+        As the `fused_kernels` entry that it goes with.
+    factor : float
+        What B's scales are multiplied by beforehand.
+    forms : mapping
+        Compiled kernel by kind of result (`kernels.wide_sum.RESULTS`).
+    """
+
+    name: str
+    factor: float
+    forms: Mapping[str, Callable[..., None]]
+
+    def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether a machine and its operands lie within the kernel's bounds."""
+        if machine.kind != "fused_runs" or machine.run != pack.RUN or machine.align != "truncate":
+            return False
+        scale = formats[str(machine.scale_format)]
+        runs = machine.group // machine.run
+        term = 4 * MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**machine.fraction_bits
+        return (
+            all(_is_small(f) for f in (fa, fb))
+            and scale.bits <= 8
+            and scale.mantissa_bits <= 3
+            and scale.emin >= -127
+            and scale.emax <= 128
+            and machine.output != "float16"
+            and (machine.zero_exponent is None or NO_ZERO_EXPONENT <= machine.zero_exponent <= -126)
+            and runs * (term + 1) + 2 ** (machine.fraction_bits + 1) + 1 < 2**51
+            and term < 2**48.5
+        )
+
+    def compute(
+        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        blocks: Blocks | None, c: Float32Matrix | None, scales: BlockScales | None = None,
+    ) -> Float32Matrix:  # fmt: skip
+        """Return one chain over all K [M, N]; where it is not finite, it may be wrong.
+
+        Arguments are those of `wide_kernels.WideKernel.compute`; `blocks` says nothing, as all scales are inside.
+        """
+        assert scales is not None
+        (m, k), n, out = a.shape, b.shape[0], np.empty((a.shape[0], b.shape[0]), np.float32)
+        runs = machine.group // pack.RUN
+        groups = -(-max(k, 1) // machine.group)
+        of_scale = _scales_of(formats[str(machine.scale_format)])
+        tables = [(_elements_of(f), *of_scale) for f in operands]
+        units = operands[0].smallest_subnormal * operands[1].smallest_subnormal
+        lowest = NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
+        addend = out if c is None else c
+        block = machine.scale_block
+
+        for first in range(0, n, _COLUMNS_AT_ONCE):
+            columns = slice(first, min(first + _COLUMNS_AT_ONCE, n))
+            width = columns.stop - first
+            panels = scratch("runs_b", -(-width // COLUMNS) * groups * runs * pack.B_BYTES, np.uint8)
+            pack.pack_panels(
+                b[columns], scales.b[columns], block, *tables[1], groups * runs, self.factor * units,
+                *(panels.view(kind) for kind in (np.int32, np.float64, np.int16)),
+            )  # fmt: skip
+            extent_b = of_scale.extent(scales.b[columns])
+
+            def piece(start: int, stop: int, first: int = first, width: int = width, panels: Any = panels,
+                      extent_b: Extent = extent_b) -> None:  # fmt: skip
+                for i in range(start, stop, _ROWS_AT_ONCE):
+                    rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
+                    count = rows.stop - i
+                    quads = scratch("runs_a", -(-count // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
+                    pack.pack_quads(
+                        a[rows], scales.a[rows], block, *tables[0], groups * runs,
+                        *(quads.view(kind) for kind in (np.int32, np.float64)),
+                    )  # fmt: skip
+                    result = "float32"
+                    if c is None or is_usual(c[rows, first : first + width]):
+                        normal = of_scale.extent(scales.a[rows]).is_normal(extent_b, machine, 36 * 4 * k)
+                        result = "normal" if normal else result
+                    self.forms[result](
+                        quads, panels, groups, runs, machine.fraction_bits, lowest, machine.output_bits,
+                        addend[rows], c is not None, out[rows], first, width, 0, count,
+                    )  # fmt: skip
+
+            _jit.run_chunks(piece, m, max(1, _WORK // max(width * k, 1) // ROWS) * ROWS)
+        return out
+
+
+class _Scales(NamedTuple):
+    """Per code of a scale format, its sign ignored: value, and un-normalised exponent (0 for NaN and zero)."""
+
+    value: NDArray[np.float64]
+    exponent: NDArray[np.int16]
+
+    def extent(self, codes: NDArray[Any]) -> Extent:
+        """Return the smallest and the largest exponent of some scales."""
+        if codes.size == 0:
+            return Extent(0, 0)
+        exponents = self.exponent[codes]
+        return Extent(int(exponents.min()), int(exponents.max()))
+
+
+@functools.lru_cache(maxsize=8)
+def _scales_of(fmt: Format) -> _Scales:
+    significand, exponent, nan = scale_parts(np.arange(1 << fmt.bits, dtype=fmt.code_dtype)[:, None], fmt)
+    exponent = np.where((significand == 0) | nan, 0, exponent)
+    value = np.ldexp(significand.astype(np.float64), exponent - fmt.mantissa_bits)
+    return _Scales(np.where(nan, np.nan, value)[:, 0], exponent[:, 0].astype(np.int16))
+
+
+@functools.lru_cache(maxsize=8)
+def _elements_of(fmt: Format) -> NDArray[np.int8]:
+    """Return the value of every code, in units of the smallest subnormal."""
+    return (fmt.values().astype(np.float64) / fmt.smallest_subnormal).astype(np.int8)
+
+
+def _is_small(fmt: Format) -> bool:
+    """Tell whether a format has nothing but multiples, up to twelve times, of its smallest number, and none above 6."""
+    plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_zero and fmt.bits <= 8
+    return plain and fmt.max / fmt.smallest_subnormal <= pack.LARGEST and fmt.max <= 6
+
+
+_KERNELS = {
+    "avx512": RunKernel("avx512", FACTOR, gemm.gemm_avx512),
+    "fma": RunKernel("fma", FACTOR, gemm.gemm_fma),
+    "portable": RunKernel("portable", 1.0, gemm.gemm_portable),
+}
+
+
+def run_kernel(machine: Accumulator, fa: Format, fb: Format) -> RunKernel | None:
+    """Return the form to use for a machine and its operands, None if there is none."""
+    for name in (selected_kernel().name, "portable"):
+        candidate = _KERNELS[name]
+        if candidate.supports(machine, fa, fb) and (name == "portable" or passes(name)):
+            return candidate
+    return None
+
+
+@functools.cache
+def passes(name: str) -> bool:
+    """Compare a form with the integer reference: all codes, zero and subnormal scales, a C that moves the alignment."""
+    kernel = _KERNELS[name]
+    if fused_kernels[name].features - _jit.cpu_features():
+        return False
+    rng = np.random.Generator(np.random.Philox(2026))
+    machine, fp4 = accumulators["blackwell_nvfp4"], formats["e2m1fn"]
+    a, b = (rng.integers(0, 16, (rows, 192), dtype=np.uint8) for rows in (6, 40))
+    scales = BlockScales(*(rng.integers(0, 0x7F, (rows, 12), dtype=np.uint8) for rows in (6, 40)))
+    c = np.ldexp(rng.standard_normal((6, 40)), rng.integers(-20, 40, (6, 40))).astype(np.float32)
+    got = kernel.compute(machine, (fp4, fp4), a, b, None, c, scales)
+    nearest = np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
+    return bool(nearest) and got.tobytes() == fused_runs(machine, fp4, fp4, a, b, c, scales).tobytes()

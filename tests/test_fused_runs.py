@@ -1,0 +1,311 @@
+"""Runs that are scaled inside the instruction: every form of the kernel against the integer reference, bounds at
+their edges.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec import _jit, run_kernels
+from lowprec.accumulate import Accumulator
+from lowprec.engines import Reference, Wide, engine
+from lowprec.formats import formats
+from lowprec.fused_kernels import fused_kernels
+from lowprec.oracle import FORMATS, MACHINES, Scales
+from lowprec.reference_dots import BlockScales
+from lowprec.run_kernels import run_kernel
+
+FP4 = formats["e2m1fn"]
+FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
+NVFP4, MXF4, MXF4_16 = (lp.accumulators[f"blackwell_{name}"] for name in ("nvfp4", "mxf4", "mxf4_16"))
+SIX, ZERO, HALF = 7, 0, 1  # codes; 8 is the sign
+
+Codes = NDArray[np.uint8]
+Rng = np.random.Generator
+
+
+def check(unit: Accumulator, a: Codes, b: Codes, scales: tuple[Codes, Codes], c: NDArray[np.float32] | None = None):
+    """Compare every form with the integer reference, all bits; return them."""
+    if c is None:
+        c = np.zeros((len(a), len(b)), np.float32)
+    given = BlockScales(*scales)
+    want = Reference(unit, FP4, FP4).chain(a, b, c, given)
+    for name in FORMS:
+        got = Wide(unit, FP4, FP4, run_kernels._KERNELS[name]).chain(a, b, c, given)
+        wrong = np.argwhere(got.view(np.uint32) != want.view(np.uint32))
+        assert not wrong.size, f"{name}: {len(wrong)} of {want.size} wrong, first {wrong[0]}"
+    return want
+
+
+def elements(rng: Rng, m: int, k: int, family: str, side: int) -> Codes:
+    codes = rng.integers(0, 16, (m, k)).astype(np.uint8)
+    if family == "cancelling":  # the whole run, half of it, or all but one product
+        if side == 0:
+            codes[:, 1::2] = codes[:, : k // 2 * 2 : 2] ^ 8
+        else:
+            codes[:, 1::2] = codes[:, : k // 2 * 2 : 2]
+        codes[:, 15::48] = HALF
+    elif family == "sparse":
+        codes[rng.random((m, k)) < 0.93] = rng.choice([0, 8])
+    elif family == "largest":
+        codes = np.where(rng.random((m, 1)) < 0.5, codes | 7, np.uint8(SIX)).astype(np.uint8)
+    return codes
+
+
+def scale_codes(rng: Rng, rows: int, count: int, kind: str, unit: Accumulator) -> Codes:
+    if unit.scale_format == "e4m3fn":
+        ranges = {"near": (0x30, 0x48), "spread": (0, 0x7F), "subnormal": (0, 9), "high": (0x70, 0x7F)}
+    else:
+        ranges = {"near": (120, 134), "spread": (60, 190), "subnormal": (0, 40), "high": (220, 255)}
+    scale = rng.integers(*ranges[kind], (rows, count)).astype(np.uint8)
+    if unit.scale_format == "e4m3fn":
+        scale[rng.random(scale.shape) < 0.15] = 0
+        scale[rng.random(scale.shape) < 0.1] |= 0x80  # the sign means nothing
+    return scale
+
+
+@pytest.mark.parametrize("kind", ["near", "spread", "subnormal", "high"])
+@pytest.mark.parametrize("family", ["random", "cancelling", "sparse", "largest"])
+@pytest.mark.parametrize("unit", [NVFP4, MXF4, MXF4_16], ids=str)
+def test_every_form_is_the_reference(unit: Accumulator, family: str, kind: str) -> None:
+    rng = np.random.default_rng([len(family), len(kind), unit.scale_block])
+    m, n, k = 13, 71, 320
+    a, b = elements(rng, m, k, family, 0), elements(rng, n, k, family, 1)
+    scales = tuple(scale_codes(rng, rows, k // unit.scale_block, kind, unit) for rows in (m, n))
+    want = check(unit, a, b, scales)
+    size = float(np.abs(want[np.isfinite(want)]).max(initial=2.0**-100))
+    around = np.ldexp(rng.standard_normal((m, n)), rng.integers(-40, 41, (m, n))) * max(size, 2.0**-100)
+    with np.errstate(over="ignore"):
+        c = around.astype(np.float32)
+    c[::5] = 0
+    c[1::5] = np.float32(-0.0)
+    check(unit, a, b, scales, c)
+    c.view(np.uint32)[:] = rng.integers(0, 1 << 32, c.shape, dtype=np.uint64).astype(np.uint32)
+    with np.errstate(invalid="ignore"):
+        check(unit, a, b, scales, c)
+
+
+@pytest.mark.parametrize("change", [
+    {"fraction_bits": 3}, {"fraction_bits": 20, "output": "fp22"}, {"fraction_bits": 37}, {"group": 16},
+    {"group": 256}, {"zero_exponent": None}, {"zero_exponent": -126, "fraction_bits": 8}, {"scale_block": 64},
+], ids=str)  # fmt: skip
+def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
+    rng = np.random.default_rng(17)
+    unit = MXF4_16.with_(**change)
+    if unit.group == 256:
+        unit = unit.with_(fraction_bits=34)
+    m, n, k = 9, 37, 640
+    a, b = elements(rng, m, k, "random", 0), elements(rng, n, k, "random", 1)
+    assert isinstance(engine(unit, FP4, FP4), Wide)
+    for kind in ("near", "spread", "subnormal"):
+        scales = tuple(scale_codes(rng, rows, k // unit.scale_block, kind, unit) for rows in (m, n))
+        check(unit, a, b, scales)
+        check(unit, a, b, scales, rng.standard_normal((m, n)).astype(np.float32))
+
+
+# --- the bounds of `fused_tile_runs`'s docstring ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [0, 8])
+def test_the_sum_stays_below_its_limit(sign: int) -> None:
+    """F = 37, the largest elements and significands (15 / 8): terms of 2025 * 2^37 q."""
+    a, b = np.full((4, 128), SIX | sign, np.uint8), np.full((33, 128), SIX, np.uint8)
+    scales = np.full((4, 8), 0x7E, np.uint8), np.full((33, 8), 0x77, np.uint8)
+    scales[0][:, 3], scales[1][:, 5] = 0x37, 0x3F
+    unit = NVFP4.with_(fraction_bits=37)
+    c = np.full((4, 33), -(2 - 2.0**-23) * 2.0**14 if sign else (2 - 2.0**-23) * 2.0**14, np.float32)
+    check(unit, a, b, scales, c)
+    b[:, 1::2] ^= 8
+    check(unit, a, b, scales, c)
+    assert not any(kernel.supports(unit.with_(fraction_bits=38), FP4, FP4) for kernel in run_kernels._KERNELS.values())
+    assert not any(kernel.supports(unit.with_(group=128), FP4, FP4) for kernel in run_kernels._KERNELS.values())
+
+
+def of_many_bits(rng: Rng, count: int) -> tuple[Codes, Codes]:
+    """Runs whose sums, in quarters, have nearly all of their low eight bits set: [count, 16] times [1, 16]."""
+    b = rng.integers(0, 16, (1, 16)).astype(np.uint8)
+    a = rng.integers(0, 16, (4000, 16)).astype(np.uint8)
+    values = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+    total = (values[a] * values[b]).sum(axis=1)
+    low = np.abs(total) & 0xFF
+    best = np.argsort(np.bincount(np.repeat(np.arange(4000), 8), ((low[:, None] >> np.arange(8)) & 1).ravel()))[::-1]
+    assert (low[best[:count]] >= 0x7F).all()
+    return a[best[:count]], b
+
+
+@pytest.mark.parametrize("fraction_bits", [20, 28, 35, 37])
+def test_all_alignments_of_a_term(fraction_bits: int) -> None:
+    """Terms with all their bits set beside a C at every distance: the largest fractions that truncation must drop."""
+    a, b = of_many_bits(np.random.default_rng(1), 14)
+    unit = NVFP4.with_(fraction_bits=fraction_bits)
+    steps = np.arange(-50, 60)
+    c = np.ldexp(1.0, np.concatenate([steps, steps]))
+    c[: steps.size] *= -1
+    for code_a, code_b in ((0x3F, 0x3F), (0x37, 0x77), (0x07, 0x07), (0x01, 0x01), (0x38, 0x38)):
+        scales = np.full((len(a), 1), code_a, np.uint8), np.full((c.size, 1), code_b, np.uint8)
+        check(unit, a, np.tile(b, (c.size, 1)), scales, np.tile(c, (len(a), 1)).astype(np.float32))
+
+
+@pytest.mark.parametrize("fraction_bits", [10, 35])
+def test_all_distances_between_terms(fraction_bits: int) -> None:
+    """Two runs whose power-of-two scales lie up to 60 binades apart, of either sign."""
+    a, b = of_many_bits(np.random.default_rng(2), 12)
+    a = np.concatenate([a, a[::-1]], axis=1)
+    distance = np.arange(60)
+    b = np.tile(np.concatenate([b, b], axis=1), (distance.size, 1))
+    scales = np.full((len(a), 2), 127, np.uint8), np.stack([127 + 0 * distance, 127 - distance], 1).astype(np.uint8)
+    check(MXF4_16.with_(fraction_bits=fraction_bits), a, b, scales)
+
+
+def test_what_takes_part_in_the_alignment() -> None:
+    """A run that cancels keeps its exponent; one whose products are all zero, or whose scale is, has none."""
+    unit = NVFP4.with_(fraction_bits=10)
+    a, b = np.zeros((4, 64), np.uint8), np.zeros((1, 64), np.uint8)
+    a[0, :2], a[1, 0], a[2, :2] = (SIX, SIX | 8), SIX, (SIX, SIX)
+    b[0, :2], b[0, 16] = SIX, 3
+    b[0, 16] = 3
+    a[:, 16] = 3  # 2.25 at 2^-6, which 10 fraction bits below 2^6 cut to 2.25 / 64 = 2^-5 + 2^-8
+    sa, sb = np.full((4, 4), 0x20, np.uint8), np.full((1, 4), 0x20, np.uint8)
+    sa[:, 0], sb[:, 0] = 0x60, 0x50
+    sa[2, 0] = 0  # and with it what its run has
+    want = check(unit, a, b, (sa, sb))
+    lone = 2.25 * 2.0**-6
+    assert want[2, 0] == want[3, 0] == lone
+    assert want[0, 0] == np.floor(lone * 2.0**2) / 2.0**2 == 0.0  # E = 5 + 3
+    assert want[1, 0] == 36 * 2.0**8
+
+
+@pytest.mark.parametrize(("exponent", "right"), [(-47, False), (-48, True), (-49, True), (-50, True), (-53, False)])
+def test_the_factor_is_between_its_bounds(exponent: int, right: bool) -> None:
+    """A term of nearly 2^48 q and two of minus half of it: what is too much, or missing, is all that is left."""
+    a, b = np.full((4, 64), SIX, np.uint8), np.full((33, 64), SIX, np.uint8)
+    a[:, 16:48] |= 8
+    a[:, 24:32] = a[:, 40:48] = a[:, 48:] = ZERO
+    scales = np.full((4, 4), 0x77, np.uint8), np.full((33, 4), 0x77, np.uint8)  # significands of 15 / 8
+    unit = NVFP4.with_(fraction_bits=37)
+    given = BlockScales(*scales)
+    assert not Reference(unit, FP4, FP4).chain(a, b, np.zeros((4, 33), np.float32), given).any()
+    for name in FORMS:
+        if name != "portable":
+            fast = dataclasses.replace(run_kernels._KERNELS[name], factor=1 + 2.0**exponent)
+            assert fast.compute(unit, (FP4, FP4), a, b, None, None, given).any() != right
+
+
+@pytest.mark.parametrize("factor", [1.0, 1 + 2.0**-30, 1 - 2.0**-49])
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "portable"])
+def test_self_test_notices_a_wrong_factor(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_kernels.passes.__wrapped__(name)
+    monkeypatch.setitem(run_kernels._KERNELS, name, dataclasses.replace(run_kernels._KERNELS[name], factor=factor))
+    assert not run_kernels.passes.__wrapped__(name)
+
+
+def test_what_is_refused() -> None:
+    e3m2 = formats["e3m2fn"]
+    kernel = run_kernels._KERNELS["portable"]
+    assert kernel.supports(NVFP4, FP4, FP4)
+    for unit in (
+        NVFP4.with_(align="floor"), NVFP4.with_(run=8), NVFP4.with_(output="float16"), NVFP4.with_(zero_exponent=-120),
+    ):  # fmt: skip
+        assert not kernel.supports(unit, FP4, FP4)
+        assert isinstance(engine(unit, FP4, FP4), Reference)
+    assert not kernel.supports(NVFP4, e3m2, FP4)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [NVFP4, MXF4], ids=str)
+def test_nan_scales_and_special_addends(unit: Accumulator) -> None:
+    rng = np.random.default_rng(4)
+    a, b = elements(rng, 9, 128, "random", 0), elements(rng, 40, 128, "random", 1)
+    scales = tuple(scale_codes(rng, rows, 128 // unit.scale_block, "near", unit) for rows in (9, 40))
+    scales[0][2, 1] = scales[1][33, 0] = 0x7F if unit is NVFP4 else 0xFF
+    c = rng.standard_normal((9, 40)).astype(np.float32)
+    c[4, 4], c[5, 5], c[6, 6] = np.inf, -np.inf, np.nan
+    want = check(unit, a, b, scales, c)
+    assert np.all(want.view(np.uint32)[2] == 0x7FFFFFFF)
+    assert np.isinf(want[4, 4])
+
+
+def test_results_on_both_sides_of_infinity() -> None:
+    """Sums of 2^127 and more, of both signs, and those that truncation keeps finite."""
+    a, b = np.full((4, 64), 2, np.uint8), np.full((34, 64), 2, np.uint8)  # ones
+    a[1::2] |= 8
+    scales = np.full((4, 2), 127 + 61, np.uint8), np.full((34, 2), 127 + 61, np.uint8)  # 2^128 in all
+    check(MXF4, a, b, scales)
+    scales[1][::2] = 127 + 60
+    c = np.full((4, 34), np.finfo(np.float32).max)
+    c[:2] *= -1
+    want = check(MXF4, a, b, scales, c)
+    assert np.isinf(want).any()
+    assert np.isfinite(want).any()
+    scales[0][:], scales[1][:] = 10, 127 - 30  # and results down to the last subnormal
+    want = check(MXF4, a, b, scales)
+    for low in range(0, 12):
+        scales[0][:], scales[1][:] = low, 127 - 24
+        check(MXF4, a, b, scales)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 16), (1, 33, 48), (5, 1, 80), (260, 3, 64), (3, 1030, 96)])
+def test_shapes(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(m + n + k)
+    a, b = elements(rng, m, k, "random", 0), elements(rng, n, k, "random", 1)
+    scales = tuple(scale_codes(rng, rows, k // 16, "spread", NVFP4) for rows in (m, n))
+    check(NVFP4, a, b, scales, rng.standard_normal((m, n)).astype(np.float32))
+
+
+def test_no_products_at_all() -> None:
+    a, b = np.zeros((2, 0), np.uint8), np.zeros((3, 0), np.uint8)
+    c = np.array([[1.0, -0.0, 2.0**-149], [np.inf, 3.0, -1.0]], np.float32)
+    check(NVFP4, a, b, (a, b), c)
+
+
+def test_results_do_not_depend_on_threads(keep_threads: None) -> None:
+    rng = np.random.default_rng(9)
+    a, b = elements(rng, 610, 320, "random", 0), elements(rng, 70, 320, "random", 1)
+    scales = tuple(scale_codes(rng, rows, 20, "spread", NVFP4) for rows in (610, 70))
+    answers = set()
+    for threads in (1, 2, 3):
+        lp.set_num_threads(threads)
+        answers.add(lp.mma(a, b, accumulator=NVFP4, a_scale=scales[0], b_scale=scales[1]).tobytes())
+    assert len(answers) == 1
+
+
+def test_the_chosen_kernel_is_used_here_too() -> None:
+    try:
+        for name in FORMS:
+            lp.set_fused_kernel(name)
+            found = run_kernel(NVFP4, FP4, FP4)
+            assert found is not None
+            assert found.name == name
+    finally:
+        lp.set_fused_kernel("auto")
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_oracle_agrees(data: st.DataObject) -> None:
+    """One output by exact rationals, on operands, scales and C that hypothesis chooses."""
+    unit = data.draw(st.sampled_from([NVFP4, MXF4, MXF4_16]))
+    count = data.draw(st.integers(1, 6))
+    k = count * unit.scale_block
+
+    def codes(top: int, length: int) -> Codes:
+        return np.array([data.draw(st.lists(st.integers(0, top), min_size=length, max_size=length))], np.uint8)
+
+    a, b, sa, sb = codes(15, k), codes(15, k), codes(255, count), codes(255, count)
+    c = np.array([[data.draw(st.integers(0, 0xFFFFFFFF))]], np.uint32)
+    scales = Scales(sa[0].tolist(), sb[0].tolist(), *MACHINES[unit.name].scales)
+    fp4 = FORMATS["e2m1fn"]
+    want = MACHINES[unit.name].rule.dot(a[0].tolist(), b[0].tolist(), int(c[0, 0]), fp4, fp4, scales)
+    for name in FORMS:
+        kernel = Wide(unit, FP4, FP4, run_kernels._KERNELS[name])
+        with np.errstate(invalid="ignore"):
+            d = kernel.chain(a, b, c.view(np.float32), BlockScales(sa, sb))
+        assert int(d.view(np.uint32)[0, 0]) == want
