@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from lowprec import cast
-from lowprec.moe.optim import AdamW, _power, moment_format
+from lowprec.moe.optim import AdamW, _power
+from lowprec.moe.optimizer_state import StateFormat
 
 F = np.float32
 
@@ -36,8 +37,12 @@ def parameters(rng, dtype=F):
     }
 
 
+def kept(text):
+    return {"moment_m": text, "moment_v": text, "master": "float64" if text == "float64" else "float32"}
+
+
 def stored_values(optimizer, codes):
-    return cast.decode(codes, "bfloat16") if optimizer.moments == "bfloat16" else codes
+    return optimizer.kept_v.load(codes)
 
 
 @pytest.mark.parametrize("moments", ["bfloat16", "float32"])
@@ -45,7 +50,7 @@ def test_twelve_steps_have_the_bits_of_the_definition(moments):
     rng = np.random.default_rng(5)
     weights = parameters(rng)
     expected = {name: (w.copy(), np.zeros_like(w), np.zeros_like(w)) for name, w in weights.items()}
-    optimizer = AdamW(weights, moments=moments)
+    optimizer = AdamW(weights, moment_m=moments, moment_v=moments)
     for t in range(1, 13):
         rate = 1e-3 * t
         size = 10.0 ** rng.integers(-6, 3)  # clipped and unclipped steps, small and large moments
@@ -77,20 +82,54 @@ def test_bfloat16_moments_are_not_float32_moments():
     def train(moments):
         rng = np.random.default_rng(5)
         weights = parameters(rng)
-        optimizer = AdamW(weights, moments=moments)
+        optimizer = AdamW(weights, moment_m=moments, moment_v=moments)
         for _ in range(3):
             optimizer.update({name: rng.standard_normal(w.shape).astype(F) for name, w in weights.items()}, 1e-2)
         return weights["matrix"], optimizer.m["matrix"].dtype
 
-    (rounded, code_type), (plain, float_type) = train("bf16"), train("float32")
+    (rounded, code_type), (plain, float_type) = train("bfloat16"), train("float32")
     assert (code_type, float_type) == (np.uint16, np.float32)
     assert rounded.tobytes() != plain.tobytes()
     assert np.allclose(rounded, plain, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("m", "v", "master"),
+    [("e4m3fn tensor", "e5m2 1x128", "float32"), ("bfloat16", "float32", "bfloat16"), ("e5m2", "bfloat16", "float32")],
+)
+def test_moments_and_weights_of_different_formats(m, v, master):
+    rng = np.random.default_rng(7)
+    weights = parameters(rng)
+    optimizer = AdamW(weights, moment_m=m, moment_v=v, master=master)
+
+    def rounded(text, x):
+        values = x.copy()
+        StateFormat(text).round(values)
+        return values
+
+    expected = {name: (rounded(master, w), np.zeros_like(w), np.zeros_like(w)) for name, w in weights.items()}
+    for name, w in weights.items():
+        assert w.tobytes() == expected[name][0].tobytes()
+    for t in range(1, 5):
+        gradients = {name: rng.standard_normal(w.shape).astype(F) for name, w in weights.items()}
+        scale = 1.0 / optimizer.update(gradients, 1e-2)
+        for name, gradient in gradients.items():
+            decay = 1e-2 * 0.1 if gradient.ndim == 2 else 0.0
+            w, mm, vv = numpy_step(expected[name][0], gradient, *expected[name][1:], scale, 1e-2, t, decay, lambda x: x)
+            expected[name] = rounded(master, w), rounded(m, mm), rounded(v, vv)
+            assert weights[name].tobytes() == expected[name][0].tobytes(), (name, t)
+            assert optimizer.kept_v.load(optimizer.v[name]).tobytes() == expected[name][2].tobytes(), (name, t)
+
+
+def test_storage_has_its_bits():
+    assert StateFormat("bfloat16").bits_per_value((4, 128)) == 16
+    assert StateFormat("e4m3fn 1x128").bits_per_value((4, 128)) == 8.25
+    assert StateFormat("float64").bits_per_value((4, 128)) == 64
+
+
 def test_float64():
     weights = {"w": np.full((3, 3), 1.0)}
-    optimizer = AdamW(weights, moments="float64", weight_decay=0.5)
+    optimizer = AdamW(weights, moment_m="float64", moment_v="float64", master="float64", weight_decay=0.5)
     optimizer.update({"w": np.full((3, 3), 0.125)}, rate=0.25)
     # The first corrected step is the sign of the gradient, but for epsilon.
     assert weights["w"] == pytest.approx(np.full((3, 3), 1.0 - 0.25 * 0.5 - 0.25), abs=1e-7)
@@ -149,10 +188,10 @@ def test_the_norm_is_summed_in_a_stated_order():
 def test_moments_are_taken_over_from_any_format(source, target):
     values = np.array([[0.0, 1.0, 3.14159274, 1e-30, 1 + 2**-8, 1 + 3 * 2**-8]])
     types = {"bfloat16": F, "float32": F, "float64": np.float64}
-    giver = AdamW({"w": np.zeros(values.shape, types[source])}, moments=source)
+    giver = AdamW({"w": np.zeros(values.shape, types[source])}, **kept(source))
     giver.m["w"][...] = cast.encode(values, "bfloat16") if source == "bfloat16" else values
-    taker = AdamW({"w": np.zeros(values.shape, types[target])}, moments=target)
-    taker.set_moments(source, giver.m, giver.m)
+    taker = AdamW({"w": np.zeros(values.shape, types[target])}, **kept(target))
+    taker.set_moments((source, source), giver.m, giver.m)
     rounded = values
     for name in (source, target):
         if name != "float64":
@@ -168,9 +207,9 @@ def test_power_is_exact_where_it_can_be():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="moments in 'e4m3': known are bfloat16, float32, float64"):
-        moment_format("e4m3")
-    with pytest.raises(ValueError, match="float64 moments need float64 weights; 'w' is float32"):
-        AdamW({"w": np.zeros(3, F)}, moments="float64")
+    with pytest.raises(ValueError, match="unknown word 'e4m33'"):
+        AdamW({"w": np.zeros(3, F)}, moment_v="e4m33 tensor")
+    with pytest.raises(ValueError, match="state in float64 does not go with weights in float32"):
+        AdamW({"w": np.zeros(3, F)}, moment_m="float64")
     with pytest.raises(ValueError, match="'w' is not contiguous"):
         AdamW({"w": np.zeros((3, 4), F).T})

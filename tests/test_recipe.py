@@ -232,7 +232,7 @@ def test_rules_may_count_from_the_end():
         (lambda: Storage("layers.0.attn.w", "bf16"), "did you mean"),
         (lambda: Storage("embed", "bf17"), "unknown codec 'bf17': did you mean 'bf16'"),
         (lambda: recipes["bf16"].with_(combine="logfmt99"), "unknown codec 'logfmt99'"),
-        (lambda: recipes["bf16"].with_(moment_m="bfloat61"), "unknown format 'bfloat61'"),
+        (lambda: recipes["bf16"].with_(moment_m="bfloat61"), "unknown word 'bfloat61'"),
         (lambda: recipes["bf16"].with_(activations="fp8"), "activations='fp8'"),
         (lambda: recipes["bf16"].with_(dispach="bf16"), "Recipe has no 'dispach'"),
         (lambda: recipes["dsv3"].bind().codec("dispach"), "direction 'dispach': one of dispatch"),

@@ -1,8 +1,8 @@
-"""AdamW with float32 master weights and moments in the format that the recipe names.
+"""AdamW with master weights and moments kept as the recipe says.
 
 As DeepSeek-V3 trains (arXiv 2412.19437, sections 3.3.3 and 4.2): beta 0.9 and 0.95, weight decay 0.1 on matrices, the
 gradient clipped to norm 1, both moments stored in bfloat16, weights and gradients in float32. The paper does not state
-epsilon; 1e-8 here. The step uses the fresh moments; rounding to storage comes after.
+epsilon; 1e-8 here. The step uses the fresh moments and weights; rounding to storage comes after.
 """
 
 from __future__ import annotations
@@ -14,33 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowprec import cast
+from lowprec._jit import run_chunks
 from lowprec.kernels import adamw as kernels
+from lowprec.moe.optimizer_state import StateFormat
 
 Array = npt.NDArray[Any]
-
-#: Storage type of moments; bfloat16 is kept as its codes.
-_STORAGE = {"bfloat16": np.uint16, "float32": np.float32, "float64": np.float64}
-_ALIASES = {"bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
-
-
-def moment_format(name: str) -> str:
-    """Return the canonical name of a moment format.
-
-    Raises
-    ------
-    ValueError
-        If moments cannot be kept in it.
-
-    Examples
-    --------
-    >>> moment_format("bf16")
-    'bfloat16'
-    """
-    canonical = _ALIASES.get(name, name)
-    if canonical not in _STORAGE:
-        raise ValueError(f"moments in {name!r}: known are {', '.join(_STORAGE)}")
-    return canonical
 
 
 class AdamW:
@@ -50,8 +28,10 @@ class AdamW:
     ----------
     params : mapping of str to array
         Float32 (or float64) C-contiguous arrays; those with two or more axes decay.
-    moments : str
-        Storage format of both moments: "bfloat16", "float32" or "float64".
+    moment_m, moment_v : str
+        Storage of the moments, see `StateFormat`.
+    master : str
+        Storage of the weights themselves; they are rounded to it here and after every step.
     beta1, beta2, epsilon, weight_decay : float
         The usual numbers; `weight_decay` is multiplied by the rate of the step.
     clip : float
@@ -62,17 +42,17 @@ class AdamW:
     steps : int
         Updates made so far.
     m, v : dict of str to array
-        Moments as stored: uint16 codes for bfloat16, else floats.
+        Moments as stored: uint16 codes for bfloat16, else values.
 
     Raises
     ------
     ValueError
-        For an unknown moment format, or float64 moments of float32 weights.
+        For an unknown storage, or float64 moments of float32 weights.
 
     Examples
     --------
     >>> weights = {"w": np.ones((2, 2), np.float32)}
-    >>> optimizer = AdamW(weights, moments="float32", weight_decay=0.0)
+    >>> optimizer = AdamW(weights, moment_m="float32", moment_v="float32", weight_decay=0.0)
     >>> optimizer.update({"w": np.full((2, 2), 0.25, np.float32)}, rate=0.125)
     0.5
     >>> weights["w"][0, 0]
@@ -83,7 +63,9 @@ class AdamW:
         self,
         params: Mapping[str, Array],
         *,
-        moments: str = "bfloat16",
+        moment_m: str = "bfloat16",
+        moment_v: str = "bfloat16",
+        master: str = "float32",
         beta1: float = 0.9,
         beta2: float = 0.95,
         epsilon: float = 1e-8,
@@ -91,20 +73,16 @@ class AdamW:
         clip: float = 1.0,
     ) -> None:
         self.params = params
-        self.moments = moment_format(moments)
+        self.kept_m, self.kept_v, self.master = StateFormat(moment_m), StateFormat(moment_v), StateFormat(master)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.weight_decay, self.clip = weight_decay, clip
         self.steps = 0
-        storage = _STORAGE[self.moments]
         for name, weight in params.items():
             if not weight.flags.c_contiguous:
                 raise ValueError(f"AdamW: weight {name!r} is not contiguous")
-            if self.moments != "bfloat16" and weight.dtype != storage:
-                raise ValueError(
-                    f"AdamW: {self.moments} moments need {self.moments} weights; {name!r} is {weight.dtype}"
-                )
-        self.m = {name: np.zeros(weight.shape, storage) for name, weight in params.items()}
-        self.v = {name: np.zeros(weight.shape, storage) for name, weight in params.items()}
+            self.master.round(weight)
+        self.m = {name: self.kept_m.empty(weight) for name, weight in params.items()}
+        self.v = {name: self.kept_v.empty(weight) for name, weight in params.items()}
 
     def norm(self, gradients: Mapping[str, Array]) -> float:
         """Return the Euclidean norm of a whole gradient, summed in float64 in the order of the weights."""
@@ -140,7 +118,6 @@ class AdamW:
         scale = self.clip / norm if norm > self.clip else 1.0
         correction1 = 1.0 - _power(self.beta1, self.steps)
         correction2 = 1.0 - _power(self.beta2, self.steps)
-        step = kernels.adamw_bf16 if self.moments == "bfloat16" else kernels.adamw
         for name, weight in self.params.items():
             numbers = (
                 scale,
@@ -153,36 +130,40 @@ class AdamW:
                 self.epsilon,
                 rate * self.weight_decay if weight.ndim >= 2 else 0.0,
             )
-            gradient = np.ascontiguousarray(gradients[name], dtype=weight.dtype).reshape(-1)
-            step(
-                weight.reshape(-1),
-                gradient,
-                self.m[name].reshape(-1),
-                self.v[name].reshape(-1),
-                kernels.Coefficients(*map(weight.dtype.type, numbers)),
-            )
+            gradient = np.ascontiguousarray(gradients[name], dtype=weight.dtype)
+            self._step(name, weight, gradient, kernels.Coefficients(*map(weight.dtype.type, numbers)))
         return norm
 
-    def set_moments(self, moments: str, m: Mapping[str, Array], v: Mapping[str, Array]) -> None:
-        """Take over moments stored in any format, converted to this optimizer's (to nearest even).
+    def _step(self, name: str, weight: Array, gradient: Array, numbers: kernels.Coefficients) -> None:
+        """Make one step of one weight."""
+        kept = ((self.kept_m, self.m[name]), (self.kept_v, self.v[name]))
+        codes = all(form.as_codes for form, _ in kept)
+        kernel = kernels.adamw_bf16 if codes else kernels.adamw
+        m, v = (stored if codes else form.load(stored) for form, stored in kept)
+        w, g, m, v = (array.reshape(-1) for array in (weight, gradient, m, v))
+        run_chunks(lambda a, b: kernel(w[a:b], g[a:b], m[a:b], v[a:b], numbers), weight.size, 1 << 15)
+        if not codes:
+            for (form, stored), fresh in zip(kept, (m, v), strict=True):
+                form.store(fresh.reshape(stored.shape), stored)
+        self.master.round(weight)
+
+    def set_moments(self, kept: tuple[str, str], m: Mapping[str, Array], v: Mapping[str, Array]) -> None:
+        """Take over moments stored in any way, converted to this optimizer's.
 
         Parameters
         ----------
-        moments : str
-            The format they are stored in.
+        kept : tuple of str
+            How m and v are stored.
         m, v : mapping of str to array
             The moments as stored, one per weight.
         """
-        moments = moment_format(moments)
-        for own, given in ((self.m, m), (self.v, v)):
+        for own, form, given, text in ((self.m, self.kept_m, m, kept[0]), (self.v, self.kept_v, v, kept[1])):
+            source = StateFormat(text)
             for name in own:
-                own[name][...] = given[name] if moments == self.moments else self._converted(given[name], moments)
-
-    def _converted(self, stored: Array, moments: str) -> Array:
-        values = cast.decode(stored, "bfloat16") if moments == "bfloat16" else stored
-        if self.moments == "bfloat16":
-            return cast.encode(values, "bfloat16")
-        return values.astype(_STORAGE[self.moments])
+                if source == form:
+                    own[name][...] = given[name]
+                else:
+                    form.store(source.load(given[name]).astype(self.params[name].dtype), own[name])
 
 
 def _power(base: float, exponent: int) -> float:

@@ -22,7 +22,7 @@ from lowprec.moe.checkpoint import CheckpointError
 from lowprec.moe.config import MoEConfig, configs
 from lowprec.moe.data import Corpus, batches, held_out_windows, load_corpus
 from lowprec.moe.model import Model
-from lowprec.moe.optim import AdamW, moment_format
+from lowprec.moe.optim import AdamW
 from lowprec.moe.routing import update_bias
 from lowprec.moe.schedule import Schedule
 from lowprec.recipe import Recipe, recipes
@@ -124,9 +124,14 @@ class Trainer:
         self._schedule_start = 0
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
         self.model = Model(self.config, self.recipe, seed)
-        if moment_format(self.recipe.moment_m) == "float64":  # then the master weights are float64 as well
+        if self.recipe.moment_m == "float64":  # then the master weights are float64 as well
             self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
-        self.optimizer = AdamW(self.model.params, moments=self.recipe.moment_m)
+        self.optimizer = AdamW(
+            self.model.params,
+            moment_m=self.recipe.moment_m,
+            moment_v=self.recipe.moment_v,
+            master=self.recipe.master,
+        )
 
     def step(self) -> StepRecord:
         """Make one optimizer step.
@@ -222,7 +227,7 @@ class Trainer:
         header = {
             "config": dataclasses.asdict(self.config),
             "recipe": self.recipe.name,
-            "moments": self.optimizer.moments,
+            "moments": [self.recipe.moment_m, self.recipe.moment_v],
             "steps": self.steps,
             "optimizer_steps": self.optimizer.steps,
             "seed": int(self.seed),
@@ -307,7 +312,7 @@ class Trainer:
         }
         return [(kind, name, array) for kind, named in kinds.items() for name, array in named.items()]
 
-    def _take(self, arrays: dict[str, Any], moments: str, place: str) -> None:
+    def _take(self, arrays: dict[str, Any], moments: list[str], place: str) -> None:
         """Copy a checkpoint's arrays into this trainer's."""
         own = {f"{kind}/{name}": array for kind, name, array in self._state()}
         if odd := sorted(own.keys() ^ arrays.keys()):
@@ -320,7 +325,7 @@ class Trainer:
             if name.startswith(("weights/", "biases/")):
                 array[...] = arrays[name]
         self.optimizer.set_moments(
-            moments,
+            (moments[0], moments[1]),
             {name: arrays[f"m/{name}"] for name in self.optimizer.m},
             {name: arrays[f"v/{name}"] for name in self.optimizer.v},
         )

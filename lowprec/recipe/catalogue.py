@@ -45,6 +45,7 @@ _add(
     activations="float64",
     moment_m="float64",
     moment_v="float64",
+    master="float64",
 )
 
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lowprec.codecs import codecs
-from lowprec.formats import formats
 
 from .linears import BF16_LINEAR, OPERANDS, ROLES, LinearSpec
 from .names import LINEARS, TENSORS, check_pattern, matches
+from .tensors import TensorSpec
 
 if TYPE_CHECKING:
     from .binding import BoundRecipe
@@ -76,9 +76,9 @@ class Recipe:
     storage : tuple of Storage
         Kept tensors that are stored in another form than `activations`.
     moment_m, moment_v : str
-        Storage of AdamW's moments: a format ("bfloat16", "float32", "float64") or a codec.
+        Storage of AdamW's moments: a tensor in words, "bfloat16" or "e4m3fn 1x128" for example, or "float64".
     master : str
-        Codec of the master weights after every step; "float32" keeps them whole.
+        Storage of the master weights after every step, in such words; "float32" keeps them whole.
     dispatch, combine : str
         Codecs of tokens on their way to the experts, and of the experts' outputs on their way back.
     dispatch_grad, combine_grad : str
@@ -127,10 +127,10 @@ class Recipe:
             raise ValueError(
                 f"Recipe {self.name}: activations={self.activations!r}: one of {', '.join(map(repr, ACTIVATIONS))}"
             )
-        for moment in (self.moment_m, self.moment_v):
-            if moment not in formats and moment not in codecs and moment != "float64":
-                formats[moment]
-        for wire in (*DIRECTIONS, *(f"cache_{role}" for role in CACHES), "master"):
+        for state in (self.moment_m, self.moment_v, self.master):
+            if state != "float64":
+                TensorSpec.parse(state)
+        for wire in (*DIRECTIONS, *(f"cache_{role}" for role in CACHES)):
             codecs.get(getattr(self, wire))
 
     def spec(self, layer: str, layers: int | None = None) -> LinearSpec:
