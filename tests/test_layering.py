@@ -26,6 +26,7 @@ LAYERS = [
     {"gemm", "logfmt"},
     {"grouped"},
     {"codecs"},
+    {"reductions"},
     {"recipe"},
     {"moe"},
     {"study"},

@@ -1,0 +1,240 @@
+"""Combine and all-reduce do what the networks do: who rounds, how often, in which order; their noise has a formula."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from lowprec import round_to, sqnr
+from lowprec.codecs import codecs
+from lowprec.reductions import all_reduce, all_reduces, combine_low_latency, combine_normal, fma
+from lowprec.registry import UnknownNameError
+
+F = np.float32
+
+
+class Counting:
+    """A codec that changes nothing, notes what it sends, and takes its place among codecs."""
+
+    name, bits_per_value = "counting", 32.0
+
+    def __init__(self):
+        self.sent = []
+
+    def row_bytes(self, columns):
+        return 4 * columns
+
+    def round_trip(self, x):
+        self.sent.append(np.array(x))
+        return np.array(x)
+
+    encode = decode = to_bytes = from_bytes = round_trip
+
+
+# --- fused multiply-add ----------------------------------------------------------------------------------------------
+
+
+def nearest(exact: Fraction) -> float:
+    """Round to float32 by searching between two neighbours in rationals."""
+    guess = F(float(exact))
+    best = min((F(np.nextafter(guess, F(-np.inf))), guess, F(np.nextafter(guess, F(np.inf)))),
+               key=lambda v: (abs(Fraction(float(v)) - exact), int(v.view(np.uint32)) & 1))  # fmt: skip
+    return float(best)
+
+
+def test_fma_against_rationals():
+    rng = np.random.default_rng(0)
+    a, b, c = (
+        np.ldexp(rng.integers(-(1 << 24), 1 << 24, 3000), rng.integers(-40, 5, 3000)).astype(F) for _ in range(3)
+    )
+    # Near ties: c is a product's rounding, or far below it, so that a rounding to float64 would lose the difference.
+    c[::3] = -(a[::3] * b[::3])
+    c[1::3] = np.ldexp(F(1), -120)
+    half = F(2.0**-24)
+    specials = [(F(1), half, F(1)), (F(1), -half, F(1)), (F(1 + 2.0**-23), half, F(1)), (F(3e38), F(2), F(-3e38)),
+                (F(1e-30), F(1e-15), F(0)), (F(1e-30), F(1e-15), F(2.0**-149)), (F(1), F(0), F(-0.0))]  # fmt: skip
+    a, b, c = (np.concatenate([v, np.array(w, F)]) for v, w in zip((a, b, c), zip(*specials, strict=True), strict=True))
+    got = fma(a, b, c)
+    for x, y, z, w in zip(a.tolist(), b.tolist(), c.tolist(), got.tolist(), strict=True):
+        assert w == nearest(Fraction(x) * Fraction(y) + Fraction(z)), (x, y, z)
+
+
+def test_fma_is_not_two_roundings_and_not_a_float64_sum():
+    # 2^-24 (1 + 2^-29 ...) above a tie: float64 drops the tail of the sum, float32 then rounds the tie down.
+    a, b, c = F(2.0**-24), F(1), F(1)
+    tail = F(2.0**-76)
+    assert fma(a, b, c) == 1
+    product = F(2.0**-12) * (1 + F(2.0**-23))
+    assert fma(product, F(2.0**-12) * (1 - F(2.0**-23)), c) == 1  # just below the tie
+    assert fma(product, product, c) == F(1 + 2.0**-23)  # just above
+    assert fma(tail, tail, F(2.0**-149)) == F(2.0**-149)
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert np.isnan(fma(F(np.nan), a, b))
+        assert np.isposinf(fma(F(np.inf), a, b))
+        assert np.isnan(fma(F(np.inf), F(0), b))
+
+
+# --- combine ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def experts():
+    """Outputs of 8 uncorrelated experts, in bfloat16, tokens of different scale; gates that sum to 1."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((192, 8, 1024)).astype(F) * np.exp(rng.standard_normal((192, 1, 1)) / 2).astype(F)
+    gates = rng.random((192, 8)).astype(F)
+    return round_to(x, "bfloat16"), gates / gates.sum(1, keepdims=True)
+
+
+# SNR in dB of the sum in float32, and after its rounding to bfloat16, as measured elsewhere for SwiGLU experts.
+COMBINED = [
+    ("fp8_1x128", 31.77, 31.76), ("e5m2_1x128", 25.79, 25.79), ("e5m6_1x128_ue8m0", 47.81, 47.14),
+    ("logfmt6", 24.52, 24.52), ("logfmt7", 30.85, 30.83), ("logfmt8", 36.97, 36.91), ("logfmt9", 43.11, 42.87),
+    ("logfmt10", 49.13, 48.26), ("logfmt12", 61.22, 54.56),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sums", "stored"), COMBINED)
+def test_combine_keeps_the_ratio_of_the_codec(experts, name, sums, stored):
+    x, gates = experts
+    exact = np.einsum("tkh,tk->th", x.astype(float), gates.astype(float))
+    wide = sqnr(combine_low_latency(x, gates, name, store="float32"), exact)
+    assert abs(wide - sums) < 0.2
+    assert abs(sqnr(combine_low_latency(x, gates, name), exact) - stored) < 0.2
+    # Noise and signal add up alike over uncorrelated experts: the sum has the codec's own ratio.
+    assert abs(wide - sqnr(codecs[name].round_trip(x), x)) < 0.2
+
+
+def test_bfloat16_combine(experts):
+    x, gates = experts
+    exact = np.einsum("tkh,tk->th", x.astype(float), gates.astype(float))
+    assert sqnr(combine_low_latency(x, gates, store="float32"), exact) > 140
+    assert abs(sqnr(combine_low_latency(x, gates), exact) - 55.62) < 0.2
+    # Between nodes a second rounding: 3 dB, and more where sums of two bfloat16 numbers are ties.
+    nodes = np.tile(np.arange(8) // 2, (192, 1))
+    weighted = round_to(x * gates[:, :, None], "bfloat16")
+    assert abs(sqnr(combine_normal(weighted, nodes), weighted.astype(float).sum(1)) - 52.3) < 0.5
+
+
+def test_low_latency_by_hand(experts):
+    x, gates = experts
+    x, gates = x[:3], gates[:3]
+    want = np.zeros((3, 1024), F)
+    arrived = codecs["logfmt8"].round_trip(x.reshape(24, 1024)).reshape(x.shape)
+    for slot in range(8):
+        want = fma(arrived[:, slot], gates[:, slot, None], want)
+    assert combine_low_latency(x, gates, "logfmt8").tobytes() == round_to(want, "bfloat16").tobytes()
+    assert combine_low_latency(x, gates, "logfmt8", store="float32").tobytes() == want.tobytes()
+    # The order of the slots is part of the result, and so is the fused rounding.
+    turned = combine_low_latency(x[:, ::-1], gates[:, ::-1], "logfmt8", store="float32")
+    assert turned.tobytes() != want.tobytes()
+    plain = np.zeros((3, 1024), F)
+    for slot in range(8):
+        plain += arrived[:, slot] * gates[:, slot, None]
+    assert plain.tobytes() != want.tobytes()
+
+
+def test_what_is_sent(experts):
+    x, gates = experts
+    wire = Counting()
+    combine_low_latency(x, gates, wire)
+    assert [sent.shape for sent in wire.sent] == [(192 * 8, 1024)]  # each output once, unweighted
+    assert np.array_equal(wire.sent[0].reshape(x.shape), x)
+    wire, nodes = Counting(), np.tile(np.arange(8) // 2, (192, 1))
+    nodes[:100, 6:] = -1
+    combine_normal(x, nodes, wire)
+    assert [sent.shape for sent in wire.sent] == [(192, 1024)] * 3 + [(92, 1024)]  # one row a token and node
+    assert np.array_equal(wire.sent[3], round_to(x[100:, 6] + x[100:, 7], "bfloat16"))
+
+
+def test_empty_slots(experts):
+    x, gates = experts
+    chosen = np.tile(np.arange(8), (192, 1))
+    chosen[0] = -1
+    chosen[1, 3:] = -1
+    poisoned = x.copy()
+    poisoned[0] = poisoned[1, 3:] = np.nan
+    got = combine_low_latency(poisoned, gates, "fp8_1x128", chosen=chosen)
+    assert not got[0].any()
+    assert got[1].tobytes() == combine_low_latency(x[1:2, :3], gates[1:2, :3], "fp8_1x128")[0].tobytes()
+    normal = combine_normal(poisoned, np.where(chosen < 0, -1, chosen // 4))
+    assert not normal[0].any()
+    assert np.isfinite(normal).all()
+
+
+def test_normal_by_hand():
+    x = np.array([[[1.0], [2.0**-8], [2.0**-8], [2.0**-9]]], F)
+    # One node: 1 + 2^-8 + 2^-8 + 2^-9 in float32, then one rounding, up.
+    assert combine_normal(x, [[0, 0, 0, 0]])[0, 0] == 1 + 2.0**-7
+    # Two nodes: 1 + 2^-8 is a tie and rounds to 1; 2^-8 + 2^-9 stays; the sum rounds to 1 + 2^-7.
+    assert combine_normal(x, [[0, 0, 1, 1]])[0, 0] == 1 + 2.0**-7
+    # Three: 1 + 2^-8 -> 1, then 2^-8: 1 + 2^-8 + 2^-9.
+    assert combine_normal(x[:, :2], [[0, 0]])[0, 0] == 1
+    assert combine_normal(x[:, :3], [[0, 0, 1]])[0, 0] == 1  # a single sum would give 1 + 2^-7
+    assert combine_normal(x[:, :3], [[0, 0, 0]])[0, 0] == 1 + 2.0**-7
+    assert combine_normal(x[:, :2], [[0, 0]], bias=[[2.0**-7]])[0, 0] == 1 + 2.0**-7
+    assert combine_normal(x, [[0, 0, 1, 1]], store="float32")[0, 0] == 1 + 2.0**-8 + 2.0**-9
+
+
+# --- all-reduce ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["logfmt8", "logfmt10", "fp8_1x128", "e5m2_1x128"])
+@pytest.mark.parametrize("algorithm", list(all_reduces))
+@pytest.mark.parametrize("ranks", [8, 32])
+def test_noise_has_its_closed_form(name, algorithm, ranks):
+    shards = np.random.default_rng(ranks).standard_normal((ranks, 128, 1024)).astype(F)
+    alone = sqnr(codecs[name].round_trip(shards[:4]), shards[:4])
+    found = sqnr(all_reduce(shards, name, algorithm), shards.astype(float).sum(0))
+    assert abs(found - (alone - all_reduces[algorithm].snr_loss(ranks))) < 0.2
+
+
+def test_closed_forms():
+    loss = {name: [round(all_reduces[name].snr_loss(ranks), 2) for ranks in (8, 32)] for name in all_reduces}
+    assert loss == {"ring": [5.44, 11.9], "tree": [4.77, 6.99], "one_shot": [0.0, 0.0], "two_step": [3.01, 3.01]}
+    assert [all_reduces["tree"].noise(ranks) for ranks in (1, 2, 3, 4)] == [0, 1, 5 / 3, 2]
+
+
+@pytest.mark.parametrize(("algorithm", "messages"), [("ring", 8 * 7), ("tree", 14), ("one_shot", 8), ("two_step", 9)])
+def test_who_sends(algorithm, messages):
+    wire = Counting()
+    shards = np.arange(8 * 16 * 4, dtype=F).reshape(8, 16, 4)
+    assert np.array_equal(all_reduce(shards, wire, algorithm), shards.sum(0))
+    assert len(wire.sent) == messages
+    rows = {"ring": 2}.get(algorithm, 16)
+    assert {sent.shape for sent in wire.sent} == {(rows, 4)}
+    if algorithm == "ring":  # part 0 starts behind rank 0 and picks up rank after rank
+        assert np.array_equal(wire.sent[0], shards[1, :2])
+        assert np.array_equal(wire.sent[1], shards[1, :2] + shards[2, :2])
+
+
+@pytest.mark.parametrize(("algorithm", "ranks"), list(itertools.product(all_reduces, (1, 2, 3, 5, 7))))
+def test_any_number_of_ranks(algorithm, ranks):
+    shards = np.random.default_rng(0).integers(-8, 9, (ranks, 3, 2, 32)).astype(F)
+    assert np.array_equal(all_reduce(shards, "float32", algorithm), shards.sum(0))
+
+
+# --- what users give -------------------------------------------------------------------------------------------------
+
+
+def test_errors():
+    x, gates = np.ones((2, 3, 4), F), np.ones((2, 3), F)
+    with pytest.raises(ValueError, match=r"outputs are \(3, 4\)"):
+        combine_low_latency(x[0], gates)
+    with pytest.raises(ValueError, match=r"weights are \(3,\)"):
+        combine_low_latency(x, gates[0])
+    with pytest.raises(ValueError, match=r"chosen are \(2, 2\)"):
+        combine_low_latency(x, gates, chosen=[[0, 1], [0, 1]])
+    with pytest.raises(ValueError, match="nodes are whole numbers"):
+        combine_normal(x, gates)
+    with pytest.raises(ValueError, match=r"bias is \(4,\)"):
+        combine_normal(x, gates.astype(int), bias=np.ones(4))
+    with pytest.raises(UnknownNameError, match="unknown codec"):
+        combine_low_latency(x, gates, "fp7")
+    with pytest.raises(UnknownNameError, match="unknown all-reduce 'rings': did you mean 'ring'"):
+        all_reduce(x, algorithm="rings")
+    for empty in (np.ones((0, 4)), np.ones(4)):
+        with pytest.raises(ValueError, match="one rank or more"):
+            all_reduce(empty)
+    assert combine_low_latency(np.ones((0, 3, 4)), np.ones((0, 3))).shape == (0, 4)
