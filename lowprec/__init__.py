@@ -17,9 +17,11 @@ _HOMES = {
     "Accumulator": "accumulate",
     "Format": "formats",
     "Granularity": "granularity",
+    "Policy": "policies",
     "Quantized": "quantized",
     "Quantizer": "quantizers",
     "Recipe": "recipe",
+    "Rounding": "rounding",
     "accumulators": "accumulate",
     "codecs": "codecs",
     "compare": "metrics",
@@ -36,11 +38,13 @@ _HOMES = {
     "matmul_f32": "gemm",
     "mma": "gemm",
     "pack": "packing",
+    "policies": "policies",
     "quantize": "scaling",
     "quantize_dequantize": "scaling",
     "quantizers": "quantizers",
     "recipes": "recipe",
     "round_to": "cast",
+    "roundings": "rounding",
     "set_fused_kernel": "fused_kernels",
     "set_num_threads": "_jit",
     "sqnr": "metrics",
@@ -107,10 +111,14 @@ if TYPE_CHECKING:
     from .moe.train import train as train
     from .packing import pack as pack
     from .packing import unpack as unpack
+    from .policies import Policy as Policy
+    from .policies import policies as policies
     from .quantized import Quantized as Quantized
     from .quantizers import Quantizer as Quantizer
     from .quantizers import quantizers as quantizers
     from .recipe import Recipe as Recipe
     from .recipe import recipes as recipes
+    from .rounding import Rounding as Rounding
+    from .rounding import roundings as roundings
     from .scaling import quantize as quantize
     from .scaling import quantize_dequantize as quantize_dequantize

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _jit
+from .cast_constants import decode_constants as decode_constants
+from .cast_constants import encode_constants as encode_constants
+from .cast_constants import has_fast_kernel as has_fast_kernel
+from .cast_constants import has_word_kernel, round_constants, rounding_words, symmetric, word_constants
 from .formats import Format, formats
 from .kernels import cast as kernels
-from .rounding import Policy, SpecialCodes, resolve
+from .policies import Policy, SpecialCodes
+from .rounding import Rounding, resolve, special_codes
 
-_ALL = 0xFFFFFFFF
 _GRAIN = 1 << 16  # elements per piece of work: enough to be worth a thread
 _MAX_EXACT_INTEGER = 1 << 53
+
+Piece = Callable[[NDArray[Any], NDArray[Any], int], None]
+"""Works on values, writes into an array of their length; the third is the index of the first value."""
 
 
 def encode(
     x: ArrayLike,
     fmt: str | Format,
     *,
-    rounding: str = "nearest_even",
+    rounding: str | Rounding = "nearest_even",
     policy: str | Policy | None = None,
     overflow: str | None = None,
+    seed: int | None = None,
+    offset: int = 0,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Encode values as codes of a format, with one rounding from whatever type they come in.
@@ -35,15 +44,22 @@ def encode(
         float16, float32, float64, an ml_dtypes type, or integers of magnitude up to 2^53.
     fmt : str or Format
         Name in ``lowprec.formats``, or a format of one's own.
-    rounding : {"nearest_even"}
-        How values between two codes are rounded.
+    rounding : str or Rounding
+        How values between two codes are rounded: ``nearest_even`` (the default), ``nearest_away``, ``toward_zero``,
+        ``up``, ``down``, ``to_odd``, ``stochastic``, or another of `lowprec.rounding`.
     policy : str or Policy, optional
-        What becomes of overflow, Inf and NaN (`lowprec.rounding`); ``ocp_sat`` for formats of up to 8 bits,
+        What becomes of overflow, Inf and NaN (`lowprec.policies`); ``ocp_sat`` for formats of up to 8 bits,
         ``ieee`` above.
-    overflow : {"saturate", "nonsaturate"}, optional
+    overflow : {"saturate", "nonsaturate", "nan", "raise"}, optional
         Replaces the policy's own rule.
+    seed : int, optional
+        For stochastic rounding, which needs it: 0 to 2^64 - 1. Element i of `x` in C order is rounded by the bits of
+        (seed, offset + i), whatever the number of threads.
+    offset : int
+        Index of the first element, for an array that is worked on in parts.
     out : ndarray, optional
-        Where to put the codes: C-contiguous, of `x`'s shape and of the format's ``code_dtype``.
+        Where to put the codes: C-contiguous, of `x`'s shape and of the format's ``code_dtype``. Nothing is allocated
+        then for contiguous float32 or float64 values.
 
     Returns
     -------
@@ -53,7 +69,8 @@ def encode(
     Raises
     ------
     ValueError
-        For an unknown format, rounding or policy, or an `out` that does not fit.
+        For an unknown format, rounding or policy, a missing seed, an `out` that does not fit, or values that the
+        policy refuses.
     TypeError
         For values of a type that is not a number.
 
@@ -64,27 +81,16 @@ def encode(
     array([ 56, 254, 126,   1], dtype=uint8)
     >>> lp.encode([500.0], "e4m3fn", overflow="nonsaturate")
     array([127], dtype=uint8)
+    >>> lp.encode([1.0625] * 8, "e4m3fn", rounding="stochastic", seed=7).tolist()
+    [57, 57, 56, 57, 56, 56, 57, 56]
     """
     f = formats.get(fmt)
-    special = resolve(f, rounding, policy, overflow).codes(f)
-    values = _as_values(x, f)
+    mode, chosen = resolve(f, rounding, policy, overflow)
+    values = _as_values(x)
     result = _output(out, values.shape, f.code_dtype, "encode")
-    flat, into = values.reshape(-1), result.reshape(-1)
-    p = f.params
-    if values.dtype == np.float32:
-        constants = encode_constants(f, special)
-
-        def piece(a: int, b: int) -> None:
-            kernels.encode32(flat[a:b], into[a:b], constants)
-    else:
-
-        def piece(a: int, b: int) -> None:
-            kernels.encode64(
-                flat[a:b], into[a:b], p.mantissa_bits, p.emin, p.max_code, tuple(special),
-                p.sign_mask, p.negative_zero, p.has_zero,
-            )  # fmt: skip
-
-    _jit.run_chunks(piece, flat.size, _GRAIN)
+    if chosen.raises:
+        _refuse(values, f, mode, chosen, _key(mode, seed, offset))
+    _run(_encoder(f, mode, special_codes(f, mode, chosen), _key(mode, seed, offset)), values, result, f)
     return result
 
 
@@ -138,9 +144,11 @@ def round_to(
     x: ArrayLike,
     fmt: str | Format,
     *,
-    rounding: str = "nearest_even",
+    rounding: str | Rounding = "nearest_even",
     policy: str | Policy | None = None,
     overflow: str | None = None,
+    seed: int | None = None,
+    offset: int = 0,
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Round values to the grid of a format: ``decode(encode(x))`` without the codes.
@@ -149,7 +157,7 @@ def round_to(
     ----------
     x : array_like, any shape
         As for `encode`.
-    fmt, rounding, policy, overflow
+    fmt, rounding, policy, overflow, seed, offset
         As for `encode`.
     out : ndarray of float32, optional
         Where to put the values: C-contiguous, of `x`'s shape; `x` itself is allowed.
@@ -168,114 +176,168 @@ def round_to(
     >>> import lowprec as lp
     >>> lp.round_to([0.3, 17.0, 1000.0], "e4m3fn")
     array([3.125e-01, 1.600e+01, 4.480e+02], dtype=float32)
+    >>> lp.round_to([0.3, 17.0, 1000.0], "e4m3fn", rounding="up")
+    array([3.125e-01, 1.800e+01, 4.480e+02], dtype=float32)
     """
     f = formats.get(fmt)
-    chosen = resolve(f, rounding, policy, overflow)
-    values = _as_values(x, f)
-    if values.dtype != np.float32:
-        return decode(encode(values, f, rounding=rounding, policy=chosen), f, out=out)
+    mode, chosen = resolve(f, rounding, policy, overflow)
+    values = _as_values(x)
     result = _output(out, values.shape, np.dtype(np.float32), "round_to")
-    flat, into = values.reshape(-1), result.reshape(-1)
-    constants = round_constants(f, chosen.codes(f))
+    key = _key(mode, seed, offset)
+    if chosen.raises:
+        _refuse(values, f, mode, chosen, key)
+    special = special_codes(f, mode, chosen)
+    if not (has_word_kernel(f) or has_fast_kernel(f)):
+        return decode(encode(values, f, rounding=mode, policy=chosen, seed=seed, offset=offset), f, out=result)
     if np.may_share_memory(values, result):
-        if values.__array_interface__["data"] != result.__array_interface__["data"]:
-            flat = flat.copy()
-        else:
-            _jit.run_chunks(lambda a, b: kernels.round32_in_place(into[a:b], constants), flat.size, _GRAIN)
+        if values.dtype != np.float32 or values.__array_interface__["data"] != result.__array_interface__["data"]:
+            values = values.copy()
+        elif _nearest(f, mode, special):
+            constants, flat = round_constants(f, special), result.reshape(-1)
+            _jit.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, _GRAIN)
             return result
-    _jit.run_chunks(lambda a, b: kernels.round32(flat[a:b], into[a:b], constants), flat.size, _GRAIN)
+    _run(_rounder(f, mode, special, key), values, result, f)
     return result
 
 
-Constants = tuple[np.uint32, ...]
+def _nearest(f: Format, mode: Rounding, special: SpecialCodes) -> bool:
+    """Tell whether the kernels for nearest even do."""
+    return mode.name == "nearest_even" and has_fast_kernel(f) and symmetric(f, special)
 
 
-@functools.lru_cache(maxsize=256)
-def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
-    """Return what `kernels.cast.encode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
-    m, emin = fmt.mantissa_bits, fmt.emin
-    return _words(
-        23 - m,
-        (1 << (22 - m)) - 1 if m < 23 else 0,
-        int(m < 23),
-        (126 + emin) << m,
-        (127 + emin) << 23 if emin > -126 else 0,
-        (emin - m + 23 + 127) << 23 if emin > -126 else 0,
-        fmt.max_code,
-        *special,
-        fmt.sign_mask,
-        _ALL if fmt.params.negative_zero else 0,
-    )
+def _encoder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
+    """Return what encodes a piece."""
+    if _nearest(f, mode, special):
+        fast = encode_constants(f, special)
+    constants, words = word_constants(f, special, mode), rounding_words(mode)
+    lo, hi, offset = key
+    m, emin, first = f.mantissa_bits, f.emin, int(not f.has_zero)
+
+    def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
+        if x.dtype == np.float32 and _nearest(f, mode, special):
+            kernels.encode32(x, into, fast)
+        elif x.dtype == np.float32:
+            word_kernels().encode32_words(x, into, constants, words, lo, hi, offset + start)
+        else:
+            word_kernels().encode64_words(x, into, constants, words, m, emin, first, lo, hi, offset + start)
+
+    return piece
 
 
-@functools.lru_cache(maxsize=256)
-def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
-    """Return what `kernels.cast.round_bits` needs, in its order; only for formats that `has_fast_kernel`."""
-    m, emin = fmt.mantissa_bits, fmt.emin
-    values = [np.float32(fmt.value(code)).view(np.uint32) for code in (fmt.max_code, *special)]
-    if fmt.nan_code is not None:  # NaNs come out quiet, with their sign where the format keeps it
-        values[-2:] = [np.uint32(0x7FC00000), np.uint32(0xFFC00000 if fmt.params.negative_zero else 0x7FC00000)]
-    return _words(
-        23 - m,
-        (1 << (22 - m)) - 1 if m < 23 else 0,
-        int(m < 23),
-        _ALL << (23 - m) & _ALL,
-        (127 + emin) << 23 if emin > -126 else 0,
-        (emin - m + 23 + 127) << 23 if emin > -126 else 0,
-        *(int(value) for value in values),
-        0x80000000 if fmt.params.negative_zero else 0,
-    )
+def _rounder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
+    """Return what rounds a piece; only for formats with a kernel for float32."""
+    decoding = decode_constants(f)
+    encoder = _encoder(f, mode, special, key)
+    lo, hi, offset = key
+    if _nearest(f, mode, special):
+        fast = round_constants(f, special)
+
+    def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
+        if x.dtype == np.float32 and _nearest(f, mode, special):
+            kernels.round32(x, into, fast)
+        elif x.dtype == np.float32:
+            constants, words = word_constants(f, special, mode), rounding_words(mode)
+            word_kernels().round32_words(x, into, constants, decoding, words, lo, hi, offset + start)
+        else:
+            codes = np.empty(min(x.size, _GRAIN), f.code_dtype)
+            for a in range(0, x.size, _GRAIN):
+                part = into[a : a + _GRAIN]
+                encoder(x[a : a + _GRAIN], codes[: part.size], start + a)
+                kernels.decode32(codes[: part.size], part, decoding)
+
+    return piece
 
 
-@functools.lru_cache(maxsize=256)
-def decode_constants(fmt: Format) -> Constants:
-    """Return what `kernels.cast.decode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
-    m, emin = fmt.mantissa_bits, fmt.emin
-    return _words(
-        23 - m,
-        (126 + emin) << 23,
-        1 << m if emin > -126 else 0,
-        int(np.float32(2.0 ** (emin - m)).view(np.uint32)),
-        fmt.max_code,
-        _ALL if fmt.inf_code is None else fmt.inf_code,
-        fmt.sign_mask,
-        ~fmt.sign_mask & _ALL,
-        0x80000000 if fmt.params.negative_zero else 0x7FC00000,
-    )
+def word_kernels() -> Any:
+    """Return `kernels.rounding`, imported when it is first needed: most casts are to nearest even."""
+    from .kernels import rounding
+
+    return rounding
 
 
-def _words(*values: int) -> Constants:
-    return tuple(np.uint32(value) for value in values)
+def _run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format) -> None:
+    """Work on all values; those of other types are turned into float32 or float64, whichever is exact, in parts."""
+    flat, into = values.reshape(-1), result.reshape(-1)
+    to = np.float64 if flat.dtype.kind in "iu" and flat.dtype.itemsize > 2 else np.float32
+    if not (has_fast_kernel(f) or has_word_kernel(f)) or flat.dtype == np.float64:
+        to = np.float64
+    if flat.dtype == to:
+        _jit.run_chunks(lambda a, b: piece(flat[a:b], into[a:b], a), flat.size, _GRAIN)
+        return
+
+    def convert(a: int, b: int) -> None:
+        with np.errstate(invalid="ignore"):  # signalling NaNs are values like others
+            for start in range(a, b, _GRAIN):
+                stop = min(b, start + _GRAIN)
+                piece(flat[start:stop].astype(to), into[start:stop], start)
+
+    _jit.run_chunks(convert, flat.size, _GRAIN)
 
 
-def has_fast_kernel(fmt: Format, *, decoding: bool = False) -> bool:
-    """Tell whether the float32 kernels hold for a format; others go through float64 integers or a table."""
-    if not fmt.has_zero or fmt.emin < -126:
-        return False
-    return decoding or (fmt.mantissa_bits >= 1 and fmt.emin <= 100 and fmt.signed)
+Key = tuple[np.uint32, np.uint32, int]
 
 
-def _as_values(x: ArrayLike, fmt: Format) -> NDArray[Any]:
-    """Return `x` as contiguous float32 where that is exact and the fast kernel does, else as float64."""
+def _key(mode: Rounding, seed: int | None, offset: int) -> Key:
+    """Return the seed's halves and the first index."""
+    if not mode.is_stochastic:
+        return np.uint32(0), np.uint32(0), 0
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
+        raise ValueError(f"rounding={mode.name!r} needs a seed from 0 to 2^64 - 1, not {seed!r}")
+    if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or not 0 <= offset < 1 << 62:
+        raise ValueError(f"offset={offset!r}: an index from 0 to 2^62 - 1 is needed")
+    return np.uint32(int(seed) & 0xFFFFFFFF), np.uint32(int(seed) >> 32), int(offset)
+
+
+def _refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: Key) -> None:
+    """Raise for the first value that the policy does not take: encode twice, with two codes for what it refuses."""
+    usual = special_codes(f, mode, policy)
+    no_nan = policy.nan_without_nan if f.nan_code is None else policy.nan
+    raising = {
+        "over": policy.overflow_of(f),
+        "negative_over": policy.overflow_of(f) if f.signed else policy.unsigned,
+        "inf": policy.inf if policy.inf != "overflow" else policy.overflow_of(f),
+        "negative_inf": policy.inf if f.signed else policy.unsigned,
+        "nan": no_nan,
+        "negative_nan": no_nan,
+    }
+    if f.signed and policy.inf == "overflow":
+        raising["negative_inf"] = policy.overflow_of(f)
+    fields = [field for field, choice in raising.items() if choice == "raise"]
+    found = []
+    for code in (0, 1):
+        special = usual._replace(**dict.fromkeys(fields, code))
+        codes = np.empty(values.shape, f.code_dtype)
+        _run(_encoder(f, mode, special, key), values, codes, f)
+        found.append(codes.reshape(-1))
+    wrong = np.flatnonzero(found[0] != found[1])
+    if wrong.size == 0:
+        return
+    place = np.unravel_index(wrong[0], values.shape) if values.ndim > 1 else int(wrong[0])
+    where = f"index {tuple(int(i) for i in place)}" if isinstance(place, tuple) else f"index {place}"
+    value = float(values.reshape(-1)[wrong[0]])
+    if np.isnan(value):
+        what, choice = f"is not a number of {f}", f"{'nan_without_nan' if f.nan_code is None else 'nan'}='raise'"
+    elif not f.signed and value < 0:
+        what, choice = f"is negative, {f} has no sign", "unsigned='raise'"
+    else:
+        name = "inf" if np.isinf(value) and policy.inf == "raise" else "overflow"
+        what, choice = f"overflows {f} (max {f.max:g})", f"{name}='raise'"
+    raise ValueError(f"encode: {value} at {where} {what}, and the policy {policy.name!r} says {choice}")
+
+
+def _as_values(x: ArrayLike) -> NDArray[Any]:
+    """Return `x` as a contiguous array of a type that float64 holds exactly."""
     a = np.asarray(x)
     if a.dtype.kind in "iu":
         if a.dtype.itemsize == 8 and a.size and (a.max() > _MAX_EXACT_INTEGER or a.min() < -_MAX_EXACT_INTEGER):
             raise ValueError(f"encode: integers beyond +-2^53 ({a.min()} .. {a.max()}) have no exact float64")
-        a = a.astype(np.float64)
-    elif a.dtype.kind == "V" or (a.dtype.kind == "f" and a.dtype.itemsize <= 2 and a.dtype != np.float16):
-        if a.dtype.name.startswith("void") or a.dtype.names is not None:
-            raise TypeError(
-                f"encode: values of dtype {a.dtype} are not real numbers; floats, ml_dtypes and integers are"
-            )
-        with np.errstate(invalid="ignore"):  # signalling NaNs are values like others
-            a = a.astype(np.float32)
-    elif a.dtype.kind != "f":
+    elif not (a.dtype.kind == "f" or (a.dtype.kind == "V" and a.dtype.names is None and a.dtype.name[:4] != "void")):
         raise TypeError(f"encode: values of dtype {a.dtype} are not real numbers; floats, ml_dtypes and integers are")
-    if a.dtype.itemsize > 8:
+    elif a.dtype.itemsize > 8:
         raise TypeError(f"encode: {a.dtype} would be rounded twice; cast to float64 first if that is meant")
-    wide = a.dtype == np.float64 or not has_fast_kernel(fmt)
-    with np.errstate(invalid="ignore"):
-        return np.ascontiguousarray(a, dtype=np.float64 if wide else np.float32).reshape(a.shape)
+    if a.dtype.byteorder not in "=|":
+        a = a.astype(a.dtype.newbyteorder("="))
+    return np.ascontiguousarray(a).reshape(a.shape)
 
 
 def as_codes(codes: ArrayLike, fmt: Format) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -25,6 +25,8 @@ class Registry(Generic[T]):
         What the objects are, in the singular; used in messages.
     type_ : type
         Their class; `get` passes such objects through.
+    make : callable, optional
+        Makes the object of a name that was not registered, for families too large to list; None if it is none of them.
 
     Examples
     --------
@@ -38,8 +40,9 @@ class Registry(Generic[T]):
     lowprec.registry.UnknownNameError: unknown colour 'tael': did you mean 'teal'?
     """
 
-    def __init__(self, kind: str, type_: type[T]) -> None:
+    def __init__(self, kind: str, type_: type[T], make: Callable[[str], T | None] | None = None) -> None:
         self.kind = kind
+        self._make = make
         self.type = type_
         self._objects: dict[str, T] = {}
         self._aliases: dict[str, str] = {}
@@ -78,6 +81,9 @@ class Registry(Generic[T]):
         key = self._aliases.get(name, name)
         if key in self._objects:
             return self._objects[key]
+        made = self._make(name) if self._make is not None and isinstance(name, str) else None
+        if made is not None:
+            return made
         known = [*self._objects, *self._aliases]
         close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
         if close:

@@ -13,7 +13,8 @@ PACKAGE = Path(lowprec.__file__).parent
 LAYERS = [
     {"_jit", "registry", "scratch"},
     {"kernels"},
-    {"formats", "rounding"},
+    {"format", "formats", "policies", "rounding"},
+    {"cast_constants"},
     {"granularity", "cast", "packing"},
     {"quantizers"},
     {"quantized"},
@@ -35,9 +36,9 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Modules beside the layers, and all that each may import of the package.
 BESIDE = {
-    "oracle": {"formats"},
+    "oracle": {"format", "formats"},
     "metrics": set(),
-    "costs": {"registry", "formats", "codecs"},
+    "costs": {"registry", "format", "formats", "codecs"},
     "reference": set(),
     "testing": set(LEVEL),
     "interop": set(LEVEL),

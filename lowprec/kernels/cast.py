@@ -1,4 +1,4 @@
-"""Element-wise casts between float32/float64 values and the codes of any format, to nearest even.
+"""Element-wise casts between float32 values and the codes of any format, to nearest even.
 
 One kernel serves every format: what differs comes in as integers. Each loop is free of branches and works
 on 32-bit lanes only, so that LLVM vectorises it; every unsigned sub-expression is wrapped because Numba
@@ -7,7 +7,7 @@ types ``uint32 op uint32`` as uint64.
 
 import numpy as np
 
-from lowprec._jit import bits32, bits64, float32_from_bits, kernel
+from lowprec._jit import bits32, float32_from_bits, kernel
 
 U = np.uint32
 
@@ -20,20 +20,19 @@ def encode_bits(u, constants):
     adding 2^(emin - mantissa_bits + 23) makes the FPU round at the subnormals' quantum, again to nearest even.
     At emin = -126 both have float32's own subnormals, and the integer rounding alone is right.
 
-    `keep_sign` is zero where -0 is no zero: a code without magnitude then stays as it is.
+    What overflows is cut to `clamp` first, which rounds to the code that stands for overflow. Negative codes are
+    ``(code ^ flip) + sign``; without a -0, a code below `least` = 1 stays as it is.
     """
-    shift, half, odd, offset, subnormal, magic, top, over, inf, nan, negative_nan, sign_mask, keep_sign = constants
+    shift, half, odd, offset, subnormal, magic, clamp, nan, negative_nan, flip, sign, least = constants
     a = U(u & U(0x7FFFFFFF))
-    lsb = U(U(a >> shift) & odd)
-    normal = U(U(U(U(a + half) + lsb) >> shift) - offset)
-    tiny = U(bits32(float32_from_bits(a) + float32_from_bits(magic)) - magic)
-    code = tiny if a < subnormal else normal
-    code = over if code > top else code
-    code = inf if a == U(0x7F800000) else code
-    sign = sign_mask if u > U(0x7FFFFFFF) else U(0)
-    keep = keep_sign if code == U(0) else U(0xFFFFFFFF)
-    code = U(code | U(sign & keep))
-    special = negative_nan if u > U(0x7FFFFFFF) else nan
+    c = min(a, clamp)
+    lsb = U(U(c >> shift) & odd)
+    normal = U(U(U(U(c + half) + lsb) >> shift) - offset)
+    tiny = U(bits32(float32_from_bits(c) + float32_from_bits(magic)) - magic)
+    code = tiny if c < subnormal else normal
+    negative = u > U(0x7FFFFFFF)
+    code = U(U(code ^ flip) + sign) if negative and code >= least else code
+    special = negative_nan if negative else nan
     return special if a > U(0x7F800000) else code
 
 
@@ -48,9 +47,9 @@ def encode32(x, out, constants):
 def round_bits(u, constants):
     """Return the bits of one float32 rounded to a format's grid; `constants` are `lowprec.cast.round_constants`.
 
-    Conditions and method are those of `encode_bits`.
+    Conditions and method are those of `encode_bits`; here `least` is 1 where the format has no -0.
     """
-    shift, half, odd, keep_bits, subnormal, magic, top, over, inf, nan, negative_nan, keep_sign = constants
+    shift, half, odd, keep_bits, subnormal, magic, top, over, nan, negative_nan, least = constants
     a = U(u & U(0x7FFFFFFF))
     lsb = U(U(a >> shift) & odd)
     normal = U(U(U(a + half) + lsb) & keep_bits)
@@ -58,10 +57,9 @@ def round_bits(u, constants):
     tiny = bits32((float32_from_bits(a) + magic_value) - magic_value)
     r = tiny if a < subnormal else normal
     r = over if r > top else r
-    r = inf if a == U(0x7F800000) else r
-    keep = keep_sign if r == U(0) else U(0x80000000)
-    r = U(r | U(u & keep))
-    special = negative_nan if u > U(0x7FFFFFFF) else nan
+    negative = u > U(0x7FFFFFFF)
+    r = U(r | U(0x80000000)) if negative and r >= least else r
+    special = negative_nan if negative else nan
     return special if a > U(0x7F800000) else r
 
 
@@ -80,61 +78,17 @@ def round32_in_place(x, constants):
 
 
 @kernel
-def encode64(x, out, mantissa_bits, emin, max_code, special, sign_mask, negative_zero, has_zero):
-    """Encode contiguous float64 `x` into any format with one rounding, by integer arithmetic.
-
-    A tie goes to the even *code*, which for formats without mantissa bits is the even exponent field. Negative
-    values of unsigned formats become NaN; without a zero, what is too small becomes the smallest value.
-    """
-    over, inf, nan, negative_nan = special
-    sign_bit = np.uint64(1) << np.uint64(63)
-    inf_bits = np.uint64(0x7FF) << np.uint64(52)
-    for i in range(x.size):
-        u = bits64(x[i])
-        a = u & ~sign_bit
-        negative = u >= sign_bit
-        if a > inf_bits:
-            out[i] = negative_nan if negative else nan
-            continue
-        if a == inf_bits:
-            code = inf
-        else:
-            e = max(np.int64(a >> np.uint64(52)), np.int64(1)) - 1023
-            significand = np.int64(a & np.uint64(0xFFFFFFFFFFFFF))
-            if a >= np.uint64(1) << np.uint64(52):
-                significand += np.int64(1) << 52
-            field = max(e, emin)
-            # Shifting by more than 54 leaves a remainder below half, whatever the amount.
-            shift = min(52 - mantissa_bits + field - e, 55)
-            n = significand >> shift
-            rest = significand - (n << shift)
-            half = np.int64(1) << (shift - 1)
-            code = ((field - emin) << mantissa_bits) + n
-            if not has_zero:
-                code -= 1
-            if rest > half or (rest == half and code & 1):
-                code += 1
-            code = max(code, 0)
-            if code > max_code:
-                code = over
-        if negative and sign_mask == 0 and a != 0:
-            code = nan
-        if negative and (code != 0 or negative_zero):
-            code |= sign_mask
-        out[i] = code
-
-
-@kernel
 def decode_bits(c, constants):
     """Return the float32 bits of one code; `constants` are those of `lowprec.cast.decode_constants`."""
-    shift, offset, subnormal, quantum, top, inf, sign_mask, magnitude, minus_zero = constants
-    a = U(c & magnitude)
+    shift, offset, subnormal, quantum, top, inf, sign_mask, flip, carry, minus_zero = constants
+    negative = U(c & sign_mask) != U(0)
+    a = U(U(c ^ flip) + carry) if negative else c
     tiny = bits32(np.float32(np.int32(a)) * float32_from_bits(quantum))
     r = tiny if a < subnormal else U(U(a << shift) + offset)
     r = U(0x7FC00000) if a > top else r
     r = U(0x7F800000) if a == inf else r
-    r = U(r | U(0x80000000)) if U(c & sign_mask) != U(0) else r
-    return minus_zero if c == sign_mask and sign_mask != U(0) else r
+    r = U(r | U(0x80000000)) if negative else r
+    return minus_zero if c == sign_mask and negative else r
 
 
 @kernel

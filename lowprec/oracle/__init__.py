@@ -19,6 +19,7 @@ Examples
 '0x42000000'
 """
 
+from . import casts as casts
 from .amd import ExactGroups as ExactGroups
 from .amd import FlooredSum as FlooredSum
 from .amd import FlushedPairs as FlushedPairs

@@ -42,6 +42,9 @@ E5M2FNUZ = Fields(5, 2, 16, specials="fnuz")
 E3M2FN = Fields(3, 2, 3, specials="finite")
 E2M3FN = Fields(2, 3, 1, specials="finite")
 E2M1FN = Fields(2, 1, 1, specials="finite")
+INT8 = Fields(0, 7, -6, specials="integer")
+INT4 = Fields(0, 3, -2, specials="integer")
+MXINT8 = Fields(0, 7, 0, specials="symmetric")
 E8M0FNU = Fields(8, 0, 127, signed=False, specials="fn", has_zero=False)
 UE4M3 = Fields(4, 3, 7, signed=False, specials="fn")  # E4M3FN without its sign bit
 
@@ -71,11 +74,17 @@ def parts(code: int, fmt: Fields) -> Parts:
     if not 0 <= code < 1 << (fmt.width + fmt.signed):
         raise ValueError(f"decode: code {code:#x} has more than the {fmt.width + fmt.signed} bits of the format")
     negative, magnitude = divmod(code, 1 << fmt.width)
+    if fmt.specials in ("integer", "symmetric"):
+        steps = magnitude - (negative << fmt.width)
+        return Parts("finite", steps < 0, abs(steps), 1 - fmt.bias)
     field, mantissa = divmod(magnitude, 1 << fmt.mantissa_bits)
     all_ones = (1 << fmt.width) - 1
     kind: Literal["finite", "inf", "nan"] = "finite"
     if fmt.specials == "ieee" and field == (1 << fmt.exponent_bits) - 1:
         kind = "nan" if mantissa else "inf"
+    elif fmt.specials == "extended":
+        codes = (all_ones + 1, all_ones) if fmt.signed else (all_ones, all_ones - 1)
+        kind = "nan" if code == codes[0] else "inf" if magnitude == codes[1] else "finite"
     elif {"fn": magnitude == all_ones, "fnuz": code == all_ones + 1}.get(fmt.specials, False):
         kind = "nan"
     if field == 0 and fmt.has_zero:
@@ -145,6 +154,7 @@ def _limits(f: Fields) -> tuple[int, int | None]:
         "ieee": (all_ones - last, all_ones + 1 - last + (last >> 1)),
         "fn": (all_ones - 1, all_ones),
         "fnuz": (all_ones, all_ones + 1),
+        "extended": (all_ones - 1, all_ones + 1) if f.signed else (all_ones - 2, all_ones),
     }.get(f.specials, (all_ones, None))
 
 

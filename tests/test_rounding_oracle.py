@@ -1,0 +1,242 @@
+"""Every rounding mode and every preset of policies against the rational oracle, code by code."""
+
+import functools
+import itertools
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec import oracle
+from lowprec.kernels.random_bits import random_word
+from lowprec.oracle import casts
+from lowprec.policies import policies
+from lowprec.rounding import Rounding, roundings
+
+FIXED = ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"]
+NARROW = [
+    "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e4m3b11fnuz", "e4m3", "e3m4", "e3m4fn", "ue5m3", "ue4m3", "e2m3fn",
+    "e3m2fn", "e2m1fn", "mxint8", "int8", "int4", "p3109_k8p4se", "p3109_k8p3sf", "p3109_k8p3ue", "p3109_k8p1se",
+    "p3109_k6p4uf", "p3109_k4p2se",
+]  # fmt: skip
+FORMATS = [*NARROW, "e8m0fnu", "p3109_k8p1ue", "bfloat16", "float16", "e5m6", "tf32"]
+
+
+def float32(bits: NDArray[np.uint32]) -> NDArray[np.float32]:
+    return np.ascontiguousarray(bits, dtype=np.uint32).view(np.float32)
+
+
+@functools.cache
+def critical(name: str) -> NDArray[np.float32]:
+    """Codes, midpoints and quarter points with the float32 on either side, around zero, the maximum and beyond."""
+    f = oracle.fields(lp.formats[name])
+    top = oracle.max_code(f)
+    rng = np.random.default_rng(3)
+    codes = range(top + 1) if top < 40 else sorted({*range(6), *range(top - 5, top + 1), *rng.integers(0, top, 12)})
+    values = [oracle.decode(int(c), f) for c in codes]
+    last, before = oracle.decode(top, f), oracle.decode(top - 1, f)
+    points = list(values) + [last + (last - before) * k / 4 for k in (1, 2, 3, 4, 6)]
+    for low, high in itertools.pairwise(values):
+        points += [low + (high - low) * k / 16 for k in (1, 4, 8, 11, 12)]
+    tiny = oracle.decode(1, f)
+    points += [tiny * 2.0**-k for k in (3, 9, 20, 24, 25, 27, 31, 40, 60)]
+    with np.errstate(over="ignore"):
+        around = np.array([float(p) for p in points]).astype(np.float32).view(np.uint32).astype(np.int64)
+    bits = {int(b) + d for b in around for d in (-1, 0, 1) if 0 <= b + d <= 0x7F800000}
+    bits |= {0, 1, 2, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF}
+    magnitudes = np.array(sorted(bits), np.uint32)
+    return float32(np.concatenate([magnitudes, magnitudes | np.uint32(0x80000000)]))
+
+
+def expected(x: NDArray[np.floating], name: str, mode: str, preset: str) -> NDArray[np.int64]:
+    f = oracle.fields(lp.formats[name])
+    return np.array([casts.cast(v, f, mode, preset) for v in x.tolist()])
+
+
+def assert_same(ours: NDArray[np.integer], wanted: NDArray[np.integer], x: NDArray[np.floating], what: str) -> None:
+    wrong = np.flatnonzero(ours.astype(np.int64) != wanted)
+    first = [(float(x[i]).hex(), hex(ours[i]), hex(wanted[i])) for i in wrong[:5]]
+    assert wrong.size == 0, f"{what}: {wrong.size} of {x.size} differ; (input, ours, wanted): {first}"
+
+
+def preset_of(name: str) -> str:
+    return "p3109_satnone" if name.startswith("p3109") else "ocp_nonsat"
+
+
+@pytest.mark.parametrize("mode", FIXED)
+@pytest.mark.parametrize("name", FORMATS)
+def test_modes_on_critical_float32(name: str, mode: str) -> None:
+    x, policy = critical(name), preset_of(name)
+    with np.errstate(invalid="ignore"):
+        wide = x.astype(np.float64)
+    wanted = expected(x, name, mode, policy)
+    assert_same(lp.encode(x, name, rounding=mode, policy=policy), wanted, x, f"{name} {mode}")
+    assert_same(lp.encode(wide, name, rounding=mode, policy=policy), wanted, x, f"{name} {mode} from float64")
+    values = lp.decode(lp.encode(x, name, rounding=mode, policy=policy), name)
+    for rounded in (
+        lp.round_to(x, name, rounding=mode, policy=policy),
+        lp.round_to(wide, name, rounding=mode, policy=policy),
+    ):
+        assert np.array_equal(np.isnan(rounded), np.isnan(values))
+        assert np.array_equal(rounded.view(np.uint32)[~np.isnan(values)], values.view(np.uint32)[~np.isnan(values)])
+
+
+@functools.cache
+def all_bfloat16(name: str) -> tuple[casts.Rounded, ...]:
+    """Every bfloat16 on the format's endless grid, nearest even; policies differ in what comes after."""
+    f = oracle.fields(lp.formats[name])
+    positive = [casts.on_grid(v, f) for v in float32(np.arange(1 << 15, dtype=np.uint32) << 16).tolist()]
+    return (*positive, *(x._replace(negative=True) for x in positive))
+
+
+@pytest.mark.parametrize("preset", policies.names())
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e4m3fnuz", "e2m1fn", "p3109_k8p4se", "ue5m3"])
+def test_presets_on_every_bfloat16_and_critical_float32(name: str, preset: str) -> None:
+    f = oracle.fields(lp.formats[name])
+    x = float32(np.arange(1 << 16, dtype=np.uint32) << 16)
+    project = functools.cache(lambda rounded: casts.project(rounded, f, preset))
+    wanted = np.array([project(rounded) for rounded in all_bfloat16(name)])
+    if not f.signed:  # whatever is below zero is asked for one by one: not all presets round it first
+        below = np.arange(0x8000, 0x10000)
+        wanted[below[::16]] = [casts.cast(v, f, preset=preset) for v in x[below[::16]].tolist()]
+        keep = np.concatenate([np.arange(0x8000), below[::16]])
+        x, wanted = x[keep], wanted[keep]
+    assert_same(lp.encode(x, name, policy=preset), wanted, x, f"{name} {preset}")
+    some = critical(name)
+    assert_same(
+        lp.encode(some, name, policy=preset), expected(some, name, "nearest_even", preset), some, f"{name} {preset}"
+    )
+    values, rounded = lp.decode(lp.encode(some, name, policy=preset), name), lp.round_to(some, name, policy=preset)
+    assert np.array_equal(rounded.view(np.uint32), values.view(np.uint32))
+
+
+@pytest.mark.parametrize("preset", policies.names())
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("e4m3fn", "e5m2", "e4m3fnuz", "e2m1fn", "ue5m3")])
+def test_presets_on_critical_float32(name: str, preset: str) -> None:
+    x = critical(name)[::3]
+    assert_same(lp.encode(x, name, policy=preset), expected(x, name, "nearest_even", preset), x, f"{name} {preset}")
+
+
+@pytest.mark.parametrize("bits", [1, 3, 8, 16, 24])
+@pytest.mark.parametrize("variant", ["A", "B", "C"])
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2fnuz", "bfloat16", "float16", "mxint8", "p3109_k8p1se", "e8m0fnu"])
+def test_stochastic_is_its_definition(name: str, variant: str, bits: int) -> None:
+    """The same R, drawn by (seed, index), decides in the oracle; float32 and float64 sources agree."""
+    x = critical(name)[::2]
+    f, mode, policy = oracle.fields(lp.formats[name]), Rounding.stochastic(bits, variant), preset_of(name)
+    seed, offset = 5 << 33 | 17, 2**32 - x.size // 2
+    u32 = np.uint32
+    wanted = []
+    for i, v in enumerate(x.tolist()):
+        at = offset + i
+        word = int(random_word(u32(seed % 2**32), u32(seed >> 32), u32(at % 2**32), u32(at >> 32)))
+        wanted.append(casts.cast(v, f, variant, policy, word >> (32 - bits), bits))
+    with np.errstate(invalid="ignore"):
+        wide = x.astype(np.float64)
+    for source in (x, wide):
+        ours = lp.encode(source, name, rounding=mode, policy=policy, seed=seed, offset=offset)
+        assert_same(ours, np.array(wanted), x, f"{name} {mode.name}")
+        values = lp.decode(ours, name)
+        rounded = lp.round_to(source, name, rounding=mode, policy=policy, seed=seed, offset=offset)
+        nan = np.isnan(values)
+        assert np.array_equal(rounded.view(np.uint32)[~nan], values.view(np.uint32)[~nan])
+
+
+def test_stochastic_from_float64_sees_all_bits() -> None:
+    """The low bits of a float64 count: the codes are those of the definition, not of the float32 nearby."""
+    rng = np.random.default_rng(1)
+    x = (1 + rng.integers(0, 8, 4000) / 8) * (1 + 2.0**-5 + 2.0**-28)
+    wanted = []
+    for i, v in enumerate(x.tolist()):
+        word = int(random_word(np.uint32(3), np.uint32(0), np.uint32(i), np.uint32(0)))
+        wanted.append(casts.cast(v, oracle.E4M3FN, "B", "ocp_sat", word >> 8, 24))
+    assert_same(lp.encode(x, "e4m3fn", rounding="stochastic_b", seed=3), np.array(wanted), x, "float64")
+
+
+def test_stochastic_does_not_depend_on_chunks_threads_or_shape(keep_threads: None) -> None:
+    x = np.random.default_rng(0).standard_normal((300, 1001)).astype(np.float32)
+    lp.set_num_threads(1)
+    whole = lp.encode(x, "e4m3fn", rounding="stochastic", seed=11)
+    lp.set_num_threads(3)
+    assert np.array_equal(lp.encode(x.reshape(-1), "e4m3fn", rounding="sr", seed=11).reshape(x.shape), whole)
+    flat = x.reshape(-1)
+    parts = [lp.encode(flat[a : a + 777], "e4m3fn", rounding="sr", seed=11, offset=a) for a in range(0, flat.size, 777)]
+    assert np.array_equal(np.concatenate(parts), whole.reshape(-1))
+    in_place = x.copy()
+    lp.round_to(in_place, "e4m3fn", rounding="sr", seed=11, out=in_place)
+    assert np.array_equal(in_place, lp.decode(whole, "e4m3fn"))
+    assert np.count_nonzero(lp.encode(x, "e4m3fn", rounding="sr", seed=12) != whole) > 1000
+
+
+@given(st.floats(width=32), st.sampled_from(FORMATS), st.sampled_from(FIXED), st.sampled_from(policies.names()))
+def test_any_value_any_mode_any_preset(x: float, name: str, mode: str, preset: str) -> None:
+    f = oracle.fields(lp.formats[name])
+    assert int(lp.encode(np.float32(x), name, rounding=mode, policy=preset)) == casts.cast(x, f, mode, preset)
+    assert int(lp.encode(np.float64(x), name, rounding=mode, policy=preset)) == casts.cast(x, f, mode, preset)
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e4m3fnuz", "e2m1fn"])
+def test_onnx_sat_is_clip_and_ml_dtypes(name: str) -> None:
+    """What the reference implementation of ONNX does: clip to the format's range, then ml_dtypes."""
+    f, dtype = lp.formats[name], getattr(ml_dtypes, lp.formats.aliases(name)[0])
+    x = float32(np.arange(1 << 16, dtype=np.uint32) << 16)
+    with np.errstate(invalid="ignore"):
+        clipped = np.clip(x, np.float32(-f.max), np.float32(f.max)).astype(dtype).view(np.uint8)
+    assert np.array_equal(lp.encode(x, name, policy="onnx_sat"), clipped)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: lp.encode([1.0], "e4m3fn", rounding="nearest"), "rounding"),
+        (lambda: lp.encode([1.0], "e4m3fn", rounding="stochastic"), "needs a seed from 0 to 2\\^64 - 1, not None"),
+        (lambda: lp.encode([1.0], "e4m3fn", rounding="sr", seed=-1), "not -1"),
+        (lambda: lp.encode([1.0], "e4m3fn", rounding="sr", seed=0, offset=-1), "offset=-1"),
+        (lambda: Rounding.stochastic(25), "bits=25: 1 to 24"),
+        (lambda: Rounding.stochastic(4, "D"), "variant='D': one of A, B, C"),
+        (lambda: lp.encode([1.0], "e4m3fn", policy="torch"), "did you mean 'torch_2_1"),
+        (lambda: lp.encode([1.0], "e4m3fn", overflow="wrap"), "overflow='wrap': one of saturate, nonsaturate, nan"),
+        (lambda: lp.encode([[1.0, np.inf]], "e4m3fn", overflow="raise"), r"inf at index \(0, 1\) overflows e4m3fn"),
+        (lambda: lp.round_to([465.0], "e4m3fn", overflow="raise"), "465.0 at index 0 overflows e4m3fn"),
+    ],
+)
+def test_bad_options_say_what_is_allowed(call, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_raise_policies() -> None:
+    strict = lp.Policy("strict", overflow="raise", inf="raise", nan="raise", nan_without_nan="raise", unsigned="raise")
+    good = np.array([0.0, -0.0, 464.0, -464.0, 1e-30], np.float32)
+    assert lp.encode(good, "e4m3fn", policy=strict).tolist() == lp.encode(good, "e4m3fn").tolist()
+    for name, value, words in [
+        ("e4m3fn", math.nan, "nan at index 1 is not a number of e4m3fn"),
+        ("e2m1fn", math.nan, "nan_without_nan='raise'"),
+        ("e4m3fn", -500.0, "-500.0 at index 1 overflows"),
+        ("e5m2", -math.inf, "inf='raise'"),
+        ("ue5m3", -1.0, "is negative, ue5m3 has no sign"),
+        ("bfloat16", 3.4e38, "overflows bfloat16"),
+        ("e8m0fnu", math.inf, "overflows e8m0fnu"),
+    ]:
+        for dtype in (np.float32, np.float64):
+            with pytest.raises(ValueError, match=words):
+                lp.encode(np.array([1.0, value], dtype), name, policy=strict)
+    with pytest.raises(ValueError, match="overflow='explode': one of"):
+        lp.Policy("mine", overflow="explode")
+
+
+def test_negative_zero_as_wished() -> None:
+    plus = lp.Policy("plus", negative_zero="positive")
+    x = np.array([-0.0, -1e-9, -1.0], np.float32)
+    assert lp.encode(x, "e4m3fn", policy=plus).tolist() == [0, 0, 0xB8]
+    assert lp.encode(x, "e4m3fn").tolist() == [0x80, 0x80, 0xB8]
+    assert np.signbit(lp.round_to(x, "e4m3fn", policy=plus)).tolist() == [False, False, True]
+
+
+def test_every_rounding_is_tested() -> None:
+    assert {*FIXED, "stochastic", "stochastic_b", "stochastic_c"} == set(roundings.names())
