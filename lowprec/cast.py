@@ -82,7 +82,7 @@ def encode(
     >>> lp.encode([500.0], "e4m3fn", overflow="nonsaturate")
     array([127], dtype=uint8)
     >>> lp.encode([1.0625] * 8, "e4m3fn", rounding="stochastic", seed=7).tolist()
-    [57, 57, 56, 57, 56, 56, 57, 56]
+    [57, 57, 56, 57, 56, 56, 56, 57]
     """
     f = formats.get(fmt)
     mode, chosen = resolve(f, rounding, policy, overflow)

@@ -67,7 +67,7 @@ def on_grid(value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", random: i
     negative = value < 0 or is_negative_zero(value)
     if value in (math.inf, -math.inf):
         return Rounded("inf", negative)
-    magnitude = Fraction(abs(value))
+    magnitude = Fraction(-value if negative else value)
     if magnitude == 0:
         return Rounded("finite", negative)
     lowest = 1 - f.bias if f.has_zero else -f.bias
