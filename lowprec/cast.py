@@ -12,7 +12,8 @@ from . import _jit
 from .cast_constants import decode_constants as decode_constants
 from .cast_constants import encode_constants as encode_constants
 from .cast_constants import has_fast_kernel as has_fast_kernel
-from .cast_constants import has_word_kernel, round_constants, rounding_words, symmetric, word_constants
+from .cast_constants import has_word_kernel, rounding_words, symmetric, word_constants
+from .cast_constants import round_constants as round_constants
 from .formats import Format, formats
 from .kernels import cast as kernels
 from .policies import Policy, SpecialCodes
