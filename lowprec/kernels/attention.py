@@ -153,6 +153,40 @@ def merge_head_gradients(
 
 
 @kernel
+def causal_softmax(p: Any, scale: float, weights: Any) -> None:
+    """Turn scores p [S, S] into softmax(scale * p) over the positions up to a row's own; zero after it. In place."""
+    sequence = p.shape[0]
+    for i in range(sequence):
+        row = p[i]
+        highest = row[0]
+        for j in range(1, i + 1):
+            highest = max(highest, row[j])
+        for j in range(i + 1):
+            weights[j] = exp64(scale * (np.float64(row[j]) - np.float64(highest)))
+        total = 0.0
+        for j in range(i + 1):
+            total += weights[j]
+        for j in range(i + 1):
+            row[j] = weights[j] / total
+        for j in range(i + 1, sequence):
+            row[j] = 0.0
+
+
+@kernel
+def causal_softmax_gradient(p: Any, scale: float, d: Any) -> None:
+    """Turn the gradient d [S, S] of the probabilities p into that of the scores, in place."""
+    for i in range(p.shape[0]):
+        # The probabilities of a row sum to one, so their gradient loses its mean under p.
+        mean = 0.0
+        for j in range(i + 1):
+            mean += np.float64(p[i, j]) * np.float64(d[i, j])
+        for j in range(i + 1):
+            d[i, j] = scale * (p[i, j] * (d[i, j] - mean))
+        for j in range(i + 1, p.shape[0]):
+            d[i, j] = 0.0
+
+
+@kernel
 def probabilities(q: Any, k: Any, scale: float, probs: Any, start: int, stop: int) -> None:
     """Write probs [., S, S] = softmax(scale * q k^T) over the positions up to the query's own; zero after it."""
     sequence, width = q.shape[1], q.shape[2]
@@ -164,19 +198,7 @@ def probabilities(q: Any, k: Any, scale: float, probs: Any, start: int, stop: in
         p[:] = 0.0
         for i in range(0, sequence, _ROWS):
             _add_product(q[head], k_by_channel, p, i, 0, width, _causal_columns(i, sequence))
-        for i in range(sequence):
-            highest = p[i, 0]
-            for j in range(1, i + 1):
-                highest = max(highest, p[i, j])
-            for j in range(i + 1):
-                weights[j] = exp64(scale * (np.float64(p[i, j]) - np.float64(highest)))
-            total = 0.0
-            for j in range(i + 1):
-                total += weights[j]
-            for j in range(i + 1):
-                p[i, j] = weights[j] / total
-            for j in range(i + 1, sequence):
-                p[i, j] = 0.0
+        causal_softmax(p, scale, weights)
 
 
 @kernel
@@ -195,7 +217,7 @@ def attend(probs: Any, v: Any, out: Any, start: int, stop: int) -> None:
 
 
 @kernel
-def _copy_head(flat: Any, head: int, out: Any) -> None:
+def copy_head(flat: Any, head: int, out: Any) -> None:
     """Copy a head's columns of flat [T, H * v] to out [S, v]."""
     sequence, values = out.shape
     heads = flat.shape[1] // values
@@ -211,21 +233,13 @@ def score_gradients(d_out: Any, probs: Any, v: Any, scale: float, d_scores: Any,
     d_o = np.empty((sequence, values), dtype=d_out.dtype)
     v_by_channel = np.empty((values, sequence), dtype=v.dtype)
     for head in range(start, stop):
-        _copy_head(d_out, head, d_o)
+        copy_head(d_out, head, d_o)
         _transpose(v[head], v_by_channel)
         d = d_scores[head]
         d[:] = 0.0
         for i in range(0, sequence, _ROWS):
             _add_product(d_o, v_by_channel, d, i, 0, values, _causal_columns(i, sequence))
-        for i in range(sequence):
-            # softmax: the probabilities of a row sum to one, so their gradient loses its mean under p
-            mean = 0.0
-            for j in range(i + 1):
-                mean += np.float64(probs[head, i, j]) * np.float64(d[i, j])
-            for j in range(i + 1):
-                d[i, j] = scale * (probs[head, i, j] * (d[i, j] - mean))
-            for j in range(i + 1, sequence):
-                d[i, j] = 0.0
+        causal_softmax_gradient(probs[head], scale, d)
 
 
 @kernel
@@ -238,7 +252,7 @@ def operand_gradients(
     d_o = np.empty((sequence, values), dtype=d_out.dtype)
     transposed = np.empty((sequence, sequence), dtype=probs.dtype)
     for head in range(start, stop):
-        _copy_head(d_out, head, d_o)
+        copy_head(d_out, head, d_o)
         d_q[head] = 0.0
         d_k[head] = 0.0
         d_v[head] = 0.0

@@ -42,14 +42,20 @@ def pack_quads(a, quads):
 def pack_quads_transposed(at, quads):
     """Do the same for A given as its transpose [K, M]."""
     k, m = at.shape
-    for i0 in range(0, m, 16):
-        width = min(16, m - i0)
+    whole = m // 16 * 16
+    for i0 in range(0, whole, 16):
+        q0, q1 = quads[i0 * k : (i0 + 4) * k], quads[(i0 + 4) * k : (i0 + 8) * k]
+        q2, q3 = quads[(i0 + 8) * k : (i0 + 12) * k], quads[(i0 + 12) * k : (i0 + 16) * k]
         for p in range(k):
-            row = at[p, i0 : i0 + width]
-            for i in range(width):
-                quads[(i0 + i // 4 * 4) * k + p * 4 + i % 4] = row[i]
-            for i in range(width, (width + 3) // 4 * 4):
-                quads[(i0 + i // 4 * 4) * k + p * 4 + i % 4] = np.float32(0)
+            row = at[p, i0 : i0 + 16]
+            for r in range(4):
+                q0[4 * p + r] = row[r]
+                q1[4 * p + r] = row[4 + r]
+                q2[4 * p + r] = row[8 + r]
+                q3[4 * p + r] = row[12 + r]
+    for i in range(whole, (m + 3) // 4 * 4):
+        for p in range(k):
+            quads[i // 4 * 4 * k + p * 4 + i % 4] = at[p, i] if i < m else np.float32(0)
 
 
 @kernel

@@ -13,12 +13,14 @@ B sequences of S tokens, T = B * S; H heads; per head n channels without positio
 from __future__ import annotations
 
 import math
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lowprec._jit import run_chunks
-from lowprec.kernels import attention as kernels
+from lowprec.kernels import attention as plain_kernels
+from lowprec.kernels import attention_f32
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.layers import Array, Grads, Linear, Params, RMSNorm
 
@@ -41,6 +43,11 @@ def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.fl
     cosine = np.array([[math.cos(angle) for angle in row] for row in angles], dtype=dtype)
     sine = np.array([[math.sin(angle) for angle in row] for row in angles], dtype=dtype)
     return cosine, sine
+
+
+def _kernels(dtype: Any) -> ModuleType:
+    """Return the products for arrays of a type: those in float64 are for gradient checks and need no speed."""
+    return attention_f32 if dtype == np.float32 else plain_kernels
 
 
 class _Saved(NamedTuple):
@@ -105,7 +112,10 @@ class LatentAttention:
         probs = np.empty((heads, sequence, sequence), dtype=x.dtype)
         out = np.empty((len(x), c.heads * c.value_dim), dtype=x.dtype)
         cosine, sine = self._rotary(sequence, x.dtype)
-        run_chunks(lambda a, b: kernels.split_heads(q_flat, k_rope, kv_flat, cosine, sine, q, k, v, a, b), heads, 1)
+        kernels = _kernels(x.dtype)
+        run_chunks(
+            lambda a, b: plain_kernels.split_heads(q_flat, k_rope, kv_flat, cosine, sine, q, k, v, a, b), heads, 1
+        )
         self.store(q)
         self.store(k)
         run_chunks(lambda a, b: kernels.probabilities(q, k, self.scale, probs, a, b), heads, 1)
@@ -122,6 +132,7 @@ class LatentAttention:
         def linear(name: str, d_y: Array) -> Array:
             return self.linears[name].backward(grads, d_y, saved.linears[name])
 
+        kernels = _kernels(d_y.dtype)
         d_out = linear("wo", d_y)
         d_scores, d_q, d_k, d_v = (np.empty_like(array) for array in (probs, q, k, v))
         heads = len(q)
@@ -134,7 +145,9 @@ class LatentAttention:
         d_k_rope = np.empty((len(d_y), c.rope_dim), dtype=d_y.dtype)
         cosine, sine = saved.angles
         run_chunks(
-            lambda a, b: kernels.merge_head_gradients(d_q, d_k, d_v, cosine, sine, d_q_flat, d_k_rope, d_kv_flat, a, b),
+            lambda a, b: plain_kernels.merge_head_gradients(
+                d_q, d_k, d_v, cosine, sine, d_q_flat, d_k_rope, d_kv_flat, a, b
+            ),
             heads // c.heads,
             1,
         )
