@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from lowprec.kernels import attention as plain_kernels
+from lowprec.kernels import attention_f32
 from lowprec.moe.attention import LatentAttention, rotary_angles
 from lowprec.moe.config import MoEConfig
 from lowprec.recipe import recipes
@@ -115,3 +117,26 @@ def test_probabilities_are_stored_in_the_recipes_format():
         assert array.dtype == np.float32
         assert not (array.view(np.uint32) & 0xFFFF).any()
     assert np.abs(saved.probs.sum(axis=-1) - 1).max() < 2**-7
+
+
+@pytest.mark.parametrize(("sequence", "width", "values"), [(128, 96, 64), (37, 11, 5), (1, 4, 3), (70, 33, 65)])
+def test_products_on_the_gemm_tile_have_the_bits_of_sums_one_by_one(sequence, width, values):
+    rng, heads = np.random.default_rng(sequence), 4
+
+    def bf16(*shape):
+        return recipes["bf16"].bind().store(rng.standard_normal(shape).astype(np.float32))
+
+    q, k, v = bf16(heads, sequence, width), bf16(heads, sequence, width), bf16(heads, sequence, values)
+    d_out, store = bf16(2 * sequence, 2 * values), recipes["bf16"].bind().store
+    found = []
+    for kernels in (plain_kernels, attention_f32):
+        probs, d_scores = (np.full((heads, sequence, sequence), np.nan, np.float32) for _ in range(2))
+        out, *grads = (np.full_like(x, np.nan) for x in (d_out, q, k, v))
+        kernels.probabilities(q, k, 0.3, probs, 0, heads)
+        store(probs)
+        kernels.attend(probs, v, out, 0, heads)
+        kernels.score_gradients(d_out, probs, v, 0.3, d_scores, 0, heads)
+        store(d_scores)
+        kernels.operand_gradients(d_out, d_scores, probs, q, k, *grads, 0, heads)
+        found.append([array.tobytes() for array in (probs, out, d_scores, *grads)])
+    assert found[0] == found[1]
