@@ -31,6 +31,7 @@ _HOMES = {
     "formats": "formats",
     "gemm": "gemm",
     "grouped_gemm": "grouped",
+    "grouped_wgrad": "grouped",
     "libraries": "libraries",
     "load_config": "moe.config_file",
     "get_fused_kernel": "fused_kernels",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from .gemm import mma as mma
     from .granularity import Granularity as Granularity
     from .grouped import grouped_gemm as grouped_gemm
+    from .grouped import grouped_wgrad as grouped_wgrad
     from .libraries import libraries as libraries
     from .metrics import compare as compare
     from .metrics import sqnr as sqnr

@@ -9,19 +9,28 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .accumulate import Accumulator, accumulators
-from .cast import decode, encode, round_to
-from .engines import Float32Matrix, Plan, accumulate_f32, engine
+from .cast import round_to
+from .engines import Float32Matrix, accumulate_f32, engine
 from .formats import Format, formats
 from .instructions import as_multiplied, check_shapes, promoted
 from .instructions import mma as mma
 from .kernels import epilogue
 from .kernels import promote as promotion
 from .libraries import Library, libraries
+from .operands import (
+    along_k,
+    check_scales,
+    pages,
+    plan,
+    scale_codes,
+    without_scale,
+    without_tensor_scales,
+)  # fmt: skip
 from .reference_dots import BlockScales
-from .scaling import Granularity, Quantized
+from .scaling import Quantized
 
 _SPLIT_TILE = 128  # k that stay together when K is split
 
@@ -119,8 +128,8 @@ def gemm(
         if not isinstance(q, Quantized):
             raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
         if q.scale.size and not (q.scale.min() > 0 and q.scale.max() < np.inf):
-            _check_scales(name, q.scale, machine)
-    a, b, factor = _without_tensor_scales(a, b, alpha)
+            check_scales(name, q.scale, machine)
+    a, b, factor = without_tensor_scales(a, b, alpha)
     if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:
         raise ValueError(f"gemm: split_k={split_k!r}: a whole number >= 1 is needed")
     options: dict[str, Any] = {"machine": machine, "order": order, "split_k": int(split_k)}
@@ -152,13 +161,13 @@ def _multiply(
     at_end = order.scales == "end" and machine.scale_format is None
     scales = None
     if at_end:
-        (a, scale_a), (b, scale_b) = _without_scale("a", a, order), _without_scale("b", b, order)
+        (a, scale_a), (b, scale_b) = without_scale("a", a, order), without_scale("b", b, order)
         scales = scale_a, scale_b
     tiles = -(-k // _SPLIT_TILE)
     step = max(-(-tiles // split_k), 1) * _SPLIT_TILE
     total: Float32Matrix | None = None
     for start in range(0, max(k, 1), step):
-        qa, qb = (q if step >= k else _along_k(q, start, min(start + step, k)) for q in (a, b))
+        qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
         part = _product(qa, qb, machine, promote_every)
         with np.errstate(over="ignore", invalid="ignore"):
             total = part if total is None else total + part
@@ -180,8 +189,8 @@ def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: in
     x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
     (x, fa), (y, fb) = as_multiplied(x, a.format, machine), as_multiplied(y, b.format, machine)
     if machine.scale_format is None:
-        return engine(machine, fa, fb).scaled(x, y, _plan(a, b, machine, promote_every))
-    scales = BlockScales(_inside("a", a, machine), _inside("b", b, machine))
+        return engine(machine, fa, fb).scaled(x, y, plan(a, b, machine, promote_every))
+    scales = BlockScales(scale_codes("a", a, machine), scale_codes("b", b, machine))
     if missing := -x.shape[1] % machine.scale_block:
         x, y = (np.pad(codes, [(0, 0), (0, missing)]) for codes in (x, y))
     start = np.zeros((x.shape[0], y.shape[0]), machine.dtype)
@@ -193,29 +202,6 @@ def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: in
             f"gemm: promote_every={promote_every} is not a multiple of {machine}'s group of {machine.group}"
         )
     return promoted(unit, x, y, start, scales, promote_every).astype(np.float32, copy=False)
-
-
-def _check_scales(name: str, scale: Float32Matrix, machine: Accumulator) -> None:
-    """Raise a ValueError if a scale is neither positive and finite nor the NaN of a block that held one.
-
-    A machine whose scale format has a zero takes zeros too.
-    """
-    zero = machine.scale_format is not None and formats[machine.scale_format].has_zero
-    wrong = ~(np.isnan(scale) | (((scale > 0) | ((scale == 0) & zero)) & (scale < np.inf)))
-    if wrong.any():
-        raise ValueError(
-            f"gemm: a scale of {name} is {scale[wrong][0]}: finite numbers above 0 are needed, or NaN for NaN blocks"
-        )
-
-
-def _without_tensor_scales(a: Quantized, b: Quantized, alpha: float) -> tuple[Quantized, Quantized, np.float32]:
-    """Take the scales per tensor off two operands; return the epilogue's factor with them."""
-    factor, given = np.float32(alpha), [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
-    if not given:
-        return a, b, factor
-    with np.errstate(over="ignore", under="ignore"):
-        factor = np.multiply.reduce(np.array(given, np.float32)) * factor
-    return replace(a, tensor_scale=None), replace(b, tensor_scale=None), factor
 
 
 def _interval(machine: Accumulator, order: Library, asked: int | str | None) -> int | None:
@@ -239,65 +225,6 @@ def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32
         raise ValueError(f"gemm: c is {array.shape}, needed is {shape}")
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return np.multiply(array.astype(np.float32), np.float32(beta), order="C")
-
-
-def _without_scale(name: str, q: Quantized, order: Library) -> tuple[Quantized, Float32Matrix]:
-    """Take the scales, one per row, off a matrix; they must not change along K."""
-    if q.scale.shape[1] > 1:
-        raise ValueError(
-            f"gemm: {order} multiplies scales in at the end: those of {name} ({q.granularity}) change in k"
-        )
-    if q.scale.size == 0:
-        return q, np.ones(q.shape[0], np.float32)
-    rows = q.granularity.block((q.shape[0], q.shape[1]))[0]
-    by_row = np.ascontiguousarray(q.scale[np.arange(q.shape[0]) // rows, 0])
-    return replace(q, scale=np.ones((1, 1), np.float32), granularity=Granularity(None, None)), by_row
-
-
-def _inside(name: str, q: Quantized, machine: Accumulator) -> NDArray[Any]:
-    """Return scales as the instruction takes them: codes [rows, K / block], exactly the operands' numbers."""
-    fmt, block = formats[str(machine.scale_format)], machine.scale_block
-    codes = encode(q.scale, fmt, overflow="nonsaturate")
-    same = (decode(codes, fmt) == q.scale) | np.isnan(q.scale)
-    if not same.all():
-        raise ValueError(f"gemm: a scale of {name} is {q.scale[~same][0]}, no number of {machine}'s {fmt}")
-    rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
-    if columns < q.shape[1] and columns % block:
-        raise ValueError(f"gemm: scales of {name} change every {columns} in k, inside {machine}'s blocks of {block}")
-    at = np.minimum(np.arange(0, max(q.shape[1], 1), block) // columns, max(codes.shape[1] - 1, 0))
-    if q.shape[1] == 0:
-        return np.zeros((q.shape[0], 0), fmt.code_dtype)
-    return np.ascontiguousarray(codes[np.arange(q.shape[0]) // rows][:, at])
-
-
-def _along_k(q: Quantized, start: int, stop: int) -> Quantized:
-    """Return the part of a matrix within a range of k that starts at a multiple of the split's tile."""
-    codes = np.ascontiguousarray(q.codes[:, start:stop])
-    columns = q.granularity.columns
-    if columns is None or columns >= q.shape[1]:
-        return replace(q, codes=codes, granularity=Granularity(q.granularity.rows, None))
-    if start % columns:
-        raise ValueError(f"gemm: split_k cuts at k = {start}, inside scales that hold for {columns}")
-    return replace(q, codes=codes, scale=np.ascontiguousarray(q.scale[:, start // columns : -(-stop // columns)]))
-
-
-def pages(q: Quantized) -> list[Quantized]:
-    """Return the matrices of a batch [batch, R, C] one by one.
-
-    Raises
-    ------
-    ValueError
-        If a scale is shared by rows of two matrices, other than one for everything.
-    """
-    count, rows, _ = q.shape
-    block = q.granularity.rows
-    if block is not None and rows % block:
-        raise ValueError(f"gemm: scales for {block} rows straddle the matrices of {q.shape}: {rows} rows each")
-    each = 0 if block is None else rows // block
-    return [
-        replace(q, codes=q.codes[i], scale=q.scale if block is None else q.scale[i * each : (i + 1) * each])
-        for i in range(count)
-    ]
 
 
 def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> Float32Matrix:
@@ -340,44 +267,6 @@ def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> 
         out[...] = 0
     accumulate_f32(x, y, out)
     return out
-
-
-def _plan(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None) -> Plan:
-    """Check that scales, promotion and the machine's groups fit together, and lay the scales out by block."""
-    k = a.shape[1]
-    group = {"sequential": 1, "exact": 1, "halves": 2 * machine.group}.get(machine.kind, machine.group)
-    spans = [min(q.granularity.block((q.shape[0], k))[1], max(k, 1)) for q in (a, b)]
-    span = min(spans)  # of k, over which both scales are constant
-    constant = span >= k
-    if max(spans) < k and max(spans) % span:
-        raise ValueError(
-            f"gemm: scales change every {spans[0]} in a and every {spans[1]} in b: one must divide the other"
-        )
-    if not constant and span % group:
-        raise ValueError(f"gemm: scales change every {span} in k, inside {machine.name}'s groups of {group}")
-    if promote_every is None:
-        if machine.kind == "exact" and not constant:
-            raise ValueError(f"gemm: the exact machine needs promote_every: scales change every {span} in k")
-        length = span if not constant else -(-max(k, 1) // group) * group
-    else:
-        length = promote_every
-        if length % group:
-            raise ValueError(f"gemm: promote_every={length} is not a multiple of {machine.name}'s group of {group}")
-        if not constant and span % length:
-            raise ValueError(
-                f"gemm: promote_every={length} does not divide {span}, the k over which scales are constant"
-            )
-    count = -(-max(k, 1) // length)
-    scales = []
-    for q, extent in ((a, spans[0]), (b, spans[1])):
-        by_block = q.scale if q.scale.size else np.ones((q.shape[0], 1), np.float32)
-        if by_block.shape[1] != count or extent != length:
-            by_block = by_block[:, np.minimum(np.arange(count) * length // extent, by_block.shape[1] - 1)]
-        rows = q.granularity.block((q.shape[0], k))[0]
-        if by_block.shape[0] != q.shape[0]:
-            by_block = np.repeat(by_block, rows, axis=0)[: q.shape[0]]
-        scales.append(np.ascontiguousarray(by_block.T))
-    return Plan(length, scales[0], scales[1], promote_every is not None)
 
 
 def _float32_operand(a: ArrayLike) -> Float32Matrix:

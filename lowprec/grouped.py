@@ -1,4 +1,4 @@
-"""Products of experts: each row, or each run of rows, has a matrix of its own."""
+"""Products of experts: each row, or each run of rows, has a matrix of its own; or each run of K makes one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .engines import Float32Matrix
-from .gemm import gemm, pages
+from .gemm import gemm
+from .operands import along_k, pages
 from .scaling import Granularity, Quantized
 
 
@@ -94,6 +95,95 @@ def grouped_gemm(
         into, more = (x if x is None or page is None else x[page] for x in (out, addend))
         if rows.size and into is not None:
             into[rows] = gemm(_rows(q, rows), w, None if more is None else more[rows], **options)
+    return out
+
+
+def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
+    """Return where each expert's run of tokens begins along K, and where the last one's room ends.
+
+    Parameters
+    ----------
+    counts : array_like of int, shape (experts,)
+        Tokens of each expert.
+    align : int
+        Every run begins at a multiple of this, so that no scale is shared by two experts.
+
+    Returns
+    -------
+    ndarray of int64, shape (experts + 1,)
+
+    Examples
+    --------
+    >>> run_starts([130, 0, 5], align=128).tolist()
+    [0, 256, 256, 384]
+    """
+    array = np.asarray(counts)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+        raise ValueError(f"run_starts: counts are {array!r}, needed are whole numbers >= 0, one for each expert")
+    if isinstance(align, bool) or not isinstance(align, int) or align < 1:
+        raise ValueError(f"run_starts: align={align!r}: a whole number >= 1 is needed")
+    return np.concatenate([[0], np.cumsum(-(-array.astype(np.int64) // align) * align)])
+
+
+def grouped_wgrad(
+    dy: Quantized, x: Quantized, counts: ArrayLike, *, c: ArrayLike | None = None, align: int = 128, **options: Any
+) -> Float32Matrix:
+    """Multiply along each expert's own tokens: ``D[e] = dy[:, run e] @ x[:, run e].T``, all experts in one call.
+
+    Parameters
+    ----------
+    dy : Quantized, shape (N, K)
+        Output gradients, transposed: K runs over the tokens of the first expert, then of the second, and so on. Run e
+        is ``run_starts(counts, align)[e]`` and the `counts[e]` that follow; what lies between runs is not read.
+    x : Quantized, shape (M, K)
+        Inputs, transposed, in the same order.
+    counts : array_like of int, shape (experts,)
+        Tokens of each expert.
+    c : array_like, shape (experts, N, M), optional
+        Addend: the gradients so far.
+    align : int
+        Runs begin at multiples of this, which must be whole blocks of both operands' scales.
+    **options
+        As for `lowprec.gemm`.
+
+    Returns
+    -------
+    ndarray of float32, shape (experts, N, M)
+        An expert without tokens has c, or +0.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit together, runs go beyond K, or a run begins inside a block of scales.
+
+    Notes
+    -----
+    The bits are those of one `lowprec.gemm` for each expert: a run's short last tile is filled up with zeros, as for
+    DeepGEMM's ``k_grouped_fp8_gemm_tn_contiguous``.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> from lowprec.grouped import grouped_wgrad
+    >>> ones = lp.quantize(np.ones((4, 256), np.float32), "e4m3fn", "1x128", scale="ue8m0")
+    >>> grouped_wgrad(ones, ones, [3, 100])[:, 0, 0]
+    array([  3., 100.], dtype=float32)
+    """
+    starts = run_starts(counts, align)
+    sizes = np.asarray(counts, np.int64)
+    if len(dy.shape) != 2 or len(x.shape) != 2 or dy.shape[1] != x.shape[1]:
+        raise ValueError(f"grouped_wgrad: dy is {dy.shape}, x is {x.shape}; needed are [N, K] and [M, K]")
+    ends = starts[:-1] + sizes
+    if ends.max(initial=0) > dy.shape[1]:
+        raise ValueError(f"grouped_wgrad: runs end at {ends.max()}, beyond K = {dy.shape[1]}")
+    shape = (sizes.size, dy.shape[0], x.shape[0])
+    addend = None if c is None else np.asarray(c)
+    if addend is not None and addend.shape != shape:
+        raise ValueError(f"grouped_wgrad: c is {addend.shape}, needed is {shape}")
+    out = np.zeros(shape, np.float32)
+    for e, (start, end) in enumerate(zip(starts[:-1].tolist(), ends.tolist(), strict=True)):
+        more = None if addend is None else addend[e]
+        out[e] = gemm(along_k(dy, start, end), along_k(x, start, end), more, **options)
     return out
 
 

@@ -23,7 +23,7 @@ LAYERS = [
     {"fused_kernels", "reference_dots"},
     {"wide_kernels", "run_kernels"},
     {"engines"},
-    {"instructions"},
+    {"instructions", "operands"},
     {"gemm", "logfmt"},
     {"grouped"},
     {"codecs"},

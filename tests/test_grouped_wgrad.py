@@ -1,0 +1,74 @@
+"""`grouped_wgrad`: one call for all experts against one `gemm` each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.grouped import grouped_wgrad, run_starts
+
+COUNTS = [130, 0, 1, 128, 77]
+# machine, granularity, quantizer options
+KINDS = {
+    "hopper_fp8": ("e4m3fn", "1x128", {}),
+    "blackwell_mxf8": ("e5m2", "1x32", {"scale": "ue8m0"}),
+    "blackwell_mxf4_16": ("e2m1fn", "1x16", {"scale": "ue8m0"}),
+}
+
+
+def operands(machine: str, align: int, gap: float = 0.0) -> tuple[lp.Quantized, lp.Quantized, list[np.ndarray]]:
+    """Tokens laid out by expert, and each expert's own [tokens, N] and [tokens, M]."""
+    fmt, granularity, options = KINDS[machine]
+    rng = np.random.default_rng(5)
+    starts, total = run_starts(COUNTS, align), int(run_starts(COUNTS, align)[-1])
+    dy, x = (np.full((rows, total), gap, np.float32) for rows in (20, 36))
+    parts = []
+    for start, count in zip(starts, COUNTS, strict=False):
+        values = [rng.standard_normal((len(side), count)).astype(np.float32) for side in (dy, x)]
+        dy[:, start : start + count], x[:, start : start + count] = values
+        parts.append([lp.quantize(v, fmt, granularity, **options) for v in values])
+    return *(lp.quantize(side, fmt, granularity, **options) for side in (dy, x)), parts
+
+
+@pytest.mark.parametrize("machine", KINDS)
+@pytest.mark.parametrize("align", [128, 256])
+def test_every_expert_has_its_own_product(machine: str, align: int) -> None:
+    dy, x, parts = operands(machine, align)
+    c = np.random.default_rng(6).standard_normal((5, 20, 36)).astype(np.float32)
+    for addend in (None, c):
+        got = grouped_wgrad(dy, x, COUNTS, c=addend, align=align, accumulator=machine)
+        assert got.shape == (5, 20, 36)
+        for e, (qa, qb) in enumerate(parts):
+            want = lp.gemm(qa, qb, None if addend is None else addend[e], accumulator=machine)
+            assert got[e].tobytes() == want.tobytes(), e
+    assert np.array_equal(got[1], c[1])
+
+
+def test_what_lies_between_runs_is_not_read() -> None:
+    dy, x, _ = operands("hopper_fp8", 128)
+    want = grouped_wgrad(dy, x, COUNTS)
+    for q in (dy, x):
+        outside = np.ones(q.shape[1], bool)
+        for start, count in zip(run_starts(COUNTS), COUNTS, strict=False):
+            outside[start : start + count] = False
+        assert outside.any()
+        q.codes[:, outside] = 0x7F
+    assert grouped_wgrad(dy, x, COUNTS).tobytes() == want.tobytes()
+
+
+def test_bad_input() -> None:
+    dy, x, _ = operands("hopper_fp8", 128)
+    with pytest.raises(ValueError, match="runs end at"):
+        grouped_wgrad(dy, x, [10_000])
+    with pytest.raises(ValueError, match="begins at 32, inside scales that hold for 128"):
+        grouped_wgrad(dy, x, [5, 5], align=32)
+    with pytest.raises(ValueError, match=r"c is \(1, 2\)"):
+        grouped_wgrad(dy, x, COUNTS, c=np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="whole numbers"):
+        grouped_wgrad(dy, x, [1.5])
+    with pytest.raises(ValueError, match="align=0"):
+        run_starts([1], align=0)
+    with pytest.raises(ValueError, match=r"needed are \[N, K\]"):
+        grouped_wgrad(dy, replace(x, codes=x.codes[:, :-1]), COUNTS)
+    assert grouped_wgrad(dy, x, np.zeros(0, int)).shape == (0, 20, 36)
