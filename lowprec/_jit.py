@@ -143,6 +143,24 @@ bits64: Any = intrinsic(_bitcast(types.float64, types.uint64))
 float64_from_bits: Any = intrinsic(_bitcast(types.uint64, types.float64))
 
 
+def _shift32(operation: str) -> Any:
+    def typed(typingctx: Any, value: Any, amount: Any) -> Any:
+        """Shift uint32 by uint32 below 32; Numba's own operators work, and vectorise, on 64 bits."""
+        if (value, amount) != (types.uint32,) * 2:
+            return None
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return getattr(builder, operation)(*args)
+
+        return types.uint32(types.uint32, types.uint32), codegen
+
+    return typed
+
+
+shift_right: Any = intrinsic(_shift32("lshr"))
+shift_left: Any = intrinsic(_shift32("shl"))
+
+
 def _fma32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c with one rounding (IEEE fusedMultiplyAdd on float32)."""
     if (a, b, c) != (types.float32,) * 3:

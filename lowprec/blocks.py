@@ -56,7 +56,7 @@ def _cast_constants(f: Format) -> _Cast:
     encode, rounding = encode_constants(f, special), round_constants(f, special)
     fast = bool(f.params.negative_zero) and f.emax + 23 - m <= 127 and emin + 23 - m <= 127
     top = int(np.float32(f.max).view(np.uint32))
-    words = ((127 + emin) << 23, (23 - m) << 23, 23 - m, top, 32 - f.bits, f.sign_mask)
+    words = ((127 + emin) << 23, (23 - m) << 23, 23 - m, top, 0, f.sign_mask)
     return _Cast(tuple(np.uint32(w) for w in words) if fast else encode, encode, rounding, fast)
 
 

@@ -8,14 +8,19 @@ needs neither tests nor selects; the rest is mended by `mend_codes` and `mend_va
 
 import numpy as np
 
-from lowprec._jit import bits32, float32_from_bits, kernel, variant
+from lowprec._jit import bits32, float32_from_bits, intrinsic, ir, kernel, shift_right, types, variant
 
 from .cast import encode_bits, round_bits
+from .vector_ir import I32, VectorCode, fill
 
 U = np.uint32
 F = np.float32
 INF = U(0x7F800000)
 WIDTH = 0
+
+
+def AMAX(address):
+    """Stand in for the intrinsic that a variant gets."""
 
 
 @kernel
@@ -25,12 +30,13 @@ def encode_bounded(u, constants):
     Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade, to nearest even; below the
     smallest normal exponent the quantum stays.
     """
-    smallest, up, shift, top, sign_shift, sign_mask = constants
+    smallest, up, shift, top, flip, sign = constants
     a = min(U(u & U(0x7FFFFFFF)), top)
     e = max(U(a & INF), smallest)
     magic = U(e + up)
     t = U(bits32(F(float32_from_bits(a) + float32_from_bits(magic))) - magic)
-    return U(U(t + U(U(e - smallest) >> shift)) | U(U(u >> sign_shift) & sign_mask))
+    code = U(t + shift_right(U(e - smallest), shift))
+    return U(U(code ^ flip) + sign) if u > U(0x7FFFFFFF) else code
 
 
 @kernel
@@ -43,20 +49,76 @@ def round_bounded(u, constants):
     return float32_from_bits(U(bits32(r) | U(u & U(0x80000000))))
 
 
-def _amax_row(x, width, amax):
-    size = WIDTH if WIDTH else width
-    whole = x.size // size
+def _amax_of(vectors):
+    """Return an intrinsic for the largest magnitude, as bits, of 16 * `vectors` float32 at an address.
+
+    Spelled as vectors because LLVM unrolls so short a loop before it looks for vectors, and then branches.
+    """
+    lanes = ir.VectorType(I32, 16)
+
+    def typed(typingctx, address):
+        if address != types.int64:
+            return None
+
+        def codegen(context, builder, signature, args):
+            code, top = VectorCode(builder), None
+            for v in range(vectors):
+                part = builder.and_(code.load(code.at(args[0], 64 * v), lanes, align=4), fill(lanes, 0x7FFFFFFF))
+                top = part if top is None else code.call("llvm.umax.v16i32", lanes, top, part)
+            return code.call("llvm.vector.reduce.umax.v16i32", I32, top)
+
+        return types.uint32(types.int64), codegen
+
+    return intrinsic(typed)
+
+
+_amax_16, _amax_32, _amax_128 = _amax_of(1), _amax_of(2), _amax_of(8)
+
+
+def _amax_whole(x, width, amax):
+    address = np.int64(x.ctypes.data)
+    whole = x.size // WIDTH
     for b in range(whole):
-        tile = x[b * size : b * size + size]
-        top = U(0)
-        for j in range(size):
-            top = max(top, U(bits32(tile[j]) & U(0x7FFFFFFF)))
+        top = AMAX(np.int64(address + np.int64(b) * np.int64(4 * WIDTH)))
         amax[b] = max(amax[b], top)
-    if whole * size < x.size:
-        top = U(0)
-        for j in range(whole * size, x.size):
-            top = max(top, U(bits32(x[j]) & U(0x7FFFFFFF)))
-        amax[whole] = max(amax[whole], top)
+    if whole * WIDTH < x.size:
+        amax[whole] = max(amax[whole], _largest(x[whole * WIDTH :]))
+
+
+@kernel
+def _largest(x):
+    top = U(0)
+    for j in range(x.size):
+        top = max(top, U(bits32(x[j]) & U(0x7FFFFFFF)))
+    return top
+
+
+def _amax_any(x, width, amax):
+    for b in range(amax.size):
+        amax[b] = max(amax[b], _largest(x[b * width : min(b * width + width, x.size)]))
+
+
+def _amax_columns(x, width, amax):
+    for j in range(x.size):
+        amax[j] = max(amax[j], U(bits32(x[j]) & U(0x7FFFFFFF)))
+
+
+def _encode_columns(x, width, divide, factor, constants, codes):
+    if divide:
+        for j in range(x.size):
+            codes[j] = encode_bounded(bits32(F(x[j] / factor[j])), constants)
+    else:
+        for j in range(x.size):
+            codes[j] = encode_bounded(bits32(F(x[j] * factor[j])), constants)
+
+
+def _round_columns(x, width, divide, factor, scale, tensor, constants, values):
+    if divide:
+        for j in range(x.size):
+            values[j] = F(F(round_bounded(bits32(F(x[j] / factor[j])), constants) * scale[j]) * tensor)
+    else:
+        for j in range(x.size):
+            values[j] = F(F(round_bounded(bits32(F(x[j] * factor[j])), constants) * scale[j]) * tensor)
 
 
 def _encode_row(x, width, divide, factor, constants, codes):
@@ -121,8 +183,21 @@ def round_any(u, constants):
 
 # What a row of blocks needs, by width (0: any), and for formats that need the general cast.
 WIDTHS = (0, 1, 16, 32, 128)
-amax_rows = tuple(variant(_amax_row, f"amax_row_{w}", WIDTH=w) for w in WIDTHS)
-encode_rows = tuple(variant(_encode_row, f"encode_row_{w}", WIDTH=w) for w in WIDTHS)
-round_rows = tuple(variant(_round_row, f"round_row_{w}", WIDTH=w) for w in WIDTHS)
+_AMAX = {16: _amax_16, 32: _amax_32, 128: _amax_128}
+amax_rows = (
+    kernel(_amax_any),
+    kernel(_amax_columns),
+    *(variant(_amax_whole, f"amax_row_{w}", WIDTH=w, AMAX=_AMAX[w]) for w in WIDTHS[2:]),
+)
+encode_rows = (
+    kernel(_encode_row),
+    kernel(_encode_columns),
+    *(variant(_encode_row, f"encode_row_{w}", WIDTH=w) for w in WIDTHS[2:]),
+)
+round_rows = (
+    kernel(_round_row),
+    kernel(_round_columns),
+    *(variant(_round_row, f"round_row_{w}", WIDTH=w) for w in WIDTHS[2:]),
+)
 encode_row_any = variant(_encode_row, "encode_row_any", encode_bounded=encode_bits)
 round_row_any = variant(_round_row, "round_row_any", round_bounded=round_any)
