@@ -101,9 +101,9 @@ def test_codes_and_values_are_the_oracles(name, bits):
 @pytest.mark.parametrize("octaves", [1, 6, 31])
 def test_other_clamps(octaves):
     x = TILES["forty octaves"](np.random.default_rng(0)).astype(F)
-    assert encode(x, 8, octaves=octaves).codes.tolist() == oracle_tile(x, 8, octaves)[0]
-    smallest_kept = np.abs(encode(x, 8, octaves=octaves).decode()).max() * F(2.0**-octaves)
-    assert np.sort(np.unique(np.abs(encode(x, 8, octaves=octaves).decode())))[1] >= smallest_kept
+    assert encode(x, 8, clamp_octaves=octaves).codes.tolist() == oracle_tile(x, 8, octaves)[0]
+    smallest_kept = np.abs(encode(x, 8, clamp_octaves=octaves).decode()).max() * F(2.0**-octaves)
+    assert np.sort(np.unique(np.abs(encode(x, 8, clamp_octaves=octaves).decode())))[1] >= smallest_kept
 
 
 def test_every_grid_value_is_correctly_rounded():
@@ -435,7 +435,7 @@ def test_out():
         ({"bits": 17}, ValueError, "bits 17"),
         ({"bits": 8.0}, TypeError, "bits 8.0"),
         ({"tile": 0}, ValueError, "tile 0: a whole number >= 1"),
-        ({"octaves": 33}, ValueError, "octaves 33: a whole number from 1 to 32"),
+        ({"clamp_octaves": 33}, ValueError, "clamp_octaves 33: a whole number from 1 to 32"),
         ({"mode": "deep"}, ValueError, "mode 'deep': known is 'paper'"),
         ({"nonfinite": "drop"}, ValueError, "nonfinite 'drop': 'raise' or 'poison'"),
     ],

@@ -1,8 +1,12 @@
-"""LogFMT tiles: from magnitudes to codes on a logarithmic grid and back, exactly.
+"""The grid of a LogFMT tile, and codes back to values.
 
-The grid of a tile is *defined* by the float64 arithmetic below (only IEEE + - * / and constants), and a code is defined
-by comparisons with that grid in linear space. So codes depend on nobody's logarithm: the float32 one used here is a
-first guess that the comparisons correct.
+The grid is *defined* by the float64 arithmetic below: only IEEE + - * /, conversions and constants, in this order. So
+its bits depend on nobody's logarithm, and a code is defined by comparisons with it in linear space
+(`lowprec.kernels.logfmt_encode`).
+
+Kernels see an array as one run of values whose rows are `columns` long. Tiles count along rows; `tile` values make one,
+the last of a row may be shorter. Loops run over unsigned indices of whole arrays: slices within them would cost more
+than the work on a tile, in counted references.
 """
 
 from __future__ import annotations
@@ -14,22 +18,23 @@ import numpy.typing as npt
 
 from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, kernel
 from lowprec.kernels.logfmt_tables import EXP2, EXP2_SERIES, LOG2, LOG2_SERIES
+from lowprec.kernels.logfmt_vector import LANES, signed_table
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
-_MAGNITUDE = np.uint32(0x7FFFFFFF)
-_INFINITY = np.uint32(0x7F800000)
-_NAN = np.uint32(0x7FC00000)
+U = np.uint32
+Index = np.uint64  # Numba looks at signed ones for being negative, and such loops do not vectorise
 
 
 @kernel
 def log2_exact_ops(x: float) -> float:
     """Return log2 of a normal float64 >= 1 by a fixed sequence of IEEE operations; powers of two are exact."""
     u = bits64(x)
-    exponent = np.float64(np.int64(np.uint64(u >> np.uint64(52))) - 1023)
+    exponent = np.float64(np.int32(np.uint64(u >> np.uint64(52))) - 1023)
     m = float64_from_bits(np.uint64(np.uint64(u & np.uint64(0xFFFFFFFFFFFFF)) | np.uint64(0x3FF0000000000000)))
-    j = np.int64(np.uint64(np.uint64(u >> np.uint64(45)) & np.uint64(127)))
+    j = np.int32(np.uint64(np.uint64(u >> np.uint64(45)) & np.uint64(127)))
     c = 1.0 + j / 128.0
     z = (m - c) / c
     p = LOG2_SERIES[7]
@@ -41,7 +46,7 @@ def log2_exact_ops(x: float) -> float:
 @kernel
 def exp2_exact_ops(y: float) -> float:
     """Return 2**y for 0 <= y <= 33 by a fixed sequence of IEEE operations; whole y are exact."""
-    i = np.int64(64.0 * y)
+    i = np.int32(64.0 * y)
     r = y - i / 64.0
     p = EXP2_SERIES[5]
     for k in range(4, -1, -1):
@@ -51,185 +56,153 @@ def exp2_exact_ops(y: float) -> float:
 
 
 @kernel
-def tile_grid(amin: Any, amax: Any, bits: int, octaves: int, coarse: Any, grid: Floats) -> Any:
-    """Fill grid[k] with the magnitude of code k, 0 .. K; return the lower end and the step in octaves.
+def lower_end(amin: Any, amax: Any, octaves: int) -> float:
+    """Return where the grid begins: amin, but at least amax * 2**-octaves."""
+    smallest = float64_from_bits(np.uint64(np.uint64(1023 - octaves) << np.uint64(52)))
+    return max(np.float64(amin), np.float64(amax) * smallest)
 
-    `coarse` is scratch for 2**(bits // 2) numbers.
-    """
-    top = (1 << (bits - 1)) - 1
+
+@kernel
+def find_steps(low: Doubles, high: Doubles, bits: int, steps: Doubles) -> None:
+    """Write the octaves between two codes for pairs of ends (0 < low <= high): a loop that vectorises."""
+    intervals = np.float64((1 << (bits - 1)) - 2)
+    for i in range(Index(steps.size)):
+        steps[i] = log2_exact_ops(high[i] / low[i]) / intervals
+
+
+@kernel
+def grid_value(k: Any, low: float, high: Any, step: float, bits: int) -> Any:
+    """Return what code k decodes to, 1 <= k <= K; a table has all of them at once, with the same bits."""
     half = bits // 2
-    low = max(
-        np.float64(amin), np.float64(amax) * float64_from_bits(np.uint64(np.uint64(1023 - octaves) << np.uint64(52)))
-    )
-    grid[0] = np.float32(0.0)
-    if low == np.float64(amax):
-        for k in range(1, top + 1):
-            grid[k] = amax
-        return low, 0.0
-    step = log2_exact_ops(np.float64(amax) / low) / np.float64(top - 1)
-    for q in range(1 << half):
-        coarse[q] = exp2_exact_ops(step * np.float64(q))
-    for block in range(((top - 1) >> half) + 1):
-        a = low * exp2_exact_ops(step * np.float64(block << half))
-        first = (block << half) + 1
-        part = grid[first : min(first + (1 << half), top + 1)]
-        for q in range(part.size):
-            part[q] = np.float32(a * coarse[q])
-    grid[1] = np.float32(low)
-    grid[top] = amax
-    return low, step
+    if k == (1 << (bits - 1)) - 1 or step == 0.0:
+        return high
+    if k == 1:
+        return np.float32(low)
+    place = k - 1
+    coarse = low * exp2_exact_ops(step * np.float64((place >> half) << half))
+    return np.float32(coarse * exp2_exact_ops(step * np.float64(place & ((1 << half) - 1))))
 
 
 @kernel
-def _rough_log2(u: Any) -> Any:
-    """Return about log2 of a normal float32 magnitude, within 3e-6; only a guess, and for subnormals not even that."""
-    e = np.float32(np.int32(np.uint32(u >> np.uint32(23))) - np.int32(127))
-    z = float32_from_bits(np.uint32(np.uint32(u & np.uint32(0x7FFFFF)) | np.uint32(0x3F800000))) - np.float32(1.0)
-    p = np.float32(-0.02579235)
-    p = p * z + np.float32(0.12147295)
-    p = p * z + np.float32(-0.27734165)
-    p = p * z + np.float32(0.45715812)
-    p = p * z + np.float32(-0.71803359)
-    p = p * z + np.float32(1.44253478)
-    return e + p * z
+def fill_powers(j: int, low: float, step: float, bits: int, fine: Doubles, coarse: Doubles) -> None:
+    """Fill the j-th factors of a grid: 2**(bits // 2) fine ones and 2**(bits - 1 - bits // 2) coarse ones."""
+    half = np.int32(bits // 2)
+    width, blocks = Index(1 << half), Index(1 << (bits - 1 - half))
+    for q in range(width):
+        fine[Index(Index(j) * width + q)] = exp2_exact_ops(step * np.float64(np.int32(q)))
+    for b in range(blocks):
+        power = exp2_exact_ops(step * np.float64(np.int32(np.int32(b) << half)))
+        coarse[Index(Index(j) * blocks + b)] = low * power
 
 
 @kernel
-def _guess(magnitudes: Any, low: Any, step: float, top: int, guesses: Any) -> None:
-    """Estimate the codes of a tile's magnitudes, in 0 .. top; almost always right, never relied on."""
-    if step == 0.0:
-        guesses[:] = top
-        return
-    inverse = np.float32(1.0 / step)
-    base = _rough_log2(bits32(np.float32(low)))
-    # The linear midpoint of a step lies above its logarithmic one by this much, to first order.
-    lift = np.float32(1.5 - 0.0866 * step)
-    limit = np.float32(top)
-    for i in range(guesses.size):
-        g = (_rough_log2(magnitudes[i]) - base) * inverse + lift
-        guesses[i] = np.int32(min(max(g, np.float32(0.0)), limit))
-
-
-@kernel
-def _corrected(twice: float, edges: Any, top: int) -> Any:
-    """Return how many of edges[1 .. top] are <= twice; edges[0] = -inf, edges[top + 1] = inf."""
-    low, high = 0, top + 1
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if twice >= edges[middle]:
-            low = middle
+def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coarse: Doubles, grid: Floats) -> None:
+    """Fill grid[k] with the magnitude of code k, 0 .. K, for ends above zero; factors are from `fill_powers`."""
+    top, half = (1 << (bits - 1)) - 1, bits // 2
+    for k in range(1, top + 1):
+        if step == 0.0:
+            grid[k] = high
         else:
-            high = middle
-    return low
+            grid[k] = np.float32(coarse[(k - 1) >> half] * fine[(k - 1) & ((1 << half) - 1)])
+    grid[0] = np.float32(0.0)
+    if step != 0.0:
+        grid[1], grid[top] = np.float32(low), high
 
 
 @kernel
-def _decide(magnitudes: Any, guesses: Any, edges: Any, top: int) -> None:
-    """Turn guesses into the codes they should be: code k is for edges[k] <= 2 * magnitude < edges[k + 1]."""
-    misses = 0
-    for i in range(guesses.size):
-        twice = 2.0 * np.float64(float32_from_bits(magnitudes[i]))
-        guess = np.int64(guesses[i])
-        misses += int(not (twice >= edges[guess] and twice < edges[guess + 1]))
-    if misses > 0:
-        for i in range(guesses.size):
-            twice = 2.0 * np.float64(float32_from_bits(magnitudes[i]))
-            guess = np.int64(guesses[i])
-            if not (twice >= edges[guess] and twice < edges[guess + 1]):
-                guesses[i] = _corrected(twice, edges, top)
-
-
-@kernel
-def _ends(magnitudes: Any) -> Any:
-    """Return the bits of the smallest non-zero and of the largest magnitude; 0 and NaN if one is not finite."""
-    largest = np.uint32(0)
-    smallest = np.uint32(0xFFFFFFFF)
-    for i in range(magnitudes.size):
-        largest = max(largest, magnitudes[i])
-        # One less, so that zero wraps to the top and drops out of the minimum.
-        smallest = min(smallest, np.uint32(magnitudes[i] - np.uint32(1)))
-    if largest >= _INFINITY:
-        return np.uint32(0), _NAN
-    return np.uint32(smallest + np.uint32(1)), largest
-
-
-@kernel
-def encode_tiles(
-    x: Floats, bits: int, tile: int, octaves: int, codes: Codes, amin: Floats, amax: Floats, start: int, stop: int
-) -> int:
-    """Encode tiles start .. stop of x [rows, columns]; tiles count along rows, the last of a row may be short.
-
-    A tile with a NaN or an infinity gets NaN for amax, 0 for amin and sign-only codes; the first such tile's number is
-    returned, else -1.
-    """
-    columns = x.shape[1]
-    across = (columns + tile - 1) // tile
+def _all_equal(codes: Codes, first: int, size: int, high: Any, bits: int, out: Floats) -> None:
+    """Write a tile's values where all magnitudes but zero are one: itself zero, or NaN in a poisoned tile."""
     top = (1 << (bits - 1)) - 1
-    sign_shift = np.uint32(32 - bits)
-    sign_bit = np.uint32(np.uint32(1) << np.uint32(bits - 1))
-    grid = np.empty(top + 1, np.float32)
-    edges = np.empty(top + 2, np.float64)
-    edges[0] = -np.inf
-    edges[top + 1] = np.inf
-    inner = edges[1 : top + 1]
-    coarse = np.empty(1 << (bits // 2), np.float64)
-    magnitude_room = np.empty(tile, np.uint32)
-    guess_room = np.empty(tile, np.int32)
-    bad = -1
-    for t in range(start, stop):
-        row = t // across
-        first = (t - row * across) * tile
-        n = min(tile, columns - first)
-        values = x[row, first : first + n]
-        own_codes = codes[row, first : first + n]
-        magnitudes = magnitude_room[:n]
-        guesses = guess_room[:n]
-        for i in range(n):
-            magnitudes[i] = np.uint32(bits32(values[i]) & _MAGNITUDE)
-        smallest, largest = _ends(magnitudes)
-        if largest == _NAN and bad < 0:
-            bad = t
-        low_end = float32_from_bits(smallest)
-        high_end = float32_from_bits(largest)
-        amin[row, t - row * across] = low_end
-        amax[row, t - row * across] = high_end
-        if high_end > np.float32(0.0):
-            low, step = tile_grid(low_end, high_end, bits, octaves, coarse, grid)
-            for k in range(top):
-                inner[k] = np.float64(grid[k]) + np.float64(grid[k + 1])  # twice the threshold, exactly
-            _guess(magnitudes, low, step, top, guesses)
-            _decide(magnitudes, guesses, edges, top)
-        else:  # all zeros, or poisoned
-            guesses[:] = 0
-        for i in range(n):
-            sign = np.uint32(np.uint32(bits32(values[i]) >> sign_shift) & sign_bit)
-            own_codes[i] = np.uint32(sign | np.uint32(guesses[i]))
-    return bad
+    for i in range(first, first + size):
+        code = np.int64(codes[i])
+        value = high if code & top else high * np.float32(0.0)
+        out[i] = -value if code > top else value
+
+
+@kernel
+def _look_up(codes: Codes, first: int, size: int, tables: Floats, table: int, out: Floats) -> None:
+    """Write tables[table + code] for a tile's codes."""
+    for i in range(Index(size)):
+        place = Index(Index(first) + i)
+        out[place] = tables[Index(Index(table) + Index(codes[place]))]
+
+
+@kernel
+def _multiply(
+    codes: Codes,
+    first: int,
+    size: int,
+    high: Any,
+    bits: int,
+    fine: Doubles,
+    fines: int,
+    coarse: Doubles,
+    coarses: int,
+    out: Floats,
+) -> None:
+    """Write a tile's values from the factors of each: fine[fines ..] and coarse[coarses ..]; code 1 is low * 1 * 1."""
+    half, last, sign_shift = U(bits // 2), U((1 << (bits - 1)) - 2), U(bits - 1)
+    low_bits = U(U(U(1) << half) - U(1))
+    for i in range(Index(size)):
+        place = Index(Index(first) + i)
+        code = U(codes[place])
+        m = U(U(code - U(1)) & U(U(U(1) << sign_shift) - U(1)))  # one less than the magnitude's code; zero comes last
+        value = np.float32(
+            coarse[Index(Index(coarses) + Index(m >> half))] * fine[Index(Index(fines) + (m & low_bits))]
+        )
+        if m >= last:
+            value = high if m == last else high * np.float32(0.0)
+        out[place] = float32_from_bits(U(bits32(value) | U(U(code >> sign_shift) << U(31))))
 
 
 @kernel
 def decode_tiles(
-    codes: Codes, amin: Floats, amax: Floats, bits: int, tile: int, octaves: int, out: Floats, start: int, stop: int
+    codes: Codes,
+    amin: Floats,
+    amax: Floats,
+    columns: int,
+    bits: int,
+    tile: int,
+    octaves: int,
+    out: Floats,
+    start: int,
+    stop: int,
 ) -> None:
-    """Decode tiles start .. stop into out [rows, columns]; a tile whose amax is NaN becomes NaN."""
-    columns = out.shape[1]
+    """Decode tiles start .. stop of the run of codes into out; a tile whose amax is NaN becomes NaN."""
+    group = 8  # several tiles at once hide the latencies of each
+    low, high, steps = np.ones(group, np.float64), np.ones(group, np.float64), np.empty(group, np.float64)
+    half = bits // 2
+    width, blocks = 1 << half, 1 << (bits - 1 - half)
+    fine, coarse = np.empty(group * width, np.float64), np.empty(group * blocks, np.float64)
+    # A table is worth its making if there are not many fewer values than entries.
+    size = (1 << bits) + 1
+    with_table = width >= LANES and size <= 8 * tile + 1
+    tables = np.empty(group * size if with_table else 1, np.float32)
+    fine_place, coarse_place, table_place = fine.ctypes.data, coarse.ctypes.data, tables.ctypes.data
     across = (columns + tile - 1) // tile
-    top = (1 << (bits - 1)) - 1
-    grid = np.empty(top + 1, np.float32)
-    coarse = np.empty(1 << (bits // 2), np.float64)
-    for t in range(start, stop):
-        row = t // across
-        first = (t - row * across) * tile
-        high = amax[row, t - row * across]
-        if high > np.float32(0.0):
-            tile_grid(amin[row, t - row * across], high, bits, octaves, coarse, grid)
-        else:  # all zeros, or poisoned
-            grid[:] = high
-        n = min(tile, columns - first)
-        own_codes = codes[row, first : first + n]
-        values = out[row, first : first + n]
-        for i in range(n):
-            code = np.uint32(own_codes[i])
-            magnitude = bits32(grid[np.int64(np.uint32(code & np.uint32(top)))])
-            sign = np.uint32(np.uint32(code >> np.uint32(bits - 1)) << np.uint32(31))
-            values[i] = float32_from_bits(np.uint32(magnitude | sign))
+    row, part = start // across, start % across
+    for leader in range(start, stop, group):
+        count = min(group, stop - leader)
+        for j in range(count):
+            proper = amax[leader + j] > np.float32(0.0)
+            high[j] = np.float64(amax[leader + j]) if proper else 1.0
+            low[j] = lower_end(amin[leader + j], amax[leader + j], octaves) if proper else 1.0
+        find_steps(low, high, bits, steps)
+        for j in range(count):
+            fill_powers(j, low[j], steps[j], bits, fine, coarse)
+        if with_table:
+            for j in range(count):
+                own_fine, own_coarse = fine_place + 8 * j * width, coarse_place + 8 * j * blocks
+                ends = np.float32(low[j]), np.float32(high[j])
+                signed_table(own_coarse, own_fine, table_place + 4 * j * size, blocks, width, ends[0], ends[1])
+        for j in range(count):
+            first, values = row * columns + part * tile, min(tile, columns - part * tile)
+            if steps[j] == 0.0:
+                _all_equal(codes, first, values, amax[leader + j], bits, out)
+            elif with_table:
+                _look_up(codes, first, values, tables, j * size, out)
+            else:
+                _multiply(codes, first, values, amax[leader + j], bits, fine, j * width, coarse, j * blocks, out)
+            part += 1
+            if part == across:
+                row, part = row + 1, 0

@@ -1,0 +1,78 @@
+"""LogFMT tiles rounded at random in linear space, so that the mean of what they decode to is the value itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lowprec._jit import bits32, kernel
+from lowprec.kernels.logfmt import Codes, Floats, fill_grid, fill_powers, find_steps
+from lowprec.kernels.logfmt_encode import find_group, largest_not_above, only_signs
+from lowprec.kernels.random_bits import keyed_word, random_keys
+
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+
+
+@kernel
+def goes_up(a: float, below: float, above: float, word: Any) -> bool:
+    """Tell whether a magnitude between two grid values takes the upper: with probability (a - below) / (above - below).
+
+    A word w of 32 random bits decides: up if w (above - below) < (a - below) 2^32. The two differences are exact in
+    float64 wherever the grid's values are at most 29 octaves apart, the product is rounded once.
+    """
+    return bool(np.float64(word) * (above - below) < (a - below) * 4294967296.0)
+
+
+@kernel
+def encode_tiles_stochastic(
+    x: Floats,
+    columns: int,
+    bits: int,
+    tile: int,
+    octaves: int,
+    bfloat16_ends: bool,
+    seed: int,
+    offset: int,
+    codes: Codes,
+    amin: Floats,
+    amax: Floats,
+    start: int,
+    stop: int,
+) -> int:
+    """Encode tiles start .. stop; element i of the run takes the random word of index `offset` + i.
+
+    Ends, tiles that are not finite and the result are those of `lowprec.kernels.logfmt_encode.encode_tiles`.
+    """
+    top = (1 << (bits - 1)) - 1
+    firsts, sizes = np.empty(1, np.int64), np.empty(1, np.int64)
+    low, high, steps = np.ones(1, np.float64), np.ones(1, np.float64), np.empty(1, np.float64)
+    fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
+    grid = np.empty(top + 1, np.float32)
+    seed_lo, seed_hi = np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
+    keys_of = np.int64(-1)
+    keys = random_keys(seed_lo, seed_hi, np.uint32(0))
+    bad = -1
+    for t in range(start, stop):
+        found = find_group(x, columns, tile, octaves, bfloat16_ends, t, 1, amin, amax, firsts, sizes, low, high)
+        if bad < 0:
+            bad = found
+        first, size, largest = firsts[0], sizes[0], amax[t]
+        if not (largest > np.float32(0.0) and largest < np.float32(np.inf)):
+            only_signs(x, first, size, bits, codes)
+            continue
+        find_steps(low, high, bits, steps)
+        fill_powers(0, low[0], steps[0], bits, fine, coarse)
+        fill_grid(low[0], largest, steps[0], bits, fine, coarse, grid)
+        for i in range(first, first + size):
+            index = np.int64(offset) + np.int64(i)
+            if index >> 32 != keys_of:
+                keys_of = index >> 32
+                keys = random_keys(seed_lo, seed_hi, np.uint32(keys_of))
+            a = np.float64(abs(x[i]))
+            k = largest_not_above(a, top, grid)
+            if k < top:
+                word = keyed_word(keys, np.uint32(index & 0xFFFFFFFF))
+                k += int(goes_up(a, np.float64(grid[k]), np.float64(grid[k + 1]), word))
+            codes[i] = k | (int(bits32(x[i]) > _MAGNITUDE) << (bits - 1))
+    return bad
