@@ -21,8 +21,10 @@ import numpy.typing as npt
 
 from lowprec._jit import run_chunks
 from lowprec.kernels import nn
+from lowprec.moe.memory import KEEP_ALL, MemoryPolicy
 
 if TYPE_CHECKING:
+    from lowprec.codecs import Codec
     from lowprec.recipe import BoundRecipe
 
 Array = npt.NDArray[Any]
@@ -53,9 +55,24 @@ class Linear:
         self.name = name
         self.ops = recipe.linear(name)
 
-    def forward(self, params: Params, x: Array) -> tuple[Array, Any]:
-        """Map x [T, inputs] to y [T, outputs]; `saved` is what the recipe keeps for the backward GEMMs."""
-        return self.ops.fprop(x, params[self.name])
+    def forward(self, params: Params, x: Array, beside: tuple[Linear, Any] | None = None) -> tuple[Array, Any]:
+        """Map x [T, inputs] to y [T, outputs]; `saved` is what the recipe keeps for the backward GEMMs.
+
+        `beside` is another layer and what it saved of the same x: quantized alike, x is quantized and kept once.
+        """
+        return self.ops.fprop(x, params[self.name], cached=self._shared(beside))
+
+    def with_input(self, saved: Any, x: Array | None, beside: tuple[Linear, Any] | None = None) -> Any:
+        """Return `saved` with its input made of x again; without an input, if x is None."""
+        if x is None:
+            return saved._replace(x=None)
+        shared = self._shared(beside)
+        return saved._replace(x=self.ops.input(x) if shared is None else shared)
+
+    def _shared(self, beside: tuple[Linear, Any] | None) -> Any:
+        if beside is None or self.ops.input_spec is None or beside[0].ops.input_spec != self.ops.input_spec:
+            return None
+        return beside[1].x
 
     def backward(self, grads: Grads, d_y: Array, saved: Any) -> Array:
         """Write the weight's gradient; return that of x."""
@@ -85,13 +102,18 @@ class RMSNorm:
         self.name = name
         self.eps = eps
         self.store = recipe.store
+        self.store_output = recipe.storage(name)
 
     def forward(self, params: Params, x: Array) -> tuple[Array, _SavedNorm]:
         """Map x [T, C] to y [T, C]."""
         y = np.empty_like(x)
         inverse_rms = np.empty(len(x))
         over_rows(nn.rms_norm_forward, len(x), x, params[self.name], self.eps, y, inverse_rms)
-        return self.store(y), _SavedNorm(x, inverse_rms)
+        return self.store_output(y), _SavedNorm(x, inverse_rms)
+
+    def again(self, params: Params, saved: _SavedNorm) -> Array:
+        """Return y once more; it need not be kept."""
+        return self.forward(params, saved.x)[0]
 
     def backward(self, params: Params, grads: Grads, d_y: Array, saved: _SavedNorm, d_x: Array) -> Array:
         """Add the gradient of x to `d_x` [T, C], which may hold that of the residual stream beside it."""
@@ -107,8 +129,8 @@ class _SavedFeedForward(NamedTuple):
     w1: Any
     w3: Any
     w2: Any
-    a: Array
-    b: Array
+    a: Any
+    b: Any
 
 
 class FeedForward:
@@ -120,29 +142,55 @@ class FeedForward:
         Its linear layers are `name`.w1, .w3 and .w2.
     recipe : BoundRecipe
         Binds their GEMMs; says how activations are stored.
+    memory : MemoryPolicy
+        What is computed again in the backward pass.
+    cache : Codec, optional
+        What the inputs of SwiGLU go through until the backward pass, which then computes its output again from them.
     """
 
-    def __init__(self, name: str, recipe: BoundRecipe) -> None:
+    def __init__(
+        self, name: str, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL, cache: Codec | None = None
+    ) -> None:
         self.w1, self.w3, self.w2 = (Linear(f"{name}.{w}", recipe) for w in ("w1", "w3", "w2"))
         self.store = recipe.store
+        self.cache = cache
+        self.remake = memory.swiglu or cache is not None
 
-    def forward(self, params: Params, x: Array) -> tuple[Array, _SavedFeedForward]:
-        """Map x [T, d] to y [T, d]."""
+    def forward(self, params: Params, x: Array, *, keep_input: bool = True) -> tuple[Array, _SavedFeedForward]:
+        """Map x [T, d] to y [T, d]; `backward` must be given an x that is not kept."""
         a, saved1 = self.w1.forward(params, x)
-        b, saved3 = self.w3.forward(params, x)
-        hidden = np.empty_like(a)
-        over_rows(nn.swiglu_forward, len(a), a, b, hidden)
-        y, saved2 = self.w2.forward(params, self.store(hidden))
+        b, saved3 = self.w3.forward(params, x, beside=(self.w1, saved1))
+        y, saved2 = self.w2.forward(params, self._hidden(a, b))
+        if self.remake:
+            saved2 = self.w2.with_input(saved2, None)
+        if not keep_input:
+            saved1, saved3 = self.w1.with_input(saved1, None), self.w3.with_input(saved3, None)
+        if self.cache is not None:
+            return y, _SavedFeedForward(saved1, saved3, saved2, self.cache.encode(a), self.cache.encode(b))
         return y, _SavedFeedForward(saved1, saved3, saved2, a, b)
 
-    def backward(self, grads: Grads, d_y: Array, saved: _SavedFeedForward) -> Array:
+    def backward(self, grads: Grads, d_y: Array, saved: _SavedFeedForward, x: Array | None = None) -> Array:
         """Return the gradient of x [T, d]."""
-        d_hidden = self.w2.backward(grads, d_y, saved.w2)
+        a, b, saved2 = saved.a, saved.b, saved.w2
+        if self.cache is not None:
+            a, b = (self.store(self.cache.decode(kept)) for kept in (a, b))
+        if self.remake:
+            saved2 = self.w2.with_input(saved2, self._hidden(a, b))
+        d_hidden = self.w2.backward(grads, d_y, saved2)
         d_a, d_b = np.empty_like(d_hidden), np.empty_like(d_hidden)
-        over_rows(nn.swiglu_backward, len(d_hidden), d_hidden, saved.a, saved.b, d_a, d_b)
-        d_x = self.w1.backward(grads, self.store(d_a), saved.w1)
-        d_x += self.w3.backward(grads, self.store(d_b), saved.w3)
+        over_rows(nn.swiglu_backward, len(d_hidden), d_hidden, a, b, d_a, d_b)
+        saved1, saved3 = saved.w1, saved.w3
+        if x is not None:
+            saved1 = self.w1.with_input(saved1, x)
+            saved3 = self.w3.with_input(saved3, x, beside=(self.w1, saved1))
+        d_x = self.w1.backward(grads, self.store(d_a), saved1)
+        d_x += self.w3.backward(grads, self.store(d_b), saved3)
         return self.store(d_x)
+
+    def _hidden(self, a: Array, b: Array) -> Array:
+        hidden = np.empty_like(a)
+        over_rows(nn.swiglu_forward, len(a), a, b, hidden)
+        return self.store(hidden)
 
 
 class Embedding:
@@ -158,7 +206,7 @@ class Embedding:
 
     def __init__(self, name: str, recipe: BoundRecipe) -> None:
         self.name = name
-        self.store = recipe.store
+        self.store = recipe.storage(name)
 
     def forward(self, params: Params, tokens: Array) -> Array:
         """Map tokens [T] to vectors [T, d]."""

@@ -18,6 +18,7 @@ from lowprec.moe.block import Block
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.config_file import check_tiles, get_config
 from lowprec.moe.layers import Array, Embedding, Linear, Params, RMSNorm, cross_entropy
+from lowprec.moe.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
 from lowprec.moe.mtp import NextButOne
 from lowprec.moe.routing import Routing
 from lowprec.recipe import BoundRecipe, Recipe, recipes
@@ -63,6 +64,9 @@ class Model:
         Precision of every GEMM, of storage and of the wires to the experts, or the name of one.
     seed : int
         Of the initial parameters, and of the recipe's random bits.
+    memory : MemoryPolicy or str
+        What is computed again in the backward pass instead of being kept, or the name of a policy; no bit depends on
+        it.
 
     Attributes
     ----------
@@ -95,13 +99,20 @@ class Model:
     (True, (256, 128))
     """
 
-    def __init__(self, config: MoEConfig | str | os.PathLike[str], recipe: Recipe | str, seed: int = 0) -> None:
+    def __init__(
+        self,
+        config: MoEConfig | str | os.PathLike[str],
+        recipe: Recipe | str,
+        seed: int = 0,
+        memory: MemoryPolicy | str = KEEP_ALL,
+    ) -> None:
         self.config = get_config(config)
         check_tiles(self.config, recipes.get(recipe))
         self.params: dict[str, Array] = dict(initial_parameters(self.config, seed))
         gates = [name for name in self.params if name.endswith(".gate")]
         self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
         self.seed = seed
+        self.memory = memory_policies.get(memory)
         self.mtp_weight = self.config.mtp_weight
         self._bind(recipes.get(recipe).bind(seed, self.config.layers))
 
@@ -113,10 +124,10 @@ class Model:
         self.balance_loss = self.mtp_loss = 0.0
         self._dtype = recipe.dtype
         self._embed = Embedding("embed", recipe)
-        self._blocks = [Block(i, config, recipe) for i in range(config.layers)]
+        self._blocks = [Block(i, config, recipe, self.memory) for i in range(config.layers)]
         self._norm = RMSNorm("norm", config.norm_eps, recipe)
         self._head = Linear("head", recipe)
-        self._mtp = NextButOne(config, recipe) if config.mtp_depth else None
+        self._mtp = NextButOne(config, recipe, self.memory) if config.mtp_depth else None
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model in another precision; parameters and biases are shared, not copied."""
@@ -151,6 +162,23 @@ class Model:
         _check_tokens(tokens, self.config.vocabulary)
         logits, _ = self._forward(self._parameters(), tokens[:, :-1])
         return cross_entropy(logits, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))[0]
+
+    def activation_bytes(self, tokens: npt.NDArray[np.uint8]) -> dict[str, int]:
+        """Return how many bytes the forward pass keeps for the backward pass, by kind.
+
+        Parameters
+        ----------
+        tokens : uint8 array [B, S + 1]
+            As for `loss`. The module for a byte further is left out: its pass ends before the main model's begins.
+
+        Examples
+        --------
+        >>> tokens = np.zeros((1, 129), np.uint8)
+        >>> {m: sum(Model("nano", "dsv3", memory=m).activation_bytes(tokens).values()) // 128 for m in ("keep", "dsv3")}
+        {'keep': 18365, 'dsv3': 10665}
+        """
+        _check_tokens(tokens, self.config.vocabulary)
+        return kept_bytes(self._forward(self._parameters(), tokens[:, :-1])[1])
 
     def loss_and_grads(self, tokens: npt.NDArray[np.uint8]) -> tuple[float, dict[str, Array]]:
         """Return the mean cross-entropy in nats and the gradient of every parameter.

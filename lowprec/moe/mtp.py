@@ -20,6 +20,7 @@ import numpy as np
 from lowprec.moe.block import Block
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.layers import Array, Grads, Linear, Params, RMSNorm
+from lowprec.moe.memory import KEEP_ALL, MemoryPolicy
 from lowprec.moe.routing import Routing
 
 if TYPE_CHECKING:
@@ -44,14 +45,16 @@ class NextButOne:
         Sizes; the module's block comes after `config.layers` others.
     recipe : BoundRecipe
         Precision of everything in it.
+    memory : MemoryPolicy
+        What is computed again in the backward pass.
     """
 
-    def __init__(self, config: MoEConfig, recipe: BoundRecipe) -> None:
+    def __init__(self, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
         name = f"layers.{config.layers}"
         self.hidden_norm = RMSNorm(f"{name}.hidden_norm", config.norm_eps, recipe)
         self.embed_norm = RMSNorm(f"{name}.embed_norm", config.norm_eps, recipe)
         self.projection = Linear(f"{name}.projection", recipe)
-        self.block = Block(config.layers, config, recipe)
+        self.block = Block(config.layers, config, recipe, memory)
         self.norm = RMSNorm(f"{name}.norm", config.norm_eps, recipe)
         self.gate_name = self.block.gate_name
 

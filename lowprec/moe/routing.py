@@ -15,9 +15,14 @@ from lowprec._jit import run_chunks
 from lowprec.kernels import routing as kernels
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.layers import Array, FeedForward, Grads, Linear, Params, over_rows
+from lowprec.moe.memory import KEEP_ALL, MemoryPolicy
 
 if TYPE_CHECKING:
     from lowprec.recipe import BoundRecipe
+
+
+#: Codecs that keep an activation as it is stored anyway: there is nothing to encode.
+_KEPT_AS_STORED = ("bf16", "float32", "lossless")
 
 
 class Routing(NamedTuple):
@@ -157,20 +162,33 @@ class MixtureOfExperts:
         Sizes and routing constants.
     recipe : BoundRecipe
         Binds the GEMMs and the codecs; says how activations are stored.
+    memory : MemoryPolicy
+        What is computed again in the backward pass.
     """
 
-    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe) -> None:
+    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
         self.config = config
         self.store = recipe.store
         self.gate = Linear(f"{name}.gate", recipe)
-        self.shared = FeedForward(f"{name}.shared", recipe) if config.shared_experts else None
-        self.experts = [FeedForward(f"{name}.experts.{e}", recipe) for e in range(config.experts)]
+        cached = recipe.cache("swiglu_input")
+        cache = None if cached.name in _KEPT_AS_STORED else cached
+
+        def network(name: str) -> FeedForward:
+            return FeedForward(name, recipe, memory, cache)
+
+        self.shared = network(f"{name}.shared") if config.shared_experts else None
+        self.experts = [network(f"{name}.experts.{e}") for e in range(config.experts)]
         self.dispatch, self.combine, self.dispatch_grad, self.combine_grad = (
             recipe.codec(wire).round_trip for wire in ("dispatch", "combine", "dispatch_grad", "combine_grad")
         )
 
-    def forward(self, params: Params, x: Array, bias: Array, sequence: int) -> tuple[Array, _Saved]:
-        """Map x [T, d] to y [T, d]; `bias` [E] takes part in the choice of experts."""
+    def forward(
+        self, params: Params, x: Array, bias: Array, sequence: int, *, keep_input: bool = True
+    ) -> tuple[Array, _Saved]:
+        """Map x [T, d] to y [T, d]; `bias` [E] takes part in the choice of experts.
+
+        An x that is not kept must be given to `backward`; what was dispatched of it is kept.
+        """
         logits, gate = self.gate.forward(params, x)
         routing = route(logits, bias, self.config, sequence)
         token_of_row = np.empty(routing.chosen.size, dtype=np.int64)
@@ -185,11 +203,13 @@ class MixtureOfExperts:
             experts.append(saved)
         returned = self.combine(outputs)
 
-        y, shared = self.shared.forward(params, x) if self.shared else (np.zeros_like(x), None)
+        y, shared = self.shared.forward(params, x, keep_input=keep_input) if self.shared else (np.zeros_like(x), None)
+        if not keep_input:
+            gate = self.gate.with_input(gate, None)
         over_rows(kernels.combine, len(x), returned, routing.gates, row_of_slot, y)
         return self.store(y), _Saved(routing, gate, shared, experts, token_of_row, row_of_slot, returned)
 
-    def backward(self, grads: Grads, d_y: Array, saved: _Saved) -> Array:
+    def backward(self, grads: Grads, d_y: Array, saved: _Saved, x: Array | None = None) -> Array:
         """Return the gradient of x [T, d]: of the loss and of the balance loss."""
         routing = saved.routing
         d_rows = self._to_experts(d_y, saved.token_of_row, self.combine_grad)
@@ -206,9 +226,10 @@ class MixtureOfExperts:
         over_rows(
             kernels.route_backward, len(d_y), d_gates, routing.scores, routing.chosen, self.config.route_scale, d_logits
         )
-        d_x = self.gate.backward(grads, d_logits, saved.gate)
+        gate = saved.gate if x is None else self.gate.with_input(saved.gate, x)
+        d_x = self.gate.backward(grads, d_logits, gate)
         if self.shared:
-            d_x += self.shared.backward(grads, d_y, saved.shared)
+            d_x += self.shared.backward(grads, d_y, saved.shared, x)
         over_rows(kernels.sum_rows, len(d_y), d_inputs, saved.row_of_slot, d_x)
         return self.store(d_x)
 

@@ -1,0 +1,139 @@
+"""What of the forward pass is kept for the backward pass, and what is computed a second time instead, as data.
+
+Computing again gives the same bits: a policy changes memory and time, never a result. (What changes results, a format
+in which something waits for the backward pass, belongs to the recipe.) DeepSeek-V3 computes every RMSNorm, the
+up-projections of latent attention and SwiGLU a second time (arXiv 2412.19437, sections 3.2.3 and 3.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from lowprec.registry import Registry
+
+
+@dataclass(frozen=True)
+class MemoryPolicy:
+    """What is computed again in the backward pass.
+
+    Attributes
+    ----------
+    name : str
+        What it is listed under.
+    norms : bool
+        Outputs of every RMSNorm in the blocks, and their quantized copies that wait as inputs of linear layers. The
+        head's and the prediction module's first inputs stay: their backward pass follows at once.
+    up_projections : bool
+        Queries, keys and values, from the latents.
+    probabilities : bool
+        The softmax of attention, from queries and keys, as fused attention kernels do.
+    swiglu : bool
+        The product that enters w2, from the outputs of w1 and w3.
+
+    Examples
+    --------
+    >>> str(memory_policies["dsv3"])
+    'norms, up_projections, probabilities, swiglu again'
+    """
+
+    name: str
+    norms: bool = False
+    up_projections: bool = False
+    probabilities: bool = False
+    swiglu: bool = False
+
+    def __str__(self) -> str:
+        again = [field.name for field in fields(self) if getattr(self, field.name) is True]
+        return f"{', '.join(again)} again" if again else "everything kept"
+
+
+#: Nothing is computed twice.
+KEEP_ALL = MemoryPolicy("keep")
+
+memory_policies: Registry[MemoryPolicy] = Registry("memory policy", MemoryPolicy)
+"""The policies by name: each measure alone, and all that the reports name together."""
+for _policy in (
+    KEEP_ALL,
+    MemoryPolicy("norms", norms=True),
+    MemoryPolicy("up_projections", up_projections=True),
+    MemoryPolicy("probabilities", probabilities=True),
+    MemoryPolicy("swiglu", swiglu=True),
+    MemoryPolicy("dsv3", norms=True, up_projections=True, probabilities=True, swiglu=True),
+):
+    memory_policies.register(_policy.name, _policy)
+
+#: What kept things are called in tables, by the last field names on the way to them; the first that matches.
+_KINDS = (
+    ("w1.x", "inputs of w1, w3"), ("w3.x", "inputs of w1, w3"), ("w2.x", "inputs of w2"),
+    ("ffn.a", "inputs of SwiGLU"), ("ffn.b", "inputs of SwiGLU"), ("experts.a", "inputs of SwiGLU"),
+    ("experts.b", "inputs of SwiGLU"), ("shared.a", "inputs of SwiGLU"), ("shared.b", "inputs of SwiGLU"),
+    ("wo.x", "input of wo"), (".x", "inputs of other linear layers"),
+    ("q", "queries, keys, values"), ("k", "queries, keys, values"), ("v", "queries, keys, values"),
+    ("k_rope", "queries, keys, values"), ("probs", "probabilities"), ("returned", "outputs of experts"),
+)  # fmt: skip
+
+
+def kept_bytes(saved: Any) -> dict[str, int]:
+    """Add up what a forward pass keeps, by walking all of it; what is kept twice over counts once.
+
+    Codes and scales count as they are stored. A float32 array all of whose values are bfloat16 numbers counts two
+    bytes a value, as it would be stored. Weights and tables of angles are no activations.
+
+    Parameters
+    ----------
+    saved : nested tuples, lists and dicts
+        What the model's forward pass returned for its backward pass.
+
+    Returns
+    -------
+    dict of str to int
+        Bytes by kind, the largest first.
+    """
+    seen: set[int] = set()
+    found: dict[str, int] = {}
+    for path, leaf in _leaves(saved, ()):
+        key = leaf.__array_interface__["data"][0] if isinstance(leaf, np.ndarray) else id(leaf)
+        if key in seen or (isinstance(leaf, np.ndarray) and leaf.size == 0):
+            continue
+        seen.add(key)
+        kind = _kind(path)
+        found[kind] = found.get(kind, 0) + _stored_bytes(leaf)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _kind(path: tuple[str, ...]) -> str:
+    if path[-2:-1] and path[-2].endswith("norm"):
+        return "inputs of norms, the residual stream among them"
+    name = ".".join(path)
+    return next((kind for end, kind in _KINDS if f".{name}".endswith(f".{end.lstrip('.')}")), "routing")
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what holds bytes, with the names of the fields that lead there."""
+    if isinstance(value, np.ndarray):
+        yield path, value
+    elif hasattr(value, "kept"):  # a linear layer's input: what waits for Wgrad
+        yield path, value.kept
+    elif hasattr(value, "nbytes"):
+        yield path, value
+    elif hasattr(value, "_fields"):
+        for name in value._fields:
+            if name not in ("w", "angles"):
+                yield from _leaves(getattr(value, name), (*path, name))
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _leaves(part, (*path, name))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _leaves(part, path)
+
+
+def _stored_bytes(leaf: Any) -> int:
+    if isinstance(leaf, np.ndarray) and leaf.dtype == np.float32:
+        bf16 = not (np.ascontiguousarray(leaf).view(np.uint32) & np.uint32(0xFFFF)).any()
+        return leaf.size * (2 if bf16 else 4)
+    return int(leaf.nbytes)
