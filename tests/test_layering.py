@@ -32,6 +32,7 @@ LAYERS = [
     {"reductions"},
     {"recipe"},
     {"moe"},
+    {"atlas"},
     {"study"},
     {"cli", "__main__"},
 ]

@@ -37,9 +37,9 @@ _catalogue: list[Codec] = [
     *(
         BlockCodec(name, element, 32, "ue8m0", recipe=recipe, about=f"{_OCP}: powers of two per 32, {rule}")
         for name, element, recipe, rule in (
-            ("mxfp8", "e4m3fn", "mxfp8_floor", "rounded down: the largest may saturate"),
-            ("mxfp8_rceil", "e4m3fn", "mxfp8_rceil", "rounded up, as TransformerEngine does"),
-            ("mxfp8_e5m2", "e5m2", "mxfp8_e5m2_floor", "rounded down"),
+            ("mxfp8", "e4m3fn", "mxfp8_rceil", "rounded up, as TransformerEngine does"),
+            ("mxfp8_floor", "e4m3fn", "mxfp8_floor", "rounded down: the largest may saturate"),
+            ("mxfp8_e5m2_floor", "e5m2", "mxfp8_e5m2_floor", "rounded down"),
             ("mxfp6_e2m3", "e2m3fn", "mxfp6_e2m3", "rounded down"),
             ("mxfp6_e3m2", "e3m2fn", "mxfp6_e3m2", "rounded down"),
             ("mxfp4", "e2m1fn", "mxfp4", "rounded down"),
