@@ -249,7 +249,7 @@ def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Examples
     --------
     >>> gain_bias([0.5, -3.0], [1.0, -3.0])
-    -0.050000000000000044
+    -0.05
     """
     x, r = _pair(a, reference)
     finite = np.isfinite(r) & np.isfinite(x)
@@ -286,7 +286,9 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     """
     wide = np.abs(_wide("tile_range", x))
     if wide.ndim < 1 or isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
-        raise ValueError(f"tile_range: tiles of {tile!r} in an array {wide.shape}: rows and a whole number >= 1 are needed")
+        raise ValueError(
+            f"tile_range: tiles of {tile!r} in an array {wide.shape}: rows and a whole number >= 1 are needed"
+        )
     if wide.size == 0:
         return np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
     starts = np.arange(0, wide.shape[-1], tile)

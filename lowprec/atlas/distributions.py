@@ -47,7 +47,8 @@ class Distribution:
 
 def _swiglu(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
     gate, up = rng.standard_normal(shape), rng.standard_normal(shape)
-    return gate / (1 + np.exp(-gate)) * up
+    product: NDArray[Any] = gate / (1 + np.exp(-gate)) * up
+    return product
 
 
 def _expert(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:

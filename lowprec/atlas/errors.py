@@ -60,8 +60,6 @@ class FormatErrors:
         return dataclasses.asdict(self)
 
 
-
-
 @dataclass(frozen=True, eq=False)
 class Passed:
     """What became of an array: its values, the largest that each could have been, and the bits of one."""
@@ -106,8 +104,8 @@ def pass_through(x: Floats, fmt: str | Codec | Quantizer) -> Passed:
         limits = (np.float32(q.format.max) * spread * top).reshape(x.shape)
         return Passed(found.name, q.dequantize(), limits, q.bits_per_value)
     wire = found.encode(x)
-    limits = getattr(found, "limits", lambda _: np.float32(np.inf))(wire)
-    return Passed(found.name, found.decode(wire), np.broadcast_to(limits, x.shape), wire.bits_per_value)
+    largest: Any = getattr(found, "limits", lambda _: np.float32(np.inf))(wire)
+    return Passed(found.name, found.decode(wire), np.broadcast_to(largest, x.shape), wire.bits_per_value)
 
 
 def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
@@ -137,7 +135,7 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
     >>> x = np.random.default_rng(0).standard_normal((64, 1024), dtype=np.float32)
     >>> row = errors_of(x, "fp8_1x128")
     >>> f"{row.sqnr:.1f} dB with {row.bits_per_value} bits, R = {row.octaves:.1f} octaves"
-    '31.8 dB with 8.25 bits, R = 9.0 octaves'
+    '31.8 dB with 8.25 bits, R = 9.1 octaves'
     """
     given = np.asarray(x)
     if given.dtype.kind not in "fiuV" or given.dtype.names is not None:
