@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 # Public name -> module that defines it.
 _HOMES = {
     "Accumulator": "accumulate",
+    "DelayedScaling": "delayed",
     "Format": "formats",
     "Granularity": "granularity",
     "Policy": "policies",
@@ -31,6 +32,7 @@ _HOMES = {
     "formats": "formats",
     "gemm": "gemm",
     "grouped_gemm": "grouped",
+    "hadamard": "hadamard",
     "grouped_wgrad": "grouped",
     "libraries": "libraries",
     "load_config": "moe.config_file",
@@ -42,7 +44,9 @@ _HOMES = {
     "pack": "packing",
     "policies": "policies",
     "quantize": "scaling",
+    "quantize_both": "scaling",
     "quantize_dequantize": "scaling",
+    "requantize": "scaling",
     "quantizers": "quantizers",
     "recipes": "recipe",
     "round_to": "cast",
@@ -97,6 +101,7 @@ if TYPE_CHECKING:
     from .cast import encode as encode
     from .cast import round_to as round_to
     from .codecs import codecs as codecs
+    from .delayed import DelayedScaling as DelayedScaling
     from .formats import Format as Format
     from .formats import formats as formats
     from .fused_kernels import get_fused_kernel as get_fused_kernel
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
     from .granularity import Granularity as Granularity
     from .grouped import grouped_gemm as grouped_gemm
     from .grouped import grouped_wgrad as grouped_wgrad
+    from .hadamard import hadamard as hadamard
     from .libraries import libraries as libraries
     from .metrics import compare as compare
     from .metrics import sqnr as sqnr
@@ -125,4 +131,6 @@ if TYPE_CHECKING:
     from .rounding import Rounding as Rounding
     from .rounding import roundings as roundings
     from .scaling import quantize as quantize
+    from .scaling import quantize_both as quantize_both
     from .scaling import quantize_dequantize as quantize_dequantize
+    from .scaling import requantize as requantize

@@ -10,95 +10,169 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _jit
-from .cast import decode_constants, encode_constants, has_fast_kernel, round_constants
+from .cast_constants import (
+    decode_constants,
+    encode_constants,
+    has_fast_kernel,
+    has_word_kernel,
+    round_constants,
+    rounding_words,
+    symmetric,
+    word_constants,
+)
 from .formats import Format, formats
 from .granularity import Granularity
-from .kernels import block_scale
+from .hadamard import hadamard
 from .kernels import quantize as kernels
-from .quantizers import SPECIALS, Quantizer
-from .rounding import policies
+from .quantizers import Quantizer
+from .rounding import Rounding, policies, resolve, special_codes
+from .scale_constants import NO_TENSOR, scale_rule, tensor_scale
 
-_HOW = {
-    ("fp32", "amax/max"): block_scale.QUOTIENT,
-    ("fp32", "amax*(1/max)"): block_scale.PRODUCT,
-    ("fp32", "max/amax"): block_scale.MULTIPLIER,
-    ("ue8m0", "floor"): block_scale.EXPONENT,
-    ("ue8m0", "ceil"): block_scale.EXPONENT,
-    ("ue8m0", "even"): block_scale.EXPONENT,
-    ("ue8m0", "even_1bit"): block_scale.EXPONENT,
-    ("ue8m0", "amax/max"): block_scale.POWER_QUOTIENT,
-    ("ue8m0", "amax*(1/max)"): block_scale.POWER_PRODUCT,
-    ("ue8m0", "max/amax"): block_scale.POWER_MULTIPLIER,
-    ("e4m3", "folded"): block_scale.E4M3_FOLDED,
-    ("e4m3", "plain"): block_scale.E4M3_PLAIN,
-    ("e4m3", "quotients"): block_scale.E4M3_QUOTIENTS,
-    ("e4m3", "joint"): block_scale.E4M3_JOINT,
-    ("e4m3", "alone"): block_scale.E4M3_ALONE,
-}
-_LARGEST = np.finfo(np.float32).max
 _ONE = np.float32(1)
 Kernel = Callable[..., None]
+Constants = tuple[np.uint32, ...]
 
 
 class _Cast(NamedTuple):
-    """Constants of the fast cast and of the general one; `index` chooses the kernel for a block's width."""
+    """Constants of the cast for values that are not NaN, of the general ones, and whether they hold."""
 
-    bounded: tuple[np.uint32, ...]
-    encode: tuple[np.uint32, ...]
-    round: tuple[np.uint32, ...]
-    fast: bool
+    bounded: Constants | None
+    encode: Constants | None
+    round: Constants | None
 
 
 @functools.lru_cache(maxsize=256)
 def _cast_constants(f: Format) -> _Cast:
     special = policies["ocp_sat"].codes(f)
+    if not (has_fast_kernel(f) and symmetric(f, special)):
+        return _Cast(None, None, None)
     m, emin = f.mantissa_bits, f.emin
     encode, rounding = encode_constants(f, special), round_constants(f, special)
-    fast = bool(f.params.negative_zero) and f.emax + 23 - m <= 127 and emin + 23 - m <= 127
+    if not f.params.negative_zero or f.emax + 23 - m > 127 or emin + 23 - m > 127:
+        return _Cast(None, encode, rounding)
     top = int(np.float32(f.max).view(np.uint32))
     words = ((127 + emin) << 23, (23 - m) << 23, 23 - m, top, 0, f.sign_mask)
-    return _Cast(tuple(np.uint32(w) for w in words) if fast else encode, encode, rounding, fast)
+    return _Cast(tuple(np.uint32(w) for w in words), encode, rounding)
 
 
 class BlockJob:
-    """One matrix and one quantizer, as numbers for the kernels."""
+    """One matrix and one quantizer, as numbers for the kernels.
 
-    def __init__(self, q: Quantizer, x: NDArray[np.float32], tensor_amax: float | None) -> None:
+    Parameters
+    ----------
+    q : Quantizer
+        What to do.
+    x : ndarray of float32, shape (R, C)
+        Contiguous.
+    tensor_amax, multiplier : float, optional
+        See `lowprec.quantize`.
+    rounding : str or Rounding
+        How elements are rounded.
+    seed, offset : int
+        For stochastic rounding, see `lowprec.quantize`.
+
+    Raises
+    ------
+    ValueError
+        If the format cannot be an element format, or options contradict each other.
+    """
+
+    def __init__(
+        self,
+        q: Quantizer,
+        x: NDArray[np.float32],
+        *,
+        tensor_amax: float | None = None,
+        multiplier: float | None = None,
+        rounding: str | Rounding = "nearest_even",
+        seed: int | None = None,
+        offset: int = 0,
+    ) -> None:
         f = self.format = formats.get(q.format)
-        if f.bits > 16 or not has_fast_kernel(f):
+        if f.bits > 16 or not has_word_kernel(f) or not f.signed:
             raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
-        self.x, self.granularity = x, Granularity.parse(q.granularity)
+        self.q, self.granularity = q, Granularity.parse(q.granularity)
         shape = (x.shape[0], x.shape[1])
         self.rows, self.width = self.granularity.block(shape)
         self.scale_shape = self.granularity.scale_shape(shape)
+        if q.hadamard is not None and x.size:
+            along_rows = self.width == 1 and self.rows > 1
+            x = hadamard(x, q.hadamard, q.signs, axis=0 if along_rows else 1)
+        self.x = x
+        self.mode, policy = resolve(f, rounding, "ocp_sat")
+        self.words = word_constants(f, special_codes(f, self.mode, policy), self.mode)
+        self.seed, self.offset = _key(self.mode, seed, offset)
         self.cast = _cast_constants(f)
+        self.by_words = self.mode.name != "nearest_even" or self.cast.encode is None
+        if q.choice is not None and self.by_words:
+            raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
         self.tensor_scale: np.float32 | None = None
-        tensor = _NO_TENSOR
+        self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.two_level:
-            tensor = _tensor_scale(q, f, _amax(x) if tensor_amax is None else np.float32(tensor_amax))
+            self.tensor_amax = largest_magnitude(x) if tensor_amax is None else np.float32(tensor_amax)
+            tensor = tensor_scale(q, f, self.tensor_amax)
             self.tensor_scale = tensor.scale
-        self.rule = _rule(q, f, tensor)
+        self.rule = scale_rule(q, f, tensor, None if multiplier is None else np.float32(multiplier))
 
     def codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         """Write codes and scales of the matrix."""
-        kernel: Kernel = kernels.quantize_strips[self._index] if self.cast.fast else kernels.quantize_strips_any
-        cast = (self.cast.bounded if self.cast.fast else self.cast.encode, self.cast.encode)
+        if self.q.choice is not None:
+            return self._choose(codes, scales)
+        if self.by_words:
+            return self._codes_by_words(codes, scales)
+        kernel: Kernel = kernels.quantize_strips[self._index] if self.cast.bounded else kernels.quantize_strips_any
+        cast = (self.cast.bounded or self.cast.encode, self.cast.encode)
 
-        def work(x: Any, codes: Any, scales: Any, a: int, b: int) -> None:
+        def work(x: Any, codes: Any, scales: Any, _: int, a: int, b: int) -> None:
             kernel(x, self.rows, self.width, self._segment, self.rule, cast, codes, scales, a, b)
 
         self._run(work, codes, scales)
 
     def values(self, values: NDArray[np.float32]) -> None:
         """Write the values that codes and scales would decode to."""
-        kernel: Kernel = kernels.round_strips[self._index] if self.cast.fast else kernels.round_strips_any
-        cast = (self.cast.bounded if self.cast.fast else self.cast.round, self.cast.round)
         tensor = _ONE if self.tensor_scale is None else self.tensor_scale
+        if self.q.choice is not None or self.by_words:
+            codes = np.empty(values.shape, self.format.code_dtype)
+            scales = np.empty(self.scale_shape, np.float32)
+            self.codes(codes, scales)
+            dequantize(codes, scales, (self.rows, self.width), self.format, tensor, values)
+            return
+        kernel: Kernel = kernels.round_strips[self._index] if self.cast.bounded else kernels.round_strips_any
+        cast = (self.cast.bounded or self.cast.round, self.cast.round)
 
-        def work(x: Any, values: Any, _: Any, a: int, b: int) -> None:
+        def work(x: Any, values: Any, _: Any, __: int, a: int, b: int) -> None:
             kernel(x, self.rows, self.width, self._segment, self.rule, cast, tensor, values, a, b)
 
         self._run(work, values, None)
+
+    def _codes_by_words(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
+        from .kernels import quantize_words
+
+        words = rounding_words(self.mode)
+
+        def work(x: Any, codes: Any, scales: Any, first: int, a: int, b: int) -> None:
+            quantize_words.quantize_strips(
+                x, self.rows, self.width, self._segment, self.rule, self.words, words, self.seed,
+                self.offset + first, codes, scales, a, b,
+            )  # fmt: skip
+
+        self._run(work, codes, scales)
+
+    def _choose(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
+        from .kernels import four_over_six
+
+        _, _, rule_numbers, words, special, _ = self.rule
+        largest, tensor, inverse = rule_numbers[0], rule_numbers[4], rule_numbers[5]
+        numbers = (largest, tensor, inverse, self.tensor_amax, np.float32(largest * np.float32(self.q.bound)))
+        casts = (self.cast.bounded, self.cast.encode, words[3], words[4])
+        squares = self.q.choice == "mse"
+
+        def piece(a: int, b: int) -> None:
+            four_over_six.quantize_strips(
+                self.x, self.rows, self.width, numbers, squares, special, casts, codes, scales, a, b
+            )
+
+        _jit.run_chunks(piece, self.scale_shape[0], max(1, (1 << 14) // (self.rows * self.x.shape[1])))
 
     @property
     def _index(self) -> int:
@@ -113,6 +187,7 @@ class BlockJob:
         return segment
 
     def _run(self, work: Any, into: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
+        """Call work(x, into, scales, index of x's first element, first strip, last strip) over pieces."""
         x, width = self.x, self.width
         if self.rows == 1 and x.shape[1] % width == 0:  # blocks lie one after another: the matrix is one long row
             flat, into_flat = x.reshape(-1), into.reshape(-1)
@@ -121,68 +196,49 @@ class BlockJob:
             def piece(a: int, b: int) -> None:
                 part = slice(a * width, b * width)
                 own = None if scale_flat is None else scale_flat[a:b].reshape(1, -1)
-                work(flat[part].reshape(1, -1), into_flat[part].reshape(1, -1), own, 0, 1)
+                work(flat[part].reshape(1, -1), into_flat[part].reshape(1, -1), own, a * width, 0, 1)
 
             self.x = x.reshape(1, -1)
             _jit.run_chunks(piece, flat.size // width, max(1, (1 << 16) // width))
             return
         strips = self.scale_shape[0]
         grain = max(1, (1 << 16) // (self.rows * x.shape[1]))
-        _jit.run_chunks(lambda a, b: work(x, into, scales, a, b), strips, grain)
+        _jit.run_chunks(lambda a, b: work(x, into, scales, 0, a, b), strips, grain)
 
 
-class _Tensor(NamedTuple):
-    scale: np.float32
-    inverse: np.float32
-    folded: np.float32
+def _key(mode: Rounding, seed: int | None, offset: int) -> tuple[tuple[np.uint32, np.uint32], int]:
+    if not mode.is_stochastic:
+        return (np.uint32(0), np.uint32(0)), 0
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
+        raise ValueError(f"quantize: rounding={mode.name!r} needs a seed from 0 to 2^64 - 1, not {seed!r}")
+    if not isinstance(offset, (int, np.integer)) or not 0 <= offset < 1 << 62:
+        raise ValueError(f"quantize: offset={offset!r}: a whole number from 0 to 2^62 is needed")
+    return (np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)), int(offset)
 
 
-_NO_TENSOR = _Tensor(_ONE, _ONE, _ONE)
-
-
-def _tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> _Tensor:
-    """Return the tensor's scale, its inverse and the constant that block scales are computed with."""
-    largest = np.float32(f.max)
-    bound = np.float32(np.float32(q.bound) * largest)
-    with np.errstate(all="ignore"):
-        if q.arithmetic in ("folded", "plain"):
-            inverse = np.minimum(np.float32(bound / amax), _LARGEST)
-            inverse = _ONE if amax == 0 or inverse == 0 else inverse
-            return _Tensor(np.float32(_ONE / inverse), inverse, np.float32(inverse * np.float32(_ONE / largest)))
-        g = np.float32(amax / bound)
-        return _Tensor(g, np.float32(_ONE / g), np.float32(largest * g))
-
-
-def _amax(x: NDArray[np.float32]) -> np.float32:
-    """Return the largest magnitude, NaN left out."""
+def largest_magnitude(x: NDArray[np.float32]) -> np.float32:
+    """Return the largest magnitude of a contiguous array, NaN left out."""
     flat, tops = x.reshape(-1), [np.uint32(0)]
     _jit.run_chunks(lambda a, b: tops.append(np.uint32(kernels.largest_finite(flat[a:b]))), flat.size, 1 << 17)
     return np.float32(max(tops).view(np.float32))
 
 
-def _rule(q: Quantizer, f: Format, tensor: _Tensor) -> tuple[Any, ...]:
-    """Return what `kernels.block_scale.block_scales` takes."""
-    head, numbers, words, special, use_special_zero = _fixed_rule(q, f)
-    return (*head, (*numbers[:4], *tensor, numbers[4]), words, special, use_special_zero)
+def dequantize(
+    codes: NDArray[Any],
+    scales: NDArray[np.float32],
+    block: tuple[int, int],
+    fmt: Format,
+    tensor: np.float32,
+    out: NDArray[np.float32],
+) -> None:
+    """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty."""
+    constants = decode_constants(fmt)
+    rows, columns = block
 
+    def piece(a: int, b: int) -> None:
+        if columns == 1:
+            kernels.dequantize_columns(codes, scales, rows, tensor, constants, out, a, b)
+        else:
+            kernels.dequantize_blocks(codes, scales, rows, columns, tensor, constants, out, a, b)
 
-@functools.lru_cache(maxsize=256)
-def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
-    largest = np.float32(f.max)
-    cap = _LARGEST if q.amax_floor == 0 else np.float32(min(float(_LARGEST), float(f.max) / q.amax_floor))
-    numbers = (
-        largest, np.float32(_ONE / largest), np.float32(q.amax_floor), np.float32(cap), np.float32(q.smallest_scale)
-    )  # fmt: skip
-    mantissa = {"even": f.mantissa_bits, "even_1bit": 1}.get(q.arithmetic, 0)
-    add = {"floor": 0, "ceil": 0x7FFFFF}.get(q.arithmetic, 1 << (22 - mantissa))
-    e4m3 = formats["e4m3fn"]
-    words = (
-        np.uint32(add), np.int32(f.emax), np.uint32(q.smallest_exponent + 127),
-        encode_constants(e4m3, policies["ocp_sat"].codes(e4m3)), decode_constants(e4m3),
-    )  # fmt: skip
-    cases = [SPECIALS.get(case, (1.0, 1.0)) for case in (q.zero, q.inf, q.nan)]
-    special = tuple(np.float32(number) for pair in cases for number in pair)
-    divides = (q.scale == "fp32" and q.division == "divide" and q.arithmetic != "max/amax") or q.arithmetic == "joint"
-    division = block_scale.DIVIDE if divides else block_scale.RECIPROCAL
-    use_special_zero = q.zero != "rule" and q.amax_floor == 0
-    return (_HOW[q.scale, q.arithmetic], division), numbers, words, special, use_special_zero
+    _jit.run_chunks(piece, codes.shape[0], max(1, (1 << 16) // codes.shape[1]))

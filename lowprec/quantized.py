@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _jit
-from .cast import decode_constants
+from .blocks import dequantize
 from .formats import Format
 from .granularity import Granularity
-from .kernels import quantize as kernels
 from .kernels.gemm_f32 import transpose
 from .quantizers import SCALE_BITS, ScaleKind
 
@@ -89,18 +87,10 @@ class Quantized:
         out = float32_output(out, self.shape, "dequantize")
         if out.size == 0:
             return out
-        codes, into = as_matrix(self.codes), as_matrix(out)
-        rows, columns = self.granularity.block((codes.shape[0], codes.shape[1]))
-        constants = decode_constants(self.format)
+        codes = as_matrix(self.codes)
+        block = self.granularity.block((codes.shape[0], codes.shape[1]))
         tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
-
-        def piece(a: int, b: int) -> None:
-            if columns == 1:
-                kernels.dequantize_columns(codes, self.scale, rows, tensor, constants, into, a, b)
-            else:
-                kernels.dequantize_blocks(codes, self.scale, rows, columns, tensor, constants, into, a, b)
-
-        _jit.run_chunks(piece, codes.shape[0], max(1, (1 << 16) // codes.shape[1]))
+        dequantize(codes, self.scale, block, self.format, tensor, as_matrix(out))
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

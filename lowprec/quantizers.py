@@ -97,7 +97,10 @@ class Quantizer:
         What a block of zeros (where `amax_floor` is 0), with Inf, with NaN gets: one of `SPECIALS`, or ``"rule"`` for
         what the arithmetic says.
     hadamard : int, optional
-        Size of the Hadamard transform that precedes quantization along the columns.
+        Size of the Hadamard transform that comes first, along the blocks: over the columns, over the rows where a
+        block is a piece of one column (`lowprec.hadamard`). What comes back are transformed values.
+    signs : {"te", "none"} or int
+        The transform's signs.
     history : int, optional
         Number of steps whose amax delayed scaling remembers: such a quantizer has a state, see `DelayedScaling`.
     source : str
@@ -126,6 +129,7 @@ class Quantizer:
     inf: str = "nan"
     nan: str = "nan"
     hadamard: int | None = None
+    signs: str | int = "te"
     history: int | None = None
     source: str = field(default="user-defined", compare=False)
     note: str = field(default="", compare=False)
@@ -247,6 +251,9 @@ for _name, _fields in _FLAVOURS.items():
     _options = {"arithmetic": _name, **_fields}
     _add(f"mxfp8_{_name}", *(["mxfp8"] if _name == "rceil" else []), like=_MX_BASE, **_options)
     _add(f"mxfp8_e5m2_{_name}", like=_MX_BASE, format="e5m2", **_options)
+_add(
+    "mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="-2 is never made; gfloat and pychop make it of -1.9999"
+)
 for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxfp4", "e2m1fn")):
     _add(_name, like=_MX_BASE, format=_format, source=_MX)
     _add(f"{_name}_rceil", like=_MX_BASE, format=_format, arithmetic="amax*(1/max)", inf="largest", source=_RCEIL)
@@ -258,6 +265,7 @@ _NVFP4 = _add(
     note="the Python reference lets a NaN poison the whole tensor; here it poisons its block",
 )  # fmt: skip
 _add("nvfp4_te_2d", like=_NVFP4, granularity="16x16", source=_NV + " (weights)")
+_add("nvfp4_te_rht", like=_NVFP4, hadamard=16, source=_NV + " (Wgrad operands: 16-point Hadamard transform first)")
 _AO = _add(
     "nvfp4_torchao", like=_NVFP4, arithmetic="quotients", smallest_scale=2.0**-6, zero="smallest_normal", inf="nan",
     source="torchao 0.18, prototype/mx_formats/nvfp4_tensor.py: two-level scaling",
@@ -269,3 +277,6 @@ _add(
     source="nvidia-modelopt 0.47, torch/quantization/qtensor/nvfp4_tensor.py",
     note="divides by the product of both scales; a tensor of zeros gets NaN scales there",
 )  # fmt: skip
+_4OVER6 = "Cook et al., arXiv:2512.02010; TransformerEngine, custom_recipes/reference_nvfp4.py"
+_add("nvfp4_4over6", like=_NVFP4, arithmetic="plain", bound=256.0, choice="mae", source=_4OVER6)
+_add("nvfp4_4over6_mse", like=_NVFP4, arithmetic="plain", bound=256.0, choice="mse", source=_4OVER6)

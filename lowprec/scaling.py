@@ -21,6 +21,7 @@ from .quantized import as_matrix as as_matrix
 from .quantized import float32_output
 from .quantizers import Division, Quantizer, quantizers
 from .quantizers import ScaleKind as ScaleKind
+from .rounding import Rounding
 
 
 def quantize(
@@ -33,7 +34,11 @@ def quantize(
     arithmetic: str | None = None,
     division: Division | None = None,
     amax_floor: float | None = None,
+    rounding: str | Rounding = "nearest_even",
+    seed: int | None = None,
+    offset: int = 0,
     tensor_amax: float | None = None,
+    multiplier: float | None = None,
     out: Quantized | None = None,
 ) -> Quantized:
     """Quantize a matrix in blocks that share a scale.
@@ -62,8 +67,15 @@ def quantize(
         ``x / s`` (the default), or ``x * float32(1 / s)``.
     amax_floor : float, optional
         Lower bound on amax, 0 by default.
+    rounding : str or Rounding
+        How elements are rounded, as for `lowprec.encode`. Scales are always rounded as their arithmetic says.
+    seed, offset : int
+        For stochastic rounding: element i of `x` in C order is rounded by the random word of (seed, offset + i),
+        whatever the blocks and the number of threads.
     tensor_amax : float, optional
         The amax that a two-level quantizer's tensor scale is computed from, where it was calibrated elsewhere.
+    multiplier : float, optional
+        What every value is multiplied with, in place of a scale from its block's amax; the scale is 1 / multiplier.
     out : Quantized, optional
         An earlier result of the same call on a matrix of the same shape, whose arrays are overwritten.
 
@@ -92,7 +104,15 @@ def quantize(
     """
     q = resolve(fmt, granularity, recipe, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor)
     values = as_float32(x)
-    job = BlockJob(q, as_matrix(values), tensor_amax)
+    job = BlockJob(
+        q,
+        as_matrix(values),
+        tensor_amax=tensor_amax,
+        multiplier=multiplier,
+        rounding=rounding,
+        seed=seed,
+        offset=offset,
+    )
     if out is None:
         codes, scales = np.empty(values.shape, job.format.code_dtype), np.empty(job.scale_shape, np.float32)
     else:
@@ -113,14 +133,20 @@ def quantize_dequantize(
     arithmetic: str | None = None,
     division: Division | None = None,
     amax_floor: float | None = None,
+    rounding: str | Rounding = "nearest_even",
+    seed: int | None = None,
+    offset: int = 0,
     tensor_amax: float | None = None,
+    multiplier: float | None = None,
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Return ``quantize(...).dequantize()`` in one pass, without the codes ("fake quantization").
 
     Parameters
     ----------
-    x, fmt, granularity, recipe, scale, arithmetic, division, amax_floor, tensor_amax
+    x, fmt, granularity, recipe, scale, arithmetic, division, amax_floor
+        As for `quantize`.
+    rounding, seed, offset, tensor_amax, multiplier
         As for `quantize`.
     out : ndarray of float32, optional
         Where to put the values: C-contiguous, of `x`'s shape.
@@ -138,14 +164,88 @@ def quantize_dequantize(
     --------
     >>> import lowprec as lp
     >>> lp.quantize_dequantize([[1.0, 0.3, -0.004]], recipe="dsv3")
-    array([[ 1.        ,  0.29464287, -0.00390625]], dtype=float32)
+    array([[ 1.        ,  0.2857143 , -0.00390625]], dtype=float32)
     """
     q = resolve(fmt, granularity, recipe, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor)
     values = as_float32(x)
     result = float32_output(out, values.shape, "quantize_dequantize")
     if values.size:
-        BlockJob(q, as_matrix(values), tensor_amax).values(as_matrix(result))
+        job = BlockJob(
+            q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
+            offset=offset,
+        )  # fmt: skip
+        job.values(as_matrix(result))
     return result
+
+
+def quantize_both(
+    x: ArrayLike,
+    fmt: str | Format | None = None,
+    granularity: str | Granularity | None = None,
+    **options: Any,
+) -> tuple[Quantized, Quantized]:
+    """Quantize a matrix and its transpose, each in blocks along its own columns.
+
+    A training step needs both: x for Fprop, x.T for Wgrad. Both come from the same values and, where the quantizer
+    has one, the same scale of the tensor; square blocks are quantized once.
+
+    Parameters
+    ----------
+    x : array_like, shape (R, C)
+        Values.
+    fmt, granularity, **options
+        As for `quantize`, except `out`. Stochastic rounding uses an element's word for both.
+
+    Returns
+    -------
+    rows : Quantized, shape (R, C)
+    columns : Quantized, shape (C, R)
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `quantize`; for anything but a matrix.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> rows, columns = lp.quantize_both(np.ones((200, 300)), recipe="dsv3")
+    >>> rows.scale.shape, columns.scale.shape
+    ((200, 3), (300, 2))
+    """
+    values = as_float32(x)
+    if values.ndim != 2:
+        raise ValueError(f"quantize_both: a matrix is needed, not shape {values.shape}")
+    rows = quantize(values, fmt, granularity, **options)
+    block = rows.granularity
+    transforms = options.get("recipe") is not None and quantizers.get(options["recipe"]).hadamard is not None
+    if block.rows == block.columns and not transforms:
+        return rows, rows.T
+    return rows, quantize(values, fmt, block.T, **options).T
+
+
+def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> Quantized:
+    """Quantize the values of a quantized matrix in other blocks: 1x128 to 128x1 for Wgrad's operand.
+
+    Parameters
+    ----------
+    q : Quantized
+        Its values are decoded to float32 first.
+    granularity : str or Granularity
+        The new blocks.
+    **options
+        As for `quantize`; by default the same format, and the quantizer that made `q`.
+
+    Returns
+    -------
+    Quantized
+    """
+    if "recipe" not in options:
+        options.setdefault("fmt", q.format)
+        options.setdefault("scale", q.scale_kind)
+        if q.recipe in quantizers:
+            options["recipe"] = q.recipe
+    return quantize(q.dequantize(), options.pop("fmt", None), granularity, **options)
 
 
 _PLAIN = Quantizer()

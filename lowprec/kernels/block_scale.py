@@ -21,6 +21,7 @@ LARGEST = F(3.4028234663852886e38)
 QUOTIENT, PRODUCT, MULTIPLIER = 0, 1, 2
 EXPONENT, POWER_QUOTIENT, POWER_PRODUCT, POWER_MULTIPLIER = 3, 4, 5, 6
 E4M3_FOLDED, E4M3_QUOTIENTS, E4M3_JOINT, E4M3_ALONE, E4M3_PLAIN = 7, 8, 9, 10, 11
+FIXED = 12  # every block has the same multiplier
 DIVIDE, RECIPROCAL = 0, 1
 
 
@@ -58,7 +59,11 @@ def block_scales(amax, how, division, numbers, words, special, use_special_zero,
     largest, inverse, floor, cap, tensor, tensor_inverse, folded, smallest = numbers
     add, subtract, least, e4m3, e4m3_values = words
     n = amax.size
-    if how in (QUOTIENT, PRODUCT):
+    if how == FIXED:
+        for b in range(n):
+            scale[b] = F(F(1) / cap)
+            factor[b] = cap
+    elif how in (QUOTIENT, PRODUCT):
         for b in range(n):
             a = max(float32_from_bits(amax[b]), floor)
             q = bits32(F(a / largest) if how == QUOTIENT else F(a * inverse))
