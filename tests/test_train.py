@@ -1,15 +1,14 @@
 """Training: the same bits for the same seeds, resumed or not; branches; failures that leave nothing behind."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 import math
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_runs import golden
 
 import lowprec as lp
 from lowprec import recipes
@@ -19,12 +18,6 @@ from lowprec.moe.data import corpus_from_bytes, held_out_windows
 from lowprec.moe.model import Model
 from lowprec.moe.train import Diverged, Schedule, Trainer, default_rate, train
 from lowprec.registry import UnknownNameError
-
-_SPEC = importlib.util.spec_from_file_location(
-    "make_golden_losses", Path(__file__).parents[1] / "reference_data" / "make_golden_losses.py"
-)
-golden = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(golden)
 
 MICRO = golden.MICRO
 STEADY = Schedule(peak=4e-3, warmup_steps=2, total_steps=100)
@@ -47,17 +40,6 @@ def state(trainer):
 # --- the same bits ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("config", "recipe", "steps"), golden.RUNS)
-def test_golden_losses(config, recipe, steps):
-    expected = json.loads(golden.FILE.read_text())[f"{config}/{recipe}"]
-    assert golden.losses(config, recipe, steps) == expected
-
-
-def test_golden_losses_tell_the_recipes_apart():
-    runs = json.loads(golden.FILE.read_text())
-    assert len({json.dumps(run) for run in runs.values()}) == len(golden.RUNS)
-
-
 @pytest.mark.parametrize("recipe", ["bf16", "dsv3", "fp4_naive", "float64"])
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(text, tmp_path, recipe):
     straight = micro(text, recipe)
@@ -73,21 +55,6 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(text, tmp_path, re
         assert parts == whole
         assert state(second) == state(straight)
         assert second.evaluate(n_bytes=256) == straight.evaluate(n_bytes=256)
-
-
-@pytest.mark.parametrize("recipe", ["bf16", "dsv3"])
-def test_threads_change_nothing(text, recipe):
-    # A step of nano is large enough for every operation to use its threads.
-    before = lp.get_num_threads()
-    seen = []
-    try:
-        for threads in (1, 2):
-            lp.set_num_threads(threads)
-            trainer = Trainer("nano", recipe, text, seed=0, schedule=STEADY)
-            seen.append((trainer.step(), state(trainer), trainer.evaluate(n_bytes=2048)))
-    finally:
-        lp.set_num_threads(before)
-    assert seen[0] == seen[1]
 
 
 def test_saving_twice_gives_the_same_file(text, tmp_path):

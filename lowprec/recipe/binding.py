@@ -7,6 +7,7 @@ checkpoint that keeps `state_dict` resumes to the same bits.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,6 +61,7 @@ class BoundRecipe:
         self.layers = layers
         self.step = 0
         self._linears: dict[str, LinearOps] = {}
+        self._keys: dict[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -73,8 +75,21 @@ class BoundRecipe:
             role = next((role for pattern, role in _CACHED_INPUTS.items() if matches(layer, pattern)), None)
             kept = "bf16" if role is None else getattr(self.recipe, f"cache_{role}")
             cache = None if kept == "bf16" else codecs[kept]
-            self._linears[layer] = linear_ops(spec, self.recipe.activations, cache)
+            self._linears[layer] = linear_ops(
+                spec, self.recipe.activations, cache, lambda operand: self.draw(f"{layer}/{operand}")
+            )
         return self._linears[layer]
+
+    def draw(self, tensor: str) -> int:
+        """Return the seed of a tensor's random bits in this step, from 0 to 2**64 - 1.
+
+        It follows from the run's seed, the tensor's name and the step, and from nothing else: resuming, threads and the
+        order of layers cannot change it.
+        """
+        if tensor not in self._keys:
+            digest = hashlib.sha256(f"{self.seed} {tensor}".encode()).digest()
+            self._keys[tensor] = int.from_bytes(digest[:8], "little")
+        return _mixed(self._keys[tensor] + self.step * 0x9E3779B97F4A7C15)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -128,6 +143,14 @@ class BoundRecipe:
         State that this recipe has no use for is ignored; what it needs and does not find starts afresh.
         """
         self.step = int(state["step"])
+
+
+def _mixed(word: int) -> int:
+    """Return the 64 bits of a number, mixed as splitmix64's output is (Steele, Lea and Flood, OOPSLA 2014)."""
+    word &= 2**64 - 1
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & 2**64 - 1
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & 2**64 - 1
+    return word ^ (word >> 31)
 
 
 def _keep(x: Array) -> Array:

@@ -49,16 +49,23 @@ _add(
 )
 
 
-def _dsv3(promote_every: int | None) -> tuple[Rule, ...]:
+def _dsv3(promote_every: int | None, scale: str = "") -> tuple[Rule, ...]:
     def linear(x: str, dy: str) -> LinearSpec:
-        return LinearSpec.of(x, "e4m3fn 128x128", dy, "hopper_fp8", promote_every)
+        return LinearSpec.of(x, f"e4m3fn 128x128 {scale}", dy, "hopper_fp8", promote_every)
 
-    tile, pow2 = "e4m3fn 1x128", "e4m3fn 1x128 ue8m0"
-    # Experts consume what dispatch delivered: tiles with power-of-two scales, in both directions.
-    return every_block_linear(linear(tile, tile), w1=linear(pow2, tile), w3=linear(pow2, tile), w2=linear(tile, pow2))
+    tile, pow2 = f"e4m3fn 1x128 {scale}", "e4m3fn 1x128 ue8m0"
+    # Experts consume what dispatch delivered: tiles with power-of-two scales, in both directions. What attention gives
+    # to wo is kept with such scales too, so that turning its tiles loses little.
+    experts = {"w1": linear(pow2, tile), "w3": linear(pow2, tile), "w2": linear(tile, pow2)}
+    return every_block_linear(linear(tile, tile), **experts)
 
 
-_FP8_WIRES = {"dispatch": "fp8_1x128_ue8m0", "combine_grad": "fp8_1x128_ue8m0"}
+_FP8_WIRES = {
+    "dispatch": "fp8_1x128_ue8m0",
+    "combine_grad": "fp8_1x128_ue8m0",
+    "cache_attention_output": "e5m6_1x128_ue8m0",
+    "cache_swiglu_input": "fp8_1x128",
+}
 _add(
     "dsv3",
     "DeepSeek-V3 report 3.3: E4M3 tiles and blocks, Hopper's FP22 promoted every 128",
@@ -67,22 +74,68 @@ _add(
     **_FP8_WIRES,
 )
 _add(
+    "dsv3_ue8m0",
+    "dsv3 with scales that are powers of two everywhere, as DeepSeek-V3.1 has them",
+    _dsv3(128, "ue8m0"),
+    source="DeepSeek-V3.1, config_v3.1.json: scale_fmt ue8m0",
+    **_FP8_WIRES | {"cache_swiglu_input": "fp8_1x128_ue8m0"},
+)
+_add(
     "dsv3_no_promotion",
     "dsv3 with sums that never leave the tensor core's FP22 registers",
     _dsv3(None),
     source=_V3,
     **_FP8_WIRES,
 )
+
+_TE = "TransformerEngine 2.x, common/recipe"
+
+
+def _te(x: str, w: str, dy: str, **more: Any) -> tuple[Rule, ...]:
+    return every_block_linear(LinearSpec.of(x, w, dy, wgrad_input="source", **more))
+
+
+def _hopper(gemms: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Let Fprop accumulate fast, in FP22 to the end, and the backward multiplications be promoted every 128."""
+    fast = {"fprop": {"library": "cublaslt_fast", "promote_every": None}}
+    return tuple(Rule(r.pattern, r.linear.with_(**fast)) if r.linear.quantized else r for r in gemms)
+
+
+_SPLIT: dict[str, Any] = {"accumulator": "hopper_fp8", "promote_every": 128, "library": "cublaslt"}
+_add(
+    "te_current",
+    "a scale per tensor from its own amax; E4M3 forward, E5M2 gradients; fast accumulation in Fprop",
+    _hopper(_te("te_current", "te_current", "te_current e5m2", **_SPLIT)),
+    source=f"{_TE}: Float8CurrentScaling",
+)
+_add(
+    "te_block",
+    "E4M3 in tiles of 128 and blocks of 128x128 with power-of-two scales, both directions from the source",
+    _te("te_block", "te_block 128x128", "te_block", accumulator="hopper_fp8", promote_every=128),
+    source=f"{_TE}: Float8BlockScaling",
+)
+_add(
+    "mxfp8",
+    "E4M3 in blocks of 32 with E8M0 scales rounded up, both directions from the source, inside Blackwell's instruction",
+    _te("mxfp8_rceil", "mxfp8_rceil", "mxfp8_rceil", accumulator="blackwell_mxf8"),
+    source=f"{_TE}: MXFP8BlockScaling; arXiv 2506.08027",
+)
+_add(
+    "mxfp4",
+    "E2M1 in blocks of 32 with E8M0 scales rounded up: what NVFP4 is compared with",
+    _te("mxfp4_rceil", "mxfp4_rceil", "mxfp4_rceil", accumulator="blackwell_mxf4"),
+    source="OCP MX v1.0; arXiv 2509.25149, section 5",
+)
 _add(
     "fp4_naive",
     "E2M1 in tiles of 16 with float32 scales and none of the known remedies: the positive control",
     every_block_linear(LinearSpec.of("e2m1fn 1x16", "e2m1fn 16x16", "e2m1fn 1x16")),
 )
-for _bits in (8, 10):
+for _codec in ("logfmt8", "logfmt10", "e5m6_1x128_ue8m0", "fp8_1x128", "e5m2_1x128"):
     _add(
-        f"combine_logfmt{_bits}",
-        f"bf16 with expert outputs combined in LogFMT-{_bits} (ISCA 2025, section 3.2)",
+        f"combine_{_codec.partition('_')[0]}",
+        f"bf16 with expert outputs combined in {_codec}",
         _IN_BF16,
-        combine=f"logfmt{_bits}",
+        combine=_codec,
         source="arXiv 2505.09343, section 3.2",
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 CACHES = ("attention_output", "swiglu_input")
 ACTIVATIONS = ("bfloat16", "float32", "float64")
-_LINEAR_CHANGES = (*OPERANDS, *ROLES, "accumulator", "promote_every", "wgrad_input")
+_LINEAR_CHANGES = (*OPERANDS, *ROLES, "accumulator", "promote_every", "library", "wgrad_input")
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,9 @@ class Recipe:
         **changes
             Fields of the recipe; `moments` for both of them; or of all its quantized linear layers (if none is, of
             those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
-            `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `wgrad_input`;
-            `protect`: patterns of layers that run in BF16; `quantize`: patterns of layers that run as most quantized
-            layers do.
-            Without a `name` the new one says what changed.
+            `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
+            `wgrad_input`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of layers that run as
+            most quantized layers do. Without a `name` the new one says what changed.
 
         Raises
         ------

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from lowprec.accumulate import Accumulator, accumulators
 from lowprec.formats import formats
+from lowprec.libraries import libraries
 
 from .tensors import TensorSpec
 
@@ -63,6 +64,8 @@ class GemmSpec:
         The machine; also one that differs from a machine of the catalogue, see `accumulator_named`.
     promote_every : int or None
         Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the machine.
+    library : str
+        Whose order of operations is followed around the machine, see `lowprec.libraries`.
 
     Raises
     ------
@@ -74,8 +77,10 @@ class GemmSpec:
     b: TensorSpec = field(default=TensorSpec("bfloat16", "none"))
     accumulator: str = "float32"
     promote_every: int | None = None
+    library: str = "deepgemm"
 
     def __post_init__(self) -> None:
+        libraries[self.library]
         for side in ("a", "b"):
             object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))
         machine = accumulator_named(self.accumulator)
@@ -97,10 +102,11 @@ class GemmSpec:
     @property
     def place(self) -> str:
         """The machine and how it is used, in words."""
+        where = self.accumulator if self.library == "deepgemm" else f"{self.accumulator} by {self.library}"
         if self.promote_every is not None:
-            return f"on {self.accumulator}, promoted every {self.promote_every}"
-        narrow = self.machine.kind.startswith("fused") and self.machine.output != "float32"
-        return f"on {self.accumulator}{', never promoted' if narrow else ''}"
+            return f"on {where}, promoted every {self.promote_every}"
+        narrow = self.machine.kind.startswith("fused") and self.machine.output == "fp22"
+        return f"on {where}{', never promoted' if narrow else ''}"
 
     def __str__(self) -> str:
         return f"{self.a} x {self.b} {self.place}"
@@ -145,6 +151,7 @@ class LinearSpec:
         dy: TensorSpec | str,
         accumulator: str = "float32",
         promote_every: int | None = None,
+        library: str = "deepgemm",
         **more: Any,
     ) -> LinearSpec:
         """Return the layer in which each tensor goes through the same wherever it is multiplied.
@@ -156,7 +163,9 @@ class LinearSpec:
         """
         tensors = {"x": x, "w": w, "dy": dy}
         gemms: dict[str, Any] = {
-            gemm: GemmSpec(TensorSpec.parse(tensors[a]), TensorSpec.parse(tensors[b]), accumulator, promote_every)
+            gemm: GemmSpec(
+                TensorSpec.parse(tensors[a]), TensorSpec.parse(tensors[b]), accumulator, promote_every, library
+            )
             for gemm, (a, b) in OPERANDS.items()
         }
         return cls(**gemms, **more)
@@ -192,8 +201,8 @@ class LinearSpec:
         Parameters
         ----------
         **changes
-            Fields; or `x`, `w`, `dy` (a tensor wherever it is multiplied), `accumulator`, `promote_every` (of all
-            three multiplications). A multiplication may be given as a mapping of what changes in it.
+            Fields; or `x`, `w`, `dy` (a tensor wherever it is multiplied), `accumulator`, `promote_every`, `library`
+            (of all three multiplications). A multiplication may be given as a mapping of what changes in it.
 
         Examples
         --------
@@ -204,7 +213,7 @@ class LinearSpec:
         for name in OPERANDS:
             given = changes.pop(name, {})
             gemms[name] = given if isinstance(given, GemmSpec) else gemms[name].with_(**given)
-        everywhere = {key: changes.pop(key) for key in ("accumulator", "promote_every") if key in changes}
+        everywhere = {key: changes.pop(key) for key in ("accumulator", "promote_every", "library") if key in changes}
         tensors = {role: TensorSpec.parse(changes.pop(role)) for role in ROLES if role in changes}
         for name, roles in OPERANDS.items():
             sides = {side: tensors[role] for side, role in zip("ab", roles, strict=True) if role in tensors}
@@ -212,7 +221,11 @@ class LinearSpec:
         return dataclasses.replace(self, **gemms, **changes)
 
     def __str__(self) -> str:
-        if self == LinearSpec.of(self.x, self.w, self.dy, self.fprop.accumulator, self.fprop.promote_every):
+        first = self.fprop
+        if self == LinearSpec.of(
+            self.x, self.w, self.dy, first.accumulator, first.promote_every, first.library,
+            wgrad_input=self.wgrad_input, out=self.out,
+        ):  # fmt: skip
             tensors = str(self.x) if self.x == self.w == self.dy else f"x {self.x}, w {self.w}, dy {self.dy}"
             return f"{tensors} {self.fprop.place}"
         return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS)

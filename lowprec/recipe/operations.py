@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from lowprec.codecs import Codec
 from lowprec.gemm import gemm, matmul_f32
 from lowprec.scaling import Quantized
 
-from .linears import GemmSpec, LinearSpec
+from .linears import OPERANDS, GemmSpec, LinearSpec
 from .tensors import TensorSpec, as_quantized
 
 Array = NDArray[Any]
@@ -70,73 +71,111 @@ class LinearOps(Protocol):
         """Return dW [N, K], not rounded, for dy [T, N]."""
 
 
+class _Operand:
+    """One operand of one multiplication of one layer.
+
+    Parameters
+    ----------
+    spec : TensorSpec
+        What it goes through.
+    stored : str
+        Format in which layers hand it over.
+    draw : callable
+        Returns the seed of its random bits in the step that runs.
+    """
+
+    def __init__(self, spec: TensorSpec, stored: str, draw: Callable[[], int]) -> None:
+        self.spec = spec
+        self.stored = stored
+        self.draw = draw
+
+    def rows(self, x: Array) -> Operand:
+        """Return x [rows, K]."""
+        if not self.spec.plain:
+            return self.spec.quantize(x, self.draw())
+        # What layers hand over is stored already, so that the storage format changes nothing.
+        return x if self.spec.format in ("float32", self.stored) else round_to(x, self.spec.format)
+
+    def columns(self, x: Array) -> Operand:
+        """Return x^T [columns, K] of x [K, columns]: what is summed over lies in the rows of x."""
+        if self.spec.plain:
+            return self.rows(x).T
+        if self.spec.hadamard and len(x) % self.spec.hadamard:  # the rest of the last block are zeros
+            x = np.pad(x, [(0, -len(x) % self.spec.hadamard), (0, 0)])
+        return self.spec.quantize_transposed(x, self.draw())
+
+
+class _Weight(_Operand):
+    """A master weight; scales are those of its BF16 values, unless the run is in float32."""
+
+    def rows(self, x: Array) -> Operand:
+        if self.spec.plain:
+            return x if self.spec.format == "float32" else round_to(x, self.spec.format)
+        return super().rows(x if self.stored == "float32" else round_to(x, "bfloat16"))
+
+    def columns(self, x: Array) -> Operand:
+        if self.spec.plain:
+            return self.rows(x).T
+        return super().columns(x if self.stored == "float32" else round_to(x, "bfloat16"))
+
+
 class _Linear:
     """Operands go through what their specs say; the products are exact on the machines that they name.
 
     Wgrad's operands lie along the tokens: dy is quantized anew in columns, and x either comes from what was kept of
-    Fprop's, dequantized, transposed and quantized again, or was quantized from its source in both directions.
+    Fprop's, dequantized, transposed and quantized again, or was quantized from its source in both directions. Where a
+    block is the same seen from both sides, codes are turned instead.
     """
 
-    def __init__(self, spec: LinearSpec, activations: str, cache: Codec | None) -> None:
+    def __init__(self, spec: LinearSpec, activations: str, cache: Codec | None, draw: Callable[[str], int]) -> None:
         self.spec = spec
         self.out = spec.out if activations == "bfloat16" else "float32"
-        self.stored = activations
         self.cache = cache
-        self.same_weight = spec.dgrad.b == spec.fprop.b.T
+        self.fprop_x, self.fprop_w, self.dgrad_dy, self.dgrad_w, self.wgrad_dy, self.wgrad_x = (
+            (_Weight if role == "w" else _Operand)(tensor, activations, partial(draw, f"{gemm}.{role}"))
+            for gemm, roles in OPERANDS.items()
+            for role, tensor in zip(roles, spec.tensors(gemm), strict=True)
+        )
+        self.same_weight = spec.dgrad.b == spec.fprop.b.T and not spec.dgrad.b.hadamard
+        self.same_input = spec.wgrad.b == spec.fprop.a.T and not spec.wgrad.b.hadamard and cache is None
 
     @property
     def input_spec(self) -> Hashable:
+        if self.spec.fprop.a.stochastic or self.spec.wgrad.b.stochastic:
+            return None
         wgrad = self.spec.wgrad.b if self.spec.wgrad_input == "source" else None
         return self.spec.fprop.a, wgrad, self.cache and self.cache.name
 
     def input(self, x: Array) -> SavedInput:
-        row = self._rows(self.spec.fprop.a, x)
+        row = self.fprop_x.rows(x)
         if self.cache is not None:
             return SavedInput(row, self.cache.encode(x))
-        if self.spec.wgrad_input == "source" and not self.spec.wgrad.b.plain:
-            return SavedInput(row, self._columns(self.spec.wgrad.b, x))
-        return SavedInput(row, x if self.spec.wgrad_input == "source" else row)
+        if self.spec.wgrad_input == "cached" or self.same_input:
+            return SavedInput(row, row)
+        return SavedInput(row, x if self.spec.wgrad.b.plain else self.wgrad_x.columns(x))
 
     def fprop(self, x: Array, w: Array, cached: SavedInput | None = None) -> tuple[Array, SavedLinear]:
         kept = self.input(x) if cached is None else cached
-        row = self._weight(self.spec.fprop.b, w)
+        row = self.fprop_w.rows(w)
         y = self._product(self.spec.fprop, kept.row, row, self.out)
         return y, SavedLinear(kept, row if self.same_weight else w)
 
     def dgrad(self, dy: Array, saved: SavedLinear) -> Array:
-        turned = saved.w.T if self.same_weight else self._weight(self.spec.dgrad.b.T, saved.w).T
-        return self._product(self.spec.dgrad, self._rows(self.spec.dgrad.a, dy), turned, self.out)
+        turned = saved.w.T if self.same_weight else self.dgrad_w.columns(saved.w)
+        return self._product(self.spec.dgrad, self.dgrad_dy.rows(dy), turned, self.out)
 
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
-        kept = saved.x.kept
+        return self._product(self.spec.wgrad, self.wgrad_dy.columns(dy), self._wgrad_input(saved.x.kept), "float32")
+
+    def _wgrad_input(self, kept: Any) -> Any:
+        """Return x^T [K, T] from what was kept of x."""
         if self.cache is not None:
-            x = self._columns(self.spec.wgrad.b, self.cache.decode(kept))
-        elif isinstance(kept, np.ndarray):
-            x = self._columns(self.spec.wgrad.b, kept)
-        elif self.spec.wgrad_input == "source":
-            x = kept
-        else:
-            x = self._columns(self.spec.wgrad.b, kept.dequantize())
-        return self._product(self.spec.wgrad, self._columns(self.spec.wgrad.a, dy), x, "float32")
-
-    def _weight(self, tensor: TensorSpec, w: Array) -> Operand:
-        """Return the master weight w [N, K] as an operand; scales are those of its BF16 values."""
-        if tensor.plain:
-            return w if tensor.format == "float32" else round_to(w, tensor.format)
-        return tensor.quantize(w if self.stored == "float32" else round_to(w, "bfloat16"))
-
-    def _rows(self, tensor: TensorSpec, x: Array) -> Operand:
-        """Return x [rows, K] as the operand of a multiplication."""
-        if not tensor.plain:
-            return tensor.quantize(x)
-        # What layers hand over is stored already, so that the storage format changes nothing.
-        return x if tensor.format in ("float32", self.stored) else round_to(x, tensor.format)
-
-    def _columns(self, tensor: TensorSpec, x: Array) -> Operand:
-        """Return x^T [K, columns] of x [columns, K] as the operand of a multiplication over the rows of x."""
-        if not tensor.plain:
-            return tensor.quantize_transposed(x)
-        return self._rows(tensor, x).T
+            return self.wgrad_x.columns(self.cache.decode(kept))
+        if isinstance(kept, np.ndarray):
+            return self.wgrad_x.columns(kept)
+        if self.same_input:
+            return kept.T
+        return kept if self.spec.wgrad_input == "source" else self.wgrad_x.columns(kept.dequantize())
 
     def _product(self, spec: GemmSpec, a: Operand, b: Operand, out: str) -> Array:
         """Return a [M, K] times b [N, K] transposed, rounded to the format `out`."""
@@ -144,11 +183,9 @@ class _Linear:
             if spec.machine.kind == "sequential" and spec.promote_every is None:
                 y = matmul_f32(*(v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)))
                 return y if out == "float32" else round_to(y, out, out=y)
-            if isinstance(a, np.ndarray):
-                a = as_quantized(a, spec.a.format)
-            if isinstance(b, np.ndarray):
-                b = as_quantized(b, spec.b.format)
-        return gemm(a, b, accumulator=spec.machine, promote_every=spec.promote_every, out=out)
+            a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
+            b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
+        return gemm(a, b, accumulator=spec.machine, promote_every=spec.promote_every, library=spec.library, out=out)
 
 
 class _Float64Linear:
@@ -169,7 +206,9 @@ class _Float64Linear:
         return np.asarray(dy.T @ saved.x.kept)
 
 
-def linear_ops(spec: LinearSpec, activations: str, cache: Codec | None = None) -> LinearOps:
+def linear_ops(
+    spec: LinearSpec, activations: str, cache: Codec | None = None, draw: Callable[[str], int] = lambda name: 0
+) -> LinearOps:
     """Return the multiplications of a layer with this precision.
 
     Parameters
@@ -180,5 +219,7 @@ def linear_ops(spec: LinearSpec, activations: str, cache: Codec | None = None) -
         Format in which the run keeps its activations.
     cache : Codec, optional
         What the input goes through until Wgrad reads it.
+    draw : callable, optional
+        Returns the seed of an operand's random bits by its name, ``"wgrad.dy"`` for example.
     """
-    return _Float64Linear() if activations == "float64" else _Linear(spec, activations, cache)
+    return _Float64Linear() if activations == "float64" else _Linear(spec, activations, cache, draw)

@@ -1,14 +1,17 @@
 """What one operand of a multiplication goes through, as one short text: ``"e4m3fn 1x128 ue8m0"``.
 
-The words, in any order but the format first:
+The words, in any order:
 
 ============================ ==========================================================================================
 word                         meaning
 ============================ ==========================================================================================
 ``e4m3fn``, ``bfloat16`` ... the element format; alone, a plain cast without scales
+``mxfp8_rceil``, ``te_block``, ``nvfp4_te`` ... a quantizer of `lowprec.quantizers`, with its format and block
 ``1x128``, ``128x128`` ...   the block that shares a scale, seen with the multiplication's K as columns
-``fp32``, ``ue8m0``          the kind of scale; float32 unless said otherwise
+``fp32``, ``ue8m0``          the kind of scale, float32 unless said otherwise; ``amax / max`` without a quantizer's name
 ``floor=0.0001``             lower bound on a block's amax
+``stochastic``               rounded up or down by chance, decided by seed, step, layer and element
+``hadamard16``               a Hadamard transform along K comes first
 ============================ ==========================================================================================
 """
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from numpy.typing import NDArray
 
 from lowprec.cast import round_to
 from lowprec.formats import formats
+from lowprec.quantizers import Quantizer, quantizers
 from lowprec.registry import UnknownNameError
 from lowprec.scaling import Granularity, Quantized, ScaleKind, quantize
 
@@ -46,30 +50,45 @@ class TensorSpec:
     granularity : str
         Block that shares a scale, seen with the multiplication's K as columns: ``"1x128"`` for tiles along K;
         ``"none"`` for values in the format itself, without scales.
-    scale : {"fp32", "ue8m0"}
-        Kind of scale.
-    amax_floor : float
-        Lower bound on a block's amax; released kernels have 1e-4, which would flush gradients, so 0 here.
+    quantizer : str
+        Whose arithmetic makes the scales: a name of `lowprec.quantizers`; empty for ``amax / max`` and division.
+    scale : {"fp32", "ue8m0"}, optional
+        Kind of scale, if not the quantizer's.
+    amax_floor : float, optional
+        Lower bound on a block's amax, if not the quantizer's; released kernels have 1e-4, which would flush gradients.
+    stochastic : bool
+        Whether elements are rounded by chance.
+    hadamard : int
+        Size of the Hadamard transform that comes first, along K; 0 for none.
 
     Examples
     --------
-    >>> TensorSpec.parse("e4m3fn 1x128 ue8m0")
-    TensorSpec(format='e4m3fn', granularity='1x128', scale='ue8m0', amax_floor=0.0)
+    >>> str(TensorSpec.parse("1x128 e4m3fn ue8m0")), TensorSpec.parse("nvfp4_te").granularity
+    ('e4m3fn 1x128 ue8m0', '1x16')
     >>> str(TensorSpec("bfloat16", "none")), str(TensorSpec())
     ('bfloat16', 'e4m3fn 1x128')
     """
 
     format: str = "e4m3fn"
     granularity: str = "1x128"
-    scale: ScaleKind = "fp32"
-    amax_floor: float = 0.0
+    quantizer: str = ""
+    scale: ScaleKind | None = None
+    amax_floor: float | None = None
+    stochastic: bool = False
+    hadamard: int = 0
 
     def __post_init__(self) -> None:
         formats[self.format]
         if self.granularity != PLAIN:
-            Granularity.parse(self.granularity)
-        if self.scale not in _SCALES:
+            object.__setattr__(self, "granularity", str(Granularity.parse(self.granularity)))
+        elif self.quantizer or self.scale or self.amax_floor or self.hadamard:
+            raise ValueError(f"{self}: a tensor without blocks has no scales and no transform")
+        if self.scale not in (None, *_SCALES):
             raise ValueError(f"scale={self.scale!r}: one of {', '.join(_SCALES)}")
+        if not self.quantizer and self.scale == "fp32":
+            object.__setattr__(self, "scale", None)  # as it is without saying so
+        if self.granularity != PLAIN:
+            self.resolved  # noqa: B018  what contradicts itself raises here
 
     @classmethod
     def parse(cls, text: str | TensorSpec) -> TensorSpec:
@@ -87,11 +106,16 @@ class TensorSpec:
         if not isinstance(text, str):
             raise TypeError(f"a tensor is described in words such as 'e4m3fn 1x128', not by {text!r}")
         given: dict[str, Any] = {}
+        if not text.split():
+            raise ValueError("a tensor is described in words such as 'e4m3fn 1x128', not by an empty text")
         for word in text.split():
             key, value = _meaning(word, text)
             if key in given:
                 raise ValueError(f"{text!r}: {word!r} is the second {key.replace('_', ' ')}")
             given[key] = value
+        if "quantizer" in given:
+            named = quantizers[given["quantizer"]]
+            return cls(**{"format": formats.get(named.format).name, "granularity": named.granularity, **given})
         if "format" not in given:
             raise ValueError(f"{text!r}: an element format is missing, such as 'e4m3fn'")
         return cls(**{"granularity": PLAIN, **given})
@@ -109,27 +133,48 @@ class TensorSpec:
     @property
     def T(self) -> TensorSpec:
         """The same quantization seen from the transposed matrix."""
-        if self.plain:
-            return self
-        turned = str(Granularity.parse(self.granularity).T)
-        return TensorSpec(self.format, turned, self.scale, self.amax_floor)
+        return self if self.plain else replace(self, granularity=str(Granularity.parse(self.granularity).T))
 
-    def quantize(self, x: Array) -> Quantized:
-        """Quantize a matrix [rows, K]."""
+    @property
+    def resolved(self) -> Quantizer:
+        """The quantizer with everything that the words say."""
+        base = quantizers[self.quantizer] if self.quantizer else Quantizer()
+        changes: dict[str, Any] = {"format": self.format, "granularity": self.granularity}
+        if self.scale is not None:
+            changes["scale"] = self.scale
+        if self.amax_floor is not None:
+            changes["amax_floor"] = self.amax_floor
+        if self.hadamard:
+            changes["hadamard"] = self.hadamard
+        return base.with_(**changes)
+
+    def quantize(self, x: Array, seed: int = 0) -> Quantized:
+        """Quantize a matrix [rows, K]; `seed` decides stochastic rounding."""
         if self.plain:
             return as_quantized(round_to(x, self.format), self.format)
-        return quantize(x, self.format, self.granularity, scale=self.scale, amax_floor=self.amax_floor)
+        return quantize(x, recipe=self.resolved, **self._rounding(seed))
 
-    def quantize_transposed(self, x: Array) -> Quantized:
+    def quantize_transposed(self, x: Array, seed: int = 0) -> Quantized:
         """Quantize ``x.T`` for x [K, columns]: the block is turned, and so are codes and scales afterwards."""
-        return self.T.quantize(x).T
+        return self.T.quantize(x, seed).T
+
+    def _rounding(self, seed: int) -> dict[str, Any]:
+        return {"rounding": "stochastic", "seed": seed} if self.stochastic else {}
 
     def __str__(self) -> str:
-        words = [self.format]
-        if not self.plain:
-            words.append(str(Granularity.parse(self.granularity)))
-            words += [] if self.scale == "fp32" else [self.scale]
-            words += [f"floor={self.amax_floor!r}"] if self.amax_floor else []
+        words = []
+        if self.quantizer:
+            words.append(self.quantizer)
+            named = quantizers[self.quantizer]
+            words += [self.format] if self.format != formats.get(named.format).name else []
+            words += [self.granularity] if self.granularity != str(Granularity.parse(named.granularity)) else []
+        else:
+            words.append(self.format)
+            words += [] if self.plain else [self.granularity]
+        words += [self.scale] if self.scale is not None else []
+        words += [f"floor={self.amax_floor!r}"] if self.amax_floor is not None else []
+        words += ["stochastic"] if self.stochastic else []
+        words += [f"hadamard{self.hadamard}"] if self.hadamard else []
         return " ".join(words)
 
 
@@ -147,14 +192,20 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
         return "granularity", word
     if word in _SCALES:  # before formats: the kind of scale has the name of a format
         return "scale", word
+    if word == "stochastic":
+        return "stochastic", True
+    if size := re.fullmatch(r"hadamard(\d+)", word):
+        return "hadamard", int(size[1])
+    if word in quantizers:
+        return "quantizer", quantizers[word].name
     if word in formats:
-        return "format", word
+        return "format", formats[word].name
     if number := re.fullmatch(r"floor=(\d[\d.e+-]*)", word):
         try:
             return "amax_floor", float(number[1])
         except ValueError:
             raise ValueError(f"{text!r}: cannot read the number in {word!r}") from None
-    known = [*formats.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES]
+    known = [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, "stochastic"]
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
     raise UnknownNameError(f"unknown word {word!r} in {text!r}: {hint}")

@@ -50,7 +50,8 @@ def _linear(spec: LinearSpec) -> dict[str, Any]:
 
 def _gemm(spec: GemmSpec) -> dict[str, Any]:
     every = _NEVER if spec.promote_every is None else spec.promote_every
-    return {"a": str(spec.a), "b": str(spec.b), "accumulator": spec.accumulator, "promote_every": every}
+    plain = {"a": str(spec.a), "b": str(spec.b), "accumulator": spec.accumulator, "promote_every": every}
+    return plain if spec.library == "deepgemm" else {**plain, "library": spec.library}
 
 
 def to_toml(recipe: Recipe) -> str:
