@@ -54,6 +54,7 @@ _HOMES = {
     "set_num_threads": "_jit",
     "sqnr": "metrics",
     "train": "moe.train",
+    "ulp": "ulp",
     "unpack": "packing",
 }
 _MODULES = {"costs", "logfmt", "metrics", "oracle"}
@@ -132,3 +133,4 @@ if TYPE_CHECKING:
     from .scaling import quantize_both as quantize_both
     from .scaling import quantize_dequantize as quantize_dequantize
     from .scaling import requantize as requantize
+    from .ulp import ulp as ulp

@@ -51,8 +51,9 @@ def _writable_file(path: str | None) -> None:
 
 
 _FACTS = (
-    "name", "bits", "exponent_bits", "mantissa_bits", "bias", "signed", "specials", "has_zero", "max",
-    "smallest_normal", "smallest_subnormal", "eps", "emax", "emin", "max_code", "inf_code", "nan_code", "source",
+    "name", "bits", "exponent_bits", "mantissa_bits", "bias", "signed", "specials", "has_zero", "max", "min",
+    "smallest_normal", "smallest_subnormal", "eps", "dynamic_range", "emax", "emin", "max_code", "inf_code", "nan_code",
+    "source",
 )  # fmt: skip
 
 
@@ -61,7 +62,10 @@ _FACTS = (
 @click.option("--grid", is_flag=True, help="All values, 16 codes a row (formats of at most 8 bits).")
 @machine_readable
 def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -> None:
-    """List the number formats, or tell all about one."""
+    """List the number formats, or tell all about one.
+
+    Members of the P3109 family are found by name, p3109_k8p4se or binary8p4se.
+    """
     from .formats import formats
 
     if name is None:
@@ -79,11 +83,7 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
         return
     fmt = formats[name]
     if not grid:
-        facts = (
-            "name bits exponent_bits mantissa_bits bias signed specials has_zero max smallest_normal smallest_subnormal"
-        )
-        facts += " eps emax emin max_code inf_code nan_code source"
-        about: list[Sequence[Cell]] = [(fact, getattr(fmt, fact)) for fact in facts.split()]
+        about: list[Sequence[Cell]] = [(fact, getattr(fmt, fact)) for fact in _FACTS]
         about.insert(1, ("also called", ", ".join(formats.aliases(fmt.name))))
         emit(("property", "value"), about, fmt.name, as_json, as_csv)
         return
@@ -100,8 +100,19 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("values", nargs=-1, required=True)
 @click.option("--to", "target", required=True, metavar="FORMAT", help="Format to encode in.")
+@click.option("--rounding", default="nearest_even", show_default=True, help="up, down, toward_zero, stochastic ...")
+@click.option("--policy", help="Overflow, Inf and NaN: ocp_sat, ml_dtypes, torch_2_13, cuda_satfinite ...")
+@click.option("--seed", type=click.IntRange(min=0), help="For stochastic rounding.")
 @machine_readable
-def cast(values: tuple[str, ...], target: str, as_json: bool, as_csv: bool) -> None:
+def cast(
+    values: tuple[str, ...],
+    target: str,
+    rounding: str,
+    policy: str | None,
+    seed: int | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
     """Encode VALUES in a format and show the codes."""
     from .formats import formats
 
@@ -117,7 +128,7 @@ def cast(values: tuple[str, ...], target: str, as_json: bool, as_csv: bool) -> N
     from .cast import decode, encode
 
     x = np.array(numbers, dtype=np.float64)
-    codes = encode(x, fmt)
+    codes = encode(x, fmt, rounding=rounding, policy=policy, seed=seed)
     digits = -(-fmt.bits // 4)
     rows = []
     for number, code, result in zip(numbers, codes.tolist(), decode(codes, fmt).tolist(), strict=True):

@@ -142,7 +142,10 @@ class Format:
     @property
     def emax(self) -> int:
         """Exponent of the largest finite number."""
-        return math.frexp(self._value(self.max_code))[1] - 1 if self.max_code else self.emin
+        field, fraction = self.max_code >> self.mantissa_bits, self.max_code & ((1 << self.mantissa_bits) - 1)
+        if field == 0 and self.has_zero:
+            return fraction.bit_length() - 1 + self.emin - self.mantissa_bits
+        return field + self.emin - self.has_zero
 
     @property
     def max_code(self) -> int:

@@ -15,7 +15,7 @@ LAYERS = [
     {"kernels"},
     {"format", "formats", "policies", "rounding"},
     {"cast_constants"},
-    {"granularity", "cast", "packing"},
+    {"granularity", "cast", "packing", "ulp"},
     {"quantizers", "hadamard"},
     {"scale_constants"},
     {"blocks"},
@@ -31,7 +31,7 @@ LAYERS = [
     {"reductions"},
     {"recipe"},
     {"moe"},
-    {"study"},
+    {"study", "verify"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,181 @@
+"""The catalogue: what a format says of itself, against ml_dtypes, gfloat and published tables."""
+
+import math
+import warnings
+
+import gfloat
+import ml_dtypes
+import numpy as np
+import pytest
+from gfloat.types import Domain, Signedness
+from hypothesis import given
+from hypothesis import strategies as st
+from micro_vectors import FACTS
+
+import lowprec as lp
+from lowprec import oracle
+from lowprec.formats import p3109
+
+SMALL = [name for name in lp.formats if lp.formats[name].bits <= 16]
+P3109 = [
+    (K, P, signed, domain)
+    for K in (3, 4, 5, 6, 8, 10, 12, 16)
+    for signed in (True, False)
+    for P in range(1, K + (not signed))
+    for domain in ("extended", "finite")
+    if (1 << (K - P - signed)) <= 128
+]
+
+
+@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts.ml_dtypes])
+def test_properties_are_those_of_ml_dtypes(name: str) -> None:
+    f = lp.formats[name]
+    info = ml_dtypes.finfo(getattr(ml_dtypes, FACTS[name].ml_dtypes))
+    assert (f.bits, f.mantissa_bits) == (info.bits, info.nmant)
+    assert (f.max, f.smallest_normal) == (float(info.max), float(info.smallest_normal))
+    assert f.min == float(info.min)
+    if name != "e8m0fnu":
+        assert f.smallest_subnormal == float(info.smallest_subnormal)
+        assert f.eps == float(info.eps)
+    facts = FACTS[name]
+    assert (f.max_code, f.inf_code) == (facts.max_code, facts.inf_code)
+    assert (f.nan_code in facts.nan_codes) if facts.nan_codes else f.nan_code is None
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_integers(name: str) -> None:
+    f = lp.formats[name]
+    codes = np.arange(1 << f.bits, dtype=np.uint8)
+    half = 1 << (f.bits - 1)
+    wanted = np.where(codes >= half, codes.astype(int) - 2 * half, codes)
+    assert f.values().tolist() == wanted.tolist() == lp.decode(codes, f).tolist()
+    assert np.array_equal(lp.encode(wanted, f), codes)
+    assert lp.encode([1000.0, -1000.0, 0.5, 1.5, -0.4], f).tolist() == [half - 1, half, 0, 2, 0]
+    assert (f.min, f.max, f.eps) == (-half, half - 1, 1.0)
+    if name == "int4":
+        assert np.array_equal(codes.view(ml_dtypes.int4).astype(int), wanted)
+
+
+def test_mxint8_never_produces_its_lowest_code() -> None:
+    f = lp.formats["mxint8"]
+    assert lp.decode([0x80, 0x81, 0x7F], f).tolist() == [-2.0, -127 / 64, 127 / 64]
+    assert lp.encode([-1.9999, -2.0, -5.0, 1.9999, 0.01], f).tolist() == [0x81, 0x81, 0x81, 0x7F, 1]
+    assert np.array_equal(lp.encode(f.values()[:128], f), np.arange(128))
+
+
+def gfloat_format(K: int, P: int, signed: bool, domain: str) -> gfloat.FormatInfo:
+    from gfloat.formats import format_info_p3109
+
+    return format_info_p3109(
+        K, P, Signedness.Signed if signed else Signedness.Unsigned,
+        Domain.Extended if domain == "extended" else Domain.Finite,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("K", "P", "signed", "domain"), [x for x in P3109 if x[0] <= 8])
+def test_p3109_codes_are_those_of_gfloat(K: int, P: int, signed: bool, domain: str) -> None:
+    ours, theirs = p3109(K, P, signed, domain), gfloat_format(K, P, signed, domain)
+    wanted = [gfloat.decode_float(theirs, code).fval for code in range(1 << K)]
+    assert np.array_equal(ours.values(), np.array(wanted, np.float32), equal_nan=True)
+    assert lp.formats[ours.name] == ours == lp.formats[theirs.name]
+    exact = [oracle.decode(code, ours) for code in range(1 << K)]
+    assert np.array_equal(np.array([float(v) for v in exact]), np.array(wanted, float), equal_nan=True)
+
+
+@pytest.mark.parametrize(("K", "P", "signed", "domain"), P3109[::3])
+def test_p3109_rounds_like_gfloat(K: int, P: int, signed: bool, domain: str) -> None:
+    """Nearest even with and without saturation on values across the range, both signs where there are two."""
+    ours, theirs = p3109(K, P, signed, domain), gfloat_format(K, P, signed, domain)
+    rng = np.random.default_rng(K * 100 + P)
+    low, high = math.log2(ours.smallest_subnormal) - 2, math.log2(ours.max) + 1
+    x = np.exp2(rng.uniform(low, high, 60)) * (rng.choice([-1, 1], 60) if signed else 1)
+    x = np.concatenate([x, [ours.max, ours.max * 1.01, ours.smallest_subnormal / 2, 0.0]])
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sat = [gfloat.round_float(theirs, v, sat=True) for v in x]
+        none = [gfloat.round_float(theirs, v, sat=False) for v in x]
+    assert lp.decode(lp.encode(x, ours, policy="p3109_satfinite"), ours).tolist() == sat
+    assert np.array_equal(lp.decode(lp.encode(x, ours, policy="p3109_satnone"), ours), none, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: p3109(8, 8), "K is 3 to 16 and P is 1 to K - 1"),
+        (lambda: p3109(2, 1), "K is 3 to 16"),
+        (lambda: p3109(8, 3, domain="both"), "domain='both': 'extended' or 'finite'"),
+        (lambda: p3109(16, 3), "all must be float32 numbers"),
+        (lambda: lp.formats["p3109_k8p9se"], "P is 1 to K - 1"),
+        (lambda: lp.formats["binary8p4"], "unknown format 'binary8p4'"),
+        (lambda: lp.Format("x", 4, 3, specials="odd"), "specials='odd': one of ieee, fn, fnuz"),
+        (lambda: lp.Format("x", 9, 3), "bias=255 puts values"),
+        (lambda: lp.Format("x", 15, 3), "exponent_bits=15: 1 to 14"),
+        (lambda: lp.Format("x", 4, 24), "mantissa_bits=24: 0 to 23"),
+        (lambda: lp.Format("x", 3, 4, specials="integer"), "exponent_bits=3: 0 for integers"),
+        (lambda: lp.Format("x", 0, 7), "exponent_bits=0: 1 to 14"),
+        (lambda: lp.Format("x", 0, 7, specials="integer", signed=False), "needs a sign, a zero"),
+        (lambda: lp.Format("x", 4, 3, bias=500), "bias=500 puts values"),
+        (lambda: lp.Format("x", 4, 3, bias=1.5), "bias=1.5: a whole number"),
+        (lambda: lp.Format("", 4, 3), "non-empty string"),
+        (lambda: lp.formats["e4m3fn"].value(256), "code 256 is outside 0..255"),
+        (lambda: lp.formats["e4m3fn"].nextafter(1.01, 2), "1.01 is not one of its values"),
+        (lambda: lp.decode([16], "int4"), "code 16 is outside int4's 0..15"),
+    ],
+)
+def test_impossible_formats_say_why(call, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@pytest.mark.parametrize("name", [n for n in SMALL if n != "e8m0fnu"] + ["p3109_k8p3ue", "p3109_k6p3se"])
+def test_nextafter_walks_through_all_values(name: str) -> None:
+    f = lp.formats[name]
+    table = f.values().astype(float)
+    if f.specials == "symmetric":
+        table = table[table > -2]
+    wanted = sorted({v for v in table.tolist() if not math.isnan(v)})
+    walked, at = [wanted[0]], wanted[0]
+    while (step := f.nextafter(at, math.inf)) != at:
+        walked.append(step)
+        at = step
+    assert walked == wanted
+    while (step := f.nextafter(at, -math.inf)) != at:
+        at = step
+    assert at == wanted[0]
+    assert f.nextafter(0.0, 0.0) == 0.0
+    assert math.isnan(f.nextafter(0.0, math.nan))
+
+
+@given(st.sampled_from(SMALL), st.floats(allow_nan=False, allow_infinity=False))
+def test_ulp_is_the_gap_at_the_rounded_value(name: str, x: float) -> None:
+    f = lp.formats[name]
+    towards_zero = float(lp.round_to(x, f, rounding="toward_zero", policy="p3109_satfinite"))
+    unit = float(lp.ulp(x, f))
+    if 0 < abs(towards_zero) < f.max and f.has_zero and (f.signed or x > 0):
+        value = abs(towards_zero)
+        assert f.nextafter(value, math.inf) - value == unit
+    assert f.smallest_subnormal <= unit <= float(lp.ulp(f.max, f))
+
+
+def test_ulp_of_what_is_no_number() -> None:
+    assert np.isnan(lp.ulp([np.nan, np.inf, -np.inf], "e5m2")).all()
+    assert lp.ulp(np.zeros((2, 0)), "e5m2").shape == (2, 0)
+    assert lp.ulp(ml_dtypes.bfloat16(3), "bf16") == 2.0**-6
+    with pytest.raises(TypeError, match="not real"):
+        lp.ulp(["a"], "e5m2")
+
+
+def test_p3109_mostly_fits() -> None:
+    """Every member of up to 8 bits whose exponents float32 can hold exists; the others say why not."""
+    made = refused = 0
+    for K in range(3, 9):
+        for signed in (True, False):
+            for P in range(1, K + (not signed)):
+                for domain in ("extended", "finite"):
+                    try:
+                        p3109(K, P, signed, domain)
+                        made += 1
+                    except ValueError as error:
+                        assert "float32" in str(error)  # noqa: PT017
+                        refused += 1
+    assert (made, refused) == (120, 0)

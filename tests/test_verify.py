@@ -1,0 +1,86 @@
+"""The checks anybody can run: what they count, that they find a wrong rule, and what the command prints."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import lowprec as lp
+from lowprec import verify
+from lowprec.cli import cli
+
+
+def test_quick_checks_of_one_format_find_nothing() -> None:
+    worked = []
+    for check in verify.checks(names=("float8_e5m2",)):
+        worked.clear()
+        assert check.run(worked.append) == 0
+        assert sum(worked) == check.inputs > 0
+
+
+def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(x, name, **options):
+        return lp.encode(x, name, **{**options, "rounding": "nearest_away"})
+
+    x = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
+    assert verify.differences(x, "e4m3fn") == 0
+    monkeypatch.setattr(verify, "encode", wrong)
+    assert verify.differences(x, "e4m3fn") == 128  # half of all ties have an even code below them; 464
+
+
+def test_critical_inputs_have_ties_and_specials() -> None:
+    x = verify.critical("e2m1fn")
+    assert {0.25, 0.75, 5.0, 9.0, np.inf, -np.inf} <= set(x[~np.isnan(x)].tolist())
+    assert np.isnan(x).any()
+    assert np.signbit(x[x == 0]).tolist() == [False, True]
+
+
+def test_the_command() -> None:
+    done = CliRunner().invoke(cli, ["verify", "--format", "e2m1fn", "--json"])
+    rows = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert [row["differences"] for row in rows] == [0, 0, 0]
+    assert [row["inputs"] for row in rows][:2] == [65536, 16]
+    wrong = CliRunner().invoke(cli, ["verify", "--exhaustive", "--format", "e5m6"])
+    assert wrong.exit_code == 2
+    assert "no check of e5m6 against ml_dtypes; known: e4m3fn" in wrong.stderr
+
+
+def test_cast_takes_rounding_policy_and_seed() -> None:
+    def codes(*options: str) -> list[str]:
+        done = CliRunner().invoke(cli, ["cast", "500", "1.01", "--to", "e4m3fn", "--json", *options])
+        assert done.exit_code == 0, done.stderr
+        return [row["code"] for row in json.loads(done.stdout)]
+
+    assert codes() == ["0x7e", "0x38"]
+    assert codes("--rounding", "up", "--policy", "torch_2_11") == ["0x7f", "0x39"]
+    assert codes("--rounding", "stochastic", "--seed", "3")[0] == "0x7e"
+    refused = CliRunner().invoke(cli, ["cast", "1", "--to", "e4m3fn", "--rounding", "stochastic"])
+    assert refused.exit_code == 2
+    assert "needs a seed" in refused.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", verify.EXHAUSTIVE)
+def test_every_float32(name: str) -> None:
+    """All 2^32 inputs against ml_dtypes, codes of NaN included."""
+    (check,) = verify.checks(exhaustive=True, names=(name,))
+    assert check.run(lambda n: None) == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", verify.EXHAUSTIVE)
+def test_every_float32_saturates_and_rounds_alike(name: str) -> None:
+    """On all 2^32 inputs: saturating codes are the others cut to the maximum, and round_to is decode of encode."""
+    f, chunk = lp.formats[name], 1 << 24
+    for start in range(0, 1 << 32, chunk):
+        x = np.arange(start, start + chunk, dtype=np.int64).astype(np.uint32).view(np.float32)
+        codes, free = lp.encode(x, f, policy="ocp_sat"), lp.encode(x, f, policy="ocp_nonsat")
+        magnitude = np.abs(x)
+        beyond = (lp.decode(free, f) != lp.decode(codes, f)) & ~np.isnan(x)
+        assert np.all(magnitude[beyond] > f.max)
+        assert np.all((codes[beyond] & ~np.array(f.sign_mask, codes.dtype)) == f.max_code)
+        assert np.array_equal(codes[~beyond], free[~beyond])
+        rounded, values = lp.round_to(x, f, policy="ocp_sat"), lp.decode(codes, f)
+        assert np.array_equal(rounded.view(np.uint32), values.view(np.uint32))
