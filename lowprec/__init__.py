@@ -39,6 +39,7 @@ _HOMES = {
     "get_fused_kernel": "fused_kernels",
     "get_num_threads": "_jit",
     "matmul_f32": "gemm",
+    "pack_operand": "packed",
     "mma": "gemm",
     "pack": "packing",
     "policies": "policies",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from .metrics import sqnr as sqnr
     from .moe.config import configs as configs
     from .moe.train import train as train
+    from .packed import pack_operand as pack_operand
     from .packing import pack as pack
     from .packing import unpack as unpack
     from .policies import Policy as Policy

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _jit
+from .cast_constants import (
+    Constants,
+    has_word_kernel,
+    near_constants,
+    random_constants,
+    rounding_words,
+    symmetric,
+    word_constants,
+)  # fmt: skip
 from .cast_constants import decode_constants as decode_constants
 from .cast_constants import encode_constants as encode_constants
 from .cast_constants import has_fast_kernel as has_fast_kernel
-from .cast_constants import has_word_kernel, rounding_words, symmetric, word_constants
 from .cast_constants import round_constants as round_constants
 from .formats import Format, formats
 from .kernels import cast as kernels
-from .policies import Policy, SpecialCodes
-from .rounding import Rounding, resolve, special_codes
+from .policies import Policy
+from .rounding import Rounding, resolve, roundings, special_codes
 
 _GRAIN = 1 << 16  # elements per piece of work: enough to be worth a thread
 _MAX_EXACT_INTEGER = 1 << 53
@@ -91,7 +100,7 @@ def encode(
     result = _output(out, values.shape, f.code_dtype, "encode")
     if chosen.raises:
         _refuse(values, f, mode, chosen, _key(mode, seed, offset))
-    _run(_encoder(f, mode, special_codes(f, mode, chosen), _key(mode, seed, offset)), values, result, f)
+    _run(_encoder(_plan(f, mode, chosen), _key(mode, seed, offset)), values, result, f)
     return result
 
 
@@ -187,64 +196,85 @@ def round_to(
     key = _key(mode, seed, offset)
     if chosen.raises:
         _refuse(values, f, mode, chosen, key)
-    special = special_codes(f, mode, chosen)
+    plan = _plan(f, mode, chosen)
     if not (has_word_kernel(f) or has_fast_kernel(f)):
         return decode(encode(values, f, rounding=mode, policy=chosen, seed=seed, offset=offset), f, out=result)
     if np.may_share_memory(values, result):
         if values.dtype != np.float32 or values.__array_interface__["data"] != result.__array_interface__["data"]:
             values = values.copy()
-        elif _nearest(f, mode, special):
-            constants, flat = round_constants(f, special), result.reshape(-1)
+        elif plan.round_nearest is not None:
+            constants, flat = plan.round_nearest, result.reshape(-1)
             _jit.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, _GRAIN)
             return result
-    _run(_rounder(f, mode, special, key), values, result, f)
+    _run(_rounder(f, plan, key), values, result, f)
     return result
 
 
-def _nearest(f: Format, mode: Rounding, special: SpecialCodes) -> bool:
-    """Tell whether the kernels for nearest even do."""
-    return mode.name == "nearest_even" and has_fast_kernel(f) and symmetric(f, special)
+class _Plan(NamedTuple):
+    """The kernels for a format, a rounding and a policy, and their constants; None where one does not hold."""
+
+    near: Constants | None
+    nearest: Constants | None
+    random: Constants | None
+    word: Constants
+    words: Constants
+    round_nearest: Constants | None
+    decode: Constants | None
+    wide: tuple[int, int, int]
 
 
-def _encoder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
-    """Return what encodes a piece."""
-    if _nearest(f, mode, special):
-        fast = encode_constants(f, special)
-    constants, words = word_constants(f, special, mode), rounding_words(mode)
+@functools.lru_cache(maxsize=512)
+def _plan(f: Format, mode: Rounding, policy: Policy) -> _Plan:
+    special = special_codes(f, mode, policy)
+    nearest = mode == roundings["nearest_even"] and has_fast_kernel(f) and symmetric(f, special)
+    return _Plan(
+        near_constants(f, special) if nearest else None,
+        encode_constants(f, special) if nearest else None,
+        random_constants(f, special, mode),
+        word_constants(f, special, mode),
+        rounding_words(mode),
+        round_constants(f, special) if nearest else None,
+        decode_constants(f) if has_word_kernel(f) or has_fast_kernel(f) else None,
+        (f.mantissa_bits, f.emin, int(not f.has_zero)),
+    )
+
+
+def _encoder(plan: _Plan, key: Key) -> Piece:
+    """Return what encodes a piece: values, where their codes go, index of the first."""
     lo, hi, offset = key
-    m, emin, first = f.mantissa_bits, f.emin, int(not f.has_zero)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
-        if x.dtype == np.float32 and _nearest(f, mode, special):
-            kernels.encode32(x, into, fast)
-        elif x.dtype == np.float32:
-            word_kernels().encode32_words(x, into, constants, words, lo, hi, offset + start)
+        if x.dtype == np.float64:
+            word_kernels().encode64_words(x, into, plan.word, plan.words, *plan.wide, lo, hi, offset + start)
+        elif plan.near is not None:
+            kernels.encode32_near(x, into, plan.near)
+        elif plan.nearest is not None:
+            kernels.encode32(x, into, plan.nearest)
+        elif plan.random is not None:
+            word_kernels().encode32_random(x, into, plan.random, plan.words, lo, hi, offset + start)
         else:
-            word_kernels().encode64_words(x, into, constants, words, m, emin, first, lo, hi, offset + start)
+            word_kernels().encode32_words(x, into, plan.word, plan.words, lo, hi, offset + start)
 
     return piece
 
 
-def _rounder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
+def _rounder(f: Format, plan: _Plan, key: Key) -> Piece:
     """Return what rounds a piece; only for formats with a kernel for float32."""
-    decoding = decode_constants(f)
-    encoder = _encoder(f, mode, special, key)
     lo, hi, offset = key
-    if _nearest(f, mode, special):
-        fast = round_constants(f, special)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
-        if x.dtype == np.float32 and _nearest(f, mode, special):
-            kernels.round32(x, into, fast)
-        elif x.dtype == np.float32:
-            constants, words = word_constants(f, special, mode), rounding_words(mode)
-            word_kernels().round32_words(x, into, constants, decoding, words, lo, hi, offset + start)
-        else:
+        if x.dtype == np.float64:
             codes = np.empty(min(x.size, _GRAIN), f.code_dtype)
             for a in range(0, x.size, _GRAIN):
                 part = into[a : a + _GRAIN]
-                encoder(x[a : a + _GRAIN], codes[: part.size], start + a)
-                kernels.decode32(codes[: part.size], part, decoding)
+                _encoder(plan, key)(x[a : a + _GRAIN], codes[: part.size], start + a)
+                kernels.decode32(codes[: part.size], part, plan.decode)
+        elif plan.round_nearest is not None:
+            kernels.round32(x, into, plan.round_nearest)
+        elif plan.random is not None:
+            word_kernels().round32_random(x, into, plan.random, plan.decode, plan.words, lo, hi, offset + start)
+        else:
+            word_kernels().round32_words(x, into, plan.word, plan.decode, plan.words, lo, hi, offset + start)
 
     return piece
 
@@ -308,7 +338,10 @@ def _refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key
     for code in (0, 1):
         special = usual._replace(**dict.fromkeys(fields, code))
         codes = np.empty(values.shape, f.code_dtype)
-        _run(_encoder(f, mode, special, key), values, codes, f)
+        plan = _plan(f, mode, policy)._replace(
+            near=None, nearest=None, random=None, word=word_constants(f, special, mode)
+        )
+        _run(_encoder(plan, key), values, codes, f)
         found.append(codes.reshape(-1))
     wrong = np.flatnonzero(found[0] != found[1])
     if wrong.size == 0:

@@ -45,6 +45,50 @@ def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
 
 
 @functools.lru_cache(maxsize=512)
+def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
+    """Return what `kernels.cast.encode_near` needs, in its order, or None if it does not hold."""
+    m, emin = fmt.mantissa_bits, fmt.emin
+    if not (has_fast_kernel(fmt) and symmetric(fmt, special) and special.negative_zero and not fmt.is_integer):
+        return None
+    if special.negative_nan != special.nan | fmt.sign_mask or fmt.emax + 1 + 23 - m > 127 or emin == -126:
+        return None
+    return _words(
+        (127 + emin) << 23,
+        (23 - m) << 23,
+        23 - m,
+        _bits_of(fmt, special.over),
+        32 - fmt.bits,
+        fmt.sign_mask,
+        special.nan,
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants | None:
+    """Return what `kernels.rounding.encode_random` needs, in its order, or None if it does not hold."""
+    if not (has_fast_kernel(fmt) and symmetric(fmt, special) and rounding.is_stochastic and special.negative_zero):
+        return None
+    m, emin = fmt.mantissa_bits, fmt.emin
+    low = 30 - m  # binary places of a subnormal: its last quanta stay below 2^31
+    reach = rounding.random_bits + (rounding.variant == "B")
+    if m == 23 or rounding.variant == "C" or (emin > -126 and (reach > low or emin < -90)):
+        return None
+    return _words(
+        23 - m,
+        9 + m,
+        (126 + emin) << m,
+        (127 + emin) << 23 if emin > -126 else 0,
+        int(np.float32(2.0 ** (low + m - emin)).view(np.uint32)) if emin > -126 else 0,
+        low,
+        _bits_of(fmt, special.over),
+        special.nan,
+        special.negative_nan,
+        32 - fmt.bits,
+        fmt.sign_mask,
+    )
+
+
+@functools.lru_cache(maxsize=512)
 def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
     """Return what `kernels.cast.round_bits` needs, in its order; conditions as for `encode_constants`."""
     _require(fmt, special)
@@ -77,7 +121,7 @@ def decode_constants(fmt: Format) -> Constants:
         23 - m,
         (126 + emin) << 23,
         _ALL if fmt.is_integer else subnormal,
-        int(np.float32(2.0 ** (emin - m)).view(np.uint32)),
+        int(np.float32(2.0 ** (emin - m) if subnormal else 1.0).view(np.uint32)),  # a subnormal factor is slow
         fmt.max_code + fmt.is_integer,
         _ALL if fmt.inf_code is None else fmt.inf_code,
         fmt.sign_mask,

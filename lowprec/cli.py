@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__, cli_arrays, cli_costs, cli_verify
+from . import __version__, cli_arrays, cli_costs, cli_error, cli_verify
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
@@ -336,6 +336,7 @@ for _command in (
     cli_arrays.logfmt,
     cli_costs.codecs_command,
     cli_costs.costs,
+    cli_error.error,
     cli_verify.verify,
 ):
     cli.add_command(_command)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from .kernels import exact_dot, f32_tile, fused_dot, fused_pack, gemm_f32
 from .kernels import promote as promotion
 from .reference_dots import BlockScales, exact_groups, fused, fused_runs, halves, pairwise, two_floors
 from .run_kernels import RunKernel, run_kernel
-from .scratch import scratch
+from .scratch import fresh, scratch
 from .wide_kernels import WideKernel, wide_kernel
 
 Float32Matrix = NDArray[np.float32]
@@ -46,17 +46,38 @@ class Plan:
     promote: bool
 
 
+class Kept(NamedTuple):
+    """What a kernel has made of B for a machine, to be used again."""
+
+    machine: Accumulator
+    kernel: Any
+    parts: Any
+
+
 class Engine:
     """One way to compute chains; the parts around them are the same for all."""
+
+    kernel: Any = None
 
     def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
         self.machine, self.fa, self.fb = machine, fa, fb
 
-    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+    def keep(self, b: Matrix, scale: Matrix | None = None) -> Kept | None:
+        """Lay out B for `chain` and `scaled`; None where there is nothing to be laid out. `scale` as in `chain`."""
+        return None
+
+    def kept_parts(self, kept: Kept | None) -> Any:
+        """Return what was kept, None if it was for another machine or kernel."""
+        usable = kept is not None and kept.kernel is self.kernel and kept.machine == self.machine
+        return kept.parts if kept is not None and usable else None
+
+    def chain(
+        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
+    ) -> Matrix:
         """Return one chain over all K, starting from C; `scales` are those inside the instruction."""
         raise AssertionError("every engine has its own")
 
-    def scaled(self, a: Matrix, b: Matrix, plan: Plan) -> Float32Matrix:
+    def scaled(self, a: Matrix, b: Matrix, plan: Plan, kept: Kept | None = None) -> Float32Matrix:
         """Return the scaled sum of the blocks' chains, block by block."""
         result = np.zeros((a.shape[0], b.shape[0]), np.float32)
         state, keep = np.zeros(result.shape, self.machine.dtype), self.machine.output_bits
@@ -83,7 +104,9 @@ class Reference(Engine):
         "two_floors": two_floors, "pairwise": pairwise, "exact_groups": exact_groups,
     }  # fmt: skip
 
-    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+    def chain(
+        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
+    ) -> Matrix:
         """Return one chain over all K, starting from C."""
         dot = self.DOTS[self.machine.kind]
         return dot(self.machine, self.fa, self.fb, a, b, c, scales)  # type: ignore[no-any-return]
@@ -92,7 +115,9 @@ class Reference(Engine):
 class Sequential(Engine):
     """Float32 fused multiply-adds in increasing k."""
 
-    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+    def chain(
+        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
+    ) -> Matrix:
         """Return one chain over all K, starting from C."""
         out: Float32Matrix = c.copy()
         accumulate_f32(decode(a, self.fa), decode(b, self.fb), out)
@@ -108,7 +133,9 @@ class Exact(Engine):
         if fa.smallest_subnormal * fb.smallest_subnormal < 2.0**-32 or fa.max * fb.max >= 2.0**32:
             raise ValueError(f"{machine.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
 
-    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+    def chain(
+        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
+    ) -> Matrix:
         """Return the exact sum over all K and C, rounded once."""
         if a.shape[1] > _MAX_EXACT_K:
             raise ValueError(f"{self.machine.name}: K = {a.shape[1]} is beyond {_MAX_EXACT_K}")
@@ -127,7 +154,9 @@ class Fused(Engine):
         self.kernel = _fast_kernel(machine, fa, fb)  # None: only the reference holds for this machine
         self.reference = Reference(machine, fa, fb)
 
-    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+    def chain(
+        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
+    ) -> Matrix:
         """Return one chain over all K, starting from C."""
         if self.kernel is None:
             return self.reference.chain(a, b, c, scales)
@@ -138,20 +167,29 @@ class Fused(Engine):
         usual = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 100) & (field <= 127 + 110))
         return self._patched(a, b, plan, c, ~usual.all(axis=1))
 
-    def scaled(self, a: Matrix, b: Matrix, plan: Plan) -> Float32Matrix:
+    def scaled(self, a: Matrix, b: Matrix, plan: Plan, kept: Kept | None = None) -> Float32Matrix:
         """Return the scaled sum of the blocks' chains; the fast kernel scales on the way."""
         if self.kernel is None:
             return self.reference.scaled(a, b, plan)
         if not plan.promote and _spread(plan.scale_a) + _spread(plan.scale_b) > 50:
             return super().scaled(a, b, plan)  # a running sum could leave the fast kernel's exponents
-        return self._patched(a, b, plan, None, None)
+        return self._patched(a, b, plan, None, None, self.kept_parts(kept))
+
+    def keep(self, b: Matrix, scale: Matrix | None = None) -> Kept | None:
+        """Lay out B."""
+        if self.kernel is None:
+            return None
+        panels = self.kernel.pack_panels(b, self.fb, self.machine.group, fresh)
+        return Kept(self.machine, self.kernel, (panels, _rows_with_special(b, self.fb)))
 
     def _patched(
-        self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_] | None
-    ) -> Float32Matrix:
+        self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None, odd_rows: NDArray[np.bool_] | None,
+        kept: Any = None,
+    ) -> Float32Matrix:  # fmt: skip
         """Run the fast kernel on everything, then the reference on rows and columns that hold NaN, Inf or an odd C."""
-        out = self._run_fast(a, b, plan, c)
-        rows, columns = _rows_with_special(a, self.fa), _rows_with_special(b, self.fb)
+        panels, columns = kept or (None, _rows_with_special(b, self.fb))
+        out = self._run_fast(a, b, plan, c, panels)
+        rows = _rows_with_special(a, self.fa)
         if odd_rows is not None:
             rows = np.union1d(rows, np.flatnonzero(odd_rows))
         if rows.size:
@@ -163,10 +201,10 @@ class Fused(Engine):
             out[:, columns] = self._reference(a, b[columns], part, some)
         return out
 
-    def _run_fast(self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None) -> Float32Matrix:
+    def _run_fast(self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None, panels: Any) -> Float32Matrix:
         m, n, machine, kernel = a.shape[0], b.shape[0], self.machine, self.kernel
         assert kernel is not None
-        packed_b = kernel.pack_panels(b, self.fb, machine.group)
+        packed_b = panels or kernel.pack_panels(b, self.fb, machine.group)
         out = np.zeros((m, n), np.float32)
         addend = out if c is None else c
 
@@ -194,16 +232,23 @@ class Wide(Engine):
 
     def __init__(self, machine: Accumulator, fa: Format, fb: Format, kernel: WideKernel | RunKernel) -> None:
         super().__init__(machine, fa, fb)
-        self.kernel, self.reference = kernel, Reference(machine, fa, fb)
+        self.kernel: WideKernel | RunKernel = kernel
+        self.reference = Reference(machine, fa, fb)
 
-    def chain(self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None) -> Matrix:
+    def keep(self, b: Matrix, scale: Matrix | None = None) -> Kept | None:
+        """Lay out B."""
+        return Kept(self.machine, self.kernel, list(self.kernel.panels(self.machine, self.fb, b, scale, fresh)))
+
+    def chain(
+        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
+    ) -> Matrix:
         """Return one chain over all K, starting from C."""
         ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
         length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
         plan = Plan(length, ones[:, : a.shape[0]], ones[:, : b.shape[0]], promote=False)
         with np.errstate(invalid="ignore"):  # signalling NaNs
             addend = c.astype(np.float32) if c.view(f"uint{8 * c.itemsize}").any() else None
-        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, addend, scales)
+        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, addend, scales, self.kept_parts(kept))
         result = out.astype(self.machine.dtype, copy=False)
         rows, columns = _not_finite(out)
         if rows.size:
@@ -214,11 +259,11 @@ class Wide(Engine):
             result[:, columns] = self.reference.chain(a, b[columns], np.ascontiguousarray(c[:, columns]), some)
         return result
 
-    def scaled(self, a: Matrix, b: Matrix, plan: Plan) -> Float32Matrix:
+    def scaled(self, a: Matrix, b: Matrix, plan: Plan, kept: Kept | None = None) -> Float32Matrix:
         """Return the scaled sum of the blocks' chains; the kernel scales on the way."""
         if self.machine.output == "float16" and not plan.promote and plan.scale_a.shape[0] > 1:
             return self.reference.scaled(a, b, plan)
-        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, None)
+        out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, None, None, self.kept_parts(kept))
         rows, columns = _not_finite(out)
         if rows.size:
             part = Plan(plan.length, np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, plan.promote)

@@ -22,7 +22,7 @@ from .cast import decode_constants
 from .formats import Format, formats
 from .kernels import fused_dot, fused_pack, gemm_fused, gemm_fused_rz
 from .registry import Registry
-from .scratch import scratch
+from .scratch import Allocate, scratch
 
 Packed = tuple[NDArray[np.float32], NDArray[np.int8], NDArray[np.uint32]]
 
@@ -81,13 +81,13 @@ class FusedKernel:
         fused_pack.pack_rows(codes, decode_constants(fmt), _layout(fmt), *by_row)
         return *by_row, masks
 
-    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int) -> Packed:
+    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Packed:
         """Lay out operand B [N, K]."""
         n, k = codes.shape
         columns, depth = _up(n, self.panel), _up(max(k, 1), group)
-        values = scratch("b_values", columns * depth, np.float32)
-        exponents = scratch("b_exponents", columns * depth, np.int8)
-        masks = scratch("b_masks", columns * (depth // group) * 2 if self.masks else 0, np.uint32)
+        values = allocate("b_values", columns * depth, np.float32)
+        exponents = allocate("b_exponents", columns * depth, np.int8)
+        masks = allocate("b_masks", columns * (depth // group) * 2 if self.masks else 0, np.uint32)
         factor = np.float32(self.factor)
         options = self.panel, group, decode_constants(fmt), _layout(fmt), factor, depth, values, exponents, masks
         grain = max(1, (1 << 20) // (64 * depth)) * 64

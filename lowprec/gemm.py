@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 
 from .accumulate import Accumulator, accumulators
 from .cast import round_to
-from .engines import Float32Matrix, accumulate_f32, engine
+from .engines import Float32Matrix, Kept, accumulate_f32, engine
 from .formats import Format, formats
-from .instructions import as_multiplied, check_shapes, promoted
+from .instructions import check_shapes, promoted
 from .instructions import mma as mma
 from .kernels import epilogue
 from .kernels import promote as promotion
@@ -23,12 +23,13 @@ from .libraries import Library, libraries
 from .operands import (
     along_k,
     check_scales,
+    multiplied,
     pages,
     plan,
-    scale_codes,
     without_scale,
     without_tensor_scales,
 )  # fmt: skip
+from .packed import PackedOperand
 from .reference_dots import BlockScales
 from .scaling import Quantized
 
@@ -37,7 +38,7 @@ _SPLIT_TILE = 128  # k that stay together when K is split
 
 def gemm(
     a: Quantized,
-    b: Quantized,
+    b: Quantized | PackedOperand,
     c: ArrayLike | None = None,
     *,
     accumulator: str | Accumulator = "hopper_fp8",
@@ -54,8 +55,8 @@ def gemm(
     ----------
     a : Quantized, shape (M, K) or (batch, M, K)
         For example activations in tiles of 1x128.
-    b : Quantized, shape (N, K) or (batch, N, K)
-        For example weights in blocks of 128x128. Transposed operands: ``b.T``.
+    b : Quantized, shape (N, K) or (batch, N, K), or PackedOperand
+        For example weights in blocks of 128x128. Transposed operands: ``b.T``. See `lowprec.pack_operand`.
     c : array_like, shape (M, N) or (batch, M, N), optional
         Addend, taken as float32: a gradient so far, for example.
     accumulator : str or Accumulator
@@ -124,6 +125,10 @@ def gemm(
     ['0.06%', '7.96%']
     """
     machine, order, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+    kept = None
+    if isinstance(b, PackedOperand):
+        kept = b.for_machine(machine)
+        b = b.quantized
     for name, q in (("a", a), ("b", b)):
         if not isinstance(q, Quantized):
             raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
@@ -144,13 +149,13 @@ def gemm(
             result[i] = _multiply(qa, qb, None if addend is None else addend[i], **options)
     else:
         check_shapes("gemm", a.codes, b.codes)
-        result = _multiply(a, b, _addend(c, beta, (a.shape[0], b.shape[0])), **options)
+        result = _multiply(a, b, _addend(c, beta, (a.shape[0], b.shape[0])), kept=kept, **options)
     return result if target.name == "float32" else round_to(result, target, out=result)
 
 
 def _multiply(
     a: Quantized, b: Quantized, addend: Float32Matrix | None, *, machine: Accumulator, order: Library,
-    promote_every: int | None, split_k: int, alpha: np.float32,
+    promote_every: int | None, split_k: int, alpha: np.float32, kept: Kept | None = None,
 ) -> Float32Matrix:  # fmt: skip
     """Return alpha times the product of two matrices, plus the addend, which is overwritten."""
     machine.check_inputs(a.format, b.format)
@@ -168,7 +173,7 @@ def _multiply(
     total: Float32Matrix | None = None
     for start in range(0, max(k, 1), step):
         qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
-        part = _product(qa, qb, machine, promote_every)
+        part = _product(qa, qb, machine, promote_every, kept if step >= k else None)
         with np.errstate(over="ignore", invalid="ignore"):
             total = part if total is None else total + part
     assert total is not None
@@ -182,21 +187,20 @@ def _multiply(
     return result
 
 
-def _product(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None) -> Float32Matrix:
+def _product(
+    a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None, kept: Kept | None
+) -> Float32Matrix:
     """Return the float32 sum of the chains of one split."""
     if machine.kind == "sequential" and promote_every is None:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
-    x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
-    (x, fa), (y, fb) = as_multiplied(x, a.format, machine), as_multiplied(y, b.format, machine)
-    if machine.scale_format is None:
-        return engine(machine, fa, fb).scaled(x, y, plan(a, b, machine, promote_every))
-    scales = BlockScales(scale_codes("a", a, machine), scale_codes("b", b, machine))
-    if missing := -x.shape[1] % machine.scale_block:
-        x, y = (np.pad(codes, [(0, 0), (0, missing)]) for codes in (x, y))
-    start = np.zeros((x.shape[0], y.shape[0]), machine.dtype)
+    (x, fa, scale_a), (y, fb, scale_b) = multiplied("a", a, machine), multiplied("b", b, machine)
     unit = engine(machine, fa, fb)
+    if scale_a is None or scale_b is None:
+        return unit.scaled(x, y, plan(a, b, machine, promote_every), kept)
+    scales = BlockScales(scale_a, scale_b)
+    start = np.zeros((x.shape[0], y.shape[0]), machine.dtype)
     if promote_every is None:
-        return unit.chain(x, y, start, scales).astype(np.float32, copy=False)
+        return unit.chain(x, y, start, scales, kept).astype(np.float32, copy=False)
     if promote_every % machine.group:
         raise ValueError(
             f"gemm: promote_every={promote_every} is not a multiple of {machine}'s group of {machine.group}"

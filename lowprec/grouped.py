@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from .engines import Float32Matrix
 from .gemm import gemm
 from .operands import along_k, pages
+from .packed import PackedOperand
 from .scaling import Granularity, Quantized
 
 
 def grouped_gemm(
     a: Quantized,
-    b: Quantized | Sequence[Quantized],
+    b: Quantized | Sequence[Quantized | PackedOperand],
     *,
     expert: ArrayLike | None = None,
     counts: ArrayLike | None = None,
@@ -30,7 +31,7 @@ def grouped_gemm(
     ----------
     a : Quantized, shape (M, K) or (experts, M, K)
         Rows one after the other ("contiguous"), or room for M rows of each expert ("masked").
-    b : Quantized, shape (experts, N, K), or a sequence of Quantized, shape (N, K)
+    b : Quantized, shape (experts, N, K), or a sequence of Quantized or PackedOperand, shape (N, K)
         One matrix for each expert.
     expert : array_like of int, shape (M,)
         Contiguous: the expert of each row, -1 for padding. Runs are customary and not needed.
@@ -67,7 +68,8 @@ def grouped_gemm(
     array([128., 256.,   0.], dtype=float32)
     """
     weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
-    if isinstance(weights, Quantized) or not all(isinstance(w, Quantized) and len(w.shape) == 2 for w in weights):
+    matrices = (Quantized, PackedOperand)
+    if isinstance(weights, matrices) or not all(isinstance(w, matrices) and len(w.shape) == 2 for w in weights):
         raise ValueError("grouped_gemm: b is one Quantized of shape (experts, N, K), or a sequence of (N, K)")
     if (expert is None) == (counts is None):
         raise ValueError("grouped_gemm: give expert (for rows [M, K]) or counts (for [experts, M, K])")

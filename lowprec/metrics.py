@@ -243,6 +243,63 @@ def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     return _ratio(float(np.abs(x[finite]).sum() - np.abs(r[finite]).sum()), float(np.abs(r[finite]).sum()))
 
 
+def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return sum(a r) / sum(r^2) - 1: by how much what passes through is amplified on average.
+
+    Examples
+    --------
+    >>> gain_bias([0.5, -3.0], [1.0, -3.0])
+    -0.05
+    """
+    x, r = _pair(a, reference)
+    finite = np.isfinite(r) & np.isfinite(x)
+    power = float((r[finite] ** 2).sum())
+    return _ratio(float((x[finite] * r[finite]).sum()) - power, power)
+
+
+def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
+    """Return log2 of the largest over the smallest non-zero magnitude of each tile of a row: R, in octaves.
+
+    R predicts what a logarithmic format of K steps loses: its steps are R / K octaves.
+
+    Parameters
+    ----------
+    x : array_like [..., columns]
+        Real numbers; the last tile of a row may be shorter.
+    tile : int
+        Values in a tile.
+
+    Returns
+    -------
+    float64 array [..., tiles]
+        NaN for tiles of zeros and tiles with NaN or infinity.
+
+    Raises
+    ------
+    ValueError
+        If `x` is a single number or `tile` not positive.
+
+    Examples
+    --------
+    >>> tile_range([1.0, -8.0, 0.0, 3.0, 3.0], tile=3)
+    array([3., 0.])
+    """
+    wide = np.abs(_wide("tile_range", x))
+    if wide.ndim < 1 or isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
+        raise ValueError(
+            f"tile_range: tiles of {tile!r} in an array {wide.shape}: rows and a whole number >= 1 are needed"
+        )
+    if wide.size == 0:
+        return np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
+    starts = np.arange(0, wide.shape[-1], tile)
+    high = np.maximum.reduceat(wide, starts, axis=-1)
+    low = np.minimum.reduceat(np.where(wide == 0, np.inf, wide), starts, axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        octaves = np.log2(high) - np.log2(low)
+    octaves[~np.isfinite(high) | (high == 0)] = np.nan
+    return np.asarray(octaves)
+
+
 def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return 1 - 2 sum(a r) / sum(a^2 + r^2), the acceptance measure of DeepGEMM's tests.
 

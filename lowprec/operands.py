@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from .accumulate import Accumulator
 from .cast import decode, encode
 from .engines import Float32Matrix, Plan
-from .formats import formats
+from .formats import Format, formats
+from .instructions import as_multiplied
 from .libraries import Library
 from .scaling import Granularity, Quantized
 
@@ -27,6 +28,17 @@ def check_scales(name: str, scale: Float32Matrix, machine: Accumulator) -> None:
         raise ValueError(
             f"gemm: a scale of {name} is {scale[wrong][0]}: finite numbers above 0 are needed, or NaN for NaN blocks"
         )
+
+
+def multiplied(name: str, q: Quantized, machine: Accumulator) -> tuple[NDArray[Any], Format, NDArray[Any] | None]:
+    """Return codes and format as the machine multiplies them, and the codes of scales that it takes inside."""
+    codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, machine)
+    if machine.scale_format is None:
+        return codes, fmt, None
+    scale = scale_codes(name, q, machine)
+    if missing := -codes.shape[1] % machine.scale_block:
+        codes = np.pad(codes, [(0, 0), (0, missing)])
+    return codes, fmt, scale
 
 
 def without_tensor_scales(a: Quantized, b: Quantized, alpha: float) -> tuple[Quantized, Quantized, np.float32]:

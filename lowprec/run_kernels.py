@@ -6,7 +6,7 @@ One kernel in three forms (`kernels.gemm_fused_runs`), chosen as those of `wide_
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,8 +22,8 @@ from .kernels import gemm_fused_runs as gemm
 from .kernels.fused_tile_runs import FACTOR, MAX_SUM
 from .kernels.wide_sum import COLUMNS, ROWS
 from .reference_dots import BlockScales, fused_runs, scale_parts
-from .scratch import scratch
-from .wide_kernels import NO_ZERO_EXPONENT, Blocks, Extent, Float32Matrix, is_usual
+from .scratch import Allocate, scratch
+from .wide_kernels import NO_ZERO_EXPONENT, Blocks, Extent, Float32Matrix, Panel, is_usual
 
 _WORK = 1 << 21  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A that are laid out together
@@ -70,53 +70,67 @@ class RunKernel:
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
         blocks: Blocks | None, c: Float32Matrix | None, scales: BlockScales | None = None,
+        panels: Iterable[Panel] | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return one chain over all K [M, N]; where it is not finite, it may be wrong.
 
         Arguments are those of `wide_kernels.WideKernel.compute`; `blocks` says nothing, as all scales are inside.
         """
         assert scales is not None
-        (m, k), n, out = a.shape, b.shape[0], np.empty((a.shape[0], b.shape[0]), np.float32)
-        runs = machine.group // pack.RUN
-        groups = -(-max(k, 1) // machine.group)
-        of_scale = _scales_of(formats[str(machine.scale_format)])
-        tables = [(_elements_of(f), *of_scale) for f in operands]
-        units = operands[0].smallest_subnormal * operands[1].smallest_subnormal
-        lowest = NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
-        addend = out if c is None else c
-        block = machine.scale_block
+        out = np.empty((a.shape[0], b.shape[0]), np.float32)
+        for panel in panels or self.panels(machine, operands[1], b, scales.b):
+            self._some_columns(machine, operands[0], a, scales.a, panel, c, out)
+        return out
 
+    def panels(
+        self, machine: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        allocate: Allocate = scratch,
+    ) -> Iterator[Panel]:  # fmt: skip
+        """Lay out B, some hundred columns of the result at a time."""
+        assert scale is not None
+        (n, k), of_scale = b.shape, _scales_of(formats[str(machine.scale_format)])
+        runs = -(-max(k, 1) // machine.group) * (machine.group // pack.RUN)
         for first in range(0, n, _COLUMNS_AT_ONCE):
             columns = slice(first, min(first + _COLUMNS_AT_ONCE, n))
             width = columns.stop - first
-            panels = scratch("runs_b", -(-width // COLUMNS) * groups * runs * pack.B_BYTES, np.uint8)
+            records = allocate("runs_b", -(-width // COLUMNS) * runs * pack.B_BYTES, np.uint8)
+            views = (records.view(kind) for kind in (np.int32, np.float64, np.int16))
             pack.pack_panels(
-                b[columns], scales.b[columns], block, *tables[1], groups * runs, self.factor * units,
-                *(panels.view(kind) for kind in (np.int32, np.float64, np.int16)),
+                b[columns], scale[columns], machine.scale_block, _elements_of(fmt), *of_scale, runs,
+                self.factor * fmt.smallest_subnormal, *views,
             )  # fmt: skip
-            extent_b = of_scale.extent(scales.b[columns])
+            yield Panel((records,), first, width, of_scale.extent(scale[columns]))
 
-            def piece(start: int, stop: int, first: int = first, width: int = width, panels: Any = panels,
-                      extent_b: Extent = extent_b) -> None:  # fmt: skip
-                for i in range(start, stop, _ROWS_AT_ONCE):
-                    rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
-                    count = rows.stop - i
-                    quads = scratch("runs_a", -(-count // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
-                    pack.pack_quads(
-                        a[rows], scales.a[rows], block, *tables[0], groups * runs,
-                        *(quads.view(kind) for kind in (np.int32, np.float64)),
-                    )  # fmt: skip
-                    result = "float32"
-                    if c is None or is_usual(c[rows, first : first + width]):
-                        normal = of_scale.extent(scales.a[rows]).is_normal(extent_b, machine, 36 * 4 * k)
-                        result = "normal" if normal else result
-                    self.forms[result](
-                        quads, panels, groups, runs, machine.fraction_bits, lowest, machine.output_bits,
-                        addend[rows], c is not None, out[rows], first, width, 0, count,
-                    )  # fmt: skip
+    def _some_columns(
+        self, machine: Accumulator, fa: Format, a: NDArray[Any], scale: NDArray[Any], panel: Panel,
+        c: Float32Matrix | None, out: Float32Matrix,
+    ) -> None:  # fmt: skip
+        """Compute the columns of a panel."""
+        (m, k), first, n = a.shape, panel.first, panel.columns
+        of_scale, elements = _scales_of(formats[str(machine.scale_format)]), _elements_of(fa)
+        runs, groups = machine.group // pack.RUN, -(-max(k, 1) // machine.group)
+        lowest = NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
+        addend = out if c is None else c
 
-            _jit.run_chunks(piece, m, max(1, _WORK // max(width * k, 1) // ROWS) * ROWS)
-        return out
+        def piece(start: int, stop: int) -> None:
+            for i in range(start, stop, _ROWS_AT_ONCE):
+                rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
+                count = rows.stop - i
+                records = scratch("runs_a", -(-count // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
+                pack.pack_quads(
+                    a[rows], scale[rows], machine.scale_block, elements, *of_scale, groups * runs,
+                    fa.smallest_subnormal, *(records.view(kind) for kind in (np.int32, np.float64)),
+                )  # fmt: skip
+                result = "float32"
+                if c is None or is_usual(c[rows, first : first + n]):
+                    normal = of_scale.extent(scale[rows]).is_normal(panel.extent, machine, 36 * 4 * k)
+                    result = "normal" if normal else result
+                self.forms[result](
+                    records, *panel.arrays, groups, runs, machine.fraction_bits, lowest, machine.output_bits,
+                    addend[rows], c is not None, out[rows], first, n, 0, count,
+                )  # fmt: skip
+
+        _jit.run_chunks(piece, m, max(1, _WORK // max(n * k, 1) // ROWS) * ROWS)
 
 
 class _Scales(NamedTuple):

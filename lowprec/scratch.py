@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,16 @@ def scratch(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     needed = size * kind.itemsize
     aligned = _buffers.by_name.get(name)
     if aligned is None or aligned.size < needed:
-        raw = np.empty(needed + 64, np.uint8)
-        skip = -raw.ctypes.data % 64
-        aligned = _buffers.by_name[name] = raw[skip : skip + needed]
+        aligned = _buffers.by_name[name] = fresh(name, needed, np.uint8)
     return aligned[:needed].view(kind)
+
+
+def fresh(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Return `size` uninitialised items on a 64-byte boundary that are the caller's to keep; `name` says what for."""
+    kind = np.dtype(dtype)
+    raw = np.empty(size * kind.itemsize + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size * kind.itemsize].view(kind)
+
+
+Allocate = Callable[[str, int, DTypeLike], NDArray[Any]]  # `scratch` or `fresh`

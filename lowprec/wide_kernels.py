@@ -7,7 +7,7 @@ itself; what `fused_kernels` is told to use, this uses too.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ from .kernels.cast import decode32
 from .kernels.fused_tile_f64 import MAX_SIGNIFICANT_BITS
 from .kernels.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
 from .reference_dots import BlockScales, fused
-from .scratch import scratch
+from .scratch import Allocate, scratch
 
 Float32Matrix = NDArray[np.float32]
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
@@ -83,6 +83,7 @@ class WideKernel:
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
         blocks: Blocks, c: Float32Matrix | None, scales: BlockScales | None = None,
+        panels: Iterable[Panel] | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
 
@@ -100,31 +101,46 @@ class WideKernel:
             First addend of the chain.
         scales : BlockScales, optional
             Scales inside the instruction.
+        panels : iterable of Panel, optional
+            What `panels` made of B.
         """
         out = np.zeros((a.shape[0], b.shape[0]), np.float32)
-        shifts = tuple(Shifts.of(scales and scales[i], machine, len(x)) for i, x in enumerate((a, b)))
-        for first in range(0, b.shape[0], _COLUMNS_AT_ONCE):
-            self._some_columns(machine, operands, a, b[first : first + _COLUMNS_AT_ONCE], blocks, c, shifts, out, first)
+        shifts = Shifts.of(scales and scales.a, machine, len(a))
+        for panel in panels or self.panels(machine, operands[1], b, scales and scales.b):
+            self._some_columns(machine, operands[0], a, panel, blocks, c, shifts, out)
         return out
 
-    def _some_columns(
-        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        blocks: Blocks, c: Float32Matrix | None, shifts: tuple[Shifts, ...], out: Float32Matrix, first: int,
-    ) -> None:  # fmt: skip
-        """Compute the columns from `first` that belong to some rows of B."""
-        (fa, fb), group, (m, k), n = operands, machine.group, a.shape, b.shape[0]
+    def panels(
+        self, machine: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        allocate: Allocate = scratch,
+    ) -> Iterator[Panel]:  # fmt: skip
+        """Lay out B, some hundred columns of the result at a time."""
+        (n, k), group = b.shape, machine.group
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
-        columns, per_row = -(-n // COLUMNS) * COLUMNS, groups * depth
-        values = scratch("wide_b_values", columns * per_row, np.float64)
-        exponents = scratch("wide_b_exponents", columns * per_row, np.int16)
-        masks = scratch("wide_b_masks", columns * groups * words, np.uint64)
-        extent_b = Extent()
-        for j in range(0, n, _ROWS_AT_ONCE):
-            x = _values(b[j : j + _ROWS_AT_ONCE], fb)
-            shift = shifts[1].rows(slice(first + j, first + j + len(x)))
-            extent_b = extent_b.joined(Extent().widened(x, fb).shifted(shift))
-            some = (values[j * per_row :], exponents[j * per_row :], masks[j * groups * words :])
-            pack.pack_panels(x, fb.emin, group, self.factor, shift.exponents, shift.block, *some)
+        per_row, shifts = groups * depth, Shifts.of(scale, machine, n)
+        for first in range(0, n, _COLUMNS_AT_ONCE):
+            stop = min(first + _COLUMNS_AT_ONCE, n)
+            columns = -(-(stop - first) // COLUMNS) * COLUMNS
+            values = allocate("wide_b_values", columns * per_row, np.float64)
+            exponents = allocate("wide_b_exponents", columns * per_row, np.int16)
+            masks = allocate("wide_b_masks", columns * groups * words, np.uint64)
+            extent = Extent()
+            for j in range(first, stop, _ROWS_AT_ONCE):
+                rows = slice(j, min(j + _ROWS_AT_ONCE, stop))
+                x, shift, at = _values(b[rows], fmt), shifts.rows(rows), j - first
+                extent = extent.joined(Extent().widened(x, fmt).shifted(shift))
+                some = values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :]
+                pack.pack_panels(x, fmt.emin, group, self.factor, shift.exponents, shift.block, *some)
+            yield Panel((values, exponents, masks), first, stop - first, extent)
+
+    def _some_columns(
+        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, blocks: Blocks,
+        c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
+    ) -> None:  # fmt: skip
+        """Compute the columns of a panel."""
+        group, (m, k), n, first = machine.group, a.shape, panel.columns, panel.first
+        groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
+        per_row = groups * depth
         addend = out if c is None else c
         lowest = NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
         usual = blocks.promote or blocks.scale_a.shape[0] == 1
@@ -132,21 +148,20 @@ class WideKernel:
         def piece(start: int, stop: int) -> None:
             for i in range(start, stop, _ROWS_AT_ONCE):
                 rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
-                x = _values(a[rows], fa)
+                x, shift = _values(a[rows], fa), shifts.rows(rows)
                 padded = -(-x.shape[0] // ROWS) * ROWS
                 left = (
                     scratch("wide_a_values", padded * per_row, np.float64),
                     scratch("wide_a_exponents", padded * per_row, np.int32),
                     scratch("wide_a_masks", padded * groups * words, np.uint64),
                 )
-                shift = shifts[0].rows(rows)
                 pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
                 result = "float32" if machine.output != "float16" else "float16"
                 if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
-                    normal = Extent().widened(x, fa).shifted(shift).is_normal(extent_b, machine, k)
+                    normal = Extent().widened(x, fa).shifted(shift).is_normal(panel.extent, machine, k)
                     result = "normal" if normal else result
                 self.forms[result](
-                    *left, values, exponents, masks, groups, group, machine.fraction_bits, lowest,
+                    *left, *panel.arrays, groups, group, machine.fraction_bits, lowest,
                     machine.output_bits, blocks.length // group, blocks.promote,
                     np.ascontiguousarray(blocks.scale_a[:, rows]), blocks.scale_b, addend[rows], c is not None,
                     out[rows], first, n, 0, x.shape[0],
@@ -190,6 +205,15 @@ class Extent(NamedTuple):
         """Tell whether sums of K products and a usual C stay within float32's normal numbers."""
         high = self.high + other.high + 2 + max(k, 1).bit_length()
         return self.low + other.low - machine.fraction_bits >= -126 and high <= 126
+
+
+class Panel(NamedTuple):
+    """Part of B as a kernel wants it: `columns` of the result from `first`, and the exponents in it."""
+
+    arrays: tuple[NDArray[Any], ...]
+    first: int
+    columns: int
+    extent: Extent
 
 
 class Shifts(NamedTuple):

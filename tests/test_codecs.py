@@ -33,7 +33,8 @@ def test_what_is_sent_decides_what_arrives(name, tokens):
     assert arrived.shape == tokens.shape
     assert not np.shares_memory(codec.round_trip(tokens), tokens)
     assert tokens.tobytes() == before.tobytes()
-    assert np.array_equal(np.signbit(arrived), np.signbit(tokens))
+    some = arrived != 0 if name.startswith("int") else slice(None)  # integers have one zero
+    assert np.array_equal(np.signbit(arrived)[some], np.signbit(tokens)[some])
 
 
 @pytest.mark.parametrize("name", codecs.names())
@@ -84,7 +85,8 @@ def test_any_shape(name, shape):
     arrived = codecs[name].round_trip(x)
     assert arrived.shape == shape
     assert np.isfinite(arrived).all()
-    assert np.array_equal(np.signbit(arrived), np.signbit(x))
+    some = arrived != 0 if name.startswith("int") else slice(None)
+    assert np.array_equal(np.signbit(arrived)[some], np.signbit(x)[some])
     coarse = 0.5 if codecs[name].bits_per_value < 6 else 0.1
     assert np.abs(arrived - x).max(initial=0) <= coarse * np.abs(x).max(initial=0)
 

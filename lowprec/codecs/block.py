@@ -37,7 +37,7 @@ class BlockCodec:
     ----------
     name : str
         What it is listed under.
-    format : str
+    format : str or Format
         Element format.
     tile : int
         Values of a row that share a scale.
@@ -53,7 +53,7 @@ class BlockCodec:
     """
 
     name: str
-    format: str
+    format: str | Format
     tile: int = 128
     scale: ScaleKind = "fp32"
     recipe: str | None = None
@@ -67,7 +67,7 @@ class BlockCodec:
     @property
     def bits_per_value(self) -> float:
         """Bits sent for a value of whole tiles."""
-        return formats[self.format].bits + self._scale_format.bits / self.tile
+        return formats.get(self.format).bits + self._scale_format.bits / self.tile
 
     @property
     def prefix_bytes(self) -> int:
@@ -76,7 +76,7 @@ class BlockCodec:
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes sent for a row: a scale for each tile, and the codes."""
-        return self._scale_bytes(columns) + -(-columns * formats[self.format].bits // 8)
+        return self._scale_bytes(columns) + -(-columns * formats.get(self.format).bits // 8)
 
     def _scale_bytes(self, columns: int) -> int:
         return -(-columns // self.tile) * self._scale_format.bits // 8
@@ -92,7 +92,7 @@ class BlockCodec:
         if values.size == 0:
             blocks = Granularity.parse(granularity)
             scale = np.ones(blocks.scale_shape((rows_of(values.shape), values.shape[-1])), np.float32)
-            f = formats[self.format]
+            f = formats.get(self.format)
             one = np.float32(1) if self.tensor_scale else None
             return self._wire(Quantized(np.empty(values.shape, f.code_dtype), scale, f, blocks, self.scale, one))
         if self.recipe is None:
@@ -144,7 +144,7 @@ class BlockCodec:
             If there are too few or too many bytes, a scale is negative or infinite, a code is not finite where its
             scale is, or padding bits are not zero.
         """
-        shape, f = checked_shape(self.name, shape), formats[self.format]
+        shape, f = checked_shape(self.name, shape), formats.get(self.format)
         rows, columns = rows_of(shape), shape[-1]
         per_row, scale_bytes = self.row_bytes(columns), self._scale_bytes(columns)
         raw = as_bytes(self.name, data, self.prefix_bytes + rows * per_row, shape)

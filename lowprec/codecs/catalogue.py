@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowprec.formats import Format
 from lowprec.registry import Registry
 
 from .block import BlockCodec
@@ -23,6 +24,12 @@ array([[ 1.        ,  0.29464287, -0.00390625]], dtype=float32)
 ('833b803f7f6c81', 7, np.float32(0.30248684))
 """
 
+
+def _symmetric(bits: int) -> Format:
+    """Return the integers of so many bits without the lowest, which has no counterpart, as fractions below 2."""
+    return Format(f"int{bits}_symmetric", exponent_bits=0, mantissa_bits=bits - 1, bias=0, specials="symmetric")
+
+
 _V3 = "DeepSeek-V3 (arXiv 2412.19437, section 3.3)"
 _ISCA = "arXiv 2505.09343, section 3.2"
 _OCP = "OCP Microscaling Formats 1.0"
@@ -37,9 +44,9 @@ _catalogue: list[Codec] = [
     *(
         BlockCodec(name, element, 32, "ue8m0", recipe=recipe, about=f"{_OCP}: powers of two per 32, {rule}")
         for name, element, recipe, rule in (
-            ("mxfp8", "e4m3fn", "mxfp8_floor", "rounded down: the largest may saturate"),
-            ("mxfp8_rceil", "e4m3fn", "mxfp8_rceil", "rounded up, as TransformerEngine does"),
-            ("mxfp8_e5m2", "e5m2", "mxfp8_e5m2_floor", "rounded down"),
+            ("mxfp8", "e4m3fn", "mxfp8_rceil", "rounded up, as TransformerEngine does"),
+            ("mxfp8_floor", "e4m3fn", "mxfp8_floor", "rounded down: the largest may saturate"),
+            ("mxfp8_e5m2_floor", "e5m2", "mxfp8_e5m2_floor", "rounded down"),
             ("mxfp6_e2m3", "e2m3fn", "mxfp6_e2m3", "rounded down"),
             ("mxfp6_e3m2", "e3m2fn", "mxfp6_e3m2", "rounded down"),
             ("mxfp4", "e2m1fn", "mxfp4", "rounded down"),
@@ -48,6 +55,15 @@ _catalogue: list[Codec] = [
     BlockCodec(
         "nvfp4", "e2m1fn", 16, "e4m3", recipe="nvfp4_te", tensor_scale=True,
         about="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
+    ),
+    *(
+        BlockCodec(f"int{bits}_1x{tile}", _symmetric(bits), tile, about=f"{bits}-bit integers, float32 scales: {where}")
+        for bits, tile, where in (
+            (4, 32, "blocks as of ZeRO++'s gradients (arXiv 2306.10209), smaller"),
+            (4, 128, "4.25 bits"),
+            (8, 128, "amax / 127"),
+            (10, 128, "as many bits as LogFMT-10"),
+        )
     ),
     BlockCodec("e5m6_1x128_ue8m0", "e5m6", scale="ue8m0", about=f"attention outputs of {_V3}; combine candidate"),
     *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +24,10 @@ class LogFMTCodec:
         Bits per value, sign included.
     tile : int
         Values of a row that share a grid.
+    rounding : {"linear", "log", "logmean"}
+        Where the thresholds between grid values lie.
+    clamp_octaves : int
+        Largest range of a tile.
     about : str
         What it is and where it is used.
     """
@@ -30,6 +35,8 @@ class LogFMTCodec:
     name: str
     bits: int
     tile: int = 128
+    rounding: Literal["linear", "log", "logmean"] = "linear"
+    clamp_octaves: int = 32
     about: str = "user-defined"
 
     @property
@@ -45,7 +52,9 @@ class LogFMTCodec:
     def encode(self, x: Array) -> Wire:
         """Return codes and ends; a tile with NaN or infinity arrives as NaN."""
         values = checked_values(self.name, x)
-        content = logfmt.encode(values, self.bits, self.tile, nonfinite="poison")
+        content = logfmt.encode(
+            values, self.bits, self.tile, rounding=self.rounding, clamp_octaves=self.clamp_octaves, nonfinite="poison"
+        )
         return Wire(self, content, values.shape, content.nbytes)
 
     def decode(self, wire: Wire) -> Floats:
@@ -78,21 +87,17 @@ class LogFMTCodec:
         raw = as_bytes(self.name, data, wide if size == wide else narrow, shape)
         if not raw.size:
             return self.encode(np.empty(shape, np.float32))
-        content = logfmt.unpack(
-            raw.reshape(*shape[:-1], raw.size // rows), columns, self.bits, self.tile,
-            meta_bits=64 if size == wide else 32,
-        )  # fmt: skip
-        low, high = content.amin, content.amax
-        in_order = np.isfinite(high) & (low >= 0) & (low <= high) & ((low > 0) == (high > 0))
-        bad = ~(in_order | np.isnan(high))
-        if bad.any():
-            where = tuple(np.argwhere(bad)[0])
-            raise WireError(
-                f"codec {self.name}: tile {where[-1]}: ends {low[where]} and {high[where]}; 0 < smallest <= largest, "
-                "both 0, or a NaN is possible"
-            )
+        try:
+            with np.errstate(invalid="ignore"):  # signalling NaNs among the ends
+                content = logfmt.unpack(
+                    raw.reshape(*shape[:-1], raw.size // rows), columns, self.bits, self.tile,
+                    meta_bits=64 if size == wide else 32, clamp_octaves=self.clamp_octaves,
+                )  # fmt: skip
+        except ValueError as error:
+            raise WireError(f"codec {self.name}: {error}") from None
         if content.nbytes != raw.size or content.pack().tobytes() != raw.tobytes():
-            raise WireError(f"codec {self.name}: bits that no encoder sets: padding, or float32 ends that need 16 bits")
+            raise WireError(f"codec {self.name}: no encoder writes this: a NaN of another pattern, or ends of 32 bits "
+                            "that need 16")  # fmt: skip
         return Wire(self, content, shape, content.nbytes)
 
     def limits(self, wire: Wire) -> Floats:

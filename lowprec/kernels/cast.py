@@ -2,7 +2,8 @@
 
 One kernel serves every format: what differs comes in as integers. Each loop is free of branches and works
 on 32-bit lanes only, so that LLVM vectorises it; every unsigned sub-expression is wrapped because Numba
-types ``uint32 op uint32`` as uint64.
+types ``uint32 op uint32`` as uint64, and amounts of shifts are cut to 5 bits because LLVM could not narrow the
+64-bit shift otherwise.
 """
 
 import numpy as np
@@ -26,14 +27,40 @@ def encode_bits(u, constants):
     shift, half, odd, offset, subnormal, magic, clamp, nan, negative_nan, flip, sign, least = constants
     a = U(u & U(0x7FFFFFFF))
     c = min(a, clamp)
-    lsb = U(U(c >> shift) & odd)
-    normal = U(U(U(U(c + half) + lsb) >> shift) - offset)
+    by = U(shift & U(31))
+    lsb = U(U(c >> by) & odd)
+    normal = U(U(U(U(c + half) + lsb) >> by) - offset)
     tiny = U(bits32(float32_from_bits(c) + float32_from_bits(magic)) - magic)
     code = tiny if c < subnormal else normal
     negative = u > U(0x7FFFFFFF)
     code = U(U(code ^ flip) + sign) if negative and code >= least else code
     special = negative_nan if negative else nan
     return special if a > U(0x7F800000) else code
+
+
+@kernel
+def encode_near(u, constants):
+    """Return the same code for formats with a -0 whose exponents leave room for the addend: half as many operations.
+
+    Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade; below the smallest normal
+    exponent the quantum stays. NaN keeps its sign; `constants` are `lowprec.cast_constants.near_constants`.
+    """
+    smallest, up, shift, clamp, sign_shift, sign_mask, nan = constants
+    a = U(u & U(0x7FFFFFFF))
+    c = min(a, clamp)
+    e = max(U(c & U(0x7F800000)), smallest)
+    magic = U(e + up)
+    t = U(bits32(np.float32(float32_from_bits(c) + float32_from_bits(magic))) - magic)
+    code = U(t + U(U(e - smallest) >> U(shift & U(31))))
+    code = nan if a > U(0x7F800000) else code
+    return U(code | U(U(u >> U(sign_shift & U(31))) & sign_mask))
+
+
+@kernel
+def encode32_near(x, out, constants):
+    """Encode contiguous float32 `x` with the `near_constants` of a format."""
+    for i in range(x.size):
+        out[i] = encode_near(bits32(x[i]), constants)
 
 
 @kernel
@@ -51,7 +78,7 @@ def round_bits(u, constants):
     """
     shift, half, odd, keep_bits, subnormal, magic, top, over, nan, negative_nan, least = constants
     a = U(u & U(0x7FFFFFFF))
-    lsb = U(U(a >> shift) & odd)
+    lsb = U(U(a >> U(shift & U(31))) & odd)
     normal = U(U(U(a + half) + lsb) & keep_bits)
     magic_value = float32_from_bits(magic)
     tiny = bits32((float32_from_bits(a) + magic_value) - magic_value)
@@ -84,7 +111,7 @@ def decode_bits(c, constants):
     negative = U(c & sign_mask) != U(0)
     a = U(U(c ^ flip) + carry) if negative else c
     tiny = bits32(np.float32(np.int32(a)) * float32_from_bits(quantum))
-    r = tiny if a < subnormal else U(U(a << shift) + offset)
+    r = tiny if a < subnormal else U(U(a << U(shift & U(31))) + offset)
     r = U(0x7FC00000) if a > top else r
     r = U(0x7F800000) if a == inf else r
     r = U(r | U(0x80000000)) if negative else r

@@ -1,13 +1,14 @@
 """Operand layouts for runs that are scaled inside the instruction: one record for 16 products of a quad or a panel.
 
-Elements are whole numbers of the format's smallest subnormal, at most 12 of them (E2M1: halves). A's are signed bytes;
-B's are raised by 12, so that they are unsigned, which is what the CPU's products of bytes want; 12 times the sum of
-A's run is taken off again. A run whose scale is zero is laid out as zeros: either makes a zero term.
+Elements are multiples of the format's smallest subnormal, at most 12 of them (E2M1: halves); that unit goes into the
+scales. A's are signed bytes; B's are raised by 12, so that they are unsigned, which is what the CPU's products of bytes
+want, and 12 times the sum of A's run is taken off again. A run whose scale is zero is laid out as zeros: either makes
+a zero term.
 
 A record holds, of 4 rows of A::
 
     byte 0      elements    [4][4 rows][4] int8
-    byte 64     scale       [4] float64
+    byte 64     scale       [4] float64, times a factor
     byte 96     offset      [4] int32: -12 times the sum of the run
     byte 112    exponent    [4] int32: that of the scale, as the high 16 bits of a float64, twice; biased
     byte 128    nonzero     [4] int32: a bit for each element, 16 bits twice
@@ -60,7 +61,7 @@ def _read(codes, table, line):
 
 
 @kernel
-def pack_quads(codes, scale, block, table, scales, exponents, runs, words, numbers):
+def pack_quads(codes, scale, block, table, scales, exponents, runs, factor, words, numbers):
     """Lay out A [M, K] with scale codes [M, K / block] as records [quads][runs], seen as int32 and as float64."""
     m, k = codes.shape
     line = np.zeros(runs * RUN, np.int8)
@@ -85,7 +86,7 @@ def pack_quads(codes, scale, block, table, scales, exponents, runs, words, numbe
             w = words[record // 4 : (record + A_BYTES) // 4]
             for t in range(4):
                 w[t * ROWS + r] = elements[q * 4 + t]
-            numbers[record // 8 + 8 + r] = s
+            numbers[record // 8 + 8 + r] = s * factor
             w[24 + r] = np.int32(-LARGEST) * total
             bits = nonzero(np.intp(line.ctypes.data) + q * RUN)
             w[32 + r] = np.int32(U(bits | U(bits << U(16))))

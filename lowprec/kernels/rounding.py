@@ -32,18 +32,18 @@ def encode_word(u, constants, word):
     s = U(U(a & U(0x7FFFFF)) | (U(0x800000) if a >= U(0x800000) else U(0)))
     field = max(e, emin_field)
     shift = U(shift0 + U(field - e))
-    sunk = min(U(max(shift, U(31)) - U(31)), U(31))
-    shift = min(shift, U(31))
+    sunk = U(min(U(max(shift, U(31)) - U(31)), U(31)) & U(31))
+    shift = U(min(shift, U(31)) & U(31))
     kept = U(s >> sunk)
     s = U(kept | (U(1) if U(kept << sunk) != s else U(0)))
     if c_bits != U(0):  # P3109's variant C rounds the fraction to its bits first
-        k = U(max(shift, c_bits) - c_bits)
+        k = U(U(max(shift, c_bits) - c_bits) & U(31))
         unit = U(U(1) << k)
         half = U(unit >> U(1))
         s = U(U(U(s + half) - (U(1) if U(s & unit) == U(0) and half != U(0) else U(0))) & U(U(0) - unit))
-    base = U(U(field - emin_field) << m)
+    base = U(U(field - emin_field) << U(m & U(31)))
     floor = U(base + U(s >> shift))
-    added = U(U(U(word >> U(1)) >> U(U(31) - shift)) + U(floor & even))
+    added = U(U(U(word >> U(1)) >> U(U(U(31) - shift) & U(31))) + U(floor & even))
     code = U(base + U(U(s + added) >> shift))
     inexact = U(U(s >> shift) << shift) != s
     code = U(code + (U(U(code & U(1)) ^ U(1)) if inexact and odd != U(0) else U(0)))
@@ -65,6 +65,58 @@ def fixed_word(u, words):
 def random_part(word, words):
     """Return what a stochastic mode adds, given the element's random word."""
     return U(U(word & words[2]) | words[3])
+
+
+@kernel
+def encode_random(u, constants, word):
+    """Return what `encode_word` does for P3109's variants A and B and formats with a -0, with half as many operations.
+
+    Normal numbers: the word is added to the float32 bits, and a carry runs into the exponent by itself. Below 2^emin
+    the value becomes a whole number of 2^-low quanta; what is lost there no random bit reaches. `constants` are
+    `lowprec.cast_constants.random_constants`.
+    """
+    shift, down, offset, subnormal, scale, low, clamp, nan, negative_nan, sign_shift, sign_mask = constants
+    a = U(u & U(0x7FFFFFFF))
+    c = min(a, clamp)
+    normal = U(U(U(c + U(word >> U(down & U(31)))) >> U(shift & U(31))) - offset)
+    fixed = U(np.int32(float32_from_bits(c) * float32_from_bits(scale)))
+    tiny = U(U(fixed + U(word >> U(U(U(32) - low) & U(31)))) >> U(low & U(31)))
+    code = tiny if c < subnormal else normal
+    code = U(code | U(U(u >> U(sign_shift & U(31))) & sign_mask))
+    special = negative_nan if u > U(0x7FFFFFFF) else nan
+    return special if a > U(0x7F800000) else code
+
+
+@kernel
+def encode32_random(x, out, constants, words, seed_lo, seed_hi, start):
+    """Encode contiguous float32 `x` by `encode_random`; its first element has the index `start`."""
+    done = np.int64(0)
+    while done < x.size:
+        at = np.int64(start) + done
+        lo = at & np.int64(0xFFFFFFFF)
+        n = min(x.size - done, np.int64(0x100000000) - lo)
+        keys = random_keys(seed_lo, seed_hi, U(at >> np.int64(32)))
+        part, into, first = x[done : done + n], out[done : done + n], U(lo)
+        for i in range(part.size):
+            into[i] = encode_random(bits32(part[i]), constants, random_part(keyed_word(keys, U(first + U(i))), words))
+        done += n
+
+
+@kernel
+def round32_random(x, out, constants, decode_constants, words, seed_lo, seed_hi, start):
+    """Round contiguous float32 `x` by `encode_random`; `out` may be `x`."""
+    done = np.int64(0)
+    while done < x.size:
+        at = np.int64(start) + done
+        lo = at & np.int64(0xFFFFFFFF)
+        n = min(x.size - done, np.int64(0x100000000) - lo)
+        keys = random_keys(seed_lo, seed_hi, U(at >> np.int64(32)))
+        part, into, first = x[done : done + n], out[done : done + n], U(lo)
+        for i in range(part.size):
+            word = random_part(keyed_word(keys, U(first + U(i))), words)
+            code = encode_random(bits32(part[i]), constants, word)
+            into[i] = float32_from_bits(decode_bits(code, decode_constants))
+        done += n
 
 
 @kernel
