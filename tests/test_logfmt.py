@@ -436,7 +436,7 @@ def test_out():
         ({"bits": 8.0}, TypeError, "bits 8.0"),
         ({"tile": 0}, ValueError, "tile 0: a whole number >= 1"),
         ({"clamp_octaves": 33}, ValueError, "clamp_octaves 33: a whole number from 1 to 32"),
-        ({"mode": "deep"}, ValueError, "mode 'deep': known is 'paper'"),
+        ({"mode": "deep"}, ValueError, "mode 'deep': 'paper' or 'deepep' is needed"),
         ({"nonfinite": "drop"}, ValueError, "nonfinite 'drop': 'raise' or 'poison'"),
     ],
 )

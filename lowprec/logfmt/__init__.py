@@ -18,18 +18,23 @@ Mode `deepep` is the arithmetic that DeepEP ships, with what it does otherwise (
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, overload
 
 import numpy.typing as npt
 
+from .arrays import one_of
+from .deepep import DeepEPMessage as DeepEPMessage
+from .deepep import Units as Units
+from .deepep import deepep_from_bytes, encode_deepep, same_units
 from .paper import LogFMT as LogFMT
 from .paper import Meta, Rounding, encode_paper
 from .wire import paper_from_bytes, read_header
 from .wire import unpack as unpack
 
-__all__ = ["LogFMT", "encode", "from_bytes", "unpack"]
+__all__ = ["DeepEPMessage", "LogFMT", "Units", "encode", "from_bytes", "unpack"]
 
 
+@overload
 def encode(
     x: npt.ArrayLike,
     bits: int = 8,
@@ -44,7 +49,33 @@ def encode(
     nonfinite: Literal["raise", "poison"] = "raise",
     seed: int = 0,
     offset: int = 0,
-) -> LogFMT:
+    units: None = None,
+) -> LogFMT: ...
+@overload
+def encode(
+    x: npt.ArrayLike,
+    bits: Literal[10] = 10,
+    tile: Literal[128] = 128,
+    *,
+    mode: Literal["deepep"],
+    units: Units | None = None,
+) -> DeepEPMessage: ...
+def encode(
+    x: npt.ArrayLike,
+    bits: int | None = None,
+    tile: int = 128,
+    mode: Literal["paper", "deepep"] = "paper",
+    *,
+    axis: int = -1,
+    rounding: Rounding = "linear",
+    clamp_octaves: int = 32,
+    meta: Meta | None = None,
+    fallback: Literal["bf16"] | None = None,
+    nonfinite: Literal["raise", "poison"] = "raise",
+    seed: int = 0,
+    offset: int = 0,
+    units: Units | None = None,
+) -> LogFMT | DeepEPMessage:
     """Encode an array in LogFMT, tiles running along an axis.
 
     Parameters
@@ -52,11 +83,12 @@ def encode(
     x : array of one or more axes
         float32, float16 or bfloat16; other real types if float32 holds their values exactly.
     bits : int
-        Bits per value, sign included, 3 to 16. The paper uses 8 and 10.
+        Bits per value, sign included, 3 to 16; 8 by default. The paper uses 8 and 10.
     tile : int
         Values per tile; the last tile along the axis may be shorter.
-    mode : str
-        "paper", the definition above.
+    mode : {"paper", "deepep"}
+        The definition above, or what DeepEP ships: bfloat16 numbers [..., channels] in 10 bits and tiles of 128. There
+        every option but `units` keeps its default, and NaN and infinities fare as DeepEP treats them.
     axis : int
         Axis that tiles run along.
     rounding : {"linear", "log", "logmean", "stochastic"}
@@ -78,10 +110,12 @@ def encode(
     seed, offset : int
         For "stochastic": random words are those of (seed, offset + index), where the index counts values in C order
         with `axis` moved last.
+    units : Units, optional
+        For mode "deepep": tables of a GPU's log2 and 2**y in place of correctly rounded ones.
 
     Returns
     -------
-    LogFMT
+    LogFMT or DeepEPMessage
         Codes and metadata; `.decode()` gives the values, `.pack()` the wire's bytes.
 
     Raises
@@ -102,16 +136,44 @@ def encode(
     >>> z.codes.tolist(), z.bits_per_value
     ([1, 2, 3, 4, 5, 6, 7, 1, 2, 11], 7.2)
     """
-    if mode != "paper":
-        raise ValueError(f"logfmt: mode {mode!r}: known is 'paper'")
-    return encode_paper(
-        x, bits, tile, axis=axis, rounding=rounding, clamp_octaves=clamp_octaves, meta=meta, fallback=fallback,
-        nonfinite=nonfinite, seed=seed, offset=offset,
-    )  # fmt: skip
+    one_of("mode", mode, ("paper", "deepep"))
+    if mode == "paper":
+        if units is not None:
+            raise ValueError("logfmt: units belong to mode 'deepep'; mode 'paper' has no approximate log2")
+        return encode_paper(
+            x, 8 if bits is None else bits, tile, axis=axis, rounding=rounding, clamp_octaves=clamp_octaves, meta=meta,
+            fallback=fallback, nonfinite=nonfinite, seed=seed, offset=offset,
+        )  # fmt: skip
+    given = {
+        "bits": 10 if bits is None else bits, "tile": tile, "axis": axis, "rounding": rounding, "meta": meta,
+        "clamp_octaves": clamp_octaves, "fallback": fallback, "nonfinite": nonfinite,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value != _OF_DEEPEP[name]:
+            raise ValueError(f"logfmt: {name} {value!r}: mode 'deepep' is what it is, with {name} {_OF_DEEPEP[name]!r}")
+    return encode_deepep(x, same_units(units))
 
 
-def from_bytes(data: bytes) -> LogFMT:
+_OF_DEEPEP = {
+    "bits": 10, "tile": 128, "axis": -1, "rounding": "linear", "meta": None, "clamp_octaves": 32, "fallback": None,
+    "nonfinite": "raise",
+}  # fmt: skip
+
+
+def from_bytes(data: bytes, units: Units | None = None) -> LogFMT | DeepEPMessage:
     """Read back what `to_bytes` of an encoded array wrote.
+
+    Parameters
+    ----------
+    data : bytes
+        Header and payload.
+    units : Units, optional
+        For mode "deepep", as given to `encode`.
+
+    Returns
+    -------
+    LogFMT or DeepEPMessage
+        The same codes and metadata.
 
     Raises
     ------
@@ -119,4 +181,6 @@ def from_bytes(data: bytes) -> LogFMT:
         If the bytes are something else, cut short or changed.
     """
     header, payload = read_header(data)
-    return paper_from_bytes(header, payload)
+    if header.mode == 0:
+        return paper_from_bytes(header, payload)
+    return deepep_from_bytes(header, payload, same_units(units))

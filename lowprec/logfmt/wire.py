@@ -221,8 +221,9 @@ def join_rows(metas: Bytes, cast: Flags, encoded: Sequence[Bytes], raw: Sequence
     """Return rows of metadata and, for each chunk, its encoded or its raw bytes, one after another."""
     widths = np.array([(a.shape[1], b.shape[1]) for a, b in zip(encoded, raw, strict=True)], np.int64).reshape(-1, 2)
     sizes = np.where(cast, widths[:, 0], widths[:, 1])
-    ends = np.cumsum(metas.shape[1] + sizes.sum(axis=1))
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    lengths = metas.shape[1] + sizes.sum(axis=1)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    starts = ends - lengths
     out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
     _scatter(out, starts, metas)
     places = starts + metas.shape[1]

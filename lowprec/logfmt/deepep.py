@@ -1,0 +1,364 @@
+"""LogFMT-10 bit for bit as DeepEP's low-latency combine ships it (`use_logfmt`, csrc/kernels/legacy/internode_ll.cu).
+
+Tokens are bfloat16 numbers. A tile has 128 channels; a chunk has 1024 (or 512, if 1024 do not divide the channels) and
+is sent either in 10 bits or, if one of its tiles is not fit, as bfloat16. Where it differs from the paper's definition
+(`lowprec.logfmt.paper`), on purpose or not:
+
+* Zeros count for a tile's smallest magnitude: one exact zero stretches the grid to 32 octaves.
+* Tiles are fit if all magnitudes are below 1 and not all are equal; a chunk that is not falls back to bfloat16.
+* All arithmetic is float32; log2 and 2**y are approximate units of the GPU. Here they are correctly rounded, unless
+  `Units` says otherwise.
+* Rounding is linear by formula, ``floor(log2|x| / step + offset)``, not by comparison with decoded values; the ends
+  come back to within some units in float32's last place, not exactly.
+* NaN becomes zero where its chunk is cast: minimum and maximum pass over it, and so does the rounding. Infinity makes
+  its chunk fall back.
+* A code of 512 can come out where two magnitudes are neighbours; its tenth bit is not masked and falls on the next
+  code, or on the first sign of the sixteen. Only tiles below 1.3e-29 do that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec import _jit
+from lowprec.kernels import logfmt_deepep as kernels
+
+from .arrays import Floats, as_float32, whole
+from .wire import (
+    Bytes,
+    Flags,
+    Header,
+    any_pairs_from_bytes,
+    join_rows,
+    pairs_to_bytes,
+    split_rows,
+    with_header,
+)
+
+Words = npt.NDArray[np.uint16]
+
+TILE = kernels.TILE
+_GRAIN = 128  # tiles per piece of work
+_NONE: Floats = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What stands for the GPU's lg2.approx and ex2.approx: correctly rounded results where there is no table.
+
+    Attributes
+    ----------
+    log2 : float32 array [32768], optional
+        log2 of the bfloat16 magnitudes 0 .. 0x7FFF, NaN included.
+    log2_significands : float32 array [2**23], optional
+        log2 of 1 + i / 2^23; one such number a tile is asked for.
+    exp2_fractions : float32 array [2**23], optional
+        2^(i / 2^23). An argument is cut into a whole number and such a fraction, rounded down: an assumption about
+        the unit that a table cannot tell.
+
+    Raises
+    ------
+    ValueError
+        If a table has another size or type.
+    """
+
+    log2: Floats | None = field(default=None, repr=False)
+    log2_significands: Floats | None = field(default=None, repr=False)
+    exp2_fractions: Floats | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, size in (("log2", 1 << 15), ("log2_significands", 1 << 23), ("exp2_fractions", 1 << 23)):
+            table = getattr(self, name)
+            if table is not None and (not isinstance(table, np.ndarray) or table.dtype != np.float32):
+                raise ValueError(f"logfmt: table {name} is {type(table).__name__}; a float32 array is needed")
+            if table is not None and (table.shape != (size,) or not table.flags.c_contiguous):
+                raise ValueError(f"logfmt: table {name} has shape {table.shape}; {size} contiguous numbers are needed")
+
+    def tables(self) -> tuple[Floats, Floats, Floats]:
+        """Return log2 of all magnitudes and the other two tables, empty where there is none."""
+        log2 = _rounded_log2() if self.log2 is None else self.log2
+        significands, fractions = self.log2_significands, self.exp2_fractions
+        return log2, _NONE if significands is None else significands, _NONE if fractions is None else fractions
+
+
+ROUNDED = Units()
+_log2_cache: list[Floats] = []
+
+
+def _rounded_log2() -> Floats:
+    if not _log2_cache:
+        table = np.empty(1 << 15, np.float32)
+        kernels.fill_log2(table)
+        table.flags.writeable = False
+        _log2_cache.append(table)
+    return _log2_cache[0]
+
+
+@dataclass(frozen=True, eq=False)
+class DeepEPMessage:
+    """Tokens as they leave for combine.
+
+    Attributes
+    ----------
+    codes : uint16 array [..., channels]
+        What the receiver reads: sign in bit 9 and magnitude below it, or the bfloat16 numbers of a chunk that fell
+        back.
+    amin, amax : float32 arrays [..., channels / 128]
+        Smallest and largest magnitude of each tile, zeros included.
+    units : Units
+        What log2 and 2**y are.
+    overflows : int
+        How many codes did not fit and changed a neighbour; not known of a message that was read from bytes.
+    """
+
+    codes: Words = field(repr=False)
+    amin: Floats = field(repr=False)
+    amax: Floats = field(repr=False)
+    units: Units = field(default=ROUNDED, repr=False)
+    overflows: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the values."""
+        return self.codes.shape
+
+    @property
+    def cast(self) -> Flags:
+        """Which chunks are in 10 bits: bool array [..., chunks]. The receiver finds it from the ends."""
+        flags = _chunks_fit(_words(self.amin), _words(self.amax), self.shape[-1], self.units)
+        return flags.reshape(*self.shape[:-1], flags.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Length of `pack()`."""
+        chunk = chunk_of(self.shape[-1])
+        cast = int(self.cast.sum())
+        return 4 * self.amax.size + cast * chunk * 10 // 8 + (self.cast.size - cast) * chunk * 2
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits on the wire per value, metadata included."""
+        return 8 * self.nbytes / max(1, self.codes.size)
+
+    def decode(self, out: Floats | None = None) -> Floats:
+        """Return the float32 values that the receiver multiplies by its weights and adds up.
+
+        Parameters
+        ----------
+        out : float32 array, optional
+            Where to put them: C-contiguous, of the same shape.
+
+        Returns
+        -------
+        float32 array [..., channels]
+            The values.
+
+        Raises
+        ------
+        ValueError
+            If `out` does not fit.
+        """
+        if out is None:
+            out = np.empty(self.shape, np.float32)
+        elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+            raise ValueError(
+                f"logfmt: out is {out.dtype} {out.shape}; a C-contiguous float32 array {self.shape} is needed"
+            )
+        values = out.reshape(-1)
+        codes = np.ascontiguousarray(self.codes).reshape(-1)
+        amin, amax = _words(self.amin).reshape(-1), _words(self.amax).reshape(-1)
+        fit = _tiles_fit(self.cast, self.shape[-1])
+        log2, _, fractions = self.units.tables()
+        _jit.run_chunks(
+            lambda start, stop: kernels.decode_tiles(codes, fit, amax, amin, log2, fractions, values, start, stop),
+            amax.size,
+            _GRAIN,
+        )
+        return out
+
+    def pack(self) -> Bytes:
+        """Return the bytes of the messages, token after token.
+
+        A token is the (amax, amin) pairs of its tiles, bfloat16, and then its chunks: 160 bits for every 16 channels,
+        their 9-bit magnitudes from the lowest bit on and then their signs, or 16 bfloat16 numbers.
+
+        Returns
+        -------
+        uint8 array, one dimension
+            `nbytes` bytes.
+        """
+        channels = self.shape[-1]
+        codes = np.ascontiguousarray(self.codes).reshape(_rows(self.shape), channels)
+        amin, amax = (end.reshape(codes.shape[0], channels // TILE) for end in (self.amin, self.amax))
+        cast, chunk = self.cast.reshape(codes.shape[0], channels // chunk_of(channels)), chunk_of(channels)
+        encoded, raw = [], []
+        for c in range(cast.shape[1]):
+            part = np.ascontiguousarray(codes[:, c * chunk : (c + 1) * chunk])
+            packed = np.empty((len(part), chunk * 10 // 8), np.uint8)
+            kernels.pack_sixteens(part.reshape(-1), packed.reshape(-1))
+            encoded.append(packed)
+            raw.append(part.astype("<u2").view(np.uint8))
+        return join_rows(pairs_to_bytes(amax, amin, 32), cast, encoded, raw)
+
+    def to_bytes(self) -> bytes:
+        """Return a header that tells the shape, and then `pack()`: `lowprec.logfmt.from_bytes` needs no more."""
+        return with_header(Header(1, 10, 32, 32, True, len(self.shape) - 1, TILE, self.shape), self.pack())
+
+
+def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
+    """Encode tokens for combine.
+
+    Parameters
+    ----------
+    x : array [..., channels]
+        bfloat16 numbers, in that type or another; channels a multiple of 512.
+    units : Units
+        What log2 and 2**y are.
+
+    Returns
+    -------
+    DeepEPMessage
+        Codes and ends.
+
+    Raises
+    ------
+    ValueError
+        If a value is no bfloat16 number, or the channels are not a multiple of 512.
+    TypeError
+        If `x` does not hold real numbers.
+    """
+    values = np.ascontiguousarray(as_float32(x))
+    chunk = chunk_of(values.shape[-1])
+    patterns = values.view(np.uint32)
+    wrong = (patterns & np.uint32(0xFFFF) != 0) & ~np.isnan(values)
+    if wrong.any():
+        raise ValueError(
+            f"logfmt: mode 'deepep' sends bfloat16 numbers, {values[wrong][0]} is none;"
+            " round the array first, with lowprec.round_to(x, 'bfloat16')"
+        )
+    words = (patterns >> np.uint32(16)).astype(np.uint16)
+    words[np.isnan(values)] |= np.uint16(0x40)  # a NaN whose bits are all low ones stays one
+    flat = words.reshape(-1)
+    tiles = flat.size // TILE
+    amax, amin, fit = np.empty(tiles, np.uint16), np.empty(tiles, np.uint16), np.empty(tiles, np.bool_)
+    log2, significands, fractions = units.tables()
+    _jit.run_chunks(lambda start, stop: kernels.find_tiles(flat, log2, amax, amin, fit, start, stop), tiles, 4 * _GRAIN)
+    chunks = np.logical_and.reduce(fit.reshape(-1, chunk // TILE), axis=1)
+    spread = _tiles_fit(chunks, values.shape[-1])
+    codes = np.empty(flat.size, np.uint16)
+    overflows: list[int] = []
+    _jit.run_chunks(
+        lambda start, stop: overflows.append(
+            kernels.encode_tiles(flat, spread, amax, amin, log2, significands, fractions, codes, start, stop)
+        ),
+        tiles,
+        _GRAIN,
+    )
+    shape = (*values.shape[:-1], values.shape[-1] // TILE)
+    ends = _from_words(amin).reshape(shape), _from_words(amax).reshape(shape)
+    return DeepEPMessage(codes.reshape(values.shape), *ends, units, sum(overflows))
+
+
+def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
+    """Read back what `DeepEPMessage.pack` wrote: tokens [tokens, channels].
+
+    Raises
+    ------
+    ValueError
+        If the channels are not a multiple of 512 or the bytes end within a token.
+    """
+    chunk = chunk_of(whole("channels", channels, 0))
+    data = np.asarray(wire)
+    if data.dtype != np.uint8 or data.ndim != 1:
+        raise ValueError(f"logfmt: wire is {data.dtype} {data.shape}; uint8 bytes in one dimension are needed")
+    if not channels and data.size:
+        raise ValueError(f"logfmt: {data.size} bytes; tokens of 0 channels take none")
+
+    def fit(meta: Bytes) -> Flags:
+        amax, amin = any_pairs_from_bytes(meta[None], 32)
+        return _chunks_fit(_words(amin), _words(amax), channels, units).reshape(-1)
+
+    widths = [(chunk * 10 // 8, chunk * 2)] * (channels // chunk)
+    metas, cast, encoded, raw = split_rows(data, channels // TILE * 4, widths, fit)
+    amax, amin = any_pairs_from_bytes(metas, 32)
+    codes = np.empty((len(metas), channels), np.uint16)
+    for c in range(channels // chunk):
+        part = np.empty((len(metas), chunk), np.uint16)
+        kernels.unpack_sixteens(encoded[c].reshape(-1), part.reshape(-1))
+        codes[:, c * chunk : (c + 1) * chunk] = np.where(cast[:, c : c + 1], part, raw[c].view("<u2"))
+    return DeepEPMessage(codes, amin, amax, units)
+
+
+def deepep_from_bytes(header: Header, payload: Bytes, units: Units = ROUNDED) -> DeepEPMessage:
+    """Read the payload of mode deepep."""
+    message = unpack(payload, header.shape[-1], units)
+    if message.codes.shape[0] != _rows(header.shape) and header.shape[-1]:
+        raise ValueError(
+            f"logfmt: bytes of {len(message.codes)} tokens; shape {header.shape} has {_rows(header.shape)}"
+        )
+    tiles = (*header.shape[:-1], header.shape[-1] // TILE)
+    ends = (message.amin.reshape(tiles), message.amax.reshape(tiles))
+    return DeepEPMessage(message.codes.reshape(header.shape), *ends, units)
+
+
+def chunk_of(channels: int) -> int:
+    """Return how many channels are cast or not together: 1024, or 512 if those do not divide the channels.
+
+    Raises
+    ------
+    ValueError
+        If 512 do not either.
+    """
+    if channels % 512:
+        raise ValueError(f"logfmt: mode 'deepep' sends chunks of 1024 or 512 channels; {channels} are not a multiple")
+    return 512 if channels % 1024 else 1024
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape[:-1], dtype=np.int64))
+
+
+def _words(ends: Floats) -> Words:
+    """Return the bit patterns of bfloat16 numbers."""
+    return (np.ascontiguousarray(ends).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+def _from_words(words: Words) -> Floats:
+    return (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _chunks_fit(amin: Words, amax: Words, channels: int, units: Units) -> Flags:
+    """Return which chunks [rows, chunks] may be cast, from the ends of their tiles."""
+    log2 = units.tables()[0]
+    magnitude = np.uint16(0x7FFF)
+    high = log2[amax & magnitude]
+    with np.errstate(invalid="ignore"):
+        low = np.fmax(log2[amin & magnitude], high - np.float32(32))
+        fit = (high < 0) & (low < high)
+    chunk = chunk_of(channels)
+    rows = amax.size // (channels // TILE) if channels else 0
+    flags: Flags = np.logical_and.reduce(fit.reshape(rows, channels // chunk, chunk // TILE), axis=2)
+    return flags
+
+
+def _tiles_fit(cast: Flags, channels: int) -> Flags:
+    """Return for each tile whether its chunk is cast."""
+    return np.repeat(cast.reshape(-1), chunk_of(channels) // TILE)
+
+
+def same_units(units: object) -> Units:
+    """Return units, or the correctly rounded ones for None.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    if units is None:
+        return ROUNDED
+    if not isinstance(units, Units):
+        raise TypeError(f"logfmt: units {units!r}: lowprec.logfmt.Units is needed")
+    return units
