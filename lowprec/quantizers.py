@@ -27,7 +27,8 @@ e4m3   joint            g as above; s = E4M3(amax / (max * g)), of 1 where that 
 e4m3   alone            s = E4M3(amax / max); x * 1 / s; no scale of the tensor
 ====== ================ =============================================================================================
 
-Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. E4M3(...) saturates.
+Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. E4M3(...) saturates. Inverses that
+overflow become FLT_MAX, and scales or divisors that underflow 2^-149, so that no zero becomes NaN.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
             inverse = _ONE if amax == 0 or inverse == 0 else inverse
             return TensorScale(np.float32(_ONE / inverse), inverse, np.float32(inverse * np.float32(_ONE / largest)))
         g = np.float32(amax / bound)
-        return TensorScale(g, np.float32(_ONE / g), np.float32(largest * g))
+        g = max(g, np.float32(2.0**-149)) if amax > 0 else g
+        return TensorScale(g, np.minimum(np.float32(_ONE / g), _LARGEST), np.float32(largest * g))
 
 
 def scale_rule(q: Quantizer, f: Format, tensor: TensorScale, multiplier: np.float32 | None = None) -> tuple[Any, ...]:

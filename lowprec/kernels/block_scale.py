@@ -122,7 +122,7 @@ def block_scales(amax, how, division, numbers, words, special, use_special_zero,
                 factor[b] = F(tensor_inverse / scale[b])
         elif how == E4M3_JOINT:
             for b in range(n):
-                factor[b] = F(scale[b] * tensor)
+                factor[b] = max(F(scale[b] * tensor), F(2.0**-149))
         else:
             for b in range(n):
                 factor[b] = F(F(1) / scale[b])

@@ -1,0 +1,254 @@
+"""Block quantizers in exact arithmetic, recipe by recipe.
+
+Written from the published arithmetic and apart from the package's catalogue: what a scale is, how values are brought to
+it, what blocks of zeros, with Inf or with NaN get.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .block_scales import (
+    E4M3_MAX,
+    NAN,
+    ONE,
+    Pair,
+    Rule,
+    Scaled,
+    Tensor,
+    after_rounding,
+    by_division,
+    by_product,
+    ceil_log2,
+    divide,
+    exponent,
+    f32,
+    gemm,
+    modelopt_nvfp4,
+    multiply,
+    r32,
+    round_up,
+    six_or_four,
+    size_of,
+    te,
+    te_nvfp4,
+    te_power,
+    torchao_nvfp4,
+    torchao_one_level,
+    v3,
+    v32,
+)  # fmt: skip
+from .values import (
+    E2M1FN,
+    E2M3FN,
+    E3M2FN,
+    E4M3FN,
+    E5M2,
+    FLOAT32,
+    MXINT8,
+    Exact,
+    Fields,
+    decode,
+    encode,
+    exact,
+    floor_log2,
+    max_code,
+    two_to,
+)  # fmt: skip
+
+
+class Recipe(NamedTuple):
+    """A quantizer: element, block, rule for amax > 0, floor of amax, then zeros (None: as the rule says), Inf, NaN."""
+
+    element: Fields
+    block: tuple[int | None, int | None]
+    rule: Rule
+    floor: Fraction = Fraction(0)
+    zeros: Pair | None = (ONE, ONE)
+    inf: Pair = NAN
+    nan: Pair = NAN
+    bound: Fraction | None = None  # largest block scale a tensor's own scale aims at
+    choice: str | None = None
+
+
+_TINY: Pair = (two_to(-127), two_to(127))
+_HUGE: Pair = (two_to(127), two_to(-127))
+_SAME: Pair = (ONE, ONE)
+_FLOOR = Fraction(float(np.float32(1e-4)))
+_FLOOR_AO = Fraction(1e-12)
+_TILE, _TENSOR, _MX, _NV = (1, 128), (None, None), (1, 32), (1, 16)
+
+
+def _torchao_fp8(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
+    quotient = Fraction(float(top) / float(amax))  # float64, as torchao has it
+    m = r32(quotient)
+    return Scaled(r32(1 / m), m)
+
+
+RECIPES: dict[str, Recipe] = {
+    "dsv3": Recipe(E4M3FN, _TILE, v3, _FLOOR),
+    "dsv3_ue8m0": Recipe(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
+    "dsv32": Recipe(E4M3FN, _TILE, v32, _FLOOR),
+    "dsv32_ue8m0": Recipe(E4M3FN, _TILE, round_up(by_product, -126), _FLOOR),
+    "deepgemm": Recipe(E4M3FN, _TILE, gemm, _FLOOR),
+    "deepgemm_ue8m0": Recipe(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
+    "te_current": Recipe(E4M3FN, _TENSOR, te, inf=_SAME, nan=_SAME),
+    "te_block_fp32": Recipe(E4M3FN, _TILE, te, inf=_SAME, nan=_SAME),
+    "te_block": Recipe(E4M3FN, _TILE, te_power, inf=_SAME, nan=_SAME),
+    "torchao_fp8": Recipe(E4M3FN, _TENSOR, _torchao_fp8, _FLOOR_AO),
+    "mxint8": Recipe(MXINT8, _MX, exponent(floor_log2), zeros=_TINY),
+    "nvfp4_te": Recipe(E2M1FN, _NV, te_nvfp4, zeros=None, inf=(E4M3_MAX, r32(1 / E4M3_MAX)), bound=E4M3_MAX),
+    "nvfp4_torchao": Recipe(E2M1FN, _NV, torchao_nvfp4, zeros=(two_to(-6), ONE), bound=E4M3_MAX),
+    "nvfp4_torchao_one_level": Recipe(E2M1FN, _NV, torchao_one_level, zeros=(two_to(-6), ONE)),
+    "nvfp4_modelopt": Recipe(E2M1FN, _NV, modelopt_nvfp4, bound=E4M3_MAX),
+}
+RECIPES["nvfp4_te_2d"] = RECIPES["nvfp4_te"]._replace(block=(16, 16))
+for _choice, _suffix in (("mae", ""), ("mse", "_mse")):
+    RECIPES[f"nvfp4_4over6{_suffix}"] = RECIPES["nvfp4_te"]._replace(bound=Fraction(256), choice=_choice)
+for _name, _element in (("mxfp8", E4M3FN), ("mxfp8_e5m2", E5M2)):
+    for _flavour, _rule in {
+        "floor": exponent(floor_log2),
+        "ceil": exponent(ceil_log2),
+        "even": exponent(after_rounding(_element.mantissa_bits)),
+        "even_1bit": exponent(after_rounding(1)),
+    }.items():
+        RECIPES[f"{_name}_{_flavour}"] = Recipe(_element, _MX, _rule, zeros=_TINY)
+    RECIPES[f"{_name}_rceil"] = Recipe(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
+for _name, _element in (("mxfp6_e2m3", E2M3FN), ("mxfp6_e3m2", E3M2FN), ("mxfp4", E2M1FN)):
+    RECIPES[_name] = Recipe(_element, _MX, exponent(floor_log2), zeros=_TINY)
+    RECIPES[f"{_name}_rceil"] = Recipe(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
+
+
+def quantize(
+    x: ArrayLike, recipe: str, block: tuple[int | None, int | None] | None = None
+) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | None]:
+    """Quantize a matrix of float32 as a recipe says, by its own block or another.
+
+    Returns
+    -------
+    codes : ndarray of uint32, shape (R, C)
+    scales : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
+    tensor : float32 or None
+        The scale of the tensor, where the recipe has one.
+    """
+    r = RECIPES[recipe]
+    matrix = np.asarray(x, dtype=np.float32)
+    values = [[exact(float(v)) for v in row] for row in matrix]
+    top = Fraction(decode(max_code(r.element), r.element))
+    tensor = _tensor(values, r, recipe, top)
+    rows, columns = r.block if block is None else block
+    rows, columns = rows or matrix.shape[0], columns or matrix.shape[1]
+    codes = np.zeros(matrix.shape, np.uint32)
+    scales = np.zeros((-(-matrix.shape[0] // rows), -(-matrix.shape[1] // columns)), np.float32)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            part = (slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns))
+            tile = [row[part[1]] for row in values[part[0]]]
+            scaled = _block(tile, r, top, tensor)
+            scales[i, j] = _as_float(scaled.scale)
+            codes[part] = [[_code(v, scaled, r.element) for v in row] for row in tile]
+    return codes, scales, None if r.bound is None else np.float32(_as_float(tensor.scale))
+
+
+def _tensor(values: list[list[Exact]], r: Recipe, recipe: str, top: Fraction) -> Tensor:
+    if r.bound is None:
+        return Tensor(ONE, ONE, ONE)
+    magnitudes: list[Exact] = [size_of(v) for row in values for v in row if v == v]
+    amax: Exact = max(magnitudes, default=Fraction(0))
+    folded = "torchao" not in recipe and "modelopt" not in recipe
+    if folded and amax in (0, math.inf):
+        return Tensor(Fraction(0), ONE, ONE)
+    if amax == math.inf:
+        return Tensor(Fraction(0), Fraction(0), math.inf)
+    bound = r32(r.bound * top)
+    if folded:
+        e = r32(bound / Fraction(amax))
+        return Tensor(Fraction(amax), e, r32(1 / e))
+    g = max(r32(Fraction(amax) / bound), two_to(-149)) if amax else Fraction(0)
+    return Tensor(Fraction(amax), r32(1 / g) if g else ONE, g)
+
+
+def _block(tile: list[list[Exact]], r: Recipe, top: Fraction, tensor: Tensor) -> Scaled:
+    flat = [v for row in tile for v in row]
+    if any(math.isnan(v) for v in flat):
+        return Scaled(*r.nan)
+    if any(math.isinf(v) for v in flat):
+        return Scaled(*r.inf)
+    amax = max(Fraction(size_of(v)) for v in flat)
+    if amax == 0 and r.floor == 0 and r.zeros is not None:
+        return Scaled(*r.zeros)
+    amax = max(amax, r.floor)
+    if tensor.scale == math.inf:  # every block scale is the least there is, and every value divided by Inf
+        return r.rule(Fraction(0), top, tensor._replace(scale=ONE))._replace(factor=Fraction(0), divides=False)
+    if r.choice is None:
+        return r.rule(amax, top, tensor)
+    six, four = six_or_four(amax, top, tensor)
+    return four if _error(tile, four, r, top, tensor) < _error(tile, six, r, top, tensor) else six
+
+
+def _error(tile: list[list[Exact]], scaled: Scaled, r: Recipe, top: Fraction, tensor: Tensor) -> Exact:
+    """Sum errors along each row in order, then rows as a tree of halves; Inf where anything overflows."""
+    sums: list[Fraction] = []
+    assert r.bound is not None
+    for row in tile:
+        total = Fraction(0)
+        for v in row:
+            q = Fraction(decode(_code(v, scaled, r.element), r.element))
+            product = f32(Fraction(f32(q * Fraction(scaled.scale))) * tensor.amax)
+            if product in (math.inf, -math.inf):
+                return math.inf
+            back = f32(Fraction(product) / r32(r.bound * top))
+            d = Fraction(f32(Fraction(back) - Fraction(v)))
+            square = f32(d * d)
+            if r.choice == "mse" and square == math.inf:
+                return math.inf
+            sum_ = f32(total + (Fraction(square) if r.choice == "mse" else abs(d)))
+            if sum_ == math.inf:
+                return math.inf
+            total = Fraction(sum_)
+        sums.append(total)
+    while len(sums) & (len(sums) - 1):
+        sums.append(Fraction(0))
+    while len(sums) > 1:
+        half = len(sums) // 2
+        pairs = [f32(a + b) for a, b in zip(sums[:half], sums[half:], strict=True)]
+        if math.inf in pairs:
+            return math.inf
+        sums = [Fraction(pair) for pair in pairs]
+    return sums[0]
+
+
+def _code(v: Exact, scaled: Scaled, element: Fields) -> int:
+    y = divide(v, scaled.factor) if scaled.divides else multiply(v, scaled.factor)
+    if element is not MXINT8:
+        return encode(y, element, "saturate")
+    magnitude = encode(size_of(y), element, "saturate")
+    return -magnitude % 256 if y < 0 else magnitude
+
+
+def _as_float(value: Exact) -> Any:
+    return np.array([encode(value, FLOAT32, "nonsaturate")], np.uint32).view(np.float32)[0]
+
+
+def transform(x: ArrayLike, signs: list[int]) -> NDArray[np.float32]:
+    """Return the Hadamard transform of the rows' runs: signs, butterflies from near to far, then the factor."""
+    size = len(signs)
+    factor = Fraction(float(np.float32(1 / math.sqrt(size))))
+    matrix = np.asarray(x, dtype=np.float32)
+    out = np.empty(matrix.shape, np.float32)
+    for i, row in enumerate(matrix):
+        for start in range(0, len(row), size):
+            v = [Fraction(float(a)) * s for a, s in zip(row[start : start + size], signs, strict=True)]
+            h = 1
+            while h < size:
+                pairs = {j: (v[j], v[j + h]) for j in range(size) if not j & h}
+                for j, (a, b) in pairs.items():
+                    v[j], v[j + h] = Fraction(f32(a + b)), Fraction(f32(a - b))
+                h *= 2
+            out[i, start : start + size] = [float(f32(a * factor)) for a in v]
+    return out

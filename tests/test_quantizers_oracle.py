@@ -1,0 +1,102 @@
+"""Every quantizer of the catalogue, bit for bit against exact rational arithmetic that shares no code with it."""
+
+import functools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec.oracle import quantizers as oracle
+
+F32 = NDArray[np.float32]
+NAMES = [name for name in lp.quantizers if lp.quantizers[name].hadamard is None and lp.quantizers[name].history is None]
+
+
+def bits(a: F32) -> NDArray[np.uint32]:
+    return np.ascontiguousarray(a).view(np.uint32)
+
+
+def check(x: F32, name: str, granularity: str | None = None) -> None:
+    """Compare codes, scales and the tensor's scale; NaN scales compare as NaN, and codes below them as well."""
+    q = lp.quantize(x, None, granularity, recipe=name)
+    block = None if granularity is None else (q.granularity.rows, q.granularity.columns)
+    codes, scales, tensor = oracle.quantize(x, name, block)
+    where = f"{name} {granularity or ''}"
+    assert np.array_equal(np.isnan(q.scale), np.isnan(scales)), where
+    finite = ~np.isnan(scales)
+    assert np.array_equal(bits(q.scale)[finite], bits(scales)[finite]), where
+    assert np.array_equal(q.codes, codes), (where, np.argwhere(q.codes != codes)[:3])
+    assert (q.tensor_scale is None) == (tensor is None)
+    if tensor is not None:
+        assert q.tensor_scale is not None
+        assert q.tensor_scale.tobytes() == tensor.tobytes(), where
+    fused = lp.quantize_dequantize(x, None, granularity, recipe=name)
+    assert np.array_equal(bits(fused), bits(q.dequantize())) or np.isnan(fused).any()
+    assert np.array_equal(fused, q.dequantize(), equal_nan=True), where
+
+
+@functools.cache
+def inputs(kind: str) -> F32:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((5, 150)).astype(np.float32)
+    if kind == "bf16":  # values that often sit on midpoints: where quantizers differ
+        return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    if kind == "wide":
+        x = x * np.exp2(rng.integers(-30, 30, x.shape)).astype(np.float32)
+    if kind == "rows":
+        x = x * np.exp2(rng.integers(-140, 120, (5, 1))).astype(np.float32)
+    if kind == "special":
+        x[0, 3], x[1, 40], x[2, 149], x[3, :] = np.nan, np.inf, -np.inf, 0.0
+        x[4, :32], x[4, 32:64], x[4, 64:] = -0.0, 1e-42, np.finfo(np.float32).max
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "wide", "rows", "special"])
+@pytest.mark.parametrize("name", NAMES)
+def test_codes_scales_and_values(name: str, kind: str) -> None:
+    check(inputs(kind), name)
+
+
+@pytest.mark.parametrize("granularity", ["16x1", "7x5", "column", "row", "16x16"])
+@pytest.mark.parametrize("name", ["dsv3", "te_block", "mxfp8_rceil", "mxint8", "nvfp4_te", "nvfp4_4over6"])
+def test_other_granularities(name: str, granularity: str) -> None:
+    rng = np.random.default_rng(1)
+    check(
+        (rng.standard_normal((19, 37)) * np.exp2(rng.integers(-9, 9, (19, 37)))).astype(np.float32), name, granularity
+    )
+
+
+def test_scales_next_to_every_power_of_two() -> None:
+    """Scales of amax = 2^k, 1.75 * 2^k, max * 2^k and both neighbours of each, and of subnormals, one block each."""
+    powers = np.exp2(np.arange(-149, 128, dtype=np.float64))
+    centres = np.concatenate([powers, 1.75 * powers, 1.5 * powers, 1.875 * powers, 1.9375 * powers])
+    centres = centres[centres < 2.0**128].astype(np.float32)
+    more = np.arange(1, 64, dtype=np.uint32).view(np.float32)
+    amax = np.concatenate(
+        [np.nextafter(centres, np.float32(0)), centres, np.nextafter(centres, np.float32(np.inf)), more]
+    )
+    amax = amax[(amax > 0) & np.isfinite(amax)][:, None]
+    for name in NAMES:
+        if not lp.quantizers[name].two_level:
+            check(amax if lp.quantizers[name].scale == "ue8m0" else amax[::7], name, "1x1")
+
+
+def test_tensor_scales_of_awkward_tensors() -> None:
+    """Two-level quantizers on tensors that are tiny, huge, zero, or hold one block far below the rest."""
+    x = inputs("bf16")[:, :32]
+    spread = np.where(np.arange(32) < 16, np.float32(2.0**-14), np.float32(1)) * x
+    for name in NAMES:
+        if lp.quantizers[name].two_level:
+            for y in (x * np.float32(1e-38), x * np.float32(1e37), np.zeros_like(x), spread, x * np.float32(1e-43)):
+                check(y.astype(np.float32), name)
+
+
+@pytest.mark.parametrize("size", [2, 16, 64])
+def test_hadamard(size: int) -> None:
+    signs = [1 if s > 0 else -1 for s in lp.hadamard(np.eye(size, dtype=np.float32), size, 7)[:, 0]]
+    x = inputs("wide")[:, :128]
+    assert np.array_equal(bits(lp.hadamard(x, size, 7)), bits(oracle.transform(x, signs)))
+    turned = lp.hadamard(np.ascontiguousarray(x.T), size, 7, axis=0)
+    assert np.array_equal(bits(turned.T), bits(lp.hadamard(x, size, 7)))
