@@ -17,11 +17,21 @@ from numpy.typing import NDArray
 from . import _jit
 from .accumulate import Accumulator
 from .cast import decode
-from .formats import Format
+from .formats import Format, formats
 from .fused_kernels import FusedKernel, fused_kernels, operand_tables, selected_kernel
 from .kernels import exact_dot, f32_tile, fused_dot, fused_pack, gemm_f32
 from .kernels import promote as promotion
-from .reference_dots import BlockScales, exact_groups, fused, fused_runs, halves, pairwise, two_floors
+from .reference_dots import (
+    BlockScales,
+    exact_groups,
+    float16_unit,
+    fused,
+    fused_runs,
+    halves,
+    in_halves,
+    pairwise,
+    two_floors,
+)  # fmt: skip
 from .run_kernels import RunKernel, run_kernel
 from .scratch import fresh, scratch
 from .wide_kernels import WideKernel, wide_kernel
@@ -274,6 +284,42 @@ class Wide(Engine):
         return out
 
 
+class Halves(Engine):
+    """Two float16 instructions for each FP8 one: a promotion after each two groups, of operands in another order.
+
+    An instruction's chain starts from +0 and its result is added to C, rounded to nearest (`reference_dots.halves`):
+    that is a promoted chain with scales of 1. For float16 results the float32 sum is rounded once more; that gives what
+    one rounding gives: 24 bits are twice float16's 11, and two more (Figueroa 1995).
+    """
+
+    def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
+        super().__init__(machine, fa, fb)
+        self.inner, self.reference = float16_unit(machine), Reference(machine, fa, fb)
+        self.kernel = wide_kernel(self.inner, formats["float16"], formats["float16"])
+
+    def chain(
+        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
+    ) -> Matrix:
+        """Return one chain over all K, starting from C."""
+        step, half = 2 * self.machine.group, formats["float16"]
+        if self.kernel is None or a.shape[1] == 0:
+            return self.reference.chain(a, b, c)
+        x, y = in_halves(a, self.fa, step), in_halves(b, self.fb, step)
+        count = x.shape[1] // step
+        ones = [np.ones((count, len(side)), np.float32) for side in (a, b)]
+        plan = Plan(step, ones[0], ones[1], promote=True)
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            out = c.astype(np.float32) + np.float32(0)
+        self.kernel.compute(self.inner, (half, half), x, y, plan, None, onto=out)
+        rows, columns = _not_finite(out)
+        result = out.astype(self.machine.dtype, copy=False)
+        if rows.size:
+            result[rows] = self.reference.chain(a[rows], b, c[rows])
+        if columns.size:
+            result[:, columns] = self.reference.chain(a, b[columns], np.ascontiguousarray(c[:, columns]))
+        return result
+
+
 _NONE = np.empty(0, np.intp)
 
 
@@ -300,7 +346,7 @@ def _engine(machine: Accumulator, fa: Format, fb: Format, kernel_name: str) -> E
     if machine.kind == "fused_runs":
         runs = run_kernel(machine, fa, fb)
         return Reference(machine, fa, fb) if runs is None else Wide(machine, fa, fb, runs)
-    kinds: dict[str, type[Engine]] = {"fused": Fused, "exact": Exact, "sequential": Sequential}
+    kinds: dict[str, type[Engine]] = {"fused": Fused, "halves": Halves, "exact": Exact, "sequential": Sequential}
     return kinds.get(machine.kind, Reference)(machine, fa, fb)
 
 

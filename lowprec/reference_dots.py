@@ -127,22 +127,12 @@ def halves(
     machine: Accumulator, fa: Format, fb: Format, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None
 ) -> Matrix:
     """Two float16 instructions for each FP8 one: k % 4 in {0, 1} first, then k % 4 in {2, 3}, C last."""
-    k, step, half = a.shape[1], 2 * machine.group, formats["float16"]
-    inner = Accumulator(
-        machine.name, group=machine.group, fraction_bits=machine.fraction_bits, output=machine.output,
-        zero_exponent=machine.zero_exponent,
-    )  # fmt: skip
-    order = np.arange(step).reshape(-1, 4)
-    order = np.concatenate([order[:, :2].ravel(), order[:, 2:].ravel()]) if step % 4 == 0 else np.arange(step)
+    step, half, inner = 2 * machine.group, formats["float16"], float16_unit(machine)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         d = c + np.zeros((), c.dtype)  # no product: the sum of +0 and C
-    for p0 in range(0, k, step):
-        pieces = []
-        for codes, fmt in ((a, fa), (b, fb)):
-            wide = np.zeros((codes.shape[0], step), np.float32)
-            some = decode(np.ascontiguousarray(codes[:, p0 : p0 + step]), fmt)
-            wide[:, : some.shape[1]] = some
-            pieces.append(np.ascontiguousarray(wide[:, order].astype(np.float16)).view(np.uint16))
+    left, right = in_halves(a, fa, step), in_halves(b, fb, step)
+    for p0 in range(0, a.shape[1], step):
+        pieces = [np.ascontiguousarray(x[:, p0 : p0 + step]) for x in (left, right)]
         x = fused(inner, half, half, pieces[0], pieces[1], np.zeros_like(c), None)
         with np.errstate(over="ignore", invalid="ignore"):
             if machine.output == "float16":  # float64 holds the sum, so that it is rounded once
@@ -150,6 +140,25 @@ def halves(
             else:
                 d = x + d
     return _canonical(d)
+
+
+def float16_unit(machine: Accumulator) -> Accumulator:
+    """Return the machine that does each half."""
+    return Accumulator(
+        machine.name, group=machine.group, fraction_bits=machine.fraction_bits, output=machine.output,
+        zero_exponent=machine.zero_exponent,
+    )  # fmt: skip
+
+
+def in_halves(codes: Matrix, fmt: Format, step: int) -> NDArray[np.uint16]:
+    """Return codes [R, K] as float16, K filled up with zeros; of each `step` those with k % 4 in {0, 1} come first."""
+    rows, k = codes.shape
+    table = decode(np.arange(1 << fmt.bits, dtype=fmt.code_dtype), fmt).astype(np.float16).view(np.uint16)
+    wide = np.zeros((rows, -(-k // step) * step), np.uint16)
+    wide[:, :k] = table[codes]
+    if step % 4:
+        return wide
+    return np.ascontiguousarray(wide.reshape(rows, -1, step // 4, 2, 2).swapaxes(2, 3)).reshape(wide.shape)
 
 
 def two_floors(

@@ -83,7 +83,7 @@ class WideKernel:
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
         blocks: Blocks, c: Float32Matrix | None, scales: BlockScales | None = None,
-        panels: Iterable[Panel] | None = None,
+        panels: Iterable[Panel] | None = None, onto: Float32Matrix | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
 
@@ -103,11 +103,14 @@ class WideKernel:
             Scales inside the instruction.
         panels : iterable of Panel, optional
             What `panels` made of B.
+        onto : [M, N] float32, optional
+            What promoted chains are added to, in place of +0. Every sum is then rounded to the machine's own type.
         """
-        out = np.zeros((a.shape[0], b.shape[0]), np.float32)
+        out = np.zeros((a.shape[0], b.shape[0]), np.float32) if onto is None else onto
+        promote = int(blocks.promote) + (onto is not None and machine.output == "float16")
         shifts = Shifts.of(scales and scales.a, machine, len(a))
         for panel in panels or self.panels(machine, operands[1], b, scales and scales.b):
-            self._some_columns(machine, operands[0], a, panel, blocks, c, shifts, out)
+            self._some_columns(machine, operands[0], a, panel, blocks, promote, c, shifts, out)
         return out
 
     def panels(
@@ -134,7 +137,7 @@ class WideKernel:
             yield Panel((values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
-        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, blocks: Blocks,
+        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, blocks: Blocks, promote: int,
         c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
@@ -162,7 +165,7 @@ class WideKernel:
                     result = "normal" if normal else result
                 self.forms[result](
                     *left, *panel.arrays, groups, group, machine.fraction_bits, lowest,
-                    machine.output_bits, blocks.length // group, blocks.promote,
+                    machine.output_bits, blocks.length // group, promote,
                     np.ascontiguousarray(blocks.scale_a[:, rows]), blocks.scale_b, addend[rows], c is not None,
                     out[rows], first, n, 0, x.shape[0],
                 )  # fmt: skip

@@ -43,7 +43,8 @@ def _gemm(
         group           products in each of them, before padding
         fraction_bits, lowest, keep         F, the least exponent E, and the fraction bits of the result
         block           groups over which the scales are constant
-        promote, scale_a, scale_b, c, use_c, out        as for `gemm_fused.gemm_fused`
+        promote         0: no; 1: as for `gemm_fused.gemm_fused`; 2: so, and each sum is rounded to float16
+        scale_a, scale_b, c, use_c, out     as for `gemm_fused.gemm_fused`
 
     Scales are [blocks, >= M] and [blocks, >= N]; `start` is a multiple of 4.
     """
@@ -99,9 +100,22 @@ def _gemm(
                         if promote:
                             for j in range(width):
                                 into[j] = fma32(np.float32(s_a * s_b[left + j]), np.float32(d[j]), into[j])
+                            if promote == 2:
+                                for j in range(width):
+                                    into[j] = _to_float16(into[j])
                         else:
                             for j in range(width):
                                 into[j] = np.float32(s_a * s_b[left + j]) * np.float32(d[j])
+
+
+@kernel
+def _to_float16(x):
+    """Round float32 to float16's grid, to nearest even; NaN beyond it."""
+    v = np.float64(x)
+    binade = float64_from_bits(L(bits64(v) & EXPONENT))
+    magic = max(binade, 2.0**-14) * (1.5 * 2.0**42)
+    d = (v + magic) - magic
+    return np.float32(d if abs(d) < 2.0**16 else np.nan)
 
 
 def _portable_tile(a_v, a_e, _a_m, b_v, b_e, _b_m, state, groups, depth, _words, fraction_bits, lowest, keep):
