@@ -21,8 +21,11 @@ from typing import Any, NamedTuple
 from common import Table, child, interleaved, machine_line, peak_memory, write_between_markers
 from gemm_cases import (
     CUBE,
+    HALF_MACHINES,
     LATENCY,
     PEERS,
+    REUSED,
+    SCALED_MACHINES,
     SHAPES,
     WIDE_MACHINES,
     Shape,
@@ -33,6 +36,7 @@ from gemm_cases import (
     numpy_product,
     on,
     peer_product,
+    scaled_product,
     wide_product,
 )  # fmt: skip
 
@@ -78,6 +82,33 @@ def wide(options: Options) -> list[Row]:
         times = interleaved(works, options.rounds // 3 * 2, options.clock)
         unit = lp.accumulators[machine]
         rows.append({"machine": machine, "L": unit.group, "F": unit.fraction_bits, "work": CUBE.work, **times})
+    return rows
+
+
+def scaled(options: Options) -> list[Row]:
+    """Machines that take scales inside the instruction, by `gemm`; and FP8 mma.sync's halves, one chain on codes."""
+    rows = []
+    for machine in SCALED_MACHINES:
+        for shape in (CUBE,) if options.quick else (CUBE, *SHAPES[3:]):
+            product = scaled_product(machine, shape)
+            works = {name: on(name, product) for name in kernels()} | {"numpy": numpy_product(shape)}
+            times = interleaved(works, options.rounds, options.clock)
+            rows.append({"machine": machine, "shape": str(shape), "work": shape.work, **times})
+    for machine in HALF_MACHINES:
+        product = wide_product(machine, CUBE)
+        works = {name: on(name, product) for name in kernels()} | {"numpy": numpy_product(CUBE)}
+        times = interleaved(works, options.rounds // 3 * 2, options.clock)
+        rows.append({"machine": machine, "shape": str(CUBE), "work": CUBE.work, **times})
+    return rows
+
+
+def reuse(options: Options) -> list[Row]:
+    """What an operand that is laid out once saves."""
+    rows = []
+    for machine in ("hopper_fp8", *SCALED_MACHINES):
+        for shape in REUSED[-1:] if options.quick else REUSED:
+            works = {"anew": scaled_product(machine, shape), "kept": scaled_product(machine, shape, packed=True)}
+            rows.append({"machine": machine, "shape": str(shape), **interleaved(works, options.rounds, options.clock)})
     return rows
 
 
@@ -136,7 +167,7 @@ def memory_child(machine: str, *sides: str) -> Row:
     make(Shape(64, 128, 128))()
     product = make(shape)
     inputs = (shape.m + shape.n) * shape.k * (1 if machine == "hopper_fp8" else 2)
-    above = peak_memory(product, scratch._buffers.by_name.clear)
+    above = peak_memory(product, scratch.forget)
     held = inputs + 4 * shape.m * shape.n
     return {"machine": machine, "shape": str(shape), "held": held, "peak": inputs + above}
 
@@ -192,8 +223,8 @@ def peers(options: Options) -> list[Row]:
 
 
 PARTS = {
-    "fp8": fp8, "wide": wide, "growth": growth, "latency": latency, "memory": memory, "compilation": compilation,
-    "peers": peers,
+    "fp8": fp8, "wide": wide, "scaled": scaled, "reuse": reuse, "growth": growth, "latency": latency,
+    "memory": memory, "compilation": compilation, "peers": peers,
 }  # fmt: skip
 CHILDREN = {"memory": memory_child, "compile": compile_child, "blas": blas_child}
 
@@ -228,6 +259,21 @@ def tables(found: Row, options: Options) -> list[Table]:
         ]
         note = f"GMAC/s (ratio to NumPy as shipped), {how}; raw codes, packing included."
         out.append(Table("Wider machines, 1024 x 1024 x 1024", columns, cells, note))
+    if rows := found.get("scaled"):
+        columns = ["Machine", "M x N x K", *names, "NumPy float32"]
+        cells = [[row["machine"], row["shape"], *(rate(row, n) for n in (*names, "numpy"))] for row in rows]
+        note = (
+            f"GMAC/s (ratio to NumPy as shipped), {how}. A in tiles of 1x32 (nvfp4: 1x16), B in blocks of 32x32 "
+            "(16x16; wgrad: tiles), scales and packing included; fp8_mma: raw codes, one chain."
+        )
+        out.append(Table("Scales inside the instruction, and FP8 mma.sync", columns, cells, note))
+    if rows := found.get("reuse"):
+        cells = [
+            [row["machine"], row["shape"], f"{row['anew'] * 1e3:.2f}", f"{row['kept'] * 1e3:.2f}",
+             f"{1 - row['kept'] / row['anew']:.0%}"] for row in rows
+        ]  # fmt: skip
+        columns = ["Machine", "M x N x K", "ms", "ms, B kept by pack_operand", "saved"]
+        out.append(Table(f"An operand that is laid out once, {how}", columns, cells))
     if rows := found.get("growth"):
         base = next(row["seconds"] / row["work"] for row in rows if row["n"] == CUBE.n)
         cells = [

@@ -40,7 +40,26 @@ WIDE_MACHINES = [
     "hopper_bf16", "hopper_f16", "hopper_tf32", "blackwell_fp8", "ampere_bf16", "volta_f16", "hopper_f16_f16",
     "hopper_fp8_f16",
 ]  # fmt: skip
-PEERS = {"mmaemu": Shape(256, 256, 1024), "mmasim": Shape(64, 64, 128)}
+# machine -> quantizer of A, granularity of B's blocks
+SCALED_MACHINES = {
+    "blackwell_mxf8": ("mxfp8_rceil", "32x32"), "blackwell_mxf4": ("mxfp4_rceil", "32x32"),
+    "blackwell_nvfp4": ("nvfp4_te", "16x16"),
+}  # fmt: skip
+HALF_MACHINES = ["hopper_fp8_mma", "hopper_fp8_mma_f16"]
+REUSED = [Shape(2048, 256, 640, "trainer, fprop"), Shape(2048, 640, 256, "its dgrad"), Shape(64, 256, 640, "64 tokens")]
+PEERS = {
+    "mmaemu": Shape(256, 256, 1024), "mmasim": Shape(64, 64, 128), "mmasim, mxf8f6f4": Shape(128, 64, 128),
+    "mmasim, mxf4nvf4": Shape(128, 64, 128),
+}  # fmt: skip
+# Peer -> our machine, its instruction, K of that, E8M0 or E4M3 scales from .. to
+PEER_MACHINES = {
+    "mmasim, mxf8f6f4": (
+        "blackwell_mxf8", "m128n64k32.kind::mxf8f6f4.block32.f32.e4m3.e4m3.ue8m0", 32, "float8_e8m0fnu", (120, 134)
+    ),
+    "mmasim, mxf4nvf4": (
+        "blackwell_nvfp4", "m128n64k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3", 64, "float8_e4m3fn", (40, 72)
+    ),
+}  # fmt: skip
 CORNER = 24  # rows and columns that are compared with the integer reference
 
 
@@ -129,6 +148,38 @@ def wide_product(machine: str, shape: Shape) -> Work:
     return work
 
 
+def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
+    """Return a product with scales inside the instruction, checked: tiles by square blocks, for wgrad both tiles.
+
+    With `packed`, B is laid out beforehand.
+    """
+    import lowprec as lp
+    from lowprec.engines import Reference
+
+    x, w = values(shape)
+    if machine == "hopper_fp8":
+        a, b = lp.quantize(x, "e4m3fn", "1x128"), lp.quantize(w, "e4m3fn", "128x128")
+    else:
+        recipe, square = SCALED_MACHINES[machine]
+        a = lp.quantize(x, recipe=recipe)
+        b = lp.quantize(w, recipe=recipe, granularity=str(a.granularity) if "wgrad" in shape.what else square)
+    corners = []
+    for q in (a, b):
+        rows = q.granularity.block(q.shape)[0]
+        corners.append(
+            dataclasses.replace(q, codes=q.codes[:CORNER].copy(), scale=q.scale[: -(-CORNER // rows)].copy())
+        )
+    with mock.patch.object(importlib.import_module("lowprec.gemm"), "engine", Reference):
+        want = lp.gemm(*corners, accumulator=machine)
+    operand = lp.pack_operand(b, machine) if packed else b
+
+    def work() -> Any:
+        return lp.gemm(a, operand, accumulator=machine)
+
+    check_on_all(work, want, f"{machine} {shape}")
+    return work
+
+
 def float32_product(shape: Shape) -> Work:
     """Return the float32 product in fixed order, checked on some outputs by exact rational arithmetic."""
     import numpy as np
@@ -159,6 +210,8 @@ def peer_product(name: str) -> tuple[Work, Work] | None:
 
     shape = PEERS[name]
     rng = np.random.Generator(np.random.Philox(7))
+    if name in PEER_MACHINES:
+        return _scaled_peer(name, shape, rng)
     a, b = (lp.encode(rng.standard_normal((n, shape.k), dtype=np.float32), "e4m3fn") for n in (shape.m, shape.n))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -172,6 +225,45 @@ def peer_product(name: str) -> tuple[Work, Work] | None:
             return None
     same(theirs(), lp.mma(a, b), name)
     return theirs, lambda: lp.mma(a, b)
+
+
+def _scaled_peer(name: str, shape: Shape, rng: Any) -> tuple[Work, Work] | None:
+    """Return mmasim's chain of instructions that take scales, and ours."""
+    import numpy as np
+
+    import lowprec as lp
+
+    machine, instruction, step, scale_type, (low, high) = PEER_MACHINES[name]
+    unit = lp.accumulators[machine]
+    fmt, block = lp.formats[unit.default_format], unit.scale_block
+    codes = [lp.encode(rng.standard_normal((n, shape.k), dtype=np.float32), fmt) for n in (shape.m, shape.n)]
+    scales = [rng.integers(low, high, (n, shape.k // block)).astype(np.uint8) for n in (shape.m, shape.n)]
+    try:
+        torch = importlib.import_module("torch")
+        torch.set_num_threads(1)
+        theirs = importlib.import_module("mmasim.nv_ptx").TCGen05MMABlockScale("Blackwell", instruction)
+    except Exception as problem:
+        print(f"{name} left out: {problem!r}", file=sys.stderr)
+        return None
+    if fmt.bits == 4:  # two to a byte, the first in the high half
+        x, y = (torch.from_numpy((c[:, ::2] << 4 | c[:, 1::2]).astype(np.uint8)) for c in codes)
+    else:
+        x, y = (torch.from_numpy(c).view(torch.float8_e4m3fn) for c in codes)
+    s, t = (torch.from_numpy(c).view(getattr(torch, scale_type)) for c in scales)
+    each, per = step * x.shape[1] // shape.k, step // block
+
+    def chain() -> Any:
+        d = torch.zeros((shape.m, shape.n), dtype=torch.float32)
+        for i in range(shape.k // step):
+            k, b = slice(i * each, (i + 1) * each), slice(i * per, (i + 1) * per)
+            d = theirs(x[:, k], y[:, k].T, d, s[:, b], t[:, b].T)
+        return d.numpy()
+
+    def ours() -> Any:
+        return lp.mma(*codes, accumulator=machine, a_scale=scales[0], b_scale=scales[1])
+
+    same(chain(), ours(), name)
+    return chain, ours
 
 
 def _mmaemu(torch: Any, x: Any, y: Any) -> Work:

@@ -132,7 +132,7 @@ def gemm(
     for name, q in (("a", a), ("b", b)):
         if not isinstance(q, Quantized):
             raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
-        if q.scale.size and not (q.scale.min() > 0 and q.scale.max() < np.inf):
+        if not epilogue.all_positive(np.ascontiguousarray(q.scale)):
             check_scales(name, q.scale, machine)
     a, b, factor = without_tensor_scales(a, b, alpha)
     if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:

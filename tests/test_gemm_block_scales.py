@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.kernels import epilogue
 from lowprec.oracle import FORMATS, MACHINES, Scales
 
 F32 = NDArray[np.float32]
@@ -181,3 +182,15 @@ def test_quantized_by_recipe() -> None:
         assert np.linalg.norm(got - exact) < error * np.linalg.norm(exact)
         decoded = qx.dequantize().astype(np.float64) @ qw.dequantize().T.astype(np.float64)
         assert np.allclose(got, decoded, rtol=1e-5, atol=1e-4)
+
+
+def test_every_wrong_scale_is_noticed() -> None:
+    """The quick look at all scales: the ends of what is allowed, and what lies just beyond."""
+    for value in (0.0, -0.0, -(2.0**-149), -1.0, np.inf, -np.inf, np.nan):
+        scale = np.ones((5, 7), np.float32)
+        scale[3, 4] = value
+        assert not epilogue.all_positive(scale), value
+    for value in (2.0**-149, np.finfo(np.float32).max):
+        scale = np.full((5, 7), value, np.float32)
+        assert epilogue.all_positive(scale)
+    assert epilogue.all_positive(np.empty((0, 7), np.float32))
