@@ -16,6 +16,7 @@ from .cast_constants import (
     near_constants,
     random_constants,
     rounding_words,
+    short_constants,
     symmetric,
     word_constants,
 )  # fmt: skip
@@ -124,7 +125,7 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
     Raises
     ------
     ValueError
-        If a code lies outside the format, or `out` does not fit.
+        If a code lies outside the format (what was written to `out` until then stays), or `out` does not fit.
     TypeError
         If the codes are not integers.
 
@@ -135,14 +136,18 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
     array([ 1.000000e+00, -4.480000e+02,  1.953125e-03], dtype=float32)
     """
     f = formats.get(fmt)
-    c = as_codes(codes, f)
+    c = as_codes(codes, f, check=not has_fast_kernel(f, decoding=True))
     result = _output(out, c.shape, np.dtype(np.float32), "decode")
     flat, into = c.reshape(-1), result.reshape(-1)
     if has_fast_kernel(f, decoding=True):
         constants = decode_constants(f)
+        narrow = f.bits < 8 * c.dtype.itemsize
 
         def piece(a: int, b: int) -> None:
-            kernels.decode32(flat[a:b], into[a:b], constants)
+            if not narrow:
+                kernels.decode32(flat[a:b], into[a:b], constants)
+            elif kernels.decode32_seen(flat[a:b], into[a:b], constants) >> f.bits:
+                raise _outside(int(flat[a:b].max()), f)
 
         _jit.run_chunks(piece, flat.size, _GRAIN)
     else:
@@ -214,6 +219,7 @@ class _Plan(NamedTuple):
     """The kernels for a format, a rounding and a policy, and their constants; None where one does not hold."""
 
     near: Constants | None
+    short: Constants | None
     nearest: Constants | None
     random: Constants | None
     word: Constants
@@ -229,6 +235,7 @@ def _plan(f: Format, mode: Rounding, policy: Policy) -> _Plan:
     nearest = mode == roundings["nearest_even"] and has_fast_kernel(f) and symmetric(f, special)
     return _Plan(
         near_constants(f, special) if nearest else None,
+        short_constants(f, special) if nearest else None,
         encode_constants(f, special) if nearest else None,
         random_constants(f, special, mode),
         word_constants(f, special, mode),
@@ -248,6 +255,8 @@ def _encoder(plan: _Plan, key: Key) -> Piece:
             word_kernels().encode64_words(x, into, plan.word, plan.words, *plan.wide, lo, hi, offset + start)
         elif plan.near is not None:
             kernels.encode32_near(x, into, plan.near)
+        elif plan.short is not None:
+            kernels.encode32_short(x, into, plan.short)
         elif plan.nearest is not None:
             kernels.encode32(x, into, plan.nearest)
         elif plan.random is not None:
@@ -339,7 +348,7 @@ def _refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key
         special = usual._replace(**dict.fromkeys(fields, code))
         codes = np.empty(values.shape, f.code_dtype)
         plan = _plan(f, mode, policy)._replace(
-            near=None, nearest=None, random=None, word=word_constants(f, special, mode)
+            near=None, short=None, nearest=None, random=None, word=word_constants(f, special, mode)
         )
         _run(_encoder(plan, key), values, codes, f)
         found.append(codes.reshape(-1))
@@ -374,18 +383,24 @@ def _as_values(x: ArrayLike) -> NDArray[Any]:
     return np.ascontiguousarray(a).reshape(a.shape)
 
 
-def as_codes(codes: ArrayLike, fmt: Format) -> NDArray[Any]:
-    """Return contiguous codes of the format's own type, or raise if one lies outside the format."""
+def as_codes(codes: ArrayLike, fmt: Format, *, check: bool = True) -> NDArray[Any]:
+    """Return contiguous codes of the format's own type, or raise if one lies outside the format.
+
+    Codes that have the type already are not looked at unless `check` says so.
+    """
     c = np.asarray(codes)
     if c.dtype.kind not in "iu":
         if c.size == 0:
             return np.zeros(c.shape, fmt.code_dtype)
         raise TypeError(f"codes of {fmt} are unsigned integers, not {c.dtype}; values are encoded with lowprec.encode")
-    full = c.dtype == fmt.code_dtype and fmt.bits == 8 * c.dtype.itemsize
+    full = c.dtype == fmt.code_dtype and (fmt.bits == 8 * c.dtype.itemsize or not check)
     if not full and c.size and (c.max() >> fmt.bits or c.min() < 0):
-        wrong = int(c.max()) if c.max() >> fmt.bits else int(c.min())
-        raise ValueError(f"code {wrong} is outside {fmt}'s 0..{(1 << fmt.bits) - 1}")
+        raise _outside(int(c.max()) if c.max() >> fmt.bits else int(c.min()), fmt)
     return np.ascontiguousarray(c, dtype=fmt.code_dtype).reshape(c.shape)
+
+
+def _outside(code: int, fmt: Format) -> ValueError:
+    return ValueError(f"code {code} is outside {fmt}'s 0..{(1 << fmt.bits) - 1}")
 
 
 def _output(out: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any], who: str) -> NDArray[Any]:

@@ -64,6 +64,16 @@ def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 
 @functools.lru_cache(maxsize=512)
+def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
+    """Return what `kernels.cast.encode32_short` needs, in its order, or None if it does not hold."""
+    m = fmt.mantissa_bits
+    like_float32 = fmt.specials == "ieee" and fmt.signed and (fmt.exponent_bits, fmt.bias) == (8, 127) and m < 23
+    if not (like_float32 and symmetric(fmt, special) and special.over == fmt.inf_code and special.negative_zero):
+        return None
+    return _words(23 - m, (1 << (22 - m)) - 1, special.nan, special.negative_nan)
+
+
+@functools.lru_cache(maxsize=512)
 def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants | None:
     """Return what `kernels.rounding.encode_random` needs, in its order, or None if it does not hold."""
     if not (has_fast_kernel(fmt) and symmetric(fmt, special) and rounding.is_stochastic and special.negative_zero):

@@ -240,3 +240,72 @@ def test_negative_zero_as_wished() -> None:
 
 def test_every_rounding_is_tested() -> None:
     assert {*FIXED, "stochastic", "stochastic_b", "stochastic_c"} == set(roundings.names())
+
+
+def test_the_252_float64_values_beside_the_midpoints_of_e4m3() -> None:
+    """2^-40 off every midpoint: rounding through float32 first, as ml_dtypes and PyTorch do, gets half wrong."""
+    values = lp.formats["e4m3fn"].values()[:127].astype(np.float64)
+    midpoints = (values[1:] + values[:-1]) / 2
+    x = np.concatenate([midpoints * (1 + 2.0**-40), midpoints * (1 - 2.0**-40)])
+    assert x.size == 252
+    wanted = expected(x, "e4m3fn", "nearest_even", "ocp_sat")
+    assert_same(lp.encode(x, "e4m3fn"), wanted, x, "e4m3fn from float64")
+    assert np.count_nonzero(x.astype(ml_dtypes.float8_e4m3fn).view(np.uint8) != wanted) == 126
+
+
+SOURCES = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, np.int8, np.uint16, np.int64]
+
+
+@pytest.mark.parametrize("dtype", SOURCES)
+def test_sources_of_any_type_stride_and_shape(dtype: type) -> None:
+    base = np.arange(-60, 60).reshape(2, 3, 20)
+    x = (np.abs(base) if np.dtype(dtype).kind == "u" else base).astype(dtype)
+    wanted = lp.encode(x.astype(np.float64), "e4m3fn")
+    assert np.array_equal(lp.encode(x, "e4m3fn"), wanted)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for view, same in (
+        (x[:, ::2, ::-3], wanted[:, ::2, ::-3]), (x.T, wanted.T), (frozen, wanted), (x[1, 2, 3], wanted[1, 2, 3]),
+        (x[:0], wanted[:0]), (np.broadcast_to(x[0, 0, :1], (4, 5)), np.broadcast_to(wanted[0, 0, :1], (4, 5))),
+    ):  # fmt: skip
+        ours = lp.encode(view, "e4m3fn")
+        assert ours.shape == view.shape
+        assert np.array_equal(ours, same)
+        assert np.array_equal(lp.round_to(view, "e4m3fn"), lp.decode(same, "e4m3fn"))
+        assert np.array_equal(lp.decode(same, "e4m3fn"), lp.decode(np.array(same, order="C"), "e4m3fn"))
+
+
+def test_swapped_bytes_and_big_integers() -> None:
+    x = np.array([1.5, -300.0, 2.0**-8])
+    for order in (">f8", ">f4", ">f2"):
+        assert np.array_equal(lp.encode(x.astype(order), "e5m2"), lp.encode(x, "e5m2"))
+    with pytest.raises(ValueError, match=r"integers beyond \+-2\^53"):
+        lp.encode(np.array([2**60]), "e5m2")
+    with pytest.raises(TypeError, match="would be rounded twice"):
+        lp.encode(np.zeros(2, np.longdouble), "e5m2")
+    with pytest.raises(TypeError, match="complex128 are not real"):
+        lp.encode(np.zeros(2, complex), "e5m2")
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "up", "stochastic"])
+def test_nothing_is_allocated_with_out(rounding: str, keep_threads: None) -> None:
+    """Python and NumPy account for a few small objects, not for the arrays."""
+    import tracemalloc
+
+    lp.set_num_threads(1)
+    x = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32)
+    codes, values, wide = np.empty(x.size, np.uint8), np.empty_like(x), x.astype(np.float64)
+    seed = 1 if rounding == "stochastic" else None
+
+    def work() -> None:
+        for source in (x, wide):
+            lp.encode(source, "e4m3fn", rounding=rounding, seed=seed, out=codes)
+        lp.round_to(x, "e4m3fn", rounding=rounding, seed=seed, out=values)
+        lp.decode(codes, "e4m3fn", out=values)
+
+    work()
+    tracemalloc.start()
+    work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000

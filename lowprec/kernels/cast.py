@@ -64,6 +64,21 @@ def encode32_near(x, out, constants):
 
 
 @kernel
+def encode32_short(x, out, constants):
+    """Encode contiguous float32 `x` in a float32 with fewer fraction bits, Inf and all: `short_constants`.
+
+    The sign stays where it is while the rest is rounded as an integer.
+    """
+    shift, half, nan, negative_nan = constants
+    for i in range(x.size):
+        u = bits32(x[i])
+        by = U(shift & U(31))
+        code = U(U(U(u + half) + U(U(u >> by) & U(1))) >> by)
+        special = negative_nan if u > U(0x7FFFFFFF) else nan
+        out[i] = special if U(u & U(0x7FFFFFFF)) > U(0x7F800000) else code
+
+
+@kernel
 def encode32(x, out, constants):
     """Encode contiguous float32 `x` with the `encode_constants` of a format."""
     for i in range(x.size):
@@ -123,3 +138,14 @@ def decode32(codes, out, constants):
     """Decode contiguous `codes` to float32 with the `decode_constants` of a format."""
     for i in range(codes.size):
         out[i] = float32_from_bits(decode_bits(U(codes[i]), constants))
+
+
+@kernel
+def decode32_seen(codes, out, constants):
+    """Do the same and return all codes or-ed together: whether one has too many bits."""
+    seen = U(0)
+    for i in range(codes.size):
+        c = U(codes[i])
+        seen = U(seen | c)
+        out[i] = float32_from_bits(decode_bits(c, constants))
+    return seen
