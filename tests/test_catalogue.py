@@ -19,7 +19,7 @@ from lowprec.formats import p3109
 SMALL = [name for name in lp.formats if lp.formats[name].bits <= 16]
 P3109 = [
     (K, P, signed, domain)
-    for K in (3, 4, 5, 6, 8, 10, 12, 16)
+    for K in (3, 4, 5, 6, 7, 8, 10, 12, 16)
     for signed in (True, False)
     for P in range(1, K + (not signed))
     for domain in ("extended", "finite")

@@ -1,0 +1,206 @@
+"""Write docs/formats.md from the catalogue: ``python docs/make_formats.py``.
+
+Everything that can be computed is computed here; what was measured of other packages is said in `DIFFER`. A test
+compares the file with what this would write.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import lowprec as lp
+from lowprec.formats import p3109
+from lowprec.verify import EXHAUSTIVE
+
+PAGE = Path(__file__).with_name("formats.md")
+
+# Formats with more witnesses than the exact oracle; what others were compared on is in the tests named below.
+GFLOAT = {"e4m3fn", "e5m2", "e2m3fn", "e3m2fn", "e2m1fn"}
+TORCH = {"e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"}
+ML_DTYPES = {*EXHAUSTIVE, "e2m3fn", "e3m2fn", "e2m1fn"}
+
+DIFFER = {
+    "e4m3fn": "Overflow: ml_dtypes and PyTorch up to 2.11 give NaN, PyTorch 2.13 the maximum, Inf included. float64: "
+    "ml_dtypes and PyTorch round twice, 126 of 252 values beside the midpoints are wrong there.",
+    "e5m2": "NaN: 0x7E in ml_dtypes, 0x7F in PyTorch and CUDA. PyTorch 2.13 still overflows to Inf.",
+    "e4m3fnuz": "Inf when saturating: ONNX's text says NaN, its reference code gives the maximum (`onnx_sat`).",
+    "e5m2fnuz": "As e4m3fnuz.",
+    "e4m3": "Not OCP's E4M3: that one is e4m3fn.",
+    "e3m4": "Not Intel's E3M4: that one is e3m4fn.",
+    "e3m4fn": "Intel's toolkit maps NaN to the maximum; here NaN is a code.",
+    "e8m0fnu": "Ties go to the even code as P3109 has it (3 -> 2). ml_dtypes, PyTorch and ONNX round ties up (3 -> 4), "
+    "and ml_dtypes sends 0 to NaN and misrounds values below 2^-126; where it is right and there is no tie we agree.",
+    "e2m3fn": "NaN: ml_dtypes gives -0, CUDA's satfinite and the OCP presets the maximum, gfloat refuses.",
+    "e3m2fn": "As e2m3fn.",
+    "e2m1fn": "As e2m3fn. DeepGEMM's helper sends ties toward zero.",
+    "bfloat16": "NaN: PyTorch's code depends on the loop that met it (0x7FC0 or 0xFFFF). float64 as e4m3fn.",
+    "mxint8": "pychop and gfloat produce -2, which the MX specification leaves optional; microxcaling and we do not.",
+    "int8": "Saturates; NumPy's cast wraps.",
+    "ue5m3": "Negative values: NaN, or zero by P3109's saturating presets.",
+}
+
+PROBES = {
+    "e4m3fn": [464.0, 500.0, -500.0, math.inf, -math.inf, math.nan, -0.0],
+    "e5m2": [61439.0, 61440.0, -61440.0, math.inf, -math.inf, math.nan, -0.0],
+    "e4m3fnuz": [247.0, 248.0, -248.0, math.inf, -math.inf, math.nan, -0.0],
+    "e2m1fn": [6.0, 7.0, -7.0, math.inf, -math.inf, math.nan, -0.0],
+}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return "\n".join([*lines, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)])
+
+
+def power(value: float) -> str:
+    """Write a power of two as one, anything else as a number."""
+    mantissa, exponent = math.frexp(value)
+    return f"2^{exponent - 1}" if mantissa == 0.5 and not 1 / 64 <= value <= 512 else f"{value:.6g}"
+
+
+def definition(f: lp.Format) -> list[object]:
+    """Return a row about a format."""
+    nan = "none" if f.nan_code is None else f"0x{f.nan_code:X}"
+    inf = "none" if f.inf_code is None else f"0x{f.inf_code:X}"
+    return [
+        f.name, f.bits, f"{int(f.signed)}/{f.exponent_bits}/{f.mantissa_bits}", f.bias, f.specials,
+        f"{power(f.max)} (0x{f.max_code:X})", power(f.min), "" if f.is_integer else power(f.smallest_normal),
+        power(f.smallest_subnormal), power(f.eps), f"{f.dynamic_range:.1f}", inf, nan,
+        "yes" if f.has_negative_zero else "no", f.source,
+    ]  # fmt: skip
+
+
+COLUMNS = (
+    "name", "bits", "s/e/m", "bias", "specials", "max (code)", "lowest", "min normal", "smallest", "eps", "binades",
+    "Inf", "NaN", "-0", "source",
+)  # fmt: skip
+
+
+def checked(f: lp.Format) -> str:
+    """Say what a format was compared with, and on how many inputs."""
+    parts = []
+    if f.bits <= 16:
+        parts.append(f"decode: {1 << f.bits:,} codes (all) with the oracle")
+    if f.name in ("fp22", "float32"):
+        parts.append("encode: nearest even, saturating and not, on structured float32 and float64 with the oracle")
+    else:
+        parts.append("encode: every mode and preset on critical values with the oracle")
+    if f.name in ML_DTYPES:
+        parts.append("65,536 bfloat16 and 65,536 float16 (all) with the oracle and ml_dtypes")
+    if f.name in EXHAUSTIVE:
+        parts.append("4,294,967,296 float32 (all) with ml_dtypes: 0 differences")
+    if f.name in TORCH:
+        parts.append("over 1.1 million float32 with PyTorch 2.13 and ONNX 1.23")
+    if f.name in GFLOAT:
+        parts.append("five rounding modes on the critical values with gfloat 0.5.2")
+    return "; ".join(parts)
+
+
+def policies() -> str:
+    """Return what every preset gives for inputs that a format cannot hold."""
+    parts = []
+    for name, values in PROBES.items():
+        f = lp.formats[name]
+        x = np.array(values, np.float32)
+        rows = []
+        for preset in lp.policies:
+            codes = lp.encode(x, f, policy=preset)
+            rows.append([f"`{preset}`", *(f"0x{code:0{-(-f.bits // 4)}X}" for code in codes.tolist())])
+        parts.append(f"**{name}**\n\n" + table(["policy", *(f"{v:g}" for v in values)], rows))
+    return "\n\n".join(parts)
+
+
+def roundings() -> str:
+    """Return what every rounding gives for a few values in e4m3fn, whose values at 1 are 0.125 apart."""
+    values = [1.0625, 1.1875, -1.0625, 1.01, 2.0**-10, 2.0**-12]
+    rows = []
+    for name in lp.roundings:
+        y = lp.round_to(values, "e4m3fn", rounding=name, seed=0 if lp.roundings[name].is_stochastic else None)
+        rows.append([f"`{name}`", *(f"{v:.6g}" for v in y.tolist())])
+    return table(["rounding", *(f"{v:.6g}" for v in values)], rows)
+
+
+def bias() -> str:
+    """Return how often stochastic rounding goes up in 2^20 draws, and how many standard deviations that is off."""
+    n, rows = 1 << 20, []
+    for mode in ("stochastic", "stochastic_b", "stochastic_c"):
+        for name in ("e4m3fn", "e5m2"):
+            f = lp.formats[name]
+            for place, at, unit in (("1 + f ulp", 1.0, f.eps), ("f subnormals", 0.0, f.smallest_subnormal)):
+                cells = []
+                for i, wanted in enumerate((2.0**-12, 0.1, 0.5, 0.9)):
+                    x = np.float32(at + wanted * unit)
+                    p = (float(x) - at) / unit
+                    up = int(
+                        np.count_nonzero(lp.round_to(np.full(n, x), f, rounding=mode, seed=100 * len(rows) + i) > at)
+                    )
+                    cells.append(f"{up / n:.5f} [{(up - n * p) / math.sqrt(n * p * (1 - p)):+.1f}]")
+                rows.append([f"`{mode}`", name, place, *cells])
+    return table(["rounding", "format", "at", "f = 2^-12", "0.1", "0.5", "0.9"], rows)
+
+
+def page() -> str:
+    """Return the page."""
+    catalogue = [lp.formats[name] for name in lp.formats]
+    family = [p3109(8, P, signed, domain) for P in (1, 3, 4, 5) for signed in (True, False)
+              for domain in ("extended", "finite")]  # fmt: skip
+    about = [[f.name, checked(f), DIFFER.get(f.name, "")] for f in catalogue]
+    return f"""# Formats, roundings and policies
+
+Written by `python docs/make_formats.py` from the catalogue; the numbers are computed, not typed.
+
+## The catalogue
+
+`lowprec formats` prints it, `lowprec formats NAME` one format, `lowprec formats NAME --grid` all its values.
+"specials" says what the topmost codes mean (`help(lowprec.format)`); "binades" is log2(max / smallest).
+
+{table(COLUMNS, map(definition, catalogue))}
+
+## The P3109 family
+
+`lp.formats["p3109_k8p4se"]`, or `binary8p4se`, or `p3109(K, P, signed, domain)`: K bits, precision P, **s**igned or
+**u**nsigned, **e**xtended (with Inf) or **f**inite. Bias 2^(K-P-1), unsigned 2^(K-P); one NaN; no -0. Members are
+made when asked for, with 3 <= K <= 16, as long as all values are float32 numbers. Values agree with gfloat 0.5.2 on all
+codes of all 120 members of up to 8 bits, roundings on values across the range. Some members:
+
+{table(COLUMNS[:-1], [definition(f)[:-1] for f in family])}
+
+## What was checked, and where others differ
+
+The oracle is exact rational arithmetic that shares no code with the kernels (`lowprec.oracle`). "Critical values" are
+all codes and midpoints of small formats, or those at both ends of large ones, with the float32 on either side, quarter
+points, deep underflow, overflow, Inf and NaN; from float32 and from float64. `lowprec verify --exhaustive` repeats
+the comparison on all 2^32 float32 on your machine; `pytest -m peers tests/test_peers_casts.py` asks PyTorch, ONNX and
+gfloat where they are installed.
+
+{table(("format", "compared", "where incumbents differ"), about)}
+
+## Policies
+
+What each preset gives for what a format cannot hold. "Overflow" is judged after rounding.
+
+{policies()}
+
+## Rounding modes
+
+What each gives in e4m3fn (steps of 0.125 at 1, smallest value 2^-9 = {2.0**-9:.6g}):
+
+{roundings()}
+
+## Stochastic rounding has no bias
+
+Share of 2^20 draws that went up, and in brackets its distance from f in standard deviations; 24 random bits.
+
+{bias()}
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.stdout.write(f"wrote {PAGE}\n")

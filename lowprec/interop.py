@@ -1,0 +1,166 @@
+"""Codes as arrays of other packages and back, without a copy: ml_dtypes and torch.
+
+The bits stay where they are; only the type changes. torch is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .formats import Format, formats
+
+_TORCH = {
+    "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
+    "e8m0fnu": "float8_e8m0fnu", "bfloat16": "bfloat16", "float16": "float16", "float32": "float32", "int8": "int8",
+}  # fmt: skip
+
+
+@functools.cache
+def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
+    """Return the NumPy type whose elements are the codes of a format.
+
+    Parameters
+    ----------
+    fmt : str or Format
+        Name in ``lowprec.formats``, or a format with the same codes.
+
+    Raises
+    ------
+    ValueError
+        If neither NumPy nor ml_dtypes has such a type.
+    """
+    import ml_dtypes
+
+    f = formats.get(fmt)
+    for name in formats:
+        if formats[name].same_codes(f):
+            for known in (name, *formats.aliases(name)):
+                if known in ("float16", "float32", "int8"):
+                    return np.dtype(known)
+                if hasattr(ml_dtypes, known):
+                    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, known))
+                    return found
+    known = ", ".join(name for name in formats if _has_dtype(name))
+    raise ValueError(f"{f}: no NumPy type has its codes; those of {known} have one")
+
+
+def _has_dtype(name: str) -> bool:
+    import ml_dtypes
+
+    return name in ("float16", "float32", "int8") or any(hasattr(ml_dtypes, a) for a in (name, *formats.aliases(name)))
+
+
+def to_ml_dtypes(codes: ArrayLike, fmt: str | Format) -> NDArray[Any]:
+    """View codes as an array of ml_dtypes (or NumPy's float16, float32, int8).
+
+    Parameters
+    ----------
+    codes : ndarray of the format's ``code_dtype``
+        Bit patterns.
+    fmt : str or Format
+        What they mean.
+
+    Returns
+    -------
+    ndarray
+        The same memory.
+
+    Raises
+    ------
+    ValueError
+        If there is no such type.
+    TypeError
+        If the codes have another type.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> from lowprec.interop import from_ml_dtypes, to_ml_dtypes
+    >>> x = to_ml_dtypes(lp.encode([1.0, 300.0], "e4m3fn"), "e4m3fn")
+    >>> x.dtype.name, x.astype(float).tolist()
+    ('float8_e4m3fn', [1.0, 288.0])
+    >>> from_ml_dtypes(x)[0].tolist(), from_ml_dtypes(x)[1].name
+    ([56, 121], 'e4m3fn')
+    """
+    f = formats.get(fmt)
+    c = np.asarray(codes)
+    if c.dtype != f.code_dtype:
+        raise TypeError(f"codes of {f} are {f.code_dtype}, not {c.dtype}")
+    return c.view(ml_dtype(f))
+
+
+def from_ml_dtypes(x: NDArray[Any]) -> tuple[NDArray[Any], Format]:
+    """View an array of ml_dtypes as codes, and say which format they are of.
+
+    Raises
+    ------
+    ValueError
+        If the catalogue has no format for its type.
+    """
+    for name in formats:
+        if _has_dtype(name) and ml_dtype(name) == x.dtype:
+            return x.view(formats[name].code_dtype), formats[name]
+    raise ValueError(f"no format of the catalogue is dtype {x.dtype}")
+
+
+def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
+    """View codes as a torch tensor.
+
+    Parameters
+    ----------
+    codes : ndarray of the format's ``code_dtype``, writeable
+        Bit patterns.
+    fmt : str or Format
+        What they mean.
+
+    Returns
+    -------
+    torch.Tensor
+        The same memory.
+
+    Raises
+    ------
+    ValueError
+        If torch has no such type.
+    ImportError
+        If torch is missing.
+    """
+    torch = _torch()
+    f = formats.get(fmt)
+    if f.name not in _TORCH:
+        raise ValueError(f"{f}: torch has no type with its codes; it has {', '.join(_TORCH)}")
+    c = np.asarray(codes)
+    if c.dtype != f.code_dtype:
+        raise TypeError(f"codes of {f} are {f.code_dtype}, not {c.dtype}")
+    return torch.from_numpy(c.view(f"int{8 * c.dtype.itemsize}")).view(getattr(torch, _TORCH[f.name]))
+
+
+def from_torch(x: Any) -> tuple[NDArray[Any], Format]:
+    """View a torch tensor on the CPU as codes, and say which format they are of.
+
+    Raises
+    ------
+    ValueError
+        If the catalogue has no format for its type.
+    ImportError
+        If torch is missing.
+    """
+    torch = _torch()
+    for name, dtype in _TORCH.items():
+        if x.dtype == getattr(torch, dtype):
+            f = formats[name]
+            words = getattr(torch, f"int{8 * f.code_dtype.itemsize}")
+            return x.detach().view(words).numpy().view(f.code_dtype), f
+    raise ValueError(f"no format of the catalogue is {x.dtype}; known: {', '.join(_TORCH.values())}")
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise ImportError("torch is not installed; it is needed for its tensors alone: pip install torch") from None
+    return torch
