@@ -31,7 +31,8 @@ Float32Matrix = NDArray[np.float32]
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
-_COLUMNS_AT_ONCE = 512  # columns of the result, whose part of B is laid out at a time
+# Columns of the result, whose part of B is laid out at a time: at least so many, and as many as hold so many elements.
+_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
 
 
 class Blocks(Protocol):
@@ -121,8 +122,9 @@ class WideKernel:
         (n, k), group = b.shape, machine.group
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         per_row, shifts = groups * depth, Shifts.of(scale, machine, n)
-        for first in range(0, n, _COLUMNS_AT_ONCE):
-            stop = min(first + _COLUMNS_AT_ONCE, n)
+        at_once = max(_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE // per_row // COLUMNS * COLUMNS)
+        for first in range(0, n, at_once):
+            stop = min(first + at_once, n)
             columns = -(-(stop - first) // COLUMNS) * COLUMNS
             values = allocate("wide_b_values", columns * per_row, np.float64)
             exponents = allocate("wide_b_exponents", columns * per_row, np.int16)

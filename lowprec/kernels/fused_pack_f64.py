@@ -30,6 +30,15 @@ def _exponent(x, emin, bias):
 
 
 @kernel
+def _exponent_twice(x, least, bias):
+    """Return the same of an operand whose smallest exponent field is `least`, as both halves of 32 bits."""
+    magnitude = U(bits32(x) & U(0x7FFFFFFF))
+    e = U(U(max(np.int32(magnitude >> U(23)), least) + bias) << U(4))
+    low = U(0xC000) if magnitude == U(0) else U(e & U(0xFFFF))  # 0xC000 is `ZERO`
+    return np.int32(U(low | U(low << U(16))))
+
+
+@kernel
 def power_of_two(shift):
     """Return 2^shift, or NaN for `NOT_A_NUMBER`."""
     return np.nan if shift == NOT_A_NUMBER else float64_from_bits(L(np.int64(shift) + 1023) << L(52))
@@ -81,10 +90,11 @@ def pack_quads(x, emin, group, shift, block, values, exponents, masks):
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32
     groups = (max(k, 1) + group - 1) // group
     padded = groups * depth
-    rows, e = np.zeros((ROWS, padded + 32), np.float32), np.zeros((ROWS, padded), np.int32)
-    e0, bias = np.int32(emin), np.int32(1023)
+    rows = np.zeros((ROWS, padded + 32), np.float32)
+    # Exponent fields of float32 become those of float64.
+    least, bias = np.int32(emin + 127), np.int32(1023 - 127)
     span = block if scaled else padded  # of K, over which scales are constant
-    factor = np.ones(ROWS)
+    factor, more = np.ones(ROWS), np.full(ROWS, bias, np.int32)
     for i in range(0, m, ROWS):
         for r in range(ROWS):
             row = rows[r]
@@ -97,14 +107,7 @@ def pack_quads(x, emin, group, shift, block, values, exponents, masks):
                 for g in range(groups):
                     for t in range(min(group, k - g * group)):
                         row[g * depth + t] = x[i + r, g * group + t]
-            e_r, first = e[r], row.ctypes.data
-            for first_p in range(0, padded, span):
-                more = bias
-                if scaled and i + r < m and first_p < k:
-                    more += added(shift[i + r, first_p // span])
-                for p in range(first_p, min(first_p + span, padded)):
-                    low = U(np.int32(_exponent(row[p], e0, more)))
-                    e_r[p] = np.int32(U(U(low & U(0xFFFF)) | U(low << U(16))))
+            first = row.ctypes.data
             for g in range(groups):
                 for w in range(words):
                     both = signs(first + 4 * (g * depth + 32 * w))
@@ -112,24 +115,25 @@ def pack_quads(x, emin, group, shift, block, values, exponents, masks):
                     at = ((i // ROWS * groups + g) * words + w) * ROWS + r
                     masks[at] = ((both & wanted) << L(32)) | ((both >> L(32)) & wanted)
         v_i = values[i * padded : (i + ROWS) * padded]
+        e_i = exponents[i * padded : (i + ROWS) * padded]
         r0, r1, r2, r3 = rows[0], rows[1], rows[2], rows[3]
         for first_p in range(0, padded, span):
             if scaled and first_p < k:
                 for r in range(min(ROWS, m - i)):
-                    factor[r] = power_of_two(shift[i + r, first_p // span])
+                    s = shift[i + r, first_p // span]
+                    factor[r], more[r] = power_of_two(s), bias + added(s)
             f0, f1, f2, f3 = factor[0], factor[1], factor[2], factor[3]
+            b0, b1, b2, b3 = more[0], more[1], more[2], more[3]
             for p in range(first_p, min(first_p + span, padded)):
                 v_i[4 * p] = np.float64(r0[p]) * f0
                 v_i[4 * p + 1] = np.float64(r1[p]) * f1
                 v_i[4 * p + 2] = np.float64(r2[p]) * f2
                 v_i[4 * p + 3] = np.float64(r3[p]) * f3
-        e_i = exponents[i * padded : (i + ROWS) * padded]
-        e_0, e_1, e_2, e_3 = e[0], e[1], e[2], e[3]
-        for p in range(padded):
-            e_i[4 * p] = e_0[p]
-            e_i[4 * p + 1] = e_1[p]
-            e_i[4 * p + 2] = e_2[p]
-            e_i[4 * p + 3] = e_3[p]
+            for p in range(first_p, min(first_p + span, padded)):
+                e_i[4 * p] = _exponent_twice(r0[p], least, b0)
+                e_i[4 * p + 1] = _exponent_twice(r1[p], least, b1)
+                e_i[4 * p + 2] = _exponent_twice(r2[p], least, b2)
+                e_i[4 * p + 3] = _exponent_twice(r3[p], least, b3)
 
 
 @kernel
