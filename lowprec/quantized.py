@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +93,31 @@ class Quantized:
         tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
         dequantize(codes, self.scale, block, self.format, tensor, as_matrix(out))
         return out
+
+    def requantize(self, granularity: str | Granularity, **options: Any) -> Quantized:
+        """Return ``lowprec.requantize(self, granularity, ...)``: the values in other blocks."""
+        from .scaling import requantize
+
+        return requantize(self, granularity, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, see `lowprec.quantized_file`."""
+        from .quantized_file import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Quantized:
+        """Read it from a file.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, something else, or of an unknown version.
+        """
+        from .quantized_file import load
+
+        return load(path)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = self.dequantize()

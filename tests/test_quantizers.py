@@ -1,0 +1,283 @@
+"""Quantizers as they are used: recipes and their differences, rounding, both directions, state, files, bad input."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec.hadamard import TE_SIGNS
+from lowprec.quantizers import ARITHMETICS, SPECIALS
+
+F32 = NDArray[np.float32]
+STATELESS = [name for name in lp.quantizers if lp.quantizers[name].history is None]
+
+
+def normal(shape: tuple[int, ...], seed: int = 0, brain: bool = False) -> F32:
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32) if brain else x
+
+
+# Shares of codes that differ from dsv3's on bfloat16 N(0, 1) in 8192 tiles: between these.
+SHARES = {"dsv32": (9e-4, 1.3e-3), "deepgemm": (4e-4, 7e-4), "te_block_fp32": (2.5e-4, 5e-4)}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_recipes_differ_on_bfloat16_by_the_known_shares_and_not_on_float32(name: str) -> None:
+    x = normal((1024, 1024), brain=True)
+    reference = lp.quantize(x, recipe="dsv3")
+    other = lp.quantize(x, recipe=name)
+    share = float((reference.codes != other.codes).mean())
+    assert SHARES[name][0] < share < SHARES[name][1], share
+    assert 0.3 < float((reference.scale != other.scale).mean()) < 0.6 or name == "deepgemm"
+    y = normal((1024, 1024))
+    assert (lp.quantize(y, recipe="dsv3").codes != lp.quantize(y, recipe=name).codes).mean() < 3e-6
+
+
+def test_vendors_of_nvfp4_differ_as_known() -> None:
+    x = normal((1024, 1024), brain=True)
+    te, ao, mo = (lp.quantize(x, recipe=f"nvfp4_{vendor}") for vendor in ("te", "torchao", "modelopt"))
+    assert (te.scale == ao.scale).all()
+    assert (te.scale == mo.scale).all()
+    assert 1e-4 < (te.codes != ao.codes).mean() < 5e-4
+    assert 6e-4 < (te.codes != mo.codes).mean() < 1.5e-3
+    spread = np.concatenate([np.full((1, 16), 0.03, np.float32), np.full((1, 16), 1000, np.float32)], 1)
+    assert lp.quantize(spread, recipe="nvfp4_te").scale[0, 0] == 0.013671875
+    assert lp.quantize(spread, recipe="nvfp4_torchao").scale[0, 0] == 0.015625
+    error = [float(np.sqrt(np.mean((lp.quantize_dequantize(x, recipe=r) - x) ** 2))) for r in ("nvfp4", "nvfp4_4over6")]
+    assert np.allclose(error, (0.0952, 0.0883), atol=2e-4)
+
+
+def test_ocp_floor_saturates_and_round_up_does_not() -> None:
+    x = np.zeros((1, 32), np.float32)
+    x[0, 0] = 500.0
+    values = {rule: lp.quantize_dequantize(x, recipe=f"mxfp8_{rule}")[0, 0] for rule in ("floor", "rceil", "ceil")}
+    assert values == {"floor": 448.0, "rceil": 512.0, "ceil": 512.0}
+
+
+# What one value does to a block of ones: what the block decodes to, elsewhere and there.
+@pytest.mark.parametrize("name", STATELESS)
+def test_special_blocks_decode_as_stated(name: str) -> None:
+    q = lp.quantizers[name]
+    for value, case in ((np.nan, q.nan), (np.inf, q.inf)):
+        x = np.ones((32, 256), np.float32)
+        x[17, 200] = value
+        y = lp.quantize_dequantize(x, None, "1x16" if q.granularity != "tensor" else None, recipe=name)
+        block = y[17, 192:208]
+        if case == "nan":
+            assert np.isnan(block).all(), (name, value)
+        elif q.hadamard is None:
+            assert np.isnan(block[8]) if np.isnan(value) else block[8] > 0
+            assert not np.isnan(np.delete(block, 8)).any()
+    zeros = np.zeros((16, 256), np.float32)
+    minus = lp.quantize_dequantize(-zeros, recipe=name)
+    assert (minus == 0).all()
+    if q.hadamard is None and q.format != "mxint8":
+        assert np.signbit(minus).all(), name
+    assert (lp.quantize_dequantize(zeros, recipe=name) == 0).all()
+    top = np.full((16, 256), np.finfo(np.float32).max, np.float32)
+    if q.hadamard is None and q.arithmetic != "alone":  # one level reaches no further than 448 * 6
+        assert (lp.quantize_dequantize(top, recipe=name) > 1e38).all(), name
+
+
+@pytest.mark.parametrize("name", ["dsv3", "mxfp8_rceil", "nvfp4_te", "mxint8", "te_current"])
+def test_stochastic_rounding_is_unbiased_and_belongs_to_the_index(name: str, keep_threads: None) -> None:
+    x = normal((64, 512), 3)
+    first = lp.quantize(x, recipe=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000)
+    lp.set_num_threads(3)
+    again = lp.quantize(x, recipe=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000)
+    assert first.codes.tobytes() == again.codes.tobytes()
+    if name != "te_current" and name != "nvfp4_te":  # no scale of the tensor: the lower half on its own is the same
+        half = lp.quantize(x[32:], recipe=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000 + 32 * 512)
+        assert (half.codes == first.codes[32:]).all()
+    grid = lp.quantize(x, recipe=name).scale
+    mean = np.mean([lp.quantize_dequantize(x, recipe=name, rounding="stochastic", seed=s) for s in range(64)], 0)
+    near = lp.quantize_dequantize(x, recipe=name)
+    assert np.abs(mean - x).mean() < 0.5 * np.abs(near - x).mean()
+    assert abs(float((mean - x).mean())) < 4 * float(np.abs(near - x).mean()) / np.sqrt(64 * x.size)
+    assert (lp.quantize(x, recipe=name, rounding="stochastic", seed=1).scale == grid).all()
+
+
+def test_other_roundings_are_those_of_the_cast() -> None:
+    x = normal((8, 256))
+    for rounding in ("toward_zero", "up", "nearest_away", "to_odd"):
+        for granularity in ("1x128", "128x1"):
+            q = lp.quantize(x, "e4m3fn", granularity, rounding=rounding)
+            spread = np.repeat(q.scale, 128, 1) if granularity == "1x128" else np.repeat(q.scale, 8, 0)[:8]
+            assert (q.codes == lp.encode(x / spread, "e4m3fn", rounding=rounding)).all()
+
+
+def test_both_directions() -> None:
+    x = normal((96, 160), brain=True)
+    for name in ("dsv3", "mxfp8_rceil", "nvfp4_te", "nvfp4_te_rht", "te_current"):
+        rows, columns = lp.quantize_both(x, recipe=name)
+        turned = lp.quantize(np.ascontiguousarray(x.T), recipe=name)
+        assert (rows.codes == lp.quantize(x, recipe=name).codes).all()
+        assert (columns.codes == turned.codes).all(), name
+        assert (columns.scale == turned.scale).all(), name
+    with pytest.raises(ValueError, match=r"a matrix is needed, not shape \(2, 2, 2\)"):
+        lp.quantize_both(np.ones((2, 2, 2)), "e4m3fn")
+
+
+def test_requantized_is_quantized_from_the_values() -> None:
+    q = lp.quantize(normal((200, 300)), recipe="dsv3_ue8m0")
+    r = q.requantize("128x1")
+    wanted = lp.quantize(q.dequantize(), None, "128x1", recipe="dsv3_ue8m0")
+    assert (str(r.granularity), r.scale_kind, r.recipe) == ("128x1", "ue8m0", "dsv3_ue8m0")
+    assert (r.codes == wanted.codes).all()
+    assert (r.scale == wanted.scale).all()
+
+
+def test_arrays_are_used_again() -> None:
+    x, y = normal((64, 256)), normal((64, 256), 1)
+    q = lp.quantize(x, recipe="mxfp4")
+    r = lp.quantize(y, recipe="mxfp4", out=q)
+    assert r.codes is q.codes
+    assert (r.codes == lp.quantize(y, recipe="mxfp4").codes).all()
+    with pytest.raises(ValueError, match=r"needed are uint8 codes \(64, 256\) and scales \(64, 2\)"):
+        lp.quantize(x, "e4m3fn", out=q)
+    with pytest.raises(ValueError, match="out is float64"):
+        lp.quantize_dequantize(x, recipe="mxfp4", out=np.zeros((64, 256)))
+
+
+def test_hadamard_cancels_in_a_product_and_has_te_signs() -> None:
+    x, w = normal((32, 64)), normal((16, 64), 1)
+    product = lp.hadamard(x).astype(np.float64) @ lp.hadamard(w).astype(np.float64).T
+    assert np.allclose(product, x.astype(np.float64) @ w.astype(np.float64).T, atol=1e-5)
+    assert (np.sign(lp.hadamard(np.eye(16, dtype=np.float32))[:, 0]) == TE_SIGNS).all()
+    assert np.allclose(lp.hadamard(lp.hadamard(x, 64, 9), 64, 9, inverse=True), x, atol=1e-6)
+    q = lp.quantize(x, recipe="nvfp4_te_rht")
+    assert (q.codes == lp.quantize(lp.hadamard(x), recipe="nvfp4_te").codes).all()
+    for bad, message in (((x, 12), "a power of two"), ((x, 32), "is for size 16, not 32"), ((x, 16, -1), "signs=-1")):
+        with pytest.raises(ValueError, match=message):
+            lp.hadamard(*bad)
+    with pytest.raises(ValueError, match="60 values along the axis"):
+        lp.hadamard(x[:, :60])
+
+
+def test_delayed_scaling_follows_its_history() -> None:
+    state = lp.DelayedScaling(lp.quantizers["te_delayed"].with_(history=3), margin=1)
+    amaxes, scales = [4.0, 1.0, 2.0, 0.5, np.inf, 0.5, 0.5], []
+    for amax in amaxes:
+        q = state.quantize(np.array([[amax / 2, -amax]], np.float32))
+        scales.append(float(q.scale[0, 0]))
+        state.end_step()
+    f = [float(np.float32(1) / np.float32(np.float32(224) / np.float32(a))) for a in (4.0, 2.0)]
+    assert scales == [1.0, f[0], f[0], f[0], f[1], f[1], f[1]]  # the step with Inf changes nothing for three steps
+    other = lp.DelayedScaling(lp.quantizers["te_delayed"].with_(history=3), margin=1)
+    other.load_state_dict(state.state_dict())
+    x = normal((4, 4))
+    assert (other.quantize(x).codes == state.quantize(x).codes).all()
+    recent = lp.DelayedScaling(algorithm="most_recent")
+    recent.quantize(np.full((1, 1), 4.0))
+    recent.end_step()
+    recent.quantize(np.full((1, 1), 1.0))
+    recent.end_step()
+    assert recent.multiplier == 448
+    with pytest.raises(ValueError, match="a history of 3 steps"):
+        other.load_state_dict(recent.state_dict())
+    with pytest.raises(ValueError, match="'dsv3' has no history"):
+        lp.DelayedScaling("dsv3")
+    with pytest.raises(ValueError, match="algorithm='mean'"):
+        lp.DelayedScaling(algorithm="mean")
+    with pytest.raises(ValueError, match="'te_delayed' has a state"):
+        lp.quantize(x, recipe="te_delayed")
+
+
+@pytest.mark.parametrize("name", ["dsv3", "te_block", "mxfp6_e2m3", "mxfp4", "nvfp4_te", "mxint8"])
+def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    x = normal((3, 7, 50))
+    x[1, 2, 3] = np.nan
+    q = lp.quantize(x, recipe=name)
+    q.save(tmp_path / "q.npz")
+    r = lp.Quantized.load(tmp_path / "q.npz")
+    assert (r.codes == q.codes).all()
+    assert r.codes.dtype == q.codes.dtype
+    assert r.scale.tobytes() == q.scale.tobytes() or np.isnan(q.scale).any()
+    assert np.array_equal(r.dequantize(), q.dequantize(), equal_nan=True)
+    assert repr(r) == repr(q)
+    assert [p.name for p in tmp_path.iterdir()] == ["q.npz"]
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.npz"
+    mine = lp.Format(name="mine", exponent_bits=3, mantissa_bits=3)
+    lp.quantize(normal((4, 64)), mine, "1x32", scale="ue8m0").save(path)
+    assert lp.Quantized.load(path).format == mine
+    whole = path.read_bytes()
+    refused = 0
+    for at in range(0, len(whole), 37):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        try:
+            assert (lp.Quantized.load(path).dequantize() == lp.Quantized.load(path).dequantize()).all()
+        except ValueError as error:
+            refused += "q.npz" in str(error)
+    assert refused > 5
+    path.write_bytes(whole[:200])
+    with pytest.raises(ValueError, match="damaged"):
+        lp.Quantized.load(path)
+    np.savez(path, a=np.ones(3))
+    with pytest.raises(ValueError, match="not a file of a quantized matrix"):
+        lp.Quantized.load(path)
+    np.save(tmp_path / "x.npy", np.ones(3))
+    with pytest.raises(ValueError, match="not a file of a quantized matrix"):
+        lp.Quantized.load(tmp_path / "x.npy")
+    text = whole.replace(b'"version": 1', b'"version": 9')
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match=r"damaged|version 9"):
+        lp.Quantized.load(path)
+    header = np.frombuffer(b'{"kind": "lowprec.Quantized", "version": 9}', np.uint8)
+    np.savez(path, header=header, codes=np.zeros(1), scales=np.zeros(1))
+    with pytest.raises(ValueError, match="version 9 of the file; this program reads version 1"):
+        lp.Quantized.load(path)
+    with pytest.raises(FileNotFoundError):
+        lp.Quantized.load(tmp_path / "none.npz")
+
+
+def test_a_quantizer_of_ones_own_works_everywhere() -> None:
+    mine = lp.Quantizer(name="mine", format="e3m2fn", granularity="1x64", scale="ue8m0", arithmetic="ceil", source="us")
+    x = normal((16, 128))
+    q = lp.quantize(x, recipe=mine)
+    assert (q.recipe, str(q.granularity)) == ("mine", "1x64")
+    assert (lp.quantize_dequantize(x, recipe=mine) == q.dequantize()).all()
+    assert np.frexp(q.scale)[0].tolist() == np.full(q.scale.shape, 0.5).tolist()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scale": "fp16"}, "scale='fp16': one of fp32, ue8m0, e4m3"),
+        ({"arithmetic": "floor"}, "arithmetic='floor' gives no fp32 scale: one of 'amax/max'"),
+        ({"scale": "e4m3", "arithmetic": "amax/max"}, "gives no e4m3 scale: one of 'folded'"),
+        ({"bound": 500.0}, "bound=500.0: above 0 and at most E4M3's 448"),
+        ({"choice": "mae"}, "choice='mae' goes with arithmetic='plain'"),
+        ({"nan": "rule"}, "nan='rule': no arithmetic has a result there"),
+        ({"zero": "two"}, "zero='two': one of rule, one"),
+        ({"hadamard": 12}, "hadamard=12: a power of two"),
+        ({"history": 0}, "history=0: at least 1 step"),
+        ({"smallest_exponent": -130}, "smallest_exponent=-130: -127 or -126"),
+        ({"format": "e4m3fm"}, "did you mean 'e4m3fn'"),
+        ({"granularity": "1 x 128"}, "granularity='1 x 128'"),
+    ],
+)
+def test_impossible_quantizers(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        lp.Quantizer(**fields)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+def test_the_catalogue_is_whole() -> None:
+    """Every arithmetic and every special result is used by some entry, and every entry says where it is from."""
+    entries = [lp.quantizers[name] for name in lp.quantizers]
+    assert {(q.scale, q.arithmetic) for q in entries} == {(s, a) for s, names in ARITHMETICS.items() for a in names}
+    assert {case for q in entries for case in (q.zero, q.inf, q.nan)} == {"rule", *SPECIALS}
+    assert all(q.source and q.source != "user-defined" for q in entries)
+    assert [q.name for q in entries] == lp.quantizers.names()
+    with pytest.raises(ValueError, match="unknown quantizer recipe 'nvfp4_tee': did you mean 'nvfp4_te'"):
+        lp.quantize([[1.0]], recipe="nvfp4_tee")
+    with pytest.raises(ValueError, match="fmt or recipe is needed"):
+        lp.quantize([[1.0]])
+    with pytest.raises(ValueError, match="needs a seed"):
+        lp.quantize([[1.0]], "e4m3fn", rounding="stochastic")
