@@ -1,0 +1,172 @@
+"""Quantizers beside the vendors' own code, where it is installed: torchao, modelopt, compressed-tensors; DeepGEMM's rules.
+
+It takes ``pip install torch torchao nvidia-modelopt compressed-tensors``. How many elements were compared is printed.
+DeepGEMM's and TransformerEngine's arithmetic is spelled in torch here: their packages need a GPU.
+"""
+
+import contextlib
+import io
+import os
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from peers import peer
+
+import lowprec as lp
+
+pytestmark = pytest.mark.peers
+F32 = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def torch() -> ModuleType:
+    return peer("torch")
+
+
+def quiet(name: str) -> ModuleType:
+    """Import a talkative package."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        return peer(name)
+
+
+def inputs() -> list[F32]:
+    rng = np.random.default_rng(11)
+    x = rng.standard_normal((1024, 1024)).astype(np.float32)
+    log = np.exp(2 * rng.standard_normal((512, 1024))) * rng.choice([-1, 1], (512, 1024))
+    wide = x[:256] * np.exp2(rng.integers(-30, 30, (256, 1024)))
+    brain = [a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in (x, log, wide)]
+    return [*brain, x, wide.astype(np.float32)]
+
+
+def report(name: str, count: int, note: str = "") -> None:
+    print(f"{name}: {count} elements compared, 0 differ{note}")
+
+
+def tensor(torch: Any, x: F32) -> Any:
+    return torch.from_numpy(np.array(x))
+
+
+def fp8(t: Any) -> NDArray[np.uint8]:
+    import torch
+
+    return np.asarray(t.contiguous().view(torch.uint8).numpy())
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_deepgemm_arithmetic_in_torch(torch: Any, power: bool) -> None:
+    count = 0
+    for x in inputs():
+        t = tensor(torch, x)
+        tiles = t.view(t.shape[0], -1, 128)
+        s = tiles.abs().amax(2).clamp(1e-4) / 448.0
+        if power:
+            word = s.view(torch.int32)
+            s = (((word >> 23) + ((word & 0x7FFFFF) != 0)).clamp(1, 254).to(torch.int32) << 23).view(torch.float32)
+        for name, y in (("deepgemm", tiles * (1.0 / s.unsqueeze(2))), ("dsv3", tiles / s.unsqueeze(2))):
+            q = lp.quantize(x, recipe=name + "_ue8m0" * power)
+            assert (q.scale == s.numpy()).all()
+            assert (q.codes == fp8(y.clamp(-448, 448).to(torch.float8_e4m3fn)).reshape(x.shape)).all(), name
+            count += x.size
+    report(f"DeepGEMM and DeepSeek-V3, ue8m0={power}", count)
+
+
+@pytest.mark.parametrize("mode", ["FLOOR", "CEIL", "EVEN", "RCEIL"])
+def test_torchao_mx(torch: Any, mode: str) -> None:
+    quiet("torchao.prototype.mx_formats.mx_tensor")
+    from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
+
+    count = 0
+    kinds = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
+    for x in inputs():
+        for name, kind in kinds.items():
+            scale, codes = to_mx(tensor(torch, x), kind, 32, getattr(ScaleCalculationMode, mode))
+            q = lp.quantize(x, recipe=f"{name}_{mode.lower()}")
+            theirs = lp.decode(fp8(scale).reshape(q.scale.shape), "e8m0fnu")
+            assert (q.scale == theirs).all(), (name, np.argwhere(q.scale != theirs)[:3])
+            assert (q.codes == fp8(codes)).all(), name
+            count += x.size
+    report(f"torchao MX {mode}", count)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mxfp6_e2m3", "fp6_e2m3"), ("mxfp6_e3m2", "fp6_e3m2"), ("mxfp4", None)])
+def test_torchao_narrow_mx(torch: Any, name: str, kind: str | None) -> None:
+    quiet("torchao.prototype.mx_formats.mx_tensor")
+    from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
+
+    count = 0
+    for x in inputs():
+        for mode in ("FLOOR", "RCEIL"):
+            elements = torch.float4_e2m1fn_x2 if kind is None else kind
+            scale, codes = to_mx(tensor(torch, x), elements, 32, getattr(ScaleCalculationMode, mode))
+            q = lp.quantize(x, recipe=name + "_rceil" * (mode == "RCEIL"))
+            assert (q.scale == lp.decode(fp8(scale).reshape(q.scale.shape), "e8m0fnu")).all()
+            theirs = codes.numpy() if kind else lp.unpack(codes.numpy().reshape(-1), 4, x.size).reshape(x.shape)
+            assert (q.codes == theirs).all()
+            count += x.size
+    report(f"torchao {name}", count)
+
+
+def test_torchao_nvfp4(torch: Any) -> None:
+    quiet("torchao.prototype.mx_formats.nvfp4_tensor")
+    from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
+
+    count = 0
+    for x in inputs():
+        t = tensor(torch, x)
+        for name, g in (("nvfp4_torchao", per_tensor_amax_to_scale(t.abs().max())), ("nvfp4_torchao_one_level", None)):
+            scale, packed = nvfp4_quantize(t, 16, g)
+            q = lp.quantize(x, recipe=name)
+            assert q.tensor_scale is None or q.tensor_scale == g.numpy()
+            assert (lp.encode(q.scale, "e4m3fn") == fp8(scale).reshape(q.scale.shape)).all()
+            assert (q.codes == lp.unpack(packed.numpy().reshape(-1), 4, x.size).reshape(x.shape)).all()
+            count += x.size
+    report("torchao NVFP4", count)
+
+
+def test_torchao_tensorwise_fp8(torch: Any) -> None:
+    quiet("torchao.float8.float8_utils")
+    from torchao.float8.float8_utils import amax_to_scale, to_fp8_saturated
+
+    count = 0
+    for x in inputs():
+        t = tensor(torch, x)
+        m = amax_to_scale(t.abs().max(), torch.float8_e4m3fn)
+        q = lp.quantize(x, recipe="torchao_fp8")
+        assert (q.codes == fp8(to_fp8_saturated(t * m, torch.float8_e4m3fn))).all()
+        assert q.scale[0, 0] == (1.0 / m).numpy()
+        count += x.size
+    report("torchao tensorwise FP8", count)
+
+
+def test_modelopt_nvfp4(torch: Any) -> None:
+    quiet("modelopt.torch.quantization.qtensor.nvfp4_tensor")
+    from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
+    count = 0
+    for x in inputs():
+        packed, scale, g = NVFP4QTensor.quantize(tensor(torch, x), 16)
+        q = lp.quantize(x, recipe="nvfp4_modelopt")
+        assert q.tensor_scale == g.numpy()
+        assert (lp.encode(q.scale, "e4m3fn") == fp8(scale).reshape(q.scale.shape)).all()
+        theirs = lp.unpack(packed._quantized_data.numpy().reshape(-1), 4, x.size).reshape(x.shape)
+        assert (q.codes == theirs).all()
+        count += x.size
+    report("modelopt NVFP4", count)
+
+
+def test_compressed_tensors_scales(torch: Any) -> None:
+    quiet("compressed_tensors.quantization.utils.mxfp_utils")
+    from compressed_tensors.quantization.utils.mxfp_utils import generate_mx_scales
+
+    amax = np.arange(0x80, 0x7F80, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+    amax = amax[(amax > 2.0**-117) & (amax < 2.0**127)][:, None]  # not clamped there: exponents within E8M0
+    for bits, name, rule in ((8, "mxfp8_even_1bit", None), (4, "mxfp4", "even"), (6, "mxfp6_e2m3", "even")):
+        theirs = generate_mx_scales(torch.from_numpy(amax).to(torch.bfloat16), bits).float().numpy()
+        ours = lp.quantize(amax, None, "1x1", recipe=name, arithmetic=rule).scale
+        assert (ours == np.exp2(theirs - 127)).all(), name
+    report("compressed-tensors MX scales", 3 * amax.size)
