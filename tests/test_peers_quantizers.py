@@ -1,4 +1,4 @@
-"""Quantizers beside the vendors' own code, where it is installed: torchao, modelopt, compressed-tensors; DeepGEMM's rules.
+"""Quantizers beside the vendors' own code where it is installed: torchao, modelopt, compressed-tensors; DeepGEMM.
 
 It takes ``pip install torch torchao nvidia-modelopt compressed-tensors``. How many elements were compared is printed.
 DeepGEMM's and TransformerEngine's arithmetic is spelled in torch here: their packages need a GPU.
@@ -44,7 +44,7 @@ def inputs() -> list[F32]:
 
 
 def report(name: str, count: int, note: str = "") -> None:
-    print(f"{name}: {count} elements compared, 0 differ{note}")
+    print(f"{name}: {count} elements compared, 0 differ{note}")  # noqa: T201
 
 
 def tensor(torch: Any, x: F32) -> Any:
