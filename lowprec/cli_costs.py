@@ -29,9 +29,10 @@ def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
     rows: list[Sequence[Cell]] = []
     for name in codecs:
         codec = codecs[name]
-        size = codec.row_bytes(columns)
-        about = getattr(codec, "about", "")
-        rows.append((name, codec.bits_per_value, size, size / codecs["bf16"].row_bytes(columns), about))
+        fits = columns % getattr(codec, "columns_multiple", 1) == 0
+        size = codec.row_bytes(columns) if fits else None
+        share = size / codecs["bf16"].row_bytes(columns) if size else None
+        rows.append((name, codec.bits_per_value, size, share, getattr(codec, "about", "")))
     titles = ("codec", "bits per value", f"bytes of {columns}", "of BF16", "what it is")
     emit(titles, rows, "Codecs: bits with scales, of whole tiles", as_json, as_csv)
 

@@ -9,7 +9,7 @@ codec too; one with a name in the catalogue can stand in recipes and in cost mod
 from .block import BlockCodec
 from .cast import Cast, CastCodec
 from .catalogue import codecs
-from .logarithmic import LogFMTCodec
+from .logarithmic import DeepEPCodec, LogFMTCodec
 from .wire import Codec, Wire, WireError
 
-__all__ = ["BlockCodec", "Cast", "CastCodec", "Codec", "LogFMTCodec", "Wire", "WireError", "codecs"]
+__all__ = ["BlockCodec", "Cast", "CastCodec", "Codec", "DeepEPCodec", "LogFMTCodec", "Wire", "WireError", "codecs"]

@@ -7,7 +7,7 @@ from lowprec.registry import Registry
 
 from .block import BlockCodec
 from .cast import CastCodec
-from .logarithmic import LogFMTCodec
+from .logarithmic import DeepEPCodec, LogFMTCodec
 from .wire import Codec
 
 codecs: Registry[Codec] = Registry("codec", Codec)  # type: ignore[type-abstract]
@@ -70,6 +70,7 @@ _catalogue: list[Codec] = [
         LogFMTCodec(f"logfmt{bits}", bits, about=f"LogFMT-{bits}Bit: {_ISCA}" if bits in (8, 10) else "LogFMT")
         for bits in range(3, 17)
     ),
+    DeepEPCodec("logfmt10_deepep", about="DeepEP's use_logfmt: bfloat16 where a tile reaches 1, zeros are counted"),
 ]  # fmt: skip
 for _codec in _catalogue:
     codecs.register(_codec.name, _codec)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from lowprec import logfmt
+from lowprec.cast import round_to
+from lowprec.logfmt import deepep
 
 from .wire import Array, Floats, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
@@ -104,3 +106,90 @@ class LogFMTCodec:
         """Return the largest magnitude of each value's tile, in the shape of the values."""
         spread = np.repeat(wire.content.amax, self.tile, axis=-1)[..., : wire.shape[-1]]
         return np.ascontiguousarray(spread)
+
+
+@dataclass(frozen=True)
+class DeepEPCodec:
+    """LogFMT-10 as DeepEP's low-latency combine sends it (`lowprec.logfmt.deepep`), its hazards included.
+
+    Values are rounded to bfloat16 first; rows are a multiple of 512 values long. A chunk of 1024 (or 512) of which a
+    tile reaches 1 or is constant goes as bfloat16, so that messages differ in length. NaN becomes 0 where its chunk is
+    encoded.
+
+    Parameters
+    ----------
+    name : str
+        What it is listed under.
+    about : str
+        What it is and where it is used.
+    """
+
+    name: str
+    about: str = "user-defined"
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value where nothing falls back."""
+        return 10.25
+
+    @property
+    def columns_multiple(self) -> int:
+        """What the length of rows must be a multiple of."""
+        return 512
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of a row of which nothing falls back; in bfloat16 a chunk of 1024 takes 768 more."""
+        self._checked(columns)
+        return columns * 10 // 8 + columns // 128 * 4
+
+    def _checked(self, columns: int) -> None:
+        if columns % 512:
+            raise ValueError(f"codec {self.name}: rows of {columns} values; a multiple of 512 is needed")
+
+    def encode(self, x: Array) -> Wire:
+        """Return the messages of rows."""
+        values = checked_values(self.name, x)
+        self._checked(values.shape[-1])
+        content: Any = logfmt.encode(round_to(values, "bfloat16").astype(np.float32), 10, mode="deepep")
+        return Wire(self, content, values.shape, content.nbytes)
+
+    def decode(self, wire: Wire) -> Floats:
+        """Return the float32 values that the receiver weights and adds."""
+        values: Floats = wire.content.decode()
+        return values
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return what arrives of `x`."""
+        return self.decode(self.encode(x))
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return the messages, row after row, as `DeepEPMessage.pack`."""
+        packed: bytes = wire.content.pack().tobytes()
+        return packed
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read messages; which chunks are encoded follows from their ends.
+
+        Raises
+        ------
+        WireError
+            If the bytes end within a row, or there are more or fewer rows than the shape has.
+        """
+        shape = checked_shape(self.name, shape)
+        self._checked(shape[-1])
+        raw = as_bytes(self.name, data, None, shape)
+        if not raw.size and 0 in shape:
+            return self.encode(np.empty(shape, np.float32))
+        try:
+            with np.errstate(invalid="ignore"):
+                content = deepep.unpack(raw, shape[-1])
+        except ValueError as error:
+            raise WireError(f"codec {self.name}: {error}") from None
+        if len(content.codes) != rows_of(shape):
+            raise WireError(
+                f"codec {self.name}: bytes of {len(content.codes)} rows; shape {shape} has {rows_of(shape)}"
+            )
+        ends = (*shape[:-1], shape[-1] // 128)
+        content = replace(content, codes=content.codes.reshape(shape), amin=content.amin.reshape(ends),
+                          amax=content.amax.reshape(ends))  # fmt: skip
+        return Wire(self, content, shape, content.nbytes)

@@ -138,8 +138,8 @@ def rows_of(shape: Shape) -> int:
     return int(np.prod(shape[:-1], dtype=np.int64))
 
 
-def as_bytes(name: str, data: Any, length: int, shape: Shape) -> Bytes:
-    """Return `data` as uint8 if it has the right length.
+def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
+    """Return `data` as uint8 if it has the right length (any, if that is None).
 
     Raises
     ------
@@ -154,7 +154,7 @@ def as_bytes(name: str, data: Any, length: int, shape: Shape) -> Bytes:
         raw = np.empty(0, np.uint8)
     if raw.dtype != np.uint8:
         raise TypeError(f"codec {name}: bytes are needed, not {type(data).__name__} of {raw.dtype}")
-    if raw.size != length:
+    if length is not None and raw.size != length:
         raise WireError(f"codec {name}: {raw.size} bytes; values of shape {shape} take {length}")
     return raw.reshape(-1)
 

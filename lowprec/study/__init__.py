@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .ablation import Ablation, Arm, Setting, load, names
+    from .error_study import ErrorArm, ErrorFigure, ErrorSetting, ErrorStudy, PublishedTable
     from .study import Plan, plan, run_study
     from .tensor_study import Claim, Measured, Operands, TensorArm, TensorSetting, TensorStudy
 
@@ -17,6 +18,11 @@ _HOME = {
     "Setting": "ablation",
     "load": "ablation",
     "names": "ablation",
+    "ErrorArm": "error_study",
+    "ErrorFigure": "error_study",
+    "ErrorSetting": "error_study",
+    "ErrorStudy": "error_study",
+    "PublishedTable": "error_study",
     "Plan": "study",
     "plan": "study",
     "run_study": "study",
@@ -29,8 +35,25 @@ _HOME = {
 }
 
 __all__ = [
-    "Ablation", "Arm", "Claim", "Measured", "Operands", "Plan", "Setting", "TensorArm", "TensorSetting", "TensorStudy",
-    "load", "names", "plan", "run_study",
+    "Ablation",
+    "Arm",
+    "Claim",
+    "ErrorArm",
+    "ErrorFigure",
+    "ErrorSetting",
+    "ErrorStudy",
+    "Measured",
+    "Operands",
+    "Plan",
+    "PublishedTable",
+    "Setting",
+    "TensorArm",
+    "TensorSetting",
+    "TensorStudy",
+    "load",
+    "names",
+    "plan",
+    "run_study",
 ]  # fmt: skip
 
 

@@ -1,0 +1,233 @@
+"""Writes docs/codecs.md and docs/costs.md from the catalogues: `python docs/tables.py`; a test checks them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lowprec.codecs import codecs
+from lowprec.costs import (
+    decode_limit,
+    hardware,
+    kv_cache_bytes,
+    models,
+    node_traffic,
+    published,
+    training_flops,
+    uniform_nodes,
+)
+from lowprec.reductions import all_reduces
+
+FOLDER = Path(__file__).parent
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)
+
+
+def number(value: float, digits: int = 2) -> str:
+    """Return a number with a fixed count of decimals, none where it is whole."""
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1000 else f"{value:.{digits}f}"
+
+
+def codecs_page() -> str:
+    """Return docs/codecs.md."""
+    rows = []
+    for name in codecs:
+        codec = codecs[name]
+        size = codec.row_bytes(7168)
+        rows.append((f"`{name}`", f"{codec.bits_per_value:g}", f"{size:,}", f"{size / 14336:.3f}", codec.about))
+    sums = [
+        (
+            f"`{name}`",
+            *(f"{all_reduces[name].snr_loss(ranks):.2f}" for ranks in (2, 8, 32, 128)),
+            all_reduces[name].source,
+        )
+        for name in all_reduces
+    ]
+    return f"""# Codecs
+
+A codec turns rows of values into the bytes that travel or wait, and back: dispatch and combine of a Mixture of
+Experts, their backward directions, activations kept for the backward pass, a KV cache. `lowprec codecs` lists them;
+`lowprec error --dist gauss --format NAME` measures one; a recipe names them (`dispatch`, `combine`, `dispatch_grad`,
+`combine_grad`, `cache_attention_output`, `cache_swiglu_input`).
+
+```python
+>>> import numpy as np, lowprec as lp
+>>> x = np.random.default_rng(0).standard_normal((4, 7168), dtype=np.float32)
+>>> codec = lp.codecs["logfmt10"]
+>>> wire = codec.encode(lp.round_to(x, "bfloat16"))
+>>> data = wire.to_bytes()
+>>> len(data), wire.nbytes, wire.bits_per_value
+(36736, 36736, 10.25)
+>>> np.array_equal(codec.from_bytes(data, x.shape).decode(), wire.decode())
+True
+
+```
+
+Bytes are those of the rows one after another; a row is the scales (or ends) of its tiles, then its codes, least
+significant bit first, padded to a whole byte with zeros. NVFP4 has 4 bytes, the scale of the tensor, before its first
+row. Nothing else is sent: the receiver knows the shape. `from_bytes` refuses (`WireError`) every other length, scales
+that are negative or infinite, codes that are no numbers where their scale is one, ends out of order, and padding that
+is not zero; whatever it accepts, `to_bytes` gives back bit for bit. A tile with NaN or infinity arrives as NaN (casts
+keep both; DeepEP's own format turns NaN into 0).
+
+Bits are those of whole tiles of bfloat16 numbers, bytes those of a row of 7168.
+
+{table(("codec", "bits per value", "bytes of 7168", "of BF16", "what it is"), rows)}
+
+One's own codec is `BlockCodec("mine", "e3m4", tile=32, scale="ue8m0")`, `LogFMTCodec("six", 6, tile=64)`,
+`CastCodec("half", "float16")`, or any object with the same members (`lowprec.codecs.Codec`).
+
+## Sums over the wire
+
+`lowprec.reductions.combine_low_latency` and `combine_normal` add experts' outputs as DeepEP's kernels do;
+`all_reduce(shards, codec, algorithm)` sends every message through a codec. With independent values on R ranks, the
+sum's SQNR lies below that of the codec by (dB):
+
+{table(("algorithm", "R = 2", "8", "32", "128", "what it is"), sums)}
+
+`tests/test_reductions.py` holds the emulation to these within 0.2 dB. What each codec loses on which data:
+[error_atlas](../ablations/results/error_atlas.md); against its time: [wire_cost](../ablations/results/wire_cost.md).
+"""
+
+
+def costs_page() -> str:
+    """Return docs/costs.md."""
+    shapes = []
+    for name in models:
+        shape = models[name]
+        flops = [number(training_flops(shape, method=method) / 1e9) for method in ("consistent", "paper")]
+        caches = [number(kv_cache_bytes(shape, codec), 0) for codec in ("bf16", "fp8_1x128", "nvfp4")]
+        billions = [f"{count / 1e9:.2f}" for count in (shape.parameters, shape.active_parameters)]
+        shapes.append((f"`{name}`", *billions, *caches, *flops, shape.source))
+    machines = [
+        (f"`{name}`", f"{gpu.bandwidth / 1e9:g}", f"{(gpu.effective_bandwidth or 0) / 1e9:g}", gpu.gpus_per_node,
+         f"{gpu.peak_flops / 1e12:g}", gpu.source)
+        for name, gpu in ((name, hardware[name]) for name in hardware)
+    ]  # fmt: skip
+    wires = []
+    for name in sorted(codecs, key=lambda name: -codecs[name].bits_per_value):
+        limits = [decode_limit("deepseek_v3", gpu, "fp8_1x128", name) for gpu in hardware]
+        cells = [cell for limit in limits for cell in (f"{limit.exchange_s * 1e6:.2f}", f"{limit.tokens_per_s:.1f}")]
+        wires.append((f"`{name}`", f"{codecs[name].bits_per_value:g}", *cells))
+    nodes = []
+    for words, count in (
+        ("one row for each expert", 8.0), ("8 nodes, any experts", uniform_nodes(256, 8, 8).mean),
+        ("4 of 8 nodes, at most", 4.0), ("4 of 8 nodes, any experts in them", uniform_nodes(256, 8, 8, 4).mean),
+    ):  # fmt: skip
+        cost = node_traffic(nodes_per_token=count)
+        nodes.append((words, f"{count:.3f}", f"{cost.scale_out_s * 1e3:.2f}", f"{cost.scale_up_s * 1e3:.2f}"))
+    claims = [
+        (
+            item.where,
+            item.what,
+            f"{item.printed:g}",
+            f"{item.compute():.6g}",
+            "yes" if item.agrees else "**no**",
+            item.note,
+        )
+        for item in published
+    ]
+    return f"""# Costs
+
+What a format buys, from the shape of a model and a machine: bytes of caches and messages, operations of training, time
+of exchanges and the speed of decoding that they allow. The formulas are those of "Insights into DeepSeek-V3"
+(arXiv 2505.09343); they stand in the docstrings of `lowprec/costs/`.
+
+    lowprec costs                                        # models: parameters, KV cache, training
+    lowprec costs --model mine.toml --kv nvfp4           # any model, any codec
+    lowprec costs wire --hardware gb200_nvl72            # exchange, TPOT and tokens/s for every combine codec
+    lowprec costs wire --dispatch 8 --combine 16 --dim 7000      # as the paper counts: bits without scales, 7K wide
+    lowprec costs nodes                                  # traffic with and without node-limited routing
+    lowprec costs published                              # every printed number beside ours
+
+```python
+>>> from lowprec.costs import decode_limit
+>>> limit = decode_limit("deepseek_v3", "h800_ib400", dispatch="fp8_1x128", combine="logfmt10")
+>>> f"{{limit.exchange_s * 1e6:.1f}} us a layer, {{limit.tokens_per_s:.1f}} tokens/s"
+'95.5 us a layer, 85.8 tokens/s'
+
+```
+
+A model of one's own is a TOML file, or the same as a dictionary (`ModelShape.from_dict`); experts, biases and latent
+attention are optional:
+
+```toml
+dim = 1024
+layers = 24
+vocabulary = 32000
+dense_width = 2816
+[attention]
+kind = "grouped"        # or "latent": heads, q_rank, kv_rank, nope_dim, rope_dim, value_dim
+heads = 16
+kv_heads = 4
+head_dim = 64
+```
+
+A machine is `bandwidth` in bytes a second and one direction, and, if wanted, `effective_bandwidth`,
+`scale_up_bandwidth`, `effective_scale_up_bandwidth`, `gpus_per_node`, `peak_flops`, `latency`.
+
+## Models
+
+Bytes of KV cache per token; training at a sequence length of 4096, causal.
+
+{
+        table(
+            (
+                "model",
+                "parameters (B)",
+                "active (B)",
+                "KV, BF16",
+                "KV, FP8 1x128",
+                "KV, NVFP4",
+                "GFLOPs per token",
+                "the paper's formula",
+                "source",
+            ),
+            shapes,
+        )
+    }
+
+## Machines
+
+{table(("machine", "GB/s", "reached", "GPUs a node", "peak TFLOPS, BF16", "source"), machines)}
+
+## DeepSeek-V3: dispatch in FP8 with float32 scales, combine in ...
+
+32 tokens a GPU, 9 copies of each, 61 layers, two micro-batches; µs are of both exchanges of a layer.
+
+{table(("combine", "bits per value", *(f"{name}, {what}" for name in hardware for what in ("µs", "tokens/s"))), wires)}
+
+## DeepSeek-V3: nodes of a token
+
+One direction of 4096 tokens of a GPU in FP8, at the bandwidths that are reached. V3's own router on random scores (it
+judges groups by their best two experts) goes to 3.97 of its 4 nodes: `measured_nodes` counts that from the decisions of
+any router.
+
+{table(("routing", "nodes per token", "between nodes, ms", "within, ms"), nodes)}
+
+## Printed and computed
+
+Equal means: by less than one unit of the last printed digit, or within 3 % for DeepEP's measurements. What does not
+come out has its reason beside it.
+
+{table(("source", "quantity", "printed", "ours", "equal", "note"), claims)}
+"""
+
+
+PAGES = {"codecs.md": codecs_page, "costs.md": costs_page}
+
+
+def main() -> None:
+    """Write the pages."""
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), encoding="utf-8")
+        sys.stdout.write(f"wrote {FOLDER / name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,418 @@
+"""Studies of formats on data: what each codec loses on each kind of values, published tables beside our own.
+
+An `ErrorStudy` neither trains nor multiplies: it draws values, sends them through codecs and measures. What comes out
+is a table of claims, one row for each row of a published table, the measured tables in full, and figures, each with
+the numbers behind it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowprec.atlas import FormatErrors, distributions, errors_of
+
+from .store import check_writable, machine, versions, write_json, write_text
+from .tensor_study import COLUMNS, Claim, Measured
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ErrorArm:
+    """One format.
+
+    Parameters
+    ----------
+    name : str
+        Codec or quantizer recipe.
+    label : str
+        Its name in tables and figures.
+    family : str
+        Formats of a family are one line.
+    """
+
+    name: str
+    label: str
+    family: str
+
+
+@dataclass(frozen=True)
+class ErrorSetting:
+    """How large a study is: arrays of `rows` x `columns` values of `seeds` seeds.
+
+    `training_steps` is for figures that show what a small model makes of a format.
+    """
+
+    rows: int
+    columns: int
+    seeds: int
+    training_steps: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns", "seeds", "training_steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} values, {self.seeds} seeds"
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """Published errors: a measure of formats on kinds of data.
+
+    Parameters
+    ----------
+    what : str
+        The measure in words.
+    measure : str
+        A field of `FormatErrors`.
+    source : str
+        Where it is published.
+    data : tuple of str
+        The columns.
+    rows : mapping of str to tuple of float
+        Values of each format, in decibels or as shares.
+    decibels : bool
+        Whether they are decibels; others are compared by 20 log10 of their ratio.
+    exceptions : mapping of (str, str) to str
+        Cells (format, data) that cannot come out, with the reason; they are shown and not held against the claim.
+    within : float
+        Agreement, dB. Where one draw of the values scatters more than a third of that, three standard deviations of one
+        draw: published is the outcome of a single one.
+    """
+
+    what: str
+    measure: str
+    source: str
+    data: tuple[str, ...]
+    rows: Mapping[str, tuple[float, ...]]
+    decibels: bool = True
+    exceptions: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    within: float = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorFigure:
+    """A figure: the numbers behind it, and how they are drawn.
+
+    Parameters
+    ----------
+    suffix : str
+        Ending of its files: ``<study><suffix>.png``.
+    rows : callable
+        ``rows(outcome)``: the numbers, a list of dictionaries with the same keys.
+    draw : callable
+        ``draw(rows, outcome, stem)``: writes PNG and SVG and returns their paths.
+    caption : str
+        One sentence below it.
+    """
+
+    suffix: str
+    rows: Callable[[ErrorOutcome], list[Row]]
+    draw: Callable[[list[Row], ErrorOutcome, Path], list[Path]]
+    caption: str
+
+
+@dataclass(frozen=True)
+class ErrorStudy:
+    """One question about formats.
+
+    Parameters
+    ----------
+    name, question, expected, source : str
+        As in `Ablation`.
+    arms : tuple of ErrorArm
+        The formats.
+    data : tuple of str
+        Distributions.
+    quick, full : ErrorSetting
+        Two sizes.
+    tables : tuple of PublishedTable
+        Tables to be reproduced: a claim for each row.
+    claims : tuple of Claim
+        Further claims.
+    figures : tuple of ErrorFigure
+        The figures.
+    """
+
+    name: str
+    question: str
+    expected: str
+    source: str
+    arms: tuple[ErrorArm, ...]
+    data: tuple[str, ...]
+    quick: ErrorSetting
+    full: ErrorSetting
+    tables: tuple[PublishedTable, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    figures: tuple[ErrorFigure, ...] = ()
+    tier: ClassVar[str] = "T1"
+    runner: ClassVar[str] = "lowprec.study.error_study"
+
+    def __post_init__(self) -> None:
+        for kind, names in (("arm", [arm.name for arm in self.arms]), ("data", list(self.data))):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice or not names:
+                raise ValueError(f"study {self.name!r}: {kind}s need names of their own, got {names}")
+        for table in self.tables:
+            unknown = (set(table.rows) - {arm.name for arm in self.arms}) | (set(table.data) - set(self.data))
+            if unknown:
+                raise ValueError(f"study {self.name!r}: table {table.what!r} names {sorted(unknown)}, which it has not")
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorOutcome:
+    """What a study found: `errors[format, data]` has one `FormatErrors` for each seed."""
+
+    study: ErrorStudy
+    setting: ErrorSetting
+    errors: Mapping[tuple[str, str], tuple[FormatErrors, ...]]
+    command: str = ""
+    measured: tuple[tuple[Claim, Measured], ...] = field(default=())
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim does."""
+        return all(ours.holds for _, ours in self.measured)
+
+    def of(self, arm: str, data: str, measure: str) -> NDArray[np.float64]:
+        """Return a measure for all seeds, shape (seeds,)."""
+        return np.array([getattr(row, measure) for row in self.errors[arm, data]], np.float64)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table of claims."""
+        return [
+            (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
+            for claim, ours in self.measured
+        ]
+
+
+def sized(study: ErrorStudy, quick: bool, seeds: int | None) -> ErrorSetting:
+    """Return the setting that a command asks for."""
+    setting = study.quick if quick else study.full
+    return setting if seeds is None else replace(setting, seeds=seeds)
+
+
+def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
+    """Measure every format on every kind of data."""
+    errors: dict[tuple[str, str], list[FormatErrors]] = {}
+    done, total = 0, len(study.data) * setting.seeds
+    for data in study.data:
+        for seed in range(setting.seeds):
+            values = distributions[data].values((setting.rows, setting.columns), seed)
+            for arm in study.arms:
+                errors.setdefault((arm.name, data), []).append(errors_of(values, arm.name))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    return ErrorOutcome(study, setting, {key: tuple(rows) for key, rows in errors.items()})
+
+
+def claims_of(table: PublishedTable, outcome: ErrorOutcome) -> list[tuple[Claim, Measured]]:
+    """Return a claim for each row of a published table."""
+    labels = {arm.name: arm.label for arm in outcome.study.arms}
+    found = []
+    for name, values in table.rows.items():
+        worst, holds, at, scattered = 0.0, True, "", []
+        for data, published in zip(table.data, values, strict=True):
+            ours = outcome.of(name, data, table.measure)
+            scale = ours if table.decibels else 20 * np.log10(ours)
+            gap = float(scale.mean()) - (published if table.decibels else float(20 * np.log10(published)))
+            spread = float(scale.std(ddof=1)) if len(scale) > 1 else 0.0
+            allowed = max(table.within, 3 * spread)
+            if (name, data) in table.exceptions:
+                scattered.append(f"{data} {gap:+.2f}: {table.exceptions[name, data]}")
+                continue
+            holds &= abs(gap) <= allowed
+            if allowed > table.within:
+                scattered.append(f"{data} {gap:+.2f} (one draw: SD {spread:.2f})")
+            elif abs(gap) >= abs(worst):
+                worst, at = gap, data
+        words = f"at most {abs(worst):.2f} dB away ({at})" + "".join(f"; {item}" for item in scattered)
+        shown = [
+            f"{value:.2f} dB" if table.decibels else f"{100 * value:.3g} %" for value in (min(values), max(values))
+        ]
+        measured = Measured(words, worst, holds)
+        published_words = f"{shown[0]} to {shown[1]}"
+        claim = Claim(f"{table.what}: {labels[name]}", table.source, published_words, partial(_same, measured))
+        found.append((claim, measured))
+    return found
+
+
+def _same(measured: Measured) -> Measured:
+    return measured
+
+
+def run(
+    study: ErrorStudy,
+    setting: ErrorSetting,
+    folder: Path,
+    *,
+    command: str = "",
+    plot: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[ErrorOutcome, list[Path]]:
+    """Measure, and write the files.
+
+    Parameters
+    ----------
+    study : ErrorStudy
+        The study.
+    setting : ErrorSetting
+        Its size.
+    folder : Path
+        Where ``<name>.csv``, the figures and their numbers, ``claims.csv``, ``report.md`` and ``summary.json`` go.
+    command : str
+        How it was called, for the table.
+    plot : bool
+        Whether to draw.
+    progress : callable, optional
+        Called with what is done and what there is.
+
+    Returns
+    -------
+    ErrorOutcome, list of Path
+        What was found, and the files.
+
+    Raises
+    ------
+    StudyError
+        If the folder cannot be written, or matplotlib is missing.
+    """
+    check_writable(folder)
+    swept = sweep(study, setting, progress)
+    pairs = [pair for table in study.tables for pair in claims_of(table, swept)]
+    pairs += [(claim, claim.measure()) for claim in study.claims]
+    outcome = replace(swept, command=command, measured=tuple(pairs))
+    files = [folder / f"{study.name}.csv"]
+    write_text(files[0], errors_csv(outcome))
+    figures = []
+    for figure in study.figures:
+        stem = folder / f"{study.name}{figure.suffix}"
+        rows = figure.rows(outcome)
+        numbers = stem.with_name(f"{stem.name}_figure.csv")
+        write_text(numbers, _csv(list(rows[0]), [list(row.values()) for row in rows]))
+        files.append(numbers)
+        if plot:
+            files += figure.draw(rows, outcome, stem)
+            figures.append((f"{stem.name}.png", figure.caption))
+    texts = {"claims.csv": claims_csv(outcome), "report.md": markdown(outcome, figures)}
+    for name, text in texts.items():
+        files.append(folder / name)
+        write_text(files[-1], text)
+    files.append(folder / "summary.json")
+    write_json(files[-1], as_json(outcome))
+    return outcome, files
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([[repr(cell) if isinstance(cell, float) else cell for cell in row] for row in rows])
+    return text.getvalue()
+
+
+def errors_csv(outcome: ErrorOutcome) -> str:
+    """Return all errors as a tidy table, floats exact."""
+    rows = [
+        [data, seed, *row.as_dict().values()]
+        for (_, data), seeds in outcome.errors.items()
+        for seed, row in enumerate(seeds)
+    ]
+    first = next(iter(outcome.errors.values()))[0]
+    return _csv(["data", "seed", *first.as_dict()], rows)
+
+
+def claims_csv(outcome: ErrorOutcome) -> str:
+    """Return the table of claims as CSV."""
+    return _csv(COLUMNS, outcome.rows())
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [tuple(header), tuple("---" for _ in header), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines]
+
+
+def markdown(outcome: ErrorOutcome, figures: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the report as Markdown: figures, claims, and every measured table."""
+    study = outcome.study
+    lines = [f"# {study.name}", "", study.question, ""]
+    for name, caption in figures:
+        lines += [f"![{caption}]({name})", "", caption, ""]
+    if outcome.measured:
+        lines += [*_table(COLUMNS[:-1], [row[:-1] for row in outcome.rows()]), ""]
+    for measure, words, scale, digits in (
+        ("sqnr", "SQNR, dB", 1.0, 2),
+        ("relative_rms", "Relative error of a value, root mean square, %", 100.0, 3),
+        ("flushed", "Values that became 0, %", 100.0, 3),
+    ):
+        head = ("format", "bits per value", *study.data)
+        body = []
+        for arm in study.arms:
+            bits = outcome.of(arm.name, study.data[0], "bits_per_value").mean()
+            cells = [f"{scale * outcome.of(arm.name, data, measure).mean():.{digits}f}" for data in study.data]
+            body.append((arm.label, f"{bits:.4g}", *cells))
+        lines += [f"## {words}", "", *_table(head, body), ""]
+    octaves = [f"{data} {outcome.of(study.arms[0].name, data, 'octaves').mean():.1f}" for data in study.data]
+    lines += [
+        f"Mean over seeds; {outcome.setting}; float32 values. Mean range R of tiles of 128, octaves: "
+        f"{', '.join(octaves)}.",
+        "",
+        f"Written down before: {study.expected} ({study.source})",
+    ]
+    if outcome.command:
+        lines += ["", f"Made by `{outcome.command}`."]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(outcome: ErrorOutcome) -> dict[str, Any]:
+    """Return the outcome in JSON's types."""
+    claims = [
+        {**dict(zip(COLUMNS, row, strict=True)), "value": ours.value}
+        for row, (_, ours) in zip(outcome.rows(), outcome.measured, strict=True)
+    ]
+    errors = [
+        {"data": data, "seed": seed, **row.as_dict()}
+        for (_, data), seeds in outcome.errors.items()
+        for seed, row in enumerate(seeds)
+    ]
+    return {
+        "study": outcome.study.name, "question": outcome.study.question, "setting": outcome.setting, "claims": claims,
+        "errors": errors, "versions": versions(), "machine": machine(),
+    }  # fmt: skip
+
+
+def show(outcome: ErrorOutcome, console: Any) -> None:
+    """Print the table of claims, or of errors where there are none, on a rich console."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    study = outcome.study
+    table = Table(title=study.question, title_justify="left", title_style="bold", pad_edge=False, box=box.SIMPLE_HEAD)
+    if outcome.measured:
+        for name in COLUMNS[:-1]:
+            table.add_column(name, overflow="fold")
+        for row in outcome.rows():
+            table.add_row(*map(escape, row[:4]), f"[{'green' if row[4] == 'yes' else 'red'}]{row[4]}[/]")
+    else:
+        for name in ("SQNR dB", "bits", *study.data):
+            table.add_column(name, justify="left" if name == "SQNR dB" else "right")
+        for arm in study.arms:
+            cells = [f"{outcome.of(arm.name, data, 'sqnr').mean():.2f}" for data in study.data]
+            table.add_row(arm.label, f"{outcome.of(arm.name, study.data[0], 'bits_per_value').mean():.4g}", *cells)
+    if not console.is_terminal:
+        console.width = max(console.width, 160)
+    console.print(table)

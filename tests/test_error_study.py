@@ -1,0 +1,169 @@
+"""Studies of formats: published tables come out and wrong ones do not, figures show what was measured."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lowprec import cli
+from lowprec.atlas import errors_of
+from lowprec.codecs import BlockCodec
+from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, error_figures, error_plots, load
+from lowprec.study.error_figures import bias_rows, magnitude_rows, on_front, pareto_rows
+from lowprec.study.error_study import claims_of, run, sized, sweep
+from lowprec.study.wire_cost import cost_rows
+
+SMALL = ErrorSetting(rows=64, columns=1024, seeds=2)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return load("error_atlas")
+
+
+@pytest.fixture(scope="module")
+def outcome(study):
+    arms = tuple(arm for arm in study.arms if arm.name in ("logfmt8", "fp8_1x128", "int8_1x128", "bf16", "mxfp8_floor"))
+    part = dataclasses.replace(study, arms=arms, data=("gauss", "laplace", "expert"), tables=(), claims=())
+    return sweep(part, SMALL)
+
+
+def test_the_atlas_is_a_study(study):
+    assert study.tier == "T1"
+    assert {table.measure for table in study.tables} == {"sqnr", "relative_rms"}
+    assert sum(len(row) for table in study.tables for row in table.rows.values()) == 18 * 10 + 18 * 6
+    assert len(study.claims) == 13
+    assert sized(study, True, None) == study.quick
+    assert sized(study, False, 3).seeds == 3
+
+
+def test_a_table_comes_out(study, outcome):
+    """Small arrays scatter more than the study's: the light-tailed columns, within half a decibel."""
+    for table in study.tables:
+        rows = {arm.name: tuple(table.rows[arm.name][table.data.index(d)] for d in ("gauss", "laplace"))
+                for arm in outcome.study.arms if arm.name != "mxfp8_floor"}  # fmt: skip
+        part = dataclasses.replace(table, data=("gauss", "laplace"), rows=rows, within=0.5)
+        for claim, ours in claims_of(part, outcome):
+            assert ours.holds, (claim.claim, ours.words)
+
+
+def test_a_wrong_number_does_not(outcome):
+    table = PublishedTable("SQNR", "sqnr", "nowhere", ("gauss",), {"logfmt8": (36.0,), "bf16": (55.6,)})
+    (_, wrong), (_, right) = claims_of(table, outcome)
+    assert not wrong.holds
+    assert right.holds
+    assert "1.0" in wrong.words
+    excused = dataclasses.replace(table, exceptions={("logfmt8", "gauss"): "a reason"})
+    (_, ours), _ = claims_of(excused, outcome)
+    assert ours.holds
+    assert "a reason" in ours.words
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_claims_of_bias_and_deepep(study, number):
+    claim = study.claims[number]
+    ours = claim.measure()
+    assert ours.holds, f"{claim.claim}: published {claim.published}, ours {ours.words}"
+
+
+def test_numbers_behind_the_figures(outcome):
+    rows = pareto_rows(outcome, ("gauss",))
+    assert [row["format"] for row in rows if row["on_front"]] == ["int8_1x128", "bf16"]
+    assert {row["bits_per_value"] for row in rows if row["format"] == "logfmt8"} == {8.25}
+    rows = magnitude_rows(outcome, "gauss", ("logfmt8", "int8_1x128"), 9)
+    by = {(row["format"], row["octaves_below_amax"]): row["relative_rms"] for row in rows}
+    assert by["logfmt8", 0] / by["logfmt8", 5] == pytest.approx(1, abs=0.2)
+    assert by["int8_1x128", 5] / by["int8_1x128", 3] == pytest.approx(4, abs=0.6)
+    assert by["int8_1x128", 8] == 1.0
+    rows = bias_rows(outcome, ("gauss",), (5,), 256)
+    found = {row["rounding"]: row["magnitude_bias"] / row["s"] ** 2 for row in rows}
+    assert found["linear"] == pytest.approx(-1 / 12, abs=0.015)
+    assert found["log"] == pytest.approx(1 / 24, abs=0.015)
+    assert abs(found["logmean"]) < 0.015
+
+
+def test_on_front():
+    assert on_front([(1, 1), (1, 2), (2, 2), (3, 1)]) == [False, True, False, False]
+    assert on_front([(1, 1), (1, 1)]) == [True, True]
+    assert on_front([]) == []
+
+
+def test_figures_are_drawn(outcome, tmp_path):
+    rows = pareto_rows(outcome, ("gauss", "expert"))
+    files = error_plots.draw_pareto(rows, outcome, tmp_path / "pareto")
+    files += error_plots.draw_magnitude(
+        magnitude_rows(outcome, "gauss", ("logfmt8", "bf16"), 6), outcome, tmp_path / "m"
+    )
+    files += error_plots.draw_bias(bias_rows(outcome, ("gauss", "uniform"), (5, 6), 64), outcome, tmp_path / "bias")
+    assert [path.name for path in files] == ["pareto.png", "pareto.svg", "m.png", "m.svg", "bias.png", "bias.svg"]
+    assert all(path.stat().st_size > 5000 for path in files)
+
+
+def test_run_writes_everything(tmp_path):
+    mine = ErrorStudy(
+        name="mine", question="Which?", expected="One.", source="me", data=("gauss",),
+        arms=(ErrorArm("bf16", "BF16", "cast"), ErrorArm("logfmt8", "LogFMT-8", "LogFMT")),
+        quick=ErrorSetting(4, 256, 1), full=SMALL, figures=(error_figures.pareto("_front", ("gauss",), "The front"),),
+        tables=(PublishedTable("SQNR", "sqnr", "me", ("gauss",), {"logfmt8": (37.0,)}, within=1.5),),
+    )  # fmt: skip
+    outcome, files = run(mine, mine.quick, tmp_path, command="here", plot=False)
+    assert outcome.holds
+    assert [path.name for path in files] == [
+        "mine.csv",
+        "mine_front_figure.csv",
+        "claims.csv",
+        "report.md",
+        "summary.json",
+    ]
+    with files[0].open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[0]["sqnr"]) == outcome.errors["bf16", "gauss"][0].sqnr
+    summary = json.loads(files[-1].read_text())
+    assert summary["claims"][0]["agrees"] == "yes"
+    report = (tmp_path / "report.md").read_text()
+    assert "| LogFMT-8 | 8.5 |" in report
+    assert "here" in report
+    assert errors_of([[1.0, 3.0]], "bf16").sqnr == np.inf
+
+
+def test_studies_that_make_no_sense():
+    arm = ErrorArm("bf16", "BF16", "cast")
+    base = {"name": "x", "question": "", "expected": "", "source": "", "quick": SMALL, "full": SMALL}
+    with pytest.raises(ValueError, match="arms need names of their own"):
+        ErrorStudy(arms=(arm, arm), data=("gauss",), **base)
+    with pytest.raises(ValueError, match="datas need names"):
+        ErrorStudy(arms=(arm,), data=(), **base)
+    with pytest.raises(ValueError, match="which it has not"):
+        ErrorStudy(arms=(arm,), data=("gauss",), **base,
+                   tables=(PublishedTable("t", "sqnr", "", ("gauss",), {"fp16": (1.0,)}),))  # fmt: skip
+    for change in ({"rows": 0}, {"columns": -1}, {"seeds": True}, {"training_steps": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(change))} must be a whole number"):
+            ErrorSetting(**{"rows": 1, "columns": 1, "seeds": 1, **change})
+
+
+def test_wire_cost_in_small():
+    study = load("wire_cost")
+    arms = tuple(arm for arm in study.arms if arm.name in ("bf16", "logfmt4", "logfmt8", "int8_1x128", "fp8_1x128"))
+    part = dataclasses.replace(study, arms=arms, figures=())
+    outcome = sweep(part, ErrorSetting(32, 512, 1, training_steps=2))
+    rows = {row["format"]: row for row in cost_rows(outcome, "deepseek_v3", "h800_ib400", "fp8_1x128", "nano")}
+    assert rows["bf16"]["kl"] == 0
+    assert rows["bf16"]["sqnr"] > 100
+    assert rows["logfmt4"]["kl"] > rows["logfmt8"]["kl"] > 0
+    assert rows["logfmt8"]["combine_us"] / rows["bf16"]["combine_us"] == pytest.approx(8.25 / 16)
+    assert abs(rows["logfmt8"]["sqnr"] - 36.97) < 0.5
+    assert not rows["fp8_1x128"]["sqnr_on_front"]
+
+
+def test_the_command_lists_and_shows(tmp_path):
+    result = CliRunner().invoke(cli.cli, ["ablate", "--list", "--json"])
+    names = {row["name"] for row in json.loads(result.stdout)}
+    assert {"error_atlas", "wire_cost"} <= names
+
+
+def test_formats_with_options_of_their_own():
+    x = np.random.default_rng(0).standard_normal((8, 512)).astype(np.float32)
+    assert errors_of(x, BlockCodec("mine", "e3m4", 32, "ue8m0")).bits_per_value == 8.25
