@@ -209,22 +209,44 @@ def gemm(
 
 @click.command()
 @click.argument("file")
-@click.option("--bits", type=int, default=8, show_default=True, help="Bits per value.")
-@click.option("--tile", type=int, default=128, show_default=True, help="Values per tile.")
+@click.option("--bits", type=int, default=None, help="Bits per value: 8, or 10 in mode deepep, by default.")
+@click.option("--tile", type=int, default=128, show_default=True, help="Values per tile, along the last axis.")
+@click.option("--mode", type=click.Choice(["paper", "deepep"]), default="paper", show_default=True, help="Definition.")
+@click.option(
+    "--rounding", type=click.Choice(["linear", "log", "logmean", "stochastic"]), default="linear", show_default=True,
+    help="Where thresholds lie.",
+)  # fmt: skip
+@click.option("--clamp-octaves", type=int, default=32, show_default=True, help="Largest range of a tile.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For stochastic rounding.")
+@click.option("--out", metavar="FILE", help="Save the bytes that lowprec.logfmt.from_bytes reads.")
 @machine_readable
-def logfmt(file: str, bits: int, tile: int, as_json: bool, as_csv: bool) -> None:
+def logfmt(
+    file: str, bits: int | None, tile: int, mode: str, rounding: str, clamp_octaves: int, seed: int, out: str | None,
+    as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
     """Encode an array (.npy) in LogFMT.
 
-    The error and the size are reported.
+    The error and the size are reported. Mode deepep first rounds the values to bfloat16.
     """
+    _writable_file(out)
     x = _load_array(file)
     from . import logfmt as codec
+    from .cast import round_to
     from .metrics import compare
 
-    z = codec.encode(x, bits=bits, tile=tile)
+    if mode == "deepep":
+        x = round_to(x, "bfloat16")
+    options: dict[str, Any] = {"rounding": rounding, "clamp_octaves": clamp_octaves, "seed": seed}
+    z = codec.encode(x, bits, tile, mode, **options)  # type: ignore[call-overload]  # click has checked the mode
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(z.bits_per_value)}
     row.update(_comparison(compare(z.decode(), x)))
-    emit(tuple(row), [tuple(row.values())], f"{file} in LogFMT-{bits}", as_json, as_csv)
+    title = f"{file} in LogFMT-{10 if mode == 'deepep' else z.bits}, mode {mode}, {rounding} rounding"
+    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    if out is not None:
+        from .moe.checkpoint import write_atomically
+
+        write_atomically(out, z.to_bytes())
+        click.echo(f"wrote {out}", err=True)
 
 
 def _comparison(row: Any) -> dict[str, Any]:

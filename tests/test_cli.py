@@ -232,6 +232,17 @@ def test_logfmt(matrix):
     assert row["sqnr"] > 20
 
 
+def test_logfmt_in_another_mode_and_rounding(tmp_path):
+    x = np.random.default_rng(0).standard_normal((2, 1024)).astype(np.float32) * np.float32(0.1)
+    np.save(tmp_path / "x.npy", x)
+    row = json.loads(run("logfmt", str(tmp_path / "x.npy"), "--mode", "deepep", "--json").stdout)[0]
+    assert row["bits per value"] == 10.25
+    out = tmp_path / "x.logfmt"
+    run("logfmt", str(tmp_path / "x.npy"), "--bits", "6", "--rounding", "stochastic", "--seed", "5", "--out", str(out))
+    sent = lowprec.logfmt.encode(x, 6, rounding="stochastic", seed=5)
+    assert lowprec.logfmt.from_bytes(out.read_bytes()).decode().tobytes() == sent.decode().tobytes()
+
+
 def test_train(tmp_path):
     result = run("train", "--config", "nano", "--steps", "2", "--out", tmp_path / "run", "--json")
     assert result.exit_code == 0, result.output
@@ -282,6 +293,8 @@ def test_train(tmp_path):
         (["gemm", "{matrix}", "{matrix}", "--accumulator", "hooper_fp8"], "did you mean 'hopper_fp8'"),
         (["gemm", "{matrix}", "{matrix}", "--promote-every", "-3"], "-3"),
         (["logfmt", "{matrix}", "--bits", "77"], "77"),
+        (["logfmt", "{matrix}", "--mode", "deepep", "--bits", "8"], "mode 'deepep' is what it is, with bits 10"),
+        (["logfmt", "{matrix}", "--rounding", "up"], "'up' is not one of"),
         (["logfmt", "{text}"], "not a .npy file of numbers"),
         (["logfmt", "{words}"], "a .npy file of real numbers is needed"),
         (["quantize", "{empty}"], "the array is empty"),

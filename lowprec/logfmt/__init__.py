@@ -37,7 +37,7 @@ __all__ = ["DeepEPMessage", "LogFMT", "Units", "encode", "from_bytes", "unpack"]
 @overload
 def encode(
     x: npt.ArrayLike,
-    bits: int = 8,
+    bits: int | None = None,
     tile: int = 128,
     mode: Literal["paper"] = "paper",
     *,
@@ -54,8 +54,8 @@ def encode(
 @overload
 def encode(
     x: npt.ArrayLike,
-    bits: Literal[10] = 10,
-    tile: Literal[128] = 128,
+    bits: int | None = None,
+    tile: int = 128,
     *,
     mode: Literal["deepep"],
     units: Units | None = None,

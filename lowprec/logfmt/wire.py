@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -358,6 +359,12 @@ def read_header(data: bytes) -> tuple[Header, Bytes]:
         raise ValueError(f"logfmt: a header of version {version}, mode {mode}, {axes} axes is not known here")
     shape = struct.unpack_from(f"<{axes}Q", raw, _HEADER.size)
     payload = np.frombuffer(raw, np.uint8, offset=_HEADER.size + 8 * axes)
+    # Three bits a value are the least that there are; arrays without values must still be possible.
+    values = math.prod(shape)
+    if values > 8 * payload.size // 3 or math.prod(max(1, n) for n in shape) >= 1 << 48:
+        raise ValueError(f"logfmt: {payload.size} bytes cannot hold an array of shape {shape}")
+    if mode == 1 and (bits, tile, axis) != (10, 128, axes - 1):
+        raise ValueError(f"logfmt: mode 'deepep' with {bits} bits, tiles of {tile}, axis {axis} is not known here")
     return Header(mode, bits, octaves, meta_bits, bool(fallback), axis, tile, shape), payload
 
 
