@@ -213,6 +213,31 @@ def test_the_margin_holds_at_every_threshold(bits, rule):
     assert used > 0.1, "a bound ten times too wide would be a guess itself"
 
 
+# --- decoding on other machines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [3, 4, 6, 7, 8, 9, 10, 11])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_registers_or_tables_give_the_same_values(bits, kind):
+    """Every code in tiles of several kinds and lengths; only AVX-512 has the registers."""
+    if bits > 8 and kind == np.uint8:
+        return
+    rng = np.random.default_rng(bits)
+    for tile in (5, 64, 128, 300):
+        columns = 4 * tile + 3
+        codes = rng.integers(0, 1 << bits, (9, columns)).astype(kind)
+        amax = np.exp2(rng.uniform(-60, 60, (9, 5))).astype(F)
+        amin = (amax * np.exp2(-rng.uniform(0, 40, (9, 5)))).astype(F)
+        amax[2, 1:4] = [np.nan, 0, 5]
+        amin[2, 1:4] = [0, 0, 5]
+        results = []
+        for decode in (kernels.decode_tiles, kernels.decode_tiles_portable):
+            out = np.empty(codes.size, F)
+            decode(codes.reshape(-1), amin.reshape(-1), amax.reshape(-1), columns, bits, tile, 32, out, 0, 45)
+            results.append(out.tobytes())
+        assert results[0] == results[1]
+
+
 # --- at random, in linear space --------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, kernel
+from lowprec._jit import bits32, bits64, cpu_features, float32_from_bits, float64_from_bits, kernel, variant
 from lowprec.kernels.logfmt_tables import EXP2, EXP2_SERIES, LOG2, LOG2_SERIES
-from lowprec.kernels.logfmt_vector import LANES, signed_table
+from lowprec.kernels.logfmt_vector import LANES, from_registers8, from_registers16, signed_table
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -156,7 +156,16 @@ def _multiply(
 
 
 @kernel
-def decode_tiles(
+def _nothing(codes: int, out: int, count: int, fine: int, coarse: int, bits: int, high: Any) -> None:
+    """Stand for `from_registers8` and `from_registers16` where there are no such registers."""
+
+
+IN_REGISTERS = "avx512f" in cpu_features()
+if not IN_REGISTERS:
+    from_registers8 = from_registers16 = _nothing
+
+
+def _decode_tiles(
     codes: Codes,
     amin: Floats,
     amax: Floats,
@@ -173,12 +182,14 @@ def decode_tiles(
     low, high, steps = np.ones(group, np.float64), np.ones(group, np.float64), np.empty(group, np.float64)
     half = bits // 2
     width, blocks = 1 << half, 1 << (bits - 1 - half)
-    fine, coarse = np.empty(group * width, np.float64), np.empty(group * blocks, np.float64)
+    fine, coarse = np.empty(group * width + 32, np.float64), np.empty(group * blocks + 32, np.float64)
+    in_registers = IN_REGISTERS and bits <= 10
     # A table is worth its making if there are not many fewer values than entries.
     size = (1 << bits) + 1
-    with_table = width >= LANES and size <= 8 * tile + 1
+    with_table = not in_registers and width >= LANES and size <= 8 * tile + 1
     tables = np.empty(group * size if with_table else 1, np.float32)
     fine_place, coarse_place, table_place = fine.ctypes.data, coarse.ctypes.data, tables.ctypes.data
+    code_place, out_place = codes.ctypes.data, out.ctypes.data
     across = (columns + tile - 1) // tile
     row, part = start // across, start % across
     for leader in range(start, stop, group):
@@ -202,7 +213,23 @@ def decode_tiles(
             elif with_table:
                 _look_up(codes, first, values, tables, j * size, out)
             else:
-                _multiply(codes, first, values, amax[leader + j], bits, fine, j * width, coarse, j * blocks, out)
+                if in_registers:
+                    eights, to = values // LANES * LANES, out_place + 4 * first
+                    own_fine, own_coarse = fine_place + 8 * j * width, coarse_place + 8 * j * blocks
+                    if codes.itemsize == 1:
+                        from_registers8(code_place + first, to, eights, own_fine, own_coarse, bits, np.float32(high[j]))
+                    else:
+                        at = code_place + 2 * first
+                        from_registers16(at, to, eights, own_fine, own_coarse, bits, np.float32(high[j]))
+                    first, values = first + eights, values - eights
+                if values > 0:
+                    _multiply(codes, first, values, amax[leader + j], bits, fine, j * width, coarse, j * blocks, out)
             part += 1
             if part == across:
                 row, part = row + 1, 0
+
+
+decode_tiles = variant(_decode_tiles, "decode_tiles")
+decode_tiles_portable = variant(
+    _decode_tiles, "decode_tiles_portable", IN_REGISTERS=False, from_registers8=_nothing, from_registers16=_nothing
+)

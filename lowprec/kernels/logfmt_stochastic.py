@@ -8,7 +8,7 @@ import numpy as np
 
 from lowprec._jit import bits32, kernel
 from lowprec.kernels.logfmt import Codes, Floats, fill_grid, fill_powers, find_steps
-from lowprec.kernels.logfmt_encode import find_group, largest_not_above, only_signs
+from lowprec.kernels.logfmt_encode import bulge, find_group, largest_not_above, only_signs
 from lowprec.kernels.random_bits import keyed_word, random_keys
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -22,6 +22,21 @@ def goes_up(a: float, below: float, above: float, word: Any) -> bool:
     float64 wherever the grid's values are at most 29 octaves apart, the product is rounded once.
     """
     return bool(np.float64(word) * (above - below) < (a - below) * 4294967296.0)
+
+
+@kernel
+def _find(a: Any, top: int, grid: Floats, origin: Any, slope: Any) -> int:
+    """Return the largest k <= top with grid[k] <= a, from a rough logarithm on; a search where there is none."""
+    bits = bits32(a)
+    if slope == np.float32(0.0) or bits < np.uint32(0x00800000):
+        return largest_not_above(np.float64(a), top, grid)
+    place = np.float32(np.int32(bits)) * np.float32(2.0**-23) + bulge(bits)
+    k: Any = min(max(np.int64((place - origin) * slope) + 1, 0), top)
+    while k > 0 and grid[k] > a:
+        k -= 1
+    while k < top and grid[k + 1] <= a:
+        k += 1
+    return k
 
 
 @kernel
@@ -64,13 +79,19 @@ def encode_tiles_stochastic(
         find_steps(low, high, bits, steps)
         fill_powers(0, low[0], steps[0], bits, fine, coarse)
         fill_grid(low[0], largest, steps[0], bits, fine, coarse, grid)
+        base = bits32(np.float32(low[0]))
+        origin = np.float32(np.int32(base)) * np.float32(2.0**-23) + bulge(base)
+        slope = np.float32(0.0)
+        if steps[0] > 1e-6 and base >= np.uint32(0x00800000):
+            slope = np.float32(1.0 / steps[0])
         for i in range(first, first + size):
             index = np.int64(offset) + np.int64(i)
             if index >> 32 != keys_of:
                 keys_of = index >> 32
                 keys = random_keys(seed_lo, seed_hi, np.uint32(keys_of))
-            a = np.float64(abs(x[i]))
-            k = largest_not_above(a, top, grid)
+            magnitude = abs(x[i])
+            a = np.float64(magnitude)
+            k = _find(magnitude, top, grid, origin, slope)
             if k < top:
                 word = keyed_word(keys, np.uint32(index & 0xFFFFFFFF))
                 k += int(goes_up(a, np.float64(grid[k]), np.float64(grid[k + 1]), word))

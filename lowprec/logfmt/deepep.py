@@ -230,24 +230,15 @@ def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
     TypeError
         If `x` does not hold real numbers.
     """
-    values = np.ascontiguousarray(as_float32(x))
-    chunk = chunk_of(values.shape[-1])
-    patterns = values.view(np.uint32)
-    wrong = (patterns & np.uint32(0xFFFF) != 0) & ~np.isnan(values)
-    if wrong.any():
-        raise ValueError(
-            f"logfmt: mode 'deepep' sends bfloat16 numbers, {values[wrong][0]} is none;"
-            " round the array first, with lowprec.round_to(x, 'bfloat16')"
-        )
-    words = (patterns >> np.uint32(16)).astype(np.uint16)
-    words[np.isnan(values)] |= np.uint16(0x40)  # a NaN whose bits are all low ones stays one
+    shape, words = _as_words(x)
+    chunk = chunk_of(shape[-1])
     flat = words.reshape(-1)
     tiles = flat.size // TILE
     amax, amin, fit = np.empty(tiles, np.uint16), np.empty(tiles, np.uint16), np.empty(tiles, np.bool_)
     log2, significands, fractions = units.tables()
     _jit.run_chunks(lambda start, stop: kernels.find_tiles(flat, log2, amax, amin, fit, start, stop), tiles, 4 * _GRAIN)
     chunks = np.logical_and.reduce(fit.reshape(-1, chunk // TILE), axis=1)
-    spread = _tiles_fit(chunks, values.shape[-1])
+    spread = _tiles_fit(chunks, shape[-1])
     codes = np.empty(flat.size, np.uint16)
     overflows: list[int] = []
     _jit.run_chunks(
@@ -257,9 +248,9 @@ def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
         tiles,
         _GRAIN,
     )
-    shape = (*values.shape[:-1], values.shape[-1] // TILE)
-    ends = _from_words(amin).reshape(shape), _from_words(amax).reshape(shape)
-    return DeepEPMessage(codes.reshape(values.shape), *ends, units, sum(overflows))
+    across = (*shape[:-1], shape[-1] // TILE)
+    ends = _from_words(amin).reshape(across), _from_words(amax).reshape(across)
+    return DeepEPMessage(codes.reshape(shape), *ends, units, sum(overflows))
 
 
 def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
@@ -315,6 +306,24 @@ def chunk_of(channels: int) -> int:
     if channels % 512:
         raise ValueError(f"logfmt: mode 'deepep' sends chunks of 1024 or 512 channels; {channels} are not a multiple")
     return 512 if channels % 1024 else 1024
+
+
+def _as_words(x: npt.ArrayLike) -> tuple[tuple[int, ...], Words]:
+    """Return the shape of an array of bfloat16 numbers and, contiguous, their bit patterns."""
+    given = np.asarray(x)
+    if given.dtype.name == "bfloat16" and given.ndim:
+        return given.shape, np.ascontiguousarray(given).view(np.uint16)
+    values = np.ascontiguousarray(as_float32(given))
+    patterns = values.view(np.uint32)
+    wrong = (patterns & np.uint32(0xFFFF) != 0) & ~np.isnan(values)
+    if wrong.any():
+        raise ValueError(
+            f"logfmt: mode 'deepep' sends bfloat16 numbers, {values[wrong][0]} is none;"
+            " round the array first, with lowprec.round_to(x, 'bfloat16')"
+        )
+    words = (patterns >> np.uint32(16)).astype(np.uint16)
+    words[np.isnan(values)] |= np.uint16(0x40)  # a NaN whose bits are all low ones stays one
+    return values.shape, words
 
 
 def _rows(shape: tuple[int, ...]) -> int:
