@@ -16,6 +16,7 @@ from lowprec import logfmt
 from lowprec.kernels import logfmt as kernels
 from lowprec.kernels import logfmt_tables as tables
 from lowprec.logfmt import LogFMT, encode, unpack
+from lowprec.oracle.logfmt import logfmt_tile
 
 F = np.float32
 mpmath.mp.prec = 200
@@ -23,44 +24,24 @@ mpmath.mp.prec = 200
 # --- the oracle ------------------------------------------------------------------------------------------------------
 
 
-def nearest_float32(value: Fraction) -> Fraction:
-    """Round a positive rational to float32, ties to even."""
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    while value < Fraction(2) ** exponent:
-        exponent -= 1
-    quantum = Fraction(2) ** (max(exponent, -126) - 23)
-    return round(value / quantum) * quantum
-
-
-def oracle_grid(amin: float, amax: float, bits: int, octaves: int = 32) -> list[Fraction]:
-    """What the codes 0 .. K decode to: 0, then correctly rounded powers between exact ends."""
-    top = 2 ** (bits - 1) - 1
-    low, high = max(Fraction(amin), Fraction(amax) / 2**octaves), Fraction(amax)
-    if low == high:
-        return [Fraction(0)] + [high] * top
-    mp_low = mpmath.mpf(low.numerator) / low.denominator
-    mp_high = mpmath.mpf(high.numerator) / high.denominator
-    ratio = mpmath.log(mp_high / mp_low)
-    grid = [Fraction(0), nearest_float32(low)]
-    for k in range(2, top):
-        value = mp_low * mpmath.exp(ratio * (k - 1) / (top - 1))
-        grid.append(nearest_float32(Fraction(int(value.man)) * Fraction(2) ** int(value.exp)))
-    return [*grid, high]
-
-
-def oracle_code(x: float, grid: list[Fraction], bits: int) -> int:
-    """The nearest grid value, by looking at every one; of two equally near, the larger."""
-    magnitude = abs(Fraction(x))
-    best = min(range(len(grid)), key=lambda k: (abs(grid[k] - magnitude), -k))
-    return best | int(np.signbit(F(x))) << (bits - 1)
-
-
 def oracle_tile(x: np.ndarray, bits: int, octaves: int = 32) -> tuple[list[int], list[Fraction]]:
-    magnitudes = [abs(float(v)) for v in x if v != 0]
-    if not magnitudes:
-        return [int(np.signbit(v)) << (bits - 1) for v in x], [Fraction(0)]
-    grid = oracle_grid(min(magnitudes), max(magnitudes), bits, octaves)
-    return [oracle_code(float(v), grid, bits) for v in x], grid
+    """Codes with signs, and the magnitudes that they stand for."""
+    codes, values = logfmt_tile(x.tolist(), bits, octaves)
+    return [c | int(np.signbit(v)) << (bits - 1) for c, v in zip(codes, x, strict=True)], values
+
+
+def oracle_grid(amin: float, amax: float, bits: int) -> list[Fraction]:
+    """What the codes 0 .. K decode to, by 200-bit logarithms: correctly rounded powers between exact ends."""
+    top = 2 ** (bits - 1) - 1
+    low, high = max(mpmath.mpf(amin), mpmath.mpf(amax) / 2**32), mpmath.mpf(amax)
+    powers = [low * (high / low) ** (mpmath.mpf(k) / (top - 1)) for k in range(1, top - 1)]
+    return [Fraction(float(v)) for v in (0, low, *map(nearest_float32, powers), high)]
+
+
+def nearest_float32(value: mpmath.mpf) -> float:
+    near = F(float(value))
+    around = [np.nextafter(near, F(0)), near, np.nextafter(near, F(np.inf))]
+    return float(min(around, key=lambda v: abs(mpmath.mpf(float(v)) - value)))
 
 
 def kernel_grid(amin: float, amax: float, bits: int, octaves: int = 32) -> np.ndarray:
@@ -90,11 +71,10 @@ TILES = {
 def test_codes_and_values_are_the_oracles(name, bits):
     x = TILES[name](np.random.default_rng(bits)).astype(F)
     z = encode(x, bits)
-    codes, grid = oracle_tile(x, bits)
+    codes, wanted = oracle_tile(x, bits)
     assert z.codes.tolist() == codes
     values = z.decode()
-    top = 2 ** (bits - 1) - 1
-    assert [abs(Fraction(float(v))) for v in values] == [grid[c & top] for c in codes]
+    assert [abs(Fraction(float(v))) for v in values] == wanted
     assert np.array_equal(np.signbit(values), np.signbit(x))
 
 

@@ -15,6 +15,7 @@ from lowprec._jit import bits32, float32_from_bits, fma32, kernel
 from lowprec.kernels.rounded_log2 import exp2_in_range, exp2_rounded, log2_rounded
 
 F, U, Index = np.float32, np.uint32, np.uint64
+W = np.uint64
 TILE = 128
 TOP = 510  # intervals between the two ends
 
@@ -187,39 +188,44 @@ def decode_tiles(
 
 
 @kernel
-def pack_sixteens(codes: Any, out: Any) -> None:
-    """Pack sixteen codes at a time into 20 bytes: nine bits of magnitude each, from the lowest on, then the signs."""
+def pack_sixteens(codes: Any, words: Any) -> None:
+    """Pack sixteen codes at a time into five 32-bit words: nine bits of magnitude each, from the lowest, then signs."""
     for group in range(codes.size // 16):
-        held, n, at, signs = np.uint64(0), np.uint64(0), 20 * group, U(0)
+        first = 16 * group
+        low, middle, signs = W(0), W(0), W(0)
+        for i in range(7):
+            low = W(low | W(W(codes[first + i] & 0x1FF) << W(9 * i)))
+            middle = W(middle | W(W(codes[first + 8 + i] & 0x1FF) << W(9 * i + 8)))
         for i in range(16):
-            code = np.uint64(codes[16 * group + i])
-            held = np.uint64(held | np.uint64(np.uint64(code & np.uint64(0x1FF)) << n))
-            n = np.uint64(n + np.uint64(9))
-            signs = U(signs | U(U(np.uint64(code >> np.uint64(9)) & np.uint64(1)) << U(i)))
-            while n >= np.uint64(8):
-                out[at] = np.uint8(held & np.uint64(0xFF))
-                held = np.uint64(held >> np.uint64(8))
-                n = np.uint64(n - np.uint64(8))
-                at += 1
-        out[at] = np.uint8(signs & U(0xFF))
-        out[at + 1] = np.uint8(U(signs >> U(8)))
+            signs = W(signs | W(W(W(codes[first + i]) >> W(9)) << W(i)))
+        seventh, before_last, last = (
+            W(codes[first + 7] & 0x1FF),
+            W(codes[first + 14] & 0x1FF),
+            W(codes[first + 15] & 0x1FF),
+        )
+        low = W(low | W(seventh << W(63)))
+        middle = W(middle | W(seventh >> W(1)))
+        high = W(W(W(before_last >> W(2)) | W(last << W(7))) | W(signs << W(16)))
+        for i, part in enumerate((low, W(low >> W(32)), middle, W(middle >> W(32)), high)):
+            words[5 * group + i] = U(part & W(0xFFFFFFFF))
 
 
 @kernel
-def unpack_sixteens(packed: Any, out: Any) -> None:
+def unpack_sixteens(words: Any, codes: Any) -> None:
     """Unpack what `pack_sixteens` packed."""
-    for group in range(packed.size // 20):
-        held, n, at = np.uint64(0), np.uint64(0), 20 * group
-        signs = U(U(packed[at + 18]) | U(U(packed[at + 19]) << U(8)))
+    for group in range(words.size // 5):
+        first, at = 16 * group, 5 * group
+        low = W(W(words[at]) | W(W(words[at + 1]) << W(32)))
+        middle = W(W(words[at + 2]) | W(W(words[at + 3]) << W(32)))
+        high = W(words[at + 4])
+        for i in range(7):
+            codes[first + i] = W(W(low >> W(9 * i)) & W(0x1FF))
+            codes[first + 8 + i] = W(W(middle >> W(9 * i + 8)) & W(0x1FF))
+        codes[first + 7] = W(W(low >> W(63)) | W(W(middle & W(0xFF)) << W(1)))
+        codes[first + 14] = W(W(middle >> W(62)) | W(W(high & W(0x7F)) << W(2)))
+        codes[first + 15] = W(W(high >> W(7)) & W(0x1FF))
         for i in range(16):
-            while n < np.uint64(9):
-                held = np.uint64(held | np.uint64(np.uint64(packed[at]) << n))
-                n = np.uint64(n + np.uint64(8))
-                at += 1
-            magnitude = U(held & np.uint64(0x1FF))
-            held = np.uint64(held >> np.uint64(9))
-            n = np.uint64(n - np.uint64(9))
-            out[16 * group + i] = U(magnitude | U(U(U(signs >> U(i)) & U(1)) << U(9)))
+            codes[first + i] = W(W(codes[first + i]) | W(W(W(high >> W(16 + i)) & W(1)) << W(9)))
 
 
 @kernel

@@ -26,9 +26,9 @@ from .arrays import one_of
 from .deepep import DeepEPMessage as DeepEPMessage
 from .deepep import Units as Units
 from .deepep import deepep_from_bytes, encode_deepep, same_units
+from .header import paper_from_bytes, read_header
 from .paper import LogFMT as LogFMT
 from .paper import Meta, Rounding, encode_paper
-from .wire import paper_from_bytes, read_header
 from .wire import unpack as unpack
 
 __all__ = ["DeepEPMessage", "LogFMT", "Units", "encode", "from_bytes", "unpack"]

@@ -27,15 +27,14 @@ from lowprec import _jit
 from lowprec.kernels import logfmt_deepep as kernels
 
 from .arrays import Floats, as_float32, whole
+from .header import Header, with_header
 from .wire import (
     Bytes,
     Flags,
-    Header,
     any_pairs_from_bytes,
     join_rows,
     pairs_to_bytes,
     split_rows,
-    with_header,
 )
 
 Words = npt.NDArray[np.uint16]
@@ -198,7 +197,7 @@ class DeepEPMessage:
         for c in range(cast.shape[1]):
             part = np.ascontiguousarray(codes[:, c * chunk : (c + 1) * chunk])
             packed = np.empty((len(part), chunk * 10 // 8), np.uint8)
-            kernels.pack_sixteens(part.reshape(-1), packed.reshape(-1))
+            kernels.pack_sixteens(part.reshape(-1), packed.reshape(-1).view(np.uint32))
             encoded.append(packed)
             raw.append(part.astype("<u2").view(np.uint8))
         return join_rows(pairs_to_bytes(amax, amin, 32), cast, encoded, raw)
@@ -278,7 +277,7 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
     codes = np.empty((len(metas), channels), np.uint16)
     for c in range(channels // chunk):
         part = np.empty((len(metas), chunk), np.uint16)
-        kernels.unpack_sixteens(encoded[c].reshape(-1), part.reshape(-1))
+        kernels.unpack_sixteens(encoded[c].reshape(-1).view(np.uint32), part.reshape(-1))
         codes[:, c * chunk : (c + 1) * chunk] = np.where(cast[:, c : c + 1], part, raw[c].view("<u2"))
     return DeepEPMessage(codes, amin, amax, units)
 

@@ -169,7 +169,7 @@ class LogFMT:
 
     def to_bytes(self) -> bytes:
         """Return a header that tells all of bits, tiles and shape, and then `pack()`: `from_bytes` needs no more."""
-        from .wire import to_bytes
+        from .header import to_bytes
 
         return to_bytes(self)
 

@@ -1,12 +1,9 @@
-"""LogFMT as bytes: rows of metadata and bit streams, and a header for files and messages that travel alone."""
+"""LogFMT as bytes: rows of metadata and bit streams, of one length or of several."""
 
 from __future__ import annotations
 
-import math
-import struct
-import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -307,92 +304,3 @@ def _unpack_varying(data: Bytes, columns: int, bits: int, tile: int, meta_bits: 
         packed = from_streams(encoded[c], part.shape[1], bits, tile)
         part[...] = np.where(cast[:, c : c + 1], packed, np.ascontiguousarray(raw[c]).view("<u2"))
     return LogFMT(codes, amin, amax, bits, tile, octaves, -1, None, "bf16")
-
-
-# --- with a header ---------------------------------------------------------------------------------------------------
-
-# Magic, CRC-32 of all that follows it, version, mode, bits, octaves, meta bits, fallback, axis, axes, tile; then the
-# shape, 8 bytes an axis; all little-endian.
-_HEADER = struct.Struct("<4sIBBBBBBBBI")
-_MAGIC, _VERSION = b"LFMT", 1
-
-
-class Header(NamedTuple):
-    """What the receiver of `to_bytes` has to know."""
-
-    mode: int  # 0 paper, 1 deepep
-    bits: int
-    octaves: int
-    meta_bits: int
-    fallback: bool
-    axis: int
-    tile: int
-    shape: tuple[int, ...]
-
-
-def with_header(header: Header, payload: Bytes) -> bytes:
-    """Return header and payload as bytes."""
-    shape = struct.pack(f"<{len(header.shape)}Q", *header.shape)
-    fields = (
-        _VERSION, header.mode, header.bits, header.octaves, header.meta_bits, header.fallback, header.axis,
-        len(header.shape), header.tile,
-    )  # fmt: skip
-    body = _HEADER.pack(_MAGIC, 0, *fields)[8:] + shape + payload.tobytes()
-    return _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
-
-
-def read_header(data: bytes) -> tuple[Header, Bytes]:
-    """Return the header and the payload of what `with_header` made.
-
-    Raises
-    ------
-    ValueError
-        If it is something else, cut short or changed.
-    """
-    raw = bytes(data)
-    if len(raw) < _HEADER.size or raw[:4] != _MAGIC:
-        raise ValueError(f"logfmt: {len(raw)} bytes that begin with {raw[:4]!r}; LogFMT begins with {_MAGIC!r}")
-    _, crc, version, mode, bits, octaves, meta_bits, fallback, axis, axes, tile = _HEADER.unpack_from(raw)
-    if zlib.crc32(raw[8:]) != crc:
-        raise ValueError(f"logfmt: the checksum of {len(raw)} bytes is wrong: they were cut short or changed")
-    if version != _VERSION or mode > 1 or fallback > 1 or not axis < axes or len(raw) < _HEADER.size + 8 * axes:
-        raise ValueError(f"logfmt: a header of version {version}, mode {mode}, {axes} axes is not known here")
-    shape = struct.unpack_from(f"<{axes}Q", raw, _HEADER.size)
-    payload = np.frombuffer(raw, np.uint8, offset=_HEADER.size + 8 * axes)
-    # Three bits a value are the least that there are; arrays without values must still be possible.
-    values = math.prod(shape)
-    if values > 8 * payload.size // 3 or math.prod(max(1, n) for n in shape) >= 1 << 48:
-        raise ValueError(f"logfmt: {payload.size} bytes cannot hold an array of shape {shape}")
-    if mode == 1 and (bits, tile, axis) != (10, 128, axes - 1):
-        raise ValueError(f"logfmt: mode 'deepep' with {bits} bits, tiles of {tile}, axis {axis} is not known here")
-    return Header(mode, bits, octaves, meta_bits, bool(fallback), axis, tile, shape), payload
-
-
-def to_bytes(z: LogFMT) -> bytes:
-    """Return the bytes of `LogFMT.to_bytes`."""
-    axis = z.axis % len(z.shape)
-    header = Header(0, z.bits, z.octaves, z.meta_bits, z.fallback is not None, axis, z.tile, z.shape)
-    return with_header(header, pack(z).reshape(-1))
-
-
-def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
-    """Read the payload of mode paper."""
-    shape, axis = header.shape, header.axis
-    columns = shape[axis]
-    lead = (*shape[:axis], *shape[axis + 1 :])
-    rows = int(np.prod(lead, dtype=object))
-    options: dict[str, Any] = {"meta_bits": header.meta_bits, "clamp_octaves": header.octaves}
-    if header.fallback and columns:
-        z = unpack(payload, columns, header.bits, header.tile, fallback="bf16", **options)
-    else:
-        length = row_bytes(columns, header.bits, header.tile, header.meta_bits)
-        if payload.size != rows * length:
-            raise ValueError(f"logfmt: {payload.size} bytes; shape {shape} in {header.bits} bits takes {rows * length}")
-        z = unpack(payload.reshape(rows, length), columns, header.bits, header.tile, **options)
-    if z.codes.shape[0] != rows:
-        raise ValueError(f"logfmt: bytes of {z.codes.shape[0]} rows; shape {shape} has {rows}")
-    return LogFMT(
-        from_rows(z.codes, shape, axis), from_rows(z.amin, shape, axis), from_rows(z.amax, shape, axis),
-        header.bits, header.tile, header.octaves, axis if axis != len(shape) - 1 else -1,
-        "fp32" if header.meta_bits == 64 else "bf16", "bf16" if header.fallback else None,
-    )  # fmt: skip
