@@ -19,8 +19,7 @@ GREY = "#606060"
 #: Where labels stand beside their points, in points.
 SHIFTS = {
     "LogFMT": (6, -8), "INT": (-7, 3), "E4M3 1x128 f32": (7, 5), "E5M2 1x128 f32": (7, -2),
-    "E4M3 1x128 pow2": (-4, -10),
-    "MXFP8 E4M3": (7, -3), "MXFP8 E5M2": (7, -10), "MXFP6 E3M2": (-7, -4), "MXFP6 E2M3": (-7, 5), "MXFP4": (-7, -9),
+    "MXFP8 E4M3": (7, -3), "MXFP8 E5M2": (7, -10), "MXFP6 E3M2": (-7, -4), "MXFP6 E2M3": (-7, 5), "MXFP4": (-5, 6),
     "INT4 1x128": (-7, -6),
 }  # fmt: skip
 #: Below this step (in nats) chance hides the bias of 2^20 values.
@@ -117,7 +116,7 @@ def _short(label: str, family: str) -> str:
     """Return what is left of a label beside its family's name."""
     for gone in (" 1x128", " f32", "LogFMT-", "MX", "INT"):
         label = label.replace(gone, "")
-    return {"E5M6 pow2": "", "E4M3 pow2": "pow2", family: ""}.get(label, label)
+    return {"E5M6 pow2": "", "E4M3 pow2": "", family: ""}.get(label, label)
 
 
 def _about(data: str) -> str:
