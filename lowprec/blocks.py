@@ -26,7 +26,7 @@ from .hadamard import hadamard
 from .kernels import quantize as kernels
 from .quantizers import Quantizer
 from .rounding import Rounding, policies, resolve, special_codes
-from .scale_constants import NO_TENSOR, scale_rule, tensor_scale
+from .scale_constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
 
 _ONE = np.float32(1)
 Kernel = Callable[..., None]
@@ -50,9 +50,7 @@ def _cast_constants(f: Format) -> _Cast:
     encode, rounding = encode_constants(f, special), round_constants(f, special)
     if not f.params.negative_zero or f.emax + 23 - m > 127 or emin + 23 - m > 127:
         return _Cast(None, encode, rounding)
-    top = int(np.float32(f.max).view(np.uint32))
-    words = ((127 + emin) << 23, (23 - m) << 23, 23 - m, top, 0, f.sign_mask)
-    return _Cast(tuple(np.uint32(w) for w in words), encode, rounding)
+    return _Cast(bounded_constants(f), encode, rounding)
 
 
 class BlockJob:
@@ -181,8 +179,8 @@ class BlockJob:
 
     @property
     def _segment(self) -> int:
-        """Columns worked on at a time: a few KiB of a row, or what a strip of the second cache holds."""
-        wanted = 2048 if self.rows == 1 else max(256, (1 << 16) // self.rows)
+        """Columns worked on at a time: a few KiB of a row, or a strip of at most 4 MiB, read in long rows."""
+        wanted = 2048 if self.rows == 1 else max(256, (1 << 20) // self.rows)
         segment: int = self.width * max(1, min(wanted // self.width, -(-self.x.shape[1] // self.width)))
         return segment
 

@@ -34,6 +34,13 @@ _LARGEST = np.finfo(np.float32).max
 _ONE = np.float32(1)
 
 
+def bounded_constants(f: Format) -> tuple[np.uint32, ...]:
+    """Return what `kernels.bounded_cast` takes."""
+    top = int(np.float32(f.max).view(np.uint32))
+    words = ((127 + f.emin) << 23, (23 - f.mantissa_bits) << 23, 23 - f.mantissa_bits, top, 0, f.sign_mask)
+    return tuple(np.uint32(word) for word in words)
+
+
 class TensorScale(NamedTuple):
     """A tensor's scale, its inverse, and the constant that block scales are computed with."""
 
@@ -82,7 +89,7 @@ def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
     e4m3 = formats["e4m3fn"]
     words = (
         np.uint32(add), np.int32(f.emax), np.uint32(q.smallest_exponent + 127),
-        encode_constants(e4m3, policies["ocp_sat"].codes(e4m3)), decode_constants(e4m3),
+        encode_constants(e4m3, policies["ocp_sat"].codes(e4m3)), decode_constants(e4m3), bounded_constants(e4m3),
     )  # fmt: skip
     cases = [SPECIALS.get(case, (1.0, 1.0)) for case in (q.zero, q.inf, q.nan)]
     special = tuple(np.float32(number) for pair in cases for number in pair)

@@ -8,45 +8,19 @@ needs neither tests nor selects; the rest is mended by `mend_codes` and `mend_va
 
 import numpy as np
 
-from lowprec._jit import bits32, float32_from_bits, intrinsic, ir, kernel, shift_right, types, variant
+from lowprec._jit import bits32, cgutils, float32_from_bits, intrinsic, ir, kernel, types, variant
 
+from .bounded_cast import INF, encode_bounded, round_bounded
 from .cast import encode_bits, round_bits
 from .vector_ir import I32, VectorCode, fill
 
 U = np.uint32
 F = np.float32
-INF = U(0x7F800000)
 WIDTH = 0
 
 
 def AMAX(address):
     """Stand in for the intrinsic that a variant gets."""
-
-
-@kernel
-def encode_bounded(u, constants):
-    """Return the code of a float32, given as its bits, that is not NaN; magnitudes above the largest become it.
-
-    Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade, to nearest even; below the
-    smallest normal exponent the quantum stays.
-    """
-    smallest, up, shift, top, flip, sign = constants
-    a = min(U(u & U(0x7FFFFFFF)), top)
-    e = max(U(a & INF), smallest)
-    magic = U(e + up)
-    t = U(bits32(F(float32_from_bits(a) + float32_from_bits(magic))) - magic)
-    code = U(t + shift_right(U(e - smallest), shift))
-    return U(U(code ^ flip) + sign) if u > U(0x7FFFFFFF) else code
-
-
-@kernel
-def round_bounded(u, constants):
-    """Return the same value as a float32, its sign kept."""
-    smallest, up, _, top, _, _ = constants
-    a = min(U(u & U(0x7FFFFFFF)), top)
-    magic = float32_from_bits(U(max(U(a & INF), smallest) + up))
-    r = F(F(float32_from_bits(a) + magic) - magic)
-    return float32_from_bits(U(bits32(r) | U(u & U(0x80000000))))
 
 
 def _amax_of(vectors):
@@ -73,6 +47,29 @@ def _amax_of(vectors):
 
 
 _amax_16, _amax_32, _amax_128 = _amax_of(1), _amax_of(2), _amax_of(8)
+
+
+def _prefetch():
+    """Return an intrinsic that asks for the cache lines of `size` bytes at an address; it may lie anywhere."""
+
+    def typed(typingctx, address, lines):
+        if (address, lines) != (types.int64,) * 2:
+            return None
+
+        def codegen(context, builder, signature, args):
+            kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), I32, I32, I32])
+            ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            with cgutils.for_range(builder, args[1]) as loop:
+                place = builder.add(args[0], builder.mul(loop.index, ir.IntType(64)(64)))
+                builder.call(ask, [builder.inttoptr(place, ir.IntType(8).as_pointer()), I32(0), I32(2), I32(1)])
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return intrinsic(typed)
+
+
+prefetch = _prefetch()
 
 
 def _amax_whole(x, width, amax):
@@ -103,7 +100,7 @@ def _amax_columns(x, width, amax):
         amax[j] = max(amax[j], U(bits32(x[j]) & U(0x7FFFFFFF)))
 
 
-def _encode_columns(x, width, divide, factor, constants, codes):
+def _encode_columns(x, width, divide, factor, constants, ahead, codes):
     if divide:
         for j in range(x.size):
             codes[j] = encode_bounded(bits32(F(x[j] / factor[j])), constants)
@@ -121,10 +118,13 @@ def _round_columns(x, width, divide, factor, scale, tensor, constants, values):
             values[j] = F(F(round_bounded(bits32(F(x[j] * factor[j])), constants) * scale[j]) * tensor)
 
 
-def _encode_row(x, width, divide, factor, constants, codes):
+def _encode_row(x, width, divide, factor, constants, ahead, codes):
     size = WIDTH if WIDTH else width
     whole = x.size // size
+    next_up = np.int64(x.ctypes.data) + np.int64(ahead)
     for b in range(whole):
+        if size >= 64 or b % (64 // size) == 0:
+            prefetch(np.int64(next_up + np.int64(b * size * 4)), np.int64((max(size, 64) + 15) // 16))
         tile, into = x[b * size : b * size + size], codes[b * size : b * size + size]
         f = factor[b]
         if divide:

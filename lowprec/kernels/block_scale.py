@@ -9,7 +9,7 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel
 
-from .cast import decode_bits, encode_bits
+from .bounded_cast import round_bounded
 
 U = np.uint32
 F = np.float32
@@ -51,13 +51,13 @@ def block_scales(amax, how, division, numbers, words, special, use_special_zero,
         that scale, its inverse, and the folded constant; then the smallest block scale allowed.
     words : tuple
         For power-of-two scales: what is added to the bits before their exponent is taken, what is subtracted from it,
-        the smallest code; then the constants of E4M3 for encoding and decoding.
+        the smallest code; then the constants of E4M3 for encoding, decoding and rounding.
     special : tuple of float32
         Scale and factor of blocks of zeros, with Inf, with NaN.
     scale, factor : float32 [n]
     """
     largest, inverse, floor, cap, tensor, tensor_inverse, folded, smallest = numbers
-    add, subtract, least, e4m3, e4m3_values = words
+    add, subtract, least, e4m3 = words[0], words[1], words[2], words[5]
     n = amax.size
     if how == FIXED:
         for b in range(n):
@@ -113,7 +113,7 @@ def block_scales(amax, how, division, numbers, words, special, use_special_zero,
             else:
                 t = F(a / largest)
             t = max(t, smallest)
-            scale[b] = float32_from_bits(decode_bits(encode_bits(bits32(t), e4m3), e4m3_values))
+            scale[b] = round_bounded(bits32(t), e4m3)
         if how in (E4M3_FOLDED, E4M3_PLAIN):
             for b in range(n):
                 factor[b] = min(F(F(1) / F(scale[b] * tensor)), LARGEST)

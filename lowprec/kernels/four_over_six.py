@@ -9,8 +9,9 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel
 
-from .block_elements import INF, amax_rows, encode_bounded, mend_codes, round_bounded
+from .block_elements import amax_rows, mend_codes
 from .block_scale import LARGEST
+from .bounded_cast import INF, encode_bounded, round_bounded
 from .cast import decode_bits, encode_bits
 
 U = np.uint32

@@ -23,7 +23,7 @@ def amax_row(x, width, amax):
     """Stand in for the variants of `block_elements`, as do the next two."""
 
 
-def encode_row(x, width, divide, factor, constants, codes):
+def encode_row(x, width, divide, factor, constants, ahead, codes):
     """Stand in."""
 
 
@@ -40,7 +40,7 @@ def _quantize_strips(x, rows, width, segment, rule, cast, codes, scales, start, 
     how, division, numbers, words, special, use_special_zero = rule
     divide = division == 0
     constants, any_constants = cast
-    columns = x.shape[1]
+    columns, ahead = x.shape[1], np.int64(4 * segment)  # while a segment is cast, the next is fetched
     amax = np.empty(segment // width, np.uint32)
     factor = np.empty(segment // width, np.float32)
     for strip in range(start, stop):
@@ -58,7 +58,7 @@ def _quantize_strips(x, rows, width, segment, rule, cast, codes, scales, start, 
             for b in range(n):
                 worst = max(worst, a[b])
             for i in range(r0, r1):
-                encode_row(x[i, c0:c1], width, divide, f, constants, codes[i, c0:c1])
+                encode_row(x[i, c0:c1], width, divide, f, constants, ahead, codes[i, c0:c1])
                 if worst >= INF:
                     mend_codes(x[i, c0:c1], width, divide, a, f, any_constants, codes[i, c0:c1])
 
