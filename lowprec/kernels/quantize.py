@@ -11,7 +11,8 @@ import numpy as np
 from lowprec._jit import bits32, float32_from_bits, kernel, variant
 
 from . import block_elements as elements
-from .block_elements import INF, mend_codes, mend_values
+from .block_elements import mend_codes, mend_values
+from .bounded_cast import INF
 from .block_scale import block_scales
 from .cast import decode_bits
 

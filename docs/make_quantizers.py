@@ -1,0 +1,141 @@
+"""Writes docs/quantizers.md from the catalogue: ``python docs/make_quantizers.py``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+import lowprec as lp
+from lowprec.quantizers import Quantizer
+
+PAGE = Path(__file__).with_name("quantizers.md")
+TORCHAO = "torchao 0.18.0"
+# Vendor's code that ran beside each entry (tests/test_peers_quantizers.py), and how many elements were compared.
+CHECKED = {
+    **dict.fromkeys(("dsv3", "dsv3_ue8m0", "deepgemm", "deepgemm_ue8m0"), ("its arithmetic in torch 2.13", 3145728)),
+    **{f"mxfp8{e}_{r}": (TORCHAO, 3145728) for e in ("", "_e5m2") for r in ("floor", "ceil", "even", "rceil")},
+    **{f"{n}{r}": (TORCHAO, 3145728) for n in ("mxfp6_e2m3", "mxfp6_e3m2", "mxfp4") for r in ("", "_rceil")},
+    "mxfp8_even_1bit": ("compressed-tensors 0.20.0, scales", 31231),
+    "torchao_fp8": (TORCHAO, 3145728),
+    "nvfp4_torchao": (TORCHAO, 3145728),
+    "nvfp4_torchao_one_level": (TORCHAO, 3145728),
+    "nvfp4_modelopt": ("nvidia-modelopt 0.47.0", 3145728),
+}
+CASES = {
+    "NaN": np.nan,
+    "Inf": np.inf,
+    "zeros": 0.0,
+    "-0": -0.0,
+    "FLT_MAX": float(np.finfo(np.float32).max),
+    "1e-42": 1e-42,
+}
+
+
+def page() -> str:
+    """Return the page."""
+    doc = (import_module("lowprec.quantizers").__doc__ or "").split("\n\n")
+    table = next(part for part in doc if part.startswith("======"))
+    lines = [
+        "# Quantizers", "",
+        "Written by `python docs/make_quantizers.py` from `lowprec.quantizers`. Every entry is compared with exact",
+        "rational arithmetic (`lowprec.oracle.quantizers`, no code shared) by `tests/test_quantizers_oracle.py`:",
+        "codes, scales and fused values on bfloat16, wide, huge, tiny and special data, and the scales of up to 4,300",
+        "amaxes next to every power of two, 1.5, 1.75, 1.875 and 1.9375 times one, and of subnormals.", "",
+        "A scale multiplies codes back to values. Everything is float32, each operation rounded to nearest even;",
+        "`amax` is the block's largest magnitude, `max` the largest element, `emax` its exponent.", "", "## Arithmetics", "",
+        "```", table.strip(), "```", "",
+        "## Recipes", "",
+        "| name | element | block | scale, arithmetic | else | beside the vendor: elements, differences | source |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    lines += [_row(lp.quantizers[name]) for name in lp.quantizers]
+    lines += ["", "## Where vendors differ", ""]
+    lines += [f"- `{q.name}`: {q.note}." for q in map(lp.quantizers.get, lp.quantizers) if q.note]
+    lines += [
+        "", *_differences(), "", "## Special blocks", "",
+        "What a block of ones with one NaN or Inf in it decodes to there / elsewhere, and what a whole block of zeros,",
+        "-0, FLT_MAX or a subnormal does; `x` is the value itself, `~x` one within a quarter of it. Quantizers with a",
+        "Hadamard transform give transformed values.", "",
+        "| name | " + " | ".join(CASES) + " |", "|---" * (len(CASES) + 1) + "|",
+    ]  # fmt: skip
+    lines += [_special(name) for name in lp.quantizers if lp.quantizers[name].history is None]
+    return "\n".join(lines) + "\n"
+
+
+def _row(q: Quantizer) -> str:
+    extras = []
+    if q.scale == "fp32" and q.arithmetic != "max/amax":
+        extras.append("x / s" if q.division == "divide" else "x * (1 / s)")
+    if q.amax_floor:
+        extras.append(f"amax >= {q.amax_floor:g}")
+    if q.smallest_scale:
+        extras.append(f"s >= 2^{int(np.log2(q.smallest_scale))}")
+    if q.two_level and q.bound != 448:
+        extras.append(f"bound {q.bound:g}")
+    if q.choice:
+        extras.append(f"four over six by {q.choice.upper()}")
+    if q.hadamard:
+        extras.append(f"Hadamard {q.hadamard}")
+    if q.history:
+        extras.append(f"history of {q.history} steps")
+    who, count = CHECKED.get(q.name, ("", 0))
+    beside = f"{who}: {count:,}, 0" if count else ""
+    aliases = "".join(f", `{alias}`" for alias in lp.quantizers.aliases(q.name))
+    cells = (
+        f"`{q.name}`{aliases}",
+        str(q.format),
+        q.granularity,
+        f"{q.scale} {q.arithmetic}",
+        ", ".join(extras),
+        beside,
+    )
+    return "| " + " | ".join([*cells, q.source]) + " |"
+
+
+def _differences() -> list[str]:
+    """Count codes and scales that differ on bfloat16 values of N(0, 1)."""
+    x = np.random.default_rng(0).standard_normal((1024, 1024)).astype(ml_dtypes.bfloat16).astype(np.float32)
+    lines = [
+        "Shares of codes and scales that differ on 2^20 bfloat16 values of N(0, 1), which often sit on midpoints:", "",
+        "| | against | codes | scales |", "|---|---|---:|---:|",
+    ]  # fmt: skip
+    pairs = [("dsv32", "dsv3"), ("deepgemm", "dsv3"), ("te_block_fp32", "dsv3"), ("te_block", "dsv3_ue8m0"),
+             ("mxfp8_ceil", "mxfp8_rceil"), ("mxfp8_even", "mxfp8_rceil"), ("mxfp8_floor", "mxfp8_rceil"),
+             ("nvfp4_torchao", "nvfp4_te"), ("nvfp4_modelopt", "nvfp4_te"), ("nvfp4_4over6", "nvfp4_te")]  # fmt: skip
+    for name, other in pairs:
+        a, b = lp.quantize(x, recipe=name), lp.quantize(x, recipe=other)
+        lines.append(f"| {name} | {other} | {(a.codes != b.codes).mean():.2g} | {(a.scale != b.scale).mean():.2g} |")
+    return lines
+
+
+def _special(name: str) -> str:
+    cells = []
+    for case, value in CASES.items():
+        x = np.ones((16, 128), np.float32)
+        if case in ("NaN", "Inf"):
+            x[3, 5] = value
+        else:
+            x[:] = value
+        y = lp.quantize_dequantize(
+            x, None, "1x16" if lp.quantizers[name].granularity != "tensor" else None, recipe=name
+        )
+        at, elsewhere = y[3, 5], y[3, 6]
+        cells.append(f"{_cell(at, value)} / {_cell(elsewhere, 1.0)}" if case in ("NaN", "Inf") else _cell(at, value))
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _cell(y: float, value: float) -> str:
+    if np.isnan(y):
+        return "NaN"
+    if y == value and np.signbit(y) == np.signbit(value):
+        return "x"
+    if value != 0 and np.isfinite(value) and abs(y / value - 1) < 0.25:
+        return "~x"
+    return f"{y:.3g}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
