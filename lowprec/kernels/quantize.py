@@ -12,8 +12,8 @@ from lowprec._jit import bits32, float32_from_bits, kernel, variant
 
 from . import block_elements as elements
 from .block_elements import mend_codes, mend_values
-from .bounded_cast import INF
 from .block_scale import block_scales
+from .bounded_cast import INF
 from .cast import decode_bits
 
 U = np.uint32
