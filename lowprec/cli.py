@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__, cli_arrays, cli_costs, cli_error, cli_verify
+from . import __version__, cli_arrays, cli_check, cli_costs, cli_error, cli_verify
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
@@ -332,6 +332,7 @@ for _command in (
     cli_arrays.formats_command,
     cli_arrays.cast,
     cli_arrays.quantize,
+    cli_check.check,
     cli_arrays.gemm,
     cli_arrays.logfmt,
     cli_costs.codecs_command,

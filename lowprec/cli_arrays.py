@@ -139,13 +139,21 @@ def cast(
 
 @click.command()
 @click.argument("file")
-@click.option("--to", "target", default="e4m3fn", show_default=True, metavar="FORMAT", help="Element format.")
-@click.option("--granularity", default="1x128", show_default=True, help="tensor, 1x128, 128x1 or 128x128.")
-@click.option("--scale", type=click.Choice(["fp32", "ue8m0"]), default="fp32", show_default=True, help="Scales.")
+@click.option("--recipe", metavar="NAME", help="A named quantizer: dsv3, mxfp8, nvfp4_te ... (docs/quantizers.md).")
+@click.option("--to", "target", metavar="FORMAT", help="Element format, the recipe's or e4m3fn by default.")
+@click.option("--granularity", help="tensor, row, column, 1x128, 128x128 ..., the recipe's or 1x128 by default.")
+@click.option("--scale", type=click.Choice(["fp32", "ue8m0"]), help="Scales, the recipe's or fp32 by default.")
 @click.option("--out", metavar="FILE", help="Save codes and scale as .npz.")
 @machine_readable
 def quantize(
-    file: str, target: str, granularity: str, scale: str, out: str | None, as_json: bool, as_csv: bool
+    file: str,
+    recipe: str | None,
+    target: str | None,
+    granularity: str | None,
+    scale: str | None,
+    out: str | None,
+    as_json: bool,
+    as_csv: bool,
 ) -> None:
     """Quantize a matrix (.npy) with block scales.
 
@@ -156,10 +164,12 @@ def quantize(
     from .metrics import compare
     from .scaling import quantize as quantize_array
 
-    q = quantize_array(x, target, granularity=granularity, scale=scale)  # type: ignore[arg-type]  # checked by click
+    if recipe is None and target is None:
+        target = "e4m3fn"
+    q = quantize_array(x, target, granularity, recipe=recipe, scale=scale)  # type: ignore[arg-type]  # checked by click
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(q.bits_per_value)}
     row.update(_comparison(compare(q.dequantize(), x)))
-    emit(tuple(row), [tuple(row.values())], f"{file} in {target}, {granularity}", as_json, as_csv)
+    emit(tuple(row), [tuple(row.values())], f"{file} in {q.format}, {q.granularity}", as_json, as_csv)
     if out is not None:
         _save(out, codes=q.codes, scale=q.scale)
 

@@ -281,3 +281,27 @@ def test_the_catalogue_is_whole() -> None:
         lp.quantize([[1.0]])
     with pytest.raises(ValueError, match="needs a seed"):
         lp.quantize([[1.0]], "e4m3fn", rounding="stochastic")
+
+
+def test_the_command_line_finds_the_recipe(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from lowprec.cli import cli
+
+    runner = CliRunner()
+    source, codes = str(tmp_path / "x.npy"), str(tmp_path / "q.npz")
+    np.save(source, normal((64, 512), brain=True))
+    made = runner.invoke(cli, ["quantize", source, "--recipe", "deepgemm", "--out", codes])
+    assert made.exit_code == 0, made.output
+    found = runner.invoke(cli, ["check", codes, "--values", source, "--csv"])
+    assert found.exit_code == 0, found.output
+    lines = found.output.splitlines()
+    assert lines[1].startswith("deepgemm,0,0.0,0,0.0")
+    assert lines[2].split(",")[0] in ("dsv3", "te_block_fp32", "dsv32")
+    shown = runner.invoke(cli, ["check", codes, "--values", source, "--recipe", "dsv3"])
+    assert "First differences" in shown.output
+    lp.quantize(np.load(source), recipe="nvfp4_te").save(codes)
+    found = runner.invoke(cli, ["check", codes, "--values", source, "--csv"])
+    assert found.output.splitlines()[1].startswith("nvfp4_te,0,")
+    wrong = runner.invoke(cli, ["check", source, "--values", source])
+    assert wrong.exit_code != 0
