@@ -1,6 +1,8 @@
 """Every quantizer of the catalogue, bit for bit against exact rational arithmetic that shares no code with it."""
 
 import functools
+import json
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -100,3 +102,68 @@ def test_hadamard(size: int) -> None:
     assert np.array_equal(bits(lp.hadamard(x, size, 7)), bits(oracle.transform(x, signs)))
     turned = lp.hadamard(np.ascontiguousarray(x.T), size, 7, axis=0)
     assert np.array_equal(bits(turned.T), bits(lp.hadamard(x, size, 7)))
+
+
+def test_golden_vectors() -> None:
+    """What the file says, which exact arithmetic wrote once, is what the kernels make today."""
+    data = json.loads((Path(__file__).parents[1] / "reference_data" / "quantizer_vectors.json").read_text())
+    x = np.frombuffer(bytes.fromhex(data["values"]), ">f4").astype(np.float32).reshape(data["shape"])
+    assert set(data["quantizers"]) == set(NAMES)
+    for name, case in data["quantizers"].items():
+        q = lp.quantize(x, recipe=name)
+        assert q.codes.tobytes().hex() == case["codes"], name
+        assert q.scale.astype(">f4").tobytes().hex() == case["scales"], name
+        tensor = None if q.tensor_scale is None else np.array([q.tensor_scale], ">f4").tobytes().hex()
+        assert tensor == case["tensor"], name
+
+
+def edges_of_block_scales() -> F32:
+    """Return blocks whose E4M3 scales lie within four float32 units of a midpoint; the last holds the tensor's amax."""
+    top = np.float32(1234.5)
+    middles = (np.arange(8, 16) + 0.5) / 8 * np.exp2(np.arange(0, 9, 4))[:, None]
+    centres = (middles * 6 / (2688 / float(top))).astype(np.float32).ravel()
+    near = (centres.view(np.int32)[:, None] + np.arange(-4, 5, dtype=np.int32)).view(np.float32).ravel()
+    x = np.zeros((near.size + 1, 16), np.float32)
+    x[:-1, 0], x[-1, 0] = near, top
+    return x
+
+
+def test_block_scales_next_to_midpoints() -> None:
+    for name in NAMES:
+        if lp.quantizers[name].two_level:
+            check(edges_of_block_scales(), name, "1x16")
+
+
+MUTANTS = {
+    "divided instead of multiplied": ("deepgemm", {"division": "divide"}),
+    "multiplied instead of divided": ("dsv3", {"division": "reciprocal"}),
+    "scale by the reciprocal of max": ("dsv3", {"arithmetic": "amax*(1/max)"}),
+    "no floor": ("dsv3", {"amax_floor": 0.0}),
+    "floor for ceil": ("mxfp8_ceil", {"arithmetic": "floor"}),
+    "ceil for round up": ("mxfp8_rceil", {"arithmetic": "ceil"}),
+    "one bit for the element's": ("mxfp8_even", {"arithmetic": "even_1bit"}),
+    "exponents from -126": ("mxfp8_floor", {"smallest_exponent": -126}),
+    "Inf as NaN": ("mxfp8_rceil", {"inf": "nan"}),
+    "reciprocal not folded": ("nvfp4_te", {"arithmetic": "plain"}),
+    "subnormal block scales": ("nvfp4_torchao", {"smallest_scale": 0.0}),
+    "joint scale": ("nvfp4_torchao", {"arithmetic": "joint"}),
+    "squares for magnitudes": ("nvfp4_4over6", {"choice": "mse"}),
+    "bound of 448": ("nvfp4_4over6", {"bound": 448.0}),
+    "multiplier rounded up": ("te_block", {"arithmetic": "amax/max"}),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_wrong_rules_are_told_from_right_ones(mutant: str) -> None:
+    """Each is close, and each differs from the oracle on some input of this file."""
+    name, changes = MUTANTS[mutant]
+    wrong = lp.quantizers[name].with_(**changes)
+    small = np.where(np.arange(150) < 16, np.float32(2.0**-14), np.float32(1)) * inputs("bf16")
+    many = np.random.default_rng(2).standard_normal((64, 160)).astype(ml_dtypes.bfloat16).astype(np.float32)
+    tiny = inputs("bf16") * np.float32(2.0**-128)
+    huge = inputs("wide") * np.float32(2.0**60)
+    for x in (inputs("bf16"), inputs("special"), small.astype(np.float32), tiny, huge, many, edges_of_block_scales()):
+        q, right = lp.quantize(x, recipe=wrong), lp.quantize(x, recipe=name)
+        if not (np.array_equal(q.codes, right.codes) and np.array_equal(q.scale, right.scale, equal_nan=True)):
+            return
+    raise AssertionError(f"no input tells {mutant} from {name}")

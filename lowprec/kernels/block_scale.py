@@ -86,7 +86,7 @@ def block_scales(amax, how, division, numbers, words, special, use_special_zero,
             small = a < F(2.0**-60)
             t = bits32(F(a * F(2.0**64)) if small else a)
             field = np.int32(U(U(t + add) >> U(23))) - subtract - (np.int32(64) if small else np.int32(0))
-            code = U(min(max(field, np.int32(0)), np.int32(254)))
+            code = U(min(max(field, np.int32(least)), np.int32(254)))
             scale[b] = power_of_two(code)
             factor[b] = power_of_two(U(U(254) - code))
     elif how in (POWER_QUOTIENT, POWER_PRODUCT):

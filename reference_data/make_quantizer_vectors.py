@@ -1,0 +1,44 @@
+"""Writes quantizer_vectors.json: what exact arithmetic says every quantizer makes of a few bfloat16 values.
+
+Codes, scales and tensor scales come from `lowprec.oracle.quantizers` alone, so that the file holds the package's
+kernels, and any other program, to the definitions. The values are bfloat16 numbers made of counter-based random words.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from lowprec.kernels.random_bits import fill_words
+from lowprec.oracle import quantizers as oracle
+
+PATH = Path(__file__).with_name("quantizer_vectors.json")
+SHAPE = (2, 160)
+
+
+def values() -> np.ndarray:
+    """Return bfloat16 numbers of magnitudes 2^-8 to 2^8 as float32; the last 16 of each row are far smaller."""
+    words = np.empty(SHAPE[0] * SHAPE[1], np.uint32)
+    fill_words(words, np.uint32(2025), np.uint32(0), 0)
+    sign, exponent, mantissa = words >> 31, 119 + (words >> 20) % 17, (words >> 8) & 0x7F
+    x = (sign << 31 | exponent << 23 | mantissa << 16).astype(np.uint32).view(np.float32).reshape(SHAPE)
+    x[:, -16:] *= np.float32(2.0**-12)
+    return x
+
+
+def vectors() -> dict[str, object]:
+    """Return the file's content: float32 as bits in hexadecimal, codes as two hexadecimal digits each."""
+    x = values()
+    cases = {}
+    for name in oracle.RECIPES:
+        codes, scales, tensor = oracle.quantize(x, name)
+        cases[name] = {
+            "codes": codes.astype(np.uint8).tobytes().hex(),
+            "scales": scales.astype(">f4").tobytes().hex(),
+            "tensor": None if tensor is None else np.array([tensor], ">f4").tobytes().hex(),
+        }
+    return {"shape": list(SHAPE), "values": x.astype(">f4").tobytes().hex(), "quantizers": cases}
+
+
+if __name__ == "__main__":
+    PATH.write_text(json.dumps(vectors(), indent=1) + "\n")
