@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__, cli_arrays, cli_check, cli_costs, cli_error, cli_verify
+from . import __version__, cli_arrays, cli_check, cli_costs, cli_error, cli_recipes, cli_train, cli_verify
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
@@ -250,65 +250,6 @@ def report_command(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> No
 
 
 @cli.command()
-@click.option("--config", default="tiny", show_default=True, help="Model: nano, pilot, tiny, small, or FILE.toml.")
-@click.option("--recipe", default="bf16", show_default=True, help="Precision: bf16, dsv3, ...")
-@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer steps.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Weights and data order.")
-@click.option("--data", default="stdlib", show_default=True, metavar="FILE", help="Text to train on.")
-@click.option("--learning-rate", type=float, help="Peak rate; by default chosen from the width.")
-@click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
-@machine_readable
-def train(
-    config: str,
-    recipe: str,
-    steps: int,
-    seed: int,
-    data: str,
-    learning_rate: float | None,
-    out: str | None,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
-    """Train one model from scratch and print its losses."""
-    from rich.console import Console
-
-    from .moe.config_file import check_tiles, get_config
-    from .moe.data import load_corpus
-    from .moe.train import Schedule
-    from .moe.train import train as run_training
-    from .recipe import recipes
-    from .study.progress import Running, Snapshot, display
-    from .study.store import check_writable
-
-    # Whatever can be refused is refused before the first line of progress.
-    shape, corpus = get_config(config), load_corpus(data)
-    check_tiles(shape, recipes[recipe])
-    name = f"{shape.name} {recipes[recipe].name}"
-    if learning_rate is not None:
-        Schedule(learning_rate, 0, steps)
-    if out is not None:
-        check_writable(Path(out))
-    with display(Console(stderr=True)) as shown:
-        shown.stage("compiling kernels (once per version)")
-
-        def progress(record: Any) -> None:
-            done = int(record.step)
-            running = [Running(name, done, steps, float(record.loss))]
-            shown.update(Snapshot(int(done == steps), 1, done, steps, running, record.seconds * (steps - done)))
-
-        run = run_training(
-            shape, recipe, steps, seed, data=corpus, learning_rate=learning_rate, out=out, progress=progress
-        )
-    metrics = run.metrics
-    last = metrics.iloc[-1]
-    row = (shape.name, recipe, steps, seed, float(metrics["loss"].iloc[0]), float(last["loss"]), run.validation_loss)
-    columns = ("config", "recipe", "steps", "seed", "first loss", "last loss", "validation loss")
-    emit(columns, [row], "Training, nats per byte", as_json, as_csv)
-    if out is not None:
-        click.echo(f"wrote {out}", err=True)
-
-
-@cli.command()
 @machine_readable
 def info(as_json: bool, as_csv: bool) -> None:
     """Tell versions, machine, threads and folders."""
@@ -338,6 +279,8 @@ for _command in (
     cli_costs.codecs_command,
     cli_costs.costs,
     cli_error.error,
+    cli_recipes.recipes_command,
+    cli_train.train,
     cli_verify.verify,
 ):
     cli.add_command(_command)

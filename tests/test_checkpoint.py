@@ -82,7 +82,7 @@ def _rewritten(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "has version 2; this lowprec reads version 1"),
+        ({"version": 1}, "has version 1; this lowprec reads version 2"),
         ({"kind": "picture"}, "is no lowprec checkpoint but a 'picture'"),
         ({"content": {"step": 8}}, "does not match its SHA-256"),
         ({"sha256": "0" * 64}, "does not match its SHA-256"),

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from lowprec.moe import data
+from lowprec.moe import data, texts
 
 TEXT = bytes(i * i % 251 for i in range(200_000))
 
@@ -26,16 +26,16 @@ def test_the_standard_library_is_the_same_text_every_time(stdlib):
 
 def test_the_standard_library_holds_whole_files_and_no_tests(stdlib):
     for part in (stdlib.train, stdlib.held_out):
-        files = part.tobytes().split(data.SEPARATOR)
+        files = part.tobytes().split(texts.SEPARATOR)
         assert any(b"def " in text for text in files)
         assert not any(b"import idlelib" in text for text in files)
     # json/decoder.py is on one side, whole; which one follows from its name.
-    side = hashlib.sha256(b"json/decoder.py").digest()[0] < data.HELD_OUT_BELOW
+    side = hashlib.sha256(b"json/decoder.py").digest()[0] < texts.HELD_OUT_BELOW
     import json.decoder
 
     with open(json.decoder.__file__, "rb") as source:
         text = source.read()
-    assert text in (stdlib.held_out if side else stdlib.train).tobytes().split(data.SEPARATOR)
+    assert text in (stdlib.held_out if side else stdlib.train).tobytes().split(texts.SEPARATOR)
     assert stdlib.held_out.size >= data.HELD_OUT_BYTES
     assert "standard library of" in stdlib.origin
 
@@ -53,7 +53,7 @@ def test_a_walk_is_sorted_and_leaves_out_what_it_says(tmp_path):
     ]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
-    assert data._sources(tmp_path) == ["A.py", "a.py", "a/z.py", "b.py"]
+    assert texts._sources(tmp_path) == ["A.py", "a.py", "a/z.py", "b.py"]
 
 
 def test_a_text_file(tmp_path):
@@ -72,7 +72,7 @@ def test_a_text_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"no such file; give 'stdlib' or the path"),
+        (None, r"no such file; give 'stdlib', 'bible', 'synthetic' or the path"),
         (b"", r"is empty; at least 131072 bytes"),
         (b"short", r"is too short: 5 bytes, at least 131072 are needed"),
         (bytes(131_071), r"is too short: 131071 bytes, at least 131072"),

@@ -12,7 +12,7 @@ from golden_runs import golden
 
 import lowprec as lp
 from lowprec import recipes
-from lowprec.moe import checkpoint
+from lowprec.moe import checkpoint, saving
 from lowprec.moe.checkpoint import CheckpointError
 from lowprec.moe.data import corpus_from_bytes, held_out_windows
 from lowprec.moe.model import Model
@@ -34,7 +34,7 @@ def micro(text, recipe="bf16", **changes):
 
 def state(trainer):
     """Every bit that the next step depends on."""
-    return {f"{kind}/{name}": array.tobytes() for kind, name, array in trainer._state()}
+    return {name: array.tobytes() for name, array in saving.state(trainer).items()}
 
 
 # --- the same bits ---------------------------------------------------------------------------------------------------

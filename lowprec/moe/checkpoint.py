@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 KIND = "lowprec checkpoint"
 #: Raised whenever a reader of the old version would misread the new file.
-VERSION = 1
+VERSION = 2
 
 _HEADER = "header"
 # What zipfile, zlib and NumPy's array reader raise on damaged input.

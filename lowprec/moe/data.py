@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
-import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
 
-#: Folders of the standard library that are left out: tests and their data, tables, generated and third-party files.
-EXCLUDED_FOLDERS = frozenset(
-    {"test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data", "turtledemo", "ensurepip", "__pycache__"}
-    | {"site-packages", "dist-packages"}
-)
-#: Files whose text depends on how and where this Python was built.
-EXCLUDED_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
-#: Between two files; Python sources cannot contain it, so a model can learn that a new file begins.
-SEPARATOR = b"\0"
-#: A file is held out when the first byte of the SHA-256 of its relative path is below this: 12 / 256 = 4.7 % of files.
-#: A rule on the name, not on the position: a file changes sides neither when others come nor when it is edited.
-HELD_OUT_BELOW = 12
 #: Bytes at the end of a text file that are held out.
 HELD_OUT_BYTES = 65_536
 #: The shortest corpus: as much to learn from as to be tested on.
@@ -48,7 +36,7 @@ class Corpus:
     Attributes
     ----------
     name : str
-        "stdlib" or the path it was read from: `load_corpus(name)` gives it again.
+        "stdlib", "bible", "synthetic" or the path it was read from: `load_corpus(name)` gives it again.
     bytes : int
         Length of both parts together.
     sha256 : str
@@ -57,6 +45,8 @@ class Corpus:
         The two parts, read-only.
     origin : str
         Where the text came from, in words ("standard library of CPython 3.11.7, 452 files").
+    oracle : float64 array, optional
+        For a source that is known: -log of its own probability of each held-out byte, given all before it, in nats.
 
     Examples
     --------
@@ -71,17 +61,19 @@ class Corpus:
     train: Bytes = field(repr=False)
     held_out: Bytes = field(repr=False)
     origin: str = ""
+    oracle: Floats | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         sizes = f"{self.train.size} bytes to train on, {self.held_out.size} held out"
         return f"<Corpus {self.name}: {sizes}, sha256 {self.sha256[:16]}>"
 
 
-def _corpus(name: str, train: bytes, held_out: bytes, origin: str) -> Corpus:
+def make_corpus(name: str, train: bytes, held_out: bytes, origin: str, oracle: Floats | None = None) -> Corpus:
+    """Return the corpus of two texts."""
     # Lengths first, so that no two divisions of one text have the same hash.
     digest = hashlib.sha256(f"{len(train)} {len(held_out)}\n".encode() + train + held_out).hexdigest()
     parts = [np.frombuffer(part, dtype=np.uint8) for part in (train, held_out)]
-    return Corpus(name, len(train) + len(held_out), digest, parts[0], parts[1], origin)
+    return Corpus(name, len(train) + len(held_out), digest, parts[0], parts[1], origin, oracle)
 
 
 def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES) -> Corpus:
@@ -113,7 +105,7 @@ def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES)
             f"corpus {name!r} is too short: {len(text)} bytes, at least {2 * held_out} are needed"
             f" ({held_out} are held out, as many must be left to train on)"
         )
-    return _corpus(name, text[:-held_out], text[-held_out:], f"{len(text)} bytes")
+    return make_corpus(name, text[:-held_out], text[-held_out:], f"{len(text)} bytes")
 
 
 def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
@@ -122,8 +114,9 @@ def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
     Parameters
     ----------
     source : str or path
-        "stdlib" for the sources of the running Python's standard library, else the path of any text file
-        (a file that is really called so: "./stdlib").
+        "stdlib" for the sources of the running Python's standard library; "bible" for three translations of the
+        Bible (extra ``data``), the same bytes everywhere; "synthetic" for a source of known entropy; else the path of
+        any text file (one that is really called so: "./stdlib").
 
     Returns
     -------
@@ -134,7 +127,8 @@ def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
     Raises
     ------
     ValueError
-        If the file does not exist, is no file, is empty or shorter than 131,072 bytes.
+        If the file does not exist, is no file, is empty or shorter than 131,072 bytes; if the packages of a corpus are
+        missing or hold another text.
 
     Examples
     --------
@@ -142,13 +136,13 @@ def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
     >>> corpus.train.size > 5_000_000, corpus.held_out.size > 65_536
     (True, True)
     """
-    if source == "stdlib":
-        return _standard_library()
+    if source in SOURCES:
+        return SOURCES[str(source)]()
     path = Path(source)
     if not path.exists():
-        raise ValueError(f"corpus {os.fspath(source)!r}: no such file; give 'stdlib' or the path of a text file")
+        raise ValueError(f"corpus {os.fspath(source)!r}: no such file; give {_NAMES} or the path of a text file")
     if not path.is_file():
-        raise ValueError(f"corpus {os.fspath(source)!r} is not a file; give 'stdlib' or the path of a text file")
+        raise ValueError(f"corpus {os.fspath(source)!r} is not a file; give {_NAMES} or the path of a text file")
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -156,34 +150,6 @@ def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
     if not text:
         raise ValueError(f"corpus {os.fspath(source)!r} is empty; at least {MINIMUM_BYTES} bytes are needed")
     return corpus_from_bytes(os.fspath(source), text)
-
-
-def _standard_library() -> Corpus:
-    root = Path(sysconfig.get_path("stdlib"))
-    sides: dict[bool, list[bytes]] = {False: [], True: []}
-    for name in _sources(root):
-        held_out = hashlib.sha256(name.encode()).digest()[0] < HELD_OUT_BELOW
-        sides[held_out].append((root / name).read_bytes())
-    train, held = SEPARATOR.join(sides[False]), SEPARATOR.join(sides[True])
-    if min(len(train), len(held)) < HELD_OUT_BYTES:
-        raise ValueError(
-            f"corpus 'stdlib': the standard library in {str(root)!r} holds too few sources ({len(train)} bytes to train"
-            f" on, {len(held)} to hold out; {HELD_OUT_BYTES} of each are needed); give a text file instead"
-        )
-    files = len(sides[False]) + len(sides[True])
-    origin = f"standard library of {platform.python_implementation()} {platform.python_version()}, {files} files"
-    return _corpus("stdlib", train, held, origin)
-
-
-def _sources(root: Path) -> list[str]:
-    """Return the relative paths of the sources under a folder, with forward slashes, sorted as strings."""
-    names = []
-    for folder, subfolders, files in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name not in EXCLUDED_FOLDERS and not name.startswith("config-")]
-        for name in files:
-            if name.endswith(".py") and not name.startswith(EXCLUDED_PREFIXES):
-                names.append((Path(folder) / name).relative_to(root).as_posix())
-    return sorted(names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,6 +248,24 @@ def held_out_windows(corpus: Corpus, sequence: int, total: int) -> Bytes:
     ValueError
         If the held-out part is shorter than one window.
     """
+    return np.stack([corpus.held_out[a : a + sequence + 1] for a in _held_out_starts(corpus, sequence, total)])
+
+
+def held_out_floor(corpus: Corpus, sequence: int, total: int) -> float:
+    """Return the mean of -log of the source's own probability over the bytes predicted in `held_out_windows`, in nats.
+
+    Raises
+    ------
+    ValueError
+        If the source is not known.
+    """
+    if corpus.oracle is None:
+        raise ValueError(f"corpus {corpus.name!r} has no known source; 'synthetic' has one")
+    starts = _held_out_starts(corpus, sequence, total)
+    return float(np.mean([corpus.oracle[a + 1 : a + sequence + 1] for a in starts]))
+
+
+def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:
     _check_whole("sequence", sequence, 1, None)
     _check_whole("bytes to evaluate", total, 1, None)
     last = corpus.held_out.size - sequence - 1
@@ -291,8 +275,7 @@ def held_out_windows(corpus: Corpus, sequence: int, total: int) -> Bytes:
         )
     # Inputs may not be shared between windows; one's last target may be the next one's first input.
     count = max(1, min(total, corpus.held_out.size - 1) // sequence)
-    starts = [last * i // max(1, count - 1) for i in range(count)]
-    return np.stack([corpus.held_out[start : start + sequence + 1] for start in starts])
+    return [last * i // max(1, count - 1) for i in range(count)]
 
 
 def _check_whole(what: str, value: Any, low: int, high: int | None) -> None:
@@ -301,3 +284,26 @@ def _check_whole(what: str, value: Any, low: int, high: int | None) -> None:
     if value < low or (high is not None and value > high):
         limits = f"at least {low}" if high is None else f"from {low} to {high}"
         raise ValueError(f"{what} {value}: a whole number {limits} is needed")
+
+
+def _standard_library() -> Corpus:
+    from lowprec.moe.texts import standard_library
+
+    return standard_library()
+
+
+def _bible() -> Corpus:
+    from lowprec.moe.texts import bible
+
+    return bible()
+
+
+def _synthetic() -> Corpus:
+    from lowprec.moe.synthetic import synthetic
+
+    return synthetic()
+
+
+#: Corpora that have a name.
+SOURCES: dict[str, Callable[[], Corpus]] = {"stdlib": _standard_library, "bible": _bible, "synthetic": _synthetic}
+_NAMES = ", ".join(map(repr, SOURCES))

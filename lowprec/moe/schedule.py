@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+#: Shares of DeepSeek-V3's tokens: up to where the rate is constant, and from where it is a tenth.
+_CONSTANT, _TAIL = 0.676, 0.966
 KINDS = ("constant", "linear_to_zero", "deepseek")
 
 
@@ -56,6 +58,30 @@ class Schedule:
         if self.warmup_steps > self.total_steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} are more than total_steps {self.total_steps}")
 
+    @classmethod
+    def of_budget(cls, peak: float, total_steps: int, kind: str = "deepseek", warmup: float = 0.015) -> Schedule:
+        """Return a schedule whose warm-up is a share of the budget as well, one step at least.
+
+        Examples
+        --------
+        >>> Schedule.of_budget(2e-3, 500).warmup_steps
+        7
+        """
+        if not 0 <= warmup <= 1:
+            raise ValueError(f"warm-up {warmup!r}: a share of the steps from 0 to 1 is needed")
+        return cls(peak, max(1, int(warmup * total_steps)) if warmup else 0, total_steps, kind)
+
+    def bias_share(self, step: int) -> float:
+        """Return the share of the load-balancing bias's step size: 1, and 0 from 96.6 % on in DeepSeek-V3's."""
+        return 0.0 if self.kind == "deepseek" and step >= _TAIL * self.total_steps else 1.0
+
+    def further_share(self, step: int) -> float:
+        """Return the share of the weight of predicting a byte further: 1, and a third from 67.6 % on in DeepSeek-V3's.
+
+        The weight goes from 0.3 to 0.1 there.
+        """
+        return 1 / 3 if self.kind == "deepseek" and step >= _CONSTANT * self.total_steps else 1.0
+
     def rate(self, step: int) -> float:
         """Return the rate of a step, counted from 0; a float32 value, the same on every machine."""
         # Rounding to float32 hides the last bits of the C library's cosine.
@@ -70,8 +96,8 @@ class Schedule:
             left = max(0, self.total_steps - step)
             return left / max(1, self.total_steps - self.warmup_steps)
         done = step / self.total_steps
-        if done < 0.676:
+        if done < _CONSTANT:
             return 1.0
-        if done < 0.966:
-            return 0.55 + 0.45 * math.cos(math.pi * (done - 0.676) / (0.966 - 0.676))
+        if done < _TAIL:
+            return 0.55 + 0.45 * math.cos(math.pi * (done - _CONSTANT) / (_TAIL - _CONSTANT))
         return 0.1 if done < 0.989 else 1 / 30

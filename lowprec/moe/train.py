@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lowprec.moe import checkpoint
-from lowprec.moe.config import MoEConfig, configs
+from lowprec.moe.config import MoEConfig
+from lowprec.moe.config_file import get_config
 from lowprec.moe.data import Corpus, load_corpus
+from lowprec.moe.run_files import RunFiles, interruptible
 from lowprec.moe.schedule import Schedule
-from lowprec.moe.trainer import Diverged, StepRecord, Trainer, code_version
+from lowprec.moe.trainer import Diverged, StepRecord, Trainer
 from lowprec.recipe import Recipe, recipes
 
 if TYPE_CHECKING:
@@ -33,21 +32,28 @@ class Run:
     metrics : pandas.DataFrame
         One row a step, a column for each field of `StepRecord`.
     validation_loss : float
-        Mean loss on the held-out text at the end, nats per byte, in the run's own precision.
+        Mean loss on the held-out text at the end, nats per byte, in the run's own precision; infinite if it diverged.
     trainer : Trainer
         To go on from.
+    status : {"done", "diverged"}
+        Whether all steps were made, or one had no finite loss or gradient; the trainer is as it was before that one.
+    reason : str
+        Why it diverged.
+    excess_loss : float, optional
+        The validation loss above the entropy of the source, if that is known.
     """
 
     metrics: pandas.DataFrame = field(repr=False)
     validation_loss: float
     trainer: Trainer = field(repr=False)
+    status: str = "done"
+    reason: str = ""
+    excess_loss: float | None = None
 
     def __repr__(self) -> str:
         trainer = self.trainer
-        return (
-            f"<Run {trainer.config.name} {trainer.recipe.name}: {trainer.steps} steps,"
-            f" validation loss {self.validation_loss:.4f} nats/byte>"
-        )
+        end = f"validation loss {self.validation_loss:.4f} nats/byte" if self.status == "done" else self.status
+        return f"<Run {trainer.config.name} {trainer.recipe.name}: {trainer.steps} steps, {end}>"
 
 
 def default_rate(config: MoEConfig) -> float:
@@ -60,49 +66,61 @@ def default_rate(config: MoEConfig) -> float:
 
 
 def train(
-    config: MoEConfig | str = "tiny",
+    config: MoEConfig | str | os.PathLike[str] = "tiny",
     recipe: Recipe | str = "bf16",
     steps: int = 300,
     seed: int = 0,
     *,
     data: Corpus | str | os.PathLike[str] = "stdlib",
     learning_rate: float | None = None,
+    schedule: str = "linear_to_zero",
+    ema: float | None = None,
     out: str | os.PathLike[str] | None = None,
+    save_every: int = 50,
+    resume: bool = False,
     progress: Callable[[StepRecord], object] | None = None,
 ) -> Run:
     """Train a model from scratch: a short warm-up, then the rate falls linearly to zero.
 
     Parameters
     ----------
-    config : MoEConfig or str
-        Shape of the model: "nano", "pilot", "tiny", "small" or one's own.
+    config : MoEConfig, str or path
+        Shape of the model: "nano", "pilot", "tiny", "small", a TOML file, or one's own.
     recipe : Recipe or str
         Its precision: "bf16", "dsv3" ... or one's own.
     steps : int
         Optimizer steps of `config.batch` x `config.sequence` bytes.
     seed : int
-        Initial weights and order of the data; the same seed gives the same bits.
+        Initial weights, order of the data and random bits; the same seed gives the same bits.
     data : Corpus, str or path
-        "stdlib", a text file, or a corpus.
+        "stdlib", "bible", "synthetic", a text file, or a corpus.
     learning_rate : float, optional
         Its highest value; `default_rate` by default.
+    schedule : str
+        "linear_to_zero", "constant" or "deepseek", see `Schedule`.
+    ema : float, optional
+        Decay of a running mean of the weights.
     out : path, optional
         A folder for metrics.csv, run.json and checkpoint.npz.
+    save_every : int
+        Steps between two saves in it.
+    resume : bool
+        Go on from the checkpoint in `out`, if there is one, to the bits of a run that never stopped.
     progress : callable, optional
         Called with the record of every step.
 
     Returns
     -------
     Run
-        Metrics, validation loss and the trainer.
+        Metrics, validation loss and the trainer. A run whose loss becomes NaN or infinite ends there, its curve kept.
 
     Raises
     ------
-    Diverged
-        If the loss becomes NaN or infinite.
     ValueError
-        For unknown names, numbers out of range, a text that is missing or too short, or a folder that cannot be
-        written.
+        For unknown names, numbers out of range, a text that is missing or too short, a folder that cannot be written,
+        or a checkpoint in it that is damaged or of another run.
+    KeyboardInterrupt
+        After Ctrl-C, when the step is done and saved.
 
     Examples
     --------
@@ -113,45 +131,45 @@ def train(
     """
     import pandas
 
-    config = configs.get(config)
-    recipe = recipes.get(recipe)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps {steps!r}: a whole number >= 1 is needed")
+    config, recipe = get_config(config), recipes.get(recipe)
+    for name, number in (("steps", steps), ("save_every", save_every)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name} {number!r}: a whole number >= 1 is needed")
+    if resume and out is None:
+        raise ValueError("resume: the folder to go on from is missing; give out")
     rate = default_rate(config) if learning_rate is None else learning_rate
-    schedule = Schedule(rate, min(steps // 10, 50), steps, "linear_to_zero")
+    plan = (
+        Schedule.of_budget(rate, steps)
+        if schedule == "deepseek"
+        else Schedule(rate, min(steps // 10, 50), steps, schedule)
+    )
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
-    trainer = Trainer(config, recipe, corpus, seed=seed, schedule=schedule)
-    folder = None if out is None else _writable_folder(out)
-    records = []
-    for _ in range(steps):
-        records.append(trainer.step())
-        if progress is not None:
-            progress(records[-1])
-    run = Run(pandas.DataFrame([dataclasses.asdict(record) for record in records]), trainer.evaluate(), trainer)
-    if folder is not None:
-        trainer.save(folder / "checkpoint.npz")
-        checkpoint.write_atomically(folder / "metrics.csv", run.metrics.to_csv(index=False).encode())
-        summary = {
-            "config": config.name,
-            "recipe": recipe.name,
-            "steps": steps,
-            "seed": seed,
-            "learning_rate": rate,
-            "corpus": {"name": corpus.name, "origin": corpus.origin, "sha256": corpus.sha256},
-            "validation_loss": run.validation_loss,
-            "code": code_version(),
-        }
-        checkpoint.write_atomically(folder / "run.json", json.dumps(summary, indent=2).encode() + b"\n")
-    return run
-
-
-def _writable_folder(out: str | os.PathLike[str]) -> Path:
-    """Make a folder and prove, before the work and not after it, that files can be written there."""
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(folder / ".writable", b"")
-        (folder / ".writable").unlink()
-    except OSError as error:
-        raise ValueError(f"output folder {os.fspath(out)!r} cannot be written: {error.strerror}") from None
-    return folder
+    trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema)
+    files = None if out is None else RunFiles(out)
+    records: list[dict[str, Any]] = []
+    if files is not None and resume:
+        trainer, records = files.resume(trainer)
+    status, reason = "done", ""
+    with interruptible() as stop:
+        while trainer.steps < steps and not stop.asked:
+            try:
+                record = trainer.step()
+            except Diverged as error:
+                status, reason = "diverged", str(error)
+                break
+            records.append(dataclasses.asdict(record))
+            if progress is not None:
+                progress(record)
+            if files is not None and trainer.steps % save_every == 0:
+                files.save(trainer, records)
+        if stop.asked and files is not None:
+            files.save(trainer, records, status="interrupted")
+    if stop.asked:
+        raise KeyboardInterrupt
+    loss = trainer.evaluate() if status == "done" else math.inf
+    excess = trainer.excess(loss=loss) if status == "done" and corpus.oracle is not None else None
+    if files is not None:
+        results = {"validation_loss": loss if math.isfinite(loss) else None, "excess_loss": excess, "reason": reason}
+        files.save(trainer, records, status=status, **results)
+    columns = [field.name for field in dataclasses.fields(StepRecord)]
+    return Run(pandas.DataFrame(records, columns=columns), loss, trainer, status, reason, excess)

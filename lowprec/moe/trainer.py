@@ -1,26 +1,27 @@
 """Training: one step at a time, resumable at every one of them, the same bits for the same seeds.
 
-A trainer's state is its weights, the optimizer's moments, the routing biases and two numbers, the step and the data
-seed: the windows of a step follow from those two (`lowprec.moe.data`), so no generator has a hidden position. Saving
-and loading is therefore exact, and a branch is a load with another recipe, schedule or data seed.
+A trainer's state is its weights, the optimizer's moments, the routing biases, the scales that the recipe remembers and
+two numbers, the step and the data seed: the windows of a step and every random bit of it follow from those two and the
+run's seed (`lowprec.moe.data`, `lowprec.recipe`), so no generator has a hidden position. Saving and loading is
+therefore exact, and a branch is a load with another recipe, schedule or data seed.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from lowprec.moe import checkpoint
-from lowprec.moe.checkpoint import CheckpointError
-from lowprec.moe.config import MoEConfig, configs
-from lowprec.moe.data import Corpus, batches, held_out_windows, load_corpus
+from lowprec.moe import saving
+from lowprec.moe.config import MoEConfig
+from lowprec.moe.config_file import get_config
+from lowprec.moe.data import Corpus, batches, held_out_floor, held_out_windows
+from lowprec.moe.ema import ParameterEMA
+from lowprec.moe.memory import KEEP_ALL, MemoryPolicy
 from lowprec.moe.model import Model
 from lowprec.moe.optim import AdamW
 from lowprec.moe.routing import update_bias
@@ -55,6 +56,8 @@ class StepRecord:
         How much the busiest expert exceeds the mean, max(load) / mean(load) - 1, over all layers.
     balance_loss : float
         The sequence-wise balance loss, which is in the gradient and not in `loss`.
+    mtp_loss : float
+        Cross-entropy of predicting a byte further, weighted in the gradient and not in `loss`; 0 without that module.
     seconds : float
         Wall time; not compared.
     """
@@ -66,6 +69,7 @@ class StepRecord:
     tokens: int
     max_violation: float
     balance_loss: float
+    mtp_loss: float
     seconds: float = field(compare=False)
 
 
@@ -74,8 +78,8 @@ class Trainer:
 
     Parameters
     ----------
-    config : MoEConfig or str
-        Shape of the model.
+    config : MoEConfig, str or path
+        Shape of the model: also the path of a TOML file.
     recipe : Recipe or str
         Its precision.
     data : Corpus
@@ -86,6 +90,10 @@ class Trainer:
         Learning rate; its step 0 is the first step of this trainer, or of this branch.
     data_seed : int, optional
         Order of the data.
+    ema : float, optional
+        Decay of a running mean of the weights, for `evaluate`; none by default.
+    memory : MemoryPolicy or str
+        What is computed again instead of kept; changes no result.
 
     Attributes
     ----------
@@ -106,24 +114,26 @@ class Trainer:
 
     def __init__(
         self,
-        config: MoEConfig | str,
+        config: MoEConfig | str | os.PathLike[str],
         recipe: Recipe | str,
         data: Corpus,
         *,
         seed: int,
         schedule: Schedule,
         data_seed: int | None = None,
+        ema: float | None = None,
+        memory: MemoryPolicy | str = KEEP_ALL,
     ) -> None:
-        self.config = configs.get(config)
+        self.config = get_config(config)
         self.recipe = recipes.get(recipe)
         self.corpus = data
         self.seed = seed
         self.data_seed = seed if data_seed is None else data_seed
         self.schedule = schedule
         self.steps = 0
-        self._schedule_start = 0
+        self.schedule_start = 0
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
-        self.model = Model(self.config, self.recipe, seed)
+        self.model = Model(self.config, self.recipe, seed, memory)
         if self.recipe.moment_m == "float64":  # then the master weights are float64 as well
             self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
         self.optimizer = AdamW(
@@ -132,6 +142,7 @@ class Trainer:
             moment_v=self.recipe.moment_v,
             master=self.recipe.master,
         )
+        self.ema = None if ema is None else ParameterEMA(self.model.params, ema)
 
     def step(self) -> StepRecord:
         """Make one optimizer step.
@@ -147,18 +158,28 @@ class Trainer:
             If the loss or the gradient is NaN or infinite; then nothing was changed.
         """
         begin = time.perf_counter()
-        self.model.recipe.begin_step(self.steps)
-        loss, gradients = self.model.loss_and_grads(self._batches[self.steps])
-        loss = float(loss)
-        if not math.isfinite(loss):
-            raise Diverged(f"step {self.steps + 1}: the loss is {loss}")
-        rate = self.schedule.rate(self.steps - self._schedule_start)
+        here = self.steps - self.schedule_start
+        rate = self.schedule.rate(here)
+        self.model.mtp_weight = self.config.mtp_weight * self.schedule.further_share(here)
+        before = self.model.recipe.state_dict()
         try:
+            self.model.recipe.begin_step(self.steps)
+            loss, gradients = self.model.loss_and_grads(self._batches[self.steps])
+            loss = float(loss)
+            if not math.isfinite(loss):
+                raise Diverged(f"step {self.steps + 1}: the loss is {loss}")
             norm = self.optimizer.update(gradients, rate)
         except FloatingPointError as error:
+            self.model.recipe.load_state_dict(before)
             raise Diverged(f"step {self.steps + 1}: {error}, the loss {loss}") from None
+        except Diverged:
+            self.model.recipe.load_state_dict(before)
+            raise
+        bias_rate = self.config.bias_rate * self.schedule.bias_share(here)
         for gate, bias in self.model.biases.items():
-            update_bias(bias, self.model.loads[gate], self.config.bias_rate)
+            update_bias(bias, self.model.loads[gate], bias_rate)
+        if self.ema is not None:
+            self.ema.update(self.model.params)
         self.steps += 1
         return StepRecord(
             step=self.steps,
@@ -168,11 +189,14 @@ class Trainer:
             tokens=self.steps * self.config.batch * self.config.sequence,
             max_violation=float(self.model.max_violation),
             balance_loss=float(self.model.balance_loss),
+            mtp_loss=float(self.model.mtp_loss),
             seconds=time.perf_counter() - begin,
         )
 
-    def evaluate(self, recipe: Recipe | str | None = None, *, n_bytes: int = EVALUATION_BYTES) -> float:
-        """Return the mean loss on the fixed held-out windows.
+    def evaluate(
+        self, recipe: Recipe | str | None = None, *, n_bytes: int = EVALUATION_BYTES, mean_weights: bool = False
+    ) -> float:
+        """Return the mean loss on the fixed held-out windows; nothing changes.
 
         Parameters
         ----------
@@ -180,19 +204,56 @@ class Trainer:
             Precision of the forward pass; the trainer's own by default. "bf16" for the quality of the weights alone.
         n_bytes : int
             Bytes to predict, rounded down to whole windows: the same windows for every trainer on this corpus.
+        mean_weights : bool
+            Take the running mean of the weights.
 
         Returns
         -------
         float
             Nats per byte.
+
+        Raises
+        ------
+        ValueError
+            If there is no running mean.
         """
-        model = self.model if recipe is None else self.model.with_recipe(recipes.get(recipe))
+        model = self._evaluated(recipe, mean_weights)
         windows = held_out_windows(self.corpus, self.config.sequence, n_bytes)
         total = 0.0
-        for first in range(0, len(windows), self.config.batch):
-            part = windows[first : first + self.config.batch]
-            total += float(model.loss(part)) * len(part)
+        with model.recipe.evaluating():
+            for first in range(0, len(windows), self.config.batch):
+                part = windows[first : first + self.config.batch]
+                total += float(model.loss(part)) * len(part)
         return total / len(windows)
+
+    def excess(self, *, n_bytes: int = EVALUATION_BYTES, loss: float | None = None) -> float:
+        """Return how far the loss on the held-out windows is above the entropy of the source, nats per byte.
+
+        The source's own probabilities of the very same bytes are subtracted, so that what is left is the model's.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Bytes to predict.
+        loss : float, optional
+            What `evaluate` gave for them, if it was called already.
+
+        Raises
+        ------
+        ValueError
+            If the corpus has no known source.
+        """
+        floor = held_out_floor(self.corpus, self.config.sequence, n_bytes)
+        return (self.evaluate(n_bytes=n_bytes) if loss is None else loss) - floor
+
+    def _evaluated(self, recipe: Recipe | str | None, mean_weights: bool) -> Model:
+        model = self.model if recipe is None else self.model.with_recipe(recipes.get(recipe))
+        if mean_weights:
+            if self.ema is None:
+                raise ValueError("this trainer keeps no running mean of its weights: Trainer(..., ema=0.99) does")
+            model = copy.copy(model)
+            model.params = self.ema.params
+        return model
 
     def perturb(self) -> str:
         """Multiply one weight by 1 + 2^-7, to see how far rounding-sized accidents carry a run apart.
@@ -224,20 +285,7 @@ class Trainer:
         CheckpointError
             If it cannot be written.
         """
-        header = {
-            "config": dataclasses.asdict(self.config),
-            "recipe": self.recipe.name,
-            "moments": [self.recipe.moment_m, self.recipe.moment_v],
-            "steps": self.steps,
-            "optimizer_steps": self.optimizer.steps,
-            "seed": int(self.seed),
-            "data_seed": int(self.data_seed),
-            "schedule": dataclasses.asdict(self.schedule),
-            "schedule_start": self._schedule_start,
-            "corpus": {"name": self.corpus.name, "origin": self.corpus.origin, "sha256": self.corpus.sha256},
-            "code": code_version(),
-        }
-        checkpoint.write(path, header, {f"{kind}/{name}": a for kind, name, a in self._state()})
+        saving.save(self, path)
 
     @classmethod
     def load(
@@ -274,65 +322,4 @@ class Trainer:
         CheckpointError
             If the file is damaged or of another version, or the corpus is not the same text.
         """
-        header, arrays = checkpoint.read(path)
-        place = f"checkpoint {os.fspath(path)!r}"
-        corpus = load_corpus(header["corpus"]["name"]) if data is None else data
-        if corpus.sha256 != header["corpus"]["sha256"]:
-            raise CheckpointError(
-                f"{place} was trained on {header['corpus']['name']!r} ({header['corpus']['origin']}), sha256"
-                f" {header['corpus']['sha256'][:16]}; this is {corpus.name!r} with sha256 {corpus.sha256[:16]}"
-            )
-        try:
-            config = MoEConfig(**header["config"])
-        except TypeError as error:
-            raise CheckpointError(
-                f"{place} comes from lowprec {header['code']}, which had other sizes: {error}"
-            ) from None
-        trainer = cls(
-            config,
-            header["recipe"] if recipe is None else recipe,
-            corpus,
-            seed=header["seed"],
-            schedule=Schedule(**header["schedule"]) if schedule is None else schedule,
-            data_seed=header["data_seed"] if data_seed is None else data_seed,
-        )
-        trainer.steps = header["steps"]
-        trainer._schedule_start = header["schedule_start"] if schedule is None else header["steps"]
-        trainer.optimizer.steps = header["optimizer_steps"]
-        trainer._take(arrays, header["moments"], place)
-        return trainer
-
-    def _state(self) -> list[tuple[str, str, Any]]:
-        """Return the arrays that make up the state, as (kind, name, array)."""
-        kinds: dict[str, Mapping[str, Any]] = {
-            "weights": self.model.params,
-            "m": self.optimizer.m,
-            "v": self.optimizer.v,
-            "biases": self.model.biases,
-        }
-        return [(kind, name, array) for kind, named in kinds.items() for name, array in named.items()]
-
-    def _take(self, arrays: dict[str, Any], moments: list[str], place: str) -> None:
-        """Copy a checkpoint's arrays into this trainer's."""
-        own = {f"{kind}/{name}": array for kind, name, array in self._state()}
-        if odd := sorted(own.keys() ^ arrays.keys()):
-            raise CheckpointError(f"{place} does not fit this model: {len(odd)} arrays differ, the first is {odd[0]!r}")
-        for name, array in own.items():
-            if arrays[name].shape != array.shape:
-                raise CheckpointError(
-                    f"{place} does not fit this model: {name!r} is {arrays[name].shape} there, {array.shape} here"
-                )
-            if name.startswith(("weights/", "biases/")):
-                array[...] = arrays[name]
-        self.optimizer.set_moments(
-            (moments[0], moments[1]),
-            {name: arrays[f"m/{name}"] for name in self.optimizer.m},
-            {name: arrays[f"v/{name}"] for name in self.optimizer.v},
-        )
-
-
-def code_version() -> str:
-    """Return the version of this package, for the record."""
-    import lowprec
-
-    return getattr(lowprec, "__version__", "unknown")
+        return saving.load(cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data)

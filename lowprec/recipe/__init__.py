@@ -10,8 +10,9 @@ from .description import Recipe, Rule, Storage
 from .linears import BF16_LINEAR, GemmSpec, LinearSpec
 from .operations import LinearOps, SavedInput, SavedLinear
 from .tensors import TensorSpec
+from .toml import load_recipe
 
 __all__ = [
     "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LinearOps", "LinearSpec", "Recipe", "Rule", "SavedInput", "SavedLinear",
-    "Storage", "TensorSpec", "recipes",
+    "Storage", "TensorSpec", "load_recipe", "recipes",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ checkpoint that keeps `state_dict` resumes to the same bits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ from numpy.typing import NDArray
 
 from lowprec.cast import round_to
 from lowprec.codecs import Codec, codecs
+from lowprec.delayed import DelayedScaling
+from lowprec.scaling import Quantized, quantize
 
 from .description import CACHES, DIRECTIONS, Recipe
+from .linears import OPERANDS
 from .names import check_blocks, matches
 from .operations import LinearOps, linear_ops
+from .tensors import TensorSpec
 
 Array = NDArray[Any]
 #: Linear layers whose input goes through a cache before Wgrad reads it.
@@ -44,6 +49,8 @@ class BoundRecipe:
         The description.
     step : int
         Number of the step that runs, from 0.
+    observing : bool
+        Whether what passes counts for the scales of later steps: from the first `begin_step` on, but for evaluations.
 
     Examples
     --------
@@ -60,8 +67,10 @@ class BoundRecipe:
         self.seed = seed
         self.layers = layers
         self.step = 0
+        self.observing = False
         self._linears: dict[str, LinearOps] = {}
         self._keys: dict[str, int] = {}
+        self._delayed: dict[str, DelayedScaling] = {}
 
     @property
     def name(self) -> str:
@@ -75,9 +84,7 @@ class BoundRecipe:
             role = next((role for pattern, role in _CACHED_INPUTS.items() if matches(layer, pattern)), None)
             kept = "bf16" if role is None else getattr(self.recipe, f"cache_{role}")
             cache = None if kept == "bf16" else codecs[kept]
-            self._linears[layer] = linear_ops(
-                spec, self.recipe.activations, cache, lambda operand: self.draw(f"{layer}/{operand}")
-            )
+            self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, _LayerState(self, layer))
         return self._linears[layer]
 
     def draw(self, tensor: str) -> int:
@@ -129,20 +136,85 @@ class BoundRecipe:
     def _codec(self, name: str) -> Codec:
         return _LOSSLESS if self.recipe.activations != "bfloat16" and name == "bf16" else codecs[name]
 
+    def delayed(self, tensor: str, spec: TensorSpec) -> DelayedScaling:
+        """Return the scale of a tensor under delayed scaling, with its history."""
+        if tensor not in self._delayed:
+            self._delayed[tensor] = DelayedScaling(spec.resolved)
+        return self._delayed[tensor]
+
     def begin_step(self, step: int) -> None:
-        """Start a training step, counted from 0: what earlier steps observed takes effect."""
-        self.step = step
+        """Start a training step, counted from 0: what the step before observed takes effect."""
+        if self.observing:
+            for scaling in self._delayed.values():
+                scaling.end_step()
+        self.step, self.observing = step, True
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within this, nothing that passes is observed: later steps are the same as without it."""
+        before, self.observing = self.observing, False
+        try:
+            yield
+        finally:
+            self.observing = before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state, as numbers, strings and arrays."""
-        return {"step": self.step}
+        """Return all state, as numbers, texts and arrays."""
+        arrays = {
+            f"{tensor}/{name}": array
+            for tensor, scaling in sorted(self._delayed.items())
+            for name, array in scaling.state_dict().items()
+        }
+        return {"step": self.step, "observing": self.observing, "delayed": arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned, of the same recipe or another one.
 
         State that this recipe has no use for is ignored; what it needs and does not find starts afresh.
+
+        Raises
+        ------
+        ValueError
+            If a history has another length than this recipe's.
         """
-        self.step = int(state["step"])
+        self.step, self.observing = int(state["step"]), bool(state["observing"])
+        self._delayed.clear()
+        found: dict[str, dict[str, Any]] = {}
+        for key, array in state["delayed"].items():
+            tensor, _, name = key.rpartition("/")
+            found.setdefault(tensor, {})[name] = array
+        for tensor, arrays in found.items():
+            spec = self._delayed_spec(tensor)
+            if spec is not None:
+                self.delayed(tensor, spec).load_state_dict(arrays)
+
+    def _delayed_spec(self, tensor: str) -> TensorSpec | None:
+        """Return what this recipe says of a tensor under delayed scaling, ``"head/dy.e5m2"`` for example."""
+        layer, _, which = tensor.rpartition("/")
+        linear = self.recipe.spec(layer, self.layers)
+        for gemm, roles in OPERANDS.items():
+            for role, spec in zip(roles, linear.tensors(gemm), strict=True):
+                if which == f"{role}.{spec.format}" and not spec.plain and spec.resolved.history is not None:
+                    return spec
+        return None
+
+
+class _LayerState:
+    """The state of one layer's operands, in the run's."""
+
+    def __init__(self, run: BoundRecipe, layer: str) -> None:
+        self.run = run
+        self.layer = layer
+
+    def seed(self, operand: str) -> int:
+        return self.run.draw(f"{self.layer}/{operand}")
+
+    def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
+        scaling = self.run.delayed(f"{self.layer}/{role}.{spec.format}", spec)
+        if self.run.observing:
+            return scaling.quantize(x, **spec.rounding(seed))
+        plain = spec.resolved.with_(history=None)
+        return quantize(x, recipe=plain, multiplier=float(scaling.multiplier), **spec.rounding(seed))
 
 
 def _mixed(word: int) -> int:

@@ -92,7 +92,8 @@ _TE = "TransformerEngine 2.x, common/recipe"
 
 
 def _te(x: str, w: str, dy: str, **more: Any) -> tuple[Rule, ...]:
-    return every_block_linear(LinearSpec.of(x, w, dy, wgrad_input="source", **more))
+    wgrad = more.pop("wgrad", {})
+    return every_block_linear(LinearSpec.of(x, w, dy, wgrad_input="source", **more).with_(wgrad=wgrad))
 
 
 def _hopper(gemms: tuple[Rule, ...]) -> tuple[Rule, ...]:
@@ -102,6 +103,12 @@ def _hopper(gemms: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 _SPLIT: dict[str, Any] = {"accumulator": "hopper_fp8", "promote_every": 128, "library": "cublaslt"}
+_add(
+    "te_delayed",
+    "a scale per tensor from the largest amax of 1024 earlier steps; E4M3 forward, E5M2 gradients",
+    _hopper(_te("te_delayed", "te_delayed", "te_delayed e5m2", **_SPLIT)),
+    source=f"{_TE}: DelayedScaling, HYBRID",
+)
 _add(
     "te_current",
     "a scale per tensor from its own amax; E4M3 forward, E5M2 gradients; fast accumulation in Fprop",
@@ -125,6 +132,23 @@ _add(
     "E2M1 in blocks of 32 with E8M0 scales rounded up: what NVFP4 is compared with",
     _te("mxfp4_rceil", "mxfp4_rceil", "mxfp4_rceil", accumulator="blackwell_mxf4"),
     source="OCP MX v1.0; arXiv 2509.25149, section 5",
+)
+_NVFP4: dict[str, Any] = {"accumulator": "blackwell_nvfp4"}
+_add(
+    "nvfp4",
+    "E2M1 in tiles of 16, weights in 16x16; gradients rounded by chance, Wgrad through Hadamard; last block in BF16",
+    (
+        Rule("layers.-1.ffn.gate", GATE.linear),
+        Rule("layers.-1.*", BF16_LINEAR),
+        *_te(
+            "nvfp4_te",
+            "nvfp4_te_2d",
+            "nvfp4_te stochastic",
+            wgrad={"a": "nvfp4_te_rht stochastic", "b": "nvfp4_te_rht"},
+            **_NVFP4,
+        ),
+    ),
+    source="arXiv 2509.25149, section 4; the original keeps its last eight and first two of 62 blocks in BF16",
 )
 _add(
     "fp4_naive",

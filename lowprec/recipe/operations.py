@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -71,6 +70,28 @@ class LinearOps(Protocol):
         """Return dW [N, K], not rounded, for dy [T, N]."""
 
 
+class TensorState(Protocol):
+    """What the operands of one layer's multiplications need beside their values."""
+
+    def seed(self, operand: str) -> int:
+        """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example, in the step that runs."""
+
+    def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
+        """Quantize x, ``"dy"`` for example, with the scale that earlier steps gave it."""
+
+
+class NoState:
+    """A layer by itself, in no run: seeds of 0, every scale from the values."""
+
+    def seed(self, operand: str) -> int:
+        """Return 0."""
+        return 0
+
+    def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
+        """Quantize x with the scale of its own amax."""
+        return spec.quantize(x, seed)
+
+
 class _Operand:
     """One operand of one multiplication of one layer.
 
@@ -80,29 +101,42 @@ class _Operand:
         What it goes through.
     stored : str
         Format in which layers hand it over.
-    draw : callable
-        Returns the seed of its random bits in the step that runs.
+    name : str
+        The multiplication and the role, ``"wgrad.dy"``.
+    state : TensorState
+        Whatever is not a pure function of the values.
     """
 
-    def __init__(self, spec: TensorSpec, stored: str, draw: Callable[[], int]) -> None:
+    def __init__(self, spec: TensorSpec, stored: str, name: str, state: TensorState) -> None:
         self.spec = spec
         self.stored = stored
-        self.draw = draw
+        self.name = name
+        self.state = state
+        self.hadamard = 0 if spec.plain else spec.resolved.hadamard or 0
+        self.delayed = not spec.plain and spec.resolved.history is not None
 
     def rows(self, x: Array) -> Operand:
         """Return x [rows, K]."""
         if not self.spec.plain:
-            return self.spec.quantize(x, self.draw())
+            return self._quantized(self.spec, x)
         # What layers hand over is stored already, so that the storage format changes nothing.
-        return x if self.spec.format in ("float32", self.stored) else round_to(x, self.spec.format)
+        if self.spec.format in ("float32", self.stored):
+            return x
+        return round_to(x, self.spec.format, **self.spec.rounding(self.state.seed(self.name)))
 
     def columns(self, x: Array) -> Operand:
         """Return x^T [columns, K] of x [K, columns]: what is summed over lies in the rows of x."""
         if self.spec.plain:
             return self.rows(x).T
-        if self.spec.hadamard and len(x) % self.spec.hadamard:  # the rest of the last block are zeros
-            x = np.pad(x, [(0, -len(x) % self.spec.hadamard), (0, 0)])
-        return self.spec.quantize_transposed(x, self.draw())
+        if self.hadamard and len(x) % self.hadamard:  # the rest of the last block are zeros
+            x = np.pad(x, [(0, -len(x) % self.hadamard), (0, 0)])
+        return self._quantized(self.spec.T, x).T
+
+    def _quantized(self, spec: TensorSpec, x: Array) -> Quantized:
+        seed = self.state.seed(self.name) if spec.stochastic else 0
+        if self.delayed:
+            return self.state.delayed(self.name.partition(".")[2], spec, x, seed)
+        return spec.quantize(x, seed)
 
 
 class _Weight(_Operand):
@@ -127,17 +161,17 @@ class _Linear:
     block is the same seen from both sides, codes are turned instead.
     """
 
-    def __init__(self, spec: LinearSpec, activations: str, cache: Codec | None, draw: Callable[[str], int]) -> None:
+    def __init__(self, spec: LinearSpec, activations: str, cache: Codec | None, state: TensorState) -> None:
         self.spec = spec
         self.out = spec.out if activations == "bfloat16" else "float32"
         self.cache = cache
         self.fprop_x, self.fprop_w, self.dgrad_dy, self.dgrad_w, self.wgrad_dy, self.wgrad_x = (
-            (_Weight if role == "w" else _Operand)(tensor, activations, partial(draw, f"{gemm}.{role}"))
+            (_Weight if role == "w" else _Operand)(tensor, activations, f"{gemm}.{role}", state)
             for gemm, roles in OPERANDS.items()
             for role, tensor in zip(roles, spec.tensors(gemm), strict=True)
         )
-        self.same_weight = spec.dgrad.b == spec.fprop.b.T and not spec.dgrad.b.hadamard
-        self.same_input = spec.wgrad.b == spec.fprop.a.T and not spec.wgrad.b.hadamard and cache is None
+        self.same_weight = spec.dgrad.b == spec.fprop.b.T and not self.dgrad_w.hadamard
+        self.same_input = spec.wgrad.b == spec.fprop.a.T and not self.wgrad_x.hadamard and cache is None
 
     @property
     def input_spec(self) -> Hashable:
@@ -207,7 +241,7 @@ class _Float64Linear:
 
 
 def linear_ops(
-    spec: LinearSpec, activations: str, cache: Codec | None = None, draw: Callable[[str], int] = lambda name: 0
+    spec: LinearSpec, activations: str, cache: Codec | None = None, state: TensorState | None = None
 ) -> LinearOps:
     """Return the multiplications of a layer with this precision.
 
@@ -219,7 +253,7 @@ def linear_ops(
         Format in which the run keeps its activations.
     cache : Codec, optional
         What the input goes through until Wgrad reads it.
-    draw : callable, optional
-        Returns the seed of an operand's random bits by its name, ``"wgrad.dy"`` for example.
+    state : TensorState, optional
+        Seeds and scales that follow from earlier steps.
     """
-    return _Float64Linear() if activations == "float64" else _Linear(spec, activations, cache, draw)
+    return _Float64Linear() if activations == "float64" else _Linear(spec, activations, cache, state or NoState())

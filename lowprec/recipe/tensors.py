@@ -12,6 +12,7 @@ word                         meaning
 ``floor=0.0001``             lower bound on a block's amax
 ``stochastic``               rounded up or down by chance, decided by seed, step, layer and element
 ``hadamard16``               a Hadamard transform along K comes first
+``history16``                delayed scaling remembers so many steps (with ``te_delayed``, 1024 unless said otherwise)
 ============================ ==========================================================================================
 """
 
@@ -59,7 +60,9 @@ class TensorSpec:
     stochastic : bool
         Whether elements are rounded by chance.
     hadamard : int
-        Size of the Hadamard transform that comes first, along K; 0 for none.
+        Size of the Hadamard transform that comes first, along K; 0 for the quantizer's, if it has one.
+    history : int
+        Steps that delayed scaling remembers; 0 for the quantizer's, if it has one.
 
     Examples
     --------
@@ -76,12 +79,13 @@ class TensorSpec:
     amax_floor: float | None = None
     stochastic: bool = False
     hadamard: int = 0
+    history: int = 0
 
     def __post_init__(self) -> None:
         formats[self.format]
         if self.granularity != PLAIN:
             object.__setattr__(self, "granularity", str(Granularity.parse(self.granularity)))
-        elif self.quantizer or self.scale or self.amax_floor or self.hadamard:
+        elif self.quantizer or self.scale or self.amax_floor or self.hadamard or self.history:
             raise ValueError(f"{self}: a tensor without blocks has no scales and no transform")
         if self.scale not in (None, *_SCALES):
             raise ValueError(f"scale={self.scale!r}: one of {', '.join(_SCALES)}")
@@ -146,19 +150,27 @@ class TensorSpec:
             changes["amax_floor"] = self.amax_floor
         if self.hadamard:
             changes["hadamard"] = self.hadamard
+        if self.history:
+            if base.history is None:
+                raise ValueError(f"{self}: history goes with delayed scaling, 'te_delayed'")
+            changes["history"] = self.history
         return base.with_(**changes)
 
     def quantize(self, x: Array, seed: int = 0) -> Quantized:
-        """Quantize a matrix [rows, K]; `seed` decides stochastic rounding."""
+        """Quantize a matrix [rows, K]; `seed` decides stochastic rounding.
+
+        Delayed scaling needs a state, which a bound recipe has; here its scale is that of the matrix's own amax.
+        """
         if self.plain:
-            return as_quantized(round_to(x, self.format), self.format)
-        return quantize(x, recipe=self.resolved, **self._rounding(seed))
+            return as_quantized(round_to(x, self.format, **self.rounding(seed)), self.format)
+        return quantize(x, recipe=self.resolved.with_(history=None), **self.rounding(seed))
 
     def quantize_transposed(self, x: Array, seed: int = 0) -> Quantized:
         """Quantize ``x.T`` for x [K, columns]: the block is turned, and so are codes and scales afterwards."""
         return self.T.quantize(x, seed).T
 
-    def _rounding(self, seed: int) -> dict[str, Any]:
+    def rounding(self, seed: int) -> dict[str, Any]:
+        """Return the options of `quantize` and `round_to` that say how elements are rounded."""
         return {"rounding": "stochastic", "seed": seed} if self.stochastic else {}
 
     def __str__(self) -> str:
@@ -175,6 +187,7 @@ class TensorSpec:
         words += [f"floor={self.amax_floor!r}"] if self.amax_floor is not None else []
         words += ["stochastic"] if self.stochastic else []
         words += [f"hadamard{self.hadamard}"] if self.hadamard else []
+        words += [f"history{self.history}"] if self.history else []
         return " ".join(words)
 
 
@@ -194,8 +207,8 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
         return "scale", word
     if word == "stochastic":
         return "stochastic", True
-    if size := re.fullmatch(r"hadamard(\d+)", word):
-        return "hadamard", int(size[1])
+    if number := re.fullmatch(r"(hadamard|history)([1-9]\d*)", word):
+        return number[1], int(number[2])
     if word in quantizers:
         return "quantizer", quantizers[word].name
     if word in formats:

@@ -25,6 +25,7 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from lowprec.registry import Registry
@@ -95,6 +96,31 @@ def from_toml(text: str) -> Recipe:
         if not isinstance(value, str):
             raise ValueError(f"recipe: {key} = {value!r}: a text is needed")
     return Recipe(**{"description": "", **data, "rules": rules, "storage": storage})
+
+
+def load_recipe(recipe: Recipe | str) -> Recipe:
+    """Return a recipe: itself, one by its name, or one in a file whose name ends in ``.toml``.
+
+    Raises
+    ------
+    ValueError, OSError
+        As for `from_toml`, or if the file cannot be read.
+    UnknownNameError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> load_recipe("dsv3").dispatch
+    'fp8_1x128_ue8m0'
+    """
+    from .catalogue import recipes
+
+    if not (isinstance(recipe, str) and recipe.endswith(".toml")):
+        return recipes.get(recipe)
+    try:
+        return from_toml(Path(recipe).read_bytes().decode())
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{recipe!r}: {error}") from None
 
 
 def _changed(data: dict[str, Any]) -> Recipe:

@@ -1,0 +1,53 @@
+"""A running mean of the weights, beside the training and without a say in it: for evaluation only.
+
+DeepSeek-V3 keeps one to see early how the model will do after the learning rate has fallen (arXiv 2412.19437, 3.2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class ParameterEMA:
+    """Exponential moving average of named arrays: ``mean += (1 - decay) * (weight - mean)``, three roundings.
+
+    Parameters
+    ----------
+    params : mapping of str to array
+        The weights, which it starts from.
+    decay : float
+        From 0, no memory, to below 1.
+
+    Raises
+    ------
+    ValueError
+        If the decay is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = {"w": np.zeros(1, np.float32)}
+    >>> mean = ParameterEMA(weights, 0.75)
+    >>> weights["w"][0] = 1
+    >>> mean.update(weights)
+    >>> mean.params["w"]
+    array([0.25], dtype=float32)
+    """
+
+    def __init__(self, params: Mapping[str, Array], decay: float) -> None:
+        if not (isinstance(decay, (int, float)) and 0 <= decay < 1):
+            raise ValueError(f"decay of the mean weights {decay!r}: a number from 0 to below 1 is needed")
+        self.decay = float(decay)
+        self.params: dict[str, Array] = {name: weight.copy() for name, weight in params.items()}
+
+    def update(self, params: Mapping[str, Array]) -> None:
+        """Take in the weights after a step."""
+        for name, mean in self.params.items():
+            difference = params[name] - mean
+            difference *= mean.dtype.type(1.0 - self.decay)
+            mean += difference

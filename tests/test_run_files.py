@@ -1,0 +1,255 @@
+"""Runs that are killed, interrupted, out of space or divergent: what is left is whole, and goes on to the same bits."""
+
+import dataclasses
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden_runs import golden
+
+import lowprec.moe.train
+from lowprec.moe import checkpoint
+from lowprec.moe.checkpoint import CheckpointError
+from lowprec.moe.data import corpus_from_bytes
+from lowprec.moe.train import Schedule, Trainer, train
+from lowprec.recipe import recipes
+
+ROOT = Path(__file__).parents[1]
+MICRO = golden.MICRO
+#: State of every kind: random bits, amax histories of other layers, a running mean, a narrow moment.
+MIXED = recipes["nvfp4"].with_(
+    name="mixed",
+    dgrad={"a": "te_delayed e5m2 history4", "b": "te_current", "accumulator": "hopper_fp8"},
+    moment_m="e4m3fn 1x128",
+)
+
+
+def short_text():
+    """The golden text with less to be tested on, which takes most of the time of short runs."""
+    return corpus_from_bytes("short", golden.text().train[:60_000].tobytes(), held_out=1_000)
+
+
+@pytest.fixture(scope="module")
+def text():
+    return short_text()
+
+
+def run(text, out, **changes):
+    return train(
+        MICRO, MIXED, **{"steps": 6, "seed": 1, "data": text, "ema": 0.9, "out": out, "save_every": 2, **changes}
+    )
+
+
+# --- resuming --------------------------------------------------------------------------------------------------------
+
+
+def bits(folder):
+    header, arrays = checkpoint.read(folder / "checkpoint.npz")
+    return header, {name: array.tobytes() for name, array in arrays.items()}
+
+
+def test_a_run_in_two_parts(text, tmp_path):
+    whole = run(text, tmp_path / "whole")
+    steps = []
+
+    def stop(record):
+        steps.append(record.step)
+        if record.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "parts", progress=stop)
+    assert steps == [1, 2, 3]  # the step was finished, and saved between two saves
+    assert json.loads((tmp_path / "parts" / "run.json").read_text())["status"] == "interrupted"
+    rest = run(text, tmp_path / "parts", resume=True, progress=lambda record: steps.append(record.step))
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert bits(tmp_path / "parts") == bits(tmp_path / "whole")
+    assert any(name.startswith("recipe/") for name in bits(tmp_path / "whole")[1])
+    assert rest.validation_loss == whole.validation_loss
+    curve = [r.metrics.drop(columns="seconds") for r in (whole, rest)]
+    assert curve[0].equals(curve[1])
+    finished = run(text, tmp_path / "parts", resume=True)  # nothing left to do
+    assert finished.validation_loss == whole.validation_loss
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, "tests")
+import test_run_files as t
+from pathlib import Path
+text = t.short_text()
+t.run(text, Path(sys.argv[1]), steps=24, save_every=1, resume=True, progress=lambda r: print(r.step, flush=True))
+"""
+
+
+def start(folder):
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(15, marks=pytest.mark.exhaustive)])
+def test_a_killed_run_resumes_to_the_same_bits(text, tmp_path, kills):
+    folder, seen, chance = tmp_path / "killed", [], random.Random(kills)
+    for _ in range(kills):
+        process = start(folder)
+        seen.append(int(process.stdout.readline()))  # it trains and saves by now
+        time.sleep(chance.uniform(0, 0.4))  # a step and a save take some 0.1 s
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    assert seen[-1] > 1  # it did go on
+    run(text, folder, steps=24, save_every=24, resume=True)
+    run(text, tmp_path / "whole", steps=24, save_every=24)
+    assert bits(folder) == bits(tmp_path / "whole")
+    assert sorted(os.listdir(folder)) == ["checkpoint.npz", "metrics.csv", "run.json"]  # no half-written files
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 2}, "its seed is 1, here it is 2"),
+        ({"steps": 8}, "its schedule is"),
+        ({"ema": None}, "its running mean has decay 0.9"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(text, tmp_path, changes, message):
+    run(text, tmp_path, steps=2)
+    with pytest.raises(CheckpointError, match=message):
+        run(text, tmp_path, **{"steps": 2, "resume": True, **changes})
+
+
+def test_damage_is_noticed_on_resuming(text, tmp_path):
+    run(text, tmp_path, steps=2)
+    curve, path = tmp_path / "metrics.csv", tmp_path / "checkpoint.npz"
+    good = curve.read_text()
+    for bad in (good[: good.index("\n2,")], "", good.replace("loss", "lost", 1)):
+        curve.write_text(bad)
+        with pytest.raises(CheckpointError, match=r"metrics.csv' is damaged"):
+            run(text, tmp_path, steps=2, resume=True)
+    curve.write_text(good)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="damaged, cut off"):
+        run(text, tmp_path, steps=2, resume=True)
+    with pytest.raises(ValueError, match="the folder to go on from is missing"):
+        train(MICRO, steps=2, data=text, resume=True)
+
+
+def test_a_checkpoint_that_is_no_trainers(text, tmp_path):
+    checkpoint.write(tmp_path / "c.npz", {"step": 1}, {"w": np.zeros(2)})
+    with pytest.raises(CheckpointError, match="lacks 'corpus': it is no trainer's"):
+        Trainer.load(tmp_path / "c.npz", data=text)
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_divergent_run_keeps_its_curve(text, tmp_path, monkeypatch):
+    made = []
+
+    class Spoiled(Trainer):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    def spoil(record):
+        if record.step == 3:
+            made[0].model.params["head"][0, 0] = np.nan
+
+    monkeypatch.setattr(lowprec.moe.train, "Trainer", Spoiled)
+    with np.errstate(all="ignore"):
+        done = run(text, tmp_path, progress=spoil)
+    assert (done.status, len(done.metrics), done.trainer.steps) == ("diverged", 3, 3)
+    assert done.validation_loss == np.inf
+    assert done.reason.startswith("step 4: the ")
+    assert repr(done).endswith("3 steps, diverged>")
+    summary = json.loads((tmp_path / "run.json").read_text())
+    assert (summary["status"], summary["validation_loss"]) == ("diverged", None)
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4
+
+
+def test_divergence_leaves_the_histories_as_they_were(text):
+    trainer = Trainer(MICRO, "te_delayed", text, seed=0, schedule=Schedule(1e-3, 0, 9))
+    trainer.step()
+    before = trainer.model.recipe.state_dict()
+    trainer.model.params["layers.1.ffn.shared.w2"][0, 0] = np.nan
+    with np.errstate(all="ignore"), pytest.raises(ArithmeticError):
+        trainer.step()
+    after = trainer.model.recipe.state_dict()
+    assert after["step"] == before["step"]
+    assert {k: a.tobytes() for k, a in after["delayed"].items()} == {
+        k: a.tobytes() for k, a in before["delayed"].items()
+    }
+
+
+def test_no_space_left(text, tmp_path, monkeypatch):
+    run(text, tmp_path, steps=4)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    real = os.fsync
+
+    def full(descriptor):
+        if threading.current_thread() is threading.main_thread() and os.fstat(descriptor).st_size > 100_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(ValueError, match=r"checkpoint '.*' cannot be written: No space left on device"):
+        run(text, tmp_path, steps=4)
+    assert (tmp_path / "checkpoint.npz").read_bytes() == before["checkpoint.npz"]
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.npz", "metrics.csv", "run.json"]
+
+
+def test_a_folder_that_cannot_be_written(text, tmp_path, monkeypatch):
+    def refused(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(checkpoint, "write_atomically", refused)
+    with pytest.raises(ValueError, match="cannot be written: Read-only file system"):
+        run(text, tmp_path / "out")
+
+
+# --- the running mean, and what follows a schedule -------------------------------------------------------------------
+
+
+def test_the_mean_weights_change_no_training(text):
+    schedule = Schedule(4e-3, 0, 9)
+    with_mean = Trainer(MICRO, "bf16", text, seed=0, schedule=schedule, ema=0.5)
+    without = Trainer(MICRO, "bf16", text, seed=0, schedule=schedule)
+    expected = with_mean.model.params["head"].copy()
+    for _ in range(2):
+        assert with_mean.step() == without.step()
+        expected += (without.model.params["head"] - expected) * np.float32(0.5)
+    assert np.array_equal(with_mean.ema.params["head"], expected)
+    assert with_mean.evaluate(n_bytes=256) == without.evaluate(n_bytes=256)
+    assert with_mean.evaluate(n_bytes=256, mean_weights=True) != without.evaluate(n_bytes=256)
+    with pytest.raises(ValueError, match="keeps no running mean"):
+        without.evaluate(mean_weights=True)
+    with pytest.raises(ValueError, match=r"decay of the mean weights 1\.0"):
+        Trainer(MICRO, "bf16", text, seed=0, schedule=schedule, ema=1.0)
+
+
+def test_the_last_stages_move_no_biases_and_weigh_the_further_byte_less(text):
+    config = dataclasses.replace(MICRO, name="further", mtp_depth=1)
+    trainer = Trainer(config, "bf16", text, seed=0, schedule=Schedule(1e-3, 0, 10, "deepseek"))
+    weights, moved = [], []
+    for _ in range(10):
+        before = {gate: bias.copy() for gate, bias in trainer.model.biases.items()}
+        record = trainer.step()
+        assert record.mtp_loss > 0
+        weights.append(round(trainer.model.mtp_weight, 6))
+        moved.append(any((bias != before[gate]).any() for gate, bias in trainer.model.biases.items()))
+    assert weights == [0.3] * 7 + [0.1] * 3
+    assert moved == [True] * 10  # 9 of 10 steps is 90 %
+    assert [Schedule(1.0, 0, 100, "deepseek").bias_share(i) for i in (96, 97)] == [1.0, 0.0]
+    assert Schedule.of_budget(1.0, 100).warmup_steps == 1
+    with pytest.raises(ValueError, match="warm-up 2"):
+        Schedule.of_budget(1.0, 100, warmup=2)
