@@ -430,3 +430,11 @@ def test_the_table_says_it_all(name):
         assert str(getattr(spec, gemm)) in said
     assert {row.part for row in table} >= {"wire", "kept for backward", "optimizer"}
     assert recipes[name].dispatch in said
+
+
+def test_the_page_is_current():
+    from pathlib import Path
+
+    from lowprec.recipe.page import page
+
+    assert (Path(__file__).parents[1] / "docs" / "recipes.md").read_text() == page()

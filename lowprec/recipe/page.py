@@ -1,0 +1,34 @@
+"""The page docs/recipes.md, from the catalogue: ``python -m lowprec.recipe.page > docs/recipes.md``."""
+
+from __future__ import annotations
+
+import sys
+
+from .catalogue import recipes
+from .table import as_text
+
+_HEAD = """# Training recipes
+
+Made from the catalogue by `python -m lowprec.recipe.page > docs/recipes.md`; `lowprec recipes NAME` prints one table,
+`lowprec recipes NAME --toml` a file to change and to train with, `lowprec train --recipe FILE.toml`.
+
+Operands are described as `lowprec.recipe.tensors` says: element format, block that shares a scale (seen with the sum's
+axis as columns), kind of scale, or the name of a quantizer of `lowprec.quantizers`. Every product is exact on the
+machine that it names. Layers that no line names run in BF16 on `float32`, one fixed-order FMA chain.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    for name in recipes:
+        recipe = recipes[name]
+        source = f"\n\nSource: {recipe.source}." if recipe.source else ""
+        parts.append(
+            f"## {name}\n\n{recipe.description[0].upper()}{recipe.description[1:]}.{source}\n\n{as_text(recipe)}\n"
+        )
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
