@@ -12,7 +12,8 @@ from click.testing import CliRunner
 import lowprec as lp
 from lowprec import cli
 from lowprec.study import Claim, Measured, TensorSetting, TensorStudy, load
-from lowprec.study.tensor_study import error_of, exact_product, quantized, run, sized, sweep
+from lowprec.study.tensor_run import run, sized
+from lowprec.study.tensor_study import error_of, exact_product, quantized, sweep
 
 SMALL = TensorSetting(rows=24, seeds=2, lengths=(128, 1024))
 
@@ -94,7 +95,9 @@ def test_command_writes_table_figure_and_numbers(
     assert "B200 25, Hopper 13, Ada 13" in out
     folder = tmp_path / "accumulation-quick"
     figures = {f"accumulation.{ending}" for ending in ("csv", "png", "svg")}
-    assert {path.name for path in folder.iterdir()} == figures | {"claims.csv", "report.md", "summary.json"}
+    assert {path.name for path in folder.iterdir()} == figures | {
+        "claims.csv", "report.md", "summary.json", "document.json", "report.html",
+    }  # fmt: skip
     for path in folder.iterdir():
         assert f"wrote {path}" in err
     assert (folder / "accumulation.png").read_bytes()[:4] == b"\x89PNG"

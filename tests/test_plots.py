@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 from test_study import SMALL, make
 
-from lowprec.study import Arm, plots, report, run_study
+from lowprec.study import Arm, plots, report, run_study, style
+from lowprec.study.curves import curves, write_csv
 from lowprec.study.progress import Bars, Lines, Running, Silent, Snapshot, clock, display
 from lowprec.study.sentences import count, interval, percent
 from lowprec.study.smoothing import ema
@@ -27,7 +28,7 @@ def study(tmp_path_factory):
 
 
 def bands_of(study, panel):
-    return {band.arm: band for band in plots.curves(study) if band.panel == panel}
+    return {band.arm: band for band in curves(study) if band.panel == panel}
 
 
 def test_curves_are_the_runs_smoothed_and_paired(study):
@@ -62,8 +63,8 @@ def test_a_diverged_arm_ends_where_its_first_pair_does(study):
 
 
 def test_the_csv_holds_every_bit_of_the_figure(study, tmp_path):
-    bands = plots.curves(study)
-    plots.write_csv(tmp_path / "figure.csv", bands)
+    bands = curves(study)
+    write_csv(tmp_path / "figure.csv", bands)
     with open(tmp_path / "figure.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == sum(band.mean.size for band in bands)
@@ -104,7 +105,7 @@ def test_far_apart_arms_get_a_symmetric_logarithm(tmp_path, monkeypatch):
 
 
 def test_missing_matplotlib_is_said_before_anything_else(study, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    monkeypatch.setattr(style, "find_spec", lambda name: None)
     with pytest.raises(StudyError, match=r"pip install 'lowprec\[plot\]'"):
         plots.draw(study, tmp_path / "figure")
     assert not list(tmp_path.iterdir())
@@ -146,7 +147,7 @@ def test_a_difference_that_holm_does_not_keep_is_said_so(study):
 
 
 def test_markdown_has_the_table_the_sentences_and_the_expectation(study):
-    text = report.markdown(study, "toy.png")
+    text = report.markdown(report.document(study, figures=[("a finding", "toy")]))
     assert text.startswith("# toy\n\nDoes it?\n\n![")
     lines = text.splitlines()
     head = lines.index("| " + " | ".join(report.COLUMNS) + " |")

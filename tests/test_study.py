@@ -16,10 +16,11 @@ import fake_trainer
 import pytest
 
 from lowprec.study import Ablation, Arm, Setting, load, names, plan, run_study
-from lowprec.study import study as study_module
+from lowprec.study import runner as runner_module
 from lowprec.study import tasks as tasks_module
+from lowprec.study.plans import read_study
+from lowprec.study.runner import check_same
 from lowprec.study.store import RunFailed, RunFolder, StudyError, code_hash, differences, read_json
-from lowprec.study.study import check_same, read_study
 from lowprec.study.summary import summarize
 
 SMALL = Setting(config="nano", checkpoint_steps=30, branch_steps=20, checkpoints=2, seeds=2)
@@ -198,7 +199,7 @@ def test_preparing_a_checkpoint_continues_where_it_was_saved(tmp_path, monkeypat
     steps = []
     original = fake_trainer.Trainer.step
     monkeypatch.setattr(fake_trainer.Trainer, "step", lambda self: steps.append(1) or original(self))
-    monkeypatch.setattr(study_module, "warm", lambda tasks: None)
+    monkeypatch.setattr(runner_module, "warm", lambda tasks: None)
     run_study(make(tmp_path), jobs=0)
     assert results(planned.folder) == expected
     assert len(steps) == (18 if damage is None else 30) + 20
@@ -539,3 +540,43 @@ def test_a_report_over_mixed_runs_is_refused(tmp_path, run, key):
         StudyError, match=f"mixes runs that cannot be compared: {run} differs from .* in {key}: .*another"
     ):
         summarize(planned.folder)
+
+
+def test_no_space_left_keeps_what_is_finished(tmp_path, monkeypatch):
+    inline = run_study(make(tmp_path / "inline"), jobs=0)
+    planned = make(tmp_path / "full")
+    append = RunFolder.append
+
+    def full(self, row):
+        if self.path == planned.folder / "dsv3/c1-s0":
+            raise OSError(28, "No space left on device")
+        append(self, row)
+
+    monkeypatch.setattr(RunFolder, "append", full)
+    monkeypatch.setattr(RunFolder, "finish", lambda self, status, **results: (_ for _ in ()).throw(OSError(28, "full"))
+                        if status == "failed" else finish(self, status, **results))  # fmt: skip
+    with pytest.raises(RunFailed, match=r"run dsv3/c1-s0 failed: OSError: \[Errno 28\] No space left on device"):
+        run_study(planned, jobs=0)
+    done = [task.name for task in planned.tasks if task.folder.finished()]
+    assert "bf16/c0-s0" in done
+    monkeypatch.undo()
+    run_study(planned, jobs=0)
+    assert results(planned.folder) == results(inline.folder)
+
+
+finish = RunFolder.finish
+
+
+def test_rows_that_two_workers_wrote_are_refused(tmp_path, monkeypatch):
+    planned = make(tmp_path)
+    append = RunFolder.append
+    monkeypatch.setattr(RunFolder, "append", lambda self, row: (append(self, row), append(self, row)))
+    with pytest.raises(StudyError, match=r"rows of metrics after .* steps; did two workers write them"):
+        run_study(planned, jobs=0)
+
+
+def test_an_arm_can_differ_from_a_recipe_by_data(tmp_path):
+    arm = Arm("hybrid", recipe="dsv3", change={"dy": "e5m2 1x128"})
+    assert arm.recipe_name == arm.precision.name == "dsv3(dy=e5m2 1x128)"
+    assert str(arm.precision.spec("layers.0.attn.wo").dy) == "e5m2 1x128"
+    assert Arm("plain", recipe="dsv3").precision == "dsv3"

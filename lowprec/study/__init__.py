@@ -6,58 +6,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import sources
     from .ablation import Ablation, Arm, Setting, load, names
+    from .claims import ClaimArm, Claims, ClaimSetting
     from .error_study import ErrorArm, ErrorFigure, ErrorSetting, ErrorStudy, PublishedTable
-    from .study import Plan, plan, run_study
+    from .expectations import Expectation
+    from .plans import Plan, plan
+    from .runner import run_study
+    from .same_weights import SameWeights, WeightsSetting
+    from .stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
     from .tensor_study import Claim, Measured, Operands, TensorArm, TensorSetting, TensorStudy
 
 # Loaded on first use: listing ablations must not wait for the statistics.
-_HOME = {
-    "Ablation": "ablation",
-    "Arm": "ablation",
-    "Setting": "ablation",
-    "load": "ablation",
-    "names": "ablation",
-    "ErrorArm": "error_study",
-    "ErrorFigure": "error_study",
-    "ErrorSetting": "error_study",
-    "ErrorStudy": "error_study",
-    "PublishedTable": "error_study",
-    "Plan": "study",
-    "plan": "study",
-    "run_study": "study",
-    "Claim": "tensor_study",
-    "Measured": "tensor_study",
-    "Operands": "tensor_study",
-    "TensorArm": "tensor_study",
-    "TensorSetting": "tensor_study",
-    "TensorStudy": "tensor_study",
+_NAMES = {
+    "ablation": ("Ablation", "Arm", "Setting", "load", "names"),
+    "claims": ("ClaimArm", "ClaimSetting", "Claims"),
+    "error_study": ("ErrorArm", "ErrorFigure", "ErrorSetting", "ErrorStudy", "PublishedTable"),
+    "expectations": ("Expectation",),
+    "plans": ("Plan", "plan"),
+    "runner": ("run_study",),
+    "same_weights": ("SameWeights", "WeightsSetting"),
+    "stress": ("AlignedSwiGLU", "ChannelOutliers", "Healthy", "ScaledLoss", "UnevenTokens"),
+    "tensor_study": ("Claim", "Measured", "Operands", "TensorArm", "TensorSetting", "TensorStudy"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "Ablation",
-    "Arm",
-    "Claim",
-    "ErrorArm",
-    "ErrorFigure",
-    "ErrorSetting",
-    "ErrorStudy",
-    "Measured",
-    "Operands",
-    "Plan",
-    "PublishedTable",
-    "Setting",
-    "TensorArm",
-    "TensorSetting",
-    "TensorStudy",
-    "load",
-    "names",
-    "plan",
-    "run_study",
+    "Ablation", "AlignedSwiGLU", "Arm", "ChannelOutliers", "Claim", "ClaimArm", "ClaimSetting", "Claims", "ErrorArm",
+    "ErrorFigure", "ErrorSetting", "ErrorStudy", "Expectation", "Healthy", "Measured", "Operands", "Plan",
+    "PublishedTable", "SameWeights", "ScaledLoss", "Setting", "TensorArm", "TensorSetting", "TensorStudy",
+    "UnevenTokens", "WeightsSetting", "load", "names", "plan", "run_study", "sources",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sources":
+        return importlib.import_module(f"{__name__}.sources")
     if name in _HOME:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -44,6 +45,8 @@ class Arm:
         Where that expectation comes from.
     pairs : int, optional
         Run only the first so many pairs of each checkpoint; None means all of them.
+    change : mapping
+        What differs from the recipe, as `Recipe.with_` takes it: ``{"dy": "e5m2 1x128"}``.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Arm:
     expected: str = ""
     source: str = ""
     pairs: int | None = None
+    change: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", self.name):
@@ -63,8 +67,24 @@ class Arm:
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe, whichever way it was given."""
-        return self.recipe if isinstance(self.recipe, str) else self.recipe.name
+        """Name of the recipe, whichever way it was given, with what differs from it."""
+        name = self.recipe if isinstance(self.recipe, str) else self.recipe.name
+        return f"{name}({', '.join(f'{key}={value}' for key, value in self.change.items())})" if self.change else name
+
+    @property
+    def precision(self) -> str | Recipe:
+        """The recipe to run: a name where it is one of the catalogue.
+
+        Raises
+        ------
+        UnknownNameError, TypeError, ValueError
+            If there is no such recipe, or it cannot be changed so.
+        """
+        if not self.change:
+            return self.recipe
+        from lowprec.recipe import recipes
+
+        return recipes.get(self.recipe).with_(**{"name": self.recipe_name, **self.change})
 
 
 @dataclass(frozen=True)
@@ -131,26 +151,41 @@ class Setting:
         >>> Setting("nano", 10, 5, 1, 2).with_({"branch_steps": "7"}).branch_steps
         7
         """
-        types: Registry[type] = Registry("setting", type)
-        for field in fields(self):
-            types.register(field.name, type(getattr(self, field.name)))
-        parsed: dict[str, Any] = {}
-        for name, value in changes.items():
-            kind = types[name]
-            try:
-                parsed[name] = kind(value)
-            except ValueError:
-                raise ValueError(f"{name}: cannot read {value!r} as {kind.__name__}") from None
-        return replace(self, **parsed)
+        return replace(self, **parsed_changes(self, changes))
+
+
+def parsed_changes(setting: Any, changes: dict[str, str | int | float]) -> dict[str, Any]:
+    """Return changes of a setting's fields, with text parsed as the type that the field has.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such field.
+    ValueError
+        If a value cannot be read.
+    """
+    types: Registry[type] = Registry("setting", type)
+    for item in fields(setting):
+        types.register(item.name, type(getattr(setting, item.name)))
+    parsed: dict[str, Any] = {}
+    for name, value in changes.items():
+        kind = types[name]
+        try:
+            parsed[name] = kind(value)
+        except ValueError:
+            raise ValueError(f"{name}: cannot read {value!r} as {kind.__name__}") from None
+    return parsed
 
 
 @runtime_checkable
 class Study(Protocol):
     """What every file of `ablations/` defines as `ablation`, whatever it measures.
 
-    A kind of study that trains nothing names a `runner`: a module with ``sized(study, quick, seeds)``, which returns
-    the setting, ``run(study, setting, folder, *, command, plot, progress)``, which returns the outcome (it has
-    ``holds``) and the files, ``claims_csv(outcome)`` and ``show(outcome, console)``. The command imports it.
+    A kind of study whose runs need the trainer names a `planner`: a module with
+    ``plan(study, setting, folder, *, data)``, which returns a `Plan`. One that needs none names a `runner`: a module
+    with ``sized(study, quick, seeds)``, which returns the setting, ``run(study, setting, folder, *, command, plot,
+    progress)``, which returns the outcome (it has ``holds``) and the files, ``claims_csv(outcome)`` and
+    ``show(outcome, console)``. The command imports it.
     """
 
     tier: ClassVar[str]
@@ -210,6 +245,7 @@ class Ablation:
     margin: float = 0.0025
     notes: str = ""
     tier: ClassVar[str] = "T3"
+    planner: ClassVar[str] = "lowprec.study.plans"
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .error_study import ErrorOutcome, Row
-from .plots import CONTROL, NEUTRAL, PALETTE, STYLE, require_matplotlib, save
+from .style import CONTROL, NEUTRAL, PALETTE, STYLE, require_matplotlib, save
 
 #: One color for each family, the casts neutral.
 FAMILIES = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .store import machine, versions
-from .tensor_study import COLUMNS
+from .tensor_run import COLUMNS
 
 if TYPE_CHECKING:
     from .error_study import ErrorOutcome

@@ -54,6 +54,24 @@ def cores() -> int:
 
 
 @contextmanager
+def pool(jobs: int | None, scheduler: str | None = None) -> Iterator[Executor | None]:
+    """Provide the executor of a command: a Dask cluster's, or None where every study makes workers of its own.
+
+    Raises
+    ------
+    StudyError
+        If the scheduler cannot be reached or Dask is missing.
+    """
+    if scheduler is None:
+        yield None
+        return
+    from .cluster import cluster
+
+    with cluster(scheduler) as executor:
+        yield executor
+
+
+@contextmanager
 def workers(jobs: int | None) -> Iterator[Executor]:
     """Provide an executor with so many worker processes.
 

@@ -1,163 +1,25 @@
 """The figure of a study: loss curves over the relative difference to the reference, with the noise floor in sight.
 
-The numbers come first (`curves`) and are saved as CSV beside the PNG and the SVG, so that anyone can draw another
-figure from the same data. Matplotlib is imported only when a figure is drawn, and only its file backend.
+The numbers come first (`lowprec.study.curves`) and are saved as CSV beside the PNG and the SVG, so that anyone can draw
+another figure from the same data. Matplotlib is imported only when a figure is drawn, and only its file backend.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .smoothing import ema
-from .statistics import relative_differences
-from .store import StudyError, write_text
+from .curves import Band, curves, write_csv
+from .style import FLOOR, NEUTRAL, STYLE, Look, looks_of, require_matplotlib, save
 
 if TYPE_CHECKING:
-    from .summary import ArmSummary, PairRun, StudySummary
-
-BETA = 0.9
-#: The reference is always neutral and a positive control vermilion; other arms go on (Okabe and Ito's palette).
-NEUTRAL = "#4d4d4d"
-FLOOR = "#bdbdbd"
-CONTROL = "#D55E00"
-PALETTE = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-#: Matplotlib's settings for all figures.
-STYLE: dict[Any, Any] = {
-    "font.size": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#808080",
-    "axes.linewidth": 0.8,
-    "xtick.color": "#404040",
-    "ytick.color": "#404040",
-    "axes.labelcolor": "#202020",
-    "svg.hashsalt": "lowprec",
-}
-DASHES = ("-", (0, (5, 1.5)), "-", (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1.5)))
-
-
-@dataclass(frozen=True, eq=False)
-class Band:
-    """A curve over the steps of the branch, with its spread over the pairs.
-
-    Attributes
-    ----------
-    panel : {"loss", "relative", "validation"}
-        Smoothed training loss, its relative difference to the reference, or the final validation result.
-    arm, role : str
-        The arm.
-    bytes_seen : ndarray of float64, shape (points,)
-        Bytes trained on since the checkpoint.
-    mean, low, high : ndarray of float64, shape (points,)
-        For curves mean, smallest and largest over the pairs; for the floor's relative difference minus and plus the
-        standard deviation over the pairs; for "validation" mean and the ends of the 90 % interval.
-    pairs : int
-        How many pairs.
-    ended : bool
-        Whether a run of the arm diverged before the last step.
-    """
-
-    panel: str
-    arm: str
-    role: str
-    bytes_seen: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    pairs: int
-    ended: bool = False
-
-
-def require_matplotlib() -> None:
-    """Make sure that figures can be drawn, before the work and not after it.
-
-    Raises
-    ------
-    StudyError
-        If matplotlib is not installed; the message says how to get it.
-    """
-    if find_spec("matplotlib") is None:
-        raise StudyError("figures need matplotlib: pip install 'lowprec[plot]' (or pass --no-plot)")
-
-
-def curves(study: StudySummary) -> list[Band]:
-    """Return everything that the figure shows, as numbers.
-
-    Parameters
-    ----------
-    study : StudySummary
-        The study.
-
-    Returns
-    -------
-    list of Band
-        Curves of the reference and of every arm but repeats, then the final results.
-    """
-    partner = {(run.checkpoint, run.seed): run for run in study.reference}
-    reference = study.ablation.reference
-    bands = [_band(study, "loss", reference.name, "reference", [ema(run.curve, BETA) for run in study.reference])]
-    shown = [item for item in study.arms if item.arm.role != "repeat"]
-    for item in shown:
-        bands.append(_band(study, "loss", item.arm.name, item.arm.role, [ema(run.curve, BETA) for run in item.runs]))
-    for item in shown:
-        relative = [_relative(run, partner[run.checkpoint, run.seed]) for run in item.runs]
-        bands.append(_band(study, "relative", item.arm.name, item.arm.role, relative))
-    end = np.array([float(study.setting.branch_steps * study.tokens_per_step)])
-    for item in shown:
-        own = item.own
-        bands.append(
-            Band(
-                "validation", item.arm.name, item.arm.role, end, np.array([own.mean]), np.array([own.ci90[0]]),
-                np.array([own.ci90[1]]), own.n, own.diverged > 0,
-            )
-        )  # fmt: skip
-    return bands
-
-
-def _relative(run: PairRun, other: PairRun) -> NDArray[np.float64]:
-    ours, theirs = ema(run.curve, BETA), ema(other.curve, BETA)
-    steps = min(ours.size, theirs.size)
-    difference = relative_differences(ours[:steps], theirs[:steps])
-    difference[~np.isfinite(difference)] = np.nan
-    return difference
-
-
-def _band(study: StudySummary, panel: str, arm: str, role: str, lines: Sequence[NDArray[np.float64]]) -> Band:
-    # Only as far as all pairs go: a mean over the survivors would flatter an arm that diverges.
-    steps = min(int(np.argmax(np.isnan(line))) if np.isnan(line).any() else line.size for line in lines)
-    table = np.array([line[:steps] for line in lines])
-    bytes_seen = study.tokens_per_step * np.arange(1, steps + 1, dtype=np.float64)
-    ended = steps < study.setting.branch_steps
-    if steps == 0:
-        nothing = np.empty(0)
-        return Band(panel, arm, role, nothing, nothing, nothing, nothing, len(lines), ended)
-    low, high = table.min(axis=0), table.max(axis=0)
-    if role == "floor" and panel == "relative":
-        high = table.std(axis=0, ddof=1) if len(lines) > 1 else np.abs(table[0])
-        low = -high
-    return Band(panel, arm, role, bytes_seen, table.mean(axis=0), low, high, len(lines), ended)
-
-
-def write_csv(path: Path, bands: Sequence[Band]) -> None:
-    """Write the bands as a tidy table, floats exact."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", "arm", "role", "bytes", "mean", "low", "high", "pairs", "diverged"])
-    for band in bands:
-        for row in zip(band.bytes_seen, band.mean, band.low, band.high, strict=True):
-            writer.writerow([band.panel, band.arm, band.role, *map(repr, map(float, row)), band.pairs, int(band.ended)])
-    write_text(path, text.getvalue())
+    from .summary import ArmSummary, StudySummary
 
 
 def title(study: StudySummary) -> str:
@@ -220,7 +82,7 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
         relative = figure.add_subplot(grid[1, 0], sharex=loss)
         final = figure.add_subplot(grid[1, 1], sharey=relative)
         key = figure.add_subplot(grid[0, 1])
-        looks = _looks(study)
+        looks = looks_of(study)
         _draw_loss(loss, bands, looks)
         _draw_relative(relative, study, bands, looks)
         _draw_final(final, study, looks)
@@ -231,40 +93,7 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
     return [stem.with_suffix(".csv"), *files]
 
 
-def save(figure: Any, stem: Path) -> list[Path]:
-    """Write a figure as `.png` and `.svg`, each in one move, and return the paths."""
-    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    for path in files:
-        part = path.with_name(f".{path.name}.part")
-        figure.savefig(part, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
-        part.replace(path)
-    return files
-
-
-@dataclass(frozen=True)
-class _Look:
-    color: str
-    dashes: Any
-    width: float
-
-
-def _looks(study: StudySummary) -> dict[str, _Look]:
-    looks = {study.ablation.reference.name: _Look(NEUTRAL, "-", 2.6)}
-    colored = [item for item in study.arms if item.arm.role in ("treatment", "control")]
-    place = 0
-    for item in colored:
-        if item.arm.role == "control":
-            looks[item.arm.name] = _Look(CONTROL, "-", 1.6)
-        else:
-            looks[item.arm.name] = _Look(PALETTE[place % len(PALETTE)], DASHES[place % len(DASHES)], 1.6)
-            place += 1
-    for item in study.arms:
-        if item.arm.role == "floor":
-            looks[item.arm.name] = _Look(FLOOR, "-", 1.0)
-    return looks
-
-
-def _draw_loss(axes: Any, bands: Sequence[Band], looks: dict[str, _Look]) -> None:
+def _draw_loss(axes: Any, bands: Sequence[Band], looks: dict[str, Look]) -> None:
     for band in bands:
         if band.panel != "loss" or band.role == "floor":
             continue
@@ -281,7 +110,7 @@ def _draw_loss(axes: Any, bands: Sequence[Band], looks: dict[str, _Look]) -> Non
     axes.margins(x=0.01)
 
 
-def _draw_relative(axes: Any, study: StudySummary, bands: Sequence[Band], looks: dict[str, _Look]) -> None:
+def _draw_relative(axes: Any, study: StudySummary, bands: Sequence[Band], looks: dict[str, Look]) -> None:
     margin = 100 * study.ablation.margin
     for band in bands:
         if band.panel != "relative" or not band.mean.size:
@@ -304,7 +133,7 @@ def _draw_relative(axes: Any, study: StudySummary, bands: Sequence[Band], looks:
     axes.set_xlabel("thousand bytes of text after the checkpoint, learning rate going to 0")
 
 
-def _draw_final(axes: Any, study: StudySummary, looks: dict[str, _Look]) -> None:
+def _draw_final(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
     shown = [item for item in study.arms if item.arm.role in ("treatment", "control")]
     if math.isfinite(study.floor):
         axes.axhspan(-100 * study.floor, 100 * study.floor, color=FLOOR, alpha=0.55, linewidth=0, zorder=1)
@@ -331,7 +160,7 @@ def _draw_final(axes: Any, study: StudySummary, looks: dict[str, _Look]) -> None
     axes.set_xlabel("final validation loss:\nmean, 90 % interval, pairs", fontsize=8.5)
 
 
-def _draw_key(axes: Any, study: StudySummary, looks: dict[str, _Look]) -> None:
+def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
     axes.set_axis_off()
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
@@ -396,6 +225,6 @@ def _round_numbers() -> list[float]:
     return [digit * 10.0**power for power in range(-4, 6) for digit in (1, 2, 5)]
 
 
-def _cross(axes: Any, band: Band, x: NDArray[np.float64], y: NDArray[np.float64], look: _Look) -> None:
+def _cross(axes: Any, band: Band, x: NDArray[np.float64], y: NDArray[np.float64], look: Look) -> None:
     if band.ended and x.size:
         axes.plot(x[-1:], y[-1:], "x", color=look.color, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5)

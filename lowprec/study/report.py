@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from .inference import infer
+from .recipes_text import environment, recipe_details
 from .sentences import interval, percent
 from .statistics import Paired
 from .store import plain, write_json, write_text
-from .summary import ArmSummary, StudySummary
+from .summary import ArmSummary, StudySummary, summarize
 
 COLUMNS = (
     "arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "p (Holm)",
@@ -79,25 +81,16 @@ def _found(item: ArmSummary) -> str:
     return f"{item.verdict} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.verdict} (diverged)"
 
 
-def markdown(study: StudySummary, figure: str | None = None) -> str:
-    """Return the report as Markdown.
-
-    Parameters
-    ----------
-    study : StudySummary
-        The study.
-    figure : str, optional
-        Name of the figure's PNG, relative to the report.
-    """
+def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple[str, str]] = ()) -> Document:
+    """Return the report; figures are pairs of title and stem."""
     ablation = study.ablation
     losses = [run.loss for run in study.reference]
-    lines = [f"# {ablation.name}", "", ablation.question, ""]
-    if figure:
-        lines += [f"![Loss and its relative difference to {ablation.reference.name}]({figure})", ""]
-    lines += [*(f"- {sentence}" for sentence in sentences(study)), ""]
-    lines += _table(COLUMNS, rows(study))
-    lines += [
-        "",
+    parts: list[Part] = []
+    if study.broken:
+        parts.append(Bullets(tuple(study.broken), warning=True))
+    parts += [Figure(title, stem) for title, stem in figures[:1]]
+    parts.append(Bullets(tuple(study.sentence(item) for item in study.arms)))
+    caption = (
         f"Measured with: {study.size}. "
         f"r = (L - L_{ablation.reference.name}) / L_{ablation.reference.name} of the validation loss, paired by "
         f"checkpoint and data; {ablation.reference.name} ended between {min(losses):.4f} and {max(losses):.4f} nats a "
@@ -107,25 +100,20 @@ def markdown(study: StudySummary, figure: str | None = None) -> str:
         "95 % interval excludes 0, or a run diverged; otherwise not resolved. Intervals and verdicts are for the mean "
         f"over these {study.setting.checkpoints} checkpoints (spread within checkpoints); summary.json has those over "
         "other checkpoints, too. p: that there is no difference, adjusted by Holm over treatments and controls. "
-        "Effects of larger models or longer training are out of reach.",
-        "",
-        *([ablation.notes, ""] if ablation.notes else []),
-        "## Expected and found",
-        "",
-    ]
+        "Effects of larger models or longer training are out of reach."
+    )
+    parts.append(Table(COLUMNS, tuple(rows(study)), caption))
+    parts += [Figure(title, stem) for title, stem in figures[1:]]
+    if ablation.notes:
+        parts.append(Text(ablation.notes))
+    parts.append(Heading("Expected and found"))
     if ablation.expected:
-        lines += [f"Written down before: {ablation.expected} ({ablation.source})", ""]
-    lines += _table(("arm", "expected", "source", "found"), expectations(study))
-    return "\n".join(lines) + "\n"
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in body]
-    return [
-        "| " + " | ".join(head) + " |",
-        "|" + "---|" * len(head),
-        *("| " + " | ".join(row) + " |" for row in escaped),
-    ]
+        parts.append(Text(f"Written down before: {ablation.expected} ({ablation.source})"))
+    parts.append(Table(("arm", "expected", "source", "found"), tuple(expectations(study))))
+    if study.about:
+        parts += [Heading("Recipes and environment"), *recipe_details(study.recipes), environment(study.about)]
+    made_of = {key: study.about["fingerprint"].get(key) for key in ("code", "versions", "data")} if study.about else {}
+    return Document(ablation.name, ablation.question, ablation.tier, tuple(parts), made_of, folder)
 
 
 def table_csv(study: StudySummary) -> str:
@@ -227,7 +215,22 @@ def _speed(study: StudySummary, runs: Any) -> float:
     return study.tokens_per_step / middle if middle > 0 else float("nan")
 
 
-def write(study: StudySummary, folder: Path, figure: str | None = None) -> list[Path]:
+def report(folder: Path, plot: bool) -> tuple[StudySummary, Document, list[Path]]:
+    """Write everything about a finished study into its folder: figures, `report.md`, `table.csv`, `summary.json`."""
+    study = summarize(folder)
+    figures: list[tuple[str, str]] = []
+    files: list[Path] = []
+    if plot:
+        from . import forest, plots
+
+        stem = folder / study.ablation.name
+        files = [*plots.draw(study, stem), *forest.draw(study, stem.with_name(f"{stem.name}_pairs"))]
+        figures = [(plots.title(study), stem.name), (forest.title(study), f"{stem.name}_pairs")]
+    found = document(study, folder, figures)
+    return study, found, [*files, *write(study, folder, found)]
+
+
+def write(study: StudySummary, folder: Path, found: Document | None = None) -> list[Path]:
     """Write `report.md`, `table.csv` and `summary.json`.
 
     Returns
@@ -236,7 +239,7 @@ def write(study: StudySummary, folder: Path, figure: str | None = None) -> list[
         The files.
     """
     files = [folder / "report.md", folder / "table.csv", folder / "summary.json"]
-    write_text(files[0], markdown(study, figure))
+    write_text(files[0], markdown(found or document(study, folder)))
     write_text(files[1], table_csv(study))
     write_json(files[2], as_json(study))
     return files

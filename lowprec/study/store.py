@@ -32,7 +32,14 @@ RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
 #: Sources that cannot change the numbers of a run; of the study's own, only those that execute runs can.
 NOT_NUMERICS = ("cli", "__main__", "costs", "interop", "metrics", "oracle", "reference", "testing")
-EXECUTE_RUNS = ("study/tasks", "study/trainer", "study/probe", "study/stress", "study/differences")
+EXECUTE_RUNS = (
+    "study/tasks",
+    "study/trainer",
+    "study/probe",
+    "study/stress",
+    "study/differences",
+    "study/same_weights",
+)
 #: Features of a processor that a run records.
 CPU_FEATURES = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .ablation import Ablation, Arm, Setting
+from .plans import pairs_of, read_study, run_name
 from .power import detectable_difference, equivalence_power, pairs_needed
 from .sentences import count, sentence
 from .smoothing import max_relative_error
 from .statistics import Paired, bootstrap_interval, holm, paired, relative_differences, spread
 from .store import RunFolder, StudyError, differences
-from .study import pairs_of, read_study, run_name
 
 #: Of a fingerprint: what all runs of one report must have in common.
 SHARED = ("code", "versions", "data", "config", "backend")
@@ -121,6 +121,10 @@ class StudySummary:
         Sizes.
     data : str
         Hash of the data.
+    about : dict
+        `run.json` of one run: versions, machine.
+    recipes : dict
+        The arms' recipes in full.
     """
 
     ablation: Ablation
@@ -132,6 +136,8 @@ class StudySummary:
     parameters: int
     active_parameters: int
     data: str
+    about: dict[str, Any] = field(default_factory=dict)
+    recipes: dict[str, Any] = field(default_factory=dict)
 
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm."""
@@ -222,6 +228,8 @@ def summarize(folder: Path) -> StudySummary:
         int(fingerprint["parameters"]["total"]),
         int(fingerprint["parameters"]["active"]),
         str(fingerprint["data"]),
+        about,
+        {name: record["fingerprint"]["recipe"] for name, record in found_recipe.items()},
     )
 
 

@@ -6,6 +6,7 @@ from it. Everything a run needs is in its `Task`, so that any executor on any ma
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .store import RunFolder, StudyError
+from .store import RunFolder, StudyError, code_hash
 
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
@@ -58,6 +59,8 @@ class Task:
         Name of the run whose checkpoint an arm starts from; empty when preparing one.
     perturb : bool
         Whether one weight is changed by a factor of (1 + 2^-7) before the first step.
+    checkpoints : Path, optional
+        Folder of the checkpoint's run, if it is not the study's own.
     """
 
     name: str
@@ -72,6 +75,12 @@ class Task:
     fingerprint: dict[str, Any] = field(hash=False)
     checkpoint: str = ""
     perturb: bool = False
+    checkpoints: Path | None = None
+
+    @property
+    def checkpoint_file(self) -> Path:
+        """The checkpoint that an arm starts from."""
+        return (self.checkpoints or self.study) / self.checkpoint / CHECKPOINT_FILE
 
     @property
     def folder(self) -> RunFolder:
@@ -91,6 +100,10 @@ class Task:
     def finished(self) -> bool:
         """Whether the run came to its end and what others need of it is there."""
         return self.folder.finished() and (bool(self.checkpoint) or (self.folder.path / CHECKPOINT_FILE).exists())
+
+    def execute(self) -> dict[str, Any]:
+        """Do the run and return its finished `run.json`."""
+        return _branch(self) if self.checkpoint else _prepare(self)
 
     def describe(self) -> dict[str, Any]:
         """Return what `run.json` says before any result."""
@@ -114,17 +127,20 @@ def run_task(task: Task) -> dict[str, Any]:
         If the data changed since the study was planned.
     """
     try:
-        return _branch(task) if task.checkpoint else _prepare(task)
+        if (code := code_hash()) != task.fingerprint["code"]:
+            raise StudyError(f"{task.name}: this worker has other code than the study ({code}); update it")
+        return task.execute()
     except (Stopped, StudyError):
         raise
     except Exception:
-        if task.folder.path.exists():
+        # What failed may be the disk itself: then there is no place to note it, and the error alone has to do.
+        with contextlib.suppress(OSError, StudyError):
             task.folder.finish("failed", error=traceback.format_exc())
         raise
 
 
 def _prepare(task: Task) -> dict[str, Any]:
-    backend, corpus = importlib.import_module(task.backend), _corpus(task)
+    backend, corpus = importlib.import_module(task.backend), corpus_of(task)
     folder, schedule = task.folder, backend.Schedule(**task.schedule)
     trainer, start = None, 0
     saved = _partial(task)
@@ -136,10 +152,10 @@ def _prepare(task: Task) -> dict[str, Any]:
     if trainer is None:
         folder.remove()
         trainer = backend.Trainer(task.config, task.recipe, corpus, seed=task.seed, schedule=schedule)
-    folder.start(_described(task), keep_rows=start)
+    folder.start(described(task), keep_rows=start)
     began = last = time.monotonic()
     for step in range(start, task.steps):
-        _stop(task)
+        stop(task)
         folder.append(_row(trainer.step()))
         if time.monotonic() - last > SAVE_EVERY and step + 1 < task.steps:
             fresh = folder.path / f"partial-{step + 1}.npz"
@@ -172,11 +188,11 @@ def _partial(task: Task) -> Path | None:
 
 
 def _branch(task: Task) -> dict[str, Any]:
-    backend, corpus = importlib.import_module(task.backend), _corpus(task)
+    backend, corpus = importlib.import_module(task.backend), corpus_of(task)
     folder = task.folder
     folder.remove()
     trainer = backend.Trainer.load(
-        task.study / task.checkpoint / CHECKPOINT_FILE,
+        task.checkpoint_file,
         recipe=task.recipe,
         schedule=backend.Schedule(**task.schedule),
         data_seed=task.seed,
@@ -184,12 +200,12 @@ def _branch(task: Task) -> dict[str, Any]:
     )
     if task.perturb:
         trainer.perturb()
-    folder.start(_described(task))
+    folder.start(described(task))
     began = time.monotonic()
     done, own, in_bf16, stepping = 0, math.inf, math.inf, math.nan
     try:
         while done < task.steps:
-            _stop(task)
+            stop(task)
             folder.append(_row(trainer.step()))
             done += 1
         stepping = time.monotonic() - began
@@ -198,6 +214,10 @@ def _branch(task: Task) -> dict[str, Any]:
     except backend.Diverged as error:
         own, in_bf16, stepping = math.inf, math.inf, time.monotonic() - began
         folder.finish("running", reason=str(error))
+    if folder.rows() != done:
+        raise StudyError(
+            f"{task.name}: {folder.rows()} rows of metrics after {done} steps; did two workers write them?"
+        )
     status = "done" if math.isfinite(own) else "diverged"
     folder.finish(
         status,
@@ -216,7 +236,8 @@ def _load(backend: str, data: str) -> Any:
     return importlib.import_module(backend).load_corpus(data)
 
 
-def _corpus(task: Task) -> Any:
+def corpus_of(task: Task) -> Any:
+    """Return the data of a task, and make sure that it is what was planned."""
     corpus = _load(task.backend, task.data)
     planned = task.fingerprint["data"]
     if corpus.sha256 != planned:
@@ -224,13 +245,15 @@ def _corpus(task: Task) -> Any:
     return corpus
 
 
-def _described(task: Task) -> dict[str, Any]:
+def described(task: Task) -> dict[str, Any]:
+    """Return what `run.json` says of a task and of the machine it runs on."""
     from .store import machine
 
     return {**task.describe(), "machine": machine(), "data": task.data}
 
 
-def _stop(task: Task) -> None:
+def stop(task: Task) -> None:
+    """Raise `Stopped` if the study was asked to stop."""
     if task.stop_file.exists():
         raise Stopped(f"{task.name}: stopped")
 

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from .plots import CONTROL, DASHES, NEUTRAL, PALETTE, STYLE, require_matplotlib, save
+from .style import CONTROL, DASHES, NEUTRAL, PALETTE, STYLE, require_matplotlib, save
 from .tensor_study import Errors, TensorArm
 
 #: Least distance of two labels, as a share of the axis.

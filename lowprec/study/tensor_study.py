@@ -6,19 +6,14 @@ by the same command. What comes out is a table of claims (source, published, our
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 import lowprec as lp
-
-from .store import check_writable, machine, versions, write_json, write_text
 
 if TYPE_CHECKING:
     from lowprec.accumulate import Accumulator
@@ -134,7 +129,7 @@ class TensorStudy:
     title: Callable[[Errors], str] = lambda errors: ""
     marks: tuple[tuple[str, int, float, str], ...] = ()
     tier: ClassVar[str] = "T1"
-    runner: ClassVar[str] = "lowprec.study.tensor_study"
+    runner: ClassVar[str] = "lowprec.study.tensor_run"
 
     def __post_init__(self) -> None:
         for kind, names in (("arm", [a.name for a in self.arms]), ("data", [d.name for d in self.data])):
@@ -223,166 +218,3 @@ def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, i
                 if progress is not None:
                     progress(done, total)
     return Errors(study, setting, values)
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a study found."""
-
-    study: TensorStudy
-    errors: Errors
-    measured: tuple[Measured, ...]
-    command: str
-
-    @property
-    def holds(self) -> bool:
-        """Whether every claim does."""
-        return all(item.holds for item in self.measured)
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return the table of claims: what, where it is published, published, ours, agreement, command."""
-        pairs = zip(self.study.claims, self.measured, strict=True)
-        return [
-            (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
-            for claim, ours in pairs
-        ]
-
-
-COLUMNS = ("claim", "source", "published", "ours", "agrees", "command")
-
-
-def run(
-    study: TensorStudy,
-    setting: TensorSetting,
-    folder: Path,
-    *,
-    command: str = "",
-    plot: bool = True,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Outcome, list[Path]]:
-    """Measure, and write the files.
-
-    Parameters
-    ----------
-    study : TensorStudy
-        The study.
-    setting : TensorSetting
-        Its size.
-    folder : Path
-        Where `<name>.csv`, `.png`, `.svg`, `claims.csv`, `report.md` and `summary.json` go.
-    command : str
-        How it was called, for the table.
-    plot : bool
-        Whether to draw.
-    progress : callable, optional
-        Called with what is done and what there is.
-
-    Returns
-    -------
-    Outcome, list of Path
-        What was found, and the files.
-
-    Raises
-    ------
-    StudyError
-        If the folder cannot be written, or matplotlib is missing.
-    """
-    check_writable(folder)
-    errors = sweep(study, setting, progress)
-    outcome = Outcome(study, errors, tuple(claim.measure() for claim in study.claims), command)
-    stem = folder / study.name
-    files = [stem.with_suffix(".csv")]
-    write_text(files[0], errors_csv(errors))
-    if plot:
-        from .tensor_plots import draw
-
-        files += draw(errors, stem)
-    texts = {"claims.csv": claims_csv(outcome), "report.md": markdown(outcome, f"{study.name}.png" if plot else None)}
-    for name, text in texts.items():
-        files.append(folder / name)
-        write_text(files[-1], text)
-    files.append(folder / "summary.json")
-    write_json(files[-1], as_json(outcome))
-    return outcome, files
-
-
-def errors_csv(errors: Errors) -> str:
-    """Return all errors as a tidy table, floats exact."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["data", "arm", "K", "seed", *MEASURES])
-    for d, data in enumerate(errors.study.data):
-        for i, arm in enumerate(errors.study.arms):
-            for j, k in enumerate(errors.setting.lengths):
-                for seed in range(errors.setting.seeds):
-                    cells = map(repr, errors.values[:, d, i, j, seed].tolist())
-                    writer.writerow([data.name, arm.name, k, seed, *cells])
-    return text.getvalue()
-
-
-def claims_csv(outcome: Outcome) -> str:
-    """Return the table of claims as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([COLUMNS, *outcome.rows()])
-    return text.getvalue()
-
-
-def markdown(outcome: Outcome, figure: str | None = None) -> str:
-    """Return the report as Markdown."""
-    study = outcome.study
-    lines = [f"# {study.name}", "", study.question, ""]
-    if figure:
-        lines += [f"![{study.title(outcome.errors)}]({figure})", ""]
-    shown = [COLUMNS, tuple("---" for _ in COLUMNS), *outcome.rows()]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown]
-    lines += [
-        "",
-        f"Figure: {outcome.errors.setting}; largest error over the mean magnitude of the exact result, operands "
-        "rounded first.",
-        "",
-        f"Written down before: {study.expected} ({study.source})",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def as_json(outcome: Outcome) -> dict[str, Any]:
-    """Return the outcome in JSON's types."""
-    errors, study = outcome.errors, outcome.study
-    curves = [
-        {"data": data.name, "arm": arm.name, "K": k, **{
-            name: errors.of(data.name, arm.name, k, m).tolist() for m, name in enumerate(MEASURES)}}
-        for data in study.data for arm in study.arms for k in errors.setting.lengths
-    ]  # fmt: skip
-    claims = [
-        {**dict(zip(COLUMNS, row, strict=True)), "value": ours.value}
-        for row, ours in zip(outcome.rows(), outcome.measured, strict=True)
-    ]
-    return {
-        "study": study.name, "question": study.question, "setting": errors.setting, "claims": claims,
-        "curves": curves, "versions": versions(), "machine": machine(),
-    }  # fmt: skip
-
-
-def show(outcome: Outcome, console: Any) -> None:
-    """Print the table of claims, one row a claim, on a rich console."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=outcome.study.question, title_justify="left", title_style="bold", pad_edge=False,
-                  caption=outcome.study.title(outcome.errors), caption_justify="left", box=box.SIMPLE_HEAD)  # fmt: skip
-    for name in COLUMNS[:-1]:
-        table.add_column(name, overflow="fold")
-    for row in outcome.rows():
-        color = "green" if row[4] == "yes" else "red"
-        table.add_row(*map(escape, row[:4]), f"[{color}]{row[4]}[/]")
-    if not console.is_terminal:
-        console.width = max(console.width, 160)
-    console.print(table)
-
-
-def sized(study: TensorStudy, quick: bool, seeds: int | None) -> TensorSetting:
-    """Return the setting that a command asks for."""
-    setting = study.quick if quick else study.full
-    return setting if seeds is None else replace(setting, seeds=seeds)

@@ -27,7 +27,7 @@ def describe(config: str, recipe: str | Recipe) -> dict[str, Any]:
     counts = shape.parameter_counts()
     return {
         "config": plain(shape),
-        "recipe": plain(recipes.get(recipe)),
+        "recipe": plain(recipes.get(recipe).as_dict()),
         "parameters": {"total": counts.total, "active": counts.active},
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .error_plots import FAMILIES, front_line, new_figure, style
 from .error_study import ErrorOutcome, Row
-from .plots import save
+from .style import save
 
 #: Where a label stands beside its point, in points, for those that would touch another.
 SHIFTS = {

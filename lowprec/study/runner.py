@@ -1,8 +1,4 @@
-"""Run an ablation: prepare BF16 checkpoints, branch all arms from them in pairs, keep everything that is finished.
-
-The protocol is the one that resolves differences of 0.05 % with a few runs where training from scratch needs a
-hundred: all arms start from the same BF16 checkpoint, see the same batches, and decay the learning rate to 0.
-"""
+"""Execute the runs of a plan: what is finished stays, what is not is done, and whatever happens nothing is mixed."""
 
 from __future__ import annotations
 
@@ -10,129 +6,21 @@ import contextlib
 import functools
 import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from . import executors, store
-from .ablation import Ablation, Arm, Setting
+from .plans import STUDY_FILE, Plan
 from .progress import Display, Running, Silent, Snapshot
 from .store import RunFailed, StudyError
 from .tasks import Stopped, Task, run_task
 
-STUDY_FILE = "study.json"
-BACKEND = "lowprec.study.trainer"
+#: Seconds that runs have to notice that the study stops: a step of a large model, and a scheduler that is gone.
+STOP_WITHIN = 60.0
 #: Seconds between two looks at the runs in progress.
 LOOK_EVERY = 0.5
-#: Arms of one checkpoint have data seeds from here on, this far apart: far from those of the checkpoints themselves.
-SEEDS_PER_CHECKPOINT = 1000
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All runs of a study, in the order in which they start.
-
-    Attributes
-    ----------
-    ablation, setting : Ablation, Setting
-        What is asked, and at which size.
-    folder : Path
-        Where it is kept.
-    checkpoints, arms : tuple of Task
-        The runs.
-    """
-
-    ablation: Ablation
-    setting: Setting
-    folder: Path
-    checkpoints: tuple[Task, ...]
-    arms: tuple[Task, ...]
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """All runs, checkpoints first."""
-        return self.checkpoints + self.arms
-
-
-def run_name(arm: Arm, checkpoint: int, seed: int) -> str:
-    """Return the folder of a run below the study's."""
-    return f"{arm.name}/c{checkpoint}-s{seed}"
-
-
-def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
-    """Yield (checkpoint, seed) of every pair of an arm."""
-    for checkpoint in range(setting.checkpoints):
-        for seed in range(setting.seeds if arm.pairs is None else min(arm.pairs, setting.seeds)):
-            yield checkpoint, seed
-
-
-def plan(
-    ablation: Ablation, setting: Setting, folder: Path, *, data: str = "stdlib", backend: str | None = None
-) -> Plan:
-    """List the runs of a study; nothing is written.
-
-    Raises
-    ------
-    UnknownNameError
-        If a configuration or recipe is not in its catalogue.
-    ValueError
-        If the data cannot be used, or there are more seeds than places for them.
-    """
-    if setting.seeds > SEEDS_PER_CHECKPOINT:
-        raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
-    backend = backend or BACKEND
-    trainer = importlib.import_module(backend)
-    if data != "stdlib":
-        data = str(Path(data).resolve())
-    common = {
-        "data": trainer.load_corpus(data).sha256,
-        "code": store.code_hash(),
-        "versions": store.versions(),
-        "backend": backend,
-    }
-    folder = folder.resolve()
-    checkpoints = []
-    for number in range(setting.checkpoints):
-        schedule = {
-            "peak": setting.learning_rate,
-            "warmup_steps": setting.warmup_steps,
-            "total_steps": setting.checkpoint_steps,
-            "kind": "constant",
-        }
-        what = {**trainer.describe(setting.config, "bf16"), "schedule": schedule, "seed": number}
-        checkpoints.append(
-            Task(
-                f"checkpoints/c{number}", folder, backend, setting.config, "bf16", data, number,
-                setting.checkpoint_steps, schedule, {**what, **common},
-            )
-        )  # fmt: skip
-    arms = []
-    for arm in ablation.arms:
-        for number, seed in pairs_of(arm, setting):
-            schedule = {
-                "peak": setting.learning_rate,
-                "warmup_steps": 0,
-                "total_steps": setting.branch_steps,
-                "kind": "linear_to_zero",
-            }
-            what = {
-                **trainer.describe(setting.config, arm.recipe),
-                "schedule": schedule,
-                "seed": SEEDS_PER_CHECKPOINT * (number + 1) + seed,
-                "perturb": arm.role == "floor",
-                "checkpoint": checkpoints[number].fingerprint,
-            }
-            arms.append(
-                Task(
-                    run_name(arm, number, seed), folder, backend, setting.config, arm.recipe, data, what["seed"],
-                    setting.branch_steps, schedule, {**what, **common}, checkpoints[number].name, what["perturb"],
-                )
-            )  # fmt: skip
-    # Whole pairs early, and within a pair the arms that emulate (and take long) before the plain ones.
-    arms.sort(key=lambda task: (task.name.rpartition("-s")[2].zfill(4), task.recipe_name == "bf16"))
-    return Plan(ablation, setting, folder, tuple(checkpoints), tuple(arms))
 
 
 def check_same(tasks: Sequence[Task]) -> None:
@@ -153,7 +41,7 @@ def check_same(tasks: Sequence[Task]) -> None:
         lines = [line for line in found if not line.startswith("checkpoint.")] or list(found)
         shown = "; ".join(lines[:4]) + (f"; and {len(lines) - 4} more" if len(lines) > 4 else "")
         raise StudyError(
-            f"{tasks[0].study} holds runs of something else ({shown}); "
+            f"{tasks[-1].study} holds runs of something else ({shown}); "
             "--fresh moves them aside and starts over, --out keeps both"
         )
 
@@ -199,9 +87,13 @@ def run_study(
             store.set_aside(planned.folder)
     check_same(planned.tasks)
     store.check_writable(planned.folder)
-    with store.lock(planned.folder):
-        planned.tasks[0].stop_file.unlink(missing_ok=True)
-        store.write_json(planned.folder / STUDY_FILE, describe(planned))
+    with contextlib.ExitStack() as locks:
+        for folder in sorted({planned.folder, *(task.study for task in unfinished(planned))}):
+            folder.mkdir(parents=True, exist_ok=True)  # that of shared checkpoints may be new
+            locks.enter_context(store.lock(folder))
+        for stop_file in stop_files(planned):
+            stop_file.unlink(missing_ok=True)
+        store.write_json(planned.folder / STUDY_FILE, planned.description)
         todo = unfinished(planned)
         if todo:
             # Compiled once here, found on disk by the workers.
@@ -214,37 +106,16 @@ def run_study(
     return planned
 
 
+def stop_files(planned: Plan) -> set[Path]:
+    """Return the files whose existence stops the runs."""
+    return {task.stop_file for task in planned.tasks if task.study.is_dir()}
+
+
 def unfinished(planned: Plan) -> list[Task]:
     """Return the runs that are still to be done: arms, and the checkpoints that these need."""
     arms = [task for task in planned.arms if not task.finished()]
     needed = {task.checkpoint for task in arms}
     return [task for task in planned.checkpoints if task.name in needed and not task.finished()] + arms
-
-
-def describe(planned: Plan) -> dict[str, Any]:
-    """Return what `study.json` keeps: enough to report without the ablation's file."""
-    arms = tuple(replace(arm, recipe=arm.recipe_name) for arm in planned.ablation.arms)
-    return {"ablation": store.plain(replace(planned.ablation, arms=arms)), "setting": store.plain(planned.setting)}
-
-
-def read_study(folder: Path) -> tuple[Ablation, Setting]:
-    """Read `study.json` back.
-
-    Raises
-    ------
-    StudyError
-        If the folder holds no study.
-    """
-    if not (folder / STUDY_FILE).is_file():
-        raise StudyError(f"{str(folder)!r} holds no study ({STUDY_FILE} is missing)")
-    content = store.read_json(folder / STUDY_FILE)
-    try:
-        fields = dict(content["ablation"])
-        fields["arms"] = tuple(Arm(**arm) for arm in fields["arms"])
-        fields["quick"], fields["full"] = Setting(**fields["quick"]), Setting(**fields["full"])
-        return Ablation(**fields), Setting(**content["setting"])
-    except (KeyError, TypeError) as error:
-        raise StudyError(f"{folder / STUDY_FILE} was written by another version of lowprec ({error})") from None
 
 
 def warm(tasks: Sequence[Task]) -> None:
@@ -263,7 +134,7 @@ def _warm(backend: str, name: str, task: Task) -> None:
     if (backend, name) in _warmed():
         return
     trainer = importlib.import_module(backend)
-    schedule = trainer.Schedule(**{**task.schedule, "warmup_steps": 0, "total_steps": 1})
+    schedule = trainer.Schedule(**{"peak": 1e-3, **task.schedule, "warmup_steps": 0, "total_steps": 1})
     small = trainer.Trainer("nano", task.recipe, trainer.load_corpus(task.data), seed=0, schedule=schedule)
     small.step()
     _warmed().add((backend, name))
@@ -295,13 +166,15 @@ class _Runner:
                     self._collect(future)
                 self.show.update(self.snapshot())
         except BaseException:
-            self.plan.tasks[0].stop_file.touch()
+            for stop_file in stop_files(self.plan):
+                stop_file.touch()
             for future in self.futures:
                 future.cancel()
-            wait(self.futures)
+            wait(self.futures, timeout=STOP_WITHIN)
             raise
         finally:
-            self.plan.tasks[0].stop_file.unlink(missing_ok=True)
+            for stop_file in stop_files(self.plan):
+                stop_file.unlink(missing_ok=True)
 
     def _submit(self, task: Task) -> None:
         self.futures[self.pool.submit(run_task, task)] = task
@@ -320,6 +193,11 @@ class _Runner:
         except StudyError:
             raise
         except Exception as error:
+            if type(error).__name__ == "KilledWorker":
+                raise RunFailed(
+                    f"the cluster's workers died while {task.name} ran, more than once (out of memory?); finished runs "
+                    "are kept, the same command resumes"
+                ) from None
             where = task.folder.path / store.RUN_FILE
             raise RunFailed(
                 f"run {task.name} failed: {type(error).__name__}: {error} (traceback in {where}); "

@@ -1,0 +1,29 @@
+"""In which formats the optimizer can keep its moments."""
+
+from lowprec.study import Ablation, Arm, Setting, sources
+
+ablation = Ablation(
+    name="optimizer_formats",
+    question="AdamW's moments in FP32, BF16 or FP8: which branches end where BF16's does?",
+    expected="FP32 and BF16 moments are equivalent; E4M3 for m and E5M2 for v nearly so; E4M3 for v fails, since "
+    "squares of gradients span more than its range",
+    source=f"{sources.DEEPSEEK_V3}, section 3.3.3; {sources.TRILLION}",
+    arms=(
+        *sources.BRANCH_ARMS,
+        Arm("moments_fp32", change={"moments": "float32"}, expected="equivalent", source=sources.DEEPSEEK_V3),
+        Arm("m_e4m3_v_e5m2", change={"moment_m": "e4m3fn tensor", "moment_v": "e5m2 tensor"}, expected="equivalent",
+            source=sources.TRILLION),
+        Arm("v_e4m3", role="control", change={"moment_v": "e4m3fn tensor"}, expected="worse", source=sources.TRILLION),
+        Arm("master_bf16", change={"master": "bfloat16"}, expected="worse: updates below half a unit vanish",
+            source=sources.FP8_LM),
+    ),
+    quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3),
+    full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=2, seeds=6, learning_rate=1.5e-3),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    import sys
+
+    from lowprec.cli import main
+
+    main(["ablate", __file__, *sys.argv[1:]])

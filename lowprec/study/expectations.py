@@ -1,0 +1,108 @@
+"""What was expected before a measurement, as data, and which of two answers came out, computed from the results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+AS_EXPECTED = "as expected"
+AS_PUBLISHED = "as published"
+BOTH = "as published and expected"
+NEITHER = "neither"
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A number that will be measured, and where it was expected to lie.
+
+    Parameters
+    ----------
+    words : str
+        What this miniature is expected to show, written before the first run.
+    metric : str
+        Name of the measured quantity.
+    arm : str
+        Of which arm.
+    over : str
+        If given, the number is that arm's metric divided by this one's.
+    expected : (float, float)
+        Where the number is expected to lie, ends included.
+    published : (float, float), optional
+        Where it would lie if the published finding showed at this size; None where nothing was published about it.
+    stress : str
+        Under which condition, the study's first by default.
+
+    Examples
+    --------
+    >>> half = Expectation("E5M2 gradients are no better", "gradient_error", "hybrid", "e4m3", expected=(1.0, 1.5))
+    >>> half.judge(lambda metric, arm, stress: {"hybrid": 0.106, "e4m3": 0.099}[arm]).outcome
+    'as expected'
+    """
+
+    words: str
+    metric: str
+    arm: str
+    over: str = ""
+    expected: Range = (-math.inf, math.inf)
+    published: Range | None = None
+    stress: str = ""
+
+    def __post_init__(self) -> None:
+        for name, ends in (("expected", self.expected), ("published", self.published)):
+            if ends is not None and not ends[0] <= ends[1]:
+                raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), not {ends}")
+
+    def judge(self, value_of: Callable[[str, str, str], float]) -> Finding:
+        """Measure, by `value_of(metric, arm, stress)`, and say which of the two happened."""
+        value = value_of(self.metric, self.arm, self.stress)
+        if self.over:
+            below = value_of(self.metric, self.over, self.stress)
+            value = value / below if below else math.copysign(math.inf, value) if value else math.nan
+        expected = self.expected[0] <= value <= self.expected[1]
+        published = self.published is not None and self.published[0] <= value <= self.published[1]
+        outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
+        return Finding(self, value, outcome.get((expected, published), NEITHER))
+
+    @property
+    def quantity(self) -> str:
+        """What the number is, in words."""
+        under = f" under {self.stress}" if self.stress else ""
+        return f"{self.metric} of {self.arm}" + (f" over {self.over}" if self.over else "") + under
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An expectation, what was measured, and which of the two happened.
+
+    Attributes
+    ----------
+    expectation : Expectation
+        What was expected.
+    value : float
+        What was measured.
+    outcome : {"as expected", "as published", "as published and expected", "neither"}
+        Computed, never written by hand.
+    """
+
+    expectation: Expectation
+    value: float
+    outcome: str
+
+
+def span(ends: Range | None) -> str:
+    """Return a range in words.
+
+    Examples
+    --------
+    >>> span((1.0, 1.25)), span((2.0, math.inf)), span((-math.inf, 0.01)), span(None)
+    ('1 to 1.25', 'at least 2', 'at most 0.01', '')
+    """
+    if ends is None:
+        return ""
+    low, high = ends
+    if math.isinf(high):
+        return f"at least {low:g}"
+    return f"at most {high:g}" if math.isinf(low) else f"{low:g} to {high:g}"

@@ -1,0 +1,201 @@
+"""Watch a model compute without a word in its layers: a probe stands where the bound recipe stands.
+
+A layer's GEMMs come from ``recipe.linear(name)``. A `Probe` wraps a bound recipe and hands out the same three GEMMs,
+noting what goes in and comes out; everything else passes through. So precision stays an object that layers hold, and
+so does its observer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowprec.kernels.divergence import tile_range
+
+if TYPE_CHECKING:
+    from lowprec.recipe import BoundRecipe, TensorSpec
+
+Array = NDArray[Any]
+#: A linear layer's operands: its input, its weight and the gradient of its output.
+ROLES = ("x", "w", "dy")
+#: Values of a row that one tile range is of.
+TILE = 128
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """What one tensor looked like on its way into a GEMM.
+
+    Attributes
+    ----------
+    values : int
+        How many values it has.
+    nonzero : int
+        How many of them are not 0.
+    flushed, saturated : int
+        How many of those became 0, or were cut to the largest magnitude of the format.
+    rows, rows_flushed : int
+        Rows with a value that is not 0, and how many of them became all 0.
+    kurtosis : float
+        Fourth standardised moment; nan if all values are equal.
+    tile_range : float
+        Median over tiles of log2(largest / smallest non-zero magnitude), in octaves; nan if all values are 0.
+    """
+
+    values: int
+    nonzero: int
+    flushed: int
+    saturated: int
+    rows: int
+    rows_flushed: int
+    kurtosis: float
+    tile_range: float
+
+
+@dataclass
+class LinearRecord:
+    """What one linear layer computed with.
+
+    Attributes
+    ----------
+    tensors : dict of str to TensorRecord
+        By role: "x" and "w" of the forward pass, "dy" of the backward pass.
+    y, dx : array or None
+        Output [T, N] and gradient of the input [T, K], where they were asked for.
+    """
+
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    y: Array | None = None
+    dx: Array | None = None
+
+
+class Probe:
+    """A bound recipe that notes what passes.
+
+    Parameters
+    ----------
+    bound : BoundRecipe
+        The precision; a probe changes no bit of it.
+
+    Attributes
+    ----------
+    records : dict of str to LinearRecord
+        By the layers' names; experts compute side by side, so the order means nothing.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> probe = Probe(lp.recipes["bf16"].bind())
+    >>> y, saved = probe.linear("head").fprop(np.ones((2, 128), np.float32), np.ones((3, 128), np.float32))
+    >>> probe.records["head"].y.shape, probe.records["head"].tensors["x"].nonzero
+    ((2, 3), 256)
+    """
+
+    def __init__(self, bound: BoundRecipe) -> None:
+        self._bound = bound
+        self.records: dict[str, LinearRecord] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bound, name)
+
+    def linear(self, layer: str) -> Any:
+        """Return the layer's three GEMMs, watched."""
+        spec = self._bound.recipe.spec(layer, self._bound.layers)
+        # Behind a Hadamard transform no quantized value belongs to one of the tensor, so none can be counted.
+        specs = {
+            role: None if (tensor := getattr(spec, role)).plain or tensor.resolved.hadamard else tensor
+            for role in ROLES
+        }
+        return _Watched(layer, self._bound.linear(layer), specs, self.records)
+
+
+class _Watched:
+    """Three GEMMs and what they saw."""
+
+    def __init__(
+        self, layer: str, ops: Any, specs: dict[str, TensorSpec | None], records: dict[str, LinearRecord]
+    ) -> None:
+        self.layer, self.ops, self.specs, self.records = layer, ops, specs, records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ops, name)
+
+    def fprop(self, x: Array, w: Array, **rest: Any) -> tuple[Array, Any]:
+        record = self.records.setdefault(self.layer, LinearRecord())
+        record.tensors |= {"x": describe(x, self.specs["x"]), "w": describe(w, self.specs["w"])}
+        y, saved = self.ops.fprop(x, w, **rest)
+        if keeps_rows(self.layer):
+            record.y = y.copy()
+        return y, saved
+
+    def dgrad(self, dy: Array, saved: Any) -> Array:
+        record = self.records.setdefault(self.layer, LinearRecord())
+        record.tensors["dy"] = describe(dy, self.specs["dy"])
+        dx: Array = self.ops.dgrad(dy, saved)
+        if keeps_rows(self.layer):
+            record.dx = dx.copy()
+        return dx
+
+
+def keeps_rows(layer: str) -> bool:
+    """Tell whether row t of a layer's tensors is token t, whatever the precision: not so behind the router."""
+    return ".experts." not in layer
+
+
+def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
+    """Return what a tensor [rows, K] looks like and what quantization does to it.
+
+    Parameters
+    ----------
+    x : float array [rows, K]
+        Before quantization.
+    spec : TensorSpec or None
+        How it is quantized; None: it is not.
+
+    Examples
+    --------
+    >>> from lowprec.recipe import TensorSpec
+    >>> x = np.array([[1.0, 0.0, 2.0**-30, 2.0]], np.float32)
+    >>> record = describe(x, TensorSpec())
+    >>> record.nonzero, record.flushed, round(record.tile_range, 9)
+    (3, 1, 31.0)
+    """
+    wide = np.ascontiguousarray(x, dtype=np.float64)
+    used = wide != 0
+    nonzero, rows = int(np.count_nonzero(used)), used.any(axis=1)
+    flushed = saturated = rows_flushed = 0
+    if spec is not None and nonzero:
+        quantized = spec.quantize(x)
+        got = quantized.dequantize()
+        gone = got == 0
+        flushed = int(np.count_nonzero(gone & used))
+        rows_flushed = int(np.count_nonzero(gone.all(axis=1) & rows))
+        saturated = _saturated(wide, got, quantized)
+    ranges = np.empty((len(wide), -(-wide.shape[1] // TILE)))
+    tile_range(wide, TILE, ranges, 0, len(wide))
+    seen = ranges[~np.isnan(ranges)]
+    return TensorRecord(
+        wide.size, nonzero, flushed, saturated, int(np.count_nonzero(rows)), rows_flushed, _kurtosis(wide),
+        float(np.median(seen)) if seen.size else float("nan"),
+    )  # fmt: skip
+
+
+def _saturated(x: NDArray[np.float64], got: Array, quantized: Any) -> int:
+    """Count values with the largest code that were larger than rounding to it explains: by more than half an ulp."""
+    form = quantized.format
+    largest = (
+        quantized.codes & np.array(form.sign_mask ^ ((1 << form.bits) - 1), quantized.codes.dtype) == form.max_code
+    )
+    half = (form.value(form.max_code) - form.value(form.max_code - 1)) / 2 / form.max
+    return int(np.count_nonzero(largest & (np.abs(x) > np.abs(got.astype(np.float64)) * (1 + 1.001 * half))))
+
+
+def _kurtosis(x: NDArray[np.float64]) -> float:
+    if x.size < 2:
+        return float("nan")
+    square = np.square(x - np.sum(x) / x.size)
+    variance = float(np.sum(square)) / x.size
+    return float(np.sum(np.square(square))) / x.size / variance**2 if variance > 0 else float("nan")

@@ -1,0 +1,90 @@
+"""Studies on a Dask cluster: a real one on this machine, whose worker is killed in the middle."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from test_study import SMALL, make, results
+
+from lowprec import cli
+from lowprec.study import cluster as cluster_module
+from lowprec.study import run_study
+from lowprec.study.cluster import cluster
+from lowprec.study.store import StudyError
+
+distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")
+pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of sockets that a killed worker left
+
+
+def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
+    inline = run_study(make(tmp_path / "inline"), jobs=0)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.02")
+    planned = make(tmp_path / "dask")
+    killed = []
+    with cluster("local", patience=60.0) as executor:
+        pids = list(executor._client.run(os.getpid).values())
+
+        def kill_one():
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                if any(run["status"] == "running" for run, _ in results(planned.folder).values()):
+                    os.kill(pids[0], signal.SIGKILL)
+                    killed.append(pids[0])
+                    return
+                time.sleep(0.02)
+
+        assassin = threading.Thread(target=kill_one)
+        assassin.start()
+        run_study(planned, executor=executor)
+        assassin.join()
+    assert killed
+    assert results(planned.folder) == results(inline.folder)
+
+
+def test_a_scheduler_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("lowprec.study.plans.BACKEND", "fake_trainer")
+    monkeypatch.setattr(cluster_module, "PATIENCE", 0.3)
+    result = CliRunner().invoke(cli.cli, ["ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--scheduler",
+                                          "tcp://127.0.0.1:9", "--out", str(tmp_path)])  # fmt: skip
+    assert result.exit_code == 2
+    message = result.stderr.strip().splitlines()
+    assert len(message) == 1
+    assert message[0].startswith("error: scheduler 'tcp://127.0.0.1:9' cannot be reached")
+    assert not list(tmp_path.iterdir())
+    for nonsense in ("no address", "ftp://here"):
+        with pytest.raises(StudyError, match="cannot be reached"), cluster(nonsense, patience=0.3):
+            pass
+
+
+def test_a_scheduler_without_workers_is_said_so():
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty,
+        pytest.raises(StudyError, match="has no workers; start one with `dask worker"),
+        cluster(empty.scheduler_address, patience=0.5),
+    ):
+        pass
+
+
+def test_missing_dask_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(cluster_module, "find_spec", lambda name: None)
+    with pytest.raises(StudyError, match=r"pip install 'lowprec\[cluster\]'"), cluster("local"):
+        pass
+
+
+def test_jobs_and_scheduler_exclude_each_other(tmp_path):
+    result = CliRunner().invoke(cli.cli, ["ablate", "fp8_vs_bf16", "--jobs", "2", "--scheduler", "local"])
+    assert (result.exit_code, result.stderr) == (2, "error: --jobs and --scheduler exclude each other\n")
+
+
+def test_a_worker_with_other_code_refuses(tmp_path, monkeypatch):
+    planned = make(tmp_path)
+    monkeypatch.setattr("lowprec.study.tasks.code_hash", lambda: "another")
+    with pytest.raises(StudyError, match=r"this worker has other code than the study \(another\)"):
+        run_study(planned, jobs=0)
+    assert SMALL.pairs == 4

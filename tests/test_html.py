@@ -1,0 +1,176 @@
+"""The page: whole, loading nothing, the same numbers as the Markdown, and drawn by a browser."""
+
+import csv
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from click.testing import CliRunner
+from test_study import make
+
+from lowprec import cli
+from lowprec.study import Arm, html, reports, run_study
+from lowprec.study.document import Bullets, Details, Document, Heading, Table, Text, markdown
+from lowprec.study.store import StudyError, read_json
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+VOID = {"meta", "br", "link", "img"}
+
+
+class Checker(HTMLParser):
+    """Every tag is closed, every id is there once, every reference stays on the page."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.references, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in found:
+            self.ids.append(found["id"])
+        for name, value in attributes:
+            if name in ("src", "href", "xlink:href"):
+                self.references.append(value)
+            self.references += re.findall(r"url\(([^)]*)\)", value or "")
+        assert tag not in ("script", "iframe", "link", "img", "object")
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    planned = make(tmp_path_factory.mktemp("html"), Arm("boom", recipe="explodes", pairs=1))
+    return run_study(planned, jobs=0).folder
+
+
+@pytest.fixture(scope="module")
+def reported(folder):
+    return reports.report(folder)
+
+
+def test_the_page_is_whole_and_loads_nothing(folder, reported):
+    text = (folder / reports.PAGE).read_text(encoding="utf-8")
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    assert checker.references
+    assert all(value.startswith("#") and value[1:] in checker.ids for value in checker.references)
+    assert "@import" not in text
+    assert text.count("<svg") == 2
+    shown = " ".join("".join(checker.text).split())
+    for item in reported.summary.arms:
+        assert " ".join(reported.summary.sentence(item).split()) in shown
+    assert "avx" in shown or "cores" in shown  # the environment
+
+
+def test_markdown_and_page_say_the_same(folder, reported):
+    text = markdown(reported.document)
+    for part in reported.document.parts:
+        if isinstance(part, Table):
+            for row in part.rows:
+                assert "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" in text
+
+
+def test_a_document_survives_its_file(folder, reported):
+    assert Document.read(folder) == reported.document
+
+
+def test_what_is_written_by_others_is_text_not_tags():
+    parts = (Heading("<h>"), Text("<script>alert(1)</script>"), Bullets(("a & b",), warning=True),
+             Table(("<x>",), (("<y>",),)), Details("<s>", "</pre>"))  # fmt: skip
+    page = html.page([Document("<d>", "a < b?", "T1", parts)])
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert "<script>alert(1)</script>" in "".join(checker.text)
+
+
+def test_studies_of_other_code_do_not_share_a_page(reported):
+    other = Document("other", "?", "T3", (), reported.document.made_of | {"code": "0"})
+    with pytest.raises(StudyError, match=r"other and toy cannot stand in one report: they differ in code: .* '0' now"):
+        html.page([reported.document, other])
+    assert html.page([Document("a", "?", "T1", ()), Document("b", "?", "T1", ())]).count("<h2") == 2
+
+
+def test_one_page_for_a_folder_of_studies(folder, reported, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(folder, tmp_path / name)
+    shutil.copytree(folder, tmp_path / "one.1")  # moved aside
+    result = CliRunner().invoke(cli.cli, ["report", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert f"wrote {tmp_path / 'report.html'}" in result.stderr
+    assert (tmp_path / "report.html").read_text().count("<h2") == 2
+    refused = CliRunner().invoke(cli.cli, ["report", str(tmp_path), "--json"])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "holds several studies, --json and --csv need one of them: one, two" in refused.stderr
+    record = read_json(tmp_path / "two/dsv3/c0-s0/run.json")
+    record["fingerprint"]["data"] = "another"
+    (tmp_path / "two/dsv3/c0-s0/run.json").write_text(__import__("json").dumps(record))
+    mixed = CliRunner().invoke(cli.cli, ["report", str(tmp_path), "--no-plot"])
+    assert mixed.exit_code == 2
+    assert "mixes runs that cannot be compared: dsv3/c0-s0" in mixed.stderr
+
+
+def test_a_folder_without_studies(tmp_path):
+    result = CliRunner().invoke(cli.cli, ["report", str(tmp_path), "--no-plot"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "holds no study" in result.stderr
+
+
+def test_runs_are_read_by_glob(folder):
+    """As anyone would: one query over all runs, and the same numbers as the report."""
+    pandas = pytest.importorskip("pandas")
+    rows = [
+        {"arm": path.parts[-3], **{key: read_json(path)[key] for key in ("status", "validation_loss")}}
+        for path in folder.glob("*/c*-s*/run.json")
+    ]
+    means = pandas.DataFrame(rows).query("status == 'done'").groupby("arm").validation_loss.mean()
+    ours = [float(read_json(path)["validation_loss"]) for path in sorted(folder.glob("dsv3/*/run.json"))]
+    assert means["dsv3"] == pytest.approx(sum(ours) / len(ours))
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
+    pattern = str(folder / "*/c*-s*/metrics.csv")
+    query = f"select filename, count(*) n, max(step) last from read_csv('{pattern}', filename=true) group by filename"
+    found = {row[0]: row[1:] for row in duckdb.sql(query).fetchall()}
+    expected = {}
+    for path in folder.glob("*/c*-s*/metrics.csv"):
+        with open(path) as file:
+            steps = [int(row["step"]) for row in csv.DictReader(file)]
+        expected[str(path)] = (len(steps), max(steps))
+    assert found == expected
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium to draw the page with")
+def test_a_browser_draws_the_page(folder, reported, tmp_path):
+    picture = tmp_path / "page.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+             "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
+             "--window-size=1000,2600"]  # fmt: skip
+    page = (folder / reports.PAGE).resolve().as_uri()
+    subprocess.run([BROWSER, *flags, f"--screenshot={picture}", page], check=True, capture_output=True, timeout=120)
+    from matplotlib.image import imread
+
+    pixels = imread(picture)[:, :, :3]
+    assert pixels.shape[:2] == (2600, 1000)
+    colored = (pixels.max(axis=2) - pixels.min(axis=2) > 0.3).sum(axis=1)
+    dark = (pixels.max(axis=2) < 0.3).sum(axis=1)
+    assert (colored[100:900] > 0).sum() > 100  # curves of the first figure
+    assert (dark > 0).sum() > 500  # text all down the page
+    assert (pixels[:, -12:] > 0.97).all()  # nothing runs out of the page
+    found = subprocess.run(
+        [BROWSER, *flags, "--dump-dom", page], check=True, capture_output=True, timeout=120, text=True
+    )
+    assert found.stdout.count("<svg") == 2

@@ -1,0 +1,283 @@
+"""Studies of the same weights: the probe changes nothing, the metrics are what they say, the study runs and resumes."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.kernels.divergence import tile_range
+from lowprec.moe.data import load_corpus
+from lowprec.moe.model import Model
+from lowprec.recipe import TensorSpec
+from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, run_study
+from lowprec.study import same_weights as module
+from lowprec.study.costs_of_recipes import bits_of
+from lowprec.study.differences import compare, compare_layers, kl_of_tokens, record
+from lowprec.study.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
+from lowprec.study.probe import describe
+from lowprec.study.quantities import METRICS
+from lowprec.study.stress import AlignedSwiGLU, ChannelOutliers, Healthy, UnevenTokens
+from lowprec.study.weights_report import document, report, table_csv
+from lowprec.study.weights_summary import summarize
+
+SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
+F32, BF16, DSV3 = (lp.recipes[name] for name in ("float32", "bf16", "dsv3"))
+
+
+def study(**changes):
+    arms = (
+        Arm("float32", recipe="float32", role="reference"),
+        Arm("bf16", role="floor"),
+        Arm("again", role="repeat"),
+        Arm("dsv3", recipe="dsv3"),
+        Arm("hybrid", recipe="dsv3", change={"dy": "e5m2 1x128"}),
+        Arm("fp4_naive", recipe="fp4_naive", role="control"),
+    )
+    expectations = (
+        Expectation("FP4 is worse", "kl", "fp4_naive", "dsv3", expected=(1.0, math.inf), published=(0.0, 1.0)),
+        Expectation("never", "kl", "dsv3", expected=(-1.0, -0.5)),
+    )
+    fields = {"name": "toy", "question": "Does it?", "arms": arms, "expectations": expectations, "quick": SMALL}
+    return SameWeights(**(fields | changes))
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return load_corpus("stdlib").held_out[: 4 * 129].reshape(4, 129).copy()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model("nano", "bf16", seed=3)
+
+
+@pytest.fixture(scope="module")
+def recordings(model, tokens):
+    return {recipe.name: record(model, recipe, Healthy(), tokens) for recipe in (F32, BF16, DSV3)}
+
+
+# --- probe and metrics -----------------------------------------------------------------------------------------------
+
+
+def test_a_probe_changes_no_bit_and_sees_every_linear_layer(model, tokens, recordings):
+    loss, gradients = model.with_recipe(DSV3).loss_and_grads(tokens)
+    seen = recordings["dsv3"]
+    assert seen.loss == loss
+    assert all(np.array_equal(seen.gradients[name], gradients[name]) for name in gradients)
+    linears = {name for name, shape in model.config.parameter_shapes().items() if len(shape) == 2} - {"embed"}
+    assert seen.linears.keys() == linears
+    assert all({"x", "w", "dy"} == record.tensors.keys() for record in seen.linears.values())
+    assert seen.logits.shape == (4 * 128, 256)
+
+
+def test_metrics_of_equal_recordings_are_zero_and_of_others_are_not(recordings):
+    same = compare(recordings["bf16"], recordings["bf16"])
+    for name in ("kl", "kl_percent", "gradient_error", "token_error_p99", "routing_flips", "embedding_error"):
+        assert same[name] == 0.0
+    bf16, dsv3 = (compare(recordings[name], recordings["float32"]) for name in ("bf16", "dsv3"))
+    assert list(dsv3) == list(METRICS)
+    for name in ("kl", "gradient_error", "one_minus_cos", "token_error_median"):
+        assert 0 < bf16[name] < dsv3[name]
+    assert compare(recordings["dsv3"], recordings["float32"]) == dsv3  # the same bits
+    assert bf16["flushed"] == bf16["saturated"] == 0.0
+
+
+def test_metrics_by_their_definitions(recordings):
+    """Against plain NumPy in float64, and against exact rationals for the sums of the gradient's error."""
+    arm, reference = recordings["dsv3"], recordings["float32"]
+    found = compare(arm, reference)
+    p, q = (x - np.log(np.exp(x).sum(axis=1, keepdims=True)) for x in
+            (r.logits.astype(np.float64) for r in (reference, arm)))  # fmt: skip
+    assert found["kl"] == pytest.approx((np.exp(p) * (p - q)).sum(axis=1).mean(), rel=1e-9)
+    error = size = Fraction(0)
+    name = "layers.0.attn.wkv_a"
+    for ours, theirs in zip(arm.gradients[name].ravel()[:3000].tolist(), reference.gradients[name].ravel().tolist(),
+                            strict=False):  # fmt: skip
+        error += (Fraction(ours) - Fraction(theirs)) ** 2
+        size += Fraction(theirs) ** 2
+    part = [replace(r, gradients={name: r.gradients[name].ravel()[:3000]}) for r in (arm, reference)]
+    layers = compare_layers(*part)
+    assert layers[0][:2] == (0, "attn.wkv_a")
+    assert layers[0][2]["gradient_error"] == pytest.approx(math.sqrt(error / size), rel=1e-12)
+    dx = [r.linears["layers.0.attn.wq_a"].dx.astype(np.float64) for r in (arm, reference)]
+    some = np.linalg.norm(dx[1], axis=1) > 0  # nothing reads the query of a sequence's first token
+    by_token = (np.linalg.norm(dx[0] - dx[1], axis=1)[some]) / np.linalg.norm(dx[1], axis=1)[some]
+    place = next(v for layer, kind, v in compare_layers(arm, reference) if (layer, kind) == (0, "attn.wq_a"))
+    assert place["token_error_median"] == pytest.approx(np.median(by_token), rel=1e-12)
+
+
+def test_kl_is_zero_for_shifted_logits_and_never_negative():
+    rng = np.random.default_rng(0)
+    p = rng.standard_normal((50, 7)).astype(np.float32)
+    assert kl_of_tokens(p, p + np.float32(64)).max() < 1e-6
+    assert not kl_of_tokens(p, p).any()
+    assert (kl_of_tokens(p, rng.standard_normal((50, 7)).astype(np.float32)) > 0).all()
+
+
+def test_flush_and_saturation_are_counted_from_the_specs():
+    x = np.array([[448.0, 1.0, 2.0**-20, 0.0]], np.float32)
+    assert describe(x, TensorSpec("e4m3fn", "1x128")).flushed == 1
+    assert describe(x, None).flushed == 0
+    assert describe(np.zeros((2, 4), np.float32), TensorSpec()).rows == 0
+    # Scales rounded down cut the largest value of a block; rounded up they do not.
+    large = np.array([[1.9, 1.0]], np.float32)
+
+    class Floor:
+        def quantize(self, x):
+            return lp.quantize(x, recipe="mxfp8_floor")
+
+    class Ceil:
+        def quantize(self, x):
+            return lp.quantize(x, recipe="mxfp8_ceil")
+
+    assert describe(large, Floor()).saturated == 1
+    assert describe(large, Ceil()).saturated == 0
+    uneven = np.ones((2, 128), np.float32)
+    uneven[1] = 2.0**-30
+    assert describe(uneven, TensorSpec("e4m3fn", "128x128")).rows_flushed == 1
+    assert describe(uneven, TensorSpec("e4m3fn", "1x128")).rows_flushed == 0
+
+
+def test_tile_range_is_in_octaves():
+    x = np.array([[0.0, 4.0, -1.0, 0.5, 0.0]])
+    out = np.empty((1, 2))
+    tile_range(x, 4, out, 0, 1)
+    assert out[0, 0] == pytest.approx(3.0, rel=1e-14)
+    assert math.isnan(out[0, 1])
+
+
+# --- stress ----------------------------------------------------------------------------------------------------------
+
+
+def test_channel_outliers_preserve_the_function(model, tokens, recordings):
+    stressed = record(model, F32, ChannelOutliers(octaves=6, every=16), tokens)
+    assert stressed.loss == pytest.approx(recordings["float32"].loss, rel=1e-5)
+    inputs = [r.linears["layers.0.attn.wq_a"].tensors["x"] for r in (stressed, recordings["float32"])]
+    assert inputs[0].kurtosis > 3 * inputs[1].kurtosis
+    before = model.params["layers.0.attn_norm"].copy()
+    assert np.array_equal(model.params["layers.0.attn_norm"], before)
+    assert model.params.keys() == stressed.gradients.keys()
+
+
+def test_token_weights_are_those_of_the_loss(model, tokens):
+    """The gradient of the weighted loss, by hand: for a weight that is 0 except for one sequence."""
+
+    class OneSequence(Healthy):
+        def token_weights(self, tokens):
+            return np.repeat(np.float32([4, 0, 0, 0]), tokens // 4)
+
+    weighted = record(model, F32, OneSequence(), tokens).gradients["head"]
+    alone = record(model, F32, Healthy(), tokens[:1]).gradients["head"]
+    assert np.allclose(weighted, alone, rtol=1e-4, atol=1e-9)  # mean over four sequences, times four
+
+
+def test_aligned_rows_are_equal_and_the_rest_untouched(model):
+    changed = AlignedSwiGLU(factor=4.0, every=8).change(model.params)
+    w1, w3 = (changed[f"layers.0.ffn.{w}"] for w in ("w1", "w3"))
+    assert np.array_equal(w1[::8], w3[::8])
+    assert np.array_equal(w1[::8], 4 * model.params["layers.0.ffn.w1"][::8])
+    assert np.array_equal(w3[1], model.params["layers.0.ffn.w3"][1])
+    assert UnevenTokens().token_weights(100).tobytes() == UnevenTokens().token_weights(100).tobytes()
+
+
+# --- expectations ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"), [(1.5, BOTH), (0.5, AS_EXPECTED), (3.0, AS_PUBLISHED), (9.0, NEITHER), (math.nan, NEITHER)]
+)
+def test_which_of_the_two_happened_is_computed(value, outcome):
+    item = Expectation("w", "kl", "a", expected=(0.0, 2.0), published=(1.0, 4.0))
+    assert item.judge(lambda metric, arm, stress: value).outcome == outcome
+
+
+def test_expectations_that_make_no_sense():
+    with pytest.raises(ValueError, match=r"expected must be \(low, high\), not \(2.0, 1.0\)"):
+        Expectation("w", "kl", "a", expected=(2.0, 1.0))
+    for changes, match in (
+        ({"metric": "kll"}, "unknown metric 'kll'"), ({"arm": "x"}, "unknown arm 'x'"),
+        ({"over": "y"}, "unknown arm 'y'"), ({"stress": "z"}, "unknown stress 'z'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=match):
+            study(expectations=(Expectation(**({"words": "w", "metric": "kl", "arm": "dsv3"} | changes)),))
+    with pytest.raises(ValueError, match="exactly one arm is the reference"):
+        study(arms=(Arm("a"),), expectations=())
+    with pytest.raises(ValueError, match="every arm needs a name of its own"):
+        study(arms=(Arm("a", role="reference"), Arm("a")), expectations=())
+    with pytest.raises(ValueError, match="headline 'x' is not one of"):
+        study(headline="x")
+
+
+# --- the study -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("same")
+    item = study(stresses=(Healthy(), UnevenTokens()))
+    return run_study(module.plan(item, SMALL, out / "toy", backend="small_trainer"), jobs=0)
+
+
+def test_a_study_from_checkpoint_to_findings(finished):
+    found = summarize(finished.folder)
+    assert found.broken == []
+    assert [item.outcome for item in found.findings] == [AS_EXPECTED, NEITHER]
+    assert found.mean("kl", "fp4_naive") > found.mean("kl", "dsv3") > found.mean("kl", "bf16") > 0
+    # What the backward pass computes in cannot move predictions.
+    assert found.mean("kl", "hybrid") == found.mean("kl", "dsv3")
+    assert found.mean("gradient_error", "hybrid") != found.mean("gradient_error", "dsv3")
+    assert found.mean("kl", "dsv3", "uneven tokens") == found.mean("kl", "dsv3", "healthy")
+    assert found.mean("gradient_error", "dsv3", "uneven tokens") != found.mean("gradient_error", "dsv3", "healthy")
+
+
+def test_resuming_repeats_nothing_and_checkpoints_are_shared(finished):
+    files = {path: path.read_bytes() for path in finished.folder.parent.rglob("*.csv")}
+    other = module.plan(study(name="other"), SMALL, finished.folder.parent / "other", backend="small_trainer")
+    assert [task.folder.path for task in other.checkpoints] == [task.folder.path for task in finished.checkpoints]
+    assert all(task.finished() for task in other.checkpoints)
+    again = run_study(
+        module.plan(study(stresses=(Healthy(), UnevenTokens())), SMALL, finished.folder, backend="small_trainer"),
+        jobs=0,
+    )
+    assert {path: path.read_bytes() for path in again.folder.parent.rglob("*.csv")} == files
+
+
+def test_reports_hold_every_bit_and_the_findings(finished, tmp_path):
+    summary, found, files = report(finished.folder, plot=True)
+    assert {path.suffix for path in files} == {".md", ".csv", ".json", ".png", ".svg"}
+    rows = {(row["arm"], row["stress"], row["metric"]): row for row in csv.DictReader(table_csv(summary).splitlines())}
+    assert float(rows["dsv3", "healthy", "kl"]["mean"]) == summary.mean("kl", "dsv3")
+    text = (finished.folder / "report.md").read_text()
+    assert "| FP4 is worse | kl of fp4_naive over dsv3 | at least 1 | 0 to 1 |" in text
+    content = json.loads((finished.folder / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert [item["outcome"] for item in content["findings"]] == [AS_EXPECTED, NEITHER]
+    assert found == document(summary, finished.folder, [(f.title, f.stem) for f in found.parts if hasattr(f, "stem")])
+
+
+def test_a_measurement_that_differs_is_found_out(finished, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(finished.folder, tmp_path / "copy")
+    path = copy / "again/c0/layers.csv"
+    path.write_text(path.read_text().replace("0.0", "0.1", 1))
+    assert "again is NOT bit-identical to bf16" in summarize(copy).broken[0]
+
+
+def test_arms_that_cannot_be_are_refused_before_anything_runs(tmp_path):
+    for change, match in (({"dyy": "e5m2 1x128"}, "'dyy'"), ({"dy": "e5m9 1x128"}, "e5m9")):
+        arms = (*study().arms, Arm("odd", recipe="dsv3", change=change))
+        with pytest.raises((TypeError, ValueError, KeyError), match=match):
+            module.plan(study(arms=arms), SMALL, tmp_path / "toy")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bits_of_recipes():
+    assert bits_of(BF16.as_dict()) == {"operands": 16.0, "wires": 16.0}
+    dsv3 = bits_of(DSV3.as_dict())
+    assert dsv3["operands"] == pytest.approx(8 + (2 * 32 / 128 + 32 / 128**2) / 3)
+    assert dsv3["wires"] == pytest.approx((2 * 16 + 2 * (8 + 8 / 128)) / 4)
