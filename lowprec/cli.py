@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from . import __version__, cli_arrays, cli_check, cli_costs, cli_error, cli_recipes, cli_studies, cli_train, cli_verify
+from . import __version__, cli_arrays, cli_bench, cli_check, cli_costs, cli_error, cli_recipes, cli_studies, cli_train, cli_verify
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 
@@ -89,6 +89,7 @@ for _command in (
     cli_check.check,
     cli_arrays.gemm,
     cli_arrays.logfmt,
+    cli_bench.bench,
     cli_costs.codecs_command,
     cli_costs.costs,
     cli_error.error,

@@ -381,25 +381,38 @@ def _spread(scale: Float32Matrix) -> int:
     return int(exponents.max() - exponents.min()) + 1
 
 
-def accumulate_f32(x: Float32Matrix, y: Float32Matrix, out: Float32Matrix) -> None:
+def accumulate_f32(
+    x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None
+) -> None:
     """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.gemm_f32`.
 
-    x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices.
+    x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants`, those of
+    `lowprec.cast.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.
     """
     (m, k), n = x.shape, y.shape[0]
-    if 0 in (m, n, k):
+    if 0 in (m, n) or (k == 0 and constants is None):
         return
     panels = scratch("b32", -(-n // f32_tile.COLUMNS) * f32_tile.COLUMNS * k, np.float32)
     if y.flags.c_contiguous:
         gemm_f32.pack_panels(y, panels)
     else:
         gemm_f32.pack_panels_transposed(y.T, panels)
-    quads = scratch("a32", -(-m // 4) * 4 * k, np.float32)
-    if x.flags.c_contiguous:
-        gemm_f32.pack_quads(x, quads)
-    else:
-        gemm_f32.pack_quads_transposed(x.T, quads)
-    _jit.run_chunks(lambda i, j: gemm_f32.gemm_packed(quads, panels, k, out, i, j), m, _row_grain(n, k))
+
+    def piece(start: int, stop: int) -> None:
+        # A is laid out some rows at a time, in the memory of the thread that uses them.
+        for first in range(start, stop, _ROWS_AT_A_TIME):
+            last = min(first + _ROWS_AT_A_TIME, stop)
+            quads = scratch("a32", -(-(last - first) // 4) * 4 * k, np.float32)
+            if x.flags.c_contiguous:
+                gemm_f32.pack_quads(x[first:last], quads)
+            else:
+                gemm_f32.pack_quads_transposed(x.T, first, last, quads)
+            if constants is None:
+                gemm_f32.gemm_packed(quads, panels, k, out[first:last], 0, last - first)
+            else:
+                gemm_f32.gemm_packed_rounded(quads, panels, k, constants, out[first:last], 0, last - first)
+
+    _jit.run_chunks(piece, m, _row_grain(n, k))
 
 
 def _row_grain(n: int, k: int) -> int:

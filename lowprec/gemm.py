@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .accumulate import Accumulator, accumulators
-from .cast import round_to
+from .cast import nearest_constants, round_to
 from .engines import Float32Matrix, Kept, accumulate_f32, engine
 from .formats import Format, formats
 from .instructions import check_shapes, promoted
@@ -231,7 +231,9 @@ def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32
         return np.multiply(array.astype(np.float32), np.float32(beta), order="C")
 
 
-def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> Float32Matrix:
+def matmul_f32(
+    a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None, *, to: str | Format = "float32"
+) -> Float32Matrix:
     """Multiply float32 matrices in one fixed order: ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, ... from +0.
 
     The bits depend on nothing but the operands: not on threads, nor on the CPU, as those of BLAS do.
@@ -244,6 +246,8 @@ def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> 
         Taken as float32; the product is ``A @ B.T``.
     out : ndarray of float32, shape (M, N), optional
         Where to put the result: C-contiguous.
+    to : str or Format
+        The sums are rounded to this format at the end, as `lowprec.round_to` does.
 
     Returns
     -------
@@ -263,13 +267,17 @@ def matmul_f32(a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None) -> 
     x, y = _float32_operand(a), _float32_operand(b)
     check_shapes("matmul_f32", x, y)
     shape = (x.shape[0], y.shape[0])
+    target = formats.get(to)
+    constants = None if target.name == "float32" else nearest_constants(target)
     if out is None:
-        out = np.zeros(shape, np.float32)
+        out = np.zeros(shape, np.float32) if constants is None else np.empty(shape, np.float32)
     elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
         raise ValueError(f"matmul_f32: out is {out.dtype} {out.shape}, needed is contiguous float32 {shape}")
-    else:
+    elif constants is None:
         out[...] = 0
-    accumulate_f32(x, y, out)
+    accumulate_f32(x, y, out, constants)
+    if constants is None and target.name != "float32":
+        round_to(out, target, out=out)
     return out
 
 

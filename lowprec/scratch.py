@@ -1,7 +1,11 @@
-"""Reusable memory for packed operands: fresh memory for every call would cost more in page faults than it holds."""
+"""Reusable memory: fresh memory for every call would cost more in page faults than it holds."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -60,3 +64,31 @@ def fresh(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
 
 
 Allocate = Callable[[str, int, DTypeLike], NDArray[Any]]  # `scratch` or `fresh`
+
+
+# Parameters of glibc's mallopt(3): what is freed at the top of the heap stays; large arrays come from the heap, too.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_LARGEST_MMAP_THRESHOLD = 1 << 25  # glibc refuses more
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Let this process keep memory that it frees, so that the next step of a loop finds it without page faults.
+
+    A training step makes and frees the same arrays as the one before it. Without this, glibc hands their pages back to
+    the system and gets them again, zeroed, thousands a step. The process stays as large as it once was; with
+    ``LOWPREC_KEEP_MEMORY=0`` in the environment nothing is changed. Called by the trainer, not on import.
+
+    Returns
+    -------
+    bool
+        Whether the C library took it: glibc does, others have no such parameters.
+    """
+    if os.environ.get("LOWPREC_KEEP_MEMORY") == "0" or not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    options = {_TRIM_THRESHOLD: (1 << 31) - 1, _TOP_PAD: 1 << 26, _MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD}
+    return all([mallopt(option, value) == 1 for option, value in options.items()])

@@ -299,3 +299,29 @@ def test_each_wire_carries_what_it_should():
     d_logits = np.linalg.solve(x.T, grads["layers.0.ffn.gate"].T)
     returned = recipe.seen["dispatch_grad"][saved.row_of_slot].sum(axis=1)
     np.testing.assert_allclose(d_x, returned + d_logits @ params["layers.0.ffn.gate"], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("wire", ["dispatch", "combine_grad"])
+def test_what_arrives_at_the_experts_is_stored_as_activations_are(wire):
+    recipe, seen = recipes["bf16"].with_(name="mine", **{wire: "fp8_1x128"}).bind(), []
+    config = dataclasses.replace(make(), dim=128, expert_width=128)
+    layer = MixtureOfExperts("layers.0.ffn", config, recipe)
+    shapes = {name: s for name, s in config.parameter_shapes().items() if name.startswith("layers.0.ffn.")}
+    rng = np.random.default_rng(0)
+    params = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    codec = recipe.codec(wire).round_trip
+
+    def noted(x):
+        seen.append(codec(x))
+        return seen[-1]
+
+    setattr(layer, wire, noted)
+    x = recipe.store(rng.standard_normal((24, 128), dtype=np.float32))
+    off_grid = []
+    store = layer.store
+    layer.store = lambda rows: (off_grid.append((rows.view(np.uint32) & 0xFFFF).any()), store(rows))[1]
+    y, saved = layer.forward(params, x, np.zeros(8, np.float32), 24)
+    layer.backward({}, y, saved)
+    assert any(off_grid)
+    assert len(seen) == 1
+    assert not (seen[0].view(np.uint32) & 0xFFFF).any()

@@ -76,6 +76,24 @@ def _transpose(a: Any, out: Any) -> None:
 
 
 @kernel
+def _turn(x: Any, cosine: Any, sine: Any, out: Any) -> None:
+    """Rotate channel pairs (2i, 2i+1) of x by the angles with these cosines and sines."""
+    for pair in range(cosine.size):
+        x0, x1 = x[2 * pair], x[2 * pair + 1]
+        out[2 * pair] = x0 * cosine[pair] - x1 * sine[pair]
+        out[2 * pair + 1] = x0 * sine[pair] + x1 * cosine[pair]
+
+
+@kernel
+def _turn_back(x: Any, cosine: Any, sine: Any, out: Any) -> None:
+    """Undo `_turn`."""
+    for pair in range(cosine.size):
+        x0, x1 = x[2 * pair], x[2 * pair + 1]
+        out[2 * pair] = x0 * cosine[pair] + x1 * sine[pair]
+        out[2 * pair + 1] = x1 * cosine[pair] - x0 * sine[pair]
+
+
+@kernel
 def split_heads(
     q_flat: Any, k_rope: Any, kv_flat: Any, cosine: Any, sine: Any, q: Any, k: Any, v: Any, start: int, stop: int
 ) -> None:
@@ -95,21 +113,16 @@ def split_heads(
         kv_from = head % heads * (nope + values)
         for s in range(sequence):
             t = first_token + s
+            q_row, kv_row, rope_row = q_flat[t, q_from : q_from + width], kv_flat[t, kv_from:], k_rope[t]
+            q_out, k_out, v_out = q[head, s], k[head, s], v[head, s]
             for c in range(nope):
-                q[head, s, c] = q_flat[t, q_from + c]
-                k[head, s, c] = kv_flat[t, kv_from + c]
+                q_out[c] = q_row[c]
+            for c in range(nope):
+                k_out[c] = kv_row[c]
             for c in range(values):
-                v[head, s, c] = kv_flat[t, kv_from + nope + c]
-            for pair in range(rope // 2):
-                c = 2 * pair
-                q0 = q_flat[t, q_from + nope + c]
-                q1 = q_flat[t, q_from + nope + c + 1]
-                q[head, s, nope + c] = q0 * cosine[s, pair] - q1 * sine[s, pair]
-                q[head, s, nope + c + 1] = q0 * sine[s, pair] + q1 * cosine[s, pair]
-                k0 = k_rope[t, c]
-                k1 = k_rope[t, c + 1]
-                k[head, s, nope + c] = k0 * cosine[s, pair] - k1 * sine[s, pair]
-                k[head, s, nope + c + 1] = k0 * sine[s, pair] + k1 * cosine[s, pair]
+                v_out[c] = kv_row[nope + c]
+            _turn(q_row[nope:], cosine[s], sine[s], q_out[nope:])
+            _turn(rope_row, cosine[s], sine[s], k_out[nope:])
 
 
 @kernel
@@ -123,33 +136,26 @@ def merge_head_gradients(
     rope = d_k_rope.shape[1]
     nope = width - rope
     values = d_v.shape[2]
+    summed = np.empty(rope, dtype=d_k.dtype)
     for b in range(start, stop):
         for s in range(sequence):
             t = b * sequence + s
-            for c in range(rope):
-                d_k_rope[t, c] = 0.0
+            summed[:] = 0.0
             for h in range(heads):
                 head = b * heads + h
-                q_from = h * width
-                kv_from = h * (nope + values)
+                q_out = d_q_flat[t, h * width : (h + 1) * width]
+                kv_out = d_kv_flat[t, h * (nope + values) : (h + 1) * (nope + values)]
+                q_row, k_row, v_row = d_q[head, s], d_k[head, s], d_v[head, s]
                 for c in range(nope):
-                    d_q_flat[t, q_from + c] = d_q[head, s, c]
-                    d_kv_flat[t, kv_from + c] = d_k[head, s, c]
+                    q_out[c] = q_row[c]
+                for c in range(nope):
+                    kv_out[c] = k_row[c]
                 for c in range(values):
-                    d_kv_flat[t, kv_from + nope + c] = d_v[head, s, c]
-                for pair in range(rope // 2):
-                    c = nope + 2 * pair
-                    g0 = d_q[head, s, c]
-                    g1 = d_q[head, s, c + 1]
-                    d_q_flat[t, q_from + c] = g0 * cosine[s, pair] + g1 * sine[s, pair]
-                    d_q_flat[t, q_from + c + 1] = g1 * cosine[s, pair] - g0 * sine[s, pair]
-                    d_k_rope[t, 2 * pair] += d_k[head, s, c]
-                    d_k_rope[t, 2 * pair + 1] += d_k[head, s, c + 1]
-            for pair in range(rope // 2):
-                g0 = d_k_rope[t, 2 * pair]
-                g1 = d_k_rope[t, 2 * pair + 1]
-                d_k_rope[t, 2 * pair] = g0 * cosine[s, pair] + g1 * sine[s, pair]
-                d_k_rope[t, 2 * pair + 1] = g1 * cosine[s, pair] - g0 * sine[s, pair]
+                    kv_out[nope + c] = v_row[c]
+                _turn_back(q_row[nope:], cosine[s], sine[s], q_out[nope:])
+                for c in range(rope):
+                    summed[c] += k_row[nope + c]
+            _turn_back(summed, cosine[s], sine[s], d_k_rope[t])
 
 
 @kernel

@@ -2,7 +2,7 @@
 
 Each output is a chain of fused multiply-adds in order of the inner index. Where the operands hold BF16 values, as in
 training, products are exact and the chain has the bits of products and sums one by one. Positions that the causal mask
-hides are multiplied, too: they add zeros, which change no sum, for none is ever -0 (it starts from +0).
+hides are left out by groups of rows; those that remain add zeros, which change no sum, for none is ever -0.
 
 The arguments are those of the kernels of the same names in `attention`, arrays float32.
 """
@@ -18,12 +18,17 @@ from lowprec.kernels.attention import causal_softmax, causal_softmax_gradient, c
 from lowprec.kernels.buffers import aligned_f32
 from lowprec.kernels.f32_tile import COLUMNS
 from lowprec.kernels.gemm_f32 import (
+    BATCH,
+    DEPTH,
     gemm_packed,
     pack_panels,
     pack_panels_transposed,
     pack_quads,
     pack_quads_transposed,
+    tile,
 )
+
+LATER_COLUMNS, LATER_TERMS, EARLIER_TERMS = 0, 1, 2  # what `_product` leaves out
 
 
 @kernel
@@ -37,6 +42,43 @@ def _panels_for(columns: int, depth: int) -> Any:
 
 
 @kernel
+def _product(quads: Any, panels: Any, depth: int, skip: int, out: Any) -> None:
+    """Write out [S, N] = A B^T, leaving out what the causal mask makes zero, four rows at a time.
+
+    `skip` says what that is: columns after a row's own (their outputs are undefined then), or terms after it, or terms
+    before it.
+    """
+    rows, columns = out.shape
+    if rows % 4 or depth % 4:
+        out[:] = np.float32(0)
+        gemm_packed(quads, panels, depth, out, 0, rows)
+        return
+    state = aligned_f32(BATCH * COLUMNS)
+    a_at, b_at, state_at = quads.ctypes.data, panels.ctypes.data, state.ctypes.data
+    for j0 in range(0, columns, COLUMNS):
+        width = min(COLUMNS, columns - j0)
+        for r0 in range(j0 if skip == LATER_COLUMNS else 0, rows, BATCH):
+            r1 = min(r0 + BATCH, rows)
+            state[:] = np.float32(0)
+            for p0 in range(0, depth, DEPTH):
+                p1 = min(p0 + DEPTH, depth)
+                for i0 in range(r0, r1, 4):
+                    first = max(p0, i0) if skip == EARLIER_TERMS else p0
+                    last = min(p1, i0 + 4) if skip == LATER_TERMS else p1
+                    if first < last:
+                        tile(
+                            a_at + (i0 * depth + first * 4) * 4,
+                            b_at + (j0 * depth + first * COLUMNS) * 4,
+                            state_at + (i0 - r0) * COLUMNS * 4,
+                            last - first,
+                        )
+            for i in range(r0, r1):
+                row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
+                for j in range(width):
+                    row[j] = sums[j]
+
+
+@kernel
 def probabilities(q: Any, k: Any, scale: float, probs: Any, start: int, stop: int) -> None:
     """Write probs [., S, S] = softmax(scale * q k^T) over the positions up to the query's own; zero after it."""
     sequence, width = q.shape[1], q.shape[2]
@@ -45,8 +87,7 @@ def probabilities(q: Any, k: Any, scale: float, probs: Any, start: int, stop: in
     for head in range(start, stop):
         pack_quads(q[head], quads)
         pack_panels(k[head], panels)
-        probs[head] = np.float32(0)
-        gemm_packed(quads, panels, width, probs[head], 0, sequence)
+        _product(quads, panels, width, LATER_COLUMNS, probs[head])
         causal_softmax(probs[head], scale, weights)
 
 
@@ -60,8 +101,7 @@ def attend(probs: Any, v: Any, out: Any, start: int, stop: int) -> None:
     for head in range(start, stop):
         pack_quads(probs[head], quads)
         pack_panels_transposed(v[head], panels)
-        attended[:] = np.float32(0)
-        gemm_packed(quads, panels, sequence, attended, 0, sequence)
+        _product(quads, panels, sequence, LATER_TERMS, attended)
         first, column = head // heads * sequence, head % heads * values
         for s in range(sequence):
             row, into = attended[s], out[first + s, column : column + values]
@@ -79,8 +119,7 @@ def score_gradients(d_out: Any, probs: Any, v: Any, scale: float, d_scores: Any,
         copy_head(d_out, head, d_o)
         pack_quads(d_o, quads)
         pack_panels(v[head], panels)
-        d_scores[head] = np.float32(0)
-        gemm_packed(quads, panels, values, d_scores[head], 0, sequence)
+        _product(quads, panels, values, LATER_COLUMNS, d_scores[head])
         causal_softmax_gradient(probs[head], scale, d_scores[head])
 
 
@@ -96,15 +135,12 @@ def operand_gradients(
     d_o = np.empty((sequence, values), np.float32)
     for head in range(start, stop):
         copy_head(d_out, head, d_o)
-        d_q[head] = np.float32(0)
-        d_k[head] = np.float32(0)
-        d_v[head] = np.float32(0)
         pack_quads(d_scores[head], quads)
         pack_panels_transposed(k[head], panels)
-        gemm_packed(quads, panels, sequence, d_q[head], 0, sequence)
-        pack_quads_transposed(d_scores[head], quads)
+        _product(quads, panels, sequence, LATER_TERMS, d_q[head])
+        pack_quads_transposed(d_scores[head], 0, sequence, quads)
         pack_panels_transposed(q[head], panels)
-        gemm_packed(quads, panels, sequence, d_k[head], 0, sequence)
-        pack_quads_transposed(probs[head], quads)
+        _product(quads, panels, sequence, EARLIER_TERMS, d_k[head])
+        pack_quads_transposed(probs[head], 0, sequence, quads)
         pack_panels_transposed(d_o, panels)
-        gemm_packed(quads, panels, sequence, d_v[head], 0, sequence)
+        _product(quads, panels, sequence, EARLIER_TERMS, d_v[head])

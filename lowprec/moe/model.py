@@ -22,6 +22,7 @@ from lowprec.moe.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_polici
 from lowprec.moe.mtp import NextButOne
 from lowprec.moe.routing import Routing
 from lowprec.recipe import BoundRecipe, Recipe, recipes
+from lowprec.scratch import keep_freed_memory
 
 
 def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -204,6 +205,7 @@ class Model:
             If the shape does not fit, or a byte is outside the vocabulary.
         """
         _check_tokens(tokens, self.config.vocabulary)
+        keep_freed_memory()
         params = self._parameters()
         grads: dict[str, Array] = {}
         inputs = np.ascontiguousarray(tokens[:, :-1]).reshape(-1)

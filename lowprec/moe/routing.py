@@ -196,11 +196,15 @@ class MixtureOfExperts:
         kernels.order_by_expert(routing.chosen, routing.loads, token_of_row, row_of_slot)
 
         rows = self._to_experts(x, token_of_row, self.dispatch)
-        outputs = np.empty_like(rows)
-        experts = []
-        for expert, run in zip(self.experts, self._runs(routing), strict=True):
-            outputs[run], saved = expert.forward(params, rows[run])
-            experts.append(saved)
+        outputs, runs = np.empty_like(rows), self._runs(routing)
+        experts: list[Any] = [None] * len(runs)
+
+        # Experts are too small to be split over threads; there are enough of them.
+        def forward(start: int, stop: int) -> None:
+            for e in range(start, stop):
+                outputs[runs[e]], experts[e] = self.experts[e].forward(params, rows[runs[e]])
+
+        run_chunks(forward, len(runs), 1)
         returned = self.combine(outputs)
 
         y, shared = self.shared.forward(params, x, keep_input=keep_input) if self.shared else (np.zeros_like(x), None)
@@ -215,9 +219,13 @@ class MixtureOfExperts:
         d_rows = self._to_experts(d_y, saved.token_of_row, self.combine_grad)
         over_rows(kernels.weight_rows, len(d_y), d_rows, routing.gates, saved.row_of_slot)
         self.store(d_rows)
-        d_inputs = np.empty_like(d_rows)
-        for expert, run, cache in zip(self.experts, self._runs(routing), saved.experts, strict=True):
-            d_inputs[run] = expert.backward(grads, d_rows[run], cache)
+        d_inputs, runs = np.empty_like(d_rows), self._runs(routing)
+
+        def backward(start: int, stop: int) -> None:
+            for e in range(start, stop):
+                d_inputs[runs[e]] = self.experts[e].backward(grads, d_rows[runs[e]], saved.experts[e])
+
+        run_chunks(backward, len(runs), 1)
         d_inputs = self.dispatch_grad(d_inputs)
 
         d_gates = np.empty(routing.gates.shape)
@@ -237,7 +245,8 @@ class MixtureOfExperts:
         """Send each token's vector to its experts: [T, d] -> [T * K, d], sorted by expert, as it arrives."""
         rows = np.empty((len(token_of_row), x.shape[1]), dtype=x.dtype)
         over_rows(kernels.gather_rows, len(rows), x, token_of_row, rows)
-        arrived: Array = wire(rows)
+        # Float32 scales leave values off the grid on which activations are stored.
+        arrived: Array = self.store(wire(rows))
         return arrived
 
     @staticmethod

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.cast import round_to
+from lowprec.cast import round_in_place
 from lowprec.codecs import Codec, codecs
 from lowprec.delayed import DelayedScaling
+from lowprec.formats import formats
 from lowprec.scaling import Quantized, quantize
 
 from .description import CACHES, DIRECTIONS, Recipe
@@ -27,6 +28,7 @@ from .operations import LinearOps, linear_ops
 from .tensors import TensorSpec
 
 Array = NDArray[Any]
+_BF16 = formats["bfloat16"]
 #: Linear layers whose input goes through a cache before Wgrad reads it.
 _CACHED_INPUTS = {"layers.*.attn.wo": "attention_output"}
 
@@ -230,7 +232,7 @@ def _keep(x: Array) -> Array:
 
 
 def _round_bf16(x: Array) -> Array:
-    return round_to(x, "bfloat16", out=x)
+    return round_in_place(x, _BF16)
 
 
 class _Stored:

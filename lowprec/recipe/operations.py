@@ -215,8 +215,7 @@ class _Linear:
         """Return a [M, K] times b [N, K] transposed, rounded to the format `out`."""
         if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
             if spec.machine.kind == "sequential" and spec.promote_every is None:
-                y = matmul_f32(*(v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)))
-                return y if out == "float32" else round_to(y, out, out=y)
+                return matmul_f32(*(v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)), to=out)
             a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
             b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
         return gemm(a, b, accumulator=spec.machine, promote_every=spec.promote_every, library=spec.library, out=out)
