@@ -1,6 +1,6 @@
 """Whether the recipes that libraries offer end where BF16 does."""
 
-from lowprec.study import Ablation, Arm, Setting, sources
+from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 
 ablation = Ablation(
     name="recipes",
@@ -10,6 +10,8 @@ ablation = Ablation(
     arms=(
         *sources.BRANCH_ARMS,
         Arm("dsv3", recipe="dsv3", expected="equivalent", source=sources.DEEPSEEK_V3),
+        Arm("hybrid", recipe="dsv3", change={"dy": "e5m2 1x128"}, expected="equivalent", source=sources.FP8_FORMATS),
+        Arm("te_delayed", recipe="te_delayed", expected="equivalent", source=sources.TRANSFORMER_ENGINE),
         Arm("te_current", recipe="te_current", expected="equivalent", source=sources.TRANSFORMER_ENGINE),
         Arm("te_block", recipe="te_block", expected="equivalent", source=sources.TRANSFORMER_ENGINE),
         Arm("mxfp8", recipe="mxfp8", expected="equivalent", source=sources.MXFP8),
@@ -17,6 +19,16 @@ ablation = Ablation(
     ),
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=2, seeds=6, learning_rate=1.5e-3),
+    expectations=(
+        Expectation("tiles and blocks are within the margin", "loss_percent", "dsv3", expected=(-0.1, 0.25),
+                    published=(-0.25, 0.25)),
+        Expectation("so is one scale per tensor", "loss_percent", "te_current", expected=(-0.1, 0.25),
+                    published=(-0.25, 0.25)),
+        Expectation("so is MXFP8", "loss_percent", "mxfp8", expected=(-0.1, 0.25), published=(-0.25, 0.25)),
+        Expectation("E5M2 gradients change nothing that shows", "loss_percent", "hybrid", expected=(-0.1, 0.25),
+                    published=(-0.25, 0.25)),
+        Expectation("4 bits are far outside", "loss_percent", "mxfp4", expected=(0.25, 4.0), published=(1.0, 4.0)),
+    ),
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -267,6 +267,10 @@ _NVFP4 = _add(
 )  # fmt: skip
 _add("nvfp4_te_2d", like=_NVFP4, granularity="16x16", source=_NV + " (weights)")
 _add("nvfp4_te_rht", like=_NVFP4, hadamard=16, source=_NV + " (Wgrad operands: 16-point Hadamard transform first)")
+_add(
+    "nvfp4_te_rht_unsigned", like=_NVFP4, hadamard=16, signs="none",
+    source="arXiv 2509.25149, appendix: the transform without random signs, as an ablation; other sizes take any signs",
+)  # fmt: skip
 _AO = _add(
     "nvfp4_torchao", like=_NVFP4, arithmetic="quotients", smallest_scale=2.0**-6, zero="smallest_normal", inf="nan",
     source="torchao 0.18, prototype/mx_formats/nvfp4_tensor.py: two-level scaling",

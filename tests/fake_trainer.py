@@ -32,6 +32,7 @@ class StepRecord:
     learning_rate: float
     tokens: int
     seconds: float
+    max_violation: float = 0.5
 
 
 def noise(*key):
@@ -45,22 +46,28 @@ def load_corpus(source):
     return SimpleNamespace(sha256=hashlib.sha256(source.encode()).hexdigest())
 
 
+def configuration(config, changes):
+    return {"name": config, **changes}
+
+
 def describe(config, recipe):
+    changes = {} if isinstance(config, str) else config
+    config = config if isinstance(config, str) else config["name"]
     if recipe not in DAMAGE:
         raise ValueError(f"unknown recipe {recipe!r}")
     if config not in ("nano", "pilot"):
         raise ValueError(f"unknown model configuration {config!r}")
     return {
-        "config": {"name": config, "batch": 16, "sequence": 128},
+        "config": {"name": config, "batch": 16, "sequence": 128, "bias_rate": 0.003, **changes},
         "recipe": {"name": recipe},
         "parameters": {"total": 1_433_216, "active": 843_392},
     }
 
 
 class Trainer:
-    def __init__(self, config, recipe, corpus, *, seed, schedule):
+    def __init__(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
         self.config, self.recipe, self.schedule = config, recipe, schedule
-        self.seed, self.data_seed, self.nudge, self.position = seed, seed, 0.0, 0
+        self.seed, self.data_seed, self.nudge, self.position = seed, seed if data_seed is None else data_seed, 0.0, 0
         self.branched_at = 0
 
     def step(self):
@@ -75,7 +82,11 @@ class Trainer:
         self.position += 1
         if os.environ.get("FAKE_IRREPRODUCIBLE"):
             loss += 1e-9 * noise(time.perf_counter_ns())
-        return StepRecord(self.position, loss, self.schedule.peak, 2048, time.perf_counter())
+        return StepRecord(self.position, loss, self.schedule.peak, 2048, time.perf_counter(), self._violation())
+
+    def _violation(self):
+        balanced = isinstance(self.config, str) or self.config.get("bias_rate", 0.003) > 0
+        return 0.5 if balanced else 0.5 + 0.1 * self.position
 
     def _level(self):
         level = 1.6 + 3.9 * math.exp(-self.position / 60) + 0.02 * noise("weights", self.seed)

@@ -117,7 +117,7 @@ def test_a_study_from_start_to_verdict(tmp_path):
 def test_metrics_hold_every_bit_and_no_clock(tmp_path):
     planned = run_study(make(tmp_path), jobs=0)
     columns = RunFolder(planned.folder / "bf16/c0-s0").columns()
-    assert list(columns) == ["step", "loss", "learning_rate", "tokens"]
+    assert list(columns) == ["step", "loss", "learning_rate", "tokens", "max_violation"]
     checkpoint = planned.folder / "checkpoints/c0/checkpoint.npz"
     trainer = fake_trainer.Trainer.load(
         checkpoint, recipe="bf16", schedule=fake_trainer.Schedule(2e-3, 0, 20), data_seed=1000
@@ -213,7 +213,7 @@ def test_checkpoints_in_preparation_are_saved_now_and_then(tmp_path, monkeypatch
     monkeypatch.setattr(
         fake_trainer.Trainer, "save", lambda self, path: saved.append(Path(path).name) or original(self, path)
     )
-    planned = make(tmp_path, setting=replace(SMALL, checkpoints=1, checkpoint_steps=4))
+    planned = make(tmp_path, setting=replace(SMALL, checkpoints=1, checkpoint_steps=4, warmup_steps=1))
     run_study(planned, jobs=0)
     assert saved == ["partial-1.npz", "partial-2.npz", "partial-3.npz", "checkpoint.npz"]
     assert sorted(path.name for path in (planned.folder / "checkpoints/c0").iterdir()) == [

@@ -175,7 +175,8 @@ class Recipe:
         Parameters
         ----------
         **changes
-            Fields of the recipe; `moments` for both of them; or of all its quantized linear layers (if none is, of
+            Fields of the recipe; `storage` also as a mapping from patterns of kept tensors to codecs, before the rules
+            there are; `moments` for both of them; or of all its quantized linear layers (if none is, of
             those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
             `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
             `wgrad_input`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of layers that run as
@@ -211,6 +212,9 @@ class Recipe:
             *(Rule(pattern, main) for pattern in _patterns(changes.pop("quantize", ()))),
             *rules,
         )
+        if isinstance(changes.get("storage"), Mapping):
+            added = tuple(Storage(pattern, codec) for pattern, codec in changes["storage"].items())
+            changes["storage"] = (*added, *self.storage)
         if "moments" in changes:
             new["moment_m"] = new["moment_v"] = changes.pop("moments")
         return dataclasses.replace(self, **{**new, "rules": rules, **changes})

@@ -70,7 +70,7 @@ class GemmSpec:
     Raises
     ------
     ValueError
-        If the machine does not multiply such operands.
+        If the machine does not multiply such operands, or one of them is transformed and the other is not.
     """
 
     a: TensorSpec = field(default=TensorSpec("bfloat16", "none"))
@@ -89,6 +89,8 @@ class GemmSpec:
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise ValueError(f"promote_every={n!r}: a whole number >= 1, or None for never")
         machine.check_inputs(formats[self.a.format], formats[self.b.format])
+        if self.a.transform != self.b.transform:
+            raise ValueError(f"{self.a} x {self.b}: Hadamard transforms cancel only if both operands have the same one")
 
     @property
     def machine(self) -> Accumulator:

@@ -156,6 +156,12 @@ class TensorSpec:
             changes["history"] = self.history
         return base.with_(**changes)
 
+    @property
+    def transform(self) -> tuple[int, str | int] | None:
+        """Size and signs of the Hadamard transform that comes first, None if there is none."""
+        size = 0 if self.plain else self.resolved.hadamard or 0
+        return (size, self.resolved.signs) if size else None
+
     def quantize(self, x: Array, seed: int = 0) -> Quantized:
         """Quantize a matrix [rows, K]; `seed` decides stochastic rounding.
 

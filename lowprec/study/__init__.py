@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import sources
-    from .ablation import Ablation, Arm, Setting, load, names
+    from .ablation import Ablation, Arm, Setting, Tail, load, names
     from .claims import ClaimArm, Claims, ClaimSetting
     from .error_study import ErrorArm, ErrorFigure, ErrorSetting, ErrorStudy, PublishedTable
     from .expectations import Expectation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: listing ablations must not wait for the statistics.
 _NAMES = {
-    "ablation": ("Ablation", "Arm", "Setting", "load", "names"),
+    "ablation": ("Ablation", "Arm", "Setting", "Tail", "load", "names"),
     "claims": ("ClaimArm", "ClaimSetting", "Claims"),
     "error_study": ("ErrorArm", "ErrorFigure", "ErrorSetting", "ErrorStudy", "PublishedTable"),
     "expectations": ("Expectation",),
@@ -34,8 +34,8 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "Ablation", "AlignedSwiGLU", "Arm", "ChannelOutliers", "Claim", "ClaimArm", "ClaimSetting", "Claims", "ErrorArm",
     "ErrorFigure", "ErrorSetting", "ErrorStudy", "Expectation", "Healthy", "Measured", "Operands", "Plan",
-    "PublishedTable", "SameWeights", "ScaledLoss", "Setting", "TensorArm", "TensorSetting", "TensorStudy",
-    "UnevenTokens", "WeightsSetting", "load", "names", "plan", "run_study", "sources",
+    "PublishedTable", "SameWeights", "ScaledLoss", "Setting", "Tail", "TensorArm", "TensorSetting",
+    "TensorStudy", "UnevenTokens", "WeightsSetting", "load", "names", "plan", "run_study", "sources",
 ]  # fmt: skip
 
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 import lowprec
 from lowprec.registry import Registry
 
+from .expectations import Expectation
+from .quantities import BRANCH_METRICS
+
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
@@ -23,6 +26,69 @@ TIERS = {
     "T4": "training from scratch",
 }
 ROLES = ("reference", "repeat", "floor", "treatment", "control")
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The last part of a branch, in another precision.
+
+    The weights, moments and biases go over as they are, as if the run had been saved and gone on with this recipe.
+
+    Parameters
+    ----------
+    share : float
+        Of the steps, between 0 and 1; one step at least has the tail's precision.
+    recipe : str or Recipe
+        Its recipe.
+    change : mapping
+        What differs from that recipe, as `Recipe.with_` takes it.
+
+    Examples
+    --------
+    >>> Tail(0.18, "bf16").begins(200), str(Tail(0.18, "bf16"))
+    (164, 'bf16 for the last 18 %')
+    """
+
+    share: float
+    recipe: str | Recipe = "bf16"
+    change: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0.0 < self.share < 1.0:
+            raise ValueError(f"tail of {self.share!r}: a share of the steps between 0 and 1 is needed")
+
+    def begins(self, steps: int) -> int:
+        """Return the first step, counted from 0, that has this precision."""
+        return steps - max(1, round(self.share * steps))
+
+    @property
+    def precision(self) -> str | Recipe:
+        """The recipe to run."""
+        return precision_of(self.recipe, self.change)
+
+    def __str__(self) -> str:
+        return f"{name_of(self.recipe, self.change)} for the last {100 * self.share:g} %"
+
+
+def name_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str:
+    """Return the name of a recipe with what differs from it."""
+    name = recipe if isinstance(recipe, str) else recipe.name
+    return f"{name}({', '.join(f'{key}={value}' for key, value in change.items())})" if change else name
+
+
+def precision_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str | Recipe:
+    """Return the recipe to run: a name where it is one of the catalogue.
+
+    Raises
+    ------
+    UnknownNameError, TypeError, ValueError
+        If there is no such recipe, or it cannot be changed so.
+    """
+    if not change:
+        return recipe
+    from lowprec.recipe import recipes
+
+    return recipes.get(recipe).with_(**{"name": name_of(recipe, change), **change})
 
 
 @dataclass(frozen=True)
@@ -47,6 +113,10 @@ class Arm:
         Run only the first so many pairs of each checkpoint; None means all of them.
     change : mapping
         What differs from the recipe, as `Recipe.with_` takes it: ``{"dy": "e5m2 1x128"}``.
+    tail : Tail, optional
+        Another precision for the last steps of the branch.
+    config : mapping
+        Fields of the model's configuration that differ: ``{"bias_rate": 0.0}``. Only where arms train from scratch.
     """
 
     name: str
@@ -56,6 +126,8 @@ class Arm:
     source: str = ""
     pairs: int | None = None
     change: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    tail: Tail | None = None
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", self.name):
@@ -67,9 +139,9 @@ class Arm:
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe, whichever way it was given, with what differs from it."""
-        name = self.recipe if isinstance(self.recipe, str) else self.recipe.name
-        return f"{name}({', '.join(f'{key}={value}' for key, value in self.change.items())})" if self.change else name
+        """Name of the recipe, whichever way it was given, with what differs from it, and the tail's."""
+        name = name_of(self.recipe, self.change)
+        return name if self.tail is None else f"{name}, {self.tail}"
 
     @property
     def precision(self) -> str | Recipe:
@@ -80,11 +152,7 @@ class Arm:
         UnknownNameError, TypeError, ValueError
             If there is no such recipe, or it cannot be changed so.
         """
-        if not self.change:
-            return self.recipe
-        from lowprec.recipe import recipes
-
-        return recipes.get(self.recipe).with_(**{"name": self.recipe_name, **self.change})
+        return precision_of(self.recipe, self.change)
 
 
 @dataclass(frozen=True)
@@ -96,17 +164,17 @@ class Setting:
     config : str
         Model configuration of the catalogue.
     checkpoint_steps : int
-        Steps of BF16 training before the branch.
+        Steps of BF16 training before the branch; 0 for arms that train from scratch, each from the initial weights.
     branch_steps : int
         Steps of every arm, with the learning rate going linearly to 0.
     checkpoints : int
-        Independent BF16 checkpoints (their seeds are 0, 1, ...).
+        Independent BF16 checkpoints, or initial weights (their seeds are 0, 1, ...).
     seeds : int
         Data seeds per checkpoint; checkpoints x seeds pairs per arm.
     learning_rate : float
         Peak rate; the checkpoint is trained at it and the branch starts from it.
     warmup_steps : int
-        Linear warm-up of the checkpoint.
+        Linear warm-up of the checkpoint, or of arms from scratch.
     """
 
     config: str
@@ -118,16 +186,24 @@ class Setting:
     warmup_steps: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_steps", "branch_steps", "checkpoints", "seeds"):
+        least = {"checkpoint_steps": 0, "branch_steps": 1, "checkpoints": 1, "seeds": 1, "warmup_steps": 0}
+        for name, low in least.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if isinstance(self.warmup_steps, bool) or not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be a whole number of at least 0, not {self.warmup_steps!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ValueError(f"{name} must be a whole number of at least {low}, not {value!r}")
+        if self.from_scratch and self.warmup_steps > self.branch_steps:
+            raise ValueError(f"warmup_steps={self.warmup_steps} of branch_steps={self.branch_steps}, from scratch")
         if not 0.0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be positive and finite, not {self.learning_rate!r}")
 
+    @property
+    def from_scratch(self) -> bool:
+        """Whether arms train from initial weights instead of branching from a checkpoint."""
+        return self.checkpoint_steps == 0
+
     def __str__(self) -> str:
+        if self.from_scratch:
+            return f"{self.config}: {self.pairs} x {self.branch_steps} steps per arm from scratch"
         before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"
         return f"{before}, then {self.pairs} x {self.branch_steps} per arm"
 
@@ -188,7 +264,9 @@ class Study(Protocol):
     ``show(outcome, console)``. The command imports it.
     """
 
-    tier: ClassVar[str]
+    @property
+    def tier(self) -> str:
+        """One of `TIERS`."""
 
     @property
     def name(self) -> str:
@@ -233,6 +311,8 @@ class Ablation:
         Equivalence margin on the relative difference of the validation loss.
     notes : str
         What the sizes cost and what they cannot show.
+    expectations : tuple of Expectation
+        Numbers that were expected, over metrics of `lowprec.study.quantities.BRANCH_METRICS`.
     """
 
     name: str
@@ -244,7 +324,7 @@ class Ablation:
     source: str = ""
     margin: float = 0.0025
     notes: str = ""
-    tier: ClassVar[str] = "T3"
+    expectations: tuple[Expectation, ...] = ()
     planner: ClassVar[str] = "lowprec.study.plans"
 
     def __post_init__(self) -> None:
@@ -259,8 +339,30 @@ class Ablation:
             same = arm.recipe_name == self.reference.recipe_name
             if arm.role in ("repeat", "floor") and not same:
                 raise ValueError(f"arm {arm.name!r} is a {arm.role}: its recipe must be the reference's")
+            if arm.config and not (self.quick.from_scratch and self.full.from_scratch):
+                raise ValueError(
+                    f"arm {arm.name!r} changes the configuration ({', '.join(arm.config)}): that goes with arms from "
+                    "scratch, checkpoint_steps=0"
+                )
         if not 0.0 < self.margin < 1.0:
             raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
+        for item in self.expectations:
+            known = {
+                "metric": (item.metric, BRANCH_METRICS),
+                "arm": (item.arm, names),
+                "over": (item.over, ["", *names]),
+            }
+            for kind, (name, allowed) in known.items():
+                if name not in allowed:
+                    raise ValueError(
+                        f"ablation {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}; "
+                        f"allowed are {', '.join(filter(None, allowed))}"
+                    )
+
+    @property
+    def tier(self) -> str:
+        """T3, or T4 if its arms train from scratch."""
+        return "T4" if self.full.from_scratch else "T3"
 
     @property
     def reference(self) -> Arm:

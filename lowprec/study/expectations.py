@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 AS_EXPECTED = "as expected"
 AS_PUBLISHED = "as published"
@@ -65,6 +66,15 @@ class Expectation:
         published = self.published is not None and self.published[0] <= value <= self.published[1]
         outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
         return Finding(self, value, outcome.get((expected, published), NEITHER))
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Expectation:
+        """Return the expectation that was written as JSON."""
+        ranges = {
+            key: None if content[key] is None else (float(content[key][0]), float(content[key][1]))
+            for key in ("expected", "published")
+        }
+        return cls(**{**content, **ranges})
 
     @property
     def quantity(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import store
 from .ablation import Ablation, Arm, Setting
+from .expectations import Expectation
 from .store import StudyError
 from .tasks import Task
 
@@ -78,33 +79,45 @@ def plan(
     """
     if setting.seeds > SEEDS_PER_CHECKPOINT:
         raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
+    if not setting.from_scratch and setting.warmup_steps > setting.checkpoint_steps:
+        raise ValueError(
+            f"warmup_steps={setting.warmup_steps} are more than checkpoint_steps={setting.checkpoint_steps}"
+        )
     backend = backend or BACKEND
     trainer = importlib.import_module(backend)
     data, common = what_all_share(data, backend)
     folder = folder.resolve()
     checkpoints = [
-        checkpoint_task(setting, number, data, backend, common, folder) for number in range(setting.checkpoints)
+        checkpoint_task(setting, number, data, backend, common, folder)
+        for number in range(0 if setting.from_scratch else setting.checkpoints)
     ]
     arms = []
     for arm in ablation.arms:
         for number, seed in pairs_of(arm, setting):
             schedule = {
                 "peak": setting.learning_rate,
-                "warmup_steps": 0,
+                "warmup_steps": setting.warmup_steps if setting.from_scratch else 0,
                 "total_steps": setting.branch_steps,
                 "kind": "linear_to_zero",
             }
+            config = trainer.configuration(setting.config, arm.config) if arm.config else setting.config
             what = {
-                **trainer.describe(setting.config, arm.precision),
+                **trainer.describe(config, arm.precision),
                 "schedule": schedule,
                 "seed": SEEDS_PER_CHECKPOINT * (number + 1) + seed,
                 "perturb": arm.role == "floor",
-                "checkpoint": checkpoints[number].fingerprint,
+                **({"weights": number} if setting.from_scratch else {"checkpoint": checkpoints[number].fingerprint}),
             }
+            tail = None
+            if arm.tail is not None:
+                tail = (arm.tail.begins(setting.branch_steps), arm.tail.precision)
+                what["tail"] = {"from_step": tail[0], **trainer.describe(config, tail[1])["recipe"]}
             arms.append(
                 Task(
-                    run_name(arm, number, seed), folder, backend, setting.config, arm.precision, data, what["seed"],
-                    setting.branch_steps, schedule, {**what, **common}, checkpoints[number].name, what["perturb"],
+                    run_name(arm, number, seed), folder, backend, config, arm.precision, data, what["seed"],
+                    setting.branch_steps, schedule, {**what, **common},
+                    "" if setting.from_scratch else checkpoints[number].name, what["perturb"],
+                    weights_seed=number if setting.from_scratch else None, tail=tail,
                 )
             )  # fmt: skip
     # Whole pairs early, and within a pair the arms that emulate (and take long) before the plain ones.
@@ -146,7 +159,7 @@ def checkpoint_task(
 
 def describe(ablation: Ablation, setting: Setting) -> dict[str, Any]:
     """Return what `study.json` keeps: enough to report without the ablation's file."""
-    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}) for arm in ablation.arms)
+    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}, tail=None) for arm in ablation.arms)
     return {
         "kind": "ablation", "ablation": store.plain(replace(ablation, arms=arms)), "setting": store.plain(setting),
     }  # fmt: skip
@@ -167,6 +180,7 @@ def read_study(folder: Path) -> tuple[Ablation, Setting]:
         fields = dict(content["ablation"])
         fields["arms"] = tuple(Arm(**arm) for arm in fields["arms"])
         fields["quick"], fields["full"] = Setting(**fields["quick"]), Setting(**fields["full"])
+        fields["expectations"] = tuple(Expectation.of(item) for item in fields["expectations"])
         return Ablation(**fields), Setting(**content["setting"])
     except (KeyError, TypeError) as error:
         raise StudyError(f"{folder / STUDY_FILE} was written by another version of lowprec ({error})") from None

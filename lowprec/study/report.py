@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
+from .findings_table import expected_table, finding_sentence
 from .inference import infer
 from .recipes_text import environment, recipe_details
 from .sentences import interval, percent
@@ -63,7 +64,8 @@ def verdict(item: ArmSummary) -> str:
 
 def sentences(study: StudySummary) -> list[str]:
     """Return the verdicts, one sentence per arm, and what could not be trusted first."""
-    return [*study.broken, *(study.sentence(item) for item in study.arms)]
+    found = (finding_sentence(item) for item in study.findings)
+    return [*study.broken, *(study.sentence(item) for item in study.arms), *found]
 
 
 def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
@@ -109,6 +111,8 @@ def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple
     parts.append(Heading("Expected and found"))
     if ablation.expected:
         parts.append(Text(f"Written down before: {ablation.expected} ({ablation.source})"))
+    if study.findings:
+        parts.append(expected_table(study.findings))
     parts.append(Table(("arm", "expected", "source", "found"), tuple(expectations(study))))
     if study.about:
         parts += [Heading("Recipes and environment"), *recipe_details(study.recipes), environment(study.about)]
@@ -150,6 +154,7 @@ def _more(study: StudySummary, item: ArmSummary) -> dict[str, float]:
         "bootstrap90_low": item.bootstrap90[0], "bootstrap90_high": item.bootstrap90[1], "p_holm": item.p_holm,
         "max_train_error": item.train_error, "floor": study.floor, "detectable_difference": item.power.detectable,
         "equivalence_power": item.power.equivalence, "pairs_needed": item.power.pairs,
+        "max_violation": study.mean("max_violation", item.arm.name),
     }  # fmt: skip
 
 
@@ -184,6 +189,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
                 "at_floor": item.at_floor,
                 "verdict_over_checkpoints": None if (over := item.own.over_checkpoints) is None else over.verdict,
                 "max_train_error": item.train_error,
+                "max_violation": study.mean("max_violation", item.arm.name),
                 "tokens_per_second": _speed(study, item.runs),
                 "pairs": pairs,
             }
@@ -204,6 +210,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
         "trustworthy": not study.broken,
         "reference": reference,
         "arms": arms,
+        "findings": [{"quantity": item.expectation.quantity, **vars(item)} for item in study.findings],
     }
     result: dict[str, Any] = plain(content)
     return result

@@ -156,7 +156,7 @@ class _Runner:
     def run(self) -> None:
         try:
             for task in list(self.todo.values()):
-                if task.checkpoint:
+                if task.is_arm:
                     task.folder.remove()  # leftovers of a killed study
                 if task.checkpoint not in self.todo:
                     self._submit(task)

@@ -132,6 +132,9 @@ class SameWeights:
             raise ValueError(f"study {self.name!r}: exactly one arm is the reference, got {references}")
         if self.headline not in METRICS:
             raise ValueError(f"study {self.name!r}: headline {self.headline!r} is not one of {', '.join(METRICS)}")
+        for arm in self.arms:
+            if arm.tail is not None or arm.config:
+                raise ValueError(f"arm {arm.name!r}: a tail or another configuration goes with branches, not one batch")
         arms, stresses = {arm.name for arm in self.arms}, {stress.name for stress in self.stresses}
         for item in self.expectations:
             for kind, name, known in (
@@ -276,16 +279,7 @@ def read_study(folder: Path) -> tuple[SameWeights, WeightsSetting]:
         kept["arms"] = tuple(Arm(**arm) for arm in kept["arms"])
         kept["stresses"] = tuple(Healthy(name) for name in kept["stresses"])
         kept["quick"], kept["full"] = WeightsSetting(**kept["quick"]), WeightsSetting(**kept["full"])
-        kept["expectations"] = tuple(_expectation(item) for item in kept["expectations"])
+        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
         return SameWeights(**kept), WeightsSetting(**content["setting"])
     except (KeyError, TypeError, ValueError) as error:
         raise store.StudyError(f"{folder}: study.json was written by another version of lowprec ({error})") from None
-
-
-def _expectation(content: dict[str, Any]) -> Expectation:
-    ranges = {
-        key: None if content[key] is None else (float(content[key][0]), float(content[key][1]))
-        for key in ("expected", "published")
-    }
-    changed: dict[str, Any] = {**content, **ranges}
-    return Expectation(**changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .ablation import Ablation, Arm, Setting
+from .expectations import Finding
 from .plans import pairs_of, read_study, run_name
 from .power import detectable_difference, equivalence_power, pairs_needed
 from .sentences import count, sentence
@@ -21,6 +22,8 @@ from .store import RunFolder, StudyError, differences
 
 #: Of a fingerprint: what all runs of one report must have in common.
 SHARED = ("code", "versions", "data", "config", "backend")
+#: And what all runs of one arm must.
+OF_AN_ARM = ("recipe", "tail", "config")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,7 @@ class PairRun:
     curve: NDArray[np.float64]
     seconds_per_step: float
     outcome: tuple[bytes, str, float, float]
+    max_violation: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,25 @@ class StudySummary:
     about: dict[str, Any] = field(default_factory=dict)
     recipes: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What became of the expectations."""
+        return tuple(item.judge(lambda metric, arm, _: self.mean(metric, arm)) for item in self.ablation.expectations)
+
+    def mean(self, metric: str, name: str) -> float:
+        """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan where a run diverged."""
+        item = None if name == self.ablation.reference.name else self.arm(name)
+        runs = self.reference if item is None else item.runs
+        if metric == "max_violation":
+            return float(np.mean([run.max_violation for run in runs]))
+        if metric == "diverged":
+            return float(np.mean([not math.isfinite(run.loss) for run in runs]))
+        if item is None:
+            return 0.0
+        if metric == "loss_percent":
+            return 100 * item.own.mean
+        return 100 * (item.in_bf16.mean if metric == "loss_percent_bf16" else item.train_error)
+
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm."""
         return next(item for item in self.arms if item.arm.name == name)
@@ -147,12 +170,13 @@ class StudySummary:
     def size(self) -> str:
         """What was trained, in words."""
         setting = self.setting
-        before = count(setting.checkpoint_steps * self.tokens_per_step)
+        before = f"after a BF16 checkpoint of {count(setting.checkpoint_steps * self.tokens_per_step)}"
+        before, starts = ("from scratch", "initial weights") if setting.from_scratch else (before, "checkpoints")
         after = count(setting.branch_steps * self.tokens_per_step)
         return (
             f"{setting.config} model, {count(self.active_parameters)} active of {count(self.parameters)} parameters, "
-            f"{after} bytes of text after a BF16 checkpoint of {before}, "
-            f"{setting.pairs} pairs ({setting.checkpoints} checkpoints x {setting.seeds} data seeds)"
+            f"{after} bytes of text {before}, "
+            f"{setting.pairs} pairs ({setting.checkpoints} {starts} x {setting.seeds} data seeds)"
         )
 
     @property
@@ -187,6 +211,7 @@ def summarize(folder: Path) -> StudySummary:
     runs: dict[str, tuple[PairRun, ...]] = {}
     about: dict[str, Any] = {}
     missing = []
+    varied = {f"config.{key}" for arm in ablation.arms for key in arm.config}
     found_recipe: dict[str, dict[str, Any]] = {}
     for arm in ablation.arms:
         found = []
@@ -198,7 +223,7 @@ def summarize(folder: Path) -> StudySummary:
                 missing.append(name)
                 continue
             about = about or record
-            check_mixture(folder, name, record, about, found_recipe.setdefault(arm.name, record))
+            check_mixture(folder, name, record, about, found_recipe.setdefault(arm.name, record), varied)
             found.append(_pair_run(checkpoint, seed, run, record))
         runs[arm.name] = tuple(found)
     if missing:
@@ -229,14 +254,27 @@ def summarize(folder: Path) -> StudySummary:
         int(fingerprint["parameters"]["active"]),
         str(fingerprint["data"]),
         about,
-        {name: record["fingerprint"]["recipe"] for name, record in found_recipe.items()},
+        {name: _recipe(record["fingerprint"]) for name, record in found_recipe.items()},
     )
 
 
+def _recipe(fingerprint: dict[str, Any]) -> Any:
+    """Return what an arm ran in, the tail included."""
+    recipe = fingerprint["recipe"]
+    return {**recipe, "tail": fingerprint["tail"]} if "tail" in fingerprint else recipe
+
+
 def check_mixture(
-    folder: Path, name: str, record: dict[str, Any], first: dict[str, Any], first_of_arm: dict[str, Any]
+    folder: Path,
+    name: str,
+    record: dict[str, Any],
+    first: dict[str, Any],
+    first_of_arm: dict[str, Any],
+    varied: Collection[str] = (),
 ) -> None:
     """Refuse a report over runs of different code, packages, data or model, or over two versions of an arm's recipe.
+
+    `varied` are the places, ``"config.bias_rate"`` for example, in which arms differ on purpose.
 
     Raises
     ------
@@ -244,8 +282,9 @@ def check_mixture(
         If the run was made of something else than the others; the message says what.
     """
     found = []
-    for key, other in [*((key, first) for key in SHARED), ("recipe", first_of_arm)]:
-        found += differences(other["fingerprint"].get(key), record["fingerprint"].get(key), key)
+    for key, other in [*((key, first) for key in SHARED), *((key, first_of_arm) for key in OF_AN_ARM)]:
+        lines = differences(other["fingerprint"].get(key), record["fingerprint"].get(key), key)
+        found += [line for line in lines if other is first_of_arm or line.partition(": ")[0] not in varied]
     if found:
         shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
         raise StudyError(
@@ -265,7 +304,13 @@ def _pair_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]
         np.array(columns.get("loss", []), dtype=np.float64),
         float(record["seconds"]) / steps if steps else math.nan,
         (run.metrics.read_bytes(), str(record.get("weights")), *losses),
+        _late_mean(columns.get("max_violation", [])),
     )
+
+
+def _late_mean(values: Sequence[float]) -> float:
+    """Return the mean of the last quarter, nan if there is nothing."""
+    return float(np.mean(values[-max(1, len(values) // 4) :])) if values else math.nan
 
 
 def _arm_summary(arm: Arm, runs: Sequence[PairRun], reference: Sequence[PairRun], margin: float) -> ArmSummary:

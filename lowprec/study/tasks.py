@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import math
+import tempfile
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from .store import RunFolder, StudyError, code_hash
 
 if TYPE_CHECKING:
+    from lowprec.moe.config import MoEConfig
     from lowprec.recipe import Recipe
 
 CHECKPOINT_FILE = "checkpoint.npz"
@@ -45,7 +47,9 @@ class Task:
         The study's folder.
     backend : str
         Module with the trainer, see `lowprec.study.trainer`.
-    config, recipe, data : str
+    config : str or MoEConfig
+        The model.
+    recipe, data : str
         What to train with; `data` is "stdlib" or a path.
     seed : int
         Of the initial weights for a checkpoint, of the data for an arm.
@@ -61,12 +65,16 @@ class Task:
         Whether one weight is changed by a factor of (1 + 2^-7) before the first step.
     checkpoints : Path, optional
         Folder of the checkpoint's run, if it is not the study's own.
+    weights_seed : int, optional
+        Seed of the initial weights of an arm that trains from scratch.
+    tail : (int, str or Recipe), optional
+        Step, counted from 0, from which on an arm has another recipe.
     """
 
     name: str
     study: Path
     backend: str
-    config: str
+    config: str | MoEConfig
     recipe: str | Recipe
     data: str
     seed: int
@@ -76,6 +84,13 @@ class Task:
     checkpoint: str = ""
     perturb: bool = False
     checkpoints: Path | None = None
+    weights_seed: int | None = field(default=None, kw_only=True)
+    tail: tuple[int, str | Recipe] | None = field(default=None, kw_only=True)
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether the run is an arm, not the preparation of a checkpoint."""
+        return bool(self.checkpoint) or self.weights_seed is not None
 
     @property
     def checkpoint_file(self) -> Path:
@@ -99,17 +114,17 @@ class Task:
 
     def finished(self) -> bool:
         """Whether the run came to its end and what others need of it is there."""
-        return self.folder.finished() and (bool(self.checkpoint) or (self.folder.path / CHECKPOINT_FILE).exists())
+        return self.folder.finished() and (self.is_arm or (self.folder.path / CHECKPOINT_FILE).exists())
 
     def execute(self) -> dict[str, Any]:
         """Do the run and return its finished `run.json`."""
-        return _branch(self) if self.checkpoint else _prepare(self)
+        return _branch(self) if self.is_arm else _prepare(self)
 
     def describe(self) -> dict[str, Any]:
         """Return what `run.json` says before any result."""
         return {
             "name": self.name,
-            "kind": "arm" if self.checkpoint else "checkpoint",
+            "kind": "arm" if self.is_arm else "checkpoint",
             "seed": self.seed,
             "steps": self.steps,
             "fingerprint": self.fingerprint,
@@ -191,13 +206,15 @@ def _branch(task: Task) -> dict[str, Any]:
     backend, corpus = importlib.import_module(task.backend), corpus_of(task)
     folder = task.folder
     folder.remove()
-    trainer = backend.Trainer.load(
-        task.checkpoint_file,
-        recipe=task.recipe,
-        schedule=backend.Schedule(**task.schedule),
-        data_seed=task.seed,
-        data=corpus,
-    )
+    schedule = backend.Schedule(**task.schedule)
+    if task.weights_seed is None:
+        trainer = backend.Trainer.load(
+            task.checkpoint_file, recipe=task.recipe, schedule=schedule, data_seed=task.seed, data=corpus
+        )
+    else:
+        trainer = backend.Trainer(
+            task.config, task.recipe, corpus, seed=task.weights_seed, schedule=schedule, data_seed=task.seed
+        )
     if task.perturb:
         trainer.perturb()
     folder.start(described(task))
@@ -206,11 +223,13 @@ def _branch(task: Task) -> dict[str, Any]:
     try:
         while done < task.steps:
             stop(task)
+            if task.tail is not None and done == task.tail[0]:
+                trainer = _with_recipe(trainer, task.tail[1], task, corpus)
             folder.append(_row(trainer.step()))
             done += 1
         stepping = time.monotonic() - began
         own = trainer.evaluate()
-        in_bf16 = own if task.recipe_name == "bf16" else trainer.evaluate(recipe="bf16")
+        in_bf16 = own if (task.tail[1] if task.tail else task.recipe) == "bf16" else trainer.evaluate(recipe="bf16")
     except backend.Diverged as error:
         own, in_bf16, stepping = math.inf, math.inf, time.monotonic() - began
         folder.finish("running", reason=str(error))
@@ -229,6 +248,14 @@ def _branch(task: Task) -> dict[str, Any]:
         timed_steps=done,
     )
     return folder.read() or {}
+
+
+def _with_recipe(trainer: Any, recipe: str | Recipe, task: Task, corpus: Any) -> Any:
+    """Return a trainer that goes on in another precision, with the bits of a run that was saved and resumed so."""
+    with tempfile.TemporaryDirectory(dir=task.folder.path) as folder:
+        saved = Path(folder) / CHECKPOINT_FILE
+        trainer.save(saved)
+        return type(trainer).load(saved, recipe=recipe, data=corpus)
 
 
 @functools.lru_cache(maxsize=2)

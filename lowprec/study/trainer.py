@@ -1,21 +1,34 @@
-"""What a study needs of a trainer; another module with the same six names can take this one's place."""
+"""What a study needs of a trainer; another module with the same seven names can take this one's place."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
-from lowprec.moe.config import configs
+from lowprec.moe.config import MoEConfig, configs
 from lowprec.moe.data import load_corpus
 from lowprec.moe.train import Diverged, Schedule, Trainer
 from lowprec.recipe import Recipe, recipes
 
 from .store import plain
 
-__all__ = ["Diverged", "Schedule", "Trainer", "describe", "load_corpus", "weights_hash"]
+__all__ = ["Diverged", "Schedule", "Trainer", "configuration", "describe", "load_corpus", "weights_hash"]
 
 
-def describe(config: str, recipe: str | Recipe) -> dict[str, Any]:
+def configuration(config: str, changes: Mapping[str, Any]) -> str | MoEConfig:
+    """Return the configuration of an arm: the name of one in the catalogue, or one that differs from it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no such field, or it cannot have such a value.
+    """
+    return dataclasses.replace(configs[config], **changes) if changes else config
+
+
+def describe(config: str | MoEConfig, recipe: str | Recipe) -> dict[str, Any]:
     """Return configuration and recipe in full, as JSON's types, for `run.json`.
 
     Raises
@@ -23,7 +36,7 @@ def describe(config: str, recipe: str | Recipe) -> dict[str, Any]:
     UnknownNameError
         If a name is not in its catalogue.
     """
-    shape = configs[config]
+    shape = configs.get(config)
     counts = shape.parameter_counts()
     return {
         "config": plain(shape),

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .costs_of_recipes import bits_of
+from .findings_table import number
 from .quantities import METRICS
 from .store import write_text
 from .style import CONTROL, NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
-from .weights_report import number
 
 if TYPE_CHECKING:
     from .weights_summary import WeightsSummary

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from .expectations import span
+from .findings_table import expected_table, finding_sentence, number
 from .quantities import METRICS
 from .recipes_text import environment, recipe_details
 from .store import plain, write_json, write_text
@@ -23,20 +23,6 @@ SHOWN = {
     "saturated": "saturated %", "tokens_flushed": "tokens flushed %",
 }  # fmt: skip
 _PERCENT = ("routing_flips", "flushed", "saturated", "tokens_flushed")
-EXPECTED_COLUMNS = ("expected", "quantity", "expected range", "published range", "found", "which happened")
-
-
-def number(value: float) -> str:
-    """Return a number with three significant digits.
-
-    Examples
-    --------
-    >>> number(0.09743), number(12345.6), number(float("nan")), number(0.0), number(2.5e-7)
-    ('0.0974', '12300', 'n/a', '0', '2.5e-07')
-    """
-    if math.isnan(value):
-        return "n/a"
-    return f"{float(f'{value:.3g}'):.10g}"
 
 
 def cell(summary: WeightsSummary, metric: str, arm: str, stress: str) -> str:
@@ -70,23 +56,10 @@ def table(summary: WeightsSummary) -> Table:
     return Table(head, rows, caption)
 
 
-def expected_table(summary: WeightsSummary) -> Table:
-    """Return expectations beside findings; the last column is computed."""
-    rows = tuple(
-        (
-            item.expectation.words, item.expectation.quantity, span(item.expectation.expected),
-            span(item.expectation.published), number(item.value), item.outcome,
-        )
-        for item in summary.findings
-    )  # fmt: skip
-    return Table(EXPECTED_COLUMNS, rows)
-
-
 def sentences(summary: WeightsSummary) -> list[str]:
     """Return what was found, most important first."""
     lines = list(summary.broken)
-    for item in summary.findings:
-        lines.append(f"{item.expectation.words}: {item.expectation.quantity} is {number(item.value)}, {item.outcome}.")
+    lines += [finding_sentence(item) for item in summary.findings]
     same = [arm.name for arm in summary.study.arms if arm.role == "repeat"]
     if same and not summary.broken:
         lines.append(f"{', '.join(same)} (A/A): every metric of every layer bit-identical.")
@@ -101,7 +74,7 @@ def document(summary: WeightsSummary, folder: Path, figures: Sequence[tuple[str,
         parts.append(Bullets(tuple(summary.broken), warning=True))
     parts += [Figure(title, stem) for title, stem in figures[:1]]
     if study.expectations:
-        parts += [Heading("Expected and found"), expected_table(summary)]
+        parts += [Heading("Expected and found"), expected_table(summary.findings)]
     if study.published:
         parts.append(Text(f"Published: {study.published} ({study.source})."))
     parts += [Heading("Measured"), table(summary)]

@@ -1,0 +1,49 @@
+"""Whether training feels output gradients that share scales across tokens."""
+
+from typing import Any
+
+from lowprec.study import Ablation, Arm, Expectation, Setting, sources
+
+
+def gradients(tensor: str, **machine: Any) -> dict[str, Any]:
+    """Return what changes if output gradients go through this wherever they are multiplied."""
+    return {"dgrad": {"a": tensor, **machine}, "wgrad": {"a": tensor, **machine}}
+
+
+FP32: dict[str, Any] = {"accumulator": "float32", "promote_every": None}  # Hopper does not multiply 4 bits
+
+
+ablation = Ablation(
+    name="blockwise_dgrad_training",
+    question="Output gradients in 128 x 128 blocks: does the divergence of a 16B model show in a branch?",
+    expected="no: E4M3 spans more than gradients of neighbouring tokens differ; with 4 bits blocks hurt",
+    source=f"{sources.DEEPSEEK_V3}, appendix B.2: a 16B model diverges after about 300B tokens",
+    arms=(
+        *sources.BRANCH_ARMS,
+        Arm("tile", recipe="dsv3", expected="equivalent", source=sources.DEEPSEEK_V3),
+        Arm("block", recipe="dsv3", change=gradients("e4m3fn 128x128"), expected="equivalent, unlike the 16B model",
+            source=sources.DEEPSEEK_V3),
+        Arm("fp4_tile", recipe="dsv3", change=gradients("e2m1fn 1x128", **FP32),
+            expected="worse: 4 bits, the stress mode"),
+        Arm("fp4_block", recipe="dsv3", change=gradients("e2m1fn 128x128", **FP32), expected="worse than fp4_tile"),
+    ),
+    quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3),
+    full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=2, seeds=6, learning_rate=1.5e-3),
+    expectations=(
+        Expectation("tiles cost nothing that shows", "loss_percent", "tile", expected=(-0.25, 0.25),
+                    published=(-0.25, 0.25)),
+        Expectation("neither do blocks", "loss_percent", "block", expected=(-0.25, 0.25), published=(0.25, 100.0)),
+        Expectation("no run diverges", "diverged", "block", expected=(0.0, 0.0), published=(0.5, 1.0)),
+        Expectation("with 4 bits blocks are worse", "loss_percent", "fp4_block", "fp4_tile", expected=(1.1, 20.0),
+                    published=(1.1, 1e3)),
+    ),
+    notes="The divergence took 300B tokens. What becomes of single tokens' gradients is in the study blockwise_dgrad, "
+    "with losses of tokens weighted unevenly as its stress.",
+)  # fmt: skip
+
+if __name__ == "__main__":
+    import sys
+
+    from lowprec.cli import main
+
+    main(["ablate", __file__, *sys.argv[1:]])

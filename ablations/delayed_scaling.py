@@ -1,0 +1,44 @@
+"""Whether scales may follow from earlier steps instead of the values at hand."""
+
+from lowprec.study import Ablation, Arm, Expectation, Setting, sources
+
+
+def history(steps: int) -> dict[str, str]:
+    """Return TransformerEngine's delayed scaling with a history of so many steps."""
+    return {"x": f"te_delayed history{steps}", "w": f"te_delayed history{steps}",
+            "dy": f"te_delayed e5m2 history{steps}"}  # fmt: skip
+
+
+ablation = Ablation(
+    name="delayed_scaling",
+    question="One scale per tensor: from its own amax, or from the largest amax of earlier steps?",
+    expected="all equivalent: amax moves slowly here, and E4M3 has 17 octaves to spare for a stale scale",
+    source=f"{sources.DEEPSEEK_V3}, section 3.3.2, scales online; {sources.MEGATRON}, which advises current scaling",
+    arms=(
+        *sources.BRANCH_ARMS,
+        Arm("current", recipe="te_current", expected="equivalent", source=sources.TRANSFORMER_ENGINE),
+        Arm("delayed_1024", recipe="te_delayed", expected="equivalent", source=sources.TRANSFORMER_ENGINE),
+        Arm("delayed_16", recipe="te_delayed", change=history(16), expected="equivalent"),
+        Arm("delayed_1", recipe="te_delayed", change=history(1), expected="equivalent, clipped now and then"),
+    ),
+    quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3),
+    full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=2, seeds=6, learning_rate=1.5e-3),
+    expectations=(
+        Expectation("current scaling costs nothing that shows", "loss_percent", "current", expected=(-0.25, 0.25),
+                    published=(-0.25, 0.25)),
+        Expectation("nor does the longest history", "loss_percent", "delayed_1024", expected=(-0.25, 0.25),
+                    published=(0.25, 100.0)),
+        Expectation("nor the shortest", "loss_percent", "delayed_1", expected=(-0.25, 0.25), published=(0.25, 100.0)),
+        Expectation("no run diverges", "diverged", "delayed_1", expected=(0.0, 0.0)),
+    ),
+    notes="Every branch begins with empty histories, so that its first step has scales of 1: a harder start than that "
+    "of a run that always scaled so. Training from the initial weights, with a warm-up in which amax does move, is "
+    "`--set checkpoint_steps=0 --set branch_steps=300`; the noise is then about 1 %, and only a divergence would show.",
+)  # fmt: skip
+
+if __name__ == "__main__":
+    import sys
+
+    from lowprec.cli import main
+
+    main(["ablate", __file__, *sys.argv[1:]])

@@ -1,0 +1,286 @@
+"""Tails of another precision, arms from scratch with other configurations, and expectations of branches."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_study import SMALL, ablation, make, results
+
+from lowprec.moe.config import configs
+from lowprec.moe.data import load_corpus
+from lowprec.recipe import recipes
+from lowprec.recipe.linears import GemmSpec
+from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
+from lowprec.study.expectations import AS_EXPECTED, BOTH, NEITHER
+from lowprec.study.plans import read_study
+from lowprec.study.quantities import BRANCH_METRICS
+from lowprec.study.report import document, sentences
+from lowprec.study.store import StudyError, read_json, write_json
+from lowprec.study.summary import summarize
+from lowprec.study.trainer import Schedule, Trainer, configuration, describe, weights_hash
+
+SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, seeds=1, warmup_steps=4)
+UNBALANCED = Arm("none", config={"bias_rate": 0.0})
+
+
+@pytest.fixture
+def short_evaluation(monkeypatch):
+    """The real trainer's evaluations, on a sixteenth of the bytes."""
+    monkeypatch.setitem(Trainer.evaluate.__kwdefaults__, "n_bytes", 4096)
+
+
+# --- tails -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "steps", "first"), [(0.18, 200, 164), (0.5, 3, 1), (0.001, 10, 9), (0.999, 2, 0), (0.25, 1, 0)]
+)
+def test_a_tail_has_its_share_of_the_steps_and_one_at_least(share, steps, first):
+    assert Tail(share).begins(steps) == first
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, math.nan, "half", True])
+def test_tails_that_make_no_sense(share):
+    with pytest.raises(ValueError, match=r"tail of .*: a share of the steps between 0 and 1 is needed"):
+        Tail(share)
+
+
+def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
+    arm = Arm("switched", recipe="dsv3", tail=Tail(0.25, "bf16"))
+    planned = make(tmp_path, arm)
+    task = next(task for task in planned.arms if task.name == "switched/c0-s0")
+    assert arm.recipe_name == "dsv3, bf16 for the last 25 %"
+    assert task.tail == (15, "bf16")
+    assert task.fingerprint["tail"] == {"from_step": 15, "name": "bf16"}
+    assert "tail" not in next(task for task in planned.arms if task.name == "dsv3/c0-s0").fingerprint
+    run_study(planned, jobs=0)
+    kept, _ = read_study(planned.folder)
+    assert kept.arms[-1].recipe_name == arm.recipe_name
+    assert summarize(planned.folder).recipes["switched"] == {"name": "dsv3", "tail": task.fingerprint["tail"]}
+    assert not list(planned.folder.glob("switched/*/tmp*"))
+
+
+def test_a_tail_changes_the_precision_and_nothing_else(tmp_path, short_evaluation):
+    """On the real trainer: the bits of a run that was saved at that step and resumed with the other recipe."""
+    setting = Setting("nano", checkpoint_steps=1, branch_steps=3, checkpoints=1, seeds=1, warmup_steps=0)
+    arms = (
+        Arm("bf16", role="reference"),
+        Arm("same", tail=Tail(0.3, "bf16")),
+        Arm("float32", tail=Tail(0.3, "float32")),
+    )
+    study = Ablation("tails", "Does it?", arms, setting, setting)
+    planned = run_study(plan(study, setting, tmp_path / "tails"), jobs=0)
+    runs = {task.name.partition("/")[0]: task.folder.read() for task in planned.arms}
+    rows = {task.name.partition("/")[0]: task.folder.columns()["loss"] for task in planned.arms}
+    for key in ("weights", "validation_loss", "validation_loss_bf16"):
+        assert runs["same"][key] == runs["bf16"][key]
+    assert rows["same"] == rows["bf16"]
+    assert rows["float32"][:2] == rows["bf16"][:2]
+    assert rows["float32"][2] != rows["bf16"][2]
+    task, corpus = planned.arms[0], load_corpus("stdlib")
+    by_hand = Trainer.load(
+        task.checkpoint_file, recipe="bf16", schedule=Schedule(**task.schedule), data_seed=task.seed, data=corpus
+    )
+    by_hand.step(), by_hand.step()
+    by_hand.save(tmp_path / "saved.npz")
+    by_hand = Trainer.load(tmp_path / "saved.npz", recipe="float32", data=corpus)
+    assert [by_hand.step().loss] == rows["float32"][2:]
+    assert weights_hash(by_hand) == runs["float32"]["weights"]
+    assert runs["float32"]["validation_loss"] != runs["float32"]["validation_loss_bf16"]
+
+
+# --- from scratch ----------------------------------------------------------------------------------------------------
+
+
+def scratch(tmp_path, *more, **changes):
+    return make(tmp_path, UNBALANCED, *more, setting=SCRATCH, quick=SCRATCH, full=SCRATCH, **changes)
+
+
+def test_arms_from_scratch_have_no_checkpoint_but_pairs(tmp_path):
+    planned = scratch(tmp_path)
+    assert planned.checkpoints == ()
+    assert planned.ablation.tier == "T4"
+    assert ablation().tier == "T3"
+    by_name = {task.name: task for task in planned.arms}
+    ours, theirs = by_name["none/c1-s0"], by_name["bf16/c1-s0"]
+    assert (ours.weights_seed, ours.seed) == (theirs.weights_seed, theirs.seed) == (1, 2000)
+    assert ours.schedule == {"peak": 2e-3, "warmup_steps": 4, "total_steps": 20, "kind": "linear_to_zero"}
+    assert ours.fingerprint["config"]["bias_rate"] == 0.0
+    assert theirs.fingerprint["config"]["bias_rate"] == 0.003
+    run_study(planned, jobs=0)
+    study = summarize(planned.folder)
+    assert study.arm("again").verdict == "bit-identical"
+    assert "from scratch, 2 pairs (2 initial weights x 1 data seeds)" in study.size
+    assert str(SCRATCH) == "nano: 2 x 20 steps per arm from scratch"
+    before = results(planned.folder)
+    run_study(planned, jobs=0)
+    assert results(planned.folder) == before
+
+
+def test_configurations_may_differ_where_an_arm_says_so_and_nowhere_else(tmp_path):
+    planned = run_study(scratch(tmp_path), jobs=0)
+    summarize(planned.folder)
+    file = planned.folder / "none/c0-s0/run.json"
+    run = read_json(file)
+    for key, value in (("batch", 8), ("bias_rate", 0.5)):
+        changed = json.loads(json.dumps(run))
+        changed["fingerprint"]["config"][key] = value
+        write_json(file, changed)
+        with pytest.raises(StudyError, match=f"config.{key}: "):
+            summarize(planned.folder)
+
+
+def test_configurations_go_with_arms_from_scratch(tmp_path):
+    with pytest.raises(ValueError, match=r"arm 'none' changes the configuration \(bias_rate\)"):
+        ablation(UNBALANCED)
+    with pytest.raises(ValueError, match="goes with branches, not one batch"):
+        SameWeights("x", "?", (*sources.SAME_WEIGHTS_ARMS, UNBALANCED))
+    with pytest.raises(ValueError, match="goes with branches, not one batch"):
+        SameWeights("x", "?", (*sources.SAME_WEIGHTS_ARMS, Arm("late", tail=Tail(0.5))))
+    with pytest.raises(ValueError, match="warmup_steps=30 of branch_steps=20, from scratch"):
+        replace(SCRATCH, warmup_steps=30)
+    with pytest.raises(ValueError, match="warmup_steps=20 are more than checkpoint_steps=2"):
+        plan(ablation(), replace(SMALL, checkpoint_steps=2), tmp_path, backend="fake_trainer")
+    assert configuration("nano", {"bias_rate": 0.0}) == replace(configs["nano"], bias_rate=0.0)
+    with pytest.raises(TypeError, match="bias_rat"):
+        configuration("nano", {"bias_rat": 0.0})
+
+
+def test_from_scratch_is_the_trainer_from_scratch(tmp_path, short_evaluation):
+    setting = Setting("nano", checkpoint_steps=0, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
+    study = Ablation("scratch", "Does it?", (Arm("bf16", role="reference"), UNBALANCED), setting, setting)
+    planned = run_study(plan(study, setting, tmp_path / "scratch"), jobs=0)
+    schedule = Schedule(peak=2e-3, warmup_steps=1, total_steps=2, kind="linear_to_zero")
+    for task, rate in zip(sorted(planned.arms, key=lambda task: task.name), (3e-3, 0.0), strict=True):
+        config = replace(configs["nano"], bias_rate=rate)
+        trainer = Trainer(config, "bf16", load_corpus("stdlib"), seed=0, schedule=schedule, data_seed=1000)
+        records = [trainer.step(), trainer.step()]
+        columns = task.folder.columns()
+        assert columns["loss"] == [record.loss for record in records]
+        assert columns["max_violation"] == [record.max_violation for record in records]
+        assert task.folder.read()["weights"] == weights_hash(trainer)
+
+
+# --- expectations of branches ----------------------------------------------------------------------------------------
+
+
+def expecting(*more):
+    return {
+        "expectations": (
+            Expectation("unbalanced", "max_violation", "none", "bf16", expected=(2.0, 10.0), published=(2.0, 10.0)),
+            Expectation("control", "loss_percent", "fp4_naive", expected=(0.4, 0.9), published=(2.0, math.inf)),
+            Expectation("nothing diverges", "diverged", "dsv3", expected=(1.0, 1.0)),
+            *more,
+        )
+    }
+
+
+def test_what_was_expected_of_branches_is_judged_and_reported(tmp_path):
+    planned = run_study(scratch(tmp_path, **expecting()), jobs=0)
+    kept, _ = read_study(planned.folder)
+    assert kept.expectations == planned.ablation.expectations
+    study = summarize(planned.folder)
+    assert [item.outcome for item in study.findings] == [BOTH, AS_EXPECTED, NEITHER]
+    # By hand, from the runs' files: the last quarter of 20 steps, the means over two pairs.
+    assert study.findings[0].value == pytest.approx(np.mean(0.5 + 0.1 * np.arange(16, 21)) / 0.5)
+    assert study.findings[1].value == pytest.approx(100 * np.mean(study.arm("fp4_naive").differences))
+    assert study.mean("loss_percent", "bf16") == 0.0
+    assert study.mean("loss_percent_bf16", "dsv3") == 100 * study.arm("dsv3").in_bf16.mean
+    assert study.mean("train_error_percent", "dsv3") == 100 * study.arm("dsv3").train_error
+    assert sentences(study)[-1] == "nothing diverges: diverged of dsv3 is 0, neither."
+    assert any("which happened" in getattr(part, "head", ()) for part in document(study).parts)
+
+
+def test_a_divergence_is_found(tmp_path):
+    planned = run_study(
+        scratch(tmp_path, Arm("explodes", recipe="explodes"),
+                **expecting(Expectation("it explodes", "diverged", "explodes", expected=(1.0, 1.0)))), jobs=0
+    )  # fmt: skip
+    assert summarize(planned.folder).findings[-1].outcome == AS_EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("expectation", "message"),
+    [
+        (Expectation("x", "kl", "dsv3"), "unknown metric 'kl'; allowed are loss_percent, loss_percent_bf16"),
+        (Expectation("x", "diverged", "dsv4"), "unknown arm 'dsv4'; allowed are bf16, again"),
+        (Expectation("x", "diverged", "dsv3", "dsv4"), "unknown over 'dsv4'; allowed are bf16, again"),
+    ],
+)
+def test_expectations_that_make_no_sense(expectation, message):
+    with pytest.raises(ValueError, match=message):
+        ablation(expectations=(expectation,))
+
+
+# --- the files -------------------------------------------------------------------------------------------------------
+
+LOADED = {name: load(name) for name in names()}
+BRANCHES = sorted(name for name, study in LOADED.items() if isinstance(study, Ablation))
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_every_branch_study_is_complete(name):
+    study = LOADED[name]
+    assert study.name == name
+    assert study.question.endswith("?")
+    assert study.expected
+    assert study.source
+    assert {"reference", "repeat", "floor", "control"} <= {arm.role for arm in study.arms}
+    assert all(arm.expected for arm in study.arms if arm.role != "reference")
+    assert study.full.pairs >= (6 if study.tier == "T4" else 12)
+    assert study.full.checkpoints >= 2
+    # Several expectations with ends on both sides, each of which a measurement could miss, and what was published.
+    assert name == "fp8_vs_bf16" or len(study.expectations) >= 3
+    for item in study.expectations:
+        assert item.metric in BRANCH_METRICS
+        assert math.isfinite(item.expected[0])
+        assert math.isfinite(item.expected[1])
+    assert not study.expectations or any(item.published for item in study.expectations)
+
+
+@pytest.mark.parametrize("config", ["nano", "pilot"])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_every_arm_binds(name, config):
+    for arm in LOADED[name].arms:
+        shape = configs.get(configuration(config, arm.config))
+        layers = [item for item, size in shape.parameter_shapes().items() if len(size) == 2 and item != "embed"]
+        for precision in (arm.precision, *([arm.tail.precision] if arm.tail else [])):
+            bound = recipes.get(precision).bind(seed=1, layers=shape.layers)
+            for layer in layers:
+                assert bound.linear(layer) is bound.linear(layer)
+            assert describe(shape, precision)["recipe"]["name"] == recipes.get(precision).name
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_arms_of_a_study_differ_from_each_other(name):
+    def what(arm):
+        tail = arm.tail and (arm.tail.share, replace(recipes.get(arm.tail.precision), name="", description=""))
+        return replace(recipes.get(arm.precision), name="", description=""), tail, tuple(sorted(arm.config.items()))
+
+    arms = [arm for arm in LOADED[name].arms if arm.role in ("reference", "treatment", "control")]
+    for i, arm in enumerate(arms):
+        for other in arms[:i]:
+            assert what(arm) != what(other), (arm.name, other.name)
+
+
+def test_storage_is_changed_by_tensor():
+    recipe = recipes["dsv3"].with_(storage={"layers.*.attn.[qkv]": "fp8_1x128"})
+    assert recipe.storage[0].pattern == "layers.*.attn.[qkv]"
+    assert recipe.bind().storage("layers.1.attn.k") is not recipe.bind().store
+    with pytest.raises(ValueError, match="no layer"):
+        recipes["dsv3"].with_(storage={"layers.*.attn.x": "fp8_1x128"})
+
+
+def test_both_operands_of_a_multiplication_are_transformed_alike():
+    for a, b in (
+        ("nvfp4_te_rht", "nvfp4_te"),
+        ("nvfp4_te", "nvfp4_te_rht"),
+        ("nvfp4_te_rht", "bfloat16"),
+        ("nvfp4_te_rht", "nvfp4_te_rht_unsigned"),
+        ("nvfp4_te_rht_unsigned", "nvfp4_te_rht_unsigned hadamard4"),
+    ):
+        with pytest.raises(ValueError, match="Hadamard transforms cancel only if both operands have the same one"):
+            GemmSpec(a, b)
+    assert GemmSpec("nvfp4_te_rht", "nvfp4_te_rht").a.transform == (16, "te")
