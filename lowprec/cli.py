@@ -8,7 +8,18 @@ from typing import Any
 
 import click
 
-from . import __version__, cli_arrays, cli_bench, cli_check, cli_costs, cli_error, cli_recipes, cli_studies, cli_train, cli_verify
+from . import (
+    __version__,
+    cli_arrays,
+    cli_bench,
+    cli_check,
+    cli_costs,
+    cli_error,
+    cli_recipes,
+    cli_studies,
+    cli_train,
+    cli_verify,
+)
 from .cli_output import Cell, CommandError, emit, machine_readable
 
 
