@@ -4,7 +4,6 @@ import numpy as np
 
 import lowprec as lp
 from lowprec.atlas import distributions
-from lowprec.codecs import LogFMTCodec
 from lowprec.metrics import magnitude_bias
 from lowprec.study import Claim, ErrorArm, ErrorSetting, ErrorStudy, Measured, PublishedTable
 from lowprec.study.error_figures import against_magnitude, bias, pareto, step
@@ -70,6 +69,8 @@ BIAS = {  # of the mean magnitude, 1e-6, for 4, 5, 6, 8, 10 bits
 
 def biased(data: str, rounding: str) -> Measured:
     """Measure the bias of one threshold on one kind of data, all bit widths."""
+    from lowprec.codecs import LogFMTCodec
+
     x = distributions[data].values((1024, 1024), 7)
     ours, holds = [], True
     spread = float(np.sqrt(np.mean(x**2.0)) / np.mean(np.abs(x)))

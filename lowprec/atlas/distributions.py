@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.gemm import matmul_f32
 from lowprec.registry import Registry
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
@@ -53,6 +52,8 @@ def _swiglu(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
 
 def _expert(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
     """Down-projection of a SwiGLU, tokens of different scale; not rounded to bfloat16."""
+    from lowprec.gemm import matmul_f32
+
     hidden = _swiglu(rng, (shape[0], _INNER)) * np.exp(rng.standard_normal((shape[0], 1)) / 2)
     weights = rng.standard_normal((shape[1], _INNER)) / np.sqrt(_INNER)
     return matmul_f32(hidden.astype(np.float32), weights.astype(np.float32))

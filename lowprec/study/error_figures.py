@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.atlas import distributions, find_format, pass_through
-from lowprec.codecs import LogFMTCodec
+from lowprec.atlas import distributions
 from lowprec.metrics import gain_bias, magnitude_bias, tile_range
 
 from .error_study import ErrorFigure, ErrorOutcome, Row
@@ -34,6 +33,8 @@ def on_front(points: list[tuple[float, float]]) -> list[bool]:
 
 def nominal_bits(name: str) -> float:
     """Return the bits per value of a codec for bfloat16 numbers, as they travel: LogFMT's ends take 16 bits then."""
+    from lowprec.atlas import find_format
+
     return float(getattr(find_format(name), "bits_per_value", float("nan")))
 
 
@@ -54,6 +55,8 @@ def pareto_rows(outcome: ErrorOutcome, data: tuple[str, ...]) -> list[Row]:
 
 def magnitude_rows(outcome: ErrorOutcome, data: str, formats: tuple[str, ...], octaves: int) -> list[Row]:
     """Return the relative error of values by their distance from the largest of their tile, an octave a row."""
+    from lowprec.atlas import pass_through
+
     setting = outcome.setting
     x = distributions[data].values((setting.rows, setting.columns), 0)
     tiles = np.abs(x).reshape(-1, TILE)
@@ -83,6 +86,8 @@ def step(x: NDArray[Any], bits: int) -> float:
 
 def bias_rows(outcome: ErrorOutcome, data: tuple[str, ...], bits: tuple[int, ...], size: int) -> list[Row]:
     """Return biases of LogFMT's thresholds, and the theory: -s^2/12 for linear, +s^2/24 for log, 0 for logmean."""
+    from lowprec.codecs import LogFMTCodec
+
     del outcome
     rows = []
     for name in data:

@@ -11,17 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.atlas import FormatErrors, distributions, errors_of
+from lowprec.atlas import distributions
 
 from .error_report import as_json, claims_csv, errors_csv, markdown, to_csv
 from .error_report import show as show
 from .store import check_writable, write_json, write_text
 from .tensor_study import Claim, Measured
+
+if TYPE_CHECKING:
+    from lowprec.atlas import FormatErrors
 
 Row = dict[str, Any]
 
@@ -206,6 +209,8 @@ def sized(study: ErrorStudy, quick: bool, seeds: int | None) -> ErrorSetting:
 
 def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
     """Measure every format on every kind of data."""
+    from lowprec.atlas import errors_of
+
     errors: dict[tuple[str, str], list[FormatErrors]] = {}
     done, total = 0, len(study.data) * setting.seeds
     for data in study.data:

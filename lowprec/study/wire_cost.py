@@ -14,15 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.atlas import distributions
-from lowprec.codecs import codecs
-from lowprec.costs import decode_limit
 from lowprec.metrics import sqnr
-from lowprec.moe.data import held_out_windows, load_corpus
-from lowprec.moe.schedule import Schedule
-from lowprec.moe.train import default_rate
-from lowprec.moe.trainer import Trainer
-from lowprec.recipe import recipes
-from lowprec.reductions import combine_low_latency
 
 from .error_figures import on_front
 from .error_study import ErrorFigure, ErrorOutcome, Row
@@ -60,7 +52,8 @@ class _RecordedLinear:
 
 def combined_sqnr(name: str, tokens: int, columns: int, seed: int = 0) -> float:
     """Return the SQNR in dB of combined outputs of eight experts, before the sum is rounded to bfloat16."""
-    from lowprec import round_to
+    from lowprec.cast import round_to
+    from lowprec.reductions import combine_low_latency
 
     x = distributions["expert"].values((tokens * SLOTS, columns), seed).reshape(tokens, SLOTS, columns)
     x = round_to(x, "bfloat16")
@@ -100,6 +93,11 @@ def prediction_changes(names: list[str], config: str, steps: int, seed: int = 0)
         difference in loss, in per cent of the loss.
     """
     from lowprec.moe.config import configs
+    from lowprec.moe.data import held_out_windows, load_corpus
+    from lowprec.moe.schedule import Schedule
+    from lowprec.moe.train import default_rate
+    from lowprec.moe.trainer import Trainer
+    from lowprec.recipe import recipes
 
     corpus = load_corpus("stdlib")
     schedule = Schedule(default_rate(configs[config]), max(1, steps // 50), steps)
@@ -132,6 +130,9 @@ def prediction_changes(names: list[str], config: str, steps: int, seed: int = 0)
 
 def cost_rows(outcome: ErrorOutcome, model: str, machine: str, dispatch: str, config: str) -> list[Row]:
     """Return cost and accuracy of every format of a study as the codec of combine."""
+    from lowprec.codecs import codecs
+    from lowprec.costs import decode_limit
+
     names = [arm.name for arm in outcome.study.arms]
     setting = outcome.setting
     changes = prediction_changes(names, config, setting.training_steps)
