@@ -48,7 +48,7 @@ def cluster(address: str, *, patience: float | None = None) -> Iterator[Executor
     own: Any = None
     try:
         if address == LOCAL:
-            own = distributed.LocalCluster(  # type: ignore[no-untyped-call]
+            own = distributed.LocalCluster(
                 n_workers=cores(), threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=40
             )
         client = _connect(own or address, patience)
@@ -71,7 +71,7 @@ def _connect(target: Any, patience: float) -> Any:
     import distributed
 
     try:
-        return distributed.Client(target, timeout=patience, set_as_default=False)  # type: ignore[no-untyped-call]
+        return distributed.Client(target, timeout=patience, set_as_default=False)
     except (OSError, ValueError) as error:  # TimeoutError is an OSError; an address without sense is a ValueError
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise StudyError(
