@@ -38,7 +38,8 @@ DIFFER = {
     "e2m3fn": "NaN: ml_dtypes gives -0, CUDA's satfinite and the OCP presets the maximum, gfloat refuses.",
     "e3m2fn": "As e2m3fn.",
     "e2m1fn": "As e2m3fn. DeepGEMM's helper sends ties toward zero.",
-    "bfloat16": "NaN: PyTorch's code depends on the loop that met it (0x7FC0 or 0xFFFF). float64 as e4m3fn.",
+    "bfloat16": "NaN: PyTorch 2.13 gives 0xFFFF in its AVX2 and AVX-512 loops, 0x7FC0 in scalar ones (float16 sources, "
+    "strides, what is left of float64 after blocks of 16), whatever NaN came in. float64 as e4m3fn.",
     "mxint8": "pychop and gfloat produce -2, which the MX specification leaves optional; microxcaling and we do not.",
     "int8": "Saturates; NumPy's cast wraps.",
     "ue5m3": "Negative values: NaN, or zero by P3109's saturating presets.",

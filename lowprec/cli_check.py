@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Read codes and scale values from an .npz of `lowprec quantize --out` or of `Quantized.save`."""
+def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32], float | None]:
+    """Read codes, scale values and the tensor's scale from a file of `lowprec quantize --out` or `Quantized.save`."""
     import numpy as np
 
     from .quantized import Quantized
@@ -26,9 +27,9 @@ def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
             names = np.load(opened, allow_pickle=False)
             files = list(names.files) if isinstance(names, np.lib.npyio.NpzFile) else []
             if "header" not in files and {"codes", "scale"} <= set(files):
-                return names["codes"], np.asarray(names["scale"], dtype=np.float32)
+                return names["codes"], np.asarray(names["scale"], dtype=np.float32), None
         q = Quantized.load(path)
-        return q.codes, q.scale
+        return q.codes, q.scale, None if q.tensor_scale is None else float(q.tensor_scale)
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
     except Exception as error:
@@ -40,28 +41,55 @@ def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
 @click.command("check")
 @click.argument("file")
 @click.option("--values", required=True, metavar="FILE", help="The matrix (.npy) that was quantized.")
-@click.option("--recipe", metavar="NAME", help="Compare with this quantizer only, and show what differs.")
+@click.option("--recipe", metavar="NAME", help="Compare with this quantizer only.")
 @click.option("--granularity", help="Blocks, if not the recipe's own.")
+@click.option("--causes", is_flag=True, help="Only the causes, of the recipe or of the nearest one.")
 @machine_readable
-def check(file: str, values: str, recipe: str | None, granularity: str | None, as_json: bool, as_csv: bool) -> None:
-    """Tell which quantizer made the codes and scales in FILE (.npz).
+def check(
+    file: str,
+    values: str,
+    recipe: str | None,
+    granularity: str | None,
+    causes: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Tell which quantizer made the codes and scales in FILE (.npz), and why they are not another's.
 
-    Every quantizer whose shapes fit is tried and what differs is counted; with --recipe the first elements that differ
-    are shown, with the value before the cast.
+    Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --recipe, or
+    from the nearest one, causes are named: ties broken the other way, reciprocals instead of division, scales by
+    another arithmetic, overflow that is not saturated, values rounded twice.
     """
+    codes, scale, tensor = _load_codes(file)
+    x = _load_array(values, dimensions=2)
+    if codes.shape != x.shape:
+        raise CommandError(f"{file}: codes {codes.shape} for values {x.shape}")
+    rows = _ranked(codes, scale, x, recipe, granularity, file)
+    if not causes:
+        columns = ("recipe", "codes that differ", "share", "scales that differ", "share of scales")
+        emit(columns, rows, f"{file} against {values}", as_json, as_csv)
+    nearest = rows[0]
+    if causes or ((nearest[1] or nearest[3]) and not (as_json or as_csv)):
+        _emit_causes(codes, scale, tensor, x, str(nearest[0]), granularity, as_json, as_csv)
+
+
+def _ranked(
+    codes: NDArray[Any],
+    scale: NDArray[np.float32],
+    x: NDArray[Any],
+    recipe: str | None,
+    granularity: str | None,
+    file: str,
+) -> list[tuple[str, int, float, int, float]]:
+    """Count what differs from each quantizer that fits, nearest first."""
     import numpy as np
 
     from .quantizers import quantizers
     from .scaling import quantize
 
-    codes, scale = _load_codes(file)
-    x = _load_array(values, dimensions=2)
-    if codes.shape != x.shape:
-        raise CommandError(f"{file}: codes {codes.shape} for values {x.shape}")
-    names = quantizers.names() if recipe is None else [recipe]
-    rows: list[Sequence[Cell]] = []
-    for name in names:
-        if quantizers[name].history is not None:
+    rows: list[tuple[str, int, float, int, float]] = []
+    for name in quantizers.names() if recipe is None else [recipe]:
+        if quantizers[name].history is not None and recipe is None:
             continue
         try:
             q = quantize(x, None, granularity, recipe=name)
@@ -77,27 +105,47 @@ def check(file: str, values: str, recipe: str | None, granularity: str | None, a
             continue
         wrong = q.codes != codes
         scales = ~((q.scale == scale) | (np.isnan(q.scale) & np.isnan(scale)))
-        rows.append((name, int(wrong.sum()), float(wrong.mean()), int(scales.sum()), float(scales.mean())))
-    rows.sort(key=lambda row: (row[1], row[3]))
+        share = (float(wrong.mean()), float(scales.mean())) if wrong.size else (0.0, 0.0)
+        rows.append((name, int(wrong.sum()), share[0], int(scales.sum()), share[1]))
     if not rows:
         raise CommandError(f"{file}: no quantizer has scales of shape {scale.shape} for values {x.shape}")
-    columns = ("recipe", "codes that differ", "share", "scales that differ", "share of scales")
-    emit(columns, rows, f"{file} against {values}", as_json, as_csv)
-    if recipe is not None and rows[0][1] and not (as_json or as_csv):
-        q = quantize(x, None, granularity, recipe=recipe)
-        spread = _spread(q.scale, q)
-        found: list[Sequence[Cell]] = [
-            (f"[{i}, {j}]", float(x[i, j]), float(spread[i, j]), float(x[i, j] / spread[i, j]), int(codes[i, j]),
-             int(q.codes[i, j]))
-            for i, j in np.argwhere(q.codes != codes)[:10]
-        ]  # fmt: skip
-        emit(("at", "x", "scale", "x / scale", "code", f"{recipe}'s"), found, "First differences", False, False)
+    return sorted(rows, key=lambda row: (row[1], row[3]))
 
 
-def _spread(scale: Any, q: Any) -> Any:
-    """Return every element's scale, that of the tensor included."""
+def _emit_causes(
+    codes: NDArray[Any],
+    scale: NDArray[np.float32],
+    tensor: float | None,
+    x: NDArray[Any],
+    recipe: str,
+    granularity: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Print how many scales and codes differ for which cause, and for people the first of them."""
     import numpy as np
 
-    rows, columns = q.granularity.block(q.shape)
-    whole = np.repeat(np.repeat(scale, rows, 0), columns, 1)[: q.shape[0], : q.shape[1]]
-    return whole if q.tensor_scale is None else whole * q.tensor_scale
+    from .differences import explain
+
+    e = explain(codes, scale, x, recipe, granularity, tensor_scale=tensor)
+    rows: list[Sequence[Cell]] = []
+    for what, names, found, expected in (
+        ("scale", e.scales, scale, e.expected.scale),
+        ("code", e.codes, codes, e.expected.codes),
+    ):
+        some = names[names != ""]
+        for name, count in sorted(Counter(some.tolist()).items(), key=lambda item: -item[1]):
+            i, j = np.argwhere(names == name)[0]
+            rows.append((what, name, count, count / names.size, f"[{i}, {j}]", found[i, j].item(),
+                         expected[i, j].item()))  # fmt: skip
+    columns = ("what", "cause", "differ", "share", "first at", "found", f"{recipe}'s")
+    emit(columns, rows, f"Why they are not {recipe}'s", as_json, as_csv)
+    at = np.argwhere(e.codes != "")[:10]
+    if not at.size or as_json or as_csv:
+        return
+    first: list[Sequence[Cell]] = [
+        (f"[{i}, {j}]", float(x[i, j]), float(e.before[i, j]), int(codes[i, j]), int(e.expected.codes[i, j]),
+         str(e.codes[i, j]))
+        for i, j in at
+    ]  # fmt: skip
+    emit(("at", "x", "before the cast", "code", f"{recipe}'s", "cause"), first, "First differences", False, False)

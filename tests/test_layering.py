@@ -20,7 +20,7 @@ LAYERS = [
     {"scale_constants"},
     {"blocks"},
     {"quantized", "quantized_file", "scaling", "delayed", "accumulate", "libraries"},
-    {"fused_kernels", "reference_dots"},
+    {"fused_kernels", "reference_dots", "differences"},
     {"wide_kernels", "run_kernels"},
     {"engines"},
     {"instructions"},
