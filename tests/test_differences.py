@@ -54,7 +54,7 @@ def test_the_value_before_the_cast_is_the_one_that_was_cast(name: str) -> None:
         ("dsv32", "dsv3", {"scale: from amax*(1/max)"}, {"from amax*(1/max)"}),
         ("mxfp8_ceil", "mxfp8_rceil", {"scale: from ceil"}, {"from ceil"}),
         ("mxfp8_floor", "mxfp8_even", {"scale: from floor"}, {"from floor"}),
-        ("nvfp4_torchao", "nvfp4_te", {"x * (1 / g / s) instead", "scale of the tensor"}, set()),
+        ("nvfp4_torchao", "nvfp4_te", {"scale: from quotients"}, {"from quotients"}),
         ("nvfp4_modelopt", "nvfp4_te", {"x / (s * g) instead", "scale of the tensor"}, set()),
         ("nvfp4_4over6_mse", "nvfp4_4over6", {"scale: the other of four and six"}, {"the other of four and six"}),
         ("nvfp4_4over6", "nvfp4_te", {"scale: four over six"}, {"four over six"}),

@@ -7,7 +7,7 @@ DeepGEMM's and TransformerEngine's arithmetic is spelled in torch here: their pa
 import contextlib
 import io
 import os
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -157,6 +157,98 @@ def test_modelopt_nvfp4(torch: Any) -> None:
         assert (q.codes == theirs).all()
         count += x.size
     report("modelopt NVFP4", count)
+
+
+def test_modelopt_mxfp8(torch: Any) -> None:
+    quiet("modelopt.torch.quantization.qtensor.mxfp8_tensor")
+    from modelopt.torch.quantization.qtensor.mxfp8_tensor import MXFP8QTensor
+
+    count = 0
+    for x in inputs():
+        theirs, scale = MXFP8QTensor.quantize(tensor(torch, x))
+        q = lp.quantize(x, recipe="mxfp8_rceil")
+        assert (q.scale == lp.decode(scale.numpy(), "e8m0fnu")).all()
+        assert (q.codes == fp8(theirs._quantized_data)).all()
+        count += x.size
+    report("modelopt MXFP8", count)
+
+
+def test_modelopt_mxfp8_just_above_powers_of_two(torch: Any) -> None:
+    """Its logarithm is float32's: just above 1.75 * 2^k = 448 * 2^(k - 8) its exponent is one too small."""
+    quiet("modelopt.torch.quantization.qtensor.mxfp8_tensor")
+    from modelopt.torch.quantization.qtensor.mxfp8_tensor import MXFP8QTensor
+
+    edge = (np.float32(1.75) * np.exp2(np.arange(-110, 120))).astype(np.float32)
+    amax = np.concatenate([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf))])
+    x = np.repeat(amax[:, None], 32, 1)
+    scale = MXFP8QTensor.quantize(tensor(torch, x))[1].numpy()
+    exact = lp.quantize(x, recipe=lp.quantizers["mxfp8_rceil"].with_(arithmetic="amax/max"))
+    wrong = (exact.scale != lp.decode(scale, "e8m0fnu"))[:, 0]
+    assert wrong.any()
+    assert (amax[wrong] > np.repeat(edge[None], 3, 0).reshape(-1)[wrong]).all()
+    print(f"modelopt MXFP8: {wrong.sum()} of {edge.size} scales one step too low just above 1.75 * 2^k")  # noqa: T201
+
+
+def test_modelopt_four_over_six(torch: Any) -> None:
+    """Scales and codes once a block has chosen; the choice there is made of 126 scales in calibration, not of two."""
+    quiet("modelopt.torch.quantization.qtensor.nvfp4_tensor")
+    from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
+    count = rounded = raised = 0
+    four_over_six = lp.quantizers["nvfp4_4over6_mse"]
+    for x in inputs():
+        q, six = lp.quantize(x, recipe=four_over_six), lp.quantize(x, recipe=four_over_six.with_(choice=None))
+        t = tensor(torch, x)
+        amax = t.view(x.shape[0], -1, 16).abs().amax(-1)
+        chosen = SimpleNamespace(
+            block_sizes={-1: 16, "four_over_six": True},
+            global_amax=t.abs().max(),
+            _amax=torch.where(torch.from_numpy(q.scale != six.scale), amax * 1.5, amax),
+        )
+        scale, g = NVFP4QTensor.get_weights_scaling_factor_from_quantizer(chosen, t)
+        packed = NVFP4QTensor.quantize(t.clone(), 16, scale, g)[0]
+        theirs = lp.unpack(packed._quantized_data.numpy().reshape(-1), 4, x.size).reshape(x.shape)
+        scales = lp.decode(fp8(scale).reshape(q.scale.shape), "e4m3fn")
+        low = scales != q.scale
+        assert (q.scale[low] == 0).all()
+        assert (scales[low] == 2.0**-9).all()
+        raised += int(low.sum())
+        rounded += int((q.codes != theirs)[~np.repeat(low, 16, 1)].sum())  # x / (s * g) there, x * (1 / (s * g)) here
+        count += x.size
+    assert rounded <= 10
+    print(f"modelopt four over six: {count} elements compared, {rounded} differ, {raised} scales 2^-9 for 0")  # noqa: T201
+
+
+GFLOAT = {
+    "mxfp8_floor": "format_info_ocp_e4m3",
+    "mxfp8_e5m2_floor": "format_info_ocp_e5m2",
+    "mxfp6_e2m3": "format_info_ocp_e2m3",
+    "mxfp6_e3m2": "format_info_ocp_e3m2",
+    "mxfp4": "format_info_ocp_e2m1",
+    "mxint8": "format_info_ocp_int8",
+}
+
+
+@pytest.mark.parametrize("name", GFLOAT)
+def test_gfloat_mx_blocks(name: str) -> None:
+    peer("gfloat")
+    from gfloat import BlockFormatInfo, compute_scale_amax, formats, quantize_block
+
+    info = BlockFormatInfo(name, getattr(formats, GFLOAT[name]), 32, formats.format_info_ocp_e8m0)
+    count = differ = 0
+    for x in inputs():
+        part = x[:16, :512]
+        ours = lp.quantize_dequantize(part, recipe=name).reshape(-1, 32)
+        for block, mine in zip(part.reshape(-1, 32).astype(np.float64), ours, strict=True):  # log2 is right in float64
+            theirs = quantize_block(info, block, compute_scale_amax).astype(np.float32)
+            wrong = theirs != mine
+            if name == "mxint8":  # -2 is an element there
+                wrong &= ~((block < 0) & (np.abs(theirs) > np.abs(mine)))
+            assert not wrong.any(), (block[wrong], theirs[wrong], mine[wrong])
+            differ += int((theirs != mine).sum())
+            count += 32
+    assert bool(differ) == (name == "mxint8")
+    print(f"gfloat {name}: {count} elements compared, {differ} differ{' by -2' * (differ > 0)}")  # noqa: T201
 
 
 def test_compressed_tensors_scales(torch: Any) -> None:
