@@ -122,7 +122,7 @@ class BlockJob:
         cast = (self.cast.bounded or self.cast.encode, self.cast.encode)
 
         def work(x: Any, codes: Any, scales: Any, _: int, a: int, b: int) -> None:
-            kernel(x, self.rows, self.width, self._segment, self.rule, cast, codes, scales, a, b)
+            kernel(x, self.rows, self.width, self._fetched_segment, self.rule, cast, codes, scales, a, b)
 
         self._run(work, codes, scales)
 
@@ -179,10 +179,18 @@ class BlockJob:
 
     @property
     def _segment(self) -> int:
-        """Columns worked on at a time: a few KiB of a row, or a strip of at most 4 MiB, read in long rows."""
-        wanted = 2048 if self.rows == 1 else max(256, (1 << 20) // self.rows)
-        segment: int = self.width * max(1, min(wanted // self.width, -(-self.x.shape[1] // self.width)))
-        return segment
+        """Columns worked on at a time where values come out: 8 KiB of a row, or a strip of at most 4 MiB."""
+        return self._columns(1 << 11)
+
+    @property
+    def _fetched_segment(self) -> int:
+        """The same where codes come out: 64 KiB of a row, as the next segment is fetched while one is cast."""
+        return self._columns(1 << 14)
+
+    def _columns(self, wanted: int) -> int:
+        if self.rows > 1:
+            wanted = max(256, (1 << 20) // self.rows)
+        return self.width * max(1, min(wanted // self.width, -(-self.x.shape[1] // self.width)))
 
     def _run(self, work: Any, into: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Call work(x, into, scales, index of x's first element, first strip, last strip) over pieces."""
