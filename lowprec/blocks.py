@@ -148,8 +148,10 @@ class BlockJob:
 
         words = rounding_words(self.mode)
 
+        kernel: Kernel = quantize_words.quantize_strips[self._index]
+
         def work(x: Any, codes: Any, scales: Any, first: int, a: int, b: int) -> None:
-            quantize_words.quantize_strips(
+            kernel(
                 x, self.rows, self.width, self._segment, self.rule, self.words, words, self.seed,
                 self.offset + first, codes, scales, a, b,
             )  # fmt: skip
@@ -190,7 +192,8 @@ class BlockJob:
     def _columns(self, wanted: int) -> int:
         if self.rows > 1:
             wanted = max(256, (1 << 20) // self.rows)
-        return self.width * max(1, min(wanted // self.width, -(-self.x.shape[1] // self.width)))
+        columns = int(self.x.shape[1])
+        return self.width * max(1, min(wanted // self.width, -(-columns // self.width)))
 
     def _run(self, work: Any, into: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Call work(x, into, scales, index of x's first element, first strip, last strip) over pieces."""

@@ -305,3 +305,15 @@ def test_the_command_line_finds_the_recipe(tmp_path: Path) -> None:
     assert found.output.splitlines()[1].startswith("nvfp4_te,0,")
     wrong = runner.invoke(cli, ["check", source, "--values", source])
     assert wrong.exit_code != 0
+
+
+@pytest.mark.parametrize("granularity", ["1x16", "1x24", "128x1", "16x16"])
+@pytest.mark.parametrize("offset", [0, (1 << 32) - 200])
+def test_a_random_word_belongs_to_an_index(granularity: str, offset: int) -> None:
+    """Also where a row passes 2^32, the end of one set of keys."""
+    x = normal((7, 500))
+    q = lp.quantize(x, "e4m3fn", granularity, rounding="stochastic_c", seed=9, offset=offset)
+    rows, columns = q.granularity.block((7, 500))
+    scale = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[:7, :500]
+    codes = lp.encode(x / scale, "e4m3fn", rounding="stochastic_c", seed=9, offset=offset)
+    assert np.array_equal(q.codes, codes)
