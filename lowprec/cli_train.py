@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -64,11 +66,13 @@ def train(
     try:
         with display(Console(stderr=True)) as shown:
             shown.stage("compiling kernels (once per version)")
+            recent: deque[float] = deque(maxlen=20)  # a single step may be a slow one
 
             def progress(record: Any) -> None:
                 done = int(record.step)
+                recent.append(record.seconds)
                 running = [Running(name, done, steps, float(record.loss))]
-                shown.update(Snapshot(int(done == steps), 1, done, steps, running, record.seconds * (steps - done)))
+                shown.update(Snapshot(int(done == steps), 1, done, steps, running, median(recent) * (steps - done)))
 
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
