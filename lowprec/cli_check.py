@@ -54,9 +54,9 @@ def check(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Tell which quantizer made the codes and scales in FILE (.npz), and why they are not another's.
+    """Tell which quantizer made codes and scales.
 
-    Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --recipe, or
+    FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`. Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --recipe, or
     from the nearest one, causes are named: ties broken the other way, reciprocals instead of division, scales by
     another arithmetic, overflow that is not saturated, values rounded twice.
     """

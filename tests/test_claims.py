@@ -35,7 +35,8 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
     assert getattr(item, "source", "x")
     if hasattr(item, "planner"):
         planned = importlib.import_module(item.planner).plan(item, item.quick, tmp_path / name)
-        assert {task.recipe_name for task in planned.arms} == {arm.recipe_name for arm in item.arms}
+        precisions = {getattr(arm.precision, "name", arm.precision) for arm in item.arms}
+        assert {task.recipe_name for task in planned.arms} == precisions
         assert item.tier == "T3" or item.expectations
         assert {"reference", "repeat", "floor", "control"} <= {arm.role for arm in item.arms}
         assert all(arm.expected for arm in item.arms if arm.role in ("treatment", "control"))

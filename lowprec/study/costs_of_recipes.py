@@ -40,7 +40,7 @@ def tensor_bits(spec: TensorSpec) -> float:
 
     Examples
     --------
-    >>> tensor_bits(TensorSpec("e4m3fn", "1x128", "ue8m0")), tensor_bits(TensorSpec("bfloat16", "none"))
+    >>> tensor_bits(TensorSpec("e4m3fn", "1x128", scale="ue8m0")), tensor_bits(TensorSpec("bfloat16", "none"))
     (8.0625, 16.0)
     """
     bits = float(formats[spec.format].bits)
