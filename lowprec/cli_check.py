@@ -56,7 +56,8 @@ def check(
 ) -> None:
     """Tell which quantizer made codes and scales.
 
-    FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`. Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --recipe, or
+    FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`.
+    Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --recipe, or
     from the nearest one, causes are named: ties broken the other way, reciprocals instead of division, scales by
     another arithmetic, overflow that is not saturated, values rounded twice.
     """

@@ -18,7 +18,20 @@ from lowprec.study import plans, style
 from lowprec.study import runner as runner_module
 
 ROOT = Path(lowprec.__file__).parent.parent
-SMALL = ["--set", "checkpoint_steps=10", "--set", "warmup_steps=2", "--set", "branch_steps=8", "--seeds", "2", "--checkpoints", "1", "--jobs", "0"]
+SMALL = [
+    "--set",
+    "checkpoint_steps=10",
+    "--set",
+    "warmup_steps=2",
+    "--set",
+    "branch_steps=8",
+    "--seeds",
+    "2",
+    "--checkpoints",
+    "1",
+    "--jobs",
+    "0",
+]
 
 
 def run(*arguments):
