@@ -118,20 +118,27 @@ class AdamW:
         scale = self.clip / norm if norm > self.clip else 1.0
         correction1 = 1.0 - _power(self.beta1, self.steps)
         correction2 = 1.0 - _power(self.beta2, self.steps)
-        for name, weight in self.params.items():
-            numbers = (
-                scale,
-                self.beta1,
-                1.0 - self.beta1,
-                self.beta2,
-                1.0 - self.beta2,
-                rate / correction1,
-                1.0 / math.sqrt(correction2),
-                self.epsilon,
-                rate * self.weight_decay if weight.ndim >= 2 else 0.0,
-            )
-            gradient = np.ascontiguousarray(gradients[name], dtype=weight.dtype)
-            self._step(name, weight, gradient, kernels.Coefficients(*map(weight.dtype.type, numbers)))
+        numbers = (
+            scale,
+            self.beta1,
+            1.0 - self.beta1,
+            self.beta2,
+            1.0 - self.beta2,
+            rate / correction1,
+            1.0 / math.sqrt(correction2),
+            self.epsilon,
+        )
+        names = list(self.params)
+
+        # Most weights are too small to be split over threads; there are enough of them.
+        def step(start: int, stop: int) -> None:
+            for name in names[start:stop]:
+                weight = self.params[name]
+                decay = rate * self.weight_decay if weight.ndim >= 2 else 0.0
+                gradient = np.ascontiguousarray(gradients[name], dtype=weight.dtype)
+                self._step(name, weight, gradient, kernels.Coefficients(*map(weight.dtype.type, (*numbers, decay))))
+
+        run_chunks(step, len(names), 1)
         return norm
 
     def _step(self, name: str, weight: Array, gradient: Array, numbers: kernels.Coefficients) -> None:
