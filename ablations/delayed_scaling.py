@@ -17,9 +17,12 @@ ablation = Ablation(
     arms=(
         *sources.BRANCH_ARMS,
         Arm("current", recipe="te_current", expected="equivalent", source=sources.TRANSFORMER_ENGINE),
-        Arm("delayed_1024", recipe="te_delayed", expected="equivalent", source=sources.TRANSFORMER_ENGINE),
-        Arm("delayed_16", recipe="te_delayed", change=history(16), expected="equivalent"),
-        Arm("delayed_1", recipe="te_delayed", change=history(1), expected="equivalent, clipped now and then"),
+        Arm("delayed_1024", recipe="te_delayed", calibration=16, expected="equivalent",
+            source=sources.TRANSFORMER_ENGINE),
+        Arm("delayed_16", recipe="te_delayed", change=history(16), calibration=16, expected="equivalent"),
+        Arm("delayed_1", recipe="te_delayed", change=history(1), calibration=16,
+            expected="equivalent, clipped now and then"),
+        Arm("delayed_cold", recipe="te_delayed", expected="equivalent: one step with scales of 1 is soon forgotten"),
     ),
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=2, seeds=6, learning_rate=1.5e-3),
@@ -29,10 +32,11 @@ ablation = Ablation(
         Expectation("nor does the longest history", "loss_percent", "delayed_1024", expected=(-0.25, 0.25),
                     published=(0.25, 100.0)),
         Expectation("nor the shortest", "loss_percent", "delayed_1", expected=(-0.25, 0.25), published=(0.25, 100.0)),
+        Expectation("one step with scales of 1 is forgotten", "loss_percent", "delayed_cold", expected=(-0.25, 0.25)),
         Expectation("no run diverges", "diverged", "delayed_1", expected=(0.0, 0.0)),
     ),
-    notes="Every branch begins with empty histories, so that its first step has scales of 1: a harder start than that "
-    "of a run that always scaled so. Training from the initial weights, with a warm-up in which amax does move, is "
+    notes="A BF16 checkpoint has no amax histories: 16 batches fill them before the first step, but for the cold arm, "
+    "whose first step has scales of 1. Training from the initial weights, with a warm-up in which amax does move, is "
     "`--set checkpoint_steps=0 --set branch_steps=300`; the noise is then about 1 %, and only a divergence would show.",
 )  # fmt: skip
 

@@ -37,7 +37,7 @@ ablation = Ablation(
         ),
     ),
     quick=Setting(config="nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3, learning_rate=2e-3),
-    full=Setting(config="pilot", checkpoint_steps=800, branch_steps=200, checkpoints=3, seeds=4, learning_rate=1.5e-3),
+    full=Setting(config="pilot", checkpoint_steps=800, branch_steps=200, checkpoints=2, seeds=6, learning_rate=1.5e-3),
 )
 
 if __name__ == "__main__":

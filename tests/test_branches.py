@@ -91,6 +91,40 @@ def test_a_tail_changes_the_precision_and_nothing_else(tmp_path, short_evaluatio
     assert runs["float32"]["validation_loss"] != runs["float32"]["validation_loss_bf16"]
 
 
+# --- calibration -----------------------------------------------------------------------------------------------------
+
+
+def test_calibration_is_part_of_what_runs_are_and_no_longer_than_the_checkpoint(tmp_path):
+    arms = (Arm("bf16", role="reference"), Arm("cold", recipe="te_delayed"), Arm("warm", "te_delayed", calibration=9))
+    setting = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
+    study = Ablation("calibrated", "Does it?", arms, setting, setting)
+    tasks = {task.name.partition("/")[0]: task for task in plan(study, setting, tmp_path).arms}
+    assert [tasks[name].calibration for name in ("bf16", "cold", "warm")] == [0, 0, 2]
+    assert tasks["warm"].fingerprint == {**tasks["cold"].fingerprint, "calibration": 2}
+    fresh = replace(setting, checkpoint_steps=0)
+    assert {task.calibration for task in plan(study, fresh, tmp_path).arms} == {0}
+
+
+def test_a_calibrated_branch_is_the_trainer_calibrated(tmp_path, short_evaluation):
+    setting = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
+    arms = (Arm("bf16", role="reference"), Arm("warm", recipe="te_delayed", calibration=2))
+    planned = run_study(plan(Ablation("warm", "Does it?", arms, setting, setting), setting, tmp_path / "s"), jobs=0)
+    task = next(task for task in planned.arms if task.name.startswith("warm"))
+    by_hand = Trainer.load(
+        task.checkpoint_file, recipe="te_delayed", schedule=Schedule(**task.schedule), data_seed=task.seed,
+        data=load_corpus("stdlib"),
+    )  # fmt: skip
+    by_hand.calibrate(2)
+    by_hand.step()
+    assert weights_hash(by_hand) == task.folder.read()["weights"]
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True])
+def test_calibration_counts_batches(count):
+    with pytest.raises(ValueError, match="arm 'a': calibration counts batches, 0 or more"):
+        Arm("a", calibration=count)
+
+
 # --- from scratch ----------------------------------------------------------------------------------------------------
 
 
@@ -257,7 +291,8 @@ def test_every_arm_binds(name, config):
 def test_arms_of_a_study_differ_from_each_other(name):
     def what(arm):
         tail = arm.tail and (arm.tail.share, replace(recipes.get(arm.tail.precision), name="", description=""))
-        return replace(recipes.get(arm.precision), name="", description=""), tail, tuple(sorted(arm.config.items()))
+        recipe = replace(recipes.get(arm.precision), name="", description="")
+        return recipe, tail, tuple(sorted(arm.config.items())), arm.calibration
 
     arms = [arm for arm in LOADED[name].arms if arm.role in ("reference", "treatment", "control")]
     for i, arm in enumerate(arms):

@@ -16,12 +16,12 @@ from lowprec.moe.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, run_study
 from lowprec.study import same_weights as module
+from lowprec.study.comparison import compare, compare_layers, kl_of_tokens, record
 from lowprec.study.costs_of_recipes import bits_of
-from lowprec.study.differences import compare, compare_layers, kl_of_tokens, record
 from lowprec.study.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
 from lowprec.study.probe import describe
 from lowprec.study.quantities import METRICS
-from lowprec.study.stress import AlignedSwiGLU, ChannelOutliers, Healthy, UnevenTokens
+from lowprec.study.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.weights_report import document, report, table_csv
 from lowprec.study.weights_summary import summarize
 
@@ -174,6 +174,15 @@ def test_token_weights_are_those_of_the_loss(model, tokens):
     weighted = record(model, F32, OneSequence(), tokens).gradients["head"]
     alone = record(model, F32, Healthy(), tokens[:1]).gradients["head"]
     assert np.allclose(weighted, alone, rtol=1e-4, atol=1e-9)  # mean over four sequences, times four
+
+
+@pytest.mark.parametrize("recipe", ["float32", "bf16", "dsv3"])
+def test_scaled_loss_scales_every_gradient_exactly(model, tokens, recipe):
+    """The balance loss's too: a part left unscaled would drown the rest."""
+    plain, scaled = (record(model, lp.recipes[recipe], stress, tokens) for stress in (Healthy(), ScaledLoss(-20)))
+    assert scaled.loss == plain.loss
+    for name, gradient in plain.gradients.items():
+        assert (scaled.gradients[name] * np.float32(2.0**20)).tobytes() == gradient.tobytes(), name
 
 
 def test_aligned_rows_are_equal_and_the_rest_untouched(model):

@@ -18,6 +18,7 @@ from lowprec.moe.data import corpus_from_bytes, held_out_windows
 from lowprec.moe.model import Model
 from lowprec.moe.train import Diverged, Schedule, Trainer, default_rate, train
 from lowprec.registry import UnknownNameError
+from lowprec.study.trainer import weights_hash
 
 MICRO = golden.MICRO
 STEADY = Schedule(peak=4e-3, warmup_steps=2, total_steps=100)
@@ -236,6 +237,33 @@ def test_perturb_passes_over_zeros(text):
     weights = trainer.model.params["layers.0.attn.wq_a"].reshape(-1)
     weights[576:580] = 0
     assert trainer.perturb() == "layers.0.attn.wq_a[580]"
+
+
+def test_calibration_fills_histories_and_changes_nothing_else(text, saved):
+    cold, warm = (Trainer.load(saved, recipe="te_delayed", data=text) for _ in range(2))
+    warm.calibrate(2)
+    assert weights_hash(warm) == weights_hash(cold)
+    assert warm.steps == cold.steps
+    first, second = warm.step(), cold.step()
+    assert first.step == second.step
+    assert first.grad_norm != second.grad_norm  # the cold one had scales of 1
+    layer = "layers.0.attn.wo/x.e4m3fn"
+    histories = [trainer.model.recipe.state_dict()["delayed"][f"{layer}/history"] for trainer in (cold, warm)]
+    assert [np.count_nonzero(history) for history in histories] == [1, 3]
+
+
+def test_calibration_changes_no_bit_without_histories(text, saved):
+    plain, after = (Trainer.load(saved, recipe="dsv3", data=text) for _ in range(2))
+    after.calibrate(1)
+    assert [plain.step(), plain.step()] == [after.step(), after.step()]
+    assert state(plain) == state(after)
+
+
+@pytest.mark.parametrize("batches", [-1, 4])
+def test_calibration_takes_batches_that_were(text, saved, batches):
+    trainer = Trainer.load(saved, data=text)
+    with pytest.raises(ValueError, match=f"calibration with {batches} batches, after {trainer.steps} steps: 0 to"):
+        trainer.calibrate(batches)
 
 
 # --- checkpoints that do not fit -------------------------------------------------------------------------------------

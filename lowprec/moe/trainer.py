@@ -272,6 +272,28 @@ class Trainer:
         weights[place] *= weights.dtype.type(1 + 2**-7)
         return f"{name}[{place}]"
 
+    def calibrate(self, batches: int) -> None:
+        """Pass the batches before this step forward and backward, so that delayed scaling knows the values' range.
+
+        Weights, moments and biases stay as they are; a recipe without amax histories is none the wiser.
+        TransformerEngine's `fp8_autocast` calls this calibrating.
+
+        Parameters
+        ----------
+        batches : int
+            How many: those of this trainer's data that its last steps would have had.
+
+        Raises
+        ------
+        ValueError
+            If it has not made that many steps.
+        """
+        if not 0 <= batches <= self.steps:
+            raise ValueError(f"calibration with {batches!r} batches, after {self.steps} steps: 0 to {self.steps}")
+        for step in range(self.steps - batches, self.steps):
+            self.model.recipe.begin_step(step)
+            self.model.loss_and_grads(self._batches[step])
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything that the next step depends on to a checkpoint.
 

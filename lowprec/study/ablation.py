@@ -117,6 +117,10 @@ class Arm:
         Another precision for the last steps of the branch.
     config : mapping
         Fields of the model's configuration that differ: ``{"bias_rate": 0.0}``. Only where arms train from scratch.
+    calibration : int
+        Batches that pass through the model before a branch's first step and change no weight, so that scales of
+        delayed scaling follow from the values at hand: a BF16 checkpoint has no amax histories. At most as many as
+        the checkpoint has steps, so none from scratch.
     """
 
     name: str
@@ -128,6 +132,7 @@ class Arm:
     change: Mapping[str, Any] = field(default_factory=dict, hash=False)
     tail: Tail | None = None
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    calibration: int = 0
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", self.name):
@@ -136,6 +141,8 @@ class Arm:
             raise ValueError(f"arm {self.name!r}: unknown role {self.role!r}; allowed are {', '.join(ROLES)}")
         if self.pairs is not None and self.pairs < 1:
             raise ValueError(f"arm {self.name!r}: pairs must be at least 1, not {self.pairs}")
+        if isinstance(self.calibration, bool) or not isinstance(self.calibration, int) or self.calibration < 0:
+            raise ValueError(f"arm {self.name!r}: calibration counts batches, 0 or more, not {self.calibration!r}")
 
     @property
     def recipe_name(self) -> str:

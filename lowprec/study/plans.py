@@ -108,6 +108,9 @@ def plan(
                 "perturb": arm.role == "floor",
                 **({"weights": number} if setting.from_scratch else {"checkpoint": checkpoints[number].fingerprint}),
             }
+            calibration = min(arm.calibration, setting.checkpoint_steps)
+            if calibration:
+                what["calibration"] = calibration
             tail = None
             if arm.tail is not None:
                 tail = (arm.tail.begins(setting.branch_steps), arm.tail.precision)
@@ -117,7 +120,7 @@ def plan(
                     run_name(arm, number, seed), folder, backend, config, arm.precision, data, what["seed"],
                     setting.branch_steps, schedule, {**what, **common},
                     "" if setting.from_scratch else checkpoints[number].name, what["perturb"],
-                    weights_seed=number if setting.from_scratch else None, tail=tail,
+                    weights_seed=number if setting.from_scratch else None, tail=tail, calibration=calibration,
                 )
             )  # fmt: skip
     # Whole pairs early, and within a pair the arms that emulate (and take long) before the plain ones.

@@ -171,7 +171,7 @@ class Measurement(Task):
         """Measure, and return the finished `run.json`."""
         from lowprec.recipe import recipes
 
-        from .differences import compare, compare_layers, record
+        from .comparison import compare, compare_layers, record
 
         corpus, folder = corpus_of(self), self.folder
         folder.remove()

@@ -37,7 +37,7 @@ EXECUTE_RUNS = (
     "study/trainer",
     "study/probe",
     "study/stress",
-    "study/differences",
+    "study/comparison",
     "study/same_weights",
 )
 #: Features of a processor that a run records.

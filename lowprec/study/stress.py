@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,37 +28,35 @@ CONSUMERS = {
 }  # fmt: skip
 
 
-class Stress(Protocol):
-    """A condition to measure under."""
+class Stress:
+    """A condition to measure under; what it does not override stays as it is."""
 
-    @property
-    def name(self) -> str:
-        """How it is called in tables and files."""
+    name: str
+    """How it is called in tables and files."""
 
     def change(self, parameters: Mapping[str, Array]) -> Parameters:
         """Return the weights to measure with; the given ones are left alone."""
+        return dict(parameters)
 
     def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
-        """Return the factor of each token's loss, shape (tokens,); None for 1 everywhere."""
+        """Return the factor of each token's cross-entropy, shape (tokens,); None for 1 everywhere."""
+        return None
+
+    @property
+    def balance_weight(self) -> float:
+        """The factor of the balance loss, which is no token's."""
+        return 1.0
 
 
 @dataclass(frozen=True)
-class Healthy:
+class Healthy(Stress):
     """No stress: the model as it was trained."""
 
     name: str = "healthy"
 
-    def change(self, parameters: Mapping[str, Array]) -> Parameters:
-        """Return the weights as they are."""
-        return dict(parameters)
-
-    def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
-        """Return None."""
-        return None
-
 
 @dataclass(frozen=True)
-class ChannelOutliers:
+class ChannelOutliers(Stress):
     """Some channels of every normalised activation are larger, and the weights that read them smaller.
 
     The gain of the norm times 2^octaves and the columns of its consumers times 2^-octaves: powers of two, so without
@@ -101,13 +99,9 @@ class ChannelOutliers:
                         changed[name] = parameters[name] / factor
         return changed
 
-    def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
-        """Return None."""
-        return None
-
 
 @dataclass(frozen=True)
-class UnevenTokens:
+class UnevenTokens(Stress):
     """A few tokens have far larger gradients than the rest, as where a block shares one scale across tokens.
 
     The weights of the losses are log-normal, rounded to powers of two so that weighting adds no rounding of its own,
@@ -133,10 +127,6 @@ class UnevenTokens:
     seed: int = 0
     name: str = "uneven tokens"
 
-    def change(self, parameters: Mapping[str, Array]) -> Parameters:
-        """Return the weights as they are."""
-        return dict(parameters)
-
     def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
         """Return the factors."""
         normal = np.random.default_rng([self.seed, tokens]).standard_normal(tokens)
@@ -146,8 +136,11 @@ class UnevenTokens:
 
 
 @dataclass(frozen=True)
-class ScaledLoss:
-    """Every token's loss times 2^octaves, as more tokens a step, or loss scaling, would have it.
+class ScaledLoss(Stress):
+    """The whole loss times 2^octaves, the balance loss too, as more tokens a step, or loss scaling, would have it.
+
+    Powers of two commute with every rounding above the smallest normal number: without a bound on amax all gradients
+    keep their bits but for the exponent.
 
     Parameters
     ----------
@@ -165,17 +158,18 @@ class ScaledLoss:
     octaves: int = -10
     name: str = "scaled loss"
 
-    def change(self, parameters: Mapping[str, Array]) -> Parameters:
-        """Return the weights as they are."""
-        return dict(parameters)
-
     def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
         """Return the factors."""
         return np.full(tokens, 2.0**self.octaves, np.float32)
 
+    @property
+    def balance_weight(self) -> float:
+        """The same factor."""
+        return 2.0**self.octaves
+
 
 @dataclass(frozen=True)
-class AlignedSwiGLU:
+class AlignedSwiGLU(Stress):
     """In some hidden channels both inputs of SwiGLU read the same direction, so their product is a square.
 
     That is what long training under weight decay ends in (arXiv:2409.12517, section 4): rows of w3 become those of w1,
@@ -212,10 +206,6 @@ class AlignedSwiGLU:
                     changed[target] = parameters[target].copy()
                     changed[target][:: self.every] = rows
         return changed
-
-    def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
-        """Return None."""
-        return None
 
 
 class WeightedLoss:

@@ -69,6 +69,8 @@ class Task:
         Seed of the initial weights of an arm that trains from scratch.
     tail : (int, str or Recipe), optional
         Step, counted from 0, from which on an arm has another recipe.
+    calibration : int
+        Batches that pass through an arm's model before its first step.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Task:
     checkpoints: Path | None = None
     weights_seed: int | None = field(default=None, kw_only=True)
     tail: tuple[int, str | Recipe] | None = field(default=None, kw_only=True)
+    calibration: int = field(default=0, kw_only=True)
 
     @property
     def is_arm(self) -> bool:
@@ -217,6 +220,8 @@ def _branch(task: Task) -> dict[str, Any]:
         )
     if task.perturb:
         trainer.perturb()
+    if task.calibration:
+        trainer.calibrate(task.calibration)
     folder.start(described(task))
     began = time.monotonic()
     done, own, in_bf16, stepping = 0, math.inf, math.inf, math.nan

@@ -6,10 +6,11 @@ and for any number of threads.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +81,9 @@ def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint
     bound: Any = recipe.bind(seed, layers=model.config.layers)
     factors = stress.token_weights(tokens.shape[0] * (tokens.shape[1] - 1))
     probe = Probe(bound if factors is None else WeightedLoss(bound, factors))  # type: ignore[arg-type]
-    observed = model.with_bound(probe)  # type: ignore[arg-type]
+    weighted = copy.copy(model)
+    weighted.config = replace(model.config, balance_alpha=stress.balance_weight * model.config.balance_alpha)
+    observed = weighted.with_bound(probe)  # type: ignore[arg-type]
     observed.params = stress.change(model.params)
     loss, gradients = observed.loss_and_grads(tokens)
     chosen = {}
