@@ -33,7 +33,7 @@ _add("bf16", "BF16 operands and storage, float32 accumulation: the reference", _
 _add(
     "float32",
     "float32 throughout, in fixed order: what rounding is measured against",
-    (Rule("*", LinearSpec.of("float32", "float32", "float32", out="float32")),),
+    (Rule("*", LinearSpec.of("float32", "float32", "float32")),),
     activations="float32",
     moment_m="float32",
     moment_v="float32",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lowprec.codecs import codecs
 
 from .linears import BF16_LINEAR, OPERANDS, ROLES, LinearSpec
-from .names import LINEARS, TENSORS, check_pattern, matches
+from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
 from .tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -180,12 +180,15 @@ class Recipe:
             those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
             `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
             `wgrad_input`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of layers that run as
-            most quantized layers do. Without a `name` the new one says what changed.
+            most quantized layers do; `layers`: what changes in some of them, by a pattern of names, in the words above
+            and `out`, the format in which y and dx leave. Without a `name` the new one says what changed.
 
         Raises
         ------
         TypeError
             For something that a recipe does not have.
+        ValueError
+            If a pattern in `layers` selects none, or layers of different precision.
 
         Examples
         --------
@@ -193,6 +196,9 @@ class Recipe:
         >>> unprotected = lp.recipes["dsv3"].with_(quantize=["head"])
         >>> print(unprotected.name, "|", unprotected.spec("head").w)
         dsv3(quantize=head) | e4m3fn 128x128
+        >>> router = {"x": "float32", "w": "float32", "out": "float32"}
+        >>> print(lp.recipes["dsv3"].with_(layers={"layers.*.ffn.gate": router}).spec("layers.3.ffn.gate"))
+        float32 on float32, y and dx in float32
         """
         if odd := [key for key in changes if key not in self.changes()]:
             raise TypeError(f"Recipe has no {odd[0]!r}; with_ takes {', '.join(self.changes())}")
@@ -212,6 +218,11 @@ class Recipe:
             *(Rule(pattern, main) for pattern in _patterns(changes.pop("quantize", ()))),
             *rules,
         )
+        single = changes.pop("layers", {})
+        if not isinstance(single, Mapping) or not all(isinstance(change, Mapping) for change in single.values()):
+            raise TypeError(f"layers={single!r}: a mapping from patterns of names to what changes in those layers")
+        for pattern, change in single.items():
+            rules = (dataclasses.replace(self, rules=rules)._changed_rule(pattern, change), *rules)
         if isinstance(changes.get("storage"), Mapping):
             added = tuple(Storage(pattern, codec) for pattern, codec in changes["storage"].items())
             changes["storage"] = (*added, *self.storage)
@@ -219,10 +230,31 @@ class Recipe:
             new["moment_m"] = new["moment_v"] = changes.pop("moments")
         return dataclasses.replace(self, **{**new, "rules": rules, **changes})
 
+    def _changed_rule(self, pattern: str, change: Mapping[str, Any]) -> Rule:
+        """Return the rule by which some layers, all of one precision, differ from what they are."""
+        check_pattern(pattern, LINEARS)
+        if odd := [key for key in change if key not in (*_LINEAR_CHANGES, "out")]:
+            known = ", ".join((*_LINEAR_CHANGES, "out"))
+            raise TypeError(f"layers {pattern!r}: a linear layer has no {odd[0]!r}; what can change is {known}")
+        names = examples([pattern, *(rule.pattern for rule in self.rules)])
+        specs = {self.spec(name, DEPTH): name for name in names if matches(name, pattern, DEPTH)}
+        if len(specs) > 1:
+            raise ValueError(
+                f"layers {pattern!r} differ in precision, so change them one by one: {', '.join(specs.values())}"
+            )
+        return Rule(pattern, next(iter(specs), BF16_LINEAR).with_(**change))
+
     @classmethod
     def changes(cls) -> list[str]:
         """Return the names of all that `with_` takes."""
-        return [*(f.name for f in dataclasses.fields(cls)), *_LINEAR_CHANGES, "moments", "protect", "quantize"]
+        return [
+            *(f.name for f in dataclasses.fields(cls)),
+            *_LINEAR_CHANGES,
+            "moments",
+            "protect",
+            "quantize",
+            "layers",
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the recipe as plain data, as results keep it."""

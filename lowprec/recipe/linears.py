@@ -23,6 +23,8 @@ from .tensors import TensorSpec
 #: The multiplications of a linear layer, and the roles of the two operands of each.
 OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}
 ROLES = ("x", "w", "dy")
+#: The `out` of layers that leave their output to how activations are stored.
+AS_ACTIVATIONS = "activations"
 
 
 def accumulator_named(name: str | Accumulator) -> Accumulator:
@@ -126,7 +128,7 @@ class LinearSpec:
         Where Wgrad's x comes from: the quantized x that Fprop multiplied, dequantized, transposed and quantized again
         (the DeepSeek-V3 report, 3.5.2), or the unquantized source, as TransformerEngine has it. For a plain x the same.
     out : str
-        Format in which y and dx leave; dW is float32.
+        Format in which y and dx leave, "activations" for that of the recipe's activations; dW is float32.
 
     Raises
     ------
@@ -138,12 +140,13 @@ class LinearSpec:
     dgrad: GemmSpec = GemmSpec()
     wgrad: GemmSpec = GemmSpec()
     wgrad_input: Literal["cached", "source"] = "cached"
-    out: str = "bfloat16"
+    out: str = AS_ACTIVATIONS
 
     def __post_init__(self) -> None:
         if self.wgrad_input not in ("cached", "source"):
             raise ValueError(f"wgrad_input={self.wgrad_input!r}: 'cached' or 'source'")
-        formats[self.out]
+        if self.out != AS_ACTIVATIONS:
+            formats[self.out]
 
     @classmethod
     def of(
@@ -229,8 +232,12 @@ class LinearSpec:
             wgrad_input=self.wgrad_input, out=self.out,
         ):  # fmt: skip
             tensors = str(self.x) if self.x == self.w == self.dy else f"x {self.x}, w {self.w}, dy {self.dy}"
-            return f"{tensors} {self.fprop.place}"
-        return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS)
+            return f"{tensors} {self.fprop.place}{self.leaves()}"
+        return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS) + self.leaves()
+
+    def leaves(self, *tensors: str) -> str:
+        """Return in words how y and dx leave, if a format is named; of `tensors` only, if given."""
+        return "" if self.out == AS_ACTIVATIONS else f", {' and '.join(tensors or ('y', 'dx'))} in {self.out}"
 
 
 BF16_LINEAR = LinearSpec()

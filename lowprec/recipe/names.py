@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from lowprec.registry import UnknownNameError
@@ -17,6 +18,8 @@ LINEARS = (
     "layers.0.projection",
     "head",
 )
+#: Blocks of a model that is deeper than any pattern counts.
+DEPTH = 1000
 #: Tensors that are kept.
 TENSORS = (
     "embed",
@@ -40,6 +43,28 @@ def matches(name: str, pattern: str, layers: int | None = None) -> bool:
     if layers is None or place is None or not _from_the_end(pattern):
         return False
     return fnmatchcase(f"layers.{int(place[1]) - layers}.{name[place.end() :]}", pattern)
+
+
+def examples(patterns: Iterable[str]) -> list[str]:
+    """Return names of linear layers of a model of `DEPTH` blocks: all that such patterns can tell apart.
+
+    Examples
+    --------
+    >>> [name for name in examples(["layers.-1.*"]) if name.endswith("gate")]
+    ['layers.999.ffn.gate', 'layers.0.ffn.gate', 'layers.500.ffn.gate']
+    """
+    patterns = list(patterns)
+    heads = [place for pattern in patterns if (place := re.match(r"layers\.(-?\d+)(\.|$)", pattern))]
+    experts = [place for pattern in patterns if (place := re.search(r"\.experts\.(\d+)(\.|$)", pattern))]
+    blocks = dict.fromkeys([*(int(place[1]) % DEPTH for place in heads), 0, DEPTH // 2])
+    numbers = dict.fromkeys([*(int(place[1]) for place in experts), 0, DEPTH // 2])
+    names = {
+        name.replace("layers.0.", f"layers.{block}.").replace("experts.0.", f"experts.{expert}."): None
+        for block in blocks
+        for expert in numbers
+        for name in LINEARS
+    }
+    return list(names)
 
 
 def _from_the_end(pattern: str) -> bool:

@@ -13,7 +13,7 @@ from lowprec.codecs import Codec
 from lowprec.gemm import gemm, matmul_f32
 from lowprec.scaling import Quantized
 
-from .linears import OPERANDS, GemmSpec, LinearSpec
+from .linears import AS_ACTIVATIONS, OPERANDS, GemmSpec, LinearSpec
 from .tensors import TensorSpec, as_quantized
 
 Array = NDArray[Any]
@@ -163,7 +163,7 @@ class _Linear:
 
     def __init__(self, spec: LinearSpec, activations: str, cache: Codec | None, state: TensorState) -> None:
         self.spec = spec
-        self.out = spec.out if activations == "bfloat16" else "float32"
+        self.out = activations if spec.out == AS_ACTIVATIONS else spec.out
         self.cache = cache
         self.fprop_x, self.fprop_w, self.dgrad_dy, self.dgrad_w, self.wgrad_dy, self.wgrad_x = (
             (_Weight if role == "w" else _Operand)(tensor, activations, f"{gemm}.{role}", state)

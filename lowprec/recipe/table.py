@@ -70,11 +70,11 @@ def _linears(recipe: Recipe) -> list[Row]:
     for names in groups.values():
         spec = recipe.spec(_full(names[0]), layers=3)
         part = _joined(names)
-        sources = {"fprop": "", "dgrad": "", "wgrad": ""}
+        more = {"fprop": spec.leaves("y"), "dgrad": spec.leaves("dx"), "wgrad": ""}
         if spec.quantized and spec.wgrad_input == "source":
-            sources["wgrad"] = ", x from its source"
+            more["wgrad"] = ", x from its source"
         for gemm in OPERANDS:
-            table.append(Row(part, gemm.capitalize(), f"{getattr(spec, gemm)}{sources[gemm]}"))
+            table.append(Row(part, gemm.capitalize(), f"{getattr(spec, gemm)}{more[gemm]}"))
     return table
 
 

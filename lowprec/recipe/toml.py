@@ -17,6 +17,9 @@ and one that differs has a base and what `Recipe.with_` takes::
     name = "mine"
     dy = "e5m2 1x128"
     promote_every = "never"
+
+    [layers."layers.*.ffn.gate"]
+    out = "float32"
 """
 
 from __future__ import annotations
@@ -132,11 +135,18 @@ def _changed(data: dict[str, Any]) -> Recipe:
         data["storage"] = (*(_storage(row) for row in _rows(data["storage"], "storage")), *base.storage)
     if "linear" in data:
         data["rules"] = (*(_rule(row) for row in _rows(data.pop("linear"), "linear")), *base.rules)
-    for where in (data, *(data[name] for name in OPERANDS if isinstance(data.get(name), dict))):
-        if where.get("promote_every") == _NEVER:
-            where["promote_every"] = None
     _only(data, set(Recipe.changes()), "recipe")
+    _never_to_none(data)
     return base.with_(**data)
+
+
+def _never_to_none(table: dict[str, Any]) -> None:
+    """Put None, which TOML has not, for the word that stands for it, in tables within the table too."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _never_to_none(value)
+        elif key == "promote_every" and value == _NEVER:
+            table[key] = None
 
 
 def _rule(row: dict[str, Any]) -> Rule:
