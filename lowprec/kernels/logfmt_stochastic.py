@@ -9,7 +9,7 @@ import numpy as np
 from lowprec._jit import bits32, kernel
 from lowprec.kernels.logfmt import Codes, Floats, fill_grid, fill_powers, find_steps
 from lowprec.kernels.logfmt_encode import bulge, find_group, largest_not_above, only_signs
-from lowprec.kernels.random_bits import keyed_word, random_keys
+from lowprec.kernels.random_bits import key_runs, keyed_word, random_keys
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 
@@ -65,8 +65,6 @@ def encode_tiles_stochastic(
     fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
     grid = np.empty(top + 1, np.float32)
     seed_lo, seed_hi = np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
-    keys_of = np.int64(-1)
-    keys = random_keys(seed_lo, seed_hi, np.uint32(0))
     bad = -1
     for t in range(start, stop):
         found = find_group(x, columns, tile, octaves, bfloat16_ends, t, 1, amin, amax, firsts, sizes, low, high)
@@ -84,16 +82,14 @@ def encode_tiles_stochastic(
         slope = np.float32(0.0)
         if steps[0] > 1e-6 and base >= np.uint32(0x00800000):
             slope = np.float32(1.0 / steps[0])
-        for i in range(first, first + size):
-            index = np.int64(offset) + np.int64(i)
-            if index >> 32 != keys_of:
-                keys_of = index >> 32
-                keys = random_keys(seed_lo, seed_hi, np.uint32(keys_of))
-            magnitude = abs(x[i])
-            a = np.float64(magnitude)
-            k = _find(magnitude, top, grid, origin, slope)
-            if k < top:
-                word = keyed_word(keys, np.uint32(index & 0xFFFFFFFF))
-                k += int(goes_up(a, np.float64(grid[k]), np.float64(grid[k + 1]), word))
-            codes[i] = k | (int(bits32(x[i]) > _MAGNITUDE) << (bits - 1))
+        for a, b, hi, lo in key_runs(np.int64(offset) + np.int64(first), size):
+            keys = random_keys(seed_lo, seed_hi, hi)
+            values, into = x[first + a : first + b], codes[first + a : first + b]
+            for i in range(values.size):
+                magnitude = abs(values[i])
+                k = _find(magnitude, top, grid, origin, slope)
+                if k < top:
+                    word = keyed_word(keys, np.uint32(lo + np.uint32(i)))
+                    k += int(goes_up(np.float64(magnitude), np.float64(grid[k]), np.float64(grid[k + 1]), word))
+                into[i] = k | (int(bits32(values[i]) > _MAGNITUDE) << (bits - 1))
     return bad

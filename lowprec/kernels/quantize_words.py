@@ -10,7 +10,7 @@ from lowprec._jit import bits32, kernel, variant
 
 from .block_elements import WIDTHS, amax_rows
 from .block_scale import block_scales
-from .random_bits import keyed_word, random_keys, random_word
+from .random_bits import key_runs, keyed_word, random_keys
 from .rounding import encode_word, fixed_word, random_part
 
 U = np.uint32
@@ -18,23 +18,19 @@ F = np.float32
 
 
 @kernel
-def encode_span(x, constants, words, keys, seed, start, codes):
-    """Encode scaled values; the first has the index `start`, and `keys` are those of its high half."""
-    lo = start & np.int64(0xFFFFFFFF)
+def encode_span(x, constants, words, seed, start, codes):
+    """Encode scaled values; the first has the index `start`."""
     if words[2] == U(0):
         for j in range(x.size):
             u = bits32(x[j])
             codes[j] = encode_word(u, constants, fixed_word(u, words))
-    elif lo + x.size <= np.int64(0x100000000):
-        first = U(lo)
-        for j in range(x.size):
-            word = random_part(keyed_word(keys, U(first + U(j))), words)
-            codes[j] = encode_word(bits32(x[j]), constants, word)
-    else:
-        for j in range(x.size):
-            at = start + np.int64(j)
-            word = random_word(seed[0], seed[1], U(at & np.int64(0xFFFFFFFF)), U(at >> np.int64(32)))
-            codes[j] = encode_word(bits32(x[j]), constants, random_part(word, words))
+        return
+    for a, b, hi, lo in key_runs(start, x.size):
+        keys = random_keys(seed[0], seed[1], hi)
+        part, into = x[a:b], codes[a:b]
+        for j in range(part.size):
+            word = random_part(keyed_word(keys, U(lo + U(j))), words)
+            into[j] = encode_word(bits32(part[j]), constants, word)
 
 
 @kernel
@@ -74,7 +70,6 @@ def _quantize_strips(x, rows, width, segment, rule, constants, words, seed, orig
     amax = np.empty(segment // width, np.uint32)
     factor = np.empty(segment // width, np.float32)
     scaled = np.empty(segment, np.float32)  # words are drawn for whole segments: blocks are too short for vectors
-    keys, held = random_keys(seed[0], seed[1], U(0)), np.int64(0)
     for strip in range(start, stop):
         r0, r1 = strip * rows, min(strip * rows + rows, x.shape[0])
         for c0 in range(0, columns, segment):
@@ -88,14 +83,11 @@ def _quantize_strips(x, rows, width, segment, rule, constants, words, seed, orig
             block_scales(a, how, division, numbers, words_of_scale, special, use_special_zero, s, f)
             for i in range(r0, r1):
                 at = np.int64(origin) + np.int64(i) * np.int64(columns) + np.int64(c0)
-                if at >> np.int64(32) != held:
-                    held = at >> np.int64(32)
-                    keys = random_keys(seed[0], seed[1], U(held))
                 if width == 1:
                     scale_columns(x[i, c0:c1], divide, f, y)
                 else:
                     scale_row(x[i, c0:c1], width, divide, f, y)
-                encode_span(y, constants, words, keys, seed, at, codes[i, c0:c1])
+                encode_span(y, constants, words, seed, at, codes[i, c0:c1])
 
 
 quantize_strips = tuple(

@@ -9,7 +9,7 @@ The mapping is part of what stochastic operations mean, so it is fixed here. Wit
    independent ones would.
 
 Philox alone, four words to a call, takes four times as long per word on 32-bit lanes: 128-bit products do not
-vectorise well. Keys depend on `hi` alone, so a loop over 2^32 indices computes them once.
+vectorise well. Keys depend on `hi` alone, so a loop over 2^32 indices computes them once (`key_runs`).
 """
 
 import numpy as np
@@ -60,15 +60,24 @@ def random_word(seed_lo, seed_hi, index_lo, index_hi):
 
 
 @kernel
+def key_runs(start, size):
+    """Yield the parts ``a .. b`` of `size` indices from `start` on that share their keys, as ``(a, b, hi, lo)``.
+
+    `hi` and `lo` are the halves of index ``start + a``, all below 2^63. Nothing else knows where keys change.
+    """
+    a, end = np.int64(0), np.int64(size)
+    while a < end:
+        at = np.int64(start) + a
+        lo = at & np.int64(0xFFFFFFFF)
+        b = min(end, a + np.int64(0x100000000) - lo)
+        yield a, b, U(at >> np.int64(32)), U(lo)
+        a = b
+
+
+@kernel
 def fill_words(out, seed_lo, seed_hi, start):
     """Write the words of indices `start`, start + 1, ... to uint32 `out`; `start` is below 2^63."""
-    done = np.int64(0)
-    while done < out.size:
-        at = np.int64(start) + done
-        lo, hi = at & np.int64(0xFFFFFFFF), at >> np.int64(32)
-        n = min(out.size - done, np.int64(0x100000000) - lo)
-        keys = random_keys(seed_lo, seed_hi, U(hi))
-        part, first = out[done : done + n], U(lo)
+    for a, b, hi, lo in key_runs(start, out.size):
+        part, keys = out[a:b], random_keys(seed_lo, seed_hi, hi)
         for i in range(part.size):
-            part[i] = keyed_word(keys, U(first + U(i)))
-        done += n
+            part[i] = keyed_word(keys, U(lo + U(i)))

@@ -10,7 +10,7 @@ import numpy as np
 from lowprec._jit import bits32, bits64, float32_from_bits, kernel
 
 from .cast import decode_bits
-from .random_bits import keyed_word, random_keys
+from .random_bits import key_runs, keyed_word, random_keys
 
 U = np.uint32
 U64 = np.uint64
@@ -90,33 +90,23 @@ def encode_random(u, constants, word):
 @kernel
 def encode32_random(x, out, constants, words, seed_lo, seed_hi, start):
     """Encode contiguous float32 `x` by `encode_random`; its first element has the index `start`."""
-    done = np.int64(0)
-    while done < x.size:
-        at = np.int64(start) + done
-        lo = at & np.int64(0xFFFFFFFF)
-        n = min(x.size - done, np.int64(0x100000000) - lo)
-        keys = random_keys(seed_lo, seed_hi, U(at >> np.int64(32)))
-        part, into, first = x[done : done + n], out[done : done + n], U(lo)
+    for a, b, hi, lo in key_runs(start, x.size):
+        keys = random_keys(seed_lo, seed_hi, hi)
+        part, into = x[a:b], out[a:b]
         for i in range(part.size):
-            into[i] = encode_random(bits32(part[i]), constants, random_part(keyed_word(keys, U(first + U(i))), words))
-        done += n
+            into[i] = encode_random(bits32(part[i]), constants, random_part(keyed_word(keys, U(lo + U(i))), words))
 
 
 @kernel
 def round32_random(x, out, constants, decode_constants, words, seed_lo, seed_hi, start):
     """Round contiguous float32 `x` by `encode_random`; `out` may be `x`."""
-    done = np.int64(0)
-    while done < x.size:
-        at = np.int64(start) + done
-        lo = at & np.int64(0xFFFFFFFF)
-        n = min(x.size - done, np.int64(0x100000000) - lo)
-        keys = random_keys(seed_lo, seed_hi, U(at >> np.int64(32)))
-        part, into, first = x[done : done + n], out[done : done + n], U(lo)
+    for a, b, hi, lo in key_runs(start, x.size):
+        keys = random_keys(seed_lo, seed_hi, hi)
+        part, into = x[a:b], out[a:b]
         for i in range(part.size):
-            word = random_part(keyed_word(keys, U(first + U(i))), words)
+            word = random_part(keyed_word(keys, U(lo + U(i))), words)
             code = encode_random(bits32(part[i]), constants, word)
             into[i] = float32_from_bits(decode_bits(code, decode_constants))
-        done += n
 
 
 @kernel
@@ -127,17 +117,12 @@ def encode32_words(x, out, constants, words, seed_lo, seed_hi, start):
             u = bits32(x[i])
             out[i] = encode_word(u, constants, fixed_word(u, words))
         return
-    done = np.int64(0)
-    while done < x.size:
-        at = np.int64(start) + done
-        lo = at & np.int64(0xFFFFFFFF)
-        n = min(x.size - done, np.int64(0x100000000) - lo)
-        keys = random_keys(seed_lo, seed_hi, U(at >> np.int64(32)))
-        part, into, first = x[done : done + n], out[done : done + n], U(lo)
+    for a, b, hi, lo in key_runs(start, x.size):
+        keys = random_keys(seed_lo, seed_hi, hi)
+        part, into = x[a:b], out[a:b]
         for i in range(part.size):
-            word = random_part(keyed_word(keys, U(first + U(i))), words)
+            word = random_part(keyed_word(keys, U(lo + U(i))), words)
             into[i] = encode_word(bits32(part[i]), constants, word)
-        done += n
 
 
 @kernel
@@ -148,18 +133,13 @@ def round32_words(x, out, constants, decode_constants, words, seed_lo, seed_hi, 
             u = bits32(x[i])
             out[i] = float32_from_bits(decode_bits(encode_word(u, constants, fixed_word(u, words)), decode_constants))
         return
-    done = np.int64(0)
-    while done < x.size:
-        at = np.int64(start) + done
-        lo = at & np.int64(0xFFFFFFFF)
-        n = min(x.size - done, np.int64(0x100000000) - lo)
-        keys = random_keys(seed_lo, seed_hi, U(at >> np.int64(32)))
-        part, into, first = x[done : done + n], out[done : done + n], U(lo)
+    for a, b, hi, lo in key_runs(start, x.size):
+        keys = random_keys(seed_lo, seed_hi, hi)
+        part, into = x[a:b], out[a:b]
         for i in range(part.size):
-            word = random_part(keyed_word(keys, U(first + U(i))), words)
+            word = random_part(keyed_word(keys, U(lo + U(i))), words)
             code = encode_word(bits32(part[i]), constants, word)
             into[i] = float32_from_bits(decode_bits(code, decode_constants))
-        done += n
 
 
 @kernel
@@ -213,19 +193,17 @@ def encode_word64(u, constants, word, m, emin, first):
 @kernel
 def encode64_words(x, out, constants, words, m, emin, first, seed_lo, seed_hi, start):
     """Encode contiguous float64 `x` with one rounding into any format."""
-    stochastic = words[2] != U(0)
-    low = (U64(0xFFFFFFFF), U64(0))  # a mode's word goes on with its last bit: all ones stay all ones
-    keys, held = random_keys(seed_lo, seed_hi, U(0)), np.int64(0)
-    for i in range(x.size):
-        u = bits64(x[i])
-        if stochastic:
-            at = np.int64(start) + i
-            if at >> np.int64(32) != held:
-                held = at >> np.int64(32)
-                keys = random_keys(seed_lo, seed_hi, U(held))
-            short = random_part(keyed_word(keys, U(at & np.int64(0xFFFFFFFF))), words)
-            word = U64(short) << U64(32)
-        else:
+    if words[2] == U(0):
+        for i in range(x.size):
+            u = bits64(x[i])
             short = words[1] if u > U64(0x7FFFFFFFFFFFFFFF) else words[0]
-            word = U64(short) << U64(32) | (low[0] if short & U(1) != U(0) else low[1])
-        out[i] = encode_word64(u, constants, word, m, emin, first)
+            # The mode's word goes on with its last bit: all ones stay all ones.
+            word = U64(short) << U64(32) | (U64(0xFFFFFFFF) if short & U(1) != U(0) else U64(0))
+            out[i] = encode_word64(u, constants, word, m, emin, first)
+        return
+    for a, b, hi, lo in key_runs(start, x.size):
+        keys = random_keys(seed_lo, seed_hi, hi)
+        part, into = x[a:b], out[a:b]
+        for i in range(part.size):
+            word = U64(random_part(keyed_word(keys, U(lo + U(i))), words)) << U64(32)
+            into[i] = encode_word64(bits64(part[i]), constants, word, m, emin, first)
