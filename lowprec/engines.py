@@ -387,7 +387,7 @@ def accumulate_f32(
     """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.gemm_f32`.
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants`, those of
-    `lowprec.cast.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.
+    `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.
     """
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n) or (k == 0 and constants is None):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import _jit
 from .accumulate import Accumulator
-from .cast import decode_constants
+from .cast_constants import decode_constants
 from .formats import Format, formats
 from .kernels import fused_dot, fused_pack, gemm_fused, gemm_fused_rz
 from .registry import Registry

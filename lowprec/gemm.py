@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .accumulate import Accumulator, accumulators
-from .cast import nearest_constants, round_to
+from .cast import round_to
+from .cast_kernels import nearest_constants
 from .engines import Float32Matrix, Kept, accumulate_f32, engine
 from .formats import Format, formats
 from .instructions import check_shapes, promoted

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _jit
 from .accumulate import FLOAT64, Accumulator, accumulators
-from .cast import as_codes
+from .cast_arrays import as_codes
 from .engines import Engine, Float32Matrix, engine
 from .formats import Format, formats
 from .kernels import promote as promotion

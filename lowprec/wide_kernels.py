@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import _jit
 from .accumulate import Accumulator
-from .cast import decode_constants
+from .cast_constants import decode_constants
 from .formats import Format, formats
 from .fused_kernels import fused_kernels, selected_kernel
 from .kernels import fused_pack_f64 as pack

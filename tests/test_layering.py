@@ -15,6 +15,8 @@ LAYERS = [
     {"kernels"},
     {"format", "formats", "policies", "rounding"},
     {"cast_constants"},
+    {"cast_kernels"},
+    {"cast_arrays"},
     {"granularity", "cast", "packing", "ulp"},
     {"quantizers", "hadamard"},
     {"scale_constants"},

@@ -15,7 +15,7 @@ U = np.uint32
 
 @kernel
 def encode_bits(u, constants):
-    """Return the code of one float32, given as its bits; `constants` are those of `lowprec.cast.encode_constants`.
+    """Return the code of one float32, given as its bits; `constants` are those of `cast_constants.encode_constants`.
 
     Above 2^emin the float32 bits are rounded as an integer (a carry runs into the exponent by itself). Below,
     adding 2^(emin - mantissa_bits + 23) makes the FPU round at the subnormals' quantum, again to nearest even.
@@ -87,7 +87,7 @@ def encode32(x, out, constants):
 
 @kernel
 def round_bits(u, constants):
-    """Return the bits of one float32 rounded to a format's grid; `constants` are `lowprec.cast.round_constants`.
+    """Return the bits of one float32 rounded to a format's grid; `constants` are `cast_constants.round_constants`.
 
     Conditions and method are those of `encode_bits`; here `least` is 1 where the format has no -0.
     """
@@ -121,7 +121,7 @@ def round32_in_place(x, constants):
 
 @kernel
 def decode_bits(c, constants):
-    """Return the float32 bits of one code; `constants` are those of `lowprec.cast.decode_constants`."""
+    """Return the float32 bits of one code; `constants` are those of `cast_constants.decode_constants`."""
     shift, offset, subnormal, quantum, top, inf, sign_mask, flip, carry, minus_zero = constants
     negative = U(c & sign_mask) != U(0)
     a = U(U(c ^ flip) + carry) if negative else c

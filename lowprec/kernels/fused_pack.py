@@ -31,7 +31,7 @@ def _exponent(code, mantissa_bits, emin, magnitude):
 def pack_rows(codes, constants, layout, values, exponents):
     """Lay out A's codes [M, K] by rows: values and exponents [at least M, padded K].
 
-    `constants` are `lowprec.cast.decode_constants`, `layout` is (mantissa bits, emin - 1, magnitude mask, places
+    `constants` are `cast_constants.decode_constants`, `layout` is (mantissa bits, emin - 1, magnitude mask, places
     from the sign to bit 7).
     """
     m, k = codes.shape
