@@ -38,11 +38,11 @@ def train_command(
     from .moe.config_file import check_tiles, get_config
     from .moe.data import load_corpus
     from .moe.measure import PHASES, training_speed
-    from .recipe import recipes
+    from .recipe import load_recipe
 
     if as_json and as_csv:
         raise CommandError("--json and --csv exclude each other")
-    shape, chosen = get_config(config), [recipes[name] for name in _chosen(names, ("bf16", "dsv3"))]
+    shape, chosen = get_config(config), [load_recipe(name) for name in _chosen(names, ("bf16", "dsv3"))]
     for recipe in chosen:
         check_tiles(shape, recipe)
     speeds = training_speed(shape, chosen, load_corpus(data), steps=steps, warmup=warmup)
@@ -97,9 +97,9 @@ def memory_command(
     """Count the bytes of activations that wait for the backward pass, by recipe and policy."""
     from .moe.config_file import check_tiles, get_config
     from .moe.measure import activation_memory
-    from .recipe import recipes
+    from .recipe import load_recipe
 
-    shape, chosen = get_config(config), [recipes[name] for name in _chosen(names, ("bf16", "dsv3"))]
+    shape, chosen = get_config(config), [load_recipe(name) for name in _chosen(names, ("bf16", "dsv3"))]
     for recipe in chosen:
         check_tiles(shape, recipe)
     measured = activation_memory(shape, chosen, list(dict.fromkeys(policies)) or None, rounds=rounds)

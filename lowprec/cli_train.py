@@ -21,6 +21,7 @@ from .cli_output import Cell, CommandError, emit, machine_readable
 @click.option("--learning-rate", type=float, help="Peak rate; by default chosen from the width.")
 @click.option("--schedule", default="linear_to_zero", show_default=True, help="Or constant, or deepseek.")
 @click.option("--ema", type=float, help="Decay of a running mean of the weights; none by default.")
+@click.option("--memory", default="keep", show_default=True, help="Policy: keep, dsv3, ...; changes no result.")
 @click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder.")
@@ -34,6 +35,7 @@ def train(
     learning_rate: float | None,
     schedule: str,
     ema: float | None,
+    memory: str,
     out: str | None,
     save_every: int,
     resume: bool,
@@ -45,6 +47,7 @@ def train(
 
     from .moe.config_file import check_tiles, get_config
     from .moe.data import load_corpus
+    from .moe.memory import memory_policies
     from .moe.train import Schedule
     from .moe.train import train as run_training
     from .recipe import load_recipe
@@ -56,6 +59,7 @@ def train(
         raise CommandError("--resume needs --out, the folder to go on from")
     shape, precision, corpus = get_config(config), load_recipe(recipe), load_corpus(data)
     check_tiles(shape, precision)
+    policy = memory_policies[memory]
     Schedule(1.0 if learning_rate is None else learning_rate, 0, steps, schedule)
     name = f"{shape.name} {precision.name}"
     if out is not None:
@@ -76,7 +80,7 @@ def train(
 
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
-                out=out, save_every=save_every, resume=resume, progress=progress,
+                memory=policy, out=out, save_every=save_every, resume=resume, progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"

@@ -291,6 +291,8 @@ def test_train(tmp_path):
         (["train", "--recipe", "dsv4"], "unknown recipe 'dsv4': did you mean 'dsv3'"),
         (["train", "--config", "nanu"], "unknown model configuration 'nanu': did you mean 'nano'"),
         (["train", "--config", "nano", "--learning-rate", "nan"], "nan"),
+        (["train", "--memory", "dsv4"], "unknown memory policy 'dsv4': did you mean 'dsv3'"),
+        (["train", "--memory", "all"], "unknown memory policy 'all': known: keep, norms, up_projections"),
         (["train", "--data", "missing.txt"], "missing.txt': no such file"),
         (["formats", "e4m3fx"], "unknown format 'e4m3fx': did you mean 'e4m3fn'"),
         (["formats", "--grid"], "--grid needs a format"),

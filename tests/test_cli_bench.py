@@ -19,7 +19,7 @@ SMALL = 'base = "nano"\nlayers = 1\ndense_layers = 0\nexperts = 4\nbatch = 2\nse
 def run(tmp_path, *arguments, config=SMALL):
     path = tmp_path / "small.toml"
     path.write_text(config)
-    return CliRunner().invoke(cli, ["bench", *arguments, "--config", str(path)])
+    return CliRunner().invoke(cli, ["bench", *map(str, arguments), "--config", str(path)])
 
 
 def test_train_prints_speed_memory_and_phases(tmp_path):
@@ -37,9 +37,12 @@ def test_train_prints_speed_memory_and_phases(tmp_path):
 
 
 def test_train_on_screen_has_two_tables(tmp_path):
-    done = run(tmp_path, "train", "--steps", "1", "--warmup", "1", "--recipe", "bf16")
+    (tmp_path / "mine.toml").write_text('base = "bf16"\nname = "of_a_file"\n')
+    done = run(tmp_path, "train", "--steps", "1", "--warmup", "1", "--recipe", tmp_path / "mine.toml")
     assert done.exit_code == 0, done.output
-    assert all(word in done.stdout for word in ("tokens/s", "page faults/step", "residual stream", "optimizer"))
+    assert all(
+        word in done.stdout for word in ("of_a_file", "tokens/s", "page faults/step", "residual stream", "optimizer")
+    )
 
 
 def test_memory_counts_bytes_by_policy(tmp_path):

@@ -20,6 +20,7 @@ import lowprec.moe.train
 from lowprec.moe import checkpoint
 from lowprec.moe.checkpoint import CheckpointError
 from lowprec.moe.data import corpus_from_bytes
+from lowprec.moe.memory import memory_policies
 from lowprec.moe.train import Schedule, Trainer, train
 from lowprec.recipe import recipes
 
@@ -43,6 +44,13 @@ def text():
     return short_text()
 
 
+@pytest.fixture(scope="module")
+def whole(text, tmp_path_factory):
+    """A run that nothing stopped and that keeps everything, and what it left."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run(text, folder), bits(folder)
+
+
 def run(text, out, **changes):
     return train(
         MICRO, MIXED, **{"steps": 6, "seed": 1, "data": text, "ema": 0.9, "out": out, "save_every": 2, **changes}
@@ -57,8 +65,8 @@ def bits(folder):
     return header, {name: array.tobytes() for name, array in arrays.items()}
 
 
-def test_a_run_in_two_parts(text, tmp_path):
-    whole = run(text, tmp_path / "whole")
+def test_a_run_in_two_parts(text, tmp_path, whole):
+    whole, left = whole
     steps = []
 
     def stop(record):
@@ -72,13 +80,41 @@ def test_a_run_in_two_parts(text, tmp_path):
     assert json.loads((tmp_path / "parts" / "run.json").read_text())["status"] == "interrupted"
     rest = run(text, tmp_path / "parts", resume=True, progress=lambda record: steps.append(record.step))
     assert steps == [1, 2, 3, 4, 5, 6]
-    assert bits(tmp_path / "parts") == bits(tmp_path / "whole")
-    assert any(name.startswith("recipe/") for name in bits(tmp_path / "whole")[1])
+    assert bits(tmp_path / "parts") == left
+    assert any(name.startswith("recipe/") for name in left[1])
     assert rest.validation_loss == whole.validation_loss
     curve = [r.metrics.drop(columns="seconds") for r in (whole, rest)]
     assert curve[0].equals(curve[1])
     finished = run(text, tmp_path / "parts", resume=True)  # nothing left to do
     assert finished.validation_loss == whole.validation_loss
+
+
+def stopped_after(step, text, out, **changes):
+    def stop(record):
+        if record.step == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(text, out, progress=stop, **changes)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("norms", "up_projections"), ("probabilities", "swiglu"), ("dsv3", "keep"), ("keep", "dsv3")]
+)
+def test_what_is_computed_again_changes_no_bit_of_a_run_or_of_its_rest(text, tmp_path, whole, first, then):
+    stopped_after(3, text, tmp_path, memory=first)
+    rest = run(text, tmp_path, memory=memory_policies[then], resume=True)
+    assert rest.trainer.model.memory.name == then
+    assert bits(tmp_path) == whole[1]
+    loaded = Trainer.load(tmp_path / "checkpoint.npz", data=text, memory=first)
+    assert loaded.model.memory.name == first
+    assert Trainer.load(tmp_path / "checkpoint.npz", data=text).model.memory.name == "keep"
+
+
+def test_an_unknown_memory_policy_is_named(text, tmp_path):
+    with pytest.raises(ValueError, match=r"unknown memory policy 'everything': .*keep, norms, up_projections"):
+        run(text, tmp_path / "out", memory="everything")
+    assert not (tmp_path / "out").exists()
 
 
 PROGRAM = """

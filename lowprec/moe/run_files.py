@@ -100,14 +100,16 @@ class RunFiles:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return planned, []
-        header, _ = checkpoint.read(path)
-        trainer = Trainer.load(path, data=planned.corpus)
+        trainer = Trainer.load(path, data=planned.corpus, memory=planned.model.memory)
         for what in ("config", "recipe", "schedule", "seed", "data_seed"):
             if getattr(trainer, what) != getattr(planned, what):
                 there, here = (_short(getattr(t, what)) for t in (trainer, planned))
                 raise CheckpointError(f"checkpoint {os.fspath(path)!r}: its {what} is {there}, here it is {here}")
-        if header["ema"] != (None if planned.ema is None else planned.ema.decay):
-            raise CheckpointError(f"checkpoint {os.fspath(path)!r}: its running mean has decay {header['ema']}")
+        there, here = (None if t.ema is None else t.ema.decay for t in (trainer, planned))
+        if there != here:
+            raise CheckpointError(
+                f"checkpoint {os.fspath(path)!r}: its running mean has decay {there}, here it is {here}"
+            )
         curve = os.fspath(self.folder / METRICS)
         try:
             with open(curve, newline="") as file:

@@ -11,6 +11,7 @@ from lowprec.moe import checkpoint
 from lowprec.moe.checkpoint import CheckpointError
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.data import Corpus, load_corpus
+from lowprec.moe.memory import MemoryPolicy
 from lowprec.moe.schedule import Schedule
 from lowprec.recipe import Recipe
 
@@ -56,6 +57,7 @@ def load(
     schedule: Schedule | None,
     data_seed: int | None,
     data: Corpus | None,
+    memory: MemoryPolicy | str,
 ) -> Trainer:
     """Return a trainer with the state of a checkpoint; see `Trainer.load`."""
     header, arrays = checkpoint.read(path)
@@ -81,6 +83,7 @@ def load(
             schedule=Schedule(**header["schedule"]) if schedule is None else schedule,
             data_seed=header["data_seed"] if data_seed is None else data_seed,
             ema=header["ema"],
+            memory=memory,
         )
         trainer.steps = header["steps"]
         trainer.schedule_start = header["schedule_start"] if schedule is None else header["steps"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.config_file import get_config
 from lowprec.moe.data import Corpus, load_corpus
+from lowprec.moe.memory import KEEP_ALL, MemoryPolicy
 from lowprec.moe.run_files import RunFiles, interruptible
 from lowprec.moe.schedule import Schedule
 from lowprec.moe.trainer import Diverged, StepRecord, Trainer
@@ -75,6 +76,7 @@ def train(
     learning_rate: float | None = None,
     schedule: str = "linear_to_zero",
     ema: float | None = None,
+    memory: MemoryPolicy | str = KEEP_ALL,
     out: str | os.PathLike[str] | None = None,
     save_every: int = 50,
     resume: bool = False,
@@ -100,6 +102,8 @@ def train(
         "linear_to_zero", "constant" or "deepseek", see `Schedule`.
     ema : float, optional
         Decay of a running mean of the weights.
+    memory : MemoryPolicy or str
+        What is computed again in the backward pass instead of being kept, "dsv3" for example; changes no result.
     out : path, optional
         A folder for metrics.csv, run.json and checkpoint.npz.
     save_every : int
@@ -144,7 +148,7 @@ def train(
         else Schedule(rate, min(steps // 10, 50), steps, schedule)
     )
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
-    trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema)
+    trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, memory=memory)
     files = None if out is None else RunFiles(out)
     records: list[dict[str, Any]] = []
     if files is not None and resume:

@@ -318,6 +318,7 @@ class Trainer:
         schedule: Schedule | None = None,
         data_seed: int | None = None,
         data: Corpus | None = None,
+        memory: MemoryPolicy | str = KEEP_ALL,
     ) -> Trainer:
         """Continue from a checkpoint, exactly, or branch off from it.
 
@@ -333,6 +334,8 @@ class Trainer:
             Other windows from here on.
         data : Corpus, optional
             The corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
+        memory : MemoryPolicy or str
+            What is computed again instead of kept from here on; changes no result.
 
         Returns
         -------
@@ -344,4 +347,4 @@ class Trainer:
         CheckpointError
             If the file is damaged or of another version, or the corpus is not the same text.
         """
-        return saving.load(cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data)
+        return saving.load(cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data, memory=memory)

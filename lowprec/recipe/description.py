@@ -180,8 +180,9 @@ class Recipe:
             those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
             `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
             `wgrad_input`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of layers that run as
-            most quantized layers do; `layers`: what changes in some of them, by a pattern of names, in the words above
-            and `out`, the format in which y and dx leave. Without a `name` the new one says what changed.
+            most quantized layers do; `layers`: from patterns of names to what changes in these, one pattern after the
+            other, in the words above and `out`, the format in which y and dx leave. Without a `name` the new one
+            says what changed.
 
         Raises
         ------
