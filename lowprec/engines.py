@@ -1,25 +1,20 @@
-"""The ways to compute chains of products: one engine per kind of accumulator, chosen by `engine`.
-
-An engine multiplies raw codes. What scales and promotion add around the chains is the same for all of them
-(`Engine.scaled`), unless a kernel does it on the way. How results are held follows from the machine: float32 (which
-holds FP22, too), float16 or float64 arrays.
-"""
+"""The ways to compute chains of products: one engine per kind of accumulator, chosen by `engine`."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _jit
 from .accumulate import Accumulator
 from .cast import decode
+from .engine import Engine, Float32Matrix, Kept, Matrix, Plan
+from .f32_products import accumulate_f32
 from .formats import Format, formats
 from .fused_kernels import FusedKernel, fused_kernels, operand_tables, selected_kernel
-from .kernels import exact_dot, f32_tile, fused_dot, fused_pack, gemm_f32
+from .kernels import exact_dot, fused_dot, fused_pack
 from .kernels import promote as promotion
 from .reference_dots import (
     BlockScales,
@@ -32,78 +27,14 @@ from .reference_dots import (
     pairwise,
     two_floors,
 )  # fmt: skip
+from .row_pieces import over_rows
 from .run_kernels import RunKernel, run_kernel
-from .scratch import fresh, scratch
+from .scratch import fresh
 from .wide_kernels import WideKernel, wide_kernel
 
-Float32Matrix = NDArray[np.float32]
-Matrix = NDArray[Any]
 _WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
-_ROWS_AT_A_TIME = 512  # of A, laid out for the fused kernels
+_ROWS_AT_ONCE = 512  # of A, laid out for the fused kernels
 _MAX_EXACT_K = 1 << 20
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How chains are scaled and promoted.
-
-    Scales by block of K: block i spans ``k[i * length : (i + 1) * length]``.
-    """
-
-    length: int
-    scale_a: Float32Matrix  # [blocks, M]
-    scale_b: Float32Matrix  # [blocks, N]
-    promote: bool
-
-
-class Kept(NamedTuple):
-    """What a kernel has made of B for a machine, to be used again."""
-
-    machine: Accumulator
-    kernel: Any
-    parts: Any
-
-
-class Engine:
-    """One way to compute chains; the parts around them are the same for all."""
-
-    kernel: Any = None
-
-    def __init__(self, machine: Accumulator, fa: Format, fb: Format) -> None:
-        self.machine, self.fa, self.fb = machine, fa, fb
-
-    def keep(self, b: Matrix, scale: Matrix | None = None) -> Kept | None:
-        """Lay out B for `chain` and `scaled`; None where there is nothing to be laid out. `scale` as in `chain`."""
-        return None
-
-    def kept_parts(self, kept: Kept | None) -> Any:
-        """Return what was kept, None if it was for another machine or kernel."""
-        usable = kept is not None and kept.kernel is self.kernel and kept.machine == self.machine
-        return kept.parts if kept is not None and usable else None
-
-    def chain(
-        self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
-    ) -> Matrix:
-        """Return one chain over all K, starting from C; `scales` are those inside the instruction."""
-        raise AssertionError("every engine has its own")
-
-    def scaled(self, a: Matrix, b: Matrix, plan: Plan, kept: Kept | None = None) -> Float32Matrix:
-        """Return the scaled sum of the blocks' chains, block by block."""
-        result = np.zeros((a.shape[0], b.shape[0]), np.float32)
-        state, keep = np.zeros(result.shape, self.machine.dtype), self.machine.output_bits
-        for i, (sa, sb) in enumerate(zip(plan.scale_a, plan.scale_b, strict=True)):
-            part = slice(i * plan.length, (i + 1) * plan.length)
-            if plan.promote:
-                state[...] = 0
-            elif i:
-                promotion.rescale(state, plan.scale_a[i - 1], plan.scale_b[i - 1], sa, sb, keep)
-            state = self.chain(np.ascontiguousarray(a[:, part]), np.ascontiguousarray(b[:, part]), state)
-            if plan.promote:
-                promotion.promote(state.astype(np.float32, copy=False), sa, sb, result)
-        if not plan.promote:
-            promotion.promote(state.astype(np.float32, copy=False), plan.scale_a[-1], plan.scale_b[-1], result)
-        promotion.canonical_nan(result)
-        return result
 
 
 class Reference(Engine):
@@ -150,8 +81,8 @@ class Exact(Engine):
         if a.shape[1] > _MAX_EXACT_K:
             raise ValueError(f"{self.machine.name}: K = {a.shape[1]} is beyond {_MAX_EXACT_K}")
         x, y, out = decode(a, self.fa), decode(b, self.fb), np.empty_like(c)
-        grain = _row_grain(b.shape[0], 32 * max(a.shape[1], 1))
-        _jit.run_chunks(lambda i, j: exact_dot.exact_dot(x, y, c, out, i, j), a.shape[0], grain)
+        per_row = b.shape[0] * 32 * max(a.shape[1], 1)
+        over_rows(lambda i, j: exact_dot.exact_dot(x, y, c, out, i, j), a.shape[0], per_row, _WORK, _ROWS_AT_ONCE)
         promotion.canonical_nan(out)
         return out
 
@@ -170,9 +101,7 @@ class Fused(Engine):
         """Return one chain over all K, starting from C."""
         if self.kernel is None:
             return self.reference.chain(a, b, c, scales)
-        ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
-        length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
-        plan = Plan(length, ones[:, : a.shape[0]], ones[:, : b.shape[0]], promote=False)
+        plan = Plan.one_chain(a.shape[0], b.shape[0], a.shape[1], self.machine.group)
         field = (c.view(np.uint32) >> 23) & 0xFF
         usual = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 100) & (field <= 127 + 110))
         return self._patched(a, b, plan, c, ~usual.all(axis=1))
@@ -203,12 +132,10 @@ class Fused(Engine):
         if odd_rows is not None:
             rows = np.union1d(rows, np.flatnonzero(odd_rows))
         if rows.size:
-            part = Plan(plan.length, np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, plan.promote)
-            out[rows] = self._reference(a[rows], b, part, None if c is None else c[rows])
+            out[rows] = self._reference(a[rows], b, plan.of_rows(rows), None if c is None else c[rows])
         if columns.size:
-            part = Plan(plan.length, plan.scale_a, np.ascontiguousarray(plan.scale_b[:, columns]), plan.promote)
             some = None if c is None else np.ascontiguousarray(c[:, columns])
-            out[:, columns] = self._reference(a, b[columns], part, some)
+            out[:, columns] = self._reference(a, b[columns], plan.of_columns(columns), some)
         return out
 
     def _run_fast(self, a: Matrix, b: Matrix, plan: Plan, c: Float32Matrix | None, panels: Any) -> Float32Matrix:
@@ -218,17 +145,14 @@ class Fused(Engine):
         out = np.zeros((m, n), np.float32)
         addend = out if c is None else c
 
-        def piece(start: int, stop: int) -> None:
-            # A is laid out some rows at a time, in the memory of the thread that uses them.
-            for first in range(start, stop, _ROWS_AT_A_TIME):
-                last = min(first + _ROWS_AT_A_TIME, stop)
-                packed_a = kernel.pack_rows(a[first:last], self.fa, machine.group)
-                kernel.run(
-                    *packed_a, *packed_b, machine.group, machine.fraction_bits, machine.output_bits,
-                    plan.length, plan.promote, plan.scale_a, plan.scale_b, addend, c is not None, out, first, last,
-                )  # fmt: skip
+        def some_rows(first: int, stop: int) -> None:
+            packed_a = kernel.pack_rows(a[first:stop], self.fa, machine.group)
+            kernel.run(
+                *packed_a, *packed_b, machine.group, machine.fraction_bits, machine.output_bits,
+                plan.length, plan.promote, plan.scale_a, plan.scale_b, addend, c is not None, out, first, stop,
+            )  # fmt: skip
 
-        _jit.run_chunks(piece, m, _row_grain(n, a.shape[1]))
+        over_rows(some_rows, m, n * a.shape[1], _WORK, _ROWS_AT_ONCE)
         return out
 
     def _reference(self, a: Matrix, b: Matrix, plan: Plan, c: Matrix | None) -> Matrix:
@@ -253,9 +177,7 @@ class Wide(Engine):
         self, a: Matrix, b: Matrix, c: Matrix, scales: BlockScales | None = None, kept: Kept | None = None
     ) -> Matrix:
         """Return one chain over all K, starting from C."""
-        ones = np.ones((1, max(a.shape[0], b.shape[0])), np.float32)
-        length = -(-max(a.shape[1], 1) // self.machine.group) * self.machine.group
-        plan = Plan(length, ones[:, : a.shape[0]], ones[:, : b.shape[0]], promote=False)
+        plan = Plan.one_chain(a.shape[0], b.shape[0], a.shape[1], self.machine.group)
         with np.errstate(invalid="ignore"):  # signalling NaNs
             addend = c.astype(np.float32) if c.view(f"uint{8 * c.itemsize}").any() else None
         out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, addend, scales, self.kept_parts(kept))
@@ -276,11 +198,9 @@ class Wide(Engine):
         out = self.kernel.compute(self.machine, (self.fa, self.fb), a, b, plan, None, None, self.kept_parts(kept))
         rows, columns = _not_finite(out)
         if rows.size:
-            part = Plan(plan.length, np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, plan.promote)
-            out[rows] = self.reference.scaled(a[rows], b, part)
+            out[rows] = self.reference.scaled(a[rows], b, plan.of_rows(rows))
         if columns.size:
-            part = Plan(plan.length, plan.scale_a, np.ascontiguousarray(plan.scale_b[:, columns]), plan.promote)
-            out[:, columns] = self.reference.scaled(a, b[columns], part)
+            out[:, columns] = self.reference.scaled(a, b[columns], plan.of_columns(columns))
         return out
 
 
@@ -379,42 +299,3 @@ def _spread(scale: Float32Matrix) -> int:
         return 1 << 10
     exponents = np.frexp(scale)[1]
     return int(exponents.max() - exponents.min()) + 1
-
-
-def accumulate_f32(
-    x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None
-) -> None:
-    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.gemm_f32`.
-
-    x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants`, those of
-    `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.
-    """
-    (m, k), n = x.shape, y.shape[0]
-    if 0 in (m, n) or (k == 0 and constants is None):
-        return
-    panels = scratch("b32", -(-n // f32_tile.COLUMNS) * f32_tile.COLUMNS * k, np.float32)
-    if y.flags.c_contiguous:
-        gemm_f32.pack_panels(y, panels)
-    else:
-        gemm_f32.pack_panels_transposed(y.T, panels)
-
-    def piece(start: int, stop: int) -> None:
-        # A is laid out some rows at a time, in the memory of the thread that uses them.
-        for first in range(start, stop, _ROWS_AT_A_TIME):
-            last = min(first + _ROWS_AT_A_TIME, stop)
-            quads = scratch("a32", -(-(last - first) // 4) * 4 * k, np.float32)
-            if x.flags.c_contiguous:
-                gemm_f32.pack_quads(x[first:last], quads)
-            else:
-                gemm_f32.pack_quads_transposed(x.T, first, last, quads)
-            if constants is None:
-                gemm_f32.gemm_packed(quads, panels, k, out[first:last], 0, last - first)
-            else:
-                gemm_f32.gemm_packed_rounded(quads, panels, k, constants, out[first:last], 0, last - first)
-
-    _jit.run_chunks(piece, m, _row_grain(n, k))
-
-
-def _row_grain(n: int, k: int) -> int:
-    """Return how many rows make a piece of work: a multiple of the kernels' four."""
-    return max(1, _WORK // max(n * k, 1) // 4) * 4

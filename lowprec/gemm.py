@@ -14,7 +14,9 @@ from numpy.typing import ArrayLike
 from .accumulate import Accumulator, accumulators
 from .cast import round_to
 from .cast_kernels import nearest_constants
-from .engines import Float32Matrix, Kept, accumulate_f32, engine
+from .engine import Float32Matrix, Kept
+from .engines import engine
+from .f32_products import accumulate_f32
 from .formats import Format, formats
 from .instructions import check_shapes, promoted
 from .instructions import mma as mma

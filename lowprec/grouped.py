@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .engines import Float32Matrix
+from .engine import Float32Matrix
 from .gemm import gemm
 from .operands import along_k, pages
 from .packed import PackedOperand

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from . import _jit
 from .accumulate import FLOAT64, Accumulator, accumulators
 from .cast_arrays import as_codes
-from .engines import Engine, Float32Matrix, engine
+from .engine import Engine, Float32Matrix
+from .engines import engine
 from .formats import Format, formats
 from .kernels import promote as promotion
 from .kernels.sequential import sequential64

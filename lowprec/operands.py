@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .accumulate import Accumulator
 from .cast import decode, encode
-from .engines import Float32Matrix, Plan
+from .engine import Float32Matrix, Plan
 from .formats import Format, formats
 from .instructions import as_multiplied
 from .libraries import Library

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .accumulate import Accumulator, accumulators
-from .engines import Kept, engine
+from .engine import Kept
+from .engines import engine
 from .formats import Format, formats
 from .instructions import as_multiplied
 from .operands import multiplied

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec import _jit, wide_kernels
 from lowprec.accumulate import Accumulator
-from lowprec.engines import Plan, Reference, Wide, engine
+from lowprec.engine import Plan
+from lowprec.engines import Reference, Wide, engine
 from lowprec.formats import Format, formats
 from lowprec.fused_kernels import fused_kernels
 from lowprec.kernels import fused_pack_f64 as pack

@@ -11,7 +11,7 @@ PACKAGE = Path(lowprec.__file__).parent
 
 # Lower layers first; a module may import its own layer and those below. Files below a folder belong to its entry.
 LAYERS = [
-    {"_jit", "registry", "scratch"},
+    {"_jit", "registry", "scratch", "row_pieces"},
     {"kernels"},
     {"format", "formats", "policies", "rounding"},
     {"cast_constants"},
@@ -23,7 +23,8 @@ LAYERS = [
     {"blocks"},
     {"quantized", "quantized_file", "scaling", "delayed", "accumulate", "libraries"},
     {"fused_kernels", "reference_dots", "differences"},
-    {"wide_kernels", "run_kernels"},
+    {"engine"},
+    {"wide_kernels", "run_kernels", "f32_products"},
     {"engines"},
     {"instructions"},
     {"operands"},
