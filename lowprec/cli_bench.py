@@ -29,7 +29,7 @@ _RECIPES = click.option("--recipe", "names", multiple=True, help="Precision; may
 @_RECIPES
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Timed steps.")
 @click.option("--warmup", type=click.IntRange(min=1), default=3, show_default=True, help="Steps before these.")
-@click.option("--data", default="stdlib", show_default=True, metavar="FILE", help="Text to read.")
+@click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, ...")
 @machine_readable
 def train_command(
     config: str, names: tuple[str, ...], steps: int, warmup: int, data: str, as_json: bool, as_csv: bool

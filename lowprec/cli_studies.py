@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume/--fresh", default=True, help="Go on with what is there (default), or move it aside and start over."
 )
-@click.option("--data", default="stdlib", show_default=True, metavar="FILE", help="Text to train on.")
+@click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, synthetic, ...")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the setting: branch_steps=80 ...")
 @click.option("--no-plot", is_flag=True, help="No figures and no page (matplotlib is not needed then).")
 @machine_readable

@@ -15,6 +15,7 @@ from pathlib import Path
 import fake_trainer
 import pytest
 
+from lowprec.moe.data import SOURCES
 from lowprec.study import Ablation, Arm, Setting, load, names, plan, run_study
 from lowprec.study import runner as runner_module
 from lowprec.study import tasks as tasks_module
@@ -361,6 +362,12 @@ def test_a_damaged_run_file_is_named(tmp_path):
     (planned.folder / "dsv3/c0-s0/run.json").write_text('{"status": "do')
     with pytest.raises(StudyError, match=r"dsv3/c0-s0/run.json is damaged .*; remove that folder and run again"):
         run_study(make(tmp_path), jobs=0)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_corpora_are_planned_by_name_and_texts_by_path(tmp_path, name):
+    assert {task.data for task in make(tmp_path, data=name).tasks} == {name}
+    assert {task.data for task in make(tmp_path, data="book.txt").tasks} == {str(Path("book.txt").resolve())}
 
 
 def test_data_that_changes_under_way_stops_the_study(tmp_path, monkeypatch):

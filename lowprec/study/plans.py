@@ -130,7 +130,9 @@ def plan(
 
 def what_all_share(data: str, backend: str) -> tuple[str, dict[str, Any]]:
     """Return the data's resolved name, and the part of the fingerprint that all runs of a study have in common."""
-    if data != "stdlib":
+    from lowprec.moe.data import SOURCES
+
+    if data not in SOURCES:
         data = str(Path(data).resolve())
     common = {
         "data": importlib.import_module(backend).load_corpus(data).sha256,

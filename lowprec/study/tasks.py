@@ -50,7 +50,7 @@ class Task:
     config : str or MoEConfig
         The model.
     recipe, data : str
-        What to train with; `data` is "stdlib" or a path.
+        What to train with; `data` is a corpus by name or a path.
     seed : int
         Of the initial weights for a checkpoint, of the data for an arm.
     steps : int
