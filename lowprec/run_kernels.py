@@ -1,29 +1,38 @@
 """Fused sums of runs that are scaled inside the instruction (mxf4, mxf4nvf4), in whole bytes and float64 lanes.
 
-One kernel in three forms (`kernels.gemm_fused_runs`), chosen as those of `wide_kernels` are.
+One kernel in three forms (`kernels.gemm_fused_runs`, `panel_kernels`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _jit
 from .accumulate import Accumulator, accumulators
+from .engine import Float32Matrix, Plan
 from .formats import Format, formats
-from .fused_kernels import fused_kernels, selected_kernel
 from .kernels import fused_pack_runs as pack
 from .kernels import gemm_fused_runs as gemm
 from .kernels.fused_tile_runs import FACTOR, MAX_SUM
 from .kernels.wide_sum import COLUMNS, ROWS
+from .panel_kernels import (
+    NO_ZERO_EXPONENT,
+    Extent,
+    Panel,
+    PanelKernel,
+    fastest,
+    is_usual,
+    lowest_exponent,
+    proves_itself,
+)  # fmt: skip
 from .reference_dots import BlockScales, fused_runs, scale_parts
+from .row_pieces import over_rows
 from .scratch import Allocate, scratch
-from .wide_kernels import NO_ZERO_EXPONENT, Blocks, Extent, Float32Matrix, Panel, is_usual
 
 _WORK = 1 << 21  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A that are laid out together
@@ -31,22 +40,8 @@ _COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at
 
 
 @dataclass(frozen=True)
-class RunKernel:
-    """One form of the kernel.
-
-    Parameters
-    ----------
-    name : str
-        As the `fused_kernels` entry that it goes with.
-    factor : float
-        What B's scales are multiplied by beforehand.
-    forms : mapping
-        Compiled kernel by kind of result (`kernels.wide_sum.RESULTS`).
-    """
-
-    name: str
-    factor: float
-    forms: Mapping[str, Callable[..., None]]
+class RunKernel(PanelKernel):
+    """One form of the kernel; B's scales are multiplied by `factor`."""
 
     def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
         """Tell whether a machine and its operands lie within the kernel's bounds."""
@@ -69,12 +64,12 @@ class RunKernel:
 
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        blocks: Blocks | None, c: Float32Matrix | None, scales: BlockScales | None = None,
+        plan: Plan | None, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return one chain over all K [M, N]; where it is not finite, it may be wrong.
 
-        Arguments are those of `wide_kernels.WideKernel.compute`; `blocks` says nothing, as all scales are inside.
+        Arguments are those of `wide_kernels.WideKernel.compute`; `plan` says nothing, as all scales are inside.
         """
         assert scales is not None
         out = np.empty((a.shape[0], b.shape[0]), np.float32)
@@ -109,28 +104,25 @@ class RunKernel:
         (m, k), first, n = a.shape, panel.first, panel.columns
         of_scale, elements = _scales_of(formats[str(machine.scale_format)]), _elements_of(fa)
         runs, groups = machine.group // pack.RUN, -(-max(k, 1) // machine.group)
-        lowest = NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
         addend = out if c is None else c
 
-        def piece(start: int, stop: int) -> None:
-            for i in range(start, stop, _ROWS_AT_ONCE):
-                rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
-                count = rows.stop - i
-                records = scratch("runs_a", -(-count // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
-                pack.pack_quads(
-                    a[rows], scale[rows], machine.scale_block, elements, *of_scale, groups * runs,
-                    fa.smallest_subnormal, *(records.view(kind) for kind in (np.int32, np.float64)),
-                )  # fmt: skip
-                result = "float32"
-                if c is None or is_usual(c[rows, first : first + n]):
-                    normal = of_scale.extent(scale[rows]).is_normal(panel.extent, machine, 36 * 4 * k)
-                    result = "normal" if normal else result
-                self.forms[result](
-                    records, *panel.arrays, groups, runs, machine.fraction_bits, lowest, machine.output_bits,
-                    addend[rows], c is not None, out[rows], first, n, 0, count,
-                )  # fmt: skip
+        def some_rows(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            records = scratch("runs_a", -(-(stop - start) // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
+            pack.pack_quads(
+                a[rows], scale[rows], machine.scale_block, elements, *of_scale, groups * runs,
+                fa.smallest_subnormal, *(records.view(kind) for kind in (np.int32, np.float64)),
+            )  # fmt: skip
+            result = "float32"
+            if c is None or is_usual(c[rows, first : first + n]):
+                normal = of_scale.extent(scale[rows]).is_normal(panel.extent, machine, 36 * 4 * k)
+                result = "normal" if normal else result
+            self.forms[result](
+                records, *panel.arrays, groups, runs, machine.fraction_bits, lowest_exponent(machine),
+                machine.output_bits, addend[rows], c is not None, out[rows], first, n, 0, stop - start,
+            )  # fmt: skip
 
-        _jit.run_chunks(piece, m, max(1, _WORK // max(n * k, 1) // ROWS) * ROWS)
+        over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
 
 
 class _Scales(NamedTuple):
@@ -176,24 +168,20 @@ _KERNELS = {
 
 def run_kernel(machine: Accumulator, fa: Format, fb: Format) -> RunKernel | None:
     """Return the form to use for a machine and its operands, None if there is none."""
-    for name in (selected_kernel().name, "portable"):
-        candidate = _KERNELS[name]
-        if candidate.supports(machine, fa, fb) and (name == "portable" or passes(name)):
-            return candidate
-    return None
+    return fastest(_KERNELS, passes, machine, fa, fb)
 
 
 @functools.cache
 def passes(name: str) -> bool:
     """Compare a form with the integer reference: all codes, zero and subnormal scales, a C that moves the alignment."""
-    kernel = _KERNELS[name]
-    if fused_kernels[name].features - _jit.cpu_features():
-        return False
+    return proves_itself(_KERNELS[name], _trial)
+
+
+def _trial(kernel: RunKernel) -> tuple[Float32Matrix, Float32Matrix]:
+    """Return what a form makes of some products, and what is right."""
     rng = np.random.Generator(np.random.Philox(2026))
     machine, fp4 = accumulators["blackwell_nvfp4"], formats["e2m1fn"]
     a, b = (rng.integers(0, 16, (rows, 192), dtype=np.uint8) for rows in (6, 40))
     scales = BlockScales(*(rng.integers(0, 0x7F, (rows, 12), dtype=np.uint8) for rows in (6, 40)))
     c = np.ldexp(rng.standard_normal((6, 40)), rng.integers(-20, 40, (6, 40))).astype(np.float32)
-    got = kernel.compute(machine, (fp4, fp4), a, b, None, c, scales)
-    nearest = np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
-    return bool(nearest) and got.tobytes() == fused_runs(machine, fp4, fp4, a, b, c, scales).tobytes()
+    return kernel.compute(machine, (fp4, fp4), a, b, None, c, scales), fused_runs(machine, fp4, fp4, a, b, c, scales)

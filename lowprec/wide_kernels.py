@@ -1,70 +1,50 @@
 """Fused group sums that float32 lanes are too narrow for: float16, bfloat16 and TF32 machines, 22 to 40 fraction bits.
 
-One kernel in three forms (`kernels.gemm_fused_f64`), of which the fastest is taken that the CPU has and that proves
-itself; what `fused_kernels` is told to use, this uses too.
+One kernel in three forms (`kernels.gemm_fused_f64`, `panel_kernels`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _jit
 from .accumulate import Accumulator
 from .cast_constants import decode_constants
+from .engine import Float32Matrix, Plan
 from .formats import Format, formats
-from .fused_kernels import fused_kernels, selected_kernel
 from .kernels import fused_pack_f64 as pack
 from .kernels import gemm_fused_f64 as gemm
 from .kernels.cast import decode32
 from .kernels.fused_tile_f64 import MAX_SIGNIFICANT_BITS
 from .kernels.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
+from .panel_kernels import (
+    NO_ZERO_EXPONENT,
+    Extent,
+    Panel,
+    PanelKernel,
+    fastest,
+    is_usual,
+    lowest_exponent,
+    proves_itself,
+)  # fmt: skip
 from .reference_dots import BlockScales, fused
+from .row_pieces import over_rows
 from .scratch import Allocate, scratch
 
-Float32Matrix = NDArray[np.float32]
-NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
 # Columns of the result, whose part of B is laid out at a time: at least so many, and as many as hold so many elements.
 _COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
 
 
-class Blocks(Protocol):
-    """What scales and promotion do around the chains: `engines.Plan`."""
-
-    @property
-    def length(self) -> int: ...  # noqa: D102
-    @property
-    def scale_a(self) -> Float32Matrix: ...  # noqa: D102
-    @property
-    def scale_b(self) -> Float32Matrix: ...  # noqa: D102
-    @property
-    def promote(self) -> bool: ...  # noqa: D102
-
-
 @dataclass(frozen=True)
-class WideKernel:
-    """One form of the kernel.
-
-    Parameters
-    ----------
-    name : str
-        As the `fused_kernels` entry that it goes with.
-    factor : float
-        What B's values are multiplied by beforehand.
-    forms : mapping
-        Compiled kernel by kind of result (`kernels.fused_tile_f64.RESULTS`).
-    """
-
-    name: str
-    factor: float
-    forms: Mapping[str, Callable[..., None]]
+class WideKernel(PanelKernel):
+    """One form of the kernel; B's values are multiplied by `factor`."""
 
     def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
         """Tell whether a machine and its operands lie within the kernel's bounds."""
@@ -83,7 +63,7 @@ class WideKernel:
 
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        blocks: Blocks, c: Float32Matrix | None, scales: BlockScales | None = None,
+        plan: Plan, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None, onto: Float32Matrix | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
@@ -96,7 +76,7 @@ class WideKernel:
             Formats of A and B.
         a, b : [M, K], [N, K] codes
             NaN and Inf among them make results that are not finite.
-        blocks : Blocks
+        plan : Plan
             Scales by block of K, and promotion.
         c : [M, N] float32 or None
             First addend of the chain.
@@ -108,10 +88,10 @@ class WideKernel:
             What promoted chains are added to, in place of +0. Every sum is then rounded to the machine's own type.
         """
         out = np.zeros((a.shape[0], b.shape[0]), np.float32) if onto is None else onto
-        promote = int(blocks.promote) + (onto is not None and machine.output == "float16")
+        promote = int(plan.promote) + (onto is not None and machine.output == "float16")
         shifts = Shifts.of(scales and scales.a, machine, len(a))
         for panel in panels or self.panels(machine, operands[1], b, scales and scales.b):
-            self._some_columns(machine, operands[0], a, panel, blocks, promote, c, shifts, out)
+            self._some_columns(machine, operands[0], a, panel, plan, promote, c, shifts, out)
         return out
 
     def panels(
@@ -133,13 +113,13 @@ class WideKernel:
             for j in range(first, stop, _ROWS_AT_ONCE):
                 rows = slice(j, min(j + _ROWS_AT_ONCE, stop))
                 x, shift, at = _values(b[rows], fmt), shifts.rows(rows), j - first
-                extent = extent.joined(Extent().widened(x, fmt).shifted(shift))
+                extent = extent.joined(Extent().widened(x, fmt).shifted(shift.exponents))
                 some = values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :]
                 pack.pack_panels(x, fmt.emin, group, self.factor, shift.exponents, shift.block, *some)
             yield Panel((values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
-        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, blocks: Blocks, promote: int,
+        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, plan: Plan, promote: int,
         c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
@@ -147,33 +127,30 @@ class WideKernel:
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         per_row = groups * depth
         addend = out if c is None else c
-        lowest = NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
-        usual = blocks.promote or blocks.scale_a.shape[0] == 1
+        usual = plan.promote or plan.scale_a.shape[0] == 1
 
-        def piece(start: int, stop: int) -> None:
-            for i in range(start, stop, _ROWS_AT_ONCE):
-                rows = slice(i, min(i + _ROWS_AT_ONCE, stop))
-                x, shift = _values(a[rows], fa), shifts.rows(rows)
-                padded = -(-x.shape[0] // ROWS) * ROWS
-                left = (
-                    scratch("wide_a_values", padded * per_row, np.float64),
-                    scratch("wide_a_exponents", padded * per_row, np.int32),
-                    scratch("wide_a_masks", padded * groups * words, np.uint64),
-                )
-                pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
-                result = "float32" if machine.output != "float16" else "float16"
-                if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
-                    normal = Extent().widened(x, fa).shifted(shift).is_normal(panel.extent, machine, k)
-                    result = "normal" if normal else result
-                self.forms[result](
-                    *left, *panel.arrays, groups, group, machine.fraction_bits, lowest,
-                    machine.output_bits, blocks.length // group, promote,
-                    np.ascontiguousarray(blocks.scale_a[:, rows]), blocks.scale_b, addend[rows], c is not None,
-                    out[rows], first, n, 0, x.shape[0],
-                )  # fmt: skip
+        def some_rows(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            x, shift = _values(a[rows], fa), shifts.rows(rows)
+            padded = -(-x.shape[0] // ROWS) * ROWS
+            left = (
+                scratch("wide_a_values", padded * per_row, np.float64),
+                scratch("wide_a_exponents", padded * per_row, np.int32),
+                scratch("wide_a_masks", padded * groups * words, np.uint64),
+            )
+            pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
+            result = "float32" if machine.output != "float16" else "float16"
+            if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
+                normal = Extent().widened(x, fa).shifted(shift.exponents).is_normal(panel.extent, machine, k)
+                result = "normal" if normal else result
+            self.forms[result](
+                *left, *panel.arrays, groups, group, machine.fraction_bits, lowest_exponent(machine),
+                machine.output_bits, plan.length // group, promote,
+                np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, addend[rows], c is not None,
+                out[rows], first, n, 0, x.shape[0],
+            )  # fmt: skip
 
-        grain = max(1, _WORK // max(n * k, 1) // ROWS) * ROWS
-        _jit.run_chunks(piece, m, grain)
+        over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
 
 
 def _values(codes: NDArray[Any], fmt: Format) -> Float32Matrix:
@@ -181,44 +158,6 @@ def _values(codes: NDArray[Any], fmt: Format) -> Float32Matrix:
     x = scratch("wide_decoded", codes.size, np.float32)
     decode32(np.ascontiguousarray(codes).reshape(-1), x, decode_constants(fmt))
     return x.reshape(codes.shape)
-
-
-class Extent(NamedTuple):
-    """Smallest and largest exponent among nonzero numbers."""
-
-    low: int = 1 << 12
-    high: int = -(1 << 12)
-
-    def widened(self, x: Float32Matrix, fmt: Format) -> Extent:
-        """Return the exponents of `x`, values of a format, as well as these."""
-        if fmt.emin > -50:  # whatever they are, nothing leaves float32
-            return Extent(min(self.low, fmt.emin), max(self.high, fmt.emax + 1))
-        low, high = pack.exponent_range(x.reshape(-1))
-        return Extent(min(self.low, max(int(low), fmt.emin)), max(self.high, int(high)))
-
-    def joined(self, other: Extent) -> Extent:
-        """Return the exponents of both."""
-        return Extent(min(self.low, other.low), max(self.high, other.high))
-
-    def shifted(self, shift: Shifts) -> Extent:
-        """Return the exponents after scales."""
-        if shift.exponents.size == 0:
-            return self
-        return Extent(self.low + int(shift.exponents.min()), self.high + int(shift.exponents.max()))
-
-    def is_normal(self, other: Extent, machine: Accumulator, k: int) -> bool:
-        """Tell whether sums of K products and a usual C stay within float32's normal numbers."""
-        high = self.high + other.high + 2 + max(k, 1).bit_length()
-        return self.low + other.low - machine.fraction_bits >= -126 and high <= 126
-
-
-class Panel(NamedTuple):
-    """Part of B as a kernel wants it: `columns` of the result from `first`, and the exponents in it."""
-
-    arrays: tuple[NDArray[Any], ...]
-    first: int
-    columns: int
-    extent: Extent
 
 
 class Shifts(NamedTuple):
@@ -254,13 +193,6 @@ def _has_fitting_scales(machine: Accumulator) -> bool:
     return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and machine.group % 4 == 0
 
 
-def is_usual(c: Float32Matrix) -> bool:
-    """Tell whether every number is zero or in 2^-126 .. 2^126."""
-    magnitude = c.view(np.uint32) & np.uint32(0x7FFFFFFF)
-    normal = (magnitude >= np.uint32(1 << 23)) & (magnitude < np.uint32((127 + 126) << 23))
-    return bool((normal | (magnitude == 0)).all())
-
-
 _KERNELS = {
     "avx512": WideKernel("avx512", FACTOR, gemm.gemm_avx512),
     "fma": WideKernel("fma", FACTOR, gemm.gemm_fma),
@@ -270,29 +202,17 @@ _KERNELS = {
 
 def wide_kernel(machine: Accumulator, fa: Format, fb: Format) -> WideKernel | None:
     """Return the form to use for a machine and its operands, None if there is none."""
-    for name in (selected_kernel().name, "portable"):
-        candidate = _KERNELS[name]
-        if candidate.supports(machine, fa, fb) and (name == "portable" or passes(name)):
-            return candidate
-    return None
-
-
-@dataclass(frozen=True)
-class _Once:
-    """One block: a chain over all of K."""
-
-    length: int
-    scale_a: Float32Matrix
-    scale_b: Float32Matrix
-    promote: bool = False
+    return fastest(_KERNELS, passes, machine, fa, fb)
 
 
 @functools.cache
 def passes(name: str) -> bool:
     """Compare a form with the integer reference: all signs, zeros, and terms that lose bits."""
-    kernel = _KERNELS[name]
-    if fused_kernels[name].features - _jit.cpu_features():
-        return False
+    return proves_itself(_KERNELS[name], _trial)
+
+
+def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
+    """Return what a form makes of some products, and what is right."""
     rng = np.random.Generator(np.random.Philox(2025))
     half = formats["float16"]
     x, y = (
@@ -301,7 +221,5 @@ def passes(name: str) -> bool:
     )
     x[rng.random(x.shape) < 0.2] = 0
     machine = Accumulator("self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133)
-    ones = np.ones((1, 40), np.float32)
-    got = kernel.compute(machine, (half, half), x, y, _Once(56, ones[:, :6], ones), None)
-    nearest = np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
-    return bool(nearest) and got.tobytes() == fused(machine, half, half, x, y, np.zeros_like(got), None).tobytes()
+    got = kernel.compute(machine, (half, half), x, y, Plan.one_chain(6, 40, 50, machine.group), None)
+    return got, fused(machine, half, half, x, y, np.zeros_like(got), None)

@@ -23,7 +23,8 @@ from lowprec.kernels import fused_pack_f64 as pack
 from lowprec.kernels.wide_sum import FACTOR
 from lowprec.oracle import fields, fused_dot
 from lowprec.oracle.fused import Rule
-from lowprec.wide_kernels import Extent, WideKernel, wide_kernel
+from lowprec.panel_kernels import Extent
+from lowprec.wide_kernels import WideKernel, wide_kernel
 
 HALF, BF16, TF32 = formats["float16"], formats["bfloat16"], formats["tf32"]
 FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]

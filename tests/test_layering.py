@@ -24,6 +24,7 @@ LAYERS = [
     {"quantized", "quantized_file", "scaling", "delayed", "accumulate", "libraries"},
     {"fused_kernels", "reference_dots", "differences"},
     {"engine"},
+    {"panel_kernels"},
     {"wide_kernels", "run_kernels", "f32_products"},
     {"engines"},
     {"instructions"},
