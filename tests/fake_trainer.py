@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,9 +57,13 @@ def describe(config, recipe):
         raise ValueError(f"unknown recipe {recipe!r}")
     if config not in ("nano", "pilot"):
         raise ValueError(f"unknown model configuration {config!r}")
+    # Only the parent describes: workers of these tests start without the real package.
+    from lowprec.moe.config import configs
+    from lowprec.recipe import recipes
+
     return {
-        "config": {"name": config, "batch": 16, "sequence": 128, "bias_rate": 0.003, **changes},
-        "recipe": {"name": recipe},
+        "config": {**asdict(configs[config]), "batch": 16, "sequence": 128, "bias_rate": 0.003, **changes},
+        "recipe": recipes[recipe].as_dict() if recipe in recipes else {"name": recipe},
         "parameters": {"total": 1_433_216, "active": 843_392},
     }
 

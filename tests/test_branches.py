@@ -53,12 +53,15 @@ def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
     task = next(task for task in planned.arms if task.name == "switched/c0-s0")
     assert arm.recipe_name == "dsv3, bf16 for the last 25 %"
     assert task.tail == (15, "bf16")
-    assert task.fingerprint["tail"] == {"from_step": 15, "name": "bf16"}
+    assert task.fingerprint["tail"] == {"from_step": 15, **recipes["bf16"].as_dict()}
     assert "tail" not in next(task for task in planned.arms if task.name == "dsv3/c0-s0").fingerprint
     run_study(planned, jobs=0)
     kept, _ = read_study(planned.folder)
     assert kept.arms[-1].recipe_name == arm.recipe_name
-    assert summarize(planned.folder).recipes["switched"] == {"name": "dsv3", "tail": task.fingerprint["tail"]}
+    assert summarize(planned.folder).recipes["switched"] == {
+        **recipes["dsv3"].as_dict(),
+        "tail": task.fingerprint["tail"],
+    }
     assert not list(planned.folder.glob("switched/*/tmp*"))
 
 
@@ -146,7 +149,7 @@ def test_arms_from_scratch_have_no_checkpoint_but_pairs(tmp_path):
     run_study(planned, jobs=0)
     study = summarize(planned.folder)
     assert study.arm("again").verdict == "bit-identical"
-    assert "from scratch, 2 pairs (2 initial weights x 1 data seeds)" in study.size
+    assert "from scratch, 2 pairs (2 initial weights x 1 data seed)" in study.size
     assert str(SCRATCH) == "nano: 2 x 20 steps per arm from scratch"
     before = results(planned.folder)
     run_study(planned, jobs=0)

@@ -129,7 +129,7 @@ def test_an_ablation_from_start_to_report(fake, tmp_path):
     assert result.exit_code == 0, result.output
     folder = tmp_path / "fp8_vs_bf16-quick"
     names = {path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
-    figures = {f"fp8_vs_bf16{kind}.{ending}" for kind in ("", "_pairs") for ending in ("png", "svg", "csv")}
+    figures = {f"fp8_vs_bf16{kind}.{ending}" for kind in ("", "_pairs", "_cost") for ending in ("png", "svg", "csv")}
     written = {"report.md", "table.csv", "summary.json", "study.json", "document.json", "report.html"}
     assert names == figures | written
     for name in names - {"study.json"}:

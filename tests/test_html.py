@@ -70,7 +70,7 @@ def test_the_page_is_whole_and_loads_nothing(folder, reported):
     assert checker.references
     assert all(value.startswith("#") and value[1:] in checker.ids for value in checker.references)
     assert "@import" not in text
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 3
     shown = " ".join("".join(checker.text).split())
     for item in reported.summary.arms:
         assert " ".join(reported.summary.sentence(item).split()) in shown
@@ -173,4 +173,4 @@ def test_a_browser_draws_the_page(folder, reported, tmp_path):
     found = subprocess.run(
         [BROWSER, *flags, "--dump-dom", page], check=True, capture_output=True, timeout=120, text=True
     )
-    assert found.stdout.count("<svg") == 2
+    assert found.stdout.count("<svg") == 3

@@ -17,7 +17,6 @@ from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, run_study
 from lowprec.study import same_weights as module
 from lowprec.study.comparison import compare, compare_layers, kl_of_tokens, record
-from lowprec.study.costs_of_recipes import bits_of
 from lowprec.study.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
 from lowprec.study.probe import describe
 from lowprec.study.quantities import METRICS
@@ -283,10 +282,3 @@ def test_arms_that_cannot_be_are_refused_before_anything_runs(tmp_path):
         with pytest.raises((TypeError, ValueError, KeyError), match=match):
             module.plan(study(arms=arms), SMALL, tmp_path / "toy")
     assert not list(tmp_path.iterdir())
-
-
-def test_bits_of_recipes():
-    assert bits_of(BF16.as_dict()) == {"operands": 16.0, "wires": 16.0}
-    dsv3 = bits_of(DSV3.as_dict())
-    assert dsv3["operands"] == pytest.approx(8 + (2 * 32 / 128 + 32 / 128**2) / 3)
-    assert dsv3["wires"] == pytest.approx((2 * 16 + 2 * (8 + 8 / 128)) / 4)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .difference_axis import draw_rules, set_scale
 from .sentences import percent
 from .statistics import relative_differences
 from .store import write_text
-from .style import FLOOR, NEUTRAL, STYLE, looks_of, new_figure, require_matplotlib, save
+from .style import NEUTRAL, STYLE, looks_of, new_figure, require_matplotlib, save
 
 if TYPE_CHECKING:
     from .statistics import Paired
@@ -51,12 +52,9 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
         figure, top = new_figure(9.2, height, title(study), size)
         axes = figure.add_axes((0.19, 0.62 / height, 0.79, top - 0.70 / height))
         margin = 100 * study.ablation.margin
-        if math.isfinite(study.floor):
-            axes.axvspan(-100 * study.floor, 100 * study.floor, color=FLOOR, alpha=0.5, linewidth=0)
-        axes.axvline(0, color=NEUTRAL, linewidth=1.2)
-        for edge in (-margin, margin):
-            axes.axvline(edge, color="#808080", linewidth=0.9, linestyle=(0, (4, 3)))
-        _limits(axes, study, shown, margin)
+        draw_rules(axes, "x", margin, 100 * study.floor)
+        values = [100 * item.differences for item in shown] + [100 * np.array(item.own.ci90) for item in shown]
+        set_scale(axes, "x", values, margin)
         looks = looks_of(study)
         for y, item in enumerate(reversed(shown)):
             color = NEUTRAL if item.arm.role == "floor" else looks[item.arm.name].color
@@ -104,25 +102,3 @@ def _mean(axes: Any, y: float, found: Paired, color: str, fill: str) -> None:
         axes.plot([100 * found.ci90[0], 100 * found.ci90[1]], [y, y], color=color, linewidth=2.0,
                   solid_capstyle="butt", zorder=3)  # fmt: skip
     axes.plot([100 * found.mean], [y], "o", color=color, markerfacecolor=fill, markersize=5.5, zorder=4)
-
-
-def _limits(axes: Any, study: StudySummary, shown: list[ArmSummary], margin: float) -> None:
-    """Show the margin and every pair; a symmetric logarithm where an arm is far out."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    values = [100 * item.differences[np.isfinite(item.differences)] for item in shown]
-    values += [100 * np.array([end for end in item.own.ci90 if math.isfinite(end)]) for item in shown]
-    every = np.concatenate([*values, np.array([-1.3 * margin, 1.3 * margin])])
-    low, high = float(every.min()), float(every.max())
-    if max(-low, high) > 8 * margin:
-        axes.set_xscale("symlog", linthresh=2 * margin, linscale=1.0)
-        ticks = [t for power in range(-2, 5) for t in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)]
-        ticks = [t for t in ticks if 2 * margin <= t <= 1.2 * max(-low, high)]
-        ticks = [-t for t in reversed(ticks)] + [-margin, 0.0, margin] + ticks
-        axes.xaxis.set_major_locator(FixedLocator([t for t in ticks if 1.2 * low <= t <= 1.2 * high]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(1.25 * low, 1.35 * high)
-    else:
-        room = 0.06 * (high - low)
-        axes.set_xlim(low - room, high + room)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))

@@ -6,7 +6,6 @@ another figure from the same data. Matplotlib is imported only when a figure is 
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .curves import Band, curves, write_csv
-from .style import FLOOR, NEUTRAL, STYLE, Look, looks_of, require_matplotlib, save
+from .difference_axis import draw_rules, set_scale
+from .style import FLOOR, STYLE, Look, looks_of, require_matplotlib, save
 
 if TYPE_CHECKING:
     from .summary import ArmSummary, StudySummary
@@ -123,7 +123,7 @@ def _draw_relative(axes: Any, study: StudySummary, bands: Sequence[Band], looks:
         axes.fill_between(x, low, high, color=look.color, alpha=0.14, linewidth=0, zorder=2)
         axes.plot(x, mean, color=look.color, linestyle=look.dashes, linewidth=look.width, zorder=3)
         _cross(axes, band, x, mean, look)
-    _rules(axes, margin)
+    draw_rules(axes, "y", margin)
     _scale(axes, study, bands, margin)
     axes.annotate(
         f"equivalence margin ±{margin:g} %", (1.0, margin), (-3, 3), xycoords=("axes fraction", "data"),
@@ -135,9 +135,7 @@ def _draw_relative(axes: Any, study: StudySummary, bands: Sequence[Band], looks:
 
 def _draw_final(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
     shown = [item for item in study.arms if item.arm.role in ("treatment", "control")]
-    if math.isfinite(study.floor):
-        axes.axhspan(-100 * study.floor, 100 * study.floor, color=FLOOR, alpha=0.55, linewidth=0, zorder=1)
-    _rules(axes, 100 * study.ablation.margin)
+    draw_rules(axes, "y", 100 * study.ablation.margin, 100 * study.floor)
     top = axes.get_ylim()[1]
     for place, item in enumerate(shown):
         look = looks[item.arm.name]
@@ -188,41 +186,11 @@ def _outcome(item: ArmSummary) -> str:
     return f"{100 * item.own.mean:+.2f} %: {item.own.verdict}"
 
 
-def _rules(axes: Any, margin: float) -> None:
-    axes.axhline(0, color=NEUTRAL, linewidth=1.2, zorder=2)
-    for y in (-margin, margin):
-        axes.axhline(y, color="#808080", linewidth=0.9, linestyle=(0, (4, 3)), zorder=2)
-
-
 def _scale(axes: Any, study: StudySummary, bands: Sequence[Band], margin: float) -> None:
-    """Choose limits that show the margin and all arms; a symmetric logarithm where they are far apart."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    values = [100 * part for band in bands if band.panel == "relative" for part in (band.low, band.high) if part.size]
-    values += [100 * item.differences[np.isfinite(item.differences)] for item in study.arms]
-    everything = np.concatenate([*values, np.array([-1.4 * margin, 1.4 * margin])])
-    low, high = float(everything.min()), float(everything.max())
-    room = 0.06 * (high - low)
-    if max(-low, high) > 8 * margin:
-        axes.set_yscale("symlog", linthresh=2 * margin, linscale=1.0)
-        ticks = [0.0, margin]
-        while ticks[-1] < max(-low, high):
-            ticks.append(next(t for t in _round_numbers() if t > 1.9 * ticks[-1]))
-        ticks = [-t for t in reversed(ticks[1:])] + ticks
-        axes.yaxis.set_major_locator(
-            FixedLocator([t for t in ticks if 1.25 * low <= t <= 1.25 * high or abs(t) <= margin])
-        )
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(1.25 * low, 1.25 * high)
-    else:
-        axes.set_ylim(low - room, high + room)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
+    values = [100 * part for band in bands if band.panel == "relative" for part in (band.low, band.high)]
+    set_scale(axes, "y", [*values, *(100 * item.differences for item in study.arms)], margin)
     axes.grid(axis="y", color="#efefef", linewidth=0.7)
     axes.set_axisbelow(True)
-
-
-def _round_numbers() -> list[float]:
-    return [digit * 10.0**power for power in range(-4, 6) for digit in (1, 2, 5)]
 
 
 def _cross(axes: Any, band: Band, x: NDArray[np.float64], y: NDArray[np.float64], look: Look) -> None:

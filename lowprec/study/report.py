@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .cost_plots import costs, note
 from .document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from .findings_table import expected_table, finding_sentence
 from .inference import infer
@@ -106,6 +107,8 @@ def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple
     )
     parts.append(Table(COLUMNS, tuple(rows(study)), caption))
     parts += [Figure(title, stem) for title, stem in figures[1:]]
+    if unseen := note(study):
+        parts.append(Text(unseen))
     if ablation.notes:
         parts.append(Text(ablation.notes))
     parts.append(Heading("Expected and found"))
@@ -160,7 +163,7 @@ def _more(study: StudySummary, item: ArmSummary) -> dict[str, float]:
 
 def as_json(study: StudySummary) -> dict[str, Any]:
     """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    arms = []
+    arms, spent = [], costs(study)
     for item in study.arms:
         pairs = [
             {
@@ -190,6 +193,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
                 "verdict_over_checkpoints": None if (over := item.own.over_checkpoints) is None else over.verdict,
                 "max_train_error": item.train_error,
                 "max_violation": study.mean("max_violation", item.arm.name),
+                "bits": spent[item.arm.name],
                 "tokens_per_second": _speed(study, item.runs),
                 "pairs": pairs,
             }
@@ -197,6 +201,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
     reference = {
         "arm": study.ablation.reference.name,
         "losses": [run.loss for run in study.reference],
+        "bits": spent[study.ablation.reference.name],
         "tokens_per_second": _speed(study, study.reference),
     }
     content = {
@@ -228,11 +233,13 @@ def report(folder: Path, plot: bool) -> tuple[StudySummary, Document, list[Path]
     figures: list[tuple[str, str]] = []
     files: list[Path] = []
     if plot:
-        from . import forest, plots
+        from . import cost_plots, forest, plots
 
-        stem = folder / study.ablation.name
-        files = [*plots.draw(study, stem), *forest.draw(study, stem.with_name(f"{stem.name}_pairs"))]
-        figures = [(plots.title(study), stem.name), (forest.title(study), f"{stem.name}_pairs")]
+        for suffix, drawing in (("", plots), ("_pairs", forest), ("_cost", cost_plots)):
+            stem = folder / f"{study.ablation.name}{suffix}"
+            files += (drawn := drawing.draw(study, stem))
+            if stem.with_suffix(".svg") in drawn:
+                figures.append((drawing.title(study), stem.name))
     found = document(study, folder, figures)
     return study, found, [*files, *write(study, folder, found)]
 

@@ -50,13 +50,24 @@ def count(number: float) -> str:
     return f"{number / 1e3:.0f}k" if number >= 1000 else f"{number:.0f}"
 
 
+def several(number: int, one: str, more: str = "") -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> several(1, "pair"), several(2, "pair")
+    ('1 pair', '2 pairs')
+    """
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
 def sentence(study: StudySummary, item: ArmSummary) -> str:
     """Return the verdict on one arm in one sentence, with floor, Holm's correction and the other level beside it."""
     return _SENTENCES[item.arm.role](study, item)
 
 
 def _measured(item: ArmSummary) -> str:
-    pairs = f"{item.own.n} pair" + ("s" if item.own.n > 1 else "")
+    pairs = several(item.own.n, "pair")
     if item.own.diverged:
         return f"{item.own.diverged} of {pairs} diverged"
     if item.own.n == 1:

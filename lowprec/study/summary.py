@@ -15,7 +15,7 @@ from .ablation import Ablation, Arm, Setting
 from .expectations import Finding
 from .plans import pairs_of, read_study, run_name
 from .power import detectable_difference, equivalence_power, pairs_needed
-from .sentences import count, sentence
+from .sentences import count, sentence, several
 from .smoothing import max_relative_error
 from .statistics import Paired, bootstrap_interval, holm, paired, relative_differences, spread
 from .store import RunFolder, StudyError, differences
@@ -171,12 +171,15 @@ class StudySummary:
         """What was trained, in words."""
         setting = self.setting
         before = f"after a BF16 checkpoint of {count(setting.checkpoint_steps * self.tokens_per_step)}"
-        before, starts = ("from scratch", "initial weights") if setting.from_scratch else (before, "checkpoints")
+        scratch = setting.from_scratch
+        starts = several(
+            setting.checkpoints, "initial weights" if scratch else "checkpoint", "initial weights" * scratch
+        )
         after = count(setting.branch_steps * self.tokens_per_step)
         return (
             f"{setting.config} model, {count(self.active_parameters)} active of {count(self.parameters)} parameters, "
-            f"{after} bytes of text {before}, "
-            f"{setting.pairs} pairs ({setting.checkpoints} {starts} x {setting.seeds} data seeds)"
+            f"{after} bytes of text {'from scratch' if scratch else before}, "
+            f"{several(setting.pairs, 'pair')} ({starts} x {several(setting.seeds, 'data seed')})"
         )
 
     @property

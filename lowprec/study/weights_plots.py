@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .costs_of_recipes import bits_of
+from .cost_panels import Point, differing, draw_panels, front, height_of
+from .costs_of_recipes import COSTS, bits_of
 from .findings_table import number
 from .quantities import METRICS
 from .store import write_text
@@ -134,21 +135,21 @@ def _by_arm(summary: WeightsSummary) -> Any:
         axes.grid(color="#ececec", linewidth=0.7)
         axes.set_axisbelow(True)
         axes.set_xlabel(f"{_name(metric)}\n({METRICS[metric]})", fontsize=8.5)
-        _plain_ticks(axes)
+        _plain_ticks(axes.xaxis)
     if len(summary.stresses) > 1:
         words = "    ".join(f"{'●■◆▲▼'[i % len(MARKERS)]} {stress}" for i, stress in enumerate(summary.stresses))
         figure.text(0.98, top - 0.02, words, fontsize=8.5, ha="right", va="top", color="#404040")
     return finding, figure, rows
 
 
-def _plain_ticks(axes: Any) -> None:
+def _plain_ticks(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    if axes.get_xscale() == "log":
-        low, high = axes.get_xlim()
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 200 else (1.0,)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if axis.get_scale() == "log":
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 200 else (1.0,)))
+        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _by_layer(summary: WeightsSummary) -> Any:
@@ -207,55 +208,38 @@ def _by_layer(summary: WeightsSummary) -> Any:
 def _by_cost(summary: WeightsSummary) -> Any:
     """Headline against the bits that a value takes, of what the arms differ in."""
     metric, colors = summary.study.headline, _colors(summary)
-    costs = {arm: bits_of(summary.recipes[arm]) for arm in summary.shown}
-    what = next((name for name in ("operands", "wires") if len({cost[name] for cost in costs.values()}) > 1), None)
-    if what is None or len(costs) < 3:
+    config = summary.about["fingerprint"]["config"]
+    points = [
+        Point(arm, bits_of(summary.recipes[arm], config), summary.mean(metric, arm), colors[arm], without="not finite")
+        for arm in summary.shown
+    ]
+    costs = differing(points)
+    if not costs or len(points) < 3:
         return None
-    words = {"operands": "bits a value of the multiplications' operands, scales included",
-             "wires": "bits a value on the way to the experts and back, scales included"}[what]  # fmt: skip
-    points = [(costs[arm][what], summary.mean(metric, arm), arm) for arm in summary.shown]
-    front = _front(points)
-    finding = f"Accuracy against {'operand' if what == 'operands' else 'wire'} bits: {', '.join(front)} on the front"
-    figure, top = new_figure(9.2, 4.6, finding, summary.size)
-    axes = figure.add_axes((0.095, 0.13, 0.86, top - 0.17))
-    positive = [y for _, y, _ in points if y > 0]
-    if positive and max(positive) > 8 * min(positive):
-        axes.set_yscale("log")
-    edge = sorted((x, y) for x, y, arm in points if arm in front)
-    axes.plot([x for x, _ in edge], [y for _, y in edge], color="#b0b0b0", linewidth=1.0, zorder=1)
-    for x, y, arm in points:
-        axes.plot([x], [y], "o", color=colors[arm], markersize=7, markeredgecolor="white", zorder=3)
-    _labels(axes, points, colors)
-    axes.grid(color="#ececec", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.12, y=0.12)
-    axes.set_xlabel(words)
-    axes.set_ylabel(_name(metric))
-    rows: list[Sequence[Any]] = [
-        ("arm", "bits", metric, "on_front"),
-        *((a, x, y, int(a in front)) for x, y, a in points),
+    finding = f"Accuracy against bits: {', '.join(front(points, costs[0]))} on the front"
+    figure, top = new_figure(9.2, 0.9 + height_of(costs), finding, summary.size)
+    positive = [point.value for point in points if point.value > 0]
+    logarithm = bool(positive) and max(positive) > 8 * min(positive)
+
+    def scale(axes: Any) -> None:
+        values = positive if logarithm else [point.value for point in points if math.isfinite(point.value)]
+        if logarithm:
+            axes.set_yscale("log")
+            axes.set_ylim(0.8 * min(values), 1.25 * max(values))
+        elif values:
+            room = 0.12 * (max(values) - min(values)) or 1.0
+            axes.set_ylim(min(values) - room, max(values) + room)
+        _plain_ticks(axes.yaxis)
+
+    panels = draw_panels(figure, top, points, costs, _name(metric), scale)
+    for axes, cost in zip(panels, costs, strict=True):
+        edge = [point for point in points if point.arm in front(points, cost)]
+        edge.sort(key=lambda point: point.bits[cost])
+        axes.plot([point.bits[cost] for point in edge], [point.value for point in edge], color="#b0b0b0",
+                  linewidth=1.0, zorder=1)  # fmt: skip
+    rows: list[Sequence[Any]] = [("arm", *COSTS, metric, *(f"on_front_{cost}" for cost in costs))]
+    rows += [
+        (point.arm, *point.bits.values(), point.value, *(int(point.arm in front(points, cost)) for cost in costs))
+        for point in points
     ]
     return finding, figure, rows
-
-
-def _labels(axes: Any, points: Sequence[tuple[float, float, str]], colors: dict[str, str]) -> None:
-    """Write names beside points; where points share a place, below one another."""
-    axes.figure.canvas.draw()
-    taken: list[tuple[float, float]] = []
-    for x, y, arm in sorted(points, key=lambda point: (point[0], -point[1])):
-        at_x, at_y = axes.transData.transform((x, y))
-        while any(abs(at_x - other_x) < 150 and abs(at_y - other_y) < 21 for other_x, other_y in taken):
-            at_y -= 6
-        taken.append((at_x, at_y))
-        where = axes.transData.inverted().transform((at_x, at_y))
-        axes.annotate(arm, where, (8, 0), textcoords="offset points", fontsize=8.5, color=colors[arm], va="center")
-
-
-def _front(points: Sequence[tuple[float, float, str]]) -> list[str]:
-    """Return the arms that no other beats in both, the one with the fewest bits first."""
-    front, best = [], math.inf
-    for _, y, arm in sorted(points):
-        if y < best:
-            front.append(arm)
-            best = y
-    return front

@@ -75,7 +75,7 @@ class WeightsSummary:
     @property
     def size(self) -> str:
         """What was measured, in words."""
-        from .sentences import count
+        from .sentences import count, several
 
         fingerprint, setting = self.about["fingerprint"], self.setting
         tokens = int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"])
@@ -83,8 +83,8 @@ class WeightsSummary:
         return (
             f"{setting.config} model, {count(parameters['active'])} active of {count(parameters['total'])} parameters, "
             f"BF16 checkpoints of {count(setting.checkpoint_steps * tokens)} bytes of text, "
-            f"{setting.checkpoints * setting.seeds} batches of {count(tokens)} held-out bytes "
-            f"({setting.checkpoints} checkpoints x {setting.seeds})"
+            f"{several(setting.checkpoints * setting.seeds, 'batch', 'batches')} of {count(tokens)} held-out bytes "
+            f"({several(setting.checkpoints, 'checkpoint')} x {setting.seeds})"
         )
 
 
