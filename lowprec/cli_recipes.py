@@ -15,6 +15,8 @@ from .cli_output import Cell, CommandError, emit, machine_readable
 @machine_readable
 def recipes_command(name: str | None, as_toml: bool, as_json: bool, as_csv: bool) -> None:
     """List training recipes, or show the precision map of one."""
+    if as_toml and (as_json or as_csv):
+        raise CommandError("--toml and --json or --csv exclude each other")
     from .recipe import load_recipe, recipes
     from .recipe.table import rows
 

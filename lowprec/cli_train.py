@@ -47,6 +47,7 @@ def train(
 
     from .moe.config_file import check_tiles, get_config
     from .moe.data import load_corpus
+    from .moe.ema import ParameterEMA
     from .moe.memory import memory_policies
     from .moe.train import Schedule
     from .moe.train import train as run_training
@@ -59,6 +60,9 @@ def train(
         raise CommandError("--resume needs --out, the folder to go on from")
     shape, precision, corpus = get_config(config), load_recipe(recipe), load_corpus(data)
     check_tiles(shape, precision)
+    precision.bind(seed, shape.layers)
+    if ema is not None:
+        ParameterEMA({}, ema)
     policy = memory_policies[memory]
     Schedule(1.0 if learning_rate is None else learning_rate, 0, steps, schedule)
     name = f"{shape.name} {precision.name}"

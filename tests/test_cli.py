@@ -258,16 +258,6 @@ def test_logfmt_in_another_mode_and_rounding(tmp_path):
     assert lowprec.logfmt.from_bytes(out.read_bytes()).decode().tobytes() == sent.decode().tobytes()
 
 
-def test_train(tmp_path):
-    result = run("train", "--config", "nano", "--steps", "2", "--out", tmp_path / "run", "--json")
-    assert result.exit_code == 0, result.output
-    row = json.loads(result.stdout)[0]
-    assert 5.0 < row["first loss"] < 6.0
-    metrics = list(csv.DictReader((tmp_path / "run/metrics.csv").read_text().splitlines()))
-    assert float(metrics[0]["loss"]) == row["first loss"]
-    assert (tmp_path / "run/checkpoint.npz").exists()
-
-
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 

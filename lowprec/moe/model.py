@@ -21,7 +21,7 @@ from lowprec.moe.layers import Array, Embedding, Linear, Params, RMSNorm, cross_
 from lowprec.moe.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
 from lowprec.moe.mtp import NextButOne
 from lowprec.moe.routing import Routing
-from lowprec.recipe import BoundRecipe, Recipe, recipes
+from lowprec.recipe import BoundRecipe, Recipe, load_recipe
 from lowprec.scratch import keep_freed_memory
 
 
@@ -62,7 +62,7 @@ class Model:
     config : MoEConfig, str or path
         Shape, the name of one, or a TOML file with one.
     recipe : Recipe or str
-        Precision of every GEMM, of storage and of the wires to the experts, or the name of one.
+        Precision of every GEMM, of storage and of the wires to the experts, the name of one, or a TOML file with one.
     seed : int
         Of the initial parameters, and of the recipe's random bits.
     memory : MemoryPolicy or str
@@ -108,14 +108,14 @@ class Model:
         memory: MemoryPolicy | str = KEEP_ALL,
     ) -> None:
         self.config = get_config(config)
-        check_tiles(self.config, recipes.get(recipe))
+        check_tiles(self.config, load_recipe(recipe))
         self.params: dict[str, Array] = dict(initial_parameters(self.config, seed))
         gates = [name for name in self.params if name.endswith(".gate")]
         self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
         self.seed = seed
         self.memory = memory_policies.get(memory)
         self.mtp_weight = self.config.mtp_weight
-        self._bind(recipes.get(recipe).bind(seed, self.config.layers))
+        self._bind(load_recipe(recipe).bind(seed, self.config.layers))
 
     def _bind(self, recipe: BoundRecipe) -> None:
         """Build the layers for a bound recipe; they hold no parameters."""
@@ -132,7 +132,7 @@ class Model:
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model in another precision; parameters and biases are shared, not copied."""
-        return self.with_bound(recipes.get(recipe).bind(self.seed, self.config.layers))
+        return self.with_bound(load_recipe(recipe).bind(self.seed, self.config.layers))
 
     def with_bound(self, recipe: BoundRecipe) -> Model:
         """Return this model with the GEMMs, stores and codecs of a bound recipe; parameters and biases are shared."""

@@ -16,7 +16,7 @@ from lowprec.moe.memory import KEEP_ALL, MemoryPolicy
 from lowprec.moe.run_files import RunFiles, interruptible
 from lowprec.moe.schedule import Schedule
 from lowprec.moe.trainer import Diverged, StepRecord, Trainer
-from lowprec.recipe import Recipe, recipes
+from lowprec.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     import pandas
@@ -89,7 +89,7 @@ def train(
     config : MoEConfig, str or path
         Shape of the model: "nano", "pilot", "tiny", "small", a TOML file, or one's own.
     recipe : Recipe or str
-        Its precision: "bf16", "dsv3" ... or one's own.
+        Its precision: "bf16", "dsv3" ..., a TOML file, or one's own.
     steps : int
         Optimizer steps of `config.batch` x `config.sequence` bytes.
     seed : int
@@ -135,7 +135,7 @@ def train(
     """
     import pandas
 
-    config, recipe = get_config(config), recipes.get(recipe)
+    config, recipe = get_config(config), load_recipe(recipe)
     for name, number in (("steps", steps), ("save_every", save_every)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} {number!r}: a whole number >= 1 is needed")

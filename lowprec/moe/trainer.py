@@ -26,7 +26,7 @@ from lowprec.moe.model import Model
 from lowprec.moe.optim import AdamW
 from lowprec.moe.routing import update_bias
 from lowprec.moe.schedule import Schedule
-from lowprec.recipe import Recipe, recipes
+from lowprec.recipe import Recipe, load_recipe
 
 #: Bytes that `Trainer.evaluate` predicts: the same windows for every arm.
 EVALUATION_BYTES = 65_536
@@ -81,7 +81,7 @@ class Trainer:
     config : MoEConfig, str or path
         Shape of the model: also the path of a TOML file.
     recipe : Recipe or str
-        Its precision.
+        Its precision: also the path of a TOML file.
     data : Corpus
         What it learns from and is tested on.
     seed : int
@@ -125,7 +125,7 @@ class Trainer:
         memory: MemoryPolicy | str = KEEP_ALL,
     ) -> None:
         self.config = get_config(config)
-        self.recipe = recipes.get(recipe)
+        self.recipe = load_recipe(recipe)
         self.corpus = data
         self.seed = seed
         self.data_seed = seed if data_seed is None else data_seed
@@ -247,7 +247,7 @@ class Trainer:
         return (self.evaluate(n_bytes=n_bytes) if loss is None else loss) - floor
 
     def _evaluated(self, recipe: Recipe | str | None, mean_weights: bool) -> Model:
-        model = self.model if recipe is None else self.model.with_recipe(recipes.get(recipe))
+        model = self.model if recipe is None else self.model.with_recipe(load_recipe(recipe))
         if mean_weights:
             if self.ema is None:
                 raise ValueError("this trainer keeps no running mean of its weights: Trainer(..., ema=0.99) does")
