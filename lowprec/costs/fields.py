@@ -6,11 +6,26 @@ import dataclasses
 import difflib
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lowprec.registry import Registry
+
 T = TypeVar("T")
+
+
+def named(kind: str, name: Any) -> str:
+    """Return how messages call an object of this kind and name.
+
+    Raises
+    ------
+    ValueError
+        If the name is none.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{kind}: name={name!r}: a name is needed")
+    return f"{kind} {name!r}"
 
 
 def whole(owner: str, name: str, value: Any, least: int = 1) -> None:
@@ -94,3 +109,33 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a TOML file: {error}") from None
+
+
+def from_file(path: str | Path, read: Callable[[Mapping[str, Any]], T]) -> T:
+    """Return what `read` makes of a TOML file; the file's name is its name by default.
+
+    Raises
+    ------
+    ValueError
+        If it is not TOML, or `read` refuses it.
+    OSError
+        If it cannot be read.
+    """
+    return read({"name": Path(path).stem, **read_toml(path)})
+
+
+def find(given: str | T | Mapping[str, Any], catalogue: Registry[T], read: Callable[[Mapping[str, Any]], T]) -> T:
+    """Return an object of a catalogue from its name, a TOML file's path (``*.toml``), a mapping, or itself.
+
+    Raises
+    ------
+    UnknownNameError
+        If the catalogue has none of that name.
+    ValueError, OSError
+        As for `from_file`.
+    """
+    if isinstance(given, Mapping):
+        return read(given)
+    if isinstance(given, str) and given.endswith(".toml"):
+        return from_file(given, read)
+    return catalogue.get(given)

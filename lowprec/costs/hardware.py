@@ -9,7 +9,7 @@ from typing import Any
 
 from lowprec.registry import Registry
 
-from .fields import build, positive, read_toml, whole
+from .fields import build, find, from_file, named, positive, whole
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,7 @@ class Hardware:
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
-        owner = f"hardware {self.name!r}"
-        if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"hardware: name={self.name!r}: a name is needed")
+        owner = named("hardware", self.name)
         for field in ("effective_bandwidth", "scale_up_bandwidth"):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, self.bandwidth)
@@ -92,7 +90,7 @@ class Hardware:
     @classmethod
     def from_toml(cls, path: str | Path) -> Hardware:
         """Read a machine from a TOML file; the file's name is its name by default."""
-        return cls.from_dict({"name": Path(path).stem, **read_toml(path)})
+        return from_file(path, cls.from_dict)
 
 
 hardware: Registry[Hardware] = Registry("hardware", Hardware)
@@ -114,8 +112,4 @@ for _machine in (
 
 def find_hardware(machine: str | Hardware | Mapping[str, Any]) -> Hardware:
     """Return a machine from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
-    if isinstance(machine, Mapping):
-        return Hardware.from_dict(machine)
-    if isinstance(machine, str) and machine.endswith(".toml"):
-        return Hardware.from_toml(machine)
-    return hardware.get(machine)
+    return find(machine, hardware, Hardware.from_dict)

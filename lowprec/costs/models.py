@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lowprec.registry import Registry
 
-from .fields import build, read_toml, whole
+from .fields import build, find, from_file, named, whole
 
 
 @runtime_checkable
@@ -186,9 +186,7 @@ class ModelShape:
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
-        owner = f"model {self.name!r}"
-        if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"model: name={self.name!r}: a name is needed")
+        owner = named("model", self.name)
         for name in ("dim", "layers", "vocabulary", "expert_groups", "kept_groups"):
             whole(owner, name, getattr(self, name))
         for name in ("dense_width", "experts", "top_k", "shared_experts", "expert_width"):
@@ -250,7 +248,7 @@ class ModelShape:
     @classmethod
     def from_toml(cls, path: str | Path) -> ModelShape:
         """Read a shape from a TOML file; the file's name is its name by default."""
-        return cls.from_dict({"name": Path(path).stem, **read_toml(path)})
+        return from_file(path, cls.from_dict)
 
     @property
     def first_dense(self) -> int:
@@ -325,8 +323,4 @@ for _shape in (
 
 def find_model(model: str | ModelShape | Mapping[str, Any]) -> ModelShape:
     """Return a shape from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
-    if isinstance(model, Mapping):
-        return ModelShape.from_dict(model)
-    if isinstance(model, str) and model.endswith(".toml"):
-        return ModelShape.from_toml(model)
-    return models.get(model)
+    return find(model, models, ModelShape.from_dict)
