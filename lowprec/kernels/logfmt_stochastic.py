@@ -9,7 +9,7 @@ import numpy as np
 from lowprec._jit import bits32, kernel
 from lowprec.kernels.logfmt import Codes, Floats, fill_grid, fill_powers, find_steps
 from lowprec.kernels.logfmt_encode import bulge, find_group, largest_not_above, only_signs
-from lowprec.kernels.random_bits import key_runs, keyed_word, random_keys
+from lowprec.kernels.random_bits import key_run, key_runs, keyed_word, random_keys
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 
@@ -82,7 +82,9 @@ def encode_tiles_stochastic(
         slope = np.float32(0.0)
         if steps[0] > 1e-6 and base >= np.uint32(0x00800000):
             slope = np.float32(1.0 / steps[0])
-        for a, b, hi, lo in key_runs(np.int64(offset) + np.int64(first), size):
+        at = np.int64(offset) + np.int64(first)
+        for p in range(key_runs(at, size)):
+            a, b, hi, lo = key_run(at, size, p)
             keys = random_keys(seed_lo, seed_hi, hi)
             values, into = x[first + a : first + b], codes[first + a : first + b]
             for i in range(values.size):

@@ -10,7 +10,7 @@ from lowprec._jit import bits32, kernel, variant
 
 from .block_elements import WIDTHS, amax_rows
 from .block_scale import block_scales
-from .random_bits import key_runs, keyed_word, random_keys
+from .random_bits import key_run, key_runs, keyed_word, random_keys
 from .rounding import encode_word, fixed_word, random_part
 
 U = np.uint32
@@ -25,7 +25,8 @@ def encode_span(x, constants, words, seed, start, codes):
             u = bits32(x[j])
             codes[j] = encode_word(u, constants, fixed_word(u, words))
         return
-    for a, b, hi, lo in key_runs(start, x.size):
+    for p in range(key_runs(start, x.size)):
+        a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed[0], seed[1], hi)
         part, into = x[a:b], codes[a:b]
         for j in range(part.size):

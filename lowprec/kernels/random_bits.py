@@ -61,23 +61,30 @@ def random_word(seed_lo, seed_hi, index_lo, index_hi):
 
 @kernel
 def key_runs(start, size):
-    """Yield the parts ``a .. b`` of `size` indices from `start` on that share their keys, as ``(a, b, hi, lo)``.
+    """Return in how many parts `size` indices from `start` on share their keys; `key_run` tells which those are.
 
-    `hi` and `lo` are the halves of index ``start + a``, all below 2^63. Nothing else knows where keys change.
+    Nothing else knows where keys change. (A generator would say it in one loop, but Numba loses generators that come
+    from its disk cache.)
     """
-    a, end = np.int64(0), np.int64(size)
-    while a < end:
-        at = np.int64(start) + a
-        lo = at & np.int64(0xFFFFFFFF)
-        b = min(end, a + np.int64(0x100000000) - lo)
-        yield a, b, U(at >> np.int64(32)), U(lo)
-        a = b
+    first, last = np.int64(start) >> np.int64(32), (np.int64(start) + np.int64(size) - np.int64(1)) >> np.int64(32)
+    return last - first + np.int64(1) if size > 0 else np.int64(0)
+
+
+@kernel
+def key_run(start, size, part):
+    """Return ``(a, b, hi, lo)``: the indices ``start + a .. start + b`` of a part, and the halves of the first."""
+    first = np.int64(start)
+    hi = (first >> np.int64(32)) + np.int64(part)
+    a = max(np.int64(0), (hi << np.int64(32)) - first)
+    b = min(np.int64(size), ((hi + np.int64(1)) << np.int64(32)) - first)
+    return a, b, U(hi), U((first + a) & np.int64(0xFFFFFFFF))
 
 
 @kernel
 def fill_words(out, seed_lo, seed_hi, start):
     """Write the words of indices `start`, start + 1, ... to uint32 `out`; `start` is below 2^63."""
-    for a, b, hi, lo in key_runs(start, out.size):
+    for p in range(key_runs(start, out.size)):
+        a, b, hi, lo = key_run(start, out.size, p)
         part, keys = out[a:b], random_keys(seed_lo, seed_hi, hi)
         for i in range(part.size):
             part[i] = keyed_word(keys, U(lo + U(i)))

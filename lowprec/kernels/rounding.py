@@ -10,7 +10,7 @@ import numpy as np
 from lowprec._jit import bits32, bits64, float32_from_bits, kernel
 
 from .cast import decode_bits
-from .random_bits import key_runs, keyed_word, random_keys
+from .random_bits import key_run, key_runs, keyed_word, random_keys
 
 U = np.uint32
 U64 = np.uint64
@@ -90,7 +90,8 @@ def encode_random(u, constants, word):
 @kernel
 def encode32_random(x, out, constants, words, seed_lo, seed_hi, start):
     """Encode contiguous float32 `x` by `encode_random`; its first element has the index `start`."""
-    for a, b, hi, lo in key_runs(start, x.size):
+    for p in range(key_runs(start, x.size)):
+        a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed_lo, seed_hi, hi)
         part, into = x[a:b], out[a:b]
         for i in range(part.size):
@@ -100,7 +101,8 @@ def encode32_random(x, out, constants, words, seed_lo, seed_hi, start):
 @kernel
 def round32_random(x, out, constants, decode_constants, words, seed_lo, seed_hi, start):
     """Round contiguous float32 `x` by `encode_random`; `out` may be `x`."""
-    for a, b, hi, lo in key_runs(start, x.size):
+    for p in range(key_runs(start, x.size)):
+        a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed_lo, seed_hi, hi)
         part, into = x[a:b], out[a:b]
         for i in range(part.size):
@@ -117,7 +119,8 @@ def encode32_words(x, out, constants, words, seed_lo, seed_hi, start):
             u = bits32(x[i])
             out[i] = encode_word(u, constants, fixed_word(u, words))
         return
-    for a, b, hi, lo in key_runs(start, x.size):
+    for p in range(key_runs(start, x.size)):
+        a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed_lo, seed_hi, hi)
         part, into = x[a:b], out[a:b]
         for i in range(part.size):
@@ -133,7 +136,8 @@ def round32_words(x, out, constants, decode_constants, words, seed_lo, seed_hi, 
             u = bits32(x[i])
             out[i] = float32_from_bits(decode_bits(encode_word(u, constants, fixed_word(u, words)), decode_constants))
         return
-    for a, b, hi, lo in key_runs(start, x.size):
+    for p in range(key_runs(start, x.size)):
+        a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed_lo, seed_hi, hi)
         part, into = x[a:b], out[a:b]
         for i in range(part.size):
@@ -201,7 +205,8 @@ def encode64_words(x, out, constants, words, m, emin, first, seed_lo, seed_hi, s
             word = U64(short) << U64(32) | (U64(0xFFFFFFFF) if short & U(1) != U(0) else U64(0))
             out[i] = encode_word64(u, constants, word, m, emin, first)
         return
-    for a, b, hi, lo in key_runs(start, x.size):
+    for p in range(key_runs(start, x.size)):
+        a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed_lo, seed_hi, hi)
         part, into = x[a:b], out[a:b]
         for i in range(part.size):
