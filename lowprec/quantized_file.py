@@ -100,7 +100,9 @@ def load(path: str | os.PathLike[str]) -> Quantized:
                 raise ValueError("it has no header")
             header = json.loads(file["header"].tobytes())
             arrays = {name: file[name] for name in ("codes", "scales")}
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, ValueError) as error:
+    # RuntimeError is zipfile's answer to a part that says it is encrypted, and NotImplementedError, which is one, to a
+    # compression or an encryption that it does not know.
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: not a file of a quantized matrix, or damaged: {error}") from None
     if not isinstance(header, dict) or header.get("kind") != KIND:
         raise ValueError(f"{path}: not a file of a quantized matrix")

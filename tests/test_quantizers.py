@@ -215,6 +215,11 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         except ValueError as error:
             refused += "q.npz" in str(error)
     assert refused > 5
+    first = whole.index(b"PK\x01\x02")  # its directory: 8 bytes on, what says encrypted; 10, how it is compressed
+    for at in (first + 8, first + 10):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"damaged: .*(encrypted|compression)"):
+            lp.Quantized.load(path)
     path.write_bytes(whole[:200])
     with pytest.raises(ValueError, match="damaged"):
         lp.Quantized.load(path)
