@@ -14,8 +14,29 @@ from lowprec.logfmt import deepep
 from .wire import Array, Floats, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
 
+class _Logarithmic:
+    """What both codecs do alike: the content of their `Wire` decodes and packs itself."""
+
+    def encode(self, x: Array) -> Wire:
+        raise AssertionError("every codec has its own")
+
+    def decode(self, wire: Wire) -> Floats:
+        """Return the grid values, float32: what the receiver of a combine weights and adds."""
+        values: Floats = wire.content.decode()
+        return values
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return what arrives of `x`."""
+        return self.decode(self.encode(x))
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return the rows one after another, as `LogFMT.pack` and `DeepEPMessage.pack` write them."""
+        packed: bytes = wire.content.pack().tobytes()
+        return packed
+
+
 @dataclass(frozen=True)
-class LogFMTCodec:
+class LogFMTCodec(_Logarithmic):
     """LogFMT tiles as the paper defines them (`lowprec.logfmt`).
 
     Parameters
@@ -59,20 +80,6 @@ class LogFMTCodec:
         )
         return Wire(self, content, values.shape, content.nbytes)
 
-    def decode(self, wire: Wire) -> Floats:
-        """Return the grid values."""
-        values: Floats = wire.content.decode()
-        return values
-
-    def round_trip(self, x: Array) -> Floats:
-        """Return what arrives of `x`."""
-        return self.decode(self.encode(x))
-
-    def to_bytes(self, wire: Wire) -> bytes:
-        """Return for each row the ends of its tiles and its codes, as `LogFMT.pack`."""
-        packed: bytes = wire.content.pack().tobytes()
-        return packed
-
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
         """Read ends and codes; the number of bytes says whether the ends are bfloat16 or float32 numbers.
 
@@ -109,7 +116,7 @@ class LogFMTCodec:
 
 
 @dataclass(frozen=True)
-class DeepEPCodec:
+class DeepEPCodec(_Logarithmic):
     """LogFMT-10 as DeepEP's low-latency combine sends it (`lowprec.logfmt.deepep`), its hazards included.
 
     Values are rounded to bfloat16 first; rows are a multiple of 512 values long. A chunk of 1024 (or 512) of which a
@@ -152,20 +159,6 @@ class DeepEPCodec:
         self._checked(values.shape[-1])
         content: Any = logfmt.encode(round_to(values, "bfloat16").astype(np.float32), 10, mode="deepep")
         return Wire(self, content, values.shape, content.nbytes)
-
-    def decode(self, wire: Wire) -> Floats:
-        """Return the float32 values that the receiver weights and adds."""
-        values: Floats = wire.content.decode()
-        return values
-
-    def round_trip(self, x: Array) -> Floats:
-        """Return what arrives of `x`."""
-        return self.decode(self.encode(x))
-
-    def to_bytes(self, wire: Wire) -> bytes:
-        """Return the messages, row after row, as `DeepEPMessage.pack`."""
-        packed: bytes = wire.content.pack().tobytes()
-        return packed
 
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
         """Read messages; which chunks are encoded follows from their ends.
