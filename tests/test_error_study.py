@@ -12,6 +12,7 @@ from lowprec import cli
 from lowprec.atlas import errors_of
 from lowprec.codecs import BlockCodec
 from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, error_figures, error_plots, load
+from lowprec.study.document import Document
 from lowprec.study.error_figures import bias_rows, magnitude_rows, on_front, pareto_rows
 from lowprec.study.error_study import claims_of, run, sized, sweep
 from lowprec.study.wire_cost import cost_rows
@@ -116,6 +117,7 @@ def test_run_writes_everything(tmp_path):
         "mine_front_figure.csv",
         "claims.csv",
         "report.md",
+        "document.json",
         "summary.json",
     ]
     with files[0].open() as file:
@@ -126,6 +128,12 @@ def test_run_writes_everything(tmp_path):
     report = (tmp_path / "report.md").read_text()
     assert "| LogFMT-8 | 8.5 |" in report
     assert "here" in report
+    assert Document.read(tmp_path).tier == "T1"
+    _, drawn = run(mine, mine.quick, tmp_path, command="here")
+    assert {"mine_front.png", "mine_front.svg", "report.html"} == {path.name for path in {*drawn} - {*files}}
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 1
+    assert "<p>The front</p>" in page
     assert errors_of([[1.0, 3.0]], "bf16").sqnr == np.inf
 
 

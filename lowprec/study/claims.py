@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .document import Document, Part, Table, Text, markdown
-from .expectations import Expectation, Finding, span
-from .store import check_writable, code_hash, machine, versions, write_json, write_text
+from .document import Document, Part, Table, Text
+from .expectations import Expectation, Finding
+from .findings_table import EXPECTED_COLUMNS, expected_table
+from .measuring import made_of, show_table, sized, write_reports
+from .store import check_writable
+from .tidy import to_csv
 
-COLUMNS = ("expected", "quantity", "expected range", "published range", "found", "which happened")
+__all__ = ["ClaimArm", "ClaimSetting", "Claims", "Outcome", "claims_csv", "document", "run", "show", "sized"]
+
 #: Given the seeds to draw data with, returns the measured numbers by (metric, arm).
 Measure = Callable[[int], dict[tuple[str, str], float]]
 
@@ -92,22 +94,6 @@ class Outcome:
     findings: tuple[Finding, ...]
     holds: bool = True
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return the table."""
-        return [
-            (
-                item.expectation.words, item.expectation.quantity, span(item.expectation.expected),
-                span(item.expectation.published), f"{item.value:.4g}", item.outcome,
-            )
-            for item in self.findings
-        ]  # fmt: skip
-
-
-def sized(study: Claims, quick: bool, seeds: int | None) -> ClaimSetting:
-    """Return the setting that a command asks for."""
-    setting = study.quick if quick else study.full
-    return setting if seeds is None else ClaimSetting(seeds)
-
 
 def run(
     study: Claims,
@@ -118,7 +104,7 @@ def run(
     plot: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, list[Path]]:
-    """Measure, and write `table.csv`, `report.md`, `document.json` and `summary.json`.
+    """Measure as `lowprec.study.ablation.Study` asks of a runner, and write `table.csv` and the reports.
 
     Raises
     ------
@@ -132,15 +118,9 @@ def run(
     findings = tuple(item.judge(lambda metric, arm, stress: values[metric, arm]) for item in study.expectations)
     outcome = Outcome(study, setting, values, findings)
     found = document(outcome, folder, command)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["metric", "arm", "value"])
-    writer.writerows([metric, arm, repr(value)] for (metric, arm), value in values.items())
-    write_text(folder / "table.csv", text.getvalue())
-    write_text(folder / "report.md", markdown(found))
-    found.write(folder)
-    write_json(folder / "summary.json", as_json(outcome))
-    return outcome, [folder / name for name in ("table.csv", "report.md", "document.json", "summary.json")]
+    rows = [(metric, arm, value) for (metric, arm), value in values.items()]
+    table = to_csv(("metric", "arm", "value"), rows)
+    return outcome, write_reports(found, as_json(outcome), folder, {"table.csv": table}, plot)
 
 
 def document(outcome: Outcome, folder: Path, command: str) -> Document:
@@ -153,48 +133,31 @@ def document(outcome: Outcome, folder: Path, command: str) -> Document:
         for arm in study.arms
     )  # fmt: skip
     parts: tuple[Part, ...] = (
-        Table(COLUMNS, tuple(outcome.rows())),
+        expected_table(outcome.findings),
         *([Text(f"Published: {study.published} ({study.source}).")] if study.published else []),
         Table(("arm", *metrics), measured, f"{outcome.setting}; {command}"),
         *([Text(study.notes)] if study.notes else []),
     )
-    made_of = {"code": code_hash(), "versions": versions()}
-    return Document(study.name, study.question, study.tier, parts, made_of, folder)
+    return Document(study.name, study.question, study.tier, parts, made_of(), folder)
 
 
 def claims_csv(outcome: Outcome) -> str:
     """Return the table of expectations as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([COLUMNS, *outcome.rows()])
-    return text.getvalue()
+    return to_csv(EXPECTED_COLUMNS, expected_table(outcome.findings).rows)
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """Return the outcome in JSON's types."""
     return {
-        "study": outcome.study.name, "question": outcome.study.question, "setting": outcome.setting,
+        "setting": outcome.setting,
         "values": [{"metric": metric, "arm": arm, "value": v} for (metric, arm), v in outcome.values.items()],
         "findings": [
             {"expected": item.expectation.words, "value": item.value, "outcome": item.outcome}
             for item in outcome.findings
         ],
-        "versions": versions(), "machine": machine(),
-    }  # fmt: skip
+    }
 
 
 def show(outcome: Outcome, console: Any) -> None:
     """Print the table on a rich console."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table as Screen
-
-    screen = Screen(title=outcome.study.question, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-                    pad_edge=False)  # fmt: skip
-    for name in COLUMNS:
-        screen.add_column(name, overflow="fold")
-    for row in outcome.rows():
-        screen.add_row(*map(escape, row))
-    if not console.is_terminal:
-        console.width = max(console.width, 160)
-    console.print(screen)
+    show_table(console, EXPECTED_COLUMNS, expected_table(outcome.findings).rows, outcome.study.question)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from .costs_of_recipes import COSTS, bits_of, with_tail
 from .difference_axis import draw_rules, set_scale
 from .store import write_text
 from .style import STYLE, looks_of, new_figure, require_matplotlib, save
+from .tidy import to_csv
 
 if TYPE_CHECKING:
     from .ablation import Arm
@@ -94,21 +93,17 @@ def title(study: StudySummary) -> str:
 
 def table(study: StudySummary) -> str:
     """Return the numbers behind the figure as CSV, floats exact: every arm, what has no cost with empty cells."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    spent = costs(study)
-    arm = study.ablation.reference
-    rows: list[tuple[Arm, list[Any]]] = [(arm, [len(study.reference), 0, "", "", ""])]
-    rows += [
-        (item.arm, [item.own.n, item.own.diverged, repr(item.own.mean), *map(repr, item.own.ci90)])
+    spent, arm = costs(study), study.ablation.reference
+    found: list[tuple[Arm, tuple[Any, ...]]] = [(arm, (len(study.reference), 0, "", "", ""))]
+    found += [
+        (item.arm, (item.own.n, item.own.diverged, float(item.own.mean), *map(float, item.own.ci90)))
         for item in study.arms
     ]
-    for arm, numbers in rows:
-        bits = spent[arm.name]
-        cells = ["" if bits is None else repr(bits[name]) for name in COSTS]
-        writer.writerow([arm.name, arm.role, arm.recipe_name, *cells, *numbers])
-    return text.getvalue()
+    rows = []
+    for arm, numbers in found:
+        bits = spent[arm.name] or {}
+        rows.append((arm.name, arm.role, arm.recipe_name, *(bits.get(name, "") for name in COSTS), *numbers))
+    return to_csv(COLUMNS, rows)
 
 
 def draw(study: StudySummary, stem: Path) -> list[Path]:

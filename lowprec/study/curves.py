@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from .smoothing import ema
 from .statistics import relative_differences
 from .store import write_text
+from .tidy import to_csv
 
 if TYPE_CHECKING:
     from .summary import PairRun, StudySummary
@@ -114,10 +113,10 @@ def _band(study: StudySummary, panel: str, arm: str, role: str, lines: Sequence[
 
 def write_csv(path: Path, bands: Sequence[Band]) -> None:
     """Write the bands as a tidy table, floats exact."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", "arm", "role", "bytes", "mean", "low", "high", "pairs", "diverged"])
-    for band in bands:
-        for row in zip(band.bytes_seen, band.mean, band.low, band.high, strict=True):
-            writer.writerow([band.panel, band.arm, band.role, *map(repr, map(float, row)), band.pairs, int(band.ended)])
-    write_text(path, text.getvalue())
+    rows = [
+        (band.panel, band.arm, band.role, *map(float, row), band.pairs, int(band.ended))
+        for band in bands
+        for row in zip(band.bytes_seen, band.mean, band.low, band.high, strict=True)
+    ]
+    head = ("panel", "arm", "role", "bytes", "mean", "low", "high", "pairs", "diverged")
+    write_text(path, to_csv(head, rows))

@@ -18,13 +18,19 @@ from numpy.typing import NDArray
 
 from lowprec.atlas import distributions
 
-from .error_report import as_json, claims_csv, errors_csv, markdown, to_csv
-from .error_report import show as show
-from .store import check_writable, write_json, write_text
+from .error_report import as_json, document, errors_csv, show
+from .measuring import Claimed, claims_csv, sized, write_reports
+from .store import check_writable, write_text
 from .tensor_study import Claim, Measured
+from .tidy import to_csv
 
 if TYPE_CHECKING:
     from lowprec.atlas import FormatErrors
+
+__all__ = [
+    "ErrorArm", "ErrorFigure", "ErrorOutcome", "ErrorSetting", "ErrorStudy", "PublishedTable", "claims_csv",
+    "claims_of", "run", "show", "sized", "sweep",
+]  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -175,36 +181,16 @@ class ErrorStudy:
 
 
 @dataclass(frozen=True, eq=False)
-class ErrorOutcome:
+class ErrorOutcome(Claimed):
     """What a study found: `errors[format, data]` has one `FormatErrors` for each seed."""
 
     study: ErrorStudy
     setting: ErrorSetting
     errors: Mapping[tuple[str, str], tuple[FormatErrors, ...]]
-    command: str = ""
-    measured: tuple[tuple[Claim, Measured], ...] = field(default=())
-
-    @property
-    def holds(self) -> bool:
-        """Whether every claim does."""
-        return all(ours.holds for _, ours in self.measured)
 
     def of(self, arm: str, data: str, measure: str) -> NDArray[np.float64]:
         """Return a measure for all seeds, shape (seeds,)."""
         return np.array([getattr(row, measure) for row in self.errors[arm, data]], np.float64)
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return the table of claims."""
-        return [
-            (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
-            for claim, ours in self.measured
-        ]
-
-
-def sized(study: ErrorStudy, quick: bool, seeds: int | None) -> ErrorSetting:
-    """Return the setting that a command asks for."""
-    setting = study.quick if quick else study.full
-    return setting if seeds is None else replace(setting, seeds=seeds)
 
 
 def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
@@ -268,27 +254,9 @@ def run(
     plot: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ErrorOutcome, list[Path]]:
-    """Measure, and write the files.
+    """Measure as `lowprec.study.ablation.Study` asks of a runner; write ``<name>.csv``, figures and the reports.
 
-    Parameters
-    ----------
-    study : ErrorStudy
-        The study.
-    setting : ErrorSetting
-        Its size.
-    folder : Path
-        Where ``<name>.csv``, the figures and their numbers, ``claims.csv``, ``report.md`` and ``summary.json`` go.
-    command : str
-        How it was called, for the table.
-    plot : bool
-        Whether to draw.
-    progress : callable, optional
-        Called with what is done and what there is.
-
-    Returns
-    -------
-    ErrorOutcome, list of Path
-        What was found, and the files.
+    The numbers of a figure ``<name><suffix>.png`` are in ``<name><suffix>_figure.csv``.
 
     Raises
     ------
@@ -311,11 +279,6 @@ def run(
         files.append(numbers)
         if plot:
             files += figure.draw(rows, outcome, stem)
-            figures.append((f"{stem.name}.png", figure.caption))
-    texts = {"claims.csv": claims_csv(outcome), "report.md": markdown(outcome, figures)}
-    for name, text in texts.items():
-        files.append(folder / name)
-        write_text(files[-1], text)
-    files.append(folder / "summary.json")
-    write_json(files[-1], as_json(outcome))
-    return outcome, files
+            figures.append((figure.caption, stem.name))
+    found, tables = document(outcome, folder, figures), {"claims.csv": claims_csv(outcome)}
+    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from .sentences import percent
 from .statistics import relative_differences
 from .store import write_text
 from .style import NEUTRAL, STYLE, looks_of, new_figure, require_matplotlib, save
+from .tidy import to_csv
 
 if TYPE_CHECKING:
     from .statistics import Paired
@@ -61,7 +60,7 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
             _arm(axes, y, item, color)
             for evaluation, differences in (("own", item.differences), ("bf16", in_bf16(study, item))):
                 rows += [
-                    (item.arm.name, item.arm.role, evaluation, run.checkpoint, run.seed, repr(float(r)))
+                    (item.arm.name, item.arm.role, evaluation, run.checkpoint, run.seed, float(r))
                     for run, r in zip(item.runs, differences, strict=True)
                 ]
         axes.set_ylim(-0.6, len(shown) - 0.4)
@@ -72,9 +71,7 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
             f"difference of the validation loss to {study.ablation.reference.name} (%); dashed: margin of equivalence, "
             "grey: noise floor", fontsize=9,
         )  # fmt: skip
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        write_text(stem.with_suffix(".csv"), text.getvalue())
+        write_text(stem.with_suffix(".csv"), to_csv(rows[0], rows[1:]))
         return [stem.with_suffix(".csv"), *save(figure, stem)]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from .sentences import interval, percent
 from .statistics import Paired
 from .store import plain, write_json, write_text
 from .summary import ArmSummary, StudySummary, summarize
+from .tidy import to_csv
 
 COLUMNS = (
     "arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "p (Holm)",
@@ -125,16 +124,16 @@ def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple
 
 def table_csv(study: StudySummary) -> str:
     """Return all numbers of the table as CSV, floats exact."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = list(_numbers(study.arms[0].own)) if study.arms else []
-    head = ["arm", "role", "recipe", *names, *(f"bf16_eval_{name}" for name in names)]
-    writer.writerow([*head, *_more(study, study.arms[0]), "verdict"] if study.arms else head)
-    for item in study.arms:
-        about = (item.arm.name, item.arm.role, item.arm.recipe_name)
-        numbers = [*_numbers(item.own).values(), *_numbers(item.in_bf16).values(), *_more(study, item).values()]
-        writer.writerow([*about, *map(repr, numbers), item.verdict])
-    return text.getvalue()
+    if not study.arms:
+        return to_csv(("arm", "role", "recipe"), [])
+    names, more = list(_numbers(study.arms[0].own)), list(_more(study, study.arms[0]))
+    head = ("arm", "role", "recipe", *names, *(f"bf16_eval_{name}" for name in names), *more, "verdict")
+    rows = [
+        (item.arm.name, item.arm.role, item.arm.recipe_name, *_numbers(item.own).values(),
+         *_numbers(item.in_bf16).values(), *_more(study, item).values(), item.verdict)
+        for item in study.arms
+    ]  # fmt: skip
+    return to_csv(head, rows)
 
 
 def _numbers(own: Paired) -> dict[str, float]:

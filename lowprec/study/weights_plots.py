@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import textwrap
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ from .findings_table import number
 from .quantities import METRICS
 from .store import write_text
 from .style import CONTROL, NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
+from .tidy import to_csv
 
 if TYPE_CHECKING:
     from .weights_summary import WeightsSummary
@@ -51,7 +50,7 @@ def draw(summary: WeightsSummary, folder: Path) -> tuple[list[tuple[str, str]], 
                     stem.with_suffix(ending).unlink(missing_ok=True)
                 continue
             title, figure, rows = found
-            write_text(stem.with_suffix(".csv"), _csv(rows))
+            write_text(stem.with_suffix(".csv"), to_csv(rows[0], rows[1:]))
             files += [stem.with_suffix(".csv"), *save(figure, stem)]
             figures.append((title, stem.name))
     return figures, files
@@ -77,13 +76,6 @@ def _name(metric: str) -> str:
     return {"kl_percent": "KL, % of the loss", "gradient_error": "Gradient error"}.get(
         metric, metric.replace("_", " ").capitalize()
     )
-
-
-def _csv(rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([[repr(cell) if isinstance(cell, float) else cell for cell in row] for row in rows])
-    return text.getvalue()
 
 
 def _colors(summary: WeightsSummary) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from .findings_table import expected_table, finding_sentence, number
 from .quantities import METRICS
 from .recipes_text import environment, recipe_details
 from .store import plain, write_json, write_text
+from .tidy import to_csv
 from .weights_summary import WeightsSummary, summarize
 
 #: Metrics of the table, and how a number of each is written.
@@ -88,16 +87,14 @@ def document(summary: WeightsSummary, folder: Path, figures: Sequence[tuple[str,
 
 def table_csv(summary: WeightsSummary) -> str:
     """Return mean and spread of every metric as CSV, floats exact."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["arm", "role", "recipe", "stress", "metric", "mean", "sd", "batches"])
-    for arm in summary.study.arms:
-        for stress in summary.stresses:
-            for metric in METRICS:
-                numbers = (summary.mean(metric, arm.name, stress), summary.sd(metric, arm.name, stress))
-                count = len(summary.values[arm.name, stress])
-                writer.writerow([arm.name, arm.role, arm.recipe_name, stress, metric, *map(repr, numbers), count])
-    return text.getvalue()
+    rows = [
+        (arm.name, arm.role, arm.recipe_name, stress, metric, summary.mean(metric, arm.name, stress),
+         summary.sd(metric, arm.name, stress), len(summary.values[arm.name, stress]))
+        for arm in summary.study.arms
+        for stress in summary.stresses
+        for metric in METRICS
+    ]  # fmt: skip
+    return to_csv(("arm", "role", "recipe", "stress", "metric", "mean", "sd", "batches"), rows)
 
 
 def as_json(summary: WeightsSummary) -> dict[str, Any]:
