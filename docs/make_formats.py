@@ -7,17 +7,13 @@ compares the file with what this would write.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
+from pages import table, write
 
 import lowprec as lp
 from lowprec.formats import p3109
 from lowprec.verify import EXHAUSTIVE
-
-PAGE = Path(__file__).with_name("formats.md")
 
 # Formats with more witnesses than the exact oracle; what others were compared on is in the tests named below.
 GFLOAT = {"e4m3fn", "e5m2", "e2m3fn", "e3m2fn", "e2m1fn"}
@@ -51,12 +47,6 @@ PROBES = {
     "e4m3fnuz": [247.0, 248.0, -248.0, math.inf, -math.inf, math.nan, -0.0],
     "e2m1fn": [6.0, 7.0, -7.0, math.inf, -math.inf, math.nan, -0.0],
 }
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join([*lines, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)])
 
 
 def power(value: float) -> str:
@@ -202,6 +192,7 @@ Share of 2^20 draws that went up, and in brackets its distance from f in standar
 """
 
 
+PAGES = {"formats.md": page}
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    sys.stdout.write(f"wrote {PAGE}\n")
+    write(PAGES)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from pages import table, write
 
 import lowprec as lp
 from lowprec.quantizers import Quantizer
 
-PAGE = Path(__file__).with_name("quantizers.md")
 TORCHAO = "torchao 0.18.0"
 # Vendor's code that ran beside each entry (tests/test_peers_quantizers.py), and how many elements were compared.
 CHECKED = {
@@ -48,10 +47,15 @@ CASES = {
 }
 
 
+COLUMNS = (
+    "name", "element", "block", "scale, arithmetic", "else", "beside the vendor: elements, differences", "source",
+)  # fmt: skip
+
+
 def page() -> str:
     """Return the page."""
     doc = (import_module("lowprec.quantizers").__doc__ or "").split("\n\n")
-    table = next(part for part in doc if part.startswith("======"))
+    arithmetics = next(part for part in doc if part.startswith("======"))
     lines = [
         "# Quantizers", "",
         "Written by `python docs/make_quantizers.py` from `lowprec.quantizers`. Every entry is compared with exact",
@@ -61,13 +65,11 @@ def page() -> str:
         "A scale multiplies codes back to values. Everything is float32, each operation rounded to nearest even;",
         "`amax` is the block's largest magnitude, `max` the largest element, `emax` its exponent.", "",
         "## Arithmetics", "",
-        "```", table.strip(), "```", "",
+        "```", arithmetics.strip(), "```", "",
         "## Recipes", "",
-        "| name | element | block | scale, arithmetic | else | beside the vendor: elements, differences | source |",
-        "|---|---|---|---|---|---|---|",
+        table(COLUMNS, map(_row, map(lp.quantizers.get, lp.quantizers))),
+        "", ALSO,
     ]  # fmt: skip
-    lines += [_row(lp.quantizers[name]) for name in lp.quantizers]
-    lines += ["", ALSO]
     lines += ["## Where vendors differ", ""]
     lines += [f"- `{q.name}`: {q.note}." for q in map(lp.quantizers.get, lp.quantizers) if q.note]
     lines += [
@@ -75,13 +77,12 @@ def page() -> str:
         "What a block of ones with one NaN or Inf in it decodes to there / elsewhere, and what a whole block of zeros,",
         "-0, FLT_MAX or a subnormal does; `x` is the value itself, `~x` one within a quarter of it. Quantizers with a",
         "Hadamard transform give transformed values.", "",
-        "| name | " + " | ".join(CASES) + " |", "|---" * (len(CASES) + 1) + "|",
+        table(("name", *CASES), (_special(name) for name in lp.quantizers if lp.quantizers[name].history is None)),
     ]  # fmt: skip
-    lines += [_special(name) for name in lp.quantizers if lp.quantizers[name].history is None]
     return "\n".join(lines) + "\n"
 
 
-def _row(q: Quantizer) -> str:
+def _row(q: Quantizer) -> list[str]:
     extras = []
     if q.scale == "fp32" and q.arithmetic != "max/amax":
         extras.append("x / s" if q.division == "divide" else "x * (1 / s)")
@@ -100,35 +101,30 @@ def _row(q: Quantizer) -> str:
     who, count = CHECKED.get(q.name, ("", 0))
     beside = f"{who}: {count:,}, 0" if count else ""
     aliases = "".join(f", `{alias}`" for alias in lp.quantizers.aliases(q.name))
-    cells = (
-        f"`{q.name}`{aliases}",
-        str(q.format),
-        q.granularity,
-        f"{q.scale} {q.arithmetic}",
-        ", ".join(extras),
-        beside,
-    )
-    return "| " + " | ".join([*cells, q.source]) + " |"
+    return [
+        f"`{q.name}`{aliases}", str(q.format), q.granularity, f"{q.scale} {q.arithmetic}", ", ".join(extras), beside,
+        q.source,
+    ]  # fmt: skip
 
 
 def _differences() -> list[str]:
     """Count codes and scales that differ on bfloat16 values of N(0, 1)."""
     x = np.random.default_rng(0).standard_normal((1024, 1024)).astype(ml_dtypes.bfloat16).astype(np.float32)
-    lines = [
-        "Shares of codes and scales that differ on 2^20 bfloat16 values of N(0, 1), which often sit on midpoints:", "",
-        "| | against | codes | scales |", "|---|---|---:|---:|",
-    ]  # fmt: skip
     pairs = [("dsv32", "dsv3"), ("deepgemm", "dsv3"), ("te_block_fp32", "dsv3"), ("te_block", "dsv3_ue8m0"),
              ("mxfp8_ceil", "mxfp8_rceil"), ("mxfp8_even", "mxfp8_rceil"), ("mxfp8_floor", "mxfp8_rceil"),
              ("nvfp4_torchao", "nvfp4_te"), ("nvfp4_modelopt", "nvfp4_te"), ("nvfp4_4over6", "nvfp4_te")]  # fmt: skip
+    rows = []
     for name, other in pairs:
         a, b = lp.quantize(x, recipe=name), lp.quantize(x, recipe=other)
-        lines.append(f"| {name} | {other} | {(a.codes != b.codes).mean():.2g} | {(a.scale != b.scale).mean():.2g} |")
-    return lines
+        rows.append((name, other, f"{(a.codes != b.codes).mean():.2g}", f"{(a.scale != b.scale).mean():.2g}"))
+    return [
+        "Shares of codes and scales that differ on 2^20 bfloat16 values of N(0, 1), which often sit on midpoints:", "",
+        table(("", "against", "codes", "scales"), rows, right=2),
+    ]  # fmt: skip
 
 
-def _special(name: str) -> str:
-    cells = []
+def _special(name: str) -> list[str]:
+    cells = [name]
     for case, value in CASES.items():
         x = np.ones((16, 128), np.float32)
         if case in ("NaN", "Inf"):
@@ -140,7 +136,7 @@ def _special(name: str) -> str:
         )
         at, elsewhere = y[3, 5], y[3, 6]
         cells.append(f"{_cell(at, value)} / {_cell(elsewhere, 1.0)}" if case in ("NaN", "Inf") else _cell(at, value))
-    return f"| {name} | " + " | ".join(cells) + " |"
+    return cells
 
 
 def _cell(y: float, value: float) -> str:
@@ -153,5 +149,7 @@ def _cell(y: float, value: float) -> str:
     return f"{y:.3g}"
 
 
+PAGES = {"quantizers.md": page}
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    write(PAGES)
