@@ -76,7 +76,7 @@ def main(args: Sequence[str] | None = None) -> None:
 def info(as_json: bool, as_csv: bool) -> None:
     """Tell versions, machine, threads and folders."""
     from . import _jit
-    from .study import ablation, store
+    from .study import catalogue, store
 
     machine = store.machine()
     rows: list[Sequence[Cell]] = [
@@ -85,7 +85,7 @@ def info(as_json: bool, as_csv: bool) -> None:
         *((key, ", ".join(value) if isinstance(value, list) else value) for key, value in machine.items()),
         ("threads", _jit.get_num_threads()),
         ("kernel cache", str(_jit.cache_folder or "none: no folder can be written")),
-        ("ablations", str(ablation.folder())),
+        ("ablations", str(catalogue.folder())),
         ("package", str(Path(__file__).parent)),
     ]
     emit(("", "value") if not (as_json or as_csv) else ("name", "value"), rows, "lowprec", as_json, as_csv)

@@ -13,7 +13,7 @@ import click
 from .cli_output import CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
-    from .study.ablation import Study
+    from .study.catalogue import Study
 
 
 @click.command()
@@ -58,7 +58,7 @@ def ablate(
 
     An interrupted ablation goes on where it stopped when the same command is given again.
     """
-    from .study import ablation as catalogue
+    from .study import catalogue
 
     known = catalogue.names()
     if listing:

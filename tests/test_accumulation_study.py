@@ -89,7 +89,7 @@ def test_command_writes_table_figure_and_numbers(
 ) -> None:
     claims = (study.claims[5], Claim("never", "nowhere", "1", lambda: Measured("0", 0.0, False)))
     small = dataclasses.replace(study, quick=SMALL, claims=claims[:1])
-    monkeypatch.setattr("lowprec.study.ablation.load", lambda name: small)
+    monkeypatch.setattr("lowprec.study.catalogue.load", lambda name: small)
     code, out, err = command("ablate", "accumulation", "--quick", "--out", tmp_path)
     assert code == 0, err
     assert "B200 25, Hopper 13, Ada 13" in out

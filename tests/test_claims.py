@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from lowprec import cli
-from lowprec.study import ablation as catalogue
-from lowprec.study.ablation import TIERS, Study
+from lowprec.study import catalogue
+from lowprec.study.catalogue import TIERS, Study
 from lowprec.study.claims import ClaimArm, Claims, ClaimSetting, run, sized
 from lowprec.study.document import Document
 from lowprec.study.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation

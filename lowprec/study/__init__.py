@@ -7,25 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import sources
-    from .ablation import Ablation, Arm, Setting, Tail, load, names
+    from .ablation import Ablation
+    from .arms import Arm, Tail
+    from .catalogue import load, names
     from .claims import ClaimArm, Claims, ClaimSetting
     from .error_study import ErrorArm, ErrorFigure, ErrorSetting, ErrorStudy, PublishedTable
     from .expectations import Expectation
     from .plans import Plan, plan
     from .runner import run_study
     from .same_weights import SameWeights, WeightsSetting
+    from .settings import Setting
     from .stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
     from .tensor_study import Claim, Measured, Operands, TensorArm, TensorSetting, TensorStudy
 
 # Loaded on first use: listing ablations must not wait for the statistics.
 _NAMES = {
-    "ablation": ("Ablation", "Arm", "Setting", "Tail", "load", "names"),
+    "ablation": ("Ablation",),
+    "arms": ("Arm", "Tail"),
+    "catalogue": ("load", "names"),
     "claims": ("ClaimArm", "ClaimSetting", "Claims"),
     "error_study": ("ErrorArm", "ErrorFigure", "ErrorSetting", "ErrorStudy", "PublishedTable"),
     "expectations": ("Expectation",),
     "plans": ("Plan", "plan"),
     "runner": ("run_study",),
     "same_weights": ("SameWeights", "WeightsSetting"),
+    "settings": ("Setting",),
     "stress": ("AlignedSwiGLU", "ChannelOutliers", "Healthy", "ScaledLoss", "UnevenTokens"),
     "tensor_study": ("Claim", "Measured", "Operands", "TensorArm", "TensorSetting", "TensorStudy"),
 }

@@ -104,7 +104,7 @@ def run(
     plot: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, list[Path]]:
-    """Measure as `lowprec.study.ablation.Study` asks of a runner, and write `table.csv` and the reports.
+    """Measure as `lowprec.study.catalogue.Study` asks of a runner, and write `table.csv` and the reports.
 
     Raises
     ------

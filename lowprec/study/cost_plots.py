@@ -16,7 +16,7 @@ from .style import STYLE, looks_of, new_figure, require_matplotlib, save
 from .tidy import to_csv
 
 if TYPE_CHECKING:
-    from .ablation import Arm
+    from .arms import Arm
     from .summary import StudySummary
 
 COLUMNS = ("arm", "role", "recipe", *COSTS, "pairs", "diverged", "mean", "ci90_low", "ci90_high")

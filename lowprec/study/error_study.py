@@ -254,7 +254,7 @@ def run(
     plot: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ErrorOutcome, list[Path]]:
-    """Measure as `lowprec.study.ablation.Study` asks of a runner; write ``<name>.csv``, figures and the reports.
+    """Measure as `lowprec.study.catalogue.Study` asks of a runner; write ``<name>.csv``, figures and the reports.
 
     The numbers of a figure ``<name><suffix>.png`` are in ``<name><suffix>_figure.csv``.
 

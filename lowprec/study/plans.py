@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from . import store
-from .ablation import Ablation, Arm, Setting
+from .ablation import Ablation
+from .arms import Arm
 from .expectations import Expectation
+from .settings import Setting
 from .store import StudyError
 from .tasks import Task
 

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .ablation import Ablation, Arm, Setting
+from .ablation import Ablation
+from .arms import Arm
 from .expectations import Finding
 from .plans import pairs_of, read_study, run_name
 from .power import detectable_difference, equivalence_power, pairs_needed
 from .sentences import count, sentence, several
+from .settings import Setting
 from .smoothing import max_relative_error
 from .statistics import Paired, bootstrap_interval, holm, paired, relative_differences, spread
 from .store import RunFolder, StudyError, differences

@@ -33,7 +33,7 @@ def run(
     plot: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, list[Path]]:
-    """Measure as `lowprec.study.ablation.Study` asks of a runner, and write ``<name>.csv``, its figure and the reports.
+    """Measure as `lowprec.study.catalogue.Study` asks of a runner; write ``<name>.csv``, its figure and the reports.
 
     Raises
     ------

@@ -1,0 +1,147 @@
+"""One way of running: a recipe, what differs from it, and what it is there for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowprec.recipe import Recipe
+
+ROLES = ("reference", "repeat", "floor", "treatment", "control")
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The last part of a branch, in another precision.
+
+    The weights, moments and biases go over as they are, as if the run had been saved and gone on with this recipe.
+
+    Parameters
+    ----------
+    share : float
+        Of the steps, between 0 and 1; one step at least has the tail's precision.
+    recipe : str or Recipe
+        Its recipe.
+    change : mapping
+        What differs from that recipe, as `Recipe.with_` takes it.
+
+    Examples
+    --------
+    >>> Tail(0.18, "bf16").begins(200), str(Tail(0.18, "bf16"))
+    (164, 'bf16 for the last 18 %')
+    """
+
+    share: float
+    recipe: str | Recipe = "bf16"
+    change: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0.0 < self.share < 1.0:
+            raise ValueError(f"tail of {self.share!r}: a share of the steps between 0 and 1 is needed")
+
+    def begins(self, steps: int) -> int:
+        """Return the first step, counted from 0, that has this precision."""
+        return steps - max(1, round(self.share * steps))
+
+    @property
+    def precision(self) -> str | Recipe:
+        """The recipe to run."""
+        return precision_of(self.recipe, self.change)
+
+    def __str__(self) -> str:
+        return f"{name_of(self.recipe, self.change)} for the last {100 * self.share:g} %"
+
+
+def name_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str:
+    """Return the name of a recipe with what differs from it."""
+    name = recipe if isinstance(recipe, str) else recipe.name
+    return f"{name}({', '.join(f'{key}={value}' for key, value in change.items())})" if change else name
+
+
+def precision_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str | Recipe:
+    """Return the recipe to run: a name where it is one of the catalogue.
+
+    Raises
+    ------
+    UnknownNameError, TypeError, ValueError
+        If there is no such recipe, or it cannot be changed so.
+    """
+    if not change:
+        return recipe
+    from lowprec.recipe import recipes
+
+    return recipes.get(recipe).with_(**{"name": name_of(recipe, change), **change})
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of running the branch.
+
+    Parameters
+    ----------
+    name : str
+        Short name; it becomes a folder and a label.
+    recipe : str or Recipe
+        The precision recipe, a name of the catalogue or an object.
+    role : {"treatment", "reference", "repeat", "floor", "control"}
+        `reference`: what the others are compared with, exactly one. `repeat`: the reference once more, which must
+        agree in every bit. `floor`: the reference with one weight times (1 + 2^-7), whose spread is the noise floor.
+        `control`: a recipe known to hurt, which must be detected. `treatment`: what the question is about.
+    expected : str
+        What was expected before the run, in words.
+    source : str
+        Where that expectation comes from.
+    pairs : int, optional
+        Run only the first so many pairs of each checkpoint; None means all of them.
+    change : mapping
+        What differs from the recipe, as `Recipe.with_` takes it: ``{"dy": "e5m2 1x128"}``.
+    tail : Tail, optional
+        Another precision for the last steps of the branch.
+    config : mapping
+        Fields of the model's configuration that differ: ``{"bias_rate": 0.0}``. Only where arms train from scratch.
+    calibration : int
+        Batches that pass through the model before a branch's first step and change no weight, so that scales of
+        delayed scaling follow from the values at hand: a BF16 checkpoint has no amax histories. At most as many as
+        the checkpoint has steps, so none from scratch.
+    """
+
+    name: str
+    recipe: str | Recipe = "bf16"
+    role: str = "treatment"
+    expected: str = ""
+    source: str = ""
+    pairs: int | None = None
+    change: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    tail: Tail | None = None
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    calibration: int = 0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", self.name):
+            raise ValueError(f"arm name {self.name!r}: letters, digits and _ . + - only, since it names a folder")
+        if self.role not in ROLES:
+            raise ValueError(f"arm {self.name!r}: unknown role {self.role!r}; allowed are {', '.join(ROLES)}")
+        if self.pairs is not None and self.pairs < 1:
+            raise ValueError(f"arm {self.name!r}: pairs must be at least 1, not {self.pairs}")
+        if isinstance(self.calibration, bool) or not isinstance(self.calibration, int) or self.calibration < 0:
+            raise ValueError(f"arm {self.name!r}: calibration counts batches, 0 or more, not {self.calibration!r}")
+
+    @property
+    def recipe_name(self) -> str:
+        """Name of the recipe, whichever way it was given, with what differs from it, and the tail's."""
+        name = name_of(self.recipe, self.change)
+        return name if self.tail is None else f"{name}, {self.tail}"
+
+    @property
+    def precision(self) -> str | Recipe:
+        """The recipe to run: a name where it is one of the catalogue.
+
+        Raises
+        ------
+        UnknownNameError, TypeError, ValueError
+            If there is no such recipe, or it cannot be changed so.
+        """
+        return precision_of(self.recipe, self.change)

@@ -1,0 +1,110 @@
+"""The studies that there are: what a file of `ablations/` defines, where the files are, and how one is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import lowprec
+from lowprec.registry import Registry
+
+#: What a study asks of the trainer, from nothing to a training: the more, the longer it takes.
+TIERS = {
+    "T1": "tensors alone: seconds",
+    "T2": "one batch through the same weights: gradients and predictions, no noise, seconds to minutes",
+    "T3": "branches of a BF16 checkpoint: minutes to hours",
+    "T4": "training from scratch",
+}
+
+
+@runtime_checkable
+class Study(Protocol):
+    """What every file of `ablations/` defines as `ablation`, whatever it measures.
+
+    A kind of study whose runs need the trainer names a `planner`: a module with
+    ``plan(study, setting, folder, *, data)``, which returns a `Plan`. One that needs none names a `runner`: a module
+    with ``sized(study, quick, seeds)``, which returns the setting, ``run(study, setting, folder, *, command, plot,
+    progress)``, which returns the outcome (it has ``holds``) and the files, ``claims_csv(outcome)`` and
+    ``show(outcome, console)``. The command imports it.
+    """
+
+    @property
+    def tier(self) -> str:
+        """One of `TIERS`."""
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+
+    @property
+    def question(self) -> str:
+        """The question in one sentence."""
+
+    @property
+    def arms(self) -> tuple[Any, ...]:
+        """What is compared; each has a `name`."""
+
+    @property
+    def quick(self) -> Any:
+        """A size for minutes."""
+
+    @property
+    def full(self) -> Any:
+        """A size for a result."""
+
+
+def folder() -> Path:
+    """Return the folder with the ablation files: the checkout's, or the one inside an installed wheel."""
+    package = Path(lowprec.__file__).resolve().parent
+    checkout = package.parent / "ablations"
+    if checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return checkout
+    return package / "_ablations"
+
+
+def names() -> list[str]:
+    """Return the names of the ablations that come with the package."""
+    return sorted(path.stem for path in folder().glob("*.py") if not path.stem.startswith("_"))
+
+
+def load(name: str) -> Study:
+    """Load an ablation by name, or from a Python file that defines `ablation`.
+
+    Parameters
+    ----------
+    name : str
+        A name of `names()`, or the path of a file ending in `.py`.
+
+    Raises
+    ------
+    UnknownNameError
+        If no ablation has this name.
+    FileNotFoundError
+        If the file does not exist.
+    ValueError
+        If the file defines no `ablation`.
+
+    Examples
+    --------
+    >>> load("fp8_vs_bf16").name
+    'fp8_vs_bf16'
+    """
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise FileNotFoundError(f"no such ablation file: {name!r}")
+    else:
+        known: Registry[Path] = Registry("ablation", Path)
+        for stem in names():
+            known.register(stem, folder() / f"{stem}.py")
+        path = known[name]
+    spec = importlib.util.spec_from_file_location(f"lowprec_ablation_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path}: cannot be read as Python")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, "ablation", None)
+    if not isinstance(found, Study):
+        raise ValueError(f"{path}: defines no `ablation = Ablation(...)`")
+    return found
