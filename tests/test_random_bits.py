@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lowprec.kernels.random_bits import fill_words, random_keys, random_word
+from lowprec.kernels.random_bits import fill_words, key_run, key_runs, random_keys, random_word
 
 U = np.uint32
 N = 1 << 20
@@ -58,6 +58,20 @@ def test_any_chunking_gives_the_same_words() -> None:
     parts = np.concatenate([words(3, start + a, 137) for a in range(0, 2000, 137)])[:2000]
     assert np.array_equal(whole, parts)
     assert [int(x) for x in whole[998:1002]] == [word(3, start + i) for i in range(998, 1002)]
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**35))
+@example(2**32 - 1, 1)
+@example(2**32, 0)
+@example(2**32 - 1, 2**32 + 2)
+def test_parts_that_share_keys_are_all_indices(start: int, size: int) -> None:
+    parts = [key_run(start, size, part) for part in range(key_runs(start, size))]
+    assert [a for a, *_ in parts] == [0, *(b for _, b, *_ in parts[:-1])][: len(parts)]
+    assert sum(b - a for a, b, *_ in parts) == size
+    for a, b, hi, lo in parts:
+        assert a < b
+        assert (hi, lo) == divmod(start + a, 2**32)
+        assert (start + b - 1) >> 32 == hi
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**40 + 5])
