@@ -90,13 +90,14 @@ def test_a_document_survives_its_file(folder, reported):
 
 
 def test_what_is_written_by_others_is_text_not_tags():
-    parts = (Heading("<h>"), Text("<script>alert(1)</script>"), Bullets(("a & b",), warning=True),
+    parts = (Heading("<h>"), Text("<script>alert(1)</script> `<i>` 3 %"), Bullets(("a & b",), warning=True),
              Table(("<x>",), (("<y>",),)), Details("<s>", "</pre>"))  # fmt: skip
     page = html.page([Document("<d>", "a < b?", "T1", parts)])
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
-    assert "<script>alert(1)</script>" in "".join(checker.text)
+    assert "<script>alert(1)</script> <i> 3\N{NO-BREAK SPACE}%" in "".join(checker.text)
+    assert "<code>&lt;i&gt;</code>" in page
 
 
 def test_studies_of_other_code_do_not_share_a_page(reported):
@@ -156,11 +157,13 @@ def test_runs_are_read_by_glob(folder):
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium to draw the page with")
 def test_a_browser_draws_the_page(folder, reported, tmp_path):
     picture = tmp_path / "page.png"
+    narrow = tmp_path / "narrow.png"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
-             "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
-             "--window-size=1000,2600"]  # fmt: skip
+             "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]  # fmt: skip
     page = (folder / reports.PAGE).resolve().as_uri()
-    subprocess.run([BROWSER, *flags, f"--screenshot={picture}", page], check=True, capture_output=True, timeout=120)
+    for path, width in ((picture, 1000), (narrow, 400)):
+        draw = [BROWSER, *flags, f"--window-size={width},2600", f"--screenshot={path}", page]
+        subprocess.run(draw, check=True, capture_output=True, timeout=120)
     from matplotlib.image import imread
 
     pixels = imread(picture)[:, :, :3]
@@ -170,6 +173,9 @@ def test_a_browser_draws_the_page(folder, reported, tmp_path):
     assert (colored[100:900] > 0).sum() > 100  # curves of the first figure
     assert (dark > 0).sum() > 500  # text all down the page
     assert (pixels[:, -12:] > 0.97).all()  # nothing runs out of the page
+    pixels = imread(narrow)[:, :, :3]
+    assert (pixels[:, -10:] > 0.97).all()  # nor of a narrow one, where tables and figures scroll
+    assert ((pixels.max(axis=2) < 0.3).sum(axis=1) > 0).sum() > 500
     found = subprocess.run(
         [BROWSER, *flags, "--dump-dom", page], check=True, capture_output=True, timeout=120, text=True
     )

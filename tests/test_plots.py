@@ -242,3 +242,19 @@ def test_a_study_reports_every_stage(tmp_path):
 
 def test_clock():
     assert [clock(s) for s in (0, 59.6, 3599, 3600)] == ["0:00", "1:00", "59:59", "1:00:00"]
+
+
+def test_names_of_many_arms_stand_apart_in_the_key(tmp_path):
+    """Beyond seven lines each has one, with the mean beside it."""
+    from matplotlib.figure import Figure
+
+    more = [Arm(f"arm{i}", recipe="dsv3") for i in range(7)] + [Arm("boom", recipe="explodes", pairs=1)]
+    many = summarize(run_study(make(tmp_path, *more, setting=replace(SMALL, seeds=1)), jobs=0).folder)
+    figure = Figure(figsize=(9.2, 6.4), dpi=160)
+    axes = figure.add_axes((0.76, 0.5, 0.22, 0.43))
+    plots._draw_key(axes, many, style.looks_of(many))
+    figure.canvas.draw()
+    shown = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert {"bf16", "reference", "fp4_naive", "arm6", "boom", "diverged", "noise floor"} <= set(shown)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .error_study import ErrorOutcome, Row
-from .style import CONTROL, NEUTRAL, PALETTE, STYLE, require_matplotlib, save
+from .style import CONTROL, NEUTRAL, PALETTE, STYLE, require_matplotlib, save, wrapped
 
 #: One color for each family, the casts neutral.
 FAMILIES = {
@@ -36,8 +35,8 @@ def new_figure(
 
     figure = Figure(figsize=(9.2, 4.9), dpi=160)
     FigureCanvasAgg(figure)
-    wrapped = textwrap.fill(title, 100)
-    below = 0.975 - 0.046 * (wrapped.count("\n") + 1)
+    finding = wrapped(title, 100)
+    below = 0.975 - 0.046 * (finding.count("\n") + 1)
     grid = figure.add_gridspec(
         1, panels, wspace=gap, left=0.085, right=right, top=below - 0.12 - 0.02 * (len(subtitle) > 150), bottom=0.115
     )
@@ -48,8 +47,8 @@ def new_figure(
             axes[-1].tick_params(labelleft=False)
         axes[-1].grid(color="#ececec", linewidth=0.7)
         axes[-1].set_axisbelow(True)
-    figure.text(0.017, 0.98, wrapped, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
-    figure.text(0.017, below, textwrap.fill(subtitle, 150), fontsize=8, color=GREY, va="top")
+    figure.text(0.017, 0.98, finding, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
+    figure.text(0.017, below, wrapped(subtitle, 150), fontsize=8, color=GREY, va="top")
     return figure, axes
 
 
@@ -106,7 +105,7 @@ def draw_pareto(rows: list[Row], outcome: ErrorOutcome, stem: Path) -> list[Path
                                    color=color, ha="right" if shift[0] < 0 else "left", zorder=5)  # fmt: skip
             panel.set_xlabel("bits per value, scales included")
             panel.set_title(_about(name), fontsize=9.5, loc="left", color="#202020", pad=7)
-            panel.set_xlim(3.4, 17.4)
+            panel.set_xlim(2.7, 17.4)
         axes[0].set_ylabel("SQNR (dB)")
         axes[0].legend(fontsize=8, frameon=False, loc="upper left", handlelength=1.2)
         return save(figure, stem)

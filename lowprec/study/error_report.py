@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .document import Document, Figure, Heading, Part, Table, Text
-from .measuring import COLUMNS, claims_json, made_of, show_claims, show_table
+from .measuring import claims_json, claims_table, made_of, show_claims, show_table
 from .tidy import to_csv
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def document(outcome: ErrorOutcome, folder: Path = Path(), figures: Sequence[tup
     for caption, stem in figures:
         parts += [Figure(caption, stem), Text(caption)]
     if outcome.measured:
-        parts.append(Table(COLUMNS[:-1], tuple(row[:-1] for row in outcome.rows())))
+        parts.append(claims_table(outcome))
     for measure, words, scale, digits in TABLES:
         head = ("format", "bits per value", *study.data)
         body = []

@@ -16,7 +16,7 @@ from .store import StudyError, differences, write_text
 STYLE = """
 :root { color-scheme: light; --ink: #202020; --soft: #606060; --line: #d8d8d8; --wash: #f5f5f3; --accent: #0072B2; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.5rem 4rem; max-width: 68rem; color: var(--ink); background: white;
+body { margin: 0 auto; padding: 2rem 1.5rem 4rem; max-width: 72rem; color: var(--ink); background: white;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "Liberation Sans", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .4rem; }
 h2 { font-size: 1.35rem; margin: 3rem 0 .3rem; padding-top: 1rem; border-top: 2px solid var(--ink); }
@@ -29,15 +29,20 @@ ul { margin: .6rem 0; padding-left: 1.2rem; max-width: 56rem; }
 li { margin: .25rem 0; }
 ul.warning { border-left: 4px solid #D55E00; background: #fdf1e9; padding: .6rem 1rem .6rem 2rem; }
 nav { margin: 1rem 0; } nav a { margin-right: 1rem; } a { color: var(--accent); }
-figure { margin: 1.4rem 0; } figure svg { width: 100%; height: auto; display: block; }
+figure { margin: 1.4rem 0; overflow-x: auto; }
+figure svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 .scroll { overflow-x: auto; margin: .8rem 0; }
-table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: separate; border-spacing: 0; width: max-content; max-width: max(100%, 44rem);
+  font-size: .86rem; font-variant-numeric: tabular-nums; }
 th { text-align: left; border-bottom: 1.5px solid var(--ink); padding: .3rem .8rem .3rem 0; vertical-align: bottom; }
 td { border-bottom: 1px solid var(--line); padding: .28rem .8rem .28rem 0; vertical-align: top; }
+th:first-child, td:first-child { position: sticky; left: 0; max-width: 45vw; background: white; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 details { margin: .4rem 0; } summary { cursor: pointer; font-size: .9rem; }
+code { font-size: .9em; white-space: nowrap; }
 pre { background: var(--wash); padding: .8rem; overflow-x: auto; font-size: .8rem; line-height: 1.35; }
-@media print { body { max-width: none; padding: 0; } details { display: none; } }
+@media (max-width: 44rem) { body { padding: 1rem .9rem 3rem; } ul { padding-left: 1rem; } }
+@media print { body { max-width: none; padding: 0; } figure svg { min-width: 0; } details { display: none; } }
 """
 _NUMBER = re.compile(r"[+\-]?[\d.,]+(e[+\-]?\d+)?( ?[±x%] ?[\d.]*(e[+\-]?\d+)?)?|n/a|inf|nan|\[.*\]|")
 #: What may differ between the studies of a page: their runs are never set against each other.
@@ -122,10 +127,10 @@ def _part(part: Part, document: Document) -> str:
         case Heading(text):
             return f"<h3>{escape(text)}</h3>"
         case Text(text):
-            return f"<p>{escape(text)}</p>"
+            return f"<p>{_prose(text)}</p>"
         case Bullets(items, warning):
             kind = ' class="warning"' if warning else ""
-            return f"<ul{kind}>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+            return f"<ul{kind}>" + "".join(f"<li>{_prose(item)}</li>" for item in items) + "</ul>"
         case Figure(title, stem):
             return f"<figure>{_svg(document, stem, title)}</figure>"
         case Table():
@@ -134,15 +139,20 @@ def _part(part: Part, document: Document) -> str:
             return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
 
+def _prose(text: str) -> str:
+    """Return text as HTML, a number and its per cent sign on one line, what stands in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)).replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 def _table(table: Table) -> str:
     columns = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.head)
     kinds = [' class="number"' if all(_NUMBER.fullmatch(cell) for cell in column) else "" for column in columns]
     head = "".join(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, table.head, strict=True))
     rows = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{kind}>{_prose(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
         for row in table.rows
     )
-    caption = f'<p class="caption">{escape(table.caption)}</p>' if table.caption else ""
+    caption = f'<p class="caption">{_prose(table.caption)}</p>' if table.caption else ""
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{caption}'
 
 

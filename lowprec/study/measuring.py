@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import html
-from .document import Document, markdown
+from .document import Document, Table, markdown
 from .reports import PAGE
 from .store import code_hash, machine, versions, write_json, write_text
 from .tidy import to_csv
@@ -50,6 +50,15 @@ class Claimed:
 def claims_csv(outcome: Claimed) -> str:
     """Return the table of claims as CSV."""
     return to_csv(COLUMNS, outcome.rows())
+
+
+def claims_table(outcome: Claimed, caption: str = "") -> Table:
+    """Return the table of claims for a report: a source once, and the command, the same for all, elsewhere."""
+    rows, above = [], ""
+    for claim, source, *rest, _ in outcome.rows():
+        rows.append((claim, "as above" if source == above else source, *rest))
+        above = source
+    return Table(COLUMNS[:-1], tuple(rows), caption)
 
 
 def claims_json(outcome: Claimed) -> list[dict[str, Any]]:
@@ -102,8 +111,8 @@ def write_reports(
 
 def show_claims(outcome: Claimed, console: Any, title: str, caption: str = "") -> None:
     """Print the table of claims, one row a claim, on a rich console."""
-    rows = [row[:-1] for row in outcome.rows()]
-    show_table(console, COLUMNS[:-1], rows, title, caption, {"yes": "green", "NO": "red"})
+    found = claims_table(outcome)
+    show_table(console, found.head, found.rows, title, caption, {"yes": "green", "NO": "red"})
 
 
 def show_table(
@@ -118,9 +127,9 @@ def show_table(
     """Print a table on a rich console; cells of some words in color, some columns to the right."""
     from rich import box
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Table as Screen
 
-    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=box.SIMPLE_HEAD,
+    table = Screen(title=title, title_justify="left", title_style="bold", pad_edge=False, box=box.SIMPLE_HEAD,
                   caption=caption or None, caption_justify="left")  # fmt: skip
     for name in head:
         table.add_column(name, overflow="fold", justify="right" if name in right else "left")

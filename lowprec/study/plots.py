@@ -6,7 +6,6 @@ another figure from the same data. Matplotlib is imported only when a figure is 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from .curves import Band, curves, write_csv
 from .difference_axis import draw_rules, set_scale
-from .style import FLOOR, STYLE, Look, looks_of, require_matplotlib, save
+from .style import FLOOR, STYLE, Look, looks_of, require_matplotlib, save, wrapped
 
 if TYPE_CHECKING:
     from .summary import ArmSummary, StudySummary
@@ -72,8 +71,8 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 6.4), dpi=160)
         FigureCanvasAgg(figure)
-        wrapped = textwrap.fill(title(study), 100)
-        below = 0.982 - 0.034 * (wrapped.count("\n") + 1)
+        finding = wrapped(title(study), 100)
+        below = 0.982 - 0.034 * (finding.count("\n") + 1)
         grid = figure.add_gridspec(
             2, 2, width_ratios=(3.6, 1.25), height_ratios=(1.15, 1.0), hspace=0.09, wspace=0.05,
             left=0.085, right=0.985, top=below - 0.055, bottom=0.085,
@@ -87,8 +86,8 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
         _draw_relative(relative, study, bands, looks)
         _draw_final(final, study, looks)
         _draw_key(key, study, looks)
-        figure.text(0.017, 0.985, wrapped, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
-        figure.text(0.017, below, textwrap.fill(study.size, 150), fontsize=8, color="#606060", va="top")
+        figure.text(0.017, 0.985, finding, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
+        figure.text(0.017, below, wrapped(study.size, 150), fontsize=8, color="#606060", va="top")
         files = save(figure, stem)
     return [stem.with_suffix(".csv"), *files]
 
@@ -162,22 +161,28 @@ def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
     axes.set_axis_off()
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    rows: list[tuple[str, str, str]] = [(study.ablation.reference.name, "reference, band over pairs", "")]
+    rows: list[tuple[str, str, str]] = [(study.ablation.reference.name, "reference, band over pairs", "reference")]
     for item in study.arms:
         if item.arm.role in ("treatment", "control"):
-            rows.append((item.arm.name, _outcome(item), item.arm.role))
-    step = min(0.15, 0.72 / len(rows))
-    y = 0.95
-    for name, note, _ in rows:
-        look = looks[name]
-        axes.plot([0.02, 0.15], [y, y], color=look.color, linestyle=look.dashes, linewidth=look.width)
-        axes.text(0.19, y, name, fontsize=9.5, fontweight="bold", color=look.color, va="center")
-        axes.text(0.19, y - 0.062, note, fontsize=8, color="#404040", va="center")
-        y -= step
+            short = "diverged" if item.own.diverged else f"{100 * item.own.mean:+.2f} %"
+            rows.append((item.arm.name, _outcome(item), short))
     if any(item.arm.role == "floor" for item in study.arms):
-        axes.fill_between([0.02, 0.15], y - 0.025, y + 0.025, color=FLOOR, alpha=0.7, linewidth=0)
-        axes.text(0.19, y, "noise floor", fontsize=9.5, fontweight="bold", color="#707070", va="center")
-        axes.text(0.19, y - 0.062, "one weight times (1 + 2⁻⁷)", fontsize=8, color="#404040", va="center")
+        rows.append(("noise floor", "one weight times (1 + 2⁻⁷)", "±1 SD"))
+    step = min(0.15, 0.95 / len(rows))
+    for place, (name, note, short) in enumerate(rows):
+        y = 0.95 - place * step
+        color = "#707070"
+        if name in looks:
+            color = looks[name].color
+            axes.plot([0.02, 0.15], [y, y], color=color, linestyle=looks[name].dashes, linewidth=looks[name].width)
+        else:
+            axes.fill_between([0.02, 0.15], y - 0.025, y + 0.025, color=FLOOR, alpha=0.7, linewidth=0)
+        if step < 0.125:  # no room for two lines each
+            axes.text(0.19, y, name, fontsize=8, fontweight="bold", color=color, va="center_baseline")
+            axes.text(1.03, y, short, fontsize=7.5, color="#404040", va="center_baseline", ha="right")
+            continue
+        axes.text(0.19, y, name, fontsize=9.5, fontweight="bold", color=color, va="center")
+        axes.text(0.19, y - 0.062, note, fontsize=8, color="#404040", va="center")
 
 
 def _outcome(item: ArmSummary) -> str:

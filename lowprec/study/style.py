@@ -45,6 +45,17 @@ def require_matplotlib() -> None:
         raise StudyError("figures need matplotlib: pip install 'lowprec[plot]' (or pass --no-plot)")
 
 
+def wrapped(text: str, width: int) -> str:
+    r"""Return text in lines of that many characters, a number and its per cent sign on one.
+
+    Examples
+    --------
+    >>> wrapped("equivalent within ±0.25 % of it", 24).split(chr(10))
+    ['equivalent within', '±0.25\xa0% of it']
+    """
+    return textwrap.fill(text.replace(" %", "\N{NO-BREAK SPACE}%"), width)
+
+
 def new_figure(width: float, height: float, title: str, subtitle: str) -> tuple[Any, float]:
     """Return a figure with its finding in bold and its size below, and the height (0 to 1) that is left below both."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -52,10 +63,10 @@ def new_figure(width: float, height: float, title: str, subtitle: str) -> tuple[
 
     figure = Figure(figsize=(width, height), dpi=160)
     FigureCanvasAgg(figure)
-    wrapped, small = textwrap.fill(title, 100), textwrap.fill(subtitle, 145)
-    lines = wrapped.count("\n") + 1
+    finding, small = wrapped(title, 100), wrapped(subtitle, 145)
+    lines = finding.count("\n") + 1
     below = 1 - (0.09 + 0.21 * lines) / height
-    figure.text(0.017, 1 - 0.09 / height, wrapped, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
+    figure.text(0.017, 1 - 0.09 / height, finding, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
     figure.text(0.017, below, small, fontsize=8, color="#606060", va="top", linespacing=1.3)
     return figure, below - (0.06 + 0.16 * (small.count("\n") + 1)) / height
 

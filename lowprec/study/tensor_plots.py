@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from pathlib import Path
 from typing import Any
 
-from .style import CONTROL, DASHES, NEUTRAL, PALETTE, STYLE, require_matplotlib, save
+from .style import CONTROL, DASHES, NEUTRAL, PALETTE, STYLE, require_matplotlib, save, wrapped
 from .tensor_study import Errors, TensorArm
 
 #: Least distance of two labels, as a share of the axis.
@@ -43,10 +42,10 @@ def draw(errors: Errors, stem: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 4.9), dpi=160)
         FigureCanvasAgg(figure)
-        wrapped = textwrap.fill(study.title(errors), 100)
-        below = 0.975 - 0.046 * (wrapped.count("\n") + 1)
+        finding = wrapped(study.title(errors), 100)
+        below = 0.975 - 0.046 * (finding.count("\n") + 1)
         grid = figure.add_gridspec(
-            1, len(study.data), wspace=0.07, left=0.085, right=0.86, top=below - 0.115, bottom=0.115
+            1, len(study.data), wspace=0.13, left=0.085, right=0.86, top=below - 0.115, bottom=0.115
         )
         first = None
         for column, data in enumerate(study.data):
@@ -58,9 +57,9 @@ def draw(errors: Errors, stem: Path) -> list[Path]:
                 axes.tick_params(labelleft=False)
         assert first is not None
         first.set_ylabel("largest error / mean magnitude (%)")
-        figure.text(0.017, 0.98, wrapped, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
+        figure.text(0.017, 0.98, finding, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
         size = f"{errors.setting}; lines: mean over seeds, bands: smallest and largest; no line: no error"
-        figure.text(0.017, below, textwrap.fill(size, 150), fontsize=8, color="#606060", va="top")
+        figure.text(0.017, below, wrapped(size, 150), fontsize=8, color="#606060", va="top")
         return save(figure, stem)
 
 

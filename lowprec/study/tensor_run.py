@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .document import Document, Figure, Part, Table, Text
-from .measuring import COLUMNS, Claimed, claims_csv, claims_json, made_of, show_claims, sized, write_reports
+from .document import Document, Figure, Part, Text
+from .measuring import Claimed, claims_csv, claims_json, claims_table, made_of, show_claims, sized, write_reports
 from .store import check_writable, write_text
 from .tensor_study import MEASURES, Errors, TensorSetting, TensorStudy, sweep
 from .tidy import to_csv
@@ -76,8 +76,9 @@ def document(outcome: Outcome, folder: Path = Path(), figure: str | None = None)
         f"Figure: {outcome.errors.setting}; largest error over the mean magnitude of the exact result, operands "
         "rounded first."
     )
-    parts += [Table(COLUMNS, tuple(outcome.rows()), caption)]
+    parts.append(claims_table(outcome, caption))
     parts += [Text(f"Written down before: {study.expected} ({study.source})")]
+    parts += [Text(f"Made by `{outcome.command}`.")] * bool(outcome.command)
     return Document(study.name, study.question, study.tier, tuple(parts), made_of(), folder)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +97,7 @@ def _by_arm(summary: WeightsSummary) -> Any:
     arms, colors = summary.shown, _colors(summary)
     height = 1.75 + 0.36 * len(arms) + 0.1 * len(summary.stresses)
     finding = title(summary)
-    figure, top = new_figure(9.2, height, finding, textwrap.fill(summary.size, 150))
+    figure, top = new_figure(9.2, height, finding, summary.size)
     grid = figure.add_gridspec(
         1, len(metrics), wspace=0.08, left=0.20, right=0.98, top=top - 0.25 / height, bottom=0.62 / height
     )
@@ -189,6 +188,7 @@ def _by_layer(summary: WeightsSummary) -> Any:
     figure.text(0.535, 0.16 / height, "layer (- : outside of layers)", fontsize=8.5, ha="center", color="#202020")
     bar = figure.add_axes((0.915, 0.5 / height, 0.013, top - 0.78 / height))
     figure.colorbar(image, cax=bar)
+    _plain_ticks(bar.yaxis)
     bar.tick_params(labelsize=7.5)
     rows: list[Sequence[Any]] = [("arm", "layer", "kind", *next(iter(next(iter(tables.values())).values())))]
     rows += [
