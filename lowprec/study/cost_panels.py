@@ -11,6 +11,8 @@ from .costs_of_recipes import COSTS
 
 #: Least distance of two costs that are told apart, bits.
 _APART = 0.005
+#: Where arms without a value stand, as a share of the axis: above everything that has one.
+_TOP = 1.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def draw_panels(
 def _draw_point(axes: Any, point: Point, cost: str) -> None:
     x, color = point.bits[cost], point.color
     if math.isnan(point.value):
-        axes.plot([x], [0.955], "x", color=color, markersize=9, markeredgewidth=2.2, zorder=5,
+        axes.plot([x], [_TOP], "x", color=color, markersize=9, markeredgewidth=2.2, zorder=5, clip_on=False,
                   transform=axes.get_xaxis_transform())  # fmt: skip
         return
     if all(map(math.isfinite, point.interval)):
@@ -134,7 +136,7 @@ def _draw_point(axes: Any, point: Point, cost: str) -> None:
 def _place(axes: Any, point: Point, cost: str) -> tuple[float, float]:
     x = point.bits[cost]
     if math.isnan(point.value):
-        found = axes.get_xaxis_transform().transform((x, 0.955))
+        found = axes.get_xaxis_transform().transform((x, _TOP))
     else:
         found = axes.transData.transform((x, point.value))
     return float(found[0]), float(found[1])
@@ -176,7 +178,9 @@ def _free(x: float, y: float, width: float, height: float, taken: Sequence[Any],
         for at_x in (x + away, x - away - width):
             at_y = y + 0.5 * step * height
             box = Bbox.from_extents(at_x - 2, at_y - height / 2, at_x + width, at_y + height / 2)
-            within = inside.x0 <= box.x0 and box.x1 <= inside.x1 + 8 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            within = (
+                inside.x0 <= box.x0 and box.x1 <= inside.x1 + 8 and inside.y0 <= box.y0 and box.y1 <= inside.y1 + height
+            )
             if within and not any(box.overlaps(other) for other in taken):
                 return at_x, at_y
     return x + 14, min(max(y, inside.y0 + height), inside.y1 - height)
