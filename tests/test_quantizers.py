@@ -195,8 +195,8 @@ def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     r = lp.Quantized.load(tmp_path / "q.npz")
     assert (r.codes == q.codes).all()
     assert r.codes.dtype == q.codes.dtype
-    assert r.scale.tobytes() == q.scale.tobytes() or np.isnan(q.scale).any()
-    assert np.array_equal(r.dequantize(), q.dequantize(), equal_nan=True)
+    assert r.scale.tobytes() == q.scale.tobytes()
+    assert r.dequantize().tobytes() == q.dequantize().tobytes()
     assert repr(r) == repr(q)
     assert [p.name for p in tmp_path.iterdir()] == ["q.npz"]
 
@@ -204,16 +204,21 @@ def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
 def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.npz"
     mine = lp.Format(name="mine", exponent_bits=3, mantissa_bits=3)
-    lp.quantize(normal((4, 64)), mine, "1x32", scale="ue8m0").save(path)
+    saved = lp.quantize(normal((4, 64)), mine, "1x32", scale="ue8m0")
+    saved.save(path)
     assert lp.Quantized.load(path).format == mine
     whole = path.read_bytes()
     refused = 0
     for at in range(0, len(whole), 37):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         try:
-            assert (lp.Quantized.load(path).dequantize() == lp.Quantized.load(path).dequantize()).all()
+            loaded = lp.Quantized.load(path)
         except ValueError as error:
-            refused += "q.npz" in str(error)
+            assert "q.npz" in str(error)  # noqa: PT017
+            refused += 1
+        else:  # dates and other fields of the archive that carry nothing
+            assert loaded.codes.tobytes() == saved.codes.tobytes()
+            assert loaded.scale.tobytes() == saved.scale.tobytes()
     assert refused > 5
     first = whole.index(b"PK\x01\x02")  # its directory: 8 bytes on, what says encrypted; 10, how it is compressed
     for at in (first + 8, first + 10):
@@ -309,7 +314,8 @@ def test_the_command_line_finds_the_recipe(tmp_path: Path) -> None:
     found = runner.invoke(cli, ["check", codes, "--values", source, "--csv"])
     assert found.output.splitlines()[1].startswith("nvfp4_te,0,")
     wrong = runner.invoke(cli, ["check", source, "--values", source])
-    assert wrong.exit_code != 0
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "not a file of a quantized matrix" in wrong.stderr
 
 
 @pytest.mark.parametrize("granularity", ["1x16", "1x24", "128x1", "16x16"])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec.oracle import quantizers as oracle
+from lowprec.testing import assert_bits_equal
 
 F32 = NDArray[np.float32]
 NAMES = [name for name in lp.quantizers if lp.quantizers[name].hadamard is None and lp.quantizers[name].history is None]
@@ -35,8 +36,7 @@ def check(x: F32, name: str, granularity: str | None = None) -> None:
         assert q.tensor_scale is not None
         assert q.tensor_scale.tobytes() == tensor.tobytes(), where
     fused = lp.quantize_dequantize(x, None, granularity, recipe=name)
-    assert np.array_equal(bits(fused), bits(q.dequantize())) or np.isnan(fused).any()
-    assert np.array_equal(fused, q.dequantize(), equal_nan=True), where
+    assert_bits_equal(fused, q.dequantize())  # any NaN for a NaN, all else bit for bit
 
 
 @functools.cache

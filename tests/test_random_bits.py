@@ -10,12 +10,17 @@ from lowprec.kernels.random_bits import fill_words, key_run, key_runs, random_ke
 U = np.uint32
 N = 1 << 20
 
-# Known answers of Philox4x32-10 that Random123 publishes, for counters (hi, 0, 0, 0); and one made with its definition.
-PHILOX = [((0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8))]
+ONES, PI = 2**32 - 1, (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0)
+# Known answers of Philox4x32-10 that Random123 publishes (kat_vectors): key, counter, words.
+PHILOX = [
+    ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((ONES, ONES), (ONES, ONES, ONES, ONES), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (PI[4:], PI[:4], (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+]
 
 
-def philox(key: tuple[int, int], counter: int) -> tuple[int, ...]:
-    c, k = [counter, 0, 0, 0], list(key)
+def philox(key: tuple[int, ...], *counter: int) -> tuple[int, ...]:
+    c, k = list(counter), list(key)
     for _ in range(10):
         p, q = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
         c = [(q >> 32) ^ c[1] ^ k[0], q % 2**32, (p >> 32) ^ c[3] ^ k[1], p % 2**32]
@@ -25,7 +30,7 @@ def philox(key: tuple[int, int], counter: int) -> tuple[int, ...]:
 
 def word(seed: int, index: int) -> int:
     """The definition in the module's docstring, in Python integers."""
-    k, lo = philox((seed % 2**32, seed >> 32), index >> 32), index % 2**32
+    k, lo = philox((seed % 2**32, seed >> 32), index >> 32, 0, 0, 0), index % 2**32
     x = lo ^ k[0]
     x = (x ^ (x >> 17)) * 0xED5AD4BB % 2**32
     x = (x + k[1]) % 2**32
@@ -41,9 +46,11 @@ def words(seed: int, start: int, n: int) -> np.ndarray:
     return out
 
 
-def test_philox_known_answers() -> None:
-    for (k0, k1), hi, wanted in PHILOX:
-        assert tuple(int(x) for x in random_keys(U(k0), U(k1), U(hi))) == wanted == philox((k0, k1), hi)
+@pytest.mark.parametrize(("key", "counter", "wanted"), PHILOX)
+def test_philox_known_answers(key: tuple[int, int], counter: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    assert philox(key, *counter) == wanted
+    keys = tuple(int(x) for x in random_keys(U(key[0]), U(key[1]), U(counter[0])))  # the other three are zero there
+    assert keys == philox(key, counter[0], 0, 0, 0)
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**62))

@@ -154,12 +154,12 @@ def test_tile_range_is_in_octaves():
 
 
 def test_channel_outliers_preserve_the_function(model, tokens, recordings):
+    before = {name: value.tobytes() for name, value in model.params.items()}
     stressed = record(model, F32, ChannelOutliers(octaves=6, every=16), tokens)
     assert stressed.loss == pytest.approx(recordings["float32"].loss, rel=1e-5)
     inputs = [r.linears["layers.0.attn.wq_a"].tensors["x"] for r in (stressed, recordings["float32"])]
     assert inputs[0].kurtosis > 3 * inputs[1].kurtosis
-    before = model.params["layers.0.attn_norm"].copy()
-    assert np.array_equal(model.params["layers.0.attn_norm"], before)
+    assert {name: value.tobytes() for name, value in model.params.items()} == before  # the caller's own are left alone
     assert model.params.keys() == stressed.gradients.keys()
 
 
@@ -190,7 +190,18 @@ def test_aligned_rows_are_equal_and_the_rest_untouched(model):
     assert np.array_equal(w1[::8], w3[::8])
     assert np.array_equal(w1[::8], 4 * model.params["layers.0.ffn.w1"][::8])
     assert np.array_equal(w3[1], model.params["layers.0.ffn.w3"][1])
-    assert UnevenTokens().token_weights(100).tobytes() == UnevenTokens().token_weights(100).tobytes()
+
+
+def test_uneven_tokens_weigh_powers_of_two_of_mean_one():
+    weights = UnevenTokens(sigma=2.0).token_weights(20_000)
+    octaves = np.log2(weights)
+    assert np.array_equal(octaves, np.rint(octaves))
+    assert weights.tobytes() == UnevenTokens(sigma=2.0).token_weights(20_000).tobytes()
+    assert weights.tobytes() != UnevenTokens(sigma=2.0, seed=1).token_weights(20_000).tobytes()
+    # exp(N(-sigma^2 / 2, sigma)) has mean 1; in octaves, within four standard errors.
+    error = 2.0 / np.log(2) / np.sqrt(octaves.size)
+    assert abs(octaves.mean() + 2.0 / np.log(2)) < 4 * error
+    assert abs(octaves.std() * np.log(2) / 2.0 - 1) < 0.03
 
 
 # --- expectations ----------------------------------------------------------------------------------------------------
