@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from test_study import SMALL, make, results
+from test_study import make, results
 
 from lowprec import cli
 from lowprec.study import cluster as cluster_module
@@ -87,4 +87,3 @@ def test_a_worker_with_other_code_refuses(tmp_path, monkeypatch):
     monkeypatch.setattr("lowprec.study.tasks.code_hash", lambda: "another")
     with pytest.raises(StudyError, match=r"this worker has other code than the study \(another\)"):
         run_study(planned, jobs=0)
-    assert SMALL.pairs == 4

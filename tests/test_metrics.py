@@ -35,7 +35,7 @@ def test_a_value_that_is_not_finite_is_an_infinite_error(bad):
     a = np.array([1.0, bad, 3.0])
     row = metrics.compare(a, r)
     assert (row.sqnr, row.relative_max, row.absolute_max, row.norm_error) == (-INF, INF, INF, INF)
-    assert row.equal_bits == pytest.approx(2 / 3)
+    assert row.equal_bits == 2 / 3
     # Both the other way round, and where it belongs there.
     assert metrics.sqnr(r, a) == -INF
     row = metrics.compare(a, a)
@@ -79,8 +79,8 @@ def test_bits():
 def test_underflow_saturation_and_bias():
     r = np.array([0.0, 1e-9, -1e-9, 500.0, -600.0, 448.0])
     a = np.array([0.0, 0.0, -0.0, 448.0, -448.0, 448.0])
-    assert metrics.underflow(a, r) == pytest.approx(2 / 5)
-    assert metrics.saturation(a, r, 448.0) == pytest.approx(2 / 6)
+    assert metrics.underflow(a, r) == 2 / 5
+    assert metrics.saturation(a, r, 448.0) == 2 / 6
     assert metrics.magnitude_bias(a, r) == pytest.approx(1344 / 1548.000000002 - 1)
     assert metrics.magnitude_bias([-2.0], [2.0]) == 0
     assert metrics.magnitude_bias([1.0], [0.0]) == INF

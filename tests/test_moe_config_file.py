@@ -77,13 +77,21 @@ def test_the_command_line_takes_a_file(tmp_path):
     assert done.stdout.splitlines()[1].startswith("mine,bf16,1,0,")
 
 
-@pytest.mark.parametrize("text", ["dim =", 'base = "nano"\nkv_rank = 100', None])
-def test_the_command_line_refuses_in_one_line(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dim =", "mine.toml' is no TOML"),
+        ('base = "nano"\nkv_rank = 100', "the 100 inputs of layers.0.attn.wkv_b are not whole tiles"),
+        (None, "none.toml: No such file"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(tmp_path, text, message):
     path = tmp_path / "none.toml" if text is None else written(tmp_path, text)
     done = CliRunner().invoke(cli, ["train", "--config", str(path), "--recipe", "dsv3", "--steps", "1"])
     assert done.exit_code == 2
     assert len(done.output.splitlines()) == 1
     assert done.output.startswith("error: ")
+    assert message in done.output
 
 
 @pytest.mark.parametrize(

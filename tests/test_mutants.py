@@ -5,6 +5,7 @@ they are at hand, the number of outputs on which each rule fails must be the pub
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -175,8 +176,16 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
                 "halves or none": replace(rule, halves=not rule.halves), "NVIDIA": Rule(group, 24, output="f32"),
             }  # fmt: skip
         case Sequential():
-            return {"an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else {}
+            wrong = {"last first": _Backwards(rule.c_format)}
+            return {**wrong, "an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else wrong
     raise AssertionError(rule)
+
+
+class _Backwards(Sequential):
+    """The last product first."""
+
+    def dot(self, a: Sequence[int], b: Sequence[int], *rest: Any) -> int:
+        return super().dot(a[::-1], b[::-1], *rest)
 
 
 def distinct_machines() -> list[str]:
@@ -206,6 +215,7 @@ def told_apart(name: str, wrong: AnyRule, enough: int = 2) -> int:
 @pytest.mark.parametrize("name", distinct_machines())
 def test_default_inputs_tell_machines_apart(name: str) -> None:
     counts = {mutant: told_apart(name, rule) for mutant, rule in wrong_rules(oracle.MACHINES[name].rule).items()}
+    assert counts
     assert not {mutant: count for mutant, count in counts.items() if count < 2}
 
 

@@ -95,13 +95,22 @@ def test_figures_of_odd_sizes(tmp_path, changes):
     assert all(path.stat().st_size > 300 for path in plots.draw(small, tmp_path / "figure"))
 
 
-def test_far_apart_arms_get_a_symmetric_logarithm(tmp_path, monkeypatch):
+def test_far_apart_arms_get_a_symmetric_logarithm(study, tmp_path, monkeypatch):
     import fake_trainer
+    from matplotlib.figure import Figure
 
+    saved, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **options: saved.append(self) or save(self, *args, **options)
+    )
     monkeypatch.setitem(fake_trainer.DAMAGE, "fp4_naive", 0.5)
     far = summarize(run_study(make(tmp_path), jobs=0).folder)
     assert far.arm("fp4_naive").verdict == "worse"
-    plots.draw(far, tmp_path / "far")
+    scales = []
+    for item, name in ((study, "near"), (far, "far")):
+        plots.draw(item, tmp_path / name)
+        scales.append([axes.get_yscale() for axes in saved[-1].axes].count("symlog"))
+    assert scales == [0, 2]  # of the curves and of the pairs
 
 
 def test_missing_matplotlib_is_said_before_anything_else(study, tmp_path, monkeypatch):

@@ -249,5 +249,6 @@ def test_deepep_reads_any_bytes_safely(data):
         wire = DEEPEP.from_bytes(bytes(noise), (2, 1024))
     except WireError:
         return
+    assert wire.to_bytes() == bytes(noise)
     with np.errstate(invalid="ignore", over="ignore"):
         assert wire.decode().shape == (2, 1024)
