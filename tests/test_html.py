@@ -54,7 +54,7 @@ class Checker(HTMLParser):
     def handle_data(self, data):
         self.text.append(data)
         if self.open and self.open[-1] in ("td", "th"):
-            self.cells[-1][-1] += data
+            self.cells[-1][-1] += data.replace("\xa0", " ")  # numbers keep their units beside them
 
     @property
     def rows(self):
