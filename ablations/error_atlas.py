@@ -127,8 +127,8 @@ ablation = ErrorStudy(
         ErrorArm("fp16", "FP16", "cast"),
     ),
     data=(*TEN, "uniform"),
-    quick=ErrorSetting(rows=256, columns=1024, seeds=2),
-    full=ErrorSetting(rows=256, columns=1024, seeds=4),
+    quick=ErrorSetting(rows=256, columns=1024, seeds=4),
+    full=ErrorSetting(rows=256, columns=1024, seeds=8),
     tables=(
         PublishedTable("SQNR of ten kinds of data", "sqnr", SOURCE, TEN, SQNR, exceptions=EXCEPTIONS),
         PublishedTable("Relative error (rms) of six kinds of data", "relative_rms", SOURCE, SIX,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,7 @@ def run(
     StudyError
         If the folder cannot be written.
     """
+    began = time.process_time()
     check_writable(folder)
     values = study.measure(setting.seeds)
     if progress is not None:
@@ -120,7 +122,7 @@ def run(
     found = document(outcome, folder, command)
     rows = [(metric, arm, value) for (metric, arm), value in values.items()]
     table = to_csv(("metric", "arm", "value"), rows)
-    return outcome, write_reports(found, as_json(outcome), folder, {"table.csv": table}, plot)
+    return outcome, write_reports(found, as_json(outcome), folder, {"table.csv": table}, plot, began)
 
 
 def document(outcome: Outcome, folder: Path, command: str) -> Document:

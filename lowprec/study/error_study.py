@@ -7,6 +7,7 @@ the numbers behind it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -263,6 +264,7 @@ def run(
     StudyError
         If the folder cannot be written, or matplotlib is missing.
     """
+    began = time.process_time()
     check_writable(folder)
     swept = sweep(study, setting, progress)
     pairs = [pair for table in study.tables for pair in claims_of(table, swept)]
@@ -281,4 +283,4 @@ def run(
             files += figure.draw(rows, outcome, stem)
             figures.append((figure.caption, stem.name))
     found, tables = document(outcome, folder, figures), {"claims.csv": claims_csv(outcome)}
-    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot)]
+    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot, began)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,7 +82,7 @@ def made_of() -> dict[str, Any]:
 
 
 def write_reports(
-    found: Document, content: Mapping[str, Any], folder: Path, tables: Mapping[str, str], page: bool
+    found: Document, content: Mapping[str, Any], folder: Path, tables: Mapping[str, str], page: bool, began: float
 ) -> list[Path]:
     """Write what every such study writes, and return the paths, `summary.json` last.
 
@@ -97,6 +98,8 @@ def write_reports(
         Further texts by file name.
     page : bool
         Whether its figures were drawn, which a page needs.
+    began : float
+        `time.process_time()` when the study began: what it took is noted.
     """
     texts = {**tables, "report.md": markdown(found)}
     for name, text in texts.items():
@@ -105,7 +108,8 @@ def write_reports(
     if page:
         files.append(html.write([found], folder / PAGE))
     about = {"study": found.name, "question": found.question}
-    write_json(folder / "summary.json", {**about, **content, "versions": versions(), "machine": machine()})
+    took = {"seconds": time.process_time() - began, "versions": versions(), "machine": machine()}
+    write_json(folder / "summary.json", {**about, **content, **took})
     return [*files, folder / "summary.json"]
 
 

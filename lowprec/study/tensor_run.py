@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ def run(
     StudyError
         If the folder cannot be written, or matplotlib is missing.
     """
+    began = time.process_time()
     check_writable(folder)
     errors = sweep(study, setting, progress)
     measured = tuple((claim, claim.measure()) for claim in study.claims)
@@ -53,7 +55,7 @@ def run(
         files += draw(errors, stem)
     found = document(outcome, folder, study.name if plot else None)
     tables = {"claims.csv": claims_csv(outcome)}
-    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot)]
+    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot, began)]
 
 
 def errors_csv(errors: Errors) -> str:
