@@ -12,9 +12,11 @@ from . import (
     __version__,
     cli_arrays,
     cli_bench,
+    cli_catalogues,
     cli_check,
     cli_costs,
     cli_error,
+    cli_formats,
     cli_recipes,
     cli_studies,
     cli_train,
@@ -24,13 +26,21 @@ from .cli_output import Cell, CommandError, emit, machine_readable
 
 
 class _Commands(click.Group):
-    """A group that turns the library's errors into one line each."""
+    """A group that turns the library's errors and click's own into one line each."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise _one_line(error) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         from .registry import UnknownNameError
 
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _one_line(error) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
@@ -47,13 +57,23 @@ class _Commands(click.Group):
             raise CommandError(_words(error), 1 if isinstance(error, RunFailed) else 2) from error
 
 
+def _one_line(error: click.UsageError) -> click.ClickException:
+    """Return click's own complaint as one line; a command without arguments still gets its help."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error
+    command = error.ctx.command_path if error.ctx is not None else "lowprec"
+    return CommandError(f"{error.format_message().rstrip('.')} (see {command} --help)")
+
+
 def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "lowprec", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 @click.version_option(__version__, message="%(version)s")
 def cli(traceback: bool) -> None:
@@ -94,9 +114,11 @@ def info(as_json: bool, as_csv: bool) -> None:
 for _command in (
     cli_studies.ablate,
     cli_studies.report_command,
-    cli_arrays.formats_command,
-    cli_arrays.cast,
+    cli_formats.formats_command,
+    cli_formats.cast,
     cli_arrays.quantize,
+    cli_catalogues.quantizers_command,
+    cli_catalogues.accumulators_command,
     cli_check.check,
     cli_arrays.gemm,
     cli_arrays.logfmt,

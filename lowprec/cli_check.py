@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
+
+
 def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32], float | None]:
     """Read codes, scale values and the tensor's scale from a file of `lowprec quantize --out` or `Quantized.save`."""
     import numpy as np
@@ -24,25 +29,35 @@ def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32], float | N
 
     try:
         with open(path, "rb") as opened:
-            names = np.load(opened, allow_pickle=False)
-            files = list(names.files) if isinstance(names, np.lib.npyio.NpzFile) else []
-            if "header" not in files and {"codes", "scale"} <= set(files):
-                return names["codes"], np.asarray(names["scale"], dtype=np.float32), None
-        q = Quantized.load(path)
-        return q.codes, q.scale, None if q.tensor_scale is None else float(q.tensor_scale)
+            held = np.load(opened, allow_pickle=False)
+            if not isinstance(held, np.lib.npyio.NpzFile):
+                raise CommandError(f"{path}: a single array; {_NEEDED}")
+            files = list(held.files)
+            if "header" in files:
+                q = Quantized.load(path)
+                return q.codes, q.scale, None if q.tensor_scale is None else float(q.tensor_scale)
+            if not {"codes", "scale"} <= set(files):
+                raise CommandError(f"{path}: it holds {', '.join(files) or 'no array'}; {_NEEDED}")
+            codes, scale = held["codes"], held["scale"]
+            tensor = float(held["tensor_scale"]) if "tensor_scale" in files else None
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
-    except Exception as error:
-        raise CommandError(
-            f"{path}: codes and scales are needed, as lowprec quantize --out writes them: {error}"
-        ) from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        # NumPy takes what it does not know for a pickle and advises to load it unsafely.
+        why = "neither .npz nor .npy" if "pickle" in str(error) or not str(error) else str(error)
+        raise CommandError(f"{path}: {why}; {_NEEDED}") from None
+    if codes.dtype not in (np.uint8, np.uint16):
+        raise CommandError(f"{path}: codes are {codes.dtype}, uint8 (or uint16, beyond 8 bits) is needed")
+    if scale.dtype.kind not in "fiu":
+        raise CommandError(f"{path}: scale is {scale.dtype}, numbers are needed")
+    return codes, np.asarray(scale, dtype=np.float32), tensor
 
 
 @click.command("check")
 @click.argument("file")
 @click.option("--values", required=True, metavar="FILE", help="The matrix (.npy) that was quantized.")
-@click.option("--recipe", metavar="NAME", help="Compare with this quantizer only.")
-@click.option("--granularity", help="Blocks, if not the recipe's own.")
+@click.option("--recipe", metavar="NAME", help="Compare with this quantizer only; see lowprec quantizers.")
+@click.option("--granularity", metavar="BLOCK", help="Blocks, if not the recipe's own.")
 @click.option("--causes", is_flag=True, help="Only the causes, of the recipe or of the nearest one.")
 @machine_readable
 def check(
@@ -65,6 +80,8 @@ def check(
     x = _load_array(values, dimensions=2)
     if codes.shape != x.shape:
         raise CommandError(f"{file}: codes {codes.shape} for values {x.shape}")
+    if scale.ndim != 2:
+        raise CommandError(f"{file}: scale has shape {scale.shape}, a matrix of one scale a block is needed")
     rows = _ranked(codes, scale, x, recipe, granularity, file)
     if not causes:
         columns = ("recipe", "codes that differ", "share", "scales that differ", "share of scales")
@@ -139,6 +156,9 @@ def _emit_causes(
             i, j = np.argwhere(names == name)[0]
             rows.append((what, name, count, count / names.size, f"[{i}, {j}]", found[i, j].item(),
                          expected[i, j].item()))  # fmt: skip
+    if not rows and not (as_json or as_csv):
+        click.echo(f"nothing differs from {recipe}")
+        return
     columns = ("what", "cause", "differ", "share", "first at", "found", f"{recipe}'s")
     emit(columns, rows, f"Why they are not {recipe}'s", as_json, as_csv)
     at = np.argwhere(e.codes != "")[:10]

@@ -37,16 +37,53 @@ def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
     emit(titles, rows, "Codecs: bits with scales, of whole tiles", as_json, as_csv)
 
 
-@click.command()
+#: The options that a table reads; others would change nothing, so they are refused.
+_READS = {
+    "models": {"names", "kv", "sequence"},
+    "wire": {"names", "machine", "dispatch", "combine", "tokens", "dim", "effective"},
+    "nodes": {"names", "machine", "dispatch", "tokens"},
+    "published": set(),
+}
+
+
+def _refuse_unread(table: str) -> None:
+    from click.core import ParameterSource
+
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        if name in {"table", "as_json", "as_csv", "help"} or name in _READS[table]:
+            continue
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            tables = " and ".join(other for other, reads in _READS.items() if name in reads)
+            raise CommandError(f"{option.opts[0]} changes nothing in the table {table}; it is for {tables}")
+
+
+_HELP = """Count what a format buys.
+
+\b
+models     memory and operations of models: parameters, KV cache, training
+wire       dispatch and combine of a model on a machine, for every codec
+nodes      traffic between nodes with and without limited routing
+published  every number that papers print, beside ours
+
+CODEC|BITS is a name of `lowprec codecs`, or bits per value.
+"""
+_WHOLE = click.IntRange(min=1)
+
+
+@click.command(help=_HELP)
 @click.argument("table", type=click.Choice(TABLES), default="models")
-@click.option("--model", "names", multiple=True, metavar="NAME|FILE.toml", help="Model; may be given again.")
-@click.option("--hardware", "machine", default="h800_ib400", show_default=True, metavar="NAME|FILE.toml")
+@click.option("--model", "names", multiple=True, metavar="NAME|FILE.toml", help="Model; in models it may be repeated.")
+@click.option(
+    "--hardware", "machine", default="h800_ib400", show_default=True, metavar="NAME|FILE.toml", help="GPUs and links."
+)
 @click.option("--dispatch", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Tokens to experts.")
 @click.option("--combine", multiple=True, metavar="CODEC|BITS", help="Experts' outputs back; all codecs by default.")
 @click.option("--kv", default="bf16", show_default=True, metavar="CODEC|BITS", help="What the KV cache holds.")
-@click.option("--sequence", default=4096, show_default=True, help="Length of training sequences.")
-@click.option("--tokens", type=int, help="Tokens of a GPU: 32 in wire, 4096 in nodes.")
-@click.option("--dim", type=int, help="Width in place of the model's; the paper takes 7000.")
+@click.option("--sequence", type=_WHOLE, default=4096, show_default=True, help="Length of training sequences.")
+@click.option("--tokens", type=_WHOLE, help="Tokens of a GPU: 32 in wire, 4096 in nodes.")
+@click.option("--dim", type=_WHOLE, help="Width in place of the model's; the paper takes 7000.")
 @click.option("--effective", is_flag=True, help="Bandwidth that is reached in practice.")
 @machine_readable
 def costs(
@@ -63,14 +100,8 @@ def costs(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    r"""Count what a format buys.
-
-    \b
-    models     memory and operations of models: parameters, KV cache, training
-    wire       dispatch and combine of a model on a machine, for every codec
-    nodes      traffic between nodes with and without limited routing
-    published  every number that papers print, beside ours
-    """
+    """Print one of the tables."""
+    _refuse_unread(table)
     from . import costs as library
     from .costs import models
 

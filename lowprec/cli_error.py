@@ -19,7 +19,20 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-@click.command()
+_HELP = """Measure what formats do to data.
+
+FILE is an array (.npy); tiles run along its last axis. Names: see `lowprec codecs`, `lowprec quantizers`.
+
+\b
+rel. rms, rel. max  |error| / |x| of the values that are not 0
+magnitude           mean |result| / mean |x| - 1
+gain                sum(result x) / sum(x x) - 1
+flushed, saturated  share of values that became 0, that were held at the largest
+R                   log2 of the largest over the smallest magnitude in a tile of 128
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("file", required=False)
 @click.option("--dist", metavar="NAME,...", help="Draw values instead of a file: gauss, laplace, t3 ..., or all.")
 @click.option("--format", "formats", metavar="NAME,...", help="Codecs and quantizer recipes; a selection by default.")
@@ -37,10 +50,7 @@ def error(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Measure what formats do to data.
-
-    FILE is an array (.npy); tiles run along its last axis. Codecs: see `lowprec codecs`.
-    """
+    """Measure and print."""
     if (file is None) == (dist is None):
         raise CommandError("a FILE or --dist gauss,laplace,... is needed, one of the two")
     from .atlas import distributions, errors_of, find_format
@@ -60,7 +70,10 @@ def error(
     table: list[Sequence[Cell]] = []
     for name, values in arrays.items():
         for fmt in found:
-            row = errors_of(values, fmt)
+            try:
+                row = errors_of(values, fmt)
+            except ValueError as wrong:
+                raise CommandError(f"{name}: {wrong}") from None
             table.append((
                 name, row.format, row.bits_per_value, row.sqnr, 100 * row.relative_rms, 100 * row.relative_max,
                 1e6 * row.magnitude_bias, 1e6 * row.gain_bias, 100 * row.flushed, 100 * row.saturated, row.octaves,
