@@ -67,6 +67,7 @@ def page() -> str:
         "## Arithmetics", "",
         "```", arithmetics.strip(), "```", "",
         "## Recipes", "",
+        "`lowprec quantizers` lists them, `lowprec quantizers NAME` shows every field of one.", "",
         table(COLUMNS, map(_row, map(lp.quantizers.get, lp.quantizers))),
         "", ALSO,
     ]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from .cli_output import Cell, CommandError, emit, machine_readable
+from .cli_output import Cell, emit, machine_readable
 
 
 @click.group()
@@ -19,9 +19,15 @@ def _chosen(names: Sequence[str], default: Sequence[str]) -> list[str]:
 
 
 _CONFIG = click.option(
-    "--config", default="tiny", show_default=True, help="Model: nano, pilot, tiny, small, or FILE.toml."
+    "--config",
+    default="tiny",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Model: nano, pilot, tiny, small, or FILE.toml.",
 )
-_RECIPES = click.option("--recipe", "names", multiple=True, help="Precision; may be given again. [default: bf16, dsv3]")
+_RECIPES = click.option(
+    "--recipe", "names", multiple=True, metavar="NAME|FILE", help="Precision; may be given again. [default: bf16, dsv3]"
+)
 
 
 @bench.command("train")
@@ -40,8 +46,6 @@ def train_command(
     from .moe.measure import PHASES, training_speed
     from .recipe import load_recipe
 
-    if as_json and as_csv:
-        raise CommandError("--json and --csv exclude each other")
     shape, chosen = get_config(config), [load_recipe(name) for name in _chosen(names, ("bf16", "dsv3"))]
     for recipe in chosen:
         check_tiles(shape, recipe)
@@ -81,7 +85,9 @@ def train_command(
 @bench.command("memory")
 @_CONFIG
 @_RECIPES
-@click.option("--policy", "policies", multiple=True, help="Memory policy; may be given again. [default: all]")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="NAME", help="Memory policy; may be given again. [default: all]"
+)
 @click.option("--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="Timed passes of each.")
 @click.option("--kinds", is_flag=True, help="Also what the bytes are.")
 @machine_readable

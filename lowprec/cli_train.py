@@ -13,18 +13,34 @@ from .cli_output import Cell, CommandError, emit, machine_readable
 
 
 @click.command()
-@click.option("--config", default="tiny", show_default=True, help="Model: nano, pilot, tiny, small, or FILE.toml.")
-@click.option("--recipe", default="bf16", show_default=True, help="Precision: bf16, dsv3, ... or FILE.toml.")
+@click.option(
+    "--config",
+    default="tiny",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Model: nano, pilot, tiny, small, or FILE.toml.",
+)
+@click.option(
+    "--recipe",
+    default="bf16",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Precision: see lowprec recipes; or FILE.toml.",
+)
 @click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer steps.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Weights and data order.")
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, synthetic, ...")
 @click.option("--learning-rate", type=float, help="Peak rate; by default chosen from the width.")
-@click.option("--schedule", default="linear_to_zero", show_default=True, help="Or constant, or deepseek.")
+@click.option(
+    "--schedule", default="linear_to_zero", show_default=True, metavar="NAME", help="Or constant, or deepseek."
+)
 @click.option("--ema", type=float, help="Decay of a running mean of the weights; none by default.")
-@click.option("--memory", default="keep", show_default=True, help="Policy: keep, dsv3, ...; changes no result.")
+@click.option(
+    "--memory", default="keep", show_default=True, metavar="NAME", help="Policy: keep, dsv3, ...; changes no result."
+)
 @click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, if it has one.")
 @machine_readable
 def train(
     config: str,
@@ -49,6 +65,7 @@ def train(
     from .moe.data import load_corpus
     from .moe.ema import ParameterEMA
     from .moe.memory import memory_policies
+    from .moe.run_files import CHECKPOINT
     from .moe.train import Schedule
     from .moe.train import train as run_training
     from .recipe import load_recipe
@@ -67,6 +84,8 @@ def train(
     Schedule(1.0 if learning_rate is None else learning_rate, 0, steps, schedule)
     name = f"{shape.name} {precision.name}"
     if out is not None:
+        if resume and not (Path(out) / CHECKPOINT).is_file():
+            click.echo(f"{out} holds no checkpoint to go on from: the run begins at step 0", err=True)
         check_writable(Path(out))
     passes = steps * shape.batch * shape.sequence / corpus.train.size
     if passes > 1:

@@ -28,10 +28,20 @@ def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
     fmt : str or Format
         Name in ``lowprec.formats``, or a format with the same codes.
 
+    Returns
+    -------
+    numpy.dtype
+        Of ml_dtypes, or NumPy's own float16, float32 or int8.
+
     Raises
     ------
     ValueError
         If neither NumPy nor ml_dtypes has such a type.
+
+    Examples
+    --------
+    >>> ml_dtype("e5m2")
+    dtype(float8_e5m2)
     """
     import ml_dtypes
 
@@ -96,15 +106,39 @@ def to_ml_dtypes(codes: ArrayLike, fmt: str | Format) -> NDArray[Any]:
 def from_ml_dtypes(x: NDArray[Any]) -> tuple[NDArray[Any], Format]:
     """View an array of ml_dtypes as codes, and say which format they are of.
 
+    Parameters
+    ----------
+    x : ndarray
+        Of a type of ml_dtypes, or float16, float32 or int8.
+
+    Returns
+    -------
+    codes : ndarray of the format's ``code_dtype``, same shape
+        The same memory.
+    fmt : Format
+        What they mean.
+
     Raises
     ------
+    TypeError
+        If `x` is no array.
     ValueError
         If the catalogue has no format for its type.
+
+    Examples
+    --------
+    >>> import ml_dtypes
+    >>> codes, fmt = from_ml_dtypes(np.ones(2, ml_dtypes.bfloat16))
+    >>> codes, fmt.name
+    (array([16256, 16256], dtype=uint16), 'bfloat16')
     """
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"from_ml_dtypes: an ndarray is needed, not {type(x).__name__}")
     for name in formats:
         if _has_dtype(name) and ml_dtype(name) == x.dtype:
             return x.view(formats[name].code_dtype), formats[name]
-    raise ValueError(f"no format of the catalogue is dtype {x.dtype}")
+    known = ", ".join(ml_dtype(name).name for name in formats if _has_dtype(name))
+    raise ValueError(f"no format of the catalogue is dtype {x.dtype}; known: {known}")
 
 
 def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
@@ -126,6 +160,8 @@ def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
     ------
     ValueError
         If torch has no such type.
+    TypeError
+        If the codes have another type.
     ImportError
         If torch is missing.
     """
@@ -142,14 +178,30 @@ def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
 def from_torch(x: Any) -> tuple[NDArray[Any], Format]:
     """View a torch tensor on the CPU as codes, and say which format they are of.
 
+    Parameters
+    ----------
+    x : torch.Tensor
+        Of a floating-point type of at most 32 bits, or int8.
+
+    Returns
+    -------
+    codes : ndarray of the format's ``code_dtype``, same shape
+        The same memory.
+    fmt : Format
+        What they mean.
+
     Raises
     ------
+    TypeError
+        If `x` is no tensor.
     ValueError
         If the catalogue has no format for its type.
     ImportError
         If torch is missing.
     """
     torch = _torch()
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"from_torch: a torch.Tensor is needed, not {type(x).__name__}")
     for name, dtype in _TORCH.items():
         if x.dtype == getattr(torch, dtype):
             f = formats[name]

@@ -42,6 +42,12 @@ class Comparison:
         mean |a| / mean |r| - 1.
     calc_diff : float
         1 - 2 sum(a r) / sum(a^2 + r^2), the measure of DeepGEMM's tests.
+
+    Examples
+    --------
+    >>> row = compare([1.0, 2.0, 0.0], [1.0, 2.5, 1e-9])
+    >>> row.absolute_max, row.underflow, list(row.as_dict())[:2]
+    (0.5, 0.3333333333333333, ['sqnr', 'relative_rms'])
     """
 
     sqnr: float
@@ -123,6 +129,13 @@ def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     float
         inf where no value differs, -inf where an error is infinite or the reference is all zeros.
 
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
+
     Examples
     --------
     >>> round(sqnr([1.0, 2.01], [1.0, 2.0]), 2)
@@ -143,6 +156,13 @@ def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     -------
     float64 array of that shape
         The errors.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
 
     Examples
     --------
@@ -173,6 +193,13 @@ def ulp_difference(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     float64 array of that shape
         Whole numbers; inf where only one of the two is NaN, 0 where both are.
 
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
+
     Examples
     --------
     >>> ulp_difference(np.float32([1, 0.0]), np.float32([1 + 2**-22, -(2.0**-149)]))
@@ -189,6 +216,23 @@ def ulp_difference(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
 def equal_bits(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return the share of elements that are the same float32 number, sign of zero included; NaN equals NaN.
 
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+
+    Returns
+    -------
+    float
+        0 to 1; 0 of empty arrays.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
+
     Examples
     --------
     >>> equal_bits([0.0, 1.0, np.nan, 2.0], [-0.0, 1.0, np.nan, 2.0])
@@ -201,6 +245,23 @@ def equal_bits(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 def underflow(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return the share of the non-zero elements of the reference that are 0 in `a`.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+
+    Returns
+    -------
+    float
+        0 to 1; 0 where the reference holds nothing but zeros.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
 
     Examples
     --------
@@ -221,6 +282,18 @@ def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> floa
     limit : float
         The largest magnitude of the format, 448 for e4m3fn.
 
+    Returns
+    -------
+    float
+        0 to 1; 0 of empty arrays.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
+
     Examples
     --------
     >>> saturation([448.0, 448.0, 3.0], [500.0, 448.0, 3.0], limit=448.0)
@@ -232,6 +305,23 @@ def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> floa
 
 def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return mean |a| / mean |r| - 1: whether a rounding shrinks or grows values on average.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+
+    Returns
+    -------
+    float
+        Below 0 where values shrink; infinities and NaN of the reference are left out.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
 
     Examples
     --------
@@ -245,6 +335,23 @@ def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return sum(a r) / sum(r^2) - 1: by how much what passes through is amplified on average.
+
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+
+    Returns
+    -------
+    float
+        Below 0 where values shrink; elements that are not finite in both are left out.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
 
     Examples
     --------
@@ -278,6 +385,8 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     ------
     ValueError
         If `x` is a single number or `tile` not positive.
+    TypeError
+        If `x` does not hold real numbers.
 
     Examples
     --------
@@ -303,6 +412,23 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
 def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return 1 - 2 sum(a r) / sum(a^2 + r^2), the acceptance measure of DeepGEMM's tests.
 
+    Parameters
+    ----------
+    a, reference : array_like of one shape
+        Real numbers.
+
+    Returns
+    -------
+    float
+        0 for equal arrays; NaN where one of them is not finite.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    TypeError
+        If they do not hold real numbers.
+
     Examples
     --------
     >>> calc_diff([1.0, 0.0], [1.0, 1.0])
@@ -315,6 +441,21 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 def kurtosis(x: npt.ArrayLike) -> float:
     """Return the mean of the fourth power of (x - mean) / deviation: 3 for a normal distribution, more for outliers.
+
+    Parameters
+    ----------
+    x : array_like
+        Real numbers, all of them together.
+
+    Returns
+    -------
+    float
+        1 or more; 0 where all values are equal.
+
+    Raises
+    ------
+    TypeError
+        If they are not real numbers.
 
     Examples
     --------

@@ -100,6 +100,26 @@ def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = T
         Name in ``lowprec.formats``, or a format of one's own.
     allow_nan, allow_infinity : bool
         Whether codes of NaN and Inf are among them.
+
+    Returns
+    -------
+    hypothesis.strategies.SearchStrategy of int
+        Codes from 0 to 2^bits - 1.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such format.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> import lowprec as lp
+    >>> @settings(deadline=None, max_examples=20)
+    ... @given(codes("e4m3fn", allow_nan=False))
+    ... def test_values_come_back(code):
+    ...     assert lp.encode(lp.decode(np.uint8(code), "e4m3fn"), "e4m3fn") == code
+    >>> test_values_come_back()
     """
     from hypothesis import strategies
 
@@ -125,6 +145,26 @@ def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool =
         Name in ``lowprec.formats``, or a format of one's own.
     allow_nan, allow_infinity : bool
         Whether NaN and Inf are among them.
+
+    Returns
+    -------
+    hypothesis.strategies.SearchStrategy of float
+        Float32 numbers.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such format.
+
+    Examples
+    --------
+    >>> from hypothesis import given, settings
+    >>> import lowprec as lp
+    >>> @settings(deadline=None, max_examples=20)
+    ... @given(values("e2m1fn"))
+    ... def test_casts_are_odd(x):
+    ...     assert lp.round_to(-x, "e2m1fn") == -lp.round_to(x, "e2m1fn")
+    >>> test_casts_are_odd()
     """
     from hypothesis import strategies
 
