@@ -8,7 +8,7 @@ ablation = Ablation(
     expected="The FP8 recipe stays within 0.25 % of BF16's loss; promotion makes no visible difference, since the "
     "longest sums of this model are short; FP4 without tricks is clearly worse.",
     source="DeepSeek-V3 technical report (arXiv:2412.19437), sections 3.3 and B.1; arXiv:2505.09343, section 2.4",
-    notes="Cost on 2 cores, estimated from step times: quick 4 to 5 minutes, full half an hour. Expectations were "
+    notes="Cost on 2 cores: quick 4 minutes, full half an hour. Expectations were "
     "written before any run; the quick size was chosen after trials, one of which (120 steps at 4e-3, two pairs, then "
     "stopped) did not separate FP4 from the floor, while two (300 and 400 steps at 2e-3, six pairs each) did.",
     margin=0.0025,

@@ -28,7 +28,7 @@ p.caption, p.meta { color: var(--soft); font-size: .85rem; }
 ul { margin: .6rem 0; padding-left: 1.2rem; max-width: 56rem; }
 li { margin: .25rem 0; }
 ul.warning { border-left: 4px solid #D55E00; background: #fdf1e9; padding: .6rem 1rem .6rem 2rem; }
-nav { margin: 1rem 0; } nav a { margin-right: 1rem; } a { color: var(--accent); }
+nav { margin: 1rem 0; } a { color: var(--accent); }
 figure { margin: 1.4rem 0; overflow-x: auto; }
 figure svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 .scroll { overflow-x: auto; margin: .8rem 0; }
@@ -73,8 +73,7 @@ def page(documents: Sequence[Document], title: str = "") -> str:
     title = title or (documents[0].name if len(documents) == 1 else "Studies")
     body = [f"<h1>{escape(title)}</h1>"]
     if len(documents) > 1:
-        links = [f'<a href="#{_anchor(item.name)}">{escape(item.name)}</a>' for item in documents]
-        body.append(f"<nav>{''.join(links)}</nav>")
+        body.append(_contents(documents))
     if len(documents) == 1:
         body[0] = f'<h1>{escape(title)}<span class="tier">{escape(documents[0].tier)}</span></h1>'
     for item in documents:
@@ -116,6 +115,17 @@ def write(documents: Sequence[Document], path: Path, title: str = "") -> Path:
     """Write the page and return its path."""
     write_text(path, page(documents, title))
     return path
+
+
+def _contents(documents: Sequence[Document]) -> str:
+    """Return what stands on a page of several studies, each a link."""
+    rows = "".join(
+        f'<tr><td><a href="#{_anchor(item.name)}">{escape(item.name)}</a></td><td>{escape(item.tier)}</td>'
+        f"<td>{escape(item.question)}</td></tr>"
+        for item in documents
+    )
+    head = "<tr><th>study</th><th>tier</th><th>question</th></tr>"
+    return f'<nav class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></nav>'
 
 
 def _anchor(name: str) -> str:

@@ -1,0 +1,248 @@
+"""Writes docs/ablations.md from ablations/results: `python docs/make_ablations.py`.
+
+`python docs/make_ablations.py runs` first takes the finished studies of a folder of runs into ablations/results: their
+report, its first figures, and in one small JSON file each what the page says of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pages import table, write
+
+from lowprec.study import load
+
+RESULTS = Path(__file__).parents[1] / "ablations" / "results"
+#: Figures of a report that the repository does without: they are large, and the command draws them again.
+LEFT_OUT = ("_layers", "_cost")
+#: The questions, and the studies that ask them.
+QUESTIONS = {
+    "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16",),
+    "Output gradients in 128 x 128 blocks": ("blockwise_dgrad", "blockwise_dgrad_training"),
+    "Accumulation in 14 bits, and promotion to FP32": ("accumulation", "promotion"),
+    "E4M3 or E5M2": ("gradient_format",),
+    "Granularity of scales": ("granularity",),
+    "Scales of earlier steps": ("delayed_scaling",),
+    "Quantized twice; scales that are powers of two": ("double_quantization",),
+    "SwiGLU's inputs kept in FP8": ("swiglu_cache", "swiglu_cache_training"),
+    "The wire: dispatch and combine": ("combine_format", "error_atlas", "wire_cost"),
+    "LogFMT: the space to round in": ("logfmt_rounding",),
+    "The optimizer's states": ("optimizer_formats",),
+    "What is kept out of FP8": ("unprotected", "unprotected_training"),
+    "The router's precision": ("router_precision",),
+    "MXFP8: which way its scales are rounded": ("mx_scale_rounding",),
+    "Recipes of libraries": ("recipes",),
+    "NVFP4 and MXFP4": ("fp4_formats", "fp4_training"),
+    "NVFP4 without one of its ingredients": ("nvfp4_ingredients",),
+    "Four bits, but for the end": ("fp4_tail",),
+    "A bound on amax": ("amax_floor",),
+    "SwiGLU's aligned outliers": ("swiglu_alignment",),
+    "Load balancing": ("load_balancing",),
+    "Forward or backward": ("forward_or_backward",),
+}
+INTRODUCTION = """\
+# Ablations: what was asked, expected and found
+
+Written by `python docs/make_ablations.py` from [ablations/results](../ablations/results), where the whole report of
+every study lies. Each question is a file of [ablations](../ablations/README.md), which also says what the tiers and the
+verdicts mean. What was expected was written down before the first run, and stays as it was; whether that happened, or
+what was published, or both or neither, is computed.
+
+{care}
+"""
+CARE = (
+    "Read with care: these models have {models}. A difference that needs outliers of a long training, sums of "
+    "thousands of terms or dozens of layers cannot show in them, and `equivalent` says nothing about larger ones. T1 "
+    "and T2 have no noise of training: the same bits each time. In T3 and T4 every mean stands beside its interval, "
+    "and `at the floor` means that it is no larger than what a factor of 1 + 2^-7 on one weight does."
+)
+
+
+# --- from runs to results --------------------------------------------------------------------------------------------
+
+
+def collect(runs: Path) -> list[Path]:
+    """Take every finished study below `runs` into `RESULTS`, rather the full size than the quick; return the files."""
+    written = []
+    for name in sorted(_names()):
+        sizes = (runs / f"{name}-{size}" for size in ("full", "quick"))
+        folder = next((folder for folder in sizes if (folder / "summary.json").exists()), None)
+        if folder is None:
+            continue
+        for old in RESULTS.iterdir():
+            if _owner(old.stem) == name:
+                old.unlink()
+        report = (folder / "report.md").read_text(encoding="utf-8")
+        for figure in sorted(folder.glob("*.svg")):
+            if figure.stem.removeprefix(name) in LEFT_OUT:
+                report = re.sub(rf"!\[[^\n]*\]\({figure.stem}\.png\)\n\n", "", report)
+                continue
+            report = report.replace(f"({figure.stem}.png)", f"({figure.name})")
+            for file in (figure, *folder.glob(f"{figure.stem}.csv"), *folder.glob(f"{figure.stem}_figure.csv")):
+                shutil.copy(file, RESULTS)
+        (RESULTS / f"{name}.md").write_text(report, encoding="utf-8")
+        target = RESULTS / f"{name}.json"
+        target.write_text(json.dumps(essence(folder, name), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        written.append(target)
+    return written
+
+
+def essence(folder: Path, name: str) -> dict[str, Any]:
+    """Return what the page needs of a study."""
+    summary = _read(folder / "summary.json")
+    study = load(name)
+    runs = [_read(file) for file in folder.glob("*/*/run.json")]
+    machine = runs[0]["machine"] if runs else summary["machine"]
+    found = {
+        "name": name,
+        "tier": study.tier,
+        "question": study.question,
+        "published": getattr(study, "published", "") or getattr(study, "expected", ""),
+        "source": getattr(study, "source", ""),
+        "command": _command(name, folder.name.endswith("-quick"), runs),
+        "size": summary.get("size") or ", ".join(f"{k} {v}" for k, v in summary["setting"].items()),
+        "core_seconds": round(_core_seconds(runs) if runs else summary["seconds"]),
+        "machine": {key: machine[key] for key in ("cpu", "cores", "system")},
+        "code": runs[0]["fingerprint"]["code"] if runs else "",
+        "arms": [
+            {
+                "arm": item["arm"], "role": item["role"], "sentence": item["sentence"],
+                "verdict": item["verdict"], "at_floor": item["at_floor"], "mean": item["own"]["mean"],
+                "ci90": [item["own"]["ci90_low"], item["own"]["ci90_high"]],
+            }
+            for item in summary.get("arms", []) if "sentence" in item
+        ],
+        "expectations": _expectations(folder),
+        "claims": [
+            {key: item[key] for key in ("claim", "published", "ours", "agrees")} for item in summary.get("claims", [])
+        ],
+    }  # fmt: skip
+    return found
+
+
+def _command(name: str, quick: bool, runs: list[Any]) -> str:
+    data = runs[0]["data"] if runs else "stdlib"
+    return f"lowprec ablate {name}{' --quick' if quick else ''}{'' if data == 'stdlib' else f' --data {data}'}"
+
+
+def _core_seconds(runs: list[Any]) -> float:
+    """Return what the runs take on a core that does nothing else: each arm's quickest run times its runs."""
+    seconds = defaultdict(list)
+    for run in runs:
+        seconds[run["name"].partition("/")[0]].append(run["seconds"] + run["evaluation_seconds"])
+    return sum(min(times) * len(times) for times in seconds.values())
+
+
+def _expectations(folder: Path) -> dict[str, Any]:
+    """Return the report's table of expectations: its head and rows."""
+    file = folder / "document.json"
+    parts = _read(file)["parts"] if file.exists() else []
+    tables = [part for part in parts if part["part"] == "Table" and "which happened" in part["head"]]
+    return {"head": tables[0]["head"], "rows": tables[0]["rows"]} if tables else {"head": [], "rows": []}
+
+
+def _owner(stem: str) -> str:
+    """Return the study whose file this is: the one with the longest name that it begins with."""
+    return max((name for name in _names() if f"{stem}_".startswith(f"{name}_")), key=len, default="")
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _names() -> set[str]:
+    return {name for studies in QUESTIONS.values() for name in studies}
+
+
+# --- from results to the page ----------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """Return docs/ablations.md."""
+    results = {file.stem: _read(file) for file in sorted(RESULTS.glob("*.json"))}
+    blocks = [
+        INTRODUCTION.format(care=textwrap.fill(CARE.format(models=_models(results.values())), 120)),
+        _overview(results),
+    ]
+    for question, studies in QUESTIONS.items():
+        blocks.append(f"## {question}\n")
+        blocks += [_section(results[name]) if name in results else _not_run(name) for name in studies]
+    return "\n".join(blocks)
+
+
+def _models(results: Iterable[dict[str, Any]]) -> str:
+    sizes = sorted({r["size"].partition(",")[0] for r in results if " model" in r["size"]})
+    active = {r["size"].partition(", ")[2].partition(" parameters")[0] for r in results if " model" in r["size"]}
+    return f"{' or '.join(sorted(active))} parameters ({', '.join(sizes)})"
+
+
+def _overview(results: dict[str, Any]) -> str:
+    rows = []
+    for question, studies in QUESTIONS.items():
+        for i, name in enumerate(studies):
+            first = question if i == 0 else ""
+            if name not in results:
+                rows.append((first, f"[{name}](#{name})", load(name).tier, "not run", ""))
+                continue
+            item = results[name]
+            cost = f"`{item['command']}`, {_minutes(item['core_seconds'])}"
+            rows.append((first, f"[{name}](#{name})", item["tier"], _outcome(item), cost))
+    machines = {(r["machine"]["cpu"], r["machine"]["cores"]) for r in results.values()}
+    where = "; ".join(f"{cpu}, {cores} cores" for cpu, cores in sorted(machines))
+    total = _minutes(sum(r["core_seconds"] for r in results.values()))
+    head = ("question", "study", "tier", "came out as expected", "command, time of one core")
+    return f"{table(head, rows)}\n\nTogether {total} of one core, on {where}; two runs at a time.\n"
+
+
+def _outcome(item: dict[str, Any]) -> str:
+    outcomes = [row[-1] for row in item["expectations"]["rows"]]
+    cells = []
+    if outcomes:
+        cells.append(f"{sum('expected' in outcome for outcome in outcomes)} of {len(outcomes)}")
+    if item["claims"]:
+        cells.append(f"{sum(claim['agrees'] == 'yes' for claim in item['claims'])} of {len(item['claims'])} published")
+    verdicts = [arm["verdict"] for arm in item["arms"] if arm["role"] == "treatment"]
+    counted = [f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts)]
+    return "; ".join([*cells, *counted]) or "measured, nothing judged"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _not_run(name: str) -> str:
+    return f"### {name}\n\n{load(name).question}\n\nNot run yet at a size worth keeping.\n"
+
+
+def _section(item: dict[str, Any]) -> str:
+    lines = [f"### {item['name']}", "", item["question"], ""]
+    if item["published"]:
+        lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]
+    lines += [f"- {arm['sentence']}" for arm in item["arms"]]
+    if item["arms"]:
+        lines.append("")
+    if item["expectations"]["rows"]:
+        lines += [table(item["expectations"]["head"], item["expectations"]["rows"]), ""]
+    if item["claims"]:
+        rows = [(c["claim"], c["published"], c["ours"], c["agrees"]) for c in item["claims"]]
+        lines += [table(("claim", "published", "here", "agrees"), rows), ""]
+    size = item["size"].rstrip(".")
+    lines += [f"`{item['command']}`: {size}. [The whole report](../ablations/results/{item['name']}.md).", ""]
+    return "\n".join(lines)
+
+
+PAGES = {"ablations.md": page}
+
+if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        for file in collect(Path(folder)):
+            sys.stdout.write(f"wrote {file}\n")
+    write(PAGES)
