@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import lowprec
 from lowprec import cli
-from lowprec.study import plans, style
+from lowprec.study import names, plans, style
 from lowprec.study import runner as runner_module
 
 ROOT = Path(lowprec.__file__).parent.parent
@@ -112,6 +112,7 @@ def test_list(fake):
     arms = {row["name"]: row["arms"] for row in rows}
     places = [(row["tier"], row["name"]) for row in rows]
     assert places == sorted(places)
+    assert sorted(arms) == sorted(names())
     assert "dsv3_no_promotion" in arms["fp8_vs_bf16"]
     assert "fp22_128" in arms["accumulation"]
 
@@ -211,7 +212,7 @@ def test_info():
         (["train", "--steps", "0"], "0 is not in the range x>=1"),
         (["train", "--recipe", "dsv4"], "unknown recipe 'dsv4': did you mean 'dsv3'"),
         (["train", "--config", "nanu"], "unknown model configuration 'nanu': did you mean 'nano'"),
-        (["train", "--config", "nano", "--learning-rate", "nan"], "nan"),
+        (["train", "--config", "nano", "--learning-rate", "nan"], "learning rate nan: a finite number above 0"),
         (["train", "--memory", "dsv4"], "unknown memory policy 'dsv4': did you mean 'dsv3'"),
         (["train", "--memory", "all"], "unknown memory policy 'all': known: keep, norms, up_projections"),
         (["train", "--data", "missing.txt"], "missing.txt': no such file"),
@@ -241,14 +242,14 @@ def test_info():
         (["check", "{scales}", "--values", "{matrix}"], "scales.npz: it holds scale; an .npz with"),
         (["check", "{floats}", "--values", "{matrix}"], "floats.npz: codes are float64, uint8"),
         (["quantize", "missing.npy"], "missing.npy: No such file"),
-        (["quantize", "{matrix}", "--granularity", "1x7x3"], "1x7x3"),
+        (["quantize", "{matrix}", "--granularity", "1x7x3"], "granularity='1x7x3': rows x columns such as"),
         (["quantize", "{matrix}", "--to", "e4m3fx"], "unknown format 'e4m3fx'"),
         (["quantize", "{matrix}", "--scale", "fp33"], "'fp33' is not one of"),
-        (["quantize", "{matrix}", "--out", "nowhere/q.npz"], "does not exist"),
+        (["quantize", "{matrix}", "--out", "nowhere/q.npz"], "nowhere/q.npz: the folder"),
         (["gemm", "{matrix}", "{other}"], "K differs"),
         (["gemm", "{matrix}", "{matrix}", "--accumulator", "hooper_fp8"], "did you mean 'hopper_fp8'"),
-        (["gemm", "{matrix}", "{matrix}", "--promote-every", "-3"], "-3"),
-        (["logfmt", "{matrix}", "--bits", "77"], "77"),
+        (["gemm", "{matrix}", "{matrix}", "--promote-every", "-3"], "promote_every=-3: a whole number >= 1 or None"),
+        (["logfmt", "{matrix}", "--bits", "77"], "bits 77: a whole number from 3 to 16"),
         (["logfmt", "{matrix}", "--mode", "deepep", "--bits", "8"], "mode 'deepep' is what it is, with bits 10"),
         (["logfmt", "{matrix}", "--rounding", "up"], "'up' is not one of"),
         (["logfmt", "{text}"], "not a .npy file of numbers"),

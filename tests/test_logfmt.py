@@ -210,13 +210,6 @@ def test_a_ramp_bit_for_bit(bits, codes_crc, values_crc):
         assert z.codes[120:].tobytes().hex() == "fe7efe7efe7fff7f"
 
 
-def test_signal_to_noise_is_the_formulas():
-    x = np.random.default_rng(0).standard_normal((2048, 128)).astype(F).astype(np.float64)
-    for bits, expected in ((6, 24.60), (8, 37.08), (10, 49.24)):
-        error = encode(x.astype(F), bits).decode() - x
-        assert 10 * np.log10((x**2).sum() / (error**2).sum()) == pytest.approx(expected, abs=0.2)
-
-
 # --- algebra ---------------------------------------------------------------------------------------------------------
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -226,6 +226,17 @@ def test_the_inputs_know_every_mutant_apart_from_the_right_rule() -> None:
 
 
 @needs_recordings
+@pytest.mark.parametrize("name", ["e4m3", "e5m2"])
+def test_what_the_recordings_contain(name: str) -> None:
+    """So that a green run means what it says: Hopper's c are zero, Ada's are not, twins recorded the same inputs."""
+    for gpu, twin in (("H100", "H200"), ("Ada", "L40S")):
+        r, other = recording(gpu, name), recording(twin, name)
+        assert all(np.array_equal(getattr(r, x), getattr(other, x)) for x in "abcd")
+        assert np.any(r.c != 0) == (gpu == "Ada")
+        assert r.a.shape == r.b.shape == (5000, 32)
+
+
+@needs_recordings
 @pytest.mark.parametrize("column", range(4), ids=["-".join(r) for r in RECORDED])
 @pytest.mark.parametrize("mutant", PUBLISHED)
 def test_recordings_refute(mutant: str, column: int) -> None:
