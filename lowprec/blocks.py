@@ -105,6 +105,10 @@ class BlockJob:
         if q.choice is not None and self.by_words:
             raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
         self.tensor_scale: np.float32 | None = None
+        if tensor_amax is not None and not tensor_amax >= 0:
+            raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed")
+        if multiplier is not None and not 0 < multiplier < np.inf:
+            raise ValueError(f"quantize: multiplier={multiplier!r}: a finite number > 0 is needed")
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.two_level:
             self.tensor_amax = largest_magnitude(x) if tensor_amax is None else np.float32(tensor_amax)

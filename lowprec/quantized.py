@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import dequantize
-from .formats import Format
+from .formats import Format, formats
 from .granularity import Granularity
 from .kernels.gemm_f32 import transpose
 from .quantizers import SCALE_BITS, ScaleKind
@@ -20,23 +20,41 @@ from .quantizers import SCALE_BITS, ScaleKind
 class Quantized:
     """A matrix as codes and scales: ``x ~ scale * decode(codes)``.
 
-    Attributes
+    Parameters
     ----------
     codes : ndarray of unsigned integers, shape (..., R, C)
         In the shape of the source.
     scale : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
         Values of the scales, however they would be stored. Leading axes of the source count as rows. NaN marks a
         block that held NaN or Inf, where the quantizer says so.
-    format : Format
-        What the codes mean.
-    granularity : Granularity
-        The block that shares a scale.
+    format : str or Format
+        What the codes mean; kept as a `Format`.
+    granularity : str or Granularity
+        The block that shares a scale, as in "1x128"; kept as a `Granularity`.
     scale_kind : {"fp32", "ue8m0", "e4m3"}
         How a scale would be stored: 32 bits, or 8 for a power of two or an E4M3 number.
     tensor_scale : float32, optional
         A scale of the whole tensor on top of the blocks' own, as NVFP4 has it.
     recipe : str, optional
         Name of the quantizer that made it.
+
+    Raises
+    ------
+    ValueError
+        If the format, granularity or kind of scale is unknown, or the scales are not one for each block.
+    TypeError
+        If codes or scales have another type than these; the message quotes it.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> codes = np.full((2, 256), 0x38, np.uint8)           # from a GPU, say: 1.0 in E4M3
+    >>> q = Quantized(codes, np.float32([[1, 2], [3, 4]]), "e4m3fn", "1x128")
+    >>> q
+    Quantized(e4m3fn 2x256, 1x128 with fp32 scales, 8.25 bits per value)
+    >>> q.dequantize()[:, ::128]
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
     """
 
     codes: NDArray[Any]
@@ -46,6 +64,24 @@ class Quantized:
     scale_kind: ScaleKind = "fp32"
     tensor_scale: np.float32 | None = None
     recipe: str | None = None
+
+    def __post_init__(self) -> None:
+        fmt, granularity = formats.get(self.format), Granularity.parse(self.granularity)
+        object.__setattr__(self, "format", fmt)
+        object.__setattr__(self, "granularity", granularity)
+        for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+                raise TypeError(f"Quantized: {name} is {found}, needed is an ndarray of {np.dtype(dtype)}")
+        if self.scale_kind not in SCALE_BITS:
+            raise ValueError(f"Quantized: scale_kind={self.scale_kind!r}: one of {', '.join(SCALE_BITS)}")
+        columns = self.codes.shape[-1] if self.codes.ndim else 1
+        expected = granularity.scale_shape((self.codes.size // columns if columns else 0, columns))
+        if self.scale.shape != expected:
+            raise ValueError(
+                f"Quantized: scale has shape {self.scale.shape}; codes {self.codes.shape} in blocks of {granularity} "
+                f"have {expected}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

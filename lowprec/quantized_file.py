@@ -103,7 +103,9 @@ def load(path: str | os.PathLike[str]) -> Quantized:
     # RuntimeError is zipfile's answer to a part that says it is encrypted, and NotImplementedError, which is one, to a
     # compression or an encryption that it does not know.
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: not a file of a quantized matrix, or damaged: {error}") from None
+        # NumPy takes what it does not know for a pickle and advises to load it unsafely.
+        why = "neither .npz nor .npy" if "pickle" in str(error) else error
+        raise ValueError(f"{path}: not a file of a quantized matrix, or damaged: {why}") from None
     if not isinstance(header, dict) or header.get("kind") != KIND:
         raise ValueError(f"{path}: not a file of a quantized matrix")
     if header.get("version") != VERSION:

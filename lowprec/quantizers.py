@@ -158,6 +158,10 @@ class Quantizer:
         for case in ("inf", "nan"):
             if getattr(self, case) == "rule":
                 raise ValueError(f"{case}='rule': no arithmetic has a result there; one of {', '.join(SPECIALS)}")
+        for size in ("hadamard", "history"):
+            value = getattr(self, size)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ValueError(f"{size}={value!r}: a whole number or None is needed")
         if self.hadamard is not None and (self.hadamard < 2 or self.hadamard & (self.hadamard - 1)):
             raise ValueError(f"hadamard={self.hadamard!r}: a power of two, at least 2")
         if self.history is not None and self.history < 1:

@@ -68,8 +68,12 @@ class Registry(Generic[T]):
         ------
         ValueError
             If a name is taken.
+        TypeError
+            If the object is of another kind.
         """
         aliases = list(aliases)
+        if not isinstance(obj, self.type):
+            raise TypeError(f"{self.kind} {name!r}: a {self.type.__name__} is needed, not {obj!r}")
         for new in [name, *aliases]:
             if new in self._objects or new in self._aliases:
                 raise ValueError(f"{self.kind} {new!r} is registered already; choose another name")

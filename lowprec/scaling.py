@@ -73,7 +73,8 @@ def quantize(
         For stochastic rounding: element i of `x` in C order is rounded by the random word of (seed, offset + i),
         whatever the blocks and the number of threads.
     tensor_amax : float, optional
-        The amax that a two-level quantizer's tensor scale is computed from, where it was calibrated elsewhere.
+        The amax, a number >= 0, that a two-level quantizer's tensor scale is computed from, where it was calibrated
+        elsewhere.
     multiplier : float, optional
         What every value is multiplied with, in place of a scale from its block's amax; the scale is 1 / multiplier.
     out : Quantized, optional
@@ -239,7 +240,23 @@ def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> 
     Returns
     -------
     Quantized
+
+    Raises
+    ------
+    TypeError
+        If `q` is not `Quantized`.
+    ValueError
+        As for `quantize`.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> q = lp.quantize(np.ones((256, 256), np.float32), recipe="mxfp8")
+    >>> lp.requantize(q, "32x1")
+    Quantized(mxfp8_rceil: e4m3fn 256x256, 32x1 with ue8m0 scales, 8.25 bits per value)
     """
+    if not isinstance(q, Quantized):
+        raise TypeError(f"requantize: {type(q).__name__} is not Quantized; see lowprec.quantize")
     if "recipe" not in options:
         options.setdefault("fmt", q.format)
         options.setdefault("scale", q.scale_kind)

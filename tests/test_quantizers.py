@@ -328,3 +328,45 @@ def test_a_random_word_belongs_to_an_index(granularity: str, offset: int) -> Non
     scale = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[:7, :500]
     codes = lp.encode(x / scale, "e4m3fn", rounding="stochastic_c", seed=9, offset=offset)
     assert np.array_equal(q.codes, codes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"format": "e4m3fx"}, ValueError, "unknown format 'e4m3fx': did you mean 'e4m3fn'"),
+        ({"granularity": "1x"}, ValueError, "granularity='1x'"),
+        ({"scale_kind": "fp33"}, ValueError, "scale_kind='fp33': one of fp32, ue8m0, e4m3"),
+        ({"codes": np.ones((2, 256))}, TypeError, "codes is float64, needed is an ndarray of uint8"),
+        ({"codes": [[1]]}, TypeError, "codes is list"),
+        ({"scale": np.ones((2, 2))}, TypeError, "scale is float64, needed is an ndarray of float32"),
+        (
+            {"scale": np.ones((2, 3), np.float32)},
+            ValueError,
+            r"scale has shape \(2, 3\); codes \(2, 256\) .* have \(2, 2\)",
+        ),
+    ],
+)
+def test_codes_and_scales_of_ones_own_are_checked(changes, error, match):
+    parts = {"codes": np.full((2, 256), 0x38, np.uint8), "scale": np.float32([[1, 2], [3, 4]])}
+    parts |= {"format": "e4m3fn", "granularity": "1x128"}
+    q = lp.Quantized(**parts)
+    assert (q.format, q.granularity) == (lp.formats["e4m3fn"], lp.Granularity(1, 128))
+    assert q.dequantize()[:, ::128].tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(error, match=match):
+        lp.Quantized(**parts | changes)
+
+
+@pytest.mark.parametrize("options", [{"tensor_amax": -1.0}, {"tensor_amax": np.nan}, {"multiplier": 0.0}])
+def test_numbers_from_elsewhere_are_checked(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match=rf"{name}={value}"):
+        lp.quantize(np.ones((1, 16), np.float32), recipe="nvfp4", **options)
+
+
+def test_what_is_not_quantized_is_refused():
+    with pytest.raises(TypeError, match="requantize: ndarray is not Quantized"):
+        lp.requantize(np.ones((2, 2)), "1x128")
+    with pytest.raises(TypeError, match="format 'mine': a Format is needed, not 3"):
+        lp.formats.register("mine", 3)
+    with pytest.raises(ValueError, match=r"history=1\.5: a whole number or None"):
+        lp.Quantizer(history=1.5)

@@ -31,7 +31,7 @@ import lowprec
 RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
 #: Sources that cannot change the numbers of a run; of the study's own, only those that execute runs can.
-NOT_NUMERICS = ("cli", "__main__", "costs", "interop", "metrics", "oracle", "reference", "testing")
+NOT_NUMERICS = ("cli", "__main__", "interop", "metrics", "oracle", "reference", "testing")
 EXECUTE_RUNS = (
     "study/tasks",
     "study/trainer",
@@ -270,7 +270,7 @@ def code_hash() -> str:
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).with_suffix("").as_posix()
-        if name in NOT_NUMERICS or name.startswith(("_ablations/", "_reference_data/", "cli_", "oracle/")):
+        if name in NOT_NUMERICS or name.startswith(("_ablations/", "_reference_data/", "cli_", "costs/", "oracle/")):
             continue
         if name.startswith("study/") and name not in EXECUTE_RUNS:
             continue
