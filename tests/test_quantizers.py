@@ -315,7 +315,7 @@ def test_the_command_line_finds_the_recipe(tmp_path: Path) -> None:
     assert found.output.splitlines()[1].startswith("nvfp4_te,0,")
     wrong = runner.invoke(cli, ["check", source, "--values", source])
     assert (wrong.exit_code, wrong.stdout) == (2, "")
-    assert "not a file of a quantized matrix" in wrong.stderr
+    assert "a single array; an .npz with the arrays codes and scale is needed" in wrong.stderr
 
 
 @pytest.mark.parametrize("granularity", ["1x16", "1x24", "128x1", "16x16"])
