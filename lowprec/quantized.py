@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,8 +76,7 @@ class Quantized:
                 raise TypeError(f"Quantized: {name} is {found}, needed is an ndarray of {np.dtype(dtype)}")
         if self.scale_kind not in SCALE_BITS:
             raise ValueError(f"Quantized: scale_kind={self.scale_kind!r}: one of {', '.join(SCALE_BITS)}")
-        columns = self.codes.shape[-1] if self.codes.ndim else 1
-        expected = granularity.scale_shape((self.codes.size // columns if columns else 0, columns))
+        expected = granularity.scale_shape(matrix_shape(self.codes.shape))
         if self.scale.shape != expected:
             raise ValueError(
                 f"Quantized: scale has shape {self.scale.shape}; codes {self.codes.shape} in blocks of {granularity} "
@@ -170,8 +170,13 @@ class Quantized:
 
 def as_matrix(a: NDArray[Any]) -> NDArray[Any]:
     """View a contiguous array as a matrix: leading axes become rows, a vector one row."""
-    columns = a.shape[-1] if a.ndim else 1
-    return a.reshape(a.size // columns if columns else 0, columns)
+    return a.reshape(matrix_shape(a.shape))
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and columns of an array's matrix: leading axes are rows, a vector is one row."""
+    *rows, columns = shape or (1,)
+    return math.prod(rows), columns
 
 
 def float32_output(out: NDArray[np.float32] | None, shape: tuple[int, ...], who: str) -> NDArray[np.float32]:

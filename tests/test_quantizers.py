@@ -370,3 +370,14 @@ def test_what_is_not_quantized_is_refused():
         lp.formats.register("mine", 3)
     with pytest.raises(ValueError, match=r"history=1\.5: a whole number or None"):
         lp.Quantizer(history=1.5)
+
+
+@pytest.mark.parametrize("shape", [(0, 256), (256, 0), (0, 0), (0,), (3, 0, 128), ()])
+@pytest.mark.parametrize("granularity", ["1x128", "128x128", "tensor"])
+def test_empty_matrices_have_as_many_scales_as_blocks(shape: tuple[int, ...], granularity: str) -> None:
+    q = lp.quantize(np.ones(shape, np.float32), "e4m3fn", granularity)
+    again = lp.Quantized(q.codes, q.scale, "e4m3fn", granularity)
+    assert again.dequantize().tobytes() == q.dequantize().tobytes()
+    assert again.dequantize().shape == shape
+    if len(shape) == 2:
+        assert q.T.scale.shape == q.scale.T.shape
