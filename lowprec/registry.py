@@ -73,7 +73,7 @@ class Registry(Generic[T]):
         """
         aliases = list(aliases)
         if not isinstance(obj, self.type):
-            raise TypeError(f"{self.kind} {name!r}: a {self.type.__name__} is needed, not {obj!r}")
+            raise TypeError(f"{self.kind} {name!r}: {_a(self.type.__name__)} is needed, not {obj!r}")
         for new in [name, *aliases]:
             if new in self._objects or new in self._aliases:
                 raise ValueError(f"{self.kind} {new!r} is registered already; choose another name")
@@ -112,7 +112,7 @@ class Registry(Generic[T]):
             return self[name_or_object]
         if isinstance(name_or_object, str):
             return self[name_or_object]
-        raise TypeError(f"a {self.kind} is a name or a {self.type.__name__}, not {name_or_object!r}")
+        raise TypeError(f"{_a(self.kind)} is a name or {_a(self.type.__name__)}, not {name_or_object!r}")
 
     def names(self) -> list[str]:
         """Return the names in the order of registration, aliases left out."""
@@ -133,3 +133,8 @@ class Registry(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self.kind}s: {', '.join(self._objects)}>"
+
+
+def _a(noun: str) -> str:
+    """Return a noun with its article."""
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"

@@ -51,7 +51,8 @@ def quantize(
     Parameters
     ----------
     x : array_like, shape (..., R, C)
-        Values, taken as float32. Leading axes count as rows; a vector is one row.
+        Values, taken as float32: float64 is rounded to it first, beyond its range to infinity. Leading axes count as
+        rows; a vector is one row.
     fmt : str or Format, optional
         Element format of at most 16 bits; needed where no recipe says it.
     granularity : str or Granularity, optional

@@ -30,7 +30,9 @@ def test_far_off_names_get_the_whole_list() -> None:
 
 
 def test_wrong_type_and_taken_name() -> None:
-    with pytest.raises(TypeError, match="a format is a name or a Format, not 8"):
+    with pytest.raises(TypeError, match=r"^an accumulator is a name or an Accumulator, not 3$"):
+        lp.accumulators.get(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^a format is a name or a Format, not 8"):
         lp.encode(1.0, 8)  # type: ignore[arg-type]
     registry = Registry("number", int)
     registry.register("one", 1)
