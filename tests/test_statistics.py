@@ -9,7 +9,7 @@ from scipy import stats
 from lowprec.study.inference import infer
 from lowprec.study.power import detectable_difference, equivalence_power, pairs_needed
 from lowprec.study.smoothing import ema, max_relative_error
-from lowprec.study.statistics import bootstrap_interval, holm, paired, relative_differences, spread
+from lowprec.study.statistics import bootstrap_interval, holm, paired, relative_differences, root_mean_square, spread
 
 MARGIN = 0.0025
 
@@ -274,6 +274,12 @@ def test_spread_ignores_divergence_and_needs_two():
     assert spread([0.001, -0.001, 0.0, math.inf]) == 0.001
     assert math.isnan(spread([0.001]))
     assert math.isnan(spread([math.inf, 0.001]))
+
+
+def test_root_mean_square_ignores_divergence_and_keeps_what_differences_share():
+    assert root_mean_square([0.003, -0.003, math.inf]) == 0.003
+    assert root_mean_square([-0.5, -0.5]) == root_mean_square([0.5]) == 0.5  # a standard deviation would be 0
+    assert math.isnan(root_mean_square([math.inf]))
 
 
 def test_ema_is_the_recurrence_and_stops_at_what_is_not_finite():

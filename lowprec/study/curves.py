@@ -35,7 +35,7 @@ class Band:
         Bytes trained on since the checkpoint.
     mean, low, high : ndarray of float64, shape (points,)
         For curves mean, smallest and largest over the pairs; for the floor's relative difference minus and plus the
-        standard deviation over the pairs; for "validation" mean and the ends of the 90 % interval.
+        root mean square over the pairs; for "validation" mean and the ends of the 90 % interval.
     pairs : int
         How many pairs.
     ended : bool
@@ -106,7 +106,7 @@ def _band(study: StudySummary, panel: str, arm: str, role: str, lines: Sequence[
         return Band(panel, arm, role, nothing, nothing, nothing, nothing, len(lines), ended)
     low, high = table.min(axis=0), table.max(axis=0)
     if role == "floor" and panel == "relative":
-        high = table.std(axis=0, ddof=1) if len(lines) > 1 else np.abs(table[0])
+        high = np.sqrt(np.mean(table * table, axis=0))
         low = -high
     return Band(panel, arm, role, bytes_seen, table.mean(axis=0), low, high, len(lines), ended)
 

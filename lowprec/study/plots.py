@@ -167,7 +167,7 @@ def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
             short = "diverged" if item.own.diverged else f"{100 * item.own.mean:+.2f} %"
             rows.append((item.arm.name, _outcome(item), short))
     if any(item.arm.role == "floor" for item in study.arms):
-        rows.append(("noise floor", "one weight times (1 + 2⁻⁷)", "±1 SD"))
+        rows.append(("noise floor", "one weight times (1 + 2⁻⁷)", "±1 rms"))
     step = min(0.15, 0.95 / len(rows))
     for place, (name, note, short) in enumerate(rows):
         y = 0.95 - place * step

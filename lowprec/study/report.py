@@ -79,7 +79,7 @@ def _found(item: ArmSummary) -> str:
     if item.arm.role == "repeat":
         return item.verdict
     if item.arm.role == "floor":
-        return f"SD {percent(item.own.sd, sign=False)} %"
+        return f"{percent(item.own.mean)} %, SD {percent(item.own.sd, sign=False)} %"
     return f"{item.verdict} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.verdict} (diverged)"
 
 

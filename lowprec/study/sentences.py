@@ -119,7 +119,7 @@ def _control(study: StudySummary, item: ArmSummary) -> str:
 def _floor(study: StudySummary, item: ArmSummary) -> str:
     return (
         f"{item.arm.name} (noise floor): one weight times (1 + 2^-7) moves the loss by {_measured(item)}; "
-        f"the standard deviation, {percent(study.floor, sign=False)} %, is the floor."
+        f"the root mean square, {percent(study.floor, sign=False)} %, is the floor."
     )
 
 

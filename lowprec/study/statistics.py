@@ -272,14 +272,30 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def spread(differences: ArrayLike) -> float:
-    """Return the sample standard deviation of the finite differences, nan for fewer than two.
+def spread(values: ArrayLike) -> float:
+    """Return the sample standard deviation of the finite values, nan for fewer than two.
 
     Examples
     --------
     >>> spread([0.001, -0.001, 0.0])
     0.001
     """
-    r = np.asarray(differences, dtype=np.float64)
+    r = np.asarray(values, dtype=np.float64)
     r = r[np.isfinite(r)]
     return float(np.std(r, ddof=1)) if r.size >= 2 else math.nan
+
+
+def root_mean_square(differences: ArrayLike) -> float:
+    """Return the root mean square of the finite differences, nan without one.
+
+    That is the spread of differences whose mean is known to be 0, as those of a change that cannot matter: a standard
+    deviation would take what a few of them have in common for their mean.
+
+    Examples
+    --------
+    >>> root_mean_square([0.004, 0.003, float("inf"), -0.005])
+    0.00408248290463863
+    """
+    r = np.asarray(differences, dtype=np.float64)
+    r = r[np.isfinite(r)]
+    return float(np.sqrt(np.mean(r * r))) if r.size else math.nan

@@ -19,7 +19,7 @@ from .power import detectable_difference, equivalence_power, pairs_needed
 from .sentences import count, sentence, several
 from .settings import Setting
 from .smoothing import max_relative_error
-from .statistics import Paired, bootstrap_interval, holm, paired, relative_differences, spread
+from .statistics import Paired, bootstrap_interval, holm, paired, relative_differences, root_mean_square
 from .store import RunFolder, StudyError, differences
 
 #: Of a fingerprint: what all runs of one report must have in common.
@@ -122,7 +122,7 @@ class StudySummary:
     reference : tuple of PairRun
         The reference's runs.
     floor : float
-        Standard deviation of the floor arm's differences; nan without one.
+        Root mean square of the floor arm's differences; nan without one.
     tokens_per_step, parameters, active_parameters : int
         Sizes.
     data : str
@@ -244,7 +244,7 @@ def summarize(folder: Path) -> StudySummary:
     adjusted = dict(zip(tested, holm([arms[i].own.here.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]
     fingerprint = about["fingerprint"]
-    floor = spread(np.concatenate(floors)) if floors else math.nan
+    floor = root_mean_square(np.concatenate(floors)) if floors else math.nan
     return StudySummary(
         ablation,
         setting,
