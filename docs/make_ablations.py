@@ -199,7 +199,8 @@ def _overview(results: dict[str, Any]) -> str:
     where = "; ".join(f"{cpu}, {cores} cores" for cpu, cores in sorted(machines))
     total = _minutes(sum(r["core_seconds"] for r in results.values()))
     head = ("question", "study", "tier", "came out as expected", "command, time of one core")
-    return f"{table(head, rows)}\n\nTogether {total} of one core, on {where}; two runs at a time.\n"
+    note = f"Together {total} of one core at most, on {where}, two runs at a time, while other work ran beside them."
+    return f"{table(head, rows)}\n\n{note}\n"
 
 
 def _outcome(item: dict[str, Any]) -> str:
