@@ -364,51 +364,6 @@ def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     return _ratio(float((x[finite] * r[finite]).sum()) - power, power)
 
 
-def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
-    """Return log2 of the largest over the smallest non-zero magnitude of each tile of a row: R, in octaves.
-
-    R predicts what a logarithmic format of K steps loses: its steps are R / K octaves.
-
-    Parameters
-    ----------
-    x : array_like [..., columns]
-        Real numbers; the last tile of a row may be shorter.
-    tile : int
-        Values in a tile.
-
-    Returns
-    -------
-    float64 array [..., tiles]
-        NaN for tiles of zeros and tiles with NaN or infinity.
-
-    Raises
-    ------
-    ValueError
-        If `x` is a single number or `tile` not positive.
-    TypeError
-        If `x` does not hold real numbers.
-
-    Examples
-    --------
-    >>> tile_range([1.0, -8.0, 0.0, 3.0, 3.0], tile=3)
-    array([3., 0.])
-    """
-    wide = np.abs(_wide("tile_range", x))
-    if wide.ndim < 1 or isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
-        raise ValueError(
-            f"tile_range: tiles of {tile!r} in an array {wide.shape}: rows and a whole number >= 1 are needed"
-        )
-    if wide.size == 0:
-        return np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
-    starts = np.arange(0, wide.shape[-1], tile)
-    high = np.maximum.reduceat(wide, starts, axis=-1)
-    low = np.minimum.reduceat(np.where(wide == 0, np.inf, wide), starts, axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        octaves = np.log2(high) - np.log2(low)
-    octaves[~np.isfinite(high) | (high == 0)] = np.nan
-    return np.asarray(octaves)
-
-
 def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return 1 - 2 sum(a r) / sum(a^2 + r^2), the acceptance measure of DeepGEMM's tests.
 
@@ -439,35 +394,8 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     return 1.0 - 2.0 * float((x * r).sum()) / total if total else 0.0
 
 
-def kurtosis(x: npt.ArrayLike) -> float:
-    """Return the mean of the fourth power of (x - mean) / deviation: 3 for a normal distribution, more for outliers.
-
-    Parameters
-    ----------
-    x : array_like
-        Real numbers, all of them together.
-
-    Returns
-    -------
-    float
-        1 or more; 0 where all values are equal.
-
-    Raises
-    ------
-    TypeError
-        If they are not real numbers.
-
-    Examples
-    --------
-    >>> kurtosis([-1.0, 1.0, -1.0, 1.0])
-    1.0
-    """
-    wide = _wide("kurtosis", x)
-    centred = wide - wide.mean() if wide.size else wide
-    return _ratio(float((centred**4).sum() * wide.size), float((centred**2).sum()) ** 2)
-
-
-def _wide(name: str, x: npt.ArrayLike) -> Wide:
+def real_numbers(name: str, x: npt.ArrayLike) -> Wide:
+    """Return an array as float64, and refuse what holds no real numbers in the name of a function."""
     array = np.asarray(x)
     if array.dtype.kind not in "fiuV" or array.dtype.names is not None:
         raise TypeError(f"{name}: values of type {array.dtype}; real numbers are needed")
@@ -475,7 +403,7 @@ def _wide(name: str, x: npt.ArrayLike) -> Wide:
 
 
 def _pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:
-    x, r = _wide("compare", a), _wide("compare", reference)
+    x, r = real_numbers("compare", a), real_numbers("compare", reference)
     if x.shape != r.shape:
         raise ValueError(f"compare: shapes differ: {x.shape} against a reference of {r.shape}")
     return x, r

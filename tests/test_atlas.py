@@ -12,9 +12,10 @@ from click.testing import CliRunner
 from lowprec import cli
 from lowprec.atlas import distributions, errors_of, find_format, pass_through
 from lowprec.codecs import BlockCodec, codecs
-from lowprec.metrics import gain_bias, tile_range
+from lowprec.metrics import gain_bias
 from lowprec.quantizers import quantizers
 from lowprec.registry import UnknownNameError
+from lowprec.value_spread import tile_range
 
 F = np.float32
 

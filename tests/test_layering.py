@@ -45,6 +45,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 BESIDE = {
     "oracle": {"format", "formats"},
     "metrics": set(),
+    "value_spread": {"metrics"},
     "costs": {"registry", "format", "formats", "codecs"},
     "reference": set(),
     "testing": set(LEVEL),

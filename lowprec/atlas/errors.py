@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowprec.codecs import Codec, codecs
-from lowprec.metrics import compare, gain_bias, tile_range
+from lowprec.metrics import compare, gain_bias
 from lowprec.quantizers import Quantizer, quantizers
 from lowprec.registry import UnknownNameError
 from lowprec.scaling import quantize
+from lowprec.value_spread import tile_range
 
 Floats = NDArray[np.float32]
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.atlas import distributions
-from lowprec.metrics import gain_bias, magnitude_bias, tile_range
+from lowprec.metrics import gain_bias, magnitude_bias
+from lowprec.value_spread import tile_range
 
 from .error_study import ErrorFigure, ErrorOutcome, Row
 

@@ -31,7 +31,7 @@ import lowprec
 RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
 #: Sources that cannot change the numbers of a run; of the study's own, only those that execute runs can.
-NOT_NUMERICS = ("cli", "__main__", "interop", "metrics", "oracle", "reference", "testing")
+NOT_NUMERICS = ("cli", "__main__", "interop", "metrics", "oracle", "reference", "testing", "value_spread")
 EXECUTE_RUNS = (
     "study/tasks",
     "study/trainer",
