@@ -55,8 +55,8 @@ def source_hash(package: Path | None = None) -> str:
     """
     root = Path(__file__).parent if package is None else package
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__} {sys.version}".encode())
-    for path in [root / "_jit.py", *sorted((root / "kernels").glob("*.py"))]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in [root / "_jit.py", *sorted((root / "kernels").rglob("*.py"))]:
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

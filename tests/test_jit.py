@@ -19,7 +19,7 @@ PACKAGE = Path(lp.__file__).parent
 CALLER = """
 import numpy as np
 from lowprec._jit import kernel
-from .stale_callee import step
+from .stale_room.stale_callee import step
 
 @kernel
 def total(n):
@@ -46,7 +46,10 @@ def run(program: str, root: Path, **environment: str) -> list[str]:
 def copied_package(tmp_path: Path) -> Path:
     shutil.copytree(PACKAGE, tmp_path / "lowprec", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "lowprec/kernels/stale_caller.py").write_text(CALLER)
-    (tmp_path / "lowprec/kernels/stale_callee.py").write_text(CALLEE.format("i * 1.0"))
+    room = tmp_path / "lowprec/kernels/stale_room"  # kernels in folders count like those beside them
+    room.mkdir()
+    (room / "__init__.py").write_text("")
+    (room / "stale_callee.py").write_text(CALLEE.format("i * 1.0"))
     return tmp_path
 
 
@@ -54,8 +57,17 @@ def test_edit_of_a_callee_in_another_file_is_seen(copied_package: Path) -> None:
     cache = {"LOWPREC_CACHE_DIR": str(copied_package / "cache")}
     assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "0"]
     assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "1"], "the second process should find the kernel"
-    (copied_package / "lowprec/kernels/stale_callee.py").write_text(CALLEE.format("i * 2.0"))
+    (copied_package / "lowprec/kernels/stale_room/stale_callee.py").write_text(CALLEE.format("i * 2.0"))
     assert run(PROGRAM, copied_package, **cache)[:2] == ["90.0", "0"]
+
+
+def test_hash_tells_folders_apart(copied_package: Path) -> None:
+    """A kernel file that moves to another room is another source, even with the same name and text."""
+    package = copied_package / "lowprec"
+    before = _jit.source_hash(package)
+    (package / "kernels/other_room").mkdir()
+    (package / "kernels/stale_room/stale_callee.py").rename(package / "kernels/other_room/stale_callee.py")
+    assert _jit.source_hash(package) != before
 
 
 def test_without_a_writable_folder_kernels_compile_in_memory(copied_package: Path) -> None:
