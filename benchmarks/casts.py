@@ -21,7 +21,7 @@ from common import Table, machine_line, write_between_markers
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.kernels.random_bits import random_word
+from lowprec.kernels.cast.random_bits import random_word
 from lowprec.oracle import casts
 
 N = 1 << 24

@@ -23,7 +23,7 @@ from .cast_constants import (
 from .formats import Format, formats
 from .granularity import Granularity
 from .hadamard import hadamard
-from .kernels import quantize as kernels
+from .kernels.scaling import quantize as kernels
 from .quantizers import Quantizer
 from .rounding import Rounding, policies, resolve, special_codes
 from .scale_constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
@@ -148,7 +148,7 @@ class BlockJob:
         self._run(work, values, None)
 
     def _codes_by_words(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
-        from .kernels import quantize_words
+        from .kernels.scaling import quantize_words
 
         words = rounding_words(self.mode)
 
@@ -163,7 +163,7 @@ class BlockJob:
         self._run(work, codes, scales)
 
     def _choose(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
-        from .kernels import four_over_six
+        from .kernels.scaling import four_over_six
 
         _, _, rule_numbers, words, special, _ = self.rule
         largest, tensor, inverse = rule_numbers[0], rule_numbers[4], rule_numbers[5]

@@ -12,7 +12,7 @@ from .cast_arrays import as_codes, as_output, as_values, key_of, outside
 from .cast_constants import decode_constants, has_fast_kernel, has_word_kernel
 from .cast_kernels import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder, run
 from .formats import Format, formats
-from .kernels import cast as kernels
+from .kernels.cast import nearest as kernels
 from .policies import Policy
 from .rounding import Rounding, resolve
 

@@ -19,7 +19,7 @@ _QUIET_NAN = 0x7FC00000
 
 @functools.lru_cache(maxsize=512)
 def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
-    """Return what `kernels.cast.encode_bits` needs, in its order.
+    """Return what `kernels.cast.nearest.encode_bits` needs, in its order.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
 
 @functools.lru_cache(maxsize=512)
 def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return what `kernels.cast.encode_near` needs, in its order, or None if it does not hold."""
+    """Return what `kernels.cast.nearest.encode_near` needs, in its order, or None if it does not hold."""
     m, emin = fmt.mantissa_bits, fmt.emin
     if not (has_fast_kernel(fmt) and symmetric(fmt, special) and special.negative_zero and not fmt.is_integer):
         return None
@@ -65,7 +65,7 @@ def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return what `kernels.cast.encode32_short` needs, in its order, or None if it does not hold."""
+    """Return what `kernels.cast.nearest.encode32_short` needs, in its order, or None if it does not hold."""
     m = fmt.mantissa_bits
     like_float32 = fmt.specials == "ieee" and fmt.signed and (fmt.exponent_bits, fmt.bias) == (8, 127) and m < 23
     if not (like_float32 and symmetric(fmt, special) and special.over == fmt.inf_code and special.negative_zero):
@@ -75,7 +75,7 @@ def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants | None:
-    """Return what `kernels.rounding.encode_random` needs, in its order, or None if it does not hold."""
+    """Return what `kernels.cast.rounding.encode_random` needs, in its order, or None if it does not hold."""
     if not (has_fast_kernel(fmt) and symmetric(fmt, special) and rounding.is_stochastic and special.negative_zero):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin
@@ -100,7 +100,7 @@ def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> 
 
 @functools.lru_cache(maxsize=512)
 def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
-    """Return what `kernels.cast.round_bits` needs, in its order; conditions as for `encode_constants`."""
+    """Return what `kernels.cast.nearest.round_bits` needs, in its order; conditions as for `encode_constants`."""
     _require(fmt, special)
     m, emin = fmt.mantissa_bits, fmt.emin
     nan, negative_nan = (_value_bits(fmt, code) for code in (special.nan, special.negative_nan))
@@ -121,7 +121,7 @@ def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
 
 @functools.lru_cache(maxsize=512)
 def decode_constants(fmt: Format) -> Constants:
-    """Return what `kernels.cast.decode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
+    """Return what `kernels.cast.nearest.decode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
     m, emin = fmt.mantissa_bits, fmt.emin
     subnormal = 1 << m if emin > -126 else 0
     minus_zero = _SIGN if fmt.has_negative_zero else _QUIET_NAN
@@ -143,7 +143,7 @@ def decode_constants(fmt: Format) -> Constants:
 
 @functools.lru_cache(maxsize=512)
 def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants:
-    """Return what `kernels.rounding.encode_word` needs, in its order; any format for `encode_word64`."""
+    """Return what `kernels.cast.rounding.encode_word` needs, in its order; any format for `encode_word64`."""
     m = fmt.mantissa_bits
     return _words(
         23 - m,
@@ -164,7 +164,7 @@ def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Co
 
 @functools.cache
 def rounding_words(rounding: Rounding) -> Constants:
-    """Return the words of a rounding for `kernels.rounding`: for plus, for minus, random bits to keep, bits to set."""
+    """Return the words of a rounding for `kernels.cast.rounding`: plus, minus, random bits to keep, bits to set."""
     n = rounding.random_bits
     extra = 1 << (31 - n) if n and rounding.variant == "B" else 0
     return _words(rounding.plus_word, rounding.minus_word, _ALL << (32 - n) & _ALL if n else 0, extra)
@@ -178,7 +178,7 @@ def has_fast_kernel(fmt: Format, *, decoding: bool = False) -> bool:
 
 
 def has_word_kernel(fmt: Format) -> bool:
-    """Tell whether `kernels.rounding.encode_word` holds for a format; others are rounded from float64."""
+    """Tell whether `kernels.cast.rounding.encode_word` holds for a format; others are rounded from float64."""
     return fmt.has_zero and fmt.emin >= -126 and fmt.mantissa_bits <= 22
 
 

@@ -25,7 +25,7 @@ from .cast_constants import (
     word_constants,
 )
 from .formats import Format
-from .kernels import cast as kernels
+from .kernels.cast import nearest as kernels
 from .policies import Policy
 from .rounding import Rounding, resolve, roundings, special_codes
 
@@ -72,7 +72,7 @@ def plan_of(f: Format, mode: Rounding, policy: Policy) -> Plan:
 
 @functools.lru_cache(maxsize=256)
 def nearest_constants(fmt: Format) -> Constants | None:
-    """Return what `kernels.cast.round_bits` needs to do as `round_to` does without options; None where it cannot."""
+    """Return what `kernels.cast.nearest.round_bits` needs to do as plain `round_to` does; None where it cannot."""
     return plan_of(fmt, *resolve(fmt)).round_nearest
 
 
@@ -119,8 +119,8 @@ def rounder(f: Format, plan: Plan, key: Key) -> Piece:
 
 
 def word_kernels() -> Any:
-    """Return `kernels.rounding`, imported when it is first needed: most casts are to nearest even."""
-    from .kernels import rounding
+    """Return `kernels.cast.rounding`, imported when it is first needed: most casts are to nearest even."""
+    from .kernels.cast import rounding
 
     return rounding
 

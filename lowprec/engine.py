@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .accumulate import Accumulator
 from .formats import Format
-from .kernels import promote as promotion
+from .kernels.tensorcore import promote as promotion
 from .reference_dots import BlockScales
 
 Float32Matrix = NDArray[np.float32]

@@ -14,9 +14,9 @@ from .engine import Engine, Float32Matrix, Kept, Matrix, Plan
 from .f32_products import accumulate_f32
 from .formats import Format, formats
 from .fused_kernels import FusedKernel, fused_kernels, operand_tables, selected_kernel
-from .kernels import exact_dot, fused_dot, fused_pack
-from .kernels import promote as promotion
-from .reference_dots import (
+from .kernels.tensorcore import exact_dot, fused_dot, fused_pack
+from .kernels.tensorcore import promote as promotion
+from .reference_dots import (  # fmt: skip
     BlockScales,
     exact_groups,
     float16_unit,
@@ -26,7 +26,7 @@ from .reference_dots import (
     in_halves,
     pairwise,
     two_floors,
-)  # fmt: skip
+)
 from .row_pieces import over_rows
 from .run_kernels import RunKernel, run_kernel
 from .scratch import fresh

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .engine import Float32Matrix
-from .kernels import f32_tile, gemm_f32
+from .kernels.float32 import gemm as gemm_f32
+from .kernels.float32 import tile as f32_tile
 from .row_pieces import over_rows
 from .scratch import scratch
 
@@ -16,7 +17,7 @@ _ROWS_AT_ONCE = 512
 def accumulate_f32(
     x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None
 ) -> None:
-    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.gemm_f32`.
+    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.float32.gemm`.
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants`, those of
     `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.

@@ -20,7 +20,7 @@ from . import _jit
 from .accumulate import Accumulator
 from .cast_constants import decode_constants
 from .formats import Format, formats
-from .kernels import fused_dot, fused_pack, gemm_fused, gemm_fused_rz
+from .kernels.tensorcore import fused_dot, fused_pack, gemm_fused, gemm_fused_rz
 from .registry import Registry
 from .scratch import Allocate, scratch
 

@@ -20,18 +20,10 @@ from .f32_products import accumulate_f32
 from .formats import Format, formats
 from .instructions import check_shapes, promoted
 from .instructions import mma as mma
-from .kernels import epilogue
-from .kernels import promote as promotion
+from .kernels.tensorcore import epilogue
+from .kernels.tensorcore import promote as promotion
 from .libraries import Library, libraries
-from .operands import (
-    along_k,
-    check_scales,
-    multiplied,
-    pages,
-    plan,
-    without_scale,
-    without_tensor_scales,
-)  # fmt: skip
+from .operands import along_k, check_scales, multiplied, pages, plan, without_scale, without_tensor_scales  # fmt: skip
 from .packed import PackedOperand
 from .reference_dots import BlockScales
 from .scaling import Quantized

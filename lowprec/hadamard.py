@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _jit
-from .kernels import hadamard as kernels
-from .kernels.random_bits import random_word
+from .kernels.cast.random_bits import random_word
+from .kernels.scaling import hadamard as kernels
 
 TE_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 """TransformerEngine's fixed signs for the transform of size 16."""
@@ -33,7 +33,7 @@ def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
         A power of two, at least 2.
     signs : {"te", "none"} or int
         TransformerEngine's (size 16 only), all plus, or a seed: sign j is minus if the top bit of the random word
-        (seed, j) is set (`lowprec.kernels.random_bits`).
+        (seed, j) is set (`lowprec.kernels.cast.random_bits`).
 
     Raises
     ------

@@ -16,8 +16,8 @@ from .cast_arrays import as_codes
 from .engine import Engine, Float32Matrix
 from .engines import engine
 from .formats import Format, formats
-from .kernels import promote as promotion
-from .kernels.sequential import sequential64
+from .kernels.tensorcore import promote as promotion
+from .kernels.tensorcore.sequential import sequential64
 from .reference_dots import BlockScales
 
 

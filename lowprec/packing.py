@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _jit
-from .kernels import packing as kernels
+from .kernels.cast import packing as kernels
 
 _GRAIN = 1 << 17  # codes per piece of work; a multiple of 8 codes fills whole bytes
 

@@ -18,7 +18,7 @@ from .accumulate import Accumulator
 from .engine import Float32Matrix
 from .formats import Format
 from .fused_kernels import fused_kernels, rounds_to_nearest, selected_kernel
-from .kernels.fused_pack_f64 import exponent_range
+from .kernels.tensorcore.fused_pack_f64 import exponent_range
 
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 
@@ -34,7 +34,7 @@ class PanelKernel:
     factor : float
         What B's values, or its scales, are multiplied by beforehand.
     forms : mapping
-        Compiled kernel by kind of result (`kernels.wide_sum.RESULTS`).
+        Compiled kernel by kind of result (`kernels.tensorcore.wide_sum.RESULTS`).
     """
 
     name: str

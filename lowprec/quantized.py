@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .blocks import dequantize
 from .formats import Format, formats
 from .granularity import Granularity
-from .kernels.gemm_f32 import transpose
+from .kernels.float32.gemm import transpose
 from .quantizers import SCALE_BITS, ScaleKind
 
 

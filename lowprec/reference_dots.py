@@ -16,8 +16,8 @@ from . import _jit
 from .accumulate import ALIGNMENTS, Accumulator
 from .cast import decode
 from .formats import Format, formats
-from .kernels import amd_dot, fused_dot, scaled_dot
-from .kernels import promote as promotion
+from .kernels.tensorcore import amd_dot, fused_dot, scaled_dot
+from .kernels.tensorcore import promote as promotion
 
 Matrix = NDArray[Any]
 _WORK = 1 << 17  # multiply-adds that are worth a thread
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 
 
 def result_layout(machine: Accumulator) -> tuple[int, ...]:
-    """Return what `kernels.fused_dot.close_result` wants to know of a machine's results."""
+    """Return what `kernels.tensorcore.fused_dot.close_result` wants to know of a machine's results."""
     stored = formats[machine.dtype]
     nearest = machine.output == "float16" or machine.kind == "two_floors"
     rounding = fused_dot.NEAREST if nearest else fused_dot.TRUNCATE

@@ -18,8 +18,8 @@ rounding            away from zero if                      also called
 ==================  =====================================  ==============================================
 
 "n odd" is the parity of the code, which matters for formats without mantissa bits. R are the leading N bits of
-``lowprec.kernels.random_bits.random_word`` for the seed and the index of the element, so that results do not depend
-on threads, chunks or order. The variants are StochasticA, B and C of IEEE P3109 (interim report v4.0, 4.7.4): A never
+``lowprec.kernels.cast.random_bits.random_word`` for the seed and the index of the element: results do not depend on
+threads, chunks or order. The variants are StochasticA, B and C of IEEE P3109 (interim report v4.0, 4.7.4): A never
 rounds up a fraction below 2^-N, B has no bias for fractions that N bits cannot tell apart, C rounds the fraction to N
 bits first. ``Rounding.stochastic(bits, variant)`` gives any other number of bits.
 """

@@ -1,6 +1,6 @@
 """Fused sums of runs that are scaled inside the instruction (mxf4, mxf4nvf4), in whole bytes and float64 lanes.
 
-One kernel in three forms (`kernels.gemm_fused_runs`, `panel_kernels`).
+One kernel in three forms (`kernels.tensorcore.gemm_fused_runs`, `panel_kernels`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from .accumulate import Accumulator, accumulators
 from .engine import Float32Matrix, Plan
 from .formats import Format, formats
-from .kernels import fused_pack_runs as pack
-from .kernels import gemm_fused_runs as gemm
-from .kernels.fused_tile_runs import FACTOR, MAX_SUM
-from .kernels.wide_sum import COLUMNS, ROWS
-from .panel_kernels import (
+from .kernels.tensorcore import fused_pack_runs as pack
+from .kernels.tensorcore import gemm_fused_runs as gemm
+from .kernels.tensorcore.fused_tile_runs import FACTOR, MAX_SUM
+from .kernels.tensorcore.wide_sum import COLUMNS, ROWS
+from .panel_kernels import (  # fmt: skip
     NO_ZERO_EXPONENT,
     Extent,
     Panel,
@@ -29,7 +29,7 @@ from .panel_kernels import (
     is_usual,
     lowest_exponent,
     proves_itself,
-)  # fmt: skip
+)
 from .reference_dots import BlockScales, fused_runs, scale_parts
 from .row_pieces import over_rows
 from .scratch import Allocate, scratch

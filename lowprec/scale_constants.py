@@ -1,4 +1,4 @@
-"""What a quantizer says of scales, as the numbers that `kernels.block_scale` takes."""
+"""What a quantizer says of scales, as the numbers that `kernels.scaling.scales` takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from .cast_constants import decode_constants, encode_constants
 from .formats import Format, formats
-from .kernels import block_scale
+from .kernels.scaling import scales as block_scale
 from .quantizers import SPECIALS, Quantizer
 from .rounding import policies
 
@@ -35,7 +35,7 @@ _ONE = np.float32(1)
 
 
 def bounded_constants(f: Format) -> tuple[np.uint32, ...]:
-    """Return what `kernels.bounded_cast` takes."""
+    """Return what `kernels.cast.bounded` takes."""
     top = int(np.float32(f.max).view(np.uint32))
     words = ((127 + f.emin) << 23, (23 - f.mantissa_bits) << 23, 23 - f.mantissa_bits, top, 0, f.sign_mask)
     return tuple(np.uint32(word) for word in words)
@@ -67,7 +67,7 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
 
 
 def scale_rule(q: Quantizer, f: Format, tensor: TensorScale, multiplier: np.float32 | None = None) -> tuple[Any, ...]:
-    """Return what `kernels.block_scale.block_scales` takes; with a multiplier, every block gets it."""
+    """Return what `kernels.scaling.scales.block_scales` takes; with a multiplier, every block gets it."""
     head, numbers, words, special, use_special_zero = _fixed_rule(q, f)
     if multiplier is not None:
         with np.errstate(all="ignore"):

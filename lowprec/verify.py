@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from . import _jit, oracle
 from .cast import decode, encode, round_to
 from .formats import formats
-from .kernels.random_bits import random_word
+from .kernels.cast.random_bits import random_word
 from .oracle import casts
 from .rounding import Rounding
 

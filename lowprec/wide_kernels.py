@@ -1,6 +1,6 @@
 """Fused group sums that float32 lanes are too narrow for: float16, bfloat16 and TF32 machines, 22 to 40 fraction bits.
 
-One kernel in three forms (`kernels.gemm_fused_f64`, `panel_kernels`).
+One kernel in three forms (`kernels.tensorcore.gemm_fused_f64`, `panel_kernels`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .accumulate import Accumulator
 from .cast_constants import decode_constants
 from .engine import Float32Matrix, Plan
 from .formats import Format, formats
-from .kernels import fused_pack_f64 as pack
-from .kernels import gemm_fused_f64 as gemm
-from .kernels.cast import decode32
-from .kernels.fused_tile_f64 import MAX_SIGNIFICANT_BITS
-from .kernels.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
-from .panel_kernels import (
+from .kernels.cast.nearest import decode32
+from .kernels.tensorcore import fused_pack_f64 as pack
+from .kernels.tensorcore import gemm_fused_f64 as gemm
+from .kernels.tensorcore.fused_tile_f64 import MAX_SIGNIFICANT_BITS
+from .kernels.tensorcore.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
+from .panel_kernels import (  # fmt: skip
     NO_ZERO_EXPONENT,
     Extent,
     Panel,
@@ -31,7 +31,7 @@ from .panel_kernels import (
     is_usual,
     lowest_exponent,
     proves_itself,
-)  # fmt: skip
+)
 from .reference_dots import BlockScales, fused
 from .row_pieces import over_rows
 from .scratch import Allocate, scratch

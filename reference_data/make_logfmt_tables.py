@@ -1,6 +1,6 @@
 """Print the constants of LogFMT.
 
-    python reference_data/make_logfmt_tables.py > lowprec/kernels/logfmt_tables.py
+    python reference_data/make_logfmt_tables.py > lowprec/kernels/logfmt/tables.py
 
 Every constant is the double nearest to its exact value; mpmath works with 200 bits here, far beyond any doubt.
 """
@@ -38,7 +38,7 @@ def main() -> None:
     ]
     header = '''"""Constants of LogFMT's logarithm and exponential: the doubles nearest to their exact values.
 
-Made by `python reference_data/make_logfmt_tables.py > lowprec/kernels/logfmt_tables.py`; the tests check every one.
+Made by `python reference_data/make_logfmt_tables.py > lowprec/kernels/logfmt/tables.py`; the tests check every one.
 """
 
 import numpy as np

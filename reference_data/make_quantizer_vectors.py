@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowprec.kernels.random_bits import fill_words
+from lowprec.kernels.cast.random_bits import fill_words
 from lowprec.oracle import quantizers as oracle
 
 PATH = Path(__file__).with_name("quantizer_vectors.json")

@@ -19,8 +19,8 @@ from lowprec.engine import Plan
 from lowprec.engines import Reference, Wide, engine
 from lowprec.formats import Format, formats
 from lowprec.fused_kernels import fused_kernels
-from lowprec.kernels import fused_pack_f64 as pack
-from lowprec.kernels.wide_sum import FACTOR
+from lowprec.kernels.tensorcore import fused_pack_f64 as pack
+from lowprec.kernels.tensorcore.wide_sum import FACTOR
 from lowprec.oracle import fields, fused_dot
 from lowprec.oracle.fused import Rule
 from lowprec.panel_kernels import Extent

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.kernels import epilogue
+from lowprec.kernels.tensorcore import epilogue
 from lowprec.oracle import FORMATS, MACHINES, Scales
 
 F32 = NDArray[np.float32]

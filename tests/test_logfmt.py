@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowprec.kernels import logfmt as kernels
-from lowprec.kernels import logfmt_tables as tables
+from lowprec.kernels.logfmt import grid as kernels
+from lowprec.kernels.logfmt import tables
 from lowprec.logfmt import LogFMT, encode
 from lowprec.oracle.logfmt import logfmt_tile
 

@@ -7,7 +7,7 @@ import pytest
 
 import lowprec as lp
 from lowprec import _jit, logfmt
-from lowprec.kernels import logfmt_deepep as kernels
+from lowprec.kernels.logfmt import deepep as kernels
 from lowprec.logfmt import Units, deepep, encode
 from lowprec.oracle import decode as oracle_decode
 from lowprec.oracle import encode as oracle_encode

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowprec._jit import kernel
-from lowprec.kernels import logfmt as kernels
-from lowprec.kernels import logfmt_encode, logfmt_stochastic
-from lowprec.kernels.random_bits import fill_words
+from lowprec.kernels.cast.random_bits import fill_words
+from lowprec.kernels.logfmt import encode as logfmt_encode
+from lowprec.kernels.logfmt import grid as kernels
+from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
 from lowprec.logfmt import encode
 from lowprec.logfmt.paper import LogFMT
 from lowprec.oracle.logfmt import logfmt_grid, logfmt_tile

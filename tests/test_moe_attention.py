@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lowprec.kernels import attention as plain_kernels
-from lowprec.kernels import attention_f32
+from lowprec.kernels.model import attention as plain_kernels
+from lowprec.kernels.model import attention_f32
 from lowprec.moe.attention import LatentAttention, rotary_angles
 from lowprec.moe.config import MoEConfig
 from lowprec.recipe import recipes

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lowprec.kernels import nn
-from lowprec.kernels.nn import dot
+from lowprec.kernels.model import nn
+from lowprec.kernels.model.nn import dot
 from lowprec.moe import attention, layers
 from lowprec.recipe import recipes
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lowprec.kernels.routing import order_by_expert
+from lowprec.kernels.model.routing import order_by_expert
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.routing import MixtureOfExperts, route, update_bias
 from lowprec.recipe import recipes

@@ -18,7 +18,7 @@ from recordings import Recording, diagonal_mma, needs_recordings, recording
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.oracle import (
+from lowprec.oracle import (  # fmt: skip
     ADA_FP8,
     FLOAT32,
     HOPPER_FP8,
@@ -29,7 +29,7 @@ from lowprec.oracle import (
     Halves,
     Rule,
     Sequential,
-)  # fmt: skip
+)
 
 MACHINES = {"hopper_fp8": HOPPER_FP8, "ada_fp8": ADA_FP8}
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lowprec.kernels.random_bits import fill_words, key_run, key_runs, random_keys, random_word
+from lowprec.kernels.cast.random_bits import fill_words, key_run, key_runs, random_keys, random_word
 
 U = np.uint32
 N = 1 << 20

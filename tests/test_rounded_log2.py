@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from lowprec._jit import float32_from_bits, kernel
-from lowprec.kernels import rounded_log2
-from lowprec.kernels.logfmt_deepep import fill_log2
+from lowprec.kernels.logfmt import rounded_log2
+from lowprec.kernels.logfmt.deepep import fill_log2
 
 F = np.float32
 mpmath.mp.prec = 200

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.kernels.random_bits import random_word
+from lowprec.kernels.cast.random_bits import random_word
 from lowprec.oracle import casts
 from lowprec.policies import policies
 from lowprec.rounding import Rounding, roundings

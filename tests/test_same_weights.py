@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.kernels.divergence import tile_range
+from lowprec.kernels.model.divergence import tile_range
 from lowprec.moe.data import load_corpus
 from lowprec.moe.model import Model
 from lowprec.recipe import TensorSpec

@@ -10,14 +10,7 @@ from .hardware import Hardware, find_hardware, hardware
 from .models import GroupedAttention, LatentAttention, ModelShape, find_model, models
 from .nodes import NodeCount, NodeTraffic, measured_nodes, node_traffic, uniform_nodes
 from .published import Published, published
-from .traffic import (
-    DecodeLimit,
-    bits_per_value,
-    decode_limit,
-    deepep_bandwidth,
-    deepep_message_bytes,
-    row_bytes,
-)
+from .traffic import DecodeLimit, bits_per_value, decode_limit, deepep_bandwidth, deepep_message_bytes, row_bytes
 
 __all__ = [
     "DecodeLimit", "GroupedAttention", "Hardware", "LatentAttention", "ModelShape", "NodeCount", "NodeTraffic",

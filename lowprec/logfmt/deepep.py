@@ -24,18 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _jit
-from lowprec.kernels import logfmt_deepep as kernels
+from lowprec.kernels.logfmt import deepep as kernels
 
 from .arrays import Floats, as_float32, whole
 from .header import Header, with_header
-from .wire import (
-    Bytes,
-    Flags,
-    any_pairs_from_bytes,
-    join_rows,
-    pairs_to_bytes,
-    split_rows,
-)
+from .wire import Bytes, Flags, any_pairs_from_bytes, join_rows, pairs_to_bytes, split_rows
 
 Words = npt.NDArray[np.uint16]
 

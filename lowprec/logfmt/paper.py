@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _jit, cast
-from lowprec.kernels import logfmt as kernels
-from lowprec.kernels import logfmt_encode, logfmt_stochastic
+from lowprec.kernels.logfmt import encode as logfmt_encode
+from lowprec.kernels.logfmt import grid as kernels
+from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
 
 from .arrays import Array, Floats, as_float32, as_rows, from_rows, one_of, whole
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lowprec._jit import run_chunks
-from lowprec.kernels import attention as plain_kernels
-from lowprec.kernels import attention_f32
+from lowprec.kernels.model import attention as plain_kernels
+from lowprec.kernels.model import attention_f32
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.layers import Array, Grads, Linear, Params, RMSNorm
 from lowprec.moe.memory import KEEP_ALL, MemoryPolicy

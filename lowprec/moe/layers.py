@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec._jit import run_chunks
-from lowprec.kernels import nn
+from lowprec.kernels.model import nn
 from lowprec.moe.memory import KEEP_ALL, MemoryPolicy
 
 if TYPE_CHECKING:

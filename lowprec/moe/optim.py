@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec._jit import run_chunks
-from lowprec.kernels import adamw as kernels
+from lowprec.kernels.model import adamw as kernels
 from lowprec.moe.optimizer_state import StateFormat
 
 Array = npt.NDArray[Any]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lowprec._jit import run_chunks
-from lowprec.kernels import routing as kernels
+from lowprec.kernels.model import routing as kernels
 from lowprec.moe.config import MoEConfig
 from lowprec.moe.layers import Array, FeedForward, Grads, Linear, Params, over_rows
 from lowprec.moe.memory import KEEP_ALL, MemoryPolicy

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lowprec.kernels import random_bits
-from lowprec.kernels import synthetic as kernels
+from lowprec.kernels.cast import random_bits
+from lowprec.kernels.model import synthetic as kernels
 from lowprec.moe.data import Corpus, make_corpus
 
 DOMAINS, SYMBOLS, SUCCESSORS, REACH = 8, 64, 8, 64

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .block_scales import (
+from .block_scales import (  # fmt: skip
     E4M3_MAX,
     NAN,
     ONE,
@@ -42,8 +42,8 @@ from .block_scales import (
     torchao_one_level,
     v3,
     v32,
-)  # fmt: skip
-from .values import (
+)
+from .values import (  # fmt: skip
     E2M1FN,
     E2M3FN,
     E3M2FN,
@@ -59,7 +59,7 @@ from .values import (
     floor_log2,
     max_code,
     two_to,
-)  # fmt: skip
+)
 
 
 class Recipe(NamedTuple):

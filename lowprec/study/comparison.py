@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.kernels.divergence import relative_entropy
+from lowprec.kernels.model.divergence import relative_entropy
 from lowprec.moe.routing import route
 
 from .probe import LinearRecord, Probe, keeps_rows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.kernels.divergence import tile_range
+from lowprec.kernels.model.divergence import tile_range
 
 if TYPE_CHECKING:
     from lowprec.recipe import BoundRecipe, TensorSpec

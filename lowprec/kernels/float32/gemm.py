@@ -1,0 +1,184 @@
+"""Float32 matrix product in one fixed order, so that its bits depend on nothing but its inputs.
+
+Every output is the chain ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, 2, ... from +0 (or from C): one
+rounding a step. Blocking and vectorisation run over rows and columns only and never touch that order.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits32, cpu_features, float32_from_bits, fma32, kernel
+
+from ..buffers import aligned_f32
+from ..cast.nearest import round_bits
+from .tile import COLUMNS, make_f32_tile
+
+DEPTH = 128  # k per pass: that slice of 64 columns stays in the L1 cache while rows sweep over it
+BATCH = 128  # rows in a sweep; their sums are kept meanwhile
+
+# 32 vector registers hold 4 rows x 64 columns; with fewer or narrower ones, 16 columns at a time.
+tile = make_f32_tile(16, 4) if "avx512f" in cpu_features() else make_f32_tile(8, 2)
+
+
+@kernel
+def pack_quads(a, quads):
+    """Lay out A [M, K] in quads of rows, each [K][4], the last one padded with zeros."""
+    m, k = a.shape
+    for i in range(0, m // 4 * 4, 4):
+        into = quads[i * k : (i + 4) * k]
+        r0, r1, r2, r3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        for p in range(k):
+            into[4 * p] = r0[p]
+            into[4 * p + 1] = r1[p]
+            into[4 * p + 2] = r2[p]
+            into[4 * p + 3] = r3[p]
+    if m % 4:
+        first = m // 4 * 4
+        into = quads[first * k : (first + 4) * k]
+        for p in range(k):
+            for r in range(4):
+                into[4 * p + r] = a[first + r, p] if first + r < m else np.float32(0)
+
+
+@kernel
+def pack_quads_transposed(at, start, stop, quads):
+    """Do the same for the rows `start` to `stop` of an A given as its transpose [K, M]."""
+    k, m = at.shape[0], stop - start
+    whole = m // 16 * 16
+    for i0 in range(0, whole, 16):
+        q0, q1 = quads[i0 * k : (i0 + 4) * k], quads[(i0 + 4) * k : (i0 + 8) * k]
+        q2, q3 = quads[(i0 + 8) * k : (i0 + 12) * k], quads[(i0 + 12) * k : (i0 + 16) * k]
+        for p in range(k):
+            row = at[p, start + i0 : start + i0 + 16]
+            for r in range(4):
+                q0[4 * p + r] = row[r]
+                q1[4 * p + r] = row[4 + r]
+                q2[4 * p + r] = row[8 + r]
+                q3[4 * p + r] = row[12 + r]
+    for i in range(whole, (m + 3) // 4 * 4):
+        for p in range(k):
+            quads[i // 4 * 4 * k + p * 4 + i % 4] = at[p, start + i] if i < m else np.float32(0)
+
+
+@kernel
+def pack_panels(b, panels):
+    """Lay out B [N, K] in panels of 64 columns, each [K][64], the last one padded with zeros."""
+    n, k = b.shape
+    for j0 in range(0, n, COLUMNS):
+        width = min(COLUMNS, n - j0)
+        panel = panels[j0 * k : (j0 + COLUMNS) * k]
+        whole = width // 4 * 4
+        for j in range(0, whole, 4):  # four rows at once: four of their numbers are one store
+            r0, r1, r2, r3 = b[j0 + j], b[j0 + j + 1], b[j0 + j + 2], b[j0 + j + 3]
+            for p in range(k):
+                panel[p * COLUMNS + j] = r0[p]
+                panel[p * COLUMNS + j + 1] = r1[p]
+                panel[p * COLUMNS + j + 2] = r2[p]
+                panel[p * COLUMNS + j + 3] = r3[p]
+        for j in range(whole, width):
+            row = b[j0 + j]
+            for p in range(k):
+                panel[p * COLUMNS + j] = row[p]
+        if width < COLUMNS:
+            for p in range(k):
+                for j in range(width, COLUMNS):
+                    panel[p * COLUMNS + j] = np.float32(0)
+
+
+@kernel
+def pack_panels_transposed(bt, panels):
+    """Do the same for B given as its transpose [K, N]: rows are copied as they are."""
+    k, n = bt.shape
+    for j0 in range(0, n, COLUMNS):
+        width = min(COLUMNS, n - j0)
+        panel = panels[j0 * k : (j0 + COLUMNS) * k]
+        for p in range(k):
+            row, into = bt[p, j0 : j0 + width], panel[p * COLUMNS : (p + 1) * COLUMNS]
+            for j in range(width):
+                into[j] = row[j]
+            for j in range(width, COLUMNS):
+                into[j] = np.float32(0)
+
+
+@kernel
+def transpose(x, out):
+    """Write ``out = x.T`` for x [R, C]: eight columns at a time, read in lines and written in eight streams.
+
+    More streams would fall into one set of the L1 cache when R is a power of two.
+    """
+    rows, columns = x.shape
+    whole = columns // 8 * 8
+    for c in range(0, whole, 8):
+        o0, o1, o2, o3 = out[c], out[c + 1], out[c + 2], out[c + 3]
+        o4, o5, o6, o7 = out[c + 4], out[c + 5], out[c + 6], out[c + 7]
+        for i in range(rows):
+            row = x[i]
+            o0[i], o1[i], o2[i], o3[i] = row[c], row[c + 1], row[c + 2], row[c + 3]
+            o4[i], o5[i], o6[i], o7[i] = row[c + 4], row[c + 5], row[c + 6], row[c + 7]
+    for c in range(whole, columns):
+        for i in range(rows):
+            out[c, i] = x[i, c]
+
+
+@kernel
+def _chains(quads, panels, k, r0, r1, j0, width, state):
+    """Add rows r0 to r1 of the panel at column j0 onto the sums in `state`, [r1 - r0][64]."""
+    whole = k // 4 * 4
+    a_at, b_at, state_at = quads.ctypes.data, panels.ctypes.data, state.ctypes.data
+    for p0 in range(0, whole, DEPTH):
+        steps = min(DEPTH, whole - p0)
+        for i0 in range(r0, r1, 4):
+            tile(
+                a_at + (i0 * k + p0 * 4) * 4,
+                b_at + (j0 * k + p0 * COLUMNS) * 4,
+                state_at + (i0 - r0) * COLUMNS * 4,
+                steps,
+            )
+    # Not by padding: a step with zeros would turn -0 into +0.
+    for p in range(whole, k):
+        line = panels[j0 * k + p * COLUMNS : j0 * k + (p + 1) * COLUMNS]
+        for i in range(r0, r1):
+            x = quads[i // 4 * 4 * k + p * 4 + i % 4]
+            sums = state[(i - r0) * COLUMNS : (i - r0 + 1) * COLUMNS]
+            for j in range(width):
+                sums[j] = fma32(x, line[j], sums[j])
+
+
+@kernel
+def gemm_packed(quads, panels, k, out, start, stop):
+    """Add rows `start` (a multiple of 4) to `stop` of ``A @ B.T`` onto `out` [M, N], which holds C or zeros."""
+    n = out.shape[1]
+    state = aligned_f32(BATCH * COLUMNS)
+    state[:] = np.float32(0)
+    for r0 in range(start, stop, BATCH):
+        r1 = min(r0 + BATCH, stop)
+        for j0 in range(0, n, COLUMNS):
+            width = min(COLUMNS, n - j0)
+            for i in range(r0, r1):
+                row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
+                for j in range(width):
+                    sums[j] = row[j]
+            _chains(quads, panels, k, r0, r1, j0, width, state)
+            for i in range(r0, r1):
+                row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
+                for j in range(width):
+                    row[j] = sums[j]
+
+
+@kernel
+def gemm_packed_rounded(quads, panels, k, constants, out, start, stop):
+    """Write rows `start` (a multiple of 4) to `stop` of ``A @ B.T``, rounded to a format by its constants.
+
+    `out` [M, N] may hold anything before.
+    """
+    n = out.shape[1]
+    state = aligned_f32(BATCH * COLUMNS)
+    for r0 in range(start, stop, BATCH):
+        r1 = min(r0 + BATCH, stop)
+        for j0 in range(0, n, COLUMNS):
+            width = min(COLUMNS, n - j0)
+            state[:] = np.float32(0)
+            _chains(quads, panels, k, r0, r1, j0, width, state)
+            for i in range(r0, r1):
+                row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
+                for j in range(width):
+                    row[j] = float32_from_bits(round_bits(bits32(sums[j]), constants))

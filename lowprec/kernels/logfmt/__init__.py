@@ -1,0 +1,1 @@
+"""LogFMT tiles: the grid, codes and values, both arithmetics."""

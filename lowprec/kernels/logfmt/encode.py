@@ -1,0 +1,364 @@
+"""LogFMT tiles: from values to codes, exactly.
+
+A code is defined by comparisons with the tile's grid (`decide`). Almost every value is far enough from every threshold
+that a float32 logarithm tells its code beyond doubt; the few others are compared exactly.
+
+How far is far enough
+---------------------
+Write s for the step in octaves, ``inverse = 1 / s``, N = K - 1 = 2**(n-1) - 2, and R = N s <= 32 for the range. A
+magnitude ``a`` in the normal range, with significand m in [1, 2), has log2 a = e + (m - 1) + g(m), where
+g(m) = log2(m) - (m - 1) lies in [0, 0.0861]. The exact place of ``a``, in codes, is
+
+    t = (log2 a - log2 low) / s + 2 - x,    code = floor(t),
+
+where the threshold between the grid points low 2^(s(k-1)) and low 2^(sk) lies at the share x of the step:
+x = log2((1 + 2^s) / 2) / s for the arithmetic mean, 1/2 for the geometric, log2((2^s - 1) / (s ln 2)) / s for the
+logarithmic one. What the float32 arithmetic of `place` adds to it, with u = 2^-24, in codes:
+
+1. The polynomial `bulge` for g is wrong by at most ``BULGE_ERROR``, roundings included (a test looks at all 2^23
+   significands). It is taken at ``a`` and, within ``lift``, at ``low``: 2 BULGE_ERROR inverse.
+2. The difference of two bit patterns, 2^23 (e + m - 1) counted from those of ``low``, is an exact integer. Rounding it
+   to float32, rounding ``scale`` and rounding their product add at most u each of a number <= N: 3 N u.
+3. Rounding ``slope`` and its product with the bulge: 2 x 0.0861 inverse u; ``lift`` is at most 2 + 0.0861 inverse, its
+   sum with that product at most 2 + 0.1722 inverse, each rounded once: (4 + 0.2583 inverse) u.
+4. The last sum is at most N + 2, or, cut off at 1.5 below, of no matter: (N + 2) u.
+5. The grid is the ideal one rounded to float32: each value is off by at most u (1 + 2^-20) of itself, the float64
+   error of `exp2_exact_ops` included, and so is any mean of two: log2(e) u inverse (1 + 2^-20).
+6. The float64 errors of s, x and the logarithmic mean: less than u.
+
+All relative terms are first order; what products of two errors add is less than u again. The sum is below
+
+    margin = (2 BULGE_ERROR + 2 u) inverse + (4 N + 8) u.
+
+The fraction of t and its distance from 1/2 are exact in float32 (t >= 1, so its last place is at least 2^-23). So a
+value whose computed t is farther than ``margin`` from every whole number has the code floor(t); if t is nearer than
+that to the whole number k, it is the threshold between k - 1 and k alone that has to be asked. Tiles with a margin
+above ``MARGIN_LIMIT`` (nearly equal ends), or with a lower end next to the subnormal numbers, are searched exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lowprec._jit import bits32, float32_from_bits, kernel
+from lowprec.kernels.float32.elementary import log64
+from lowprec.kernels.logfmt.grid import (
+    Codes,
+    Doubles,
+    Floats,
+    Index,
+    exp2_exact_ops,
+    fill_grid,
+    fill_powers,
+    find_steps,
+    grid_value,
+    log2_exact_ops,
+    lower_end,
+)
+
+F, U = np.float32, np.uint32
+GROUP = 16  # tiles whose ends and steps are worked out together, in vectors
+LINEAR, LOG, LOGMEAN, STOCHASTIC = 0, 1, 2, 3  # how a value between two grid points is rounded
+
+_MAGNITUDE = U(0x7FFFFFFF)
+_INFINITY = U(0x7F800000)
+_NAN = U(0x7FC00000)
+_OCTAVE = U(0x00800000)  # one octave, in the bits of a normal number
+_ROUND = 2.0**-24  # largest relative error of a float32 rounding
+_LN2 = 0.6931471805599453
+
+BULGE_ERROR = 1.9e-6
+MARGIN_LIMIT = 0.05
+# Minimax polynomial of log2(m) - (m - 1) in m - 1.5 on [1, 2].
+_B0, _B1, _B2, _B3 = F(0.08496304253574172), F(-0.03817876505854282), F(-0.3206522947701217), F(0.14171805198923335)
+_B4, _B5, _B6 = F(-0.07037672928716629), F(0.04392897100578191), F(-0.025691088816857655)
+
+
+@kernel
+def bulge(u: Any) -> Any:
+    """Return about log2(m) - (m - 1) for the significand m of a float32's bits."""
+    x = float32_from_bits(U(U(u & U(0x7FFFFF)) | U(0x3F800000))) - F(1.5)
+    y = x * x
+    return ((_B6 * y + (_B5 * x + _B4)) * y + (_B3 * x + _B2)) * y + (_B1 * x + _B0)
+
+
+@kernel
+def decide(a: float, below: float, above: float, rule: int) -> bool:
+    """Tell whether a magnitude takes the upper of two neighbouring grid values (0 < below <= above), ties included.
+
+    Sums and products of two float32 numbers are exact in float64, so the first two rules are. The logarithmic mean is
+    rounded: (above - below) / ln(above / below), its denominator from the series of 2 artanh((above - below) / (above +
+    below)) where they are near each other.
+    """
+    if rule == LINEAR:
+        return a + a >= below + above
+    if rule == LOG:
+        return a * a >= below * above
+    return a >= log_mean(below, above)
+
+
+@kernel
+def log_mean(below: float, above: float) -> float:
+    """Return the logarithmic mean of two positive numbers by fixed float64 operations."""
+    r = (above - below) / (above + below)
+    if r > 0.2:
+        return (above - below) / log64(above / below)
+    q = r * r
+    p = 1.0 / 25.0
+    p = p * q + 1.0 / 23.0
+    p = p * q + 1.0 / 21.0
+    p = p * q + 1.0 / 19.0
+    p = p * q + 1.0 / 17.0
+    p = p * q + 1.0 / 15.0
+    p = p * q + 1.0 / 13.0
+    p = p * q + 1.0 / 11.0
+    p = p * q + 1.0 / 9.0
+    p = p * q + 1.0 / 7.0
+    p = p * q + 1.0 / 5.0
+    p = p * q + 1.0 / 3.0
+    return 0.5 * (above + below) / (1.0 + q * p)
+
+
+@kernel
+def _find_shares(steps: Doubles, rule: int, shares: Doubles) -> None:
+    """Write where in each step of a grid, in octaves over its length, the threshold lies: loops that vectorise."""
+    if rule == LINEAR:
+        for i in range(Index(steps.size)):
+            shares[i] = log2_exact_ops((1.0 + exp2_exact_ops(steps[i])) * 0.5) / steps[i]
+    elif rule == LOG:
+        shares[:] = 0.5
+    else:
+        for i in range(Index(steps.size)):
+            shares[i] = log2_exact_ops((exp2_exact_ops(steps[i]) - 1.0) / (steps[i] * _LN2)) / steps[i]
+
+
+@kernel
+def _prepare(
+    low: Doubles, steps: Doubles, bits: int, rule: int, scales: Floats, slopes: Floats, lifts: Floats, margins: Floats
+) -> None:
+    """Work out the constants of t for each tile of a group: loops that vectorise."""
+    codes = np.float64(1 << (bits - 1))
+    shares, safe = np.empty(steps.size, np.float64), np.empty(steps.size, np.float64)
+    for i in range(Index(steps.size)):
+        safe[i] = max(steps[i], 1e-9)  # the margin of such a step is beyond the limit
+    _find_shares(safe, rule, shares)
+    for i in range(Index(steps.size)):
+        inverse = 1.0 / safe[i]
+        scales[i] = F(inverse * 2.0**-23)
+        slopes[i] = F(inverse)
+        lifts[i] = F((2.0 - shares[i]) - inverse * np.float64(bulge(bits32(F(low[i])))))
+        margins[i] = F((2.0 * BULGE_ERROR + 2.0 * _ROUND) * inverse + (4.0 * codes + 8.0) * _ROUND)
+
+
+@kernel
+def _find_ends(x: Floats, first: int, size: int) -> Any:
+    """Return the bits of the smallest non-zero and of the largest magnitude; 0 and NaN if one is not finite."""
+    largest, smallest = U(0), U(0xFFFFFFFF)
+    for i in range(Index(size)):
+        magnitude = U(bits32(x[Index(Index(first) + i)]) & _MAGNITUDE)
+        largest = max(largest, magnitude)
+        # One less, so that zero wraps to the top and drops out of the minimum.
+        smallest = min(smallest, U(magnitude - U(1)))
+    if largest >= _INFINITY:
+        return U(0), _NAN
+    return U(smallest + U(1)), largest
+
+
+@kernel
+def _outwards(smallest: Any, largest: Any) -> Any:
+    """Return ends as bfloat16 numbers: the lower rounded down, but not to zero, and the upper up; NaN stays."""
+    if largest == U(0) or largest == _NAN:
+        return smallest, largest
+    return max(U(smallest & U(0xFFFF0000)), U(0x00010000)), U(U(largest + U(0xFFFF)) & U(0xFFFF0000))
+
+
+@kernel
+def find_group(
+    x: Floats,
+    columns: int,
+    tile: int,
+    octaves: int,
+    bfloat16_ends: bool,
+    leader: int,
+    count: int,
+    amin: Floats,
+    amax: Floats,
+    firsts: Any,
+    sizes: Any,
+    low: Doubles,
+    high: Doubles,
+) -> int:
+    """Find the ends of some tiles from a leader on, where they are, and where their grids begin and end.
+
+    Tiles without a grid get 1 and 1 for the latter. Returns the number of the first tile that is not finite, or -1.
+    """
+    across = (columns + tile - 1) // tile
+    row, part = leader // across, leader % across
+    bad = -1
+    for j in range(count):
+        first, size = row * columns + part * tile, min(tile, columns - part * tile)
+        smallest, largest = _find_ends(x, first, size)
+        if bfloat16_ends:
+            smallest, largest = _outwards(smallest, largest)
+        if largest >= _INFINITY and bad < 0:
+            bad = leader + j
+        least, most = float32_from_bits(smallest), float32_from_bits(largest)
+        proper = largest > U(0) and largest < _INFINITY
+        firsts[j], sizes[j], amin[leader + j], amax[leader + j] = first, size, least, most
+        high[j] = np.float64(most) if proper else 1.0
+        low[j] = lower_end(least, most, octaves) if proper else 1.0
+        part += 1
+        if part == across:
+            row, part = row + 1, 0
+    return bad
+
+
+@kernel
+def _guess(
+    x: Floats,
+    first: int,
+    size: int,
+    base: Any,
+    scale: Any,
+    slope: Any,
+    lift: Any,
+    sign_bit: Any,
+    codes: Codes,
+    doubts: Floats,
+) -> Any:
+    """Write floor(t) for a tile, with signs, and the fraction of t less 1/2; return the latter's largest size."""
+    half = U(base - _OCTAVE)  # half of the lower end: below it, zero
+    most = U(0)
+    for i in range(Index(size)):
+        place = Index(Index(first) + i)
+        u = bits32(x[place])
+        magnitude = U(u & _MAGNITUDE)
+        t = max(F(np.int32(U(magnitude - base))) * scale + (bulge(u) * slope + lift), F(1.5))
+        k = np.int32(t)
+        doubt = (t - F(k)) - F(0.5)
+        doubts[i] = doubt
+        most = max(most, U(bits32(doubt) & _MAGNITUDE))
+        code = U(k) if magnitude >= half else U(0)
+        codes[place] = U((sign_bit if u > _MAGNITUDE else U(0)) | code)
+    return float32_from_bits(most)
+
+
+@kernel
+def _settle(
+    x: Floats,
+    first: int,
+    size: int,
+    doubts: Floats,
+    limit: Any,
+    low: float,
+    high: Any,
+    step: float,
+    bits: int,
+    rule: int,
+    codes: Codes,
+) -> None:
+    """Decide exactly for the values of a tile whose t is too near a whole number."""
+    top = (1 << (bits - 1)) - 1
+    for i in range(size):
+        if abs(doubts[i]) > limit:
+            code = np.int64(codes[first + i])
+            sign, k = code & ~top, code & top
+            if doubts[i] > F(0.0):
+                k += 1
+            if 1 < k <= top:
+                below = np.float64(grid_value(k - 1, low, high, step, bits))
+                above = np.float64(grid_value(k, low, high, step, bits))
+                k -= int(not decide(np.float64(abs(x[first + i])), below, above, rule))
+                codes[first + i] = sign | k
+
+
+@kernel
+def largest_not_above(a: float, top: int, grid: Floats) -> int:
+    """Return the largest k <= top with grid[k] <= a; grid[0] = 0."""
+    first, end = 0, top + 1
+    while end - first > 1:
+        middle = (first + end) >> 1
+        if np.float64(grid[middle]) <= a:
+            first = middle
+        else:
+            end = middle
+    return first
+
+
+@kernel
+def _search(x: Floats, first: int, size: int, bits: int, rule: int, grid: Floats, codes: Codes) -> None:
+    """Encode one tile by comparing with its grid alone."""
+    top = (1 << (bits - 1)) - 1
+    for i in range(size):
+        a = np.float64(abs(x[first + i]))
+        k = largest_not_above(a, top, grid)
+        if k == 0:
+            k = int(a + a >= np.float64(grid[1]))
+        elif k < top:
+            k += int(decide(a, np.float64(grid[k]), np.float64(grid[k + 1]), rule))
+        codes[first + i] = k | (int(bits32(x[first + i]) > _MAGNITUDE) << (bits - 1))
+
+
+@kernel
+def only_signs(x: Floats, first: int, size: int, bits: int, codes: Codes) -> None:
+    """Encode a tile of zeros, or a poisoned one."""
+    for i in range(first, first + size):
+        codes[i] = int(bits32(x[i]) > _MAGNITUDE) << (bits - 1)
+
+
+@kernel
+def encode_tiles(
+    x: Floats,
+    columns: int,
+    bits: int,
+    tile: int,
+    octaves: int,
+    rule: int,
+    bfloat16_ends: bool,
+    codes: Codes,
+    amin: Floats,
+    amax: Floats,
+    start: int,
+    stop: int,
+) -> int:
+    """Encode tiles start .. stop of the run x, rounding by a rule that needs no random bits.
+
+    A tile with a NaN or an infinity gets NaN for amax, 0 for amin and sign-only codes; the first such tile's number is
+    returned, else -1. With `bfloat16_ends`, an upper end that no bfloat16 number covers becomes infinite, and its
+    tile's number is returned too.
+    """
+    sign_bit = U(U(1) << U(bits - 1))
+    firsts, sizes = np.empty(GROUP, np.int64), np.empty(GROUP, np.int64)
+    low, high, steps = np.ones(GROUP, np.float64), np.ones(GROUP, np.float64), np.empty(GROUP, np.float64)
+    scales, slopes = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
+    lifts, margins = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
+    doubts = np.empty(tile, np.float32)
+    fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
+    grid = np.empty(1 << (bits - 1), np.float32)
+    bad = -1
+    for leader in range(start, stop, GROUP):
+        count = min(GROUP, stop - leader)
+        found = find_group(
+            x, columns, tile, octaves, bfloat16_ends, leader, count, amin, amax, firsts, sizes, low, high
+        )
+        if bad < 0:
+            bad = found
+        find_steps(low, high, bits, steps)
+        _prepare(low, steps, bits, rule, scales, slopes, lifts, margins)
+        for j in range(count):
+            first, size, largest = firsts[j], sizes[j], amax[leader + j]
+            base = bits32(F(low[j]))
+            if not (largest > F(0.0) and largest < F(np.inf)):
+                only_signs(x, first, size, bits, codes)
+            elif margins[j] < F(MARGIN_LIMIT) and base >= U(2 * _OCTAVE):
+                limit = F(0.5) - margins[j]
+                most = _guess(x, first, size, base, scales[j], slopes[j], lifts[j], sign_bit, codes, doubts)
+                if most > limit:
+                    _settle(x, first, size, doubts, limit, low[j], largest, steps[j], bits, rule, codes)
+            else:
+                fill_powers(0, low[j], steps[j], bits, fine, coarse)
+                fill_grid(low[j], largest, steps[j], bits, fine, coarse, grid)
+                _search(x, first, size, bits, rule, grid, codes)
+    return bad

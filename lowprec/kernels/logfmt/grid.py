@@ -1,0 +1,235 @@
+"""The grid of a LogFMT tile, and codes back to values.
+
+The grid is *defined* by the float64 arithmetic below: only IEEE + - * /, conversions and constants, in this order. So
+its bits depend on nobody's logarithm, and a code is defined by comparisons with it in linear space
+(`lowprec.kernels.logfmt.encode`).
+
+Kernels see an array as one run of values whose rows are `columns` long. Tiles count along rows; `tile` values make one,
+the last of a row may be shorter. Loops run over unsigned indices of whole arrays: slices within them would cost more
+than the work on a tile, in counted references.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec._jit import bits32, bits64, cpu_features, float32_from_bits, float64_from_bits, kernel, variant
+from lowprec.kernels.logfmt.tables import EXP2, EXP2_SERIES, LOG2, LOG2_SERIES
+from lowprec.kernels.logfmt.vector import LANES, from_registers8, from_registers16, signed_table
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+
+U = np.uint32
+Index = np.uint64  # Numba looks at signed ones for being negative, and such loops do not vectorise
+
+
+@kernel
+def log2_exact_ops(x: float) -> float:
+    """Return log2 of a normal float64 >= 1 by a fixed sequence of IEEE operations; powers of two are exact."""
+    u = bits64(x)
+    exponent = np.float64(np.int32(np.uint64(u >> np.uint64(52))) - 1023)
+    m = float64_from_bits(np.uint64(np.uint64(u & np.uint64(0xFFFFFFFFFFFFF)) | np.uint64(0x3FF0000000000000)))
+    j = np.int32(np.uint64(np.uint64(u >> np.uint64(45)) & np.uint64(127)))
+    c = 1.0 + j / 128.0
+    z = (m - c) / c
+    p = LOG2_SERIES[7]
+    for k in range(6, -1, -1):
+        p = p * z + LOG2_SERIES[k]
+    return exponent + (LOG2[j] + p * z)
+
+
+@kernel
+def exp2_exact_ops(y: float) -> float:
+    """Return 2**y for 0 <= y <= 33 by a fixed sequence of IEEE operations; whole y are exact."""
+    i = np.int32(64.0 * y)
+    r = y - i / 64.0
+    p = EXP2_SERIES[5]
+    for k in range(4, -1, -1):
+        p = p * r + EXP2_SERIES[k]
+    power = float64_from_bits(np.uint64(np.uint64((i >> 6) + 1023) << np.uint64(52)))
+    return EXP2[i & 63] * (1.0 + p * r) * power
+
+
+@kernel
+def lower_end(amin: Any, amax: Any, octaves: int) -> float:
+    """Return where the grid begins: amin, but at least amax * 2**-octaves."""
+    smallest = float64_from_bits(np.uint64(np.uint64(1023 - octaves) << np.uint64(52)))
+    return max(np.float64(amin), np.float64(amax) * smallest)
+
+
+@kernel
+def find_steps(low: Doubles, high: Doubles, bits: int, steps: Doubles) -> None:
+    """Write the octaves between two codes for pairs of ends (0 < low <= high): a loop that vectorises."""
+    intervals = np.float64((1 << (bits - 1)) - 2)
+    for i in range(Index(steps.size)):
+        steps[i] = log2_exact_ops(high[i] / low[i]) / intervals
+
+
+@kernel
+def grid_value(k: Any, low: float, high: Any, step: float, bits: int) -> Any:
+    """Return what code k decodes to, 1 <= k <= K; a table has all of them at once, with the same bits."""
+    half = bits // 2
+    if k == (1 << (bits - 1)) - 1 or step == 0.0:
+        return high
+    if k == 1:
+        return np.float32(low)
+    place = k - 1
+    coarse = low * exp2_exact_ops(step * np.float64((place >> half) << half))
+    return np.float32(coarse * exp2_exact_ops(step * np.float64(place & ((1 << half) - 1))))
+
+
+@kernel
+def fill_powers(j: int, low: float, step: float, bits: int, fine: Doubles, coarse: Doubles) -> None:
+    """Fill the j-th factors of a grid: 2**(bits // 2) fine ones and 2**(bits - 1 - bits // 2) coarse ones."""
+    half = np.int32(bits // 2)
+    width, blocks = Index(1 << half), Index(1 << (bits - 1 - half))
+    for q in range(width):
+        fine[Index(Index(j) * width + q)] = exp2_exact_ops(step * np.float64(np.int32(q)))
+    for b in range(blocks):
+        power = exp2_exact_ops(step * np.float64(np.int32(np.int32(b) << half)))
+        coarse[Index(Index(j) * blocks + b)] = low * power
+
+
+@kernel
+def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coarse: Doubles, grid: Floats) -> None:
+    """Fill grid[k] with the magnitude of code k, 0 .. K, for ends above zero; factors are from `fill_powers`."""
+    top, half = (1 << (bits - 1)) - 1, bits // 2
+    for k in range(1, top + 1):
+        if step == 0.0:
+            grid[k] = high
+        else:
+            grid[k] = np.float32(coarse[(k - 1) >> half] * fine[(k - 1) & ((1 << half) - 1)])
+    grid[0] = np.float32(0.0)
+    if step != 0.0:
+        grid[1], grid[top] = np.float32(low), high
+
+
+@kernel
+def _all_equal(codes: Codes, first: int, size: int, high: Any, bits: int, out: Floats) -> None:
+    """Write a tile's values where all magnitudes but zero are one: itself zero, or NaN in a poisoned tile."""
+    top = (1 << (bits - 1)) - 1
+    for i in range(first, first + size):
+        code = np.int64(codes[i])
+        value = high if code & top else high * np.float32(0.0)
+        out[i] = -value if code > top else value
+
+
+@kernel
+def _look_up(codes: Codes, first: int, size: int, tables: Floats, table: int, out: Floats) -> None:
+    """Write tables[table + code] for a tile's codes."""
+    for i in range(Index(size)):
+        place = Index(Index(first) + i)
+        out[place] = tables[Index(Index(table) + Index(codes[place]))]
+
+
+@kernel
+def _multiply(
+    codes: Codes,
+    first: int,
+    size: int,
+    high: Any,
+    bits: int,
+    fine: Doubles,
+    fines: int,
+    coarse: Doubles,
+    coarses: int,
+    out: Floats,
+) -> None:
+    """Write a tile's values from the factors of each: fine[fines ..] and coarse[coarses ..]; code 1 is low * 1 * 1."""
+    half, last, sign_shift = U(bits // 2), U((1 << (bits - 1)) - 2), U(bits - 1)
+    low_bits = U(U(U(1) << half) - U(1))
+    for i in range(Index(size)):
+        place = Index(Index(first) + i)
+        code = U(codes[place])
+        m = U(U(code - U(1)) & U(U(U(1) << sign_shift) - U(1)))  # one less than the magnitude's code; zero comes last
+        value = np.float32(
+            coarse[Index(Index(coarses) + Index(m >> half))] * fine[Index(Index(fines) + (m & low_bits))]
+        )
+        if m >= last:
+            value = high if m == last else high * np.float32(0.0)
+        out[place] = float32_from_bits(U(bits32(value) | U(U(code >> sign_shift) << U(31))))
+
+
+@kernel
+def _nothing(codes: int, out: int, count: int, fine: int, coarse: int, bits: int, high: Any) -> None:
+    """Stand for `from_registers8` and `from_registers16` where there are no such registers."""
+
+
+IN_REGISTERS = "avx512f" in cpu_features()
+if not IN_REGISTERS:
+    from_registers8 = from_registers16 = _nothing
+
+
+def _decode_tiles(
+    codes: Codes,
+    amin: Floats,
+    amax: Floats,
+    columns: int,
+    bits: int,
+    tile: int,
+    octaves: int,
+    out: Floats,
+    start: int,
+    stop: int,
+) -> None:
+    """Decode tiles start .. stop of the run of codes into out; a tile whose amax is NaN becomes NaN."""
+    group = 8  # several tiles at once hide the latencies of each
+    low, high, steps = np.ones(group, np.float64), np.ones(group, np.float64), np.empty(group, np.float64)
+    half = bits // 2
+    width, blocks = 1 << half, 1 << (bits - 1 - half)
+    fine, coarse = np.empty(group * width + 32, np.float64), np.empty(group * blocks + 32, np.float64)
+    in_registers = IN_REGISTERS and bits <= 10
+    # A table is worth its making if there are not many fewer values than entries.
+    size = (1 << bits) + 1
+    with_table = not in_registers and width >= LANES and size <= 8 * tile + 1
+    tables = np.empty(group * size if with_table else 1, np.float32)
+    fine_place, coarse_place, table_place = fine.ctypes.data, coarse.ctypes.data, tables.ctypes.data
+    code_place, out_place = codes.ctypes.data, out.ctypes.data
+    across = (columns + tile - 1) // tile
+    row, part = start // across, start % across
+    for leader in range(start, stop, group):
+        count = min(group, stop - leader)
+        for j in range(count):
+            proper = amax[leader + j] > np.float32(0.0)
+            high[j] = np.float64(amax[leader + j]) if proper else 1.0
+            low[j] = lower_end(amin[leader + j], amax[leader + j], octaves) if proper else 1.0
+        find_steps(low, high, bits, steps)
+        for j in range(count):
+            fill_powers(j, low[j], steps[j], bits, fine, coarse)
+        if with_table:
+            for j in range(count):
+                own_fine, own_coarse = fine_place + 8 * j * width, coarse_place + 8 * j * blocks
+                ends = np.float32(low[j]), np.float32(high[j])
+                signed_table(own_coarse, own_fine, table_place + 4 * j * size, blocks, width, ends[0], ends[1])
+        for j in range(count):
+            first, values = row * columns + part * tile, min(tile, columns - part * tile)
+            if steps[j] == 0.0:
+                _all_equal(codes, first, values, amax[leader + j], bits, out)
+            elif with_table:
+                _look_up(codes, first, values, tables, j * size, out)
+            else:
+                if in_registers:
+                    eights, to = values // LANES * LANES, out_place + 4 * first
+                    own_fine, own_coarse = fine_place + 8 * j * width, coarse_place + 8 * j * blocks
+                    if codes.itemsize == 1:
+                        from_registers8(code_place + first, to, eights, own_fine, own_coarse, bits, np.float32(high[j]))
+                    else:
+                        at = code_place + 2 * first
+                        from_registers16(at, to, eights, own_fine, own_coarse, bits, np.float32(high[j]))
+                    first, values = first + eights, values - eights
+                if values > 0:
+                    _multiply(codes, first, values, amax[leader + j], bits, fine, j * width, coarse, j * blocks, out)
+            part += 1
+            if part == across:
+                row, part = row + 1, 0
+
+
+decode_tiles = variant(_decode_tiles, "decode_tiles")
+decode_tiles_portable = variant(
+    _decode_tiles, "decode_tiles_portable", IN_REGISTERS=False, from_registers8=_nothing, from_registers16=_nothing
+)

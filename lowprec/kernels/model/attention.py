@@ -1,0 +1,273 @@
+"""Causal multi-head attention with decoupled rotary positions, forward and backward, head by head.
+
+B sequences of S tokens, T = B * S; H heads; a head's query and key are n channels without and r with position, its
+value is v channels. The arrays of a head are [B * H, S, ...]; kernels work on the heads ``start <= head < stop`` of
+these B * H, which write to disjoint places.
+
+All matrix products add in order of the inner index, one product at a time, in the type of the arrays. Their operands
+hold BF16 values in training, so that float32 products are exact and product-then-sum equals a fused multiply-add bit
+for bit. Terms that the causal mask makes zero are left out by blocks of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lowprec._jit import kernel
+from lowprec.kernels.float32.elementary import exp64
+
+# Rows of a product that advance together, and columns that a causal limit is rounded up to: whole vectors.
+_ROWS = 4
+_COLUMNS = 16
+
+
+@kernel
+def _add_product(a: Any, b: Any, out: Any, row: int, inner_from: int, inner_to: int, columns: int) -> None:
+    """Add a[i, k] * b[k, :columns] to out[i, :columns] for a group of rows and k from inner_from to inner_to.
+
+    The group is the _ROWS rows i from `row`. Each output takes one product after the other; only their visits are
+    grouped, four rows by four steps of k, so that b is loaded once for four rows and an output once for four products.
+    All three arrays are contiguous.
+    """
+    grouped = inner_from
+    if row + 4 <= out.shape[0]:
+        grouped = inner_to - (inner_to - inner_from) % 4
+        out0, out1, out2, out3 = out[row], out[row + 1], out[row + 2], out[row + 3]
+        for k in range(inner_from, grouped, 4):
+            a00, a01, a02, a03 = a[row, k], a[row, k + 1], a[row, k + 2], a[row, k + 3]
+            a10, a11, a12, a13 = a[row + 1, k], a[row + 1, k + 1], a[row + 1, k + 2], a[row + 1, k + 3]
+            a20, a21, a22, a23 = a[row + 2, k], a[row + 2, k + 1], a[row + 2, k + 2], a[row + 2, k + 3]
+            a30, a31, a32, a33 = a[row + 3, k], a[row + 3, k + 1], a[row + 3, k + 2], a[row + 3, k + 3]
+            for j in range(columns):
+                b0, b1, b2, b3 = b[k, j], b[k + 1, j], b[k + 2, j], b[k + 3, j]
+                out0[j] = (((out0[j] + a00 * b0) + a01 * b1) + a02 * b2) + a03 * b3
+                out1[j] = (((out1[j] + a10 * b0) + a11 * b1) + a12 * b2) + a13 * b3
+                out2[j] = (((out2[j] + a20 * b0) + a21 * b1) + a22 * b2) + a23 * b3
+                out3[j] = (((out3[j] + a30 * b0) + a31 * b1) + a32 * b2) + a33 * b3
+    for i in range(row, min(row + _ROWS, out.shape[0])):
+        for k in range(grouped, inner_to):
+            a0 = a[i, k]
+            for j in range(columns):
+                out[i, j] += a0 * b[k, j]
+
+
+@kernel
+def _causal_columns(row: int, sequence: int) -> int:
+    """Return how many columns a product needs for the rows from `row`, in whole vectors."""
+    return min((row + _ROWS + _COLUMNS - 1) // _COLUMNS * _COLUMNS, sequence)
+
+
+@kernel
+def _transpose(a: Any, out: Any) -> None:
+    # Four rows at once: one write after the other goes to the same line of the cache.
+    whole = a.shape[0] - a.shape[0] % 4
+    for i in range(0, whole, 4):
+        row0, row1, row2, row3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        for j in range(a.shape[1]):
+            out[j, i] = row0[j]
+            out[j, i + 1] = row1[j]
+            out[j, i + 2] = row2[j]
+            out[j, i + 3] = row3[j]
+    for i in range(whole, a.shape[0]):
+        for j in range(a.shape[1]):
+            out[j, i] = a[i, j]
+
+
+@kernel
+def _turn(x: Any, cosine: Any, sine: Any, out: Any) -> None:
+    """Rotate channel pairs (2i, 2i+1) of x by the angles with these cosines and sines."""
+    for pair in range(cosine.size):
+        x0, x1 = x[2 * pair], x[2 * pair + 1]
+        out[2 * pair] = x0 * cosine[pair] - x1 * sine[pair]
+        out[2 * pair + 1] = x0 * sine[pair] + x1 * cosine[pair]
+
+
+@kernel
+def _turn_back(x: Any, cosine: Any, sine: Any, out: Any) -> None:
+    """Undo `_turn`."""
+    for pair in range(cosine.size):
+        x0, x1 = x[2 * pair], x[2 * pair + 1]
+        out[2 * pair] = x0 * cosine[pair] + x1 * sine[pair]
+        out[2 * pair + 1] = x1 * cosine[pair] - x0 * sine[pair]
+
+
+@kernel
+def split_heads(
+    q_flat: Any, k_rope: Any, kv_flat: Any, cosine: Any, sine: Any, q: Any, k: Any, v: Any, start: int, stop: int
+) -> None:
+    """Lay out the heads and rotate: q_flat [T, H * (n+r)], k_rope [T, r], kv_flat [T, H * (n+v)] -> q, k, v.
+
+    Channel pairs (2i, 2i+1) of the last r channels turn by the angle whose cosine and sine [S, r/2] are given; the
+    rotated key channels are the same for all heads of a token.
+    """
+    heads = q_flat.shape[1] // q.shape[2]
+    sequence, width = q.shape[1], q.shape[2]
+    rope = k_rope.shape[1]
+    nope = width - rope
+    values = v.shape[2]
+    for head in range(start, stop):
+        first_token = head // heads * sequence
+        q_from = head % heads * width
+        kv_from = head % heads * (nope + values)
+        for s in range(sequence):
+            t = first_token + s
+            q_row, kv_row, rope_row = q_flat[t, q_from : q_from + width], kv_flat[t, kv_from:], k_rope[t]
+            q_out, k_out, v_out = q[head, s], k[head, s], v[head, s]
+            for c in range(nope):
+                q_out[c] = q_row[c]
+            for c in range(nope):
+                k_out[c] = kv_row[c]
+            for c in range(values):
+                v_out[c] = kv_row[nope + c]
+            _turn(q_row[nope:], cosine[s], sine[s], q_out[nope:])
+            _turn(rope_row, cosine[s], sine[s], k_out[nope:])
+
+
+@kernel
+def merge_head_gradients(
+    d_q: Any, d_k: Any, d_v: Any, cosine: Any, sine: Any, d_q_flat: Any, d_k_rope: Any, d_kv_flat: Any,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """Undo `split_heads` for the gradients of the sequences start <= b < stop: rotate back, add the heads' d_k_rope."""
+    heads = d_q_flat.shape[1] // d_q.shape[2]
+    sequence, width = d_q.shape[1], d_q.shape[2]
+    rope = d_k_rope.shape[1]
+    nope = width - rope
+    values = d_v.shape[2]
+    summed = np.empty(rope, dtype=d_k.dtype)
+    for b in range(start, stop):
+        for s in range(sequence):
+            t = b * sequence + s
+            summed[:] = 0.0
+            for h in range(heads):
+                head = b * heads + h
+                q_out = d_q_flat[t, h * width : (h + 1) * width]
+                kv_out = d_kv_flat[t, h * (nope + values) : (h + 1) * (nope + values)]
+                q_row, k_row, v_row = d_q[head, s], d_k[head, s], d_v[head, s]
+                for c in range(nope):
+                    q_out[c] = q_row[c]
+                for c in range(nope):
+                    kv_out[c] = k_row[c]
+                for c in range(values):
+                    kv_out[nope + c] = v_row[c]
+                _turn_back(q_row[nope:], cosine[s], sine[s], q_out[nope:])
+                for c in range(rope):
+                    summed[c] += k_row[nope + c]
+            _turn_back(summed, cosine[s], sine[s], d_k_rope[t])
+
+
+@kernel
+def causal_softmax(p: Any, scale: float, weights: Any) -> None:
+    """Turn scores p [S, S] into softmax(scale * p) over the positions up to a row's own; zero after it. In place."""
+    sequence = p.shape[0]
+    for i in range(sequence):
+        row = p[i]
+        highest = row[0]
+        for j in range(1, i + 1):
+            highest = max(highest, row[j])
+        for j in range(i + 1):
+            weights[j] = exp64(scale * (np.float64(row[j]) - np.float64(highest)))
+        total = 0.0
+        for j in range(i + 1):
+            total += weights[j]
+        for j in range(i + 1):
+            row[j] = weights[j] / total
+        for j in range(i + 1, sequence):
+            row[j] = 0.0
+
+
+@kernel
+def causal_softmax_gradient(p: Any, scale: float, d: Any) -> None:
+    """Turn the gradient d [S, S] of the probabilities p into that of the scores, in place."""
+    for i in range(p.shape[0]):
+        # The probabilities of a row sum to one, so their gradient loses its mean under p.
+        mean = 0.0
+        for j in range(i + 1):
+            mean += np.float64(p[i, j]) * np.float64(d[i, j])
+        for j in range(i + 1):
+            d[i, j] = scale * (p[i, j] * (d[i, j] - mean))
+        for j in range(i + 1, p.shape[0]):
+            d[i, j] = 0.0
+
+
+@kernel
+def probabilities(q: Any, k: Any, scale: float, probs: Any, start: int, stop: int) -> None:
+    """Write probs [., S, S] = softmax(scale * q k^T) over the positions up to the query's own; zero after it."""
+    sequence, width = q.shape[1], q.shape[2]
+    k_by_channel = np.empty((width, sequence), dtype=k.dtype)
+    weights = np.empty(sequence)
+    for head in range(start, stop):
+        _transpose(k[head], k_by_channel)
+        p = probs[head]
+        p[:] = 0.0
+        for i in range(0, sequence, _ROWS):
+            _add_product(q[head], k_by_channel, p, i, 0, width, _causal_columns(i, sequence))
+        causal_softmax(p, scale, weights)
+
+
+@kernel
+def attend(probs: Any, v: Any, out: Any, start: int, stop: int) -> None:
+    """Write each head's columns of out [T, H * v] = probs v."""
+    sequence, values = v.shape[1], v.shape[2]
+    heads = out.shape[1] // values
+    attended = np.empty((sequence, values), dtype=v.dtype)
+    for head in range(start, stop):
+        attended[:] = 0.0
+        for i in range(0, sequence, _ROWS):
+            _add_product(probs[head], v[head], attended, i, 0, min(i + _ROWS, sequence), values)
+        for s in range(sequence):
+            for c in range(values):
+                out[head // heads * sequence + s, head % heads * values + c] = attended[s, c]
+
+
+@kernel
+def copy_head(flat: Any, head: int, out: Any) -> None:
+    """Copy a head's columns of flat [T, H * v] to out [S, v]."""
+    sequence, values = out.shape
+    heads = flat.shape[1] // values
+    for s in range(sequence):
+        for c in range(values):
+            out[s, c] = flat[head // heads * sequence + s, head % heads * values + c]
+
+
+@kernel
+def score_gradients(d_out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int) -> None:
+    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from d_out [T, H * v]."""
+    sequence, values = v.shape[1], v.shape[2]
+    d_o = np.empty((sequence, values), dtype=d_out.dtype)
+    v_by_channel = np.empty((values, sequence), dtype=v.dtype)
+    for head in range(start, stop):
+        copy_head(d_out, head, d_o)
+        _transpose(v[head], v_by_channel)
+        d = d_scores[head]
+        d[:] = 0.0
+        for i in range(0, sequence, _ROWS):
+            _add_product(d_o, v_by_channel, d, i, 0, values, _causal_columns(i, sequence))
+        causal_softmax_gradient(probs[head], scale, d)
+
+
+@kernel
+def operand_gradients(
+    d_out: Any, d_scores: Any, probs: Any, q: Any, k: Any, d_q: Any, d_k: Any, d_v: Any, start: int, stop: int
+) -> None:
+    """Write d_q = d_scores k, d_k = d_scores^T q and d_v = probs^T d_out, each head's own."""
+    sequence, width = q.shape[1], q.shape[2]
+    values = d_v.shape[2]
+    d_o = np.empty((sequence, values), dtype=d_out.dtype)
+    transposed = np.empty((sequence, sequence), dtype=probs.dtype)
+    for head in range(start, stop):
+        copy_head(d_out, head, d_o)
+        d_q[head] = 0.0
+        d_k[head] = 0.0
+        d_v[head] = 0.0
+        # A query looks back, up to itself; a key is looked at by the queries from its own position on.
+        for i in range(0, sequence, _ROWS):
+            _add_product(d_scores[head], k[head], d_q[head], i, 0, min(i + _ROWS, sequence), width)
+        _transpose(d_scores[head], transposed)
+        for j in range(0, sequence, _ROWS):
+            _add_product(transposed, q[head], d_k[head], j, j, sequence, width)
+        _transpose(probs[head], transposed)
+        for j in range(0, sequence, _ROWS):
+            _add_product(transposed, d_o, d_v[head], j, j, sequence, values)

@@ -1,0 +1,142 @@
+"""Block quantization: the largest magnitude of a block, its scale, and the block's codes or values, in one sweep.
+
+A strip of rows is walked in segments of its columns that fit a cache: all blocks of a segment get their largest
+magnitude, then their scales, then their codes, so that the chain from one to the other is paid once for many blocks and
+the second pass finds the values in the cache. Magnitudes are compared as integers: NaN sorts above Inf above
+everything else, so what is not finite shows up in the maximum without a test of its own.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits32, float32_from_bits, kernel, variant
+
+from ..cast.bounded import INF
+from ..cast.nearest import decode_bits
+from . import elements
+from .elements import mend_codes, mend_values
+from .scales import block_scales
+
+U = np.uint32
+F = np.float32
+
+
+def amax_row(x, width, amax):
+    """Stand in for the variants of `block_elements`, as do the next two."""
+
+
+def encode_row(x, width, divide, factor, constants, ahead, codes):
+    """Stand in."""
+
+
+def round_row(x, width, divide, factor, scale, tensor, constants, values):
+    """Stand in."""
+
+
+def _quantize_strips(x, rows, width, segment, rule, cast, codes, scales, start, stop):
+    """Quantize strips `start` to `stop` (of `rows` rows) of x [R, C] in blocks of rows x width, ragged at the edges.
+
+    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]; `segment` is a multiple of `width`. `rule` is
+    what `block_scales` takes, `cast` the constants of `encode_row` and of `encode_bits`.
+    """
+    how, division, numbers, words, special, use_special_zero = rule
+    divide = division == 0
+    constants, any_constants = cast
+    columns, ahead = x.shape[1], np.int64(4 * segment)  # while a segment is cast, the next is fetched
+    amax = np.empty(segment // width, np.uint32)
+    factor = np.empty(segment // width, np.float32)
+    for strip in range(start, stop):
+        r0, r1 = strip * rows, min(strip * rows + rows, x.shape[0])
+        for c0 in range(0, columns, segment):
+            c1 = min(c0 + segment, columns)
+            n = (c1 - c0 + width - 1) // width
+            a, f = amax[:n], factor[:n]
+            s = scales[strip, c0 // width : c0 // width + n]
+            a[:] = U(0)
+            for i in range(r0, r1):
+                amax_row(x[i, c0:c1], width, a)
+            block_scales(a, how, division, numbers, words, special, use_special_zero, s, f)
+            worst = U(0)
+            for b in range(n):
+                worst = max(worst, a[b])
+            for i in range(r0, r1):
+                encode_row(x[i, c0:c1], width, divide, f, constants, ahead, codes[i, c0:c1])
+                if worst >= INF:
+                    mend_codes(x[i, c0:c1], width, divide, a, f, any_constants, codes[i, c0:c1])
+
+
+def _round_strips(x, rows, width, segment, rule, cast, tensor, values, start, stop):
+    """Write the values of the codes instead of codes and scales."""
+    how, division, numbers, words, special, use_special_zero = rule
+    divide = division == 0
+    constants, any_constants = cast
+    columns = x.shape[1]
+    amax = np.empty(segment // width, np.uint32)
+    scale = np.empty(segment // width, np.float32)
+    factor = np.empty(segment // width, np.float32)
+    for strip in range(start, stop):
+        r0, r1 = strip * rows, min(strip * rows + rows, x.shape[0])
+        for c0 in range(0, columns, segment):
+            c1 = min(c0 + segment, columns)
+            n = (c1 - c0 + width - 1) // width
+            a, f, s = amax[:n], factor[:n], scale[:n]
+            a[:] = U(0)
+            for i in range(r0, r1):
+                amax_row(x[i, c0:c1], width, a)
+            block_scales(a, how, division, numbers, words, special, use_special_zero, s, f)
+            worst = U(0)
+            for b in range(n):
+                worst = max(worst, a[b])
+            for i in range(r0, r1):
+                round_row(x[i, c0:c1], width, divide, f, s, tensor, constants, values[i, c0:c1])
+                if worst >= INF:
+                    mend_values(x[i, c0:c1], width, divide, a, f, s, tensor, any_constants, values[i, c0:c1])
+
+
+WIDTHS = elements.WIDTHS
+quantize_strips = tuple(
+    variant(_quantize_strips, f"quantize_strips_{w}", amax_row=a, encode_row=e)
+    for w, a, e in zip(WIDTHS, elements.amax_rows, elements.encode_rows, strict=True)
+)
+round_strips = tuple(
+    variant(_round_strips, f"round_strips_{w}", amax_row=a, round_row=r)
+    for w, a, r in zip(WIDTHS, elements.amax_rows, elements.round_rows, strict=True)
+)
+quantize_strips_any = variant(
+    _quantize_strips, "quantize_strips_any", amax_row=elements.amax_rows[0], encode_row=elements.encode_row_any
+)
+round_strips_any = variant(
+    _round_strips, "round_strips_any", amax_row=elements.amax_rows[0], round_row=elements.round_row_any
+)
+
+
+@kernel
+def largest_finite(x):
+    """Return the bits of the largest magnitude of contiguous x, NaN left out, and Inf only if there is one."""
+    top = U(0)
+    for i in range(x.size):
+        a = U(bits32(x[i]) & U(0x7FFFFFFF))
+        top = max(top, a if a <= INF else U(0))
+    return top
+
+
+@kernel
+def dequantize_blocks(codes, scales, rows, cols, tensor, constants, out, start, stop):
+    """Write ``float32(scale * decode(code)) * tensor`` for rows `start` to `stop` of codes [R, C]."""
+    width = codes.shape[1]
+    blocks = (width + cols - 1) // cols
+    for i in range(start, stop):
+        for b in range(blocks):
+            tile = codes[i, b * cols : min(b * cols + cols, width)]
+            into = out[i, b * cols : min(b * cols + cols, width)]
+            s = scales[i // rows, b]
+            for j in range(tile.size):
+                into[j] = F(F(s * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor)
+
+
+@kernel
+def dequantize_columns(codes, scales, rows, tensor, constants, out, start, stop):
+    """Do the same for blocks of one column."""
+    for i in range(start, stop):
+        tile, into, s = codes[i], out[i], scales[i // rows]
+        for j in range(tile.size):
+            into[j] = F(F(s[j] * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor)

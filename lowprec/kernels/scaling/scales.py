@@ -1,0 +1,138 @@
+"""Scales of blocks from the bits of their largest magnitudes: one loop for each arithmetic in use.
+
+Every loop turns `amax` (float32 bits, as uint32) into `scale`, which multiplies codes back to values, and `factor`,
+which values are multiplied with (or divided by, where the quantizer divides) before they are cast. Powers of two are
+found from bits; nothing here knows a logarithm. What a block of zeros, with Inf or with NaN gets instead is data.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits32, float32_from_bits, kernel
+
+from ..cast.bounded import round_bounded
+
+U = np.uint32
+F = np.float32
+INF = U(0x7F800000)
+MANTISSA = U(0x7FFFFF)
+LARGEST = F(3.4028234663852886e38)
+
+# Arithmetics: what `lowprec.quantizers.ARITHMETICS` names.
+QUOTIENT, PRODUCT, MULTIPLIER = 0, 1, 2
+EXPONENT, POWER_QUOTIENT, POWER_PRODUCT, POWER_MULTIPLIER = 3, 4, 5, 6
+E4M3_FOLDED, E4M3_QUOTIENTS, E4M3_JOINT, E4M3_ALONE, E4M3_PLAIN = 7, 8, 9, 10, 11
+FIXED = 12  # every block has the same multiplier
+DIVIDE, RECIPROCAL = 0, 1
+
+
+@kernel
+def reciprocal(s):
+    """Return float32(1 / s), at most the largest finite number, so that 0 stays 0; NaN stays NaN."""
+    return min(F(F(1) / s), LARGEST) if s == s else s
+
+
+@kernel
+def power_of_two(code):
+    """Return 2^(code - 127) for 0 <= code <= 254."""
+    return float32_from_bits(U(0x00400000) if code == U(0) else U(code << U(23)))
+
+
+@kernel
+def block_scales(amax, how, division, numbers, words, special, use_special_zero, scale, factor):
+    """Write the scales and factors of blocks.
+
+    Parameters
+    ----------
+    amax : uint32 [n]
+    how, division : int
+        An arithmetic and a division of this module.
+    numbers : tuple of float32
+        Largest element, its reciprocal, floor of amax, cap of a multiplier, and of a tensor with a scale of its own:
+        that scale, its inverse, and the folded constant; then the smallest block scale allowed.
+    words : tuple
+        For power-of-two scales: what is added to the bits before their exponent is taken, what is subtracted from it,
+        the smallest code; then the constants of E4M3 for encoding, decoding and rounding.
+    special : tuple of float32
+        Scale and factor of blocks of zeros, with Inf, with NaN.
+    scale, factor : float32 [n]
+    """
+    largest, inverse, floor, cap, tensor, tensor_inverse, folded, smallest = numbers
+    add, subtract, least, e4m3 = words[0], words[1], words[2], words[5]
+    n = amax.size
+    if how == FIXED:
+        for b in range(n):
+            scale[b] = F(F(1) / cap)
+            factor[b] = cap
+    elif how in (QUOTIENT, PRODUCT):
+        for b in range(n):
+            a = max(float32_from_bits(amax[b]), floor)
+            q = bits32(F(a / largest) if how == QUOTIENT else F(a * inverse))
+            s = float32_from_bits(max(q, U(1)))
+            scale[b] = s
+            factor[b] = s if division == DIVIDE else F(F(1) / s)
+        if division == RECIPROCAL:
+            for b in range(n):
+                factor[b] = min(factor[b], LARGEST)
+    elif how in (MULTIPLIER, POWER_MULTIPLIER):
+        keep = U(0xFF800000) if how == POWER_MULTIPLIER else U(0xFFFFFFFF)
+        for b in range(n):
+            m = min(F(largest / float32_from_bits(amax[b])), cap)
+            m = float32_from_bits(U(bits32(m) & keep))
+            scale[b] = F(F(1) / m)
+            factor[b] = m
+    elif how == EXPONENT:
+        for b in range(n):
+            a = max(float32_from_bits(amax[b]), floor)
+            small = a < F(2.0**-60)
+            t = bits32(F(a * F(2.0**64)) if small else a)
+            field = np.int32(U(U(t + add) >> U(23))) - subtract - (np.int32(64) if small else np.int32(0))
+            code = U(min(max(field, np.int32(least)), np.int32(254)))
+            scale[b] = power_of_two(code)
+            factor[b] = power_of_two(U(U(254) - code))
+    elif how in (POWER_QUOTIENT, POWER_PRODUCT):
+        for b in range(n):
+            a = max(float32_from_bits(amax[b]), floor)
+            q = bits32(F(a / largest) if how == POWER_QUOTIENT else F(a * inverse))
+            normal = U(U(q + MANTISSA) >> U(23))
+            code = normal if q > MANTISSA else (U(1) if q > U(0x400000) else U(0))
+            code = min(max(code, least), U(254))
+            scale[b] = power_of_two(code)
+            factor[b] = power_of_two(U(U(254) - code))
+    else:
+        for b in range(n):
+            a = max(float32_from_bits(amax[b]), floor)
+            if how == E4M3_FOLDED:
+                t = F(a * folded)
+            elif how == E4M3_QUOTIENTS:
+                t = F(F(a / largest) / tensor)
+            elif how == E4M3_JOINT:
+                t = F(a / folded)
+                t = F(1) if t == F(0) else t
+            elif how == E4M3_PLAIN:
+                t = F(F(a / largest) * tensor_inverse)
+            else:
+                t = F(a / largest)
+            t = max(t, smallest)
+            scale[b] = round_bounded(bits32(t), e4m3)
+        if how in (E4M3_FOLDED, E4M3_PLAIN):
+            for b in range(n):
+                factor[b] = min(F(F(1) / F(scale[b] * tensor)), LARGEST)
+        elif how == E4M3_QUOTIENTS:
+            for b in range(n):
+                factor[b] = F(tensor_inverse / scale[b])
+        elif how == E4M3_JOINT:
+            for b in range(n):
+                factor[b] = max(F(scale[b] * tensor), F(2.0**-149))
+        else:
+            for b in range(n):
+                factor[b] = F(F(1) / scale[b])
+    zero_scale, zero_factor, inf_scale, inf_factor, nan_scale, nan_factor = special
+    for b in range(n):
+        a = amax[b]
+        s, f = scale[b], factor[b]
+        s = zero_scale if a == U(0) and use_special_zero else s
+        f = zero_factor if a == U(0) and use_special_zero else f
+        s = inf_scale if a == INF else s
+        f = inf_factor if a == INF else f
+        scale[b] = nan_scale if a > INF else s
+        factor[b] = nan_factor if a > INF else f

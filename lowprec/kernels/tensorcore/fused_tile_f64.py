@@ -1,0 +1,202 @@
+"""The innermost step of the wide tensor-core kernels: a chain of groups for 4 rows x 32 columns, in float64 lanes.
+
+One group of L products and C: E is the largest exponent among the nonzero terms (and at least `lowest`, the exponent
+that a machine gives to zeros), every term is truncated toward zero to a multiple of q = 2^(E - F), the sum S q is
+exact, and the result is S q truncated to the accumulator's format. Let an operand have at most 11 significant bits
+(FP8 and narrower, float16, bfloat16, tf32), C 24, and F be at most 40. The float64 FPU does nearly all of it:
+
+* The running sum is kept as M + S q with M = 1.5 * 2^52 q, so that its unit in the last place is q as long as
+  |S| < 2^51. Un-normalised products are below 4 * 2^E and C is below 2 * 2^E, so |S| <= L * 2^(F + 2) + 2^(F + 1)
+  + L + 1 (the last are for terms rounded away from zero, see below), which holds for L <= 256 at F = 40.
+* M + S q > 0, so one fused multiply-add that rounds toward zero rounds down, to a multiple of q.
+* B is multiplied by 1 + 2^-42 beforehand, which is exact in 53 bits, and the product within the fused operation is
+  exact anyway. Let a term t >= 0 have P significant bits and t / q = n + f, 0 <= f < 1. If t / q >= 2^(P - 1), then
+  f = 0 and the extra n * 2^-42 is below 1 because n < 2^(F + 2) <= 2^42. If t / q is in [2^s, 2^(s + 1)) with
+  s <= P - 2, then f <= 1 - 2^(s - P + 1), and the extra is below 2^(s + 1 - 42) <= 2^(s - P + 1) because P <= 42.
+  So rounding down gives n: truncation.
+* For -t < 0 rounding down gives -(n + 1) whether or not f = 0, one q too much. It is given back by counting: the
+  nonzero negative products are popcount(A+ & B- | A- & B+) of bit masks, and C counts by its sign (a zero is +0).
+  The accumulator's bits are (its exponent, S + constant), so the count is simply added to them as an integer.
+* C goes the way of the products, as C * (1 + 2^-42).
+* S q = (M + S q) - M is exact, and M follows from the accumulator's own exponent, as 2^52 q <= M + S q < 2^53 q.
+  Clearing the low 52 - keep bits truncates it. x - x is +0.
+
+Between groups, D stays a float64. What happens at the ends of the result's range costs a few more instructions, so
+that there are three `RESULTS`:
+
+* ``normal``: C is zero or at least 2^-126, e - F >= -126 for the smallest exponent e of a nonzero product, and nothing
+  reaches 2^128. Then every D is a multiple of 2^-126, or C without some of its low bits.
+* ``float32``: any C. A subnormal C counts with the exponent -126, and D is converted to float32 and back, toward zero.
+* ``float16``: S q is rounded to nearest even at float16's quantum, by adding and subtracting 1.5 * 2^52 times that;
+  a subnormal C counts with the exponent -14. This needs the encoded rounding: other additions are to nearest.
+
+Where the last two reach the next power of two above the largest number, D becomes NaN and stays so along the chain; so
+it does from NaN or Inf in A, B or C, everywhere. The caller recomputes outputs that are not finite.
+
+Exponents are kept as the high 16 bits of a float64: 2^e has the bits (e + 1023) << 4 there. A carries the 1023. So
+the search for E is 16-bit additions and comparisons, and its result is put to use by a shuffle. Zeros have
+exponents so small that no sum with them exceeds `lowest`, for lowest >= -800.
+"""
+
+from typing import Any
+
+from lowprec._jit import cgutils, intrinsic, ir, types
+
+from ..vector_ir import F64, I8, I16, I32, I64, fill, indices
+from .wide_sum import COLUMNS, ROWS, Shape, WideSum
+
+MAX_SIGNIFICANT_BITS = 11  # of an operand
+
+
+def make_tile(shape: Shape) -> Any:
+    """Return the intrinsic ``tile(`` the thirteen arguments below ``)`` for use inside kernels.
+
+    Arrays begin with the chain's first group; `depth` is the group size, padded with zeros::
+
+        a_values, a_exponents   [groups * depth][4] float64, int32 (the 16 bits twice)
+        a_masks                 [groups][words][4] uint64: positive << 32 | negative
+        b_values, b_exponents   [groups * depth][32] float64 times FACTOR, int16
+        b_masks                 [groups][words][32] uint64: negative << 32 | positive
+        state                   [4][32] float64: C on entry (zero is +0), D on return
+        groups, depth, words    at least 1; a multiple of 4; mask words of 32 products in a group
+        fraction_bits, lowest, keep     int32: F, the least E, and the fraction bits of D
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        addresses = [
+            builder.ptrtoint(context.make_array(kind)(context, builder, value).data, I64)
+            for kind, value in zip(signature.args[:7], values[:7], strict=True)
+        ]
+        _Tile(builder, shape, *addresses, *values[7:]).emit()
+        return context.get_dummy_value()
+
+    def tile(
+        typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any, b_exponents: Any, b_masks: Any,
+        state: Any, groups: Any, depth: Any, words: Any, fraction_bits: Any, lowest: Any, keep: Any,
+    ) -> Any:  # fmt: skip
+        arrays = a_values, a_exponents, a_masks, b_values, b_exponents, b_masks, state
+        return types.void(*arrays, *[types.intp] * 3, *[types.int32] * 3), codegen
+
+    return intrinsic(tile)
+
+
+class _Tile(WideSum):
+    """Emits the instructions of one tile; methods stand in the order of execution."""
+
+    def __init__(
+        self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any,
+        b_exponents: Any, b_masks: Any, state: Any, groups: Any, depth: Any, words: Any, fraction_bits: Any,
+        lowest: Any, keep: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(builder, shape, fraction_bits, keep)
+        self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
+        self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
+        self.state, self.groups, self.depth, self.words = state, groups, depth, words
+        lanes = shape.lanes
+        self.ints = ir.VectorType(I32, 2 * lanes)
+        self.shorts = ir.VectorType(I16, 4 * lanes)  # as many bytes as a vector of float64
+        least = builder.shl(builder.add(lowest, I32(1023)), I32(4))
+        self.least = self.splat(builder.trunc(least, I16), self.shorts)
+        self.best = [[self.variable(self.least) for _ in range(COLUMNS // (4 * lanes))] for _ in range(ROWS)]
+
+    def emit(self) -> None:
+        b, lanes, step = self.builder, self.shape.lanes, self.shape.vectors * self.shape.lanes
+        if self.shape.interleaved:
+            assert step == COLUMNS == 4 * lanes
+            for k in self.steps(self.depth):
+                self.compare_exponents(I64(0), k)
+            with cgutils.for_range(b, self.groups) as loop:
+                found = self.largest_exponents()
+                tops = [[self.power_of_two(e, v) for v in range(self.shape.vectors)] for (e,) in found]
+                following = b.add(loop.index, I64(1))
+                last = b.icmp_signed("==", following, self.groups)
+                self.columns(loop.index, I64(0), tops, b.select(last, loop.index, following))
+            return
+        place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, 2 * ROWS * COLUMNS)), I64)
+        narrow = ir.VectorType(I16, lanes)
+        with cgutils.for_range(b, self.groups) as loop:
+            for k in self.steps(self.depth):
+                self.compare_exponents(loop.index, k)
+            for r, row in enumerate(self.largest_exponents()):
+                for w, e in enumerate(row):
+                    self.store(e, self.at(place, 2 * (r * COLUMNS + w * 4 * lanes)), align=1)
+            with cgutils.for_range(b, I64(COLUMNS // step)) as parts:
+                j0 = b.mul(parts.index, I64(step))
+                tops = []
+                for r in range(ROWS):
+                    line = self.at(place, b.mul(j0, I64(2)), 2 * r * COLUMNS)
+                    words = [self.load(self.at(line, 2 * v * lanes), narrow, 1) for v in range(self.shape.vectors)]
+                    wide = [b.shl(b.zext(word, self.longs), fill(self.longs, 48)) for word in words]
+                    tops.append([b.bitcast(word, self.doubles) for word in wide])
+                self.columns(loop.index, j0, tops, None)
+
+    def compare_exponents(self, g: Any, k: Any) -> None:
+        """Let product `k` of group `g` take part in the search for each output's largest exponent."""
+        b, wide = self.builder, 4 * self.shape.lanes
+        k = b.add(b.mul(g, self.depth), k)
+        line = self.at(self.b_exponents, b.mul(k, I64(2 * COLUMNS)))
+        a_line = self.at(self.a_exponents, b.mul(k, I64(4 * ROWS)))
+        columns = [self.load(self.at(line, 2 * w * wide), self.shorts) for w in range(COLUMNS // wide)]
+        for r in range(ROWS):
+            e = b.bitcast(self.splat(self.load(self.at(a_line, 4 * r), I32), self.ints), self.shorts)
+            for w, column in enumerate(columns):
+                total, before = b.add(e, column), b.load(self.best[r][w])
+                b.store(b.select(b.icmp_signed(">", total, before), total, before), self.best[r][w])
+
+    def largest_exponents(self) -> list[list[Any]]:
+        """Return the largest exponents found, [4] rows of vectors, and start anew for the next group."""
+        found = []
+        for row in self.best:
+            found.append([self.builder.load(slot) for slot in row])
+            for slot in row:
+                self.builder.store(self.least, slot)
+        return found
+
+    def power_of_two(self, e: Any, v: int) -> Any:
+        """Return the `v`-th vector of 2^E: the 16 bits of each exponent at the top of 64."""
+        lanes, zero = self.shape.lanes, 4 * self.shape.lanes
+        order = [n for lane in range(lanes) for n in (zero, zero, zero, v * lanes + lane)]
+        picked = self.builder.shuffle_vector(e, fill(self.shorts, 0), indices(order))
+        return self.builder.bitcast(picked, self.doubles)
+
+    def columns(self, g: Any, j0: Any, tops: list[list[Any]], next_group: Any) -> None:
+        """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, and M taken away."""
+        b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
+        offset = b.mul(j0, I64(8))
+        places = [
+            [self.at(self.state, offset, 8 * (r * COLUMNS + v * lanes)) for v in range(vectors)] for r in range(ROWS)
+        ]
+        sums = []
+        for r in range(ROWS):
+            sums.append([self.variable(self.start(places[r][v], tops[r][v])) for v in range(vectors)])
+        first = b.mul(g, self.depth)
+        for within in self.steps(self.depth):
+            if next_group is not None:
+                self.compare_exponents(next_group, within)
+            k = b.add(first, within)
+            line = self.at(self.b_values, b.mul(k, I64(8 * COLUMNS)), offset)
+            a_line = self.at(self.a_values, b.mul(k, I64(8 * ROWS)))
+            columns = [self.load(self.at(line, 8 * v * lanes), self.doubles) for v in range(vectors)]
+            for r in range(ROWS):
+                a = self.splat(self.load(self.at(a_line, 8 * r), F64), self.doubles)
+                for v in range(vectors):
+                    b.store(self.multiply_add(a, columns[v], b.load(sums[r][v])), sums[r][v])
+        first_word = b.mul(g, self.words)
+        with cgutils.for_range(b, b.sub(self.words, I64(1))) as loop:  # groups of more than 32
+            self.give_back(b.add(first_word, b.add(loop.index, I64(1))), offset, sums)
+        self.give_back(first_word, offset, sums)
+        for r in range(ROWS):
+            for v in range(vectors):
+                self.store(self.finish(b.load(sums[r][v]), places[r][v]), places[r][v])
+
+    def give_back(self, word: Any, offset: Any, sums: list[list[Any]]) -> None:
+        """Add q for every one of 32 products that is negative."""
+        b, lanes = self.builder, self.shape.lanes
+        line = self.at(self.b_masks, b.mul(word, I64(8 * COLUMNS)), offset)
+        a_line = self.at(self.a_masks, b.mul(word, I64(8 * ROWS)))
+        masks = [self.load(self.at(line, 8 * v * lanes), self.longs) for v in range(self.shape.vectors)]
+        for r in range(ROWS):
+            a = self.splat(self.load(self.at(a_line, 8 * r), I64), self.longs)
+            for slot, mask in zip(sums[r], masks, strict=True):
+                count = self.call(f"llvm.ctpop.v{lanes}i64", self.longs, b.and_(a, mask))
+                b.store(b.bitcast(b.add(b.bitcast(b.load(slot), self.longs), count), self.doubles), slot)

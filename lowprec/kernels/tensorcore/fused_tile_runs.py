@@ -1,0 +1,178 @@
+"""The innermost step of the mxf4 and mxf4nvf4 kernels: a chain of groups for 4 rows x 32 columns.
+
+One group is some runs of 16 products and C (GST-FDPA of arXiv:2511.10909). A run's products are summed exactly and
+unscaled; the sum times both scales is one term, whose exponent e is that of the scales, un-normalised. Terms and C are
+aligned to the largest exponent E, truncated toward zero to a multiple of q = 2^(E - F), summed exactly, and the
+result is truncated to the accumulator's format.
+
+* Elements are whole numbers a and b up to 12 in magnitude (E2M1 in halves), kept as bytes, so a run's sum r is an exact
+  int32 of magnitude at most 16 * 144 = 2304. b is raised by 12 to make it unsigned, and -12 times the sum of the
+  a's stands in r beforehand.
+* A term is t = r * s with s = sa * sb, scales' significands being below 2 with at most 4 bits, times the elements'
+  units: |t| <= 2304 * 4 u 2^e <= 576 * 4 * 2^E for E2M1, whose u is 1 / 4. It has at most 12 + 8 = 20 significant bits.
+* As in `fused_tile_f64` the sum is kept as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward
+  zero, r * s onto it, multiplies, aligns, rounds down and adds. |S| <= runs * 2304 * 2^F + 2^(F + 1) + runs + 1 must
+  be below 2^51: F <= 37 for groups of 64.
+* B's scales are multiplied by 1 + 2^-49, exact in 53 bits. s = sa * sb then is rounded to 53 bits, so that its excess
+  is 2^-49 within 2^-52, whichever way the FPU rounds. Let t / q = n + f have P <= 20 significant bits. If it is at
+  least 2^(P - 1), then f = 0 and n times the excess is below 1 because n <= 2304 * 2^F < 2^48.5. If it is in
+  [2^i, 2^(i + 1)) with i <= P - 2, then f <= 1 - 2^(i - P + 1), and the excess is below 2^(i + 1) * 2^-48.8.
+  So rounding down gives n for t >= 0, and -(n + 1) for every -t < 0.
+* What that takes too much is given back by counting the negative r: those of runs with a zero scale are 0, as the
+  packers make such runs zeros.
+* A run takes part in the search for E if it has a product that is not zero, which a bit mask for each side tells; a
+  sum that cancels keeps its exponent, and so does a term that is lost.
+
+C, M, and the end of the sum are `wide_sum`'s. NaN in a scale makes the sum NaN; the caller does such outputs anew.
+"""
+
+from typing import Any
+
+from lowprec._jit import cgutils, intrinsic, ir, types
+
+from ..vector_ir import F64, I8, I16, I32, I64, fill
+from .fused_pack_runs import A_BYTES, B_BYTES
+from .wide_sum import COLUMNS, ROWS, Shape, WideSum
+
+FACTOR = 1 + 2.0**-49
+MAX_SUM = 2304  # of a run, in the elements' units
+
+
+def make_tile(shape: Shape, dot_instruction: bool) -> Any:
+    """Return the intrinsic ``tile(`` the eight arguments below ``)`` for use inside kernels.
+
+    Arrays begin with the chain's first run::
+
+        a, b            uint8: records of `fused_pack_runs`
+        state           [4][32] float64: C on entry (zero is +0), D on return
+        groups, runs    how many groups, and runs in each: at least 1
+        fraction_bits, lowest, keep     int32: F, the least E, and the fraction bits of D
+
+    `dot_instruction` tells whether the CPU sums four products of bytes in one step (AVX-512 VNNI).
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        addresses = [
+            builder.ptrtoint(context.make_array(kind)(context, builder, value).data, I64)
+            for kind, value in zip(signature.args[:3], values[:3], strict=True)
+        ]
+        _Tile(builder, shape, dot_instruction, *addresses, *values[3:]).emit()
+        return context.get_dummy_value()
+
+    def tile(
+        typingctx: Any, a: Any, b: Any, state: Any, groups: Any, runs: Any, fraction_bits: Any, lowest: Any, keep: Any
+    ) -> Any:
+        return types.void(a, b, state, types.intp, types.intp, *[types.int32] * 3), codegen
+
+    return intrinsic(tile)
+
+
+class _Tile(WideSum):
+    """Emits the instructions of one tile; methods stand in the order of execution."""
+
+    def __init__(
+        self, builder: Any, shape: Shape, dot_instruction: bool, a: Any, b: Any, state: Any, groups: Any, runs: Any,
+        fraction_bits: Any, lowest: Any, keep: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(builder, shape, fraction_bits, keep)
+        self.dot_instruction = dot_instruction
+        self.a, self.b, self.state, self.groups, self.runs = a, b, state, groups, runs
+        self.step = shape.lanes * shape.vectors  # columns that are worked on at a time
+        self.ints = ir.VectorType(I32, self.step)
+        self.shorts = ir.VectorType(I16, 4 * shape.lanes)  # as many bytes as a vector of float64
+        least = builder.shl(builder.add(lowest, I32(1023)), I32(4))
+        self.least = self.splat(builder.trunc(least, I16), self.shorts)
+
+    def emit(self) -> None:
+        b, lanes, wide = self.builder, self.shape.lanes, 4 * self.shape.lanes
+        place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, 2 * ROWS * COLUMNS)), I64)
+        narrow = ir.VectorType(I16, lanes)
+        with cgutils.for_range(b, self.groups) as loop:
+            first = b.mul(loop.index, self.runs)
+            a_group = self.at(self.a, b.mul(first, I64(A_BYTES)))
+            b_group = self.at(self.b, b.mul(first, I64(B_BYTES)))
+            for r, row in enumerate(self.largest_exponents(a_group, b_group)):
+                for w, e in enumerate(row):
+                    self.store(e, self.at(place, 2 * (r * COLUMNS + w * wide)), align=1)
+            with cgutils.for_range(b, I64(COLUMNS // self.step)) as parts:
+                j0 = b.mul(parts.index, I64(self.step))
+                tops = []
+                for r in range(ROWS):
+                    line = self.at(place, b.mul(j0, I64(2)), 2 * r * COLUMNS)
+                    words = [self.load(self.at(line, 2 * v * lanes), narrow, 1) for v in range(self.shape.vectors)]
+                    longs = [b.shl(b.zext(word, self.longs), fill(self.longs, 48)) for word in words]
+                    tops.append([b.bitcast(word, self.doubles) for word in longs])
+                self.columns(a_group, b_group, j0, tops)
+
+    def largest_exponents(self, a_group: Any, b_group: Any) -> list[list[Any]]:
+        """Return the largest exponents among a group's runs, [4] rows of vectors."""
+        b, wide = self.builder, 4 * self.shape.lanes
+        twice = ir.VectorType(I32, 2 * self.shape.lanes)
+        best = [[self.variable(self.least) for _ in range(COLUMNS // wide)] for _ in range(ROWS)]
+        with cgutils.for_range(b, self.runs) as loop:
+            a_run = self.at(a_group, b.mul(loop.index, I64(A_BYTES)))
+            b_run = self.at(b_group, b.mul(loop.index, I64(B_BYTES)))
+            for w in range(COLUMNS // wide):
+                column = self.load(self.at(b_run, 768 + 2 * w * wide), self.shorts, 1)
+                nonzero = self.load(self.at(b_run, 832 + 2 * w * wide), self.shorts, 1)
+                for r in range(ROWS):
+                    e, bits = (
+                        b.bitcast(self.splat(self.load(self.at(a_run, at + 4 * r), I32), twice), self.shorts)
+                        for at in (112, 128)
+                    )
+                    total, before = b.add(e, column), b.load(best[r][w])
+                    some = b.icmp_signed("!=", b.and_(bits, nonzero), fill(self.shorts, 0))
+                    larger = b.select(b.icmp_signed(">", total, before), total, before)
+                    b.store(b.select(some, larger, before), best[r][w])
+        return [[b.load(slot) for slot in row] for row in best]
+
+    def columns(self, a_group: Any, b_group: Any, j0: Any, tops: list[list[Any]]) -> None:
+        """Compute a group for ``lanes * vectors`` columns from `j0`: M and C, the runs, and M taken away."""
+        b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
+        places = [
+            [self.at(self.state, b.mul(j0, I64(8)), 8 * (r * COLUMNS + v * lanes)) for v in range(vectors)]
+            for r in range(ROWS)
+        ]
+        sums = [[self.variable(self.start(places[r][v], tops[r][v])) for v in range(vectors)] for r in range(ROWS)]
+        negative = [self.variable(fill(self.ints, 0)) for _ in range(ROWS)]
+        with cgutils.for_range(b, self.runs) as loop:
+            a_run = self.at(a_group, b.mul(loop.index, I64(A_BYTES)))
+            b_run = self.at(b_group, b.mul(loop.index, I64(B_BYTES)))
+            line = self.at(b_run, b.mul(j0, I64(4)))
+            elements = [self.load(self.at(line, 4 * COLUMNS * t), self.ints) for t in range(4)]
+            line = self.at(b_run, 512, b.mul(j0, I64(8)))
+            scales = [self.load(self.at(line, 8 * v * lanes), self.doubles) for v in range(vectors)]
+            for r in range(ROWS):
+                words = [self.splat(self.load(self.at(a_run, 16 * t + 4 * r), I32), self.ints) for t in range(4)]
+                total = self.dot(elements, words, self.splat(self.load(self.at(a_run, 96 + 4 * r), I32), self.ints))
+                sign = b.ashr(total, fill(self.ints, 31))
+                b.store(b.sub(b.load(negative[r]), sign), negative[r])
+                scale = self.splat(self.load(self.at(a_run, 64 + 8 * r), F64), self.doubles)
+                for v in range(vectors):
+                    part = b.sitofp(self.pick(total, range(v * lanes, (v + 1) * lanes)), self.doubles)
+                    term = self.multiply_add(part, b.fmul(scale, scales[v]), b.load(sums[r][v]))
+                    b.store(term, sums[r][v])
+        for r in range(ROWS):
+            count = b.load(negative[r])
+            for v in range(vectors):
+                some = b.zext(self.pick(count, range(v * lanes, (v + 1) * lanes)), self.longs)
+                whole = b.bitcast(b.add(b.bitcast(b.load(sums[r][v]), self.longs), some), self.doubles)
+                self.store(self.finish(whole, places[r][v]), places[r][v])
+
+    def dot(self, unsigned: list[Any], signed: list[Any], total: Any) -> Any:
+        """Return `total` plus the products of bytes, 16 for each column, as int32."""
+        b = self.builder
+        if self.dot_instruction:
+            for x, y in zip(unsigned, signed, strict=True):
+                total = self.call(f"llvm.x86.avx512.vpdpbusd.{32 * self.step}", self.ints, total, x, y)
+            return total
+        # Pairs of products, at most 2 * 24 * 12, are summed in 16 bits, at most 4 * 576.
+        octets, pairs = ir.VectorType(I8, 4 * self.step), ir.VectorType(I16, 2 * self.step)
+        name = "llvm.x86.avx512.pmaddubs.w.512" if self.step == 16 else "llvm.x86.avx2.pmadd.ub.sw"
+        found = [
+            self.call(name, pairs, b.bitcast(x, octets), b.bitcast(y, octets))
+            for x, y in zip(unsigned, signed, strict=True)
+        ]
+        both = b.bitcast(b.add(b.add(found[0], found[1]), b.add(found[2], found[3])), self.ints)
+        low = b.ashr(b.shl(both, fill(self.ints, 16)), fill(self.ints, 16))
+        return b.add(total, b.add(low, b.ashr(both, fill(self.ints, 16))))
