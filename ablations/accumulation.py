@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec.study import Claim, Measured, Operands, TensorArm, TensorSetting, TensorStudy
-from lowprec.study.tensor_study import Errors, error_of, exact_product, quantized
+from lowprec.study.kinds.tensors.study import Errors, error_of, exact_product, quantized
 
 DEEPSEEK = "DeepSeek-V3 technical report (arXiv:2412.19437), section 3.3.2"
 B200 = "blackwell_fp8" if "blackwell_fp8" in lp.accumulators else (

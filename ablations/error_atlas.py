@@ -3,10 +3,10 @@
 import numpy as np
 
 import lowprec as lp
-from lowprec.atlas import distributions
-from lowprec.metrics import magnitude_bias
+from lowprec.measure.distributions import distributions
+from lowprec.measure.metrics import magnitude_bias
 from lowprec.study import Claim, ErrorArm, ErrorSetting, ErrorStudy, Measured, PublishedTable
-from lowprec.study.error_figures import against_magnitude, bias, pareto, step
+from lowprec.study.kinds.errors.figures import against_magnitude, bias, pareto, step
 
 SOURCE = "the same definitions in other code, one draw of 2^18 values; LogFMT: arXiv 2505.09343, section 3.2"
 OCTAVE = "the scale rounds down to a power of two: 30.1 to 30.9 dB as the deviation goes through an octave"
@@ -69,7 +69,7 @@ BIAS = {  # of the mean magnitude, 1e-6, for 4, 5, 6, 8, 10 bits
 
 def biased(data: str, rounding: str) -> Measured:
     """Measure the bias of one threshold on one kind of data, all bit widths."""
-    from lowprec.codecs import LogFMTCodec
+    from lowprec.codec import LogFMTCodec
 
     x = distributions[data].values((1024, 1024), 7)
     ours, holds = [], True

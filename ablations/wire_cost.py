@@ -1,7 +1,7 @@
 """What a combine format saves in time, and what it loses: the error of the output, and of a model's predictions."""
 
 from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy
-from lowprec.study.wire_cost import accuracy_against_time
+from lowprec.study.kinds.errors.wire_cost import accuracy_against_time
 
 ablation = ErrorStudy(
     name="wire_cost",

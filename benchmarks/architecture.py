@@ -11,10 +11,10 @@ import statistics
 import click
 from common import Table, machine_line
 
-from lowprec.moe.config import MoEConfig, configs
-from lowprec.moe.data import load_corpus
-from lowprec.moe.schedule import Schedule
-from lowprec.moe.train import Trainer, default_rate
+from lowprec.moe.data.corpus import load_corpus
+from lowprec.moe.model.config import MoEConfig, configs
+from lowprec.moe.run.schedule import Schedule
+from lowprec.moe.run.train import Trainer, default_rate
 
 ARMS = {
     "no balancing": {"bias_rate": 0.0, "balance_alpha": 0.0},

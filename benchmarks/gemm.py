@@ -160,7 +160,7 @@ def memory(options: Options) -> list[Row]:
 
 
 def memory_child(machine: str, *sides: str) -> Row:
-    from lowprec import scratch
+    from lowprec import _threads as scratch
 
     shape = Shape(*map(int, sides))
     make: Callable[[Shape], Work] = fp8_product if machine == "hopper_fp8" else lambda s: wide_product(machine, s)

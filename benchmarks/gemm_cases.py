@@ -66,7 +66,7 @@ CORNER = 24  # rows and columns that are compared with the integer reference
 def kernels() -> list[str]:
     """Return the fused kernels of this CPU, fastest first."""
     import lowprec as lp
-    from lowprec.fused_kernels import fused_kernels
+    from lowprec.tensorcore.fused_kernels import fused_kernels
 
     found = []
     for name in fused_kernels:
@@ -104,7 +104,7 @@ def values(shape: Shape) -> tuple[Any, Any]:
 def fp8_product(shape: Shape) -> Work:
     """Return a promoted hopper_fp8 product, checked: scales of 1x128 and 128x128, for wgrad both of 1x128."""
     import lowprec as lp
-    from lowprec.engines import Reference
+    from lowprec.tensorcore.engines import Reference
 
     x, w = values(shape)
     operands = (
@@ -132,7 +132,7 @@ def wide_product(machine: str, shape: Shape) -> Work:
     import numpy as np
 
     import lowprec as lp
-    from lowprec.engines import Reference
+    from lowprec.tensorcore.engines import Reference
 
     unit = lp.accumulators[machine]
     fmt = lp.formats["tf32" if "tf32" in unit.inputs else unit.default_format]
@@ -154,7 +154,7 @@ def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
     With `packed`, B is laid out beforehand.
     """
     import lowprec as lp
-    from lowprec.engines import Reference
+    from lowprec.tensorcore.engines import Reference
 
     x, w = values(shape)
     if machine == "hopper_fp8":

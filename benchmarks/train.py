@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 import lowprec as lp
-from lowprec.moe.data import Corpus, load_corpus
-from lowprec.moe.train import Schedule, Trainer
+from lowprec.moe.data.corpus import Corpus, load_corpus
+from lowprec.moe.run.train import Schedule, Trainer
 
 
 def trainer(config: str, recipe: str, corpus: Corpus) -> Trainer:

@@ -15,7 +15,7 @@ import click
 import numpy as np
 from common import Table, child, machine_line
 
-from lowprec.moe.config import MoEConfig, configs
+from lowprec.moe.model.config import MoEConfig, configs
 
 PEAK = 2e-3
 
@@ -106,7 +106,7 @@ def torch_model(config: MoEConfig, params: dict, biases: dict):
 
 def batches(config: MoEConfig):
     """Return the step's bytes by number."""
-    from lowprec.moe.data import batches, load_corpus
+    from lowprec.moe.data.corpus import batches, load_corpus
 
     return batches(load_corpus("stdlib"), 0, config.batch, config.sequence)
 
@@ -115,7 +115,7 @@ def torch_seconds(config: MoEConfig, steps: int, threads: int | None) -> list[fl
     """Check the loss and the gradient, then return the seconds of each step."""
     import torch
 
-    from lowprec.moe.model import Model
+    from lowprec.moe.model.model import Model
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -152,8 +152,8 @@ def torch_seconds(config: MoEConfig, steps: int, threads: int | None) -> list[fl
 def our_seconds(config: MoEConfig, recipe: str, steps: int, threads: int | None) -> list[float]:
     """Return the seconds of each step."""
     import lowprec as lp
-    from lowprec.moe.data import load_corpus
-    from lowprec.moe.train import Schedule, Trainer
+    from lowprec.moe.data.corpus import load_corpus
+    from lowprec.moe.run.train import Schedule, Trainer
 
     if threads is not None:
         lp.set_num_threads(threads)

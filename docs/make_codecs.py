@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pages import table, write
 
-from lowprec.codecs import codecs
-from lowprec.reductions import all_reduces
+from lowprec.codec import codecs
+from lowprec.codec.reductions import all_reduces
 
 
 def page() -> str:
@@ -59,7 +59,7 @@ One's own codec is `BlockCodec("mine", "e3m4", tile=32, scale="ue8m0")`, `LogFMT
 
 ## Sums over the wire
 
-`lowprec.reductions.combine_low_latency` and `combine_normal` add experts' outputs as DeepEP's kernels do;
+`lowprec.codec.reductions.combine_low_latency` and `combine_normal` add experts' outputs as DeepEP's kernels do;
 `all_reduce(shards, codec, algorithm)` sends every message through a codec. With independent values on R ranks, the
 sum's SQNR lies below that of the codec by (dB):
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pages import table, write
 
-from lowprec.codecs import codecs
+from lowprec.codec import codecs
 from lowprec.costs import (
     decode_limit,
     hardware,

@@ -12,8 +12,8 @@ import numpy as np
 from pages import table, write
 
 import lowprec as lp
-from lowprec.formats import p3109
-from lowprec.verify import EXHAUSTIVE
+from lowprec.format.catalogue import p3109
+from lowprec.measure.verify import EXHAUSTIVE
 
 # Formats with more witnesses than the exact oracle; what others were compared on is in the tests named below.
 GFLOAT = {"e4m3fn", "e5m2", "e2m3fn", "e3m2fn", "e2m1fn"}
@@ -149,7 +149,7 @@ Written by `python docs/make_formats.py` from the catalogue; the numbers are com
 ## The catalogue
 
 `lowprec formats` prints it, `lowprec formats NAME` one format, `lowprec formats NAME --grid` all its values.
-"specials" says what the topmost codes mean (`help(lowprec.format)`); "binades" is log2(max / smallest).
+"specials" says what the topmost codes mean (`help(lowprec.format.format)`); "binades" is log2(max / smallest).
 
 {table(COLUMNS, map(definition, catalogue))}
 

@@ -9,7 +9,7 @@ import numpy as np
 from pages import table, write
 
 import lowprec as lp
-from lowprec.quantizers import Quantizer
+from lowprec.scaling.quantizer import Quantizer
 
 TORCHAO = "torchao 0.18.0"
 # Vendor's code that ran beside each entry (tests/test_peers_quantizers.py), and how many elements were compared.

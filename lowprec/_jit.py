@@ -1,25 +1,23 @@
-"""Everything the package knows about Numba: compiling, caching, bit casts and threads.
+"""Everything the package knows about Numba: compiling, caching, bit casts.
 
-This is the only module that imports Numba. Three facts shape it:
+This is the only module that imports Numba. Two facts shape it:
 
 * Numba's own disk cache misses an edit to a function that a cached kernel calls from another file and
   then returns the old numbers. The cache folder here is therefore named after a hash of *all* kernel
   sources and of the compiler's versions: an edit anywhere starts a fresh folder.
 * Where no folder can be written (a read-only installation without a home), kernels compile in memory.
-* Kernels are serial loops that release the GIL; threads are ours (`run_chunks`), so results never depend
-  on their number, forked children live, and nothing fights with BLAS over cores.
+
+Kernels are serial loops that release the GIL; threads are `_threads`' affair.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -198,118 +196,3 @@ def cpu_features() -> set[str]:
     """
     enabled = numba.core.registry.cpu_target.target_context.codegen()._tm_features
     return {feature[1:] for feature in enabled.split(",") if feature.startswith("+")}
-
-
-# --- threads ---------------------------------------------------------------------------------------------------------
-
-_threads: int | None = None
-_pool: ThreadPoolExecutor | None = None
-_pool_owner: tuple[int, int] | None = None  # (process, threads) that `_pool` was made for
-_pool_lock = threading.Lock()
-_inside = threading.local()  # .chunk is True while a thread works on a piece
-
-
-def get_num_threads() -> int:
-    """Return how many threads large operations use.
-
-    Returns
-    -------
-    int
-        The last `set_num_threads`, else the environment's LOWPREC_NUM_THREADS, else the cores this process may use.
-    """
-    global _threads
-    if _threads is None:
-        wanted = os.environ.get("LOWPREC_NUM_THREADS")
-        if wanted is None:
-            _threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-        else:
-            try:
-                set_num_threads(int(wanted))
-            except ValueError:
-                raise ValueError(f"LOWPREC_NUM_THREADS={wanted!r}: a whole number >= 1 is needed") from None
-    assert _threads is not None
-    return _threads
-
-
-def set_num_threads(n: int) -> None:
-    """Set how many threads large operations use. Results never depend on it.
-
-    Parameters
-    ----------
-    n : int
-        At least 1.
-
-    Raises
-    ------
-    ValueError
-        If `n` is not a whole number of at least 1.
-
-    Examples
-    --------
-    >>> import lowprec as lp
-    >>> before = lp.get_num_threads()
-    >>> lp.set_num_threads(1)
-    >>> lp.get_num_threads()
-    1
-    >>> lp.set_num_threads(before)
-    """
-    global _threads
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise ValueError(f"set_num_threads: {n!r}: a whole number >= 1 is needed")
-    _threads = int(n)
-
-
-def _workers(n: int) -> ThreadPoolExecutor:
-    """Return the shared pool, made anew after a fork or a change of the thread count."""
-    global _pool, _pool_owner
-    owner = (os.getpid(), n)
-    with _pool_lock:
-        if _pool is None or _pool_owner != owner:
-            if _pool is not None and _pool_owner is not None and _pool_owner[0] == owner[0]:
-                _pool.shutdown(wait=False)
-            _pool, _pool_owner = ThreadPoolExecutor(n, thread_name_prefix="lowprec"), owner
-        return _pool
-
-
-def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -> None:
-    """Call ``function(start, stop)`` over pieces that cover ``range(total)``, on the thread pool.
-
-    Parameters
-    ----------
-    function : callable
-        Works on one piece; pieces must write to disjoint places, so that their order cannot matter.
-    total : int
-        Number of items.
-    grain : int
-        Pieces start at multiples of `grain`; not more than this many items run serially in the caller.
-    """
-    n = get_num_threads()
-    units = -(-total // grain)
-    if n == 1 or units <= 1 or getattr(_inside, "chunk", False):  # pieces of pieces would wait for each other
-        if total > 0:
-            function(0, total)
-        return
-    pieces = min(units, n if units < 4 * n else 2 * n)
-    edges = [min(total, units * i // pieces * grain) for i in range(pieces + 1)]
-    queue = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
-    turn = threading.Lock()
-
-    def work() -> None:
-        _inside.chunk = True
-        try:
-            while True:
-                with turn:
-                    piece = next(queue, None)
-                if piece is None:
-                    return
-                function(*piece)
-        finally:
-            _inside.chunk = False
-
-    # The caller works too: a thread that only waited would be woken late, and its core taken by a worker meanwhile.
-    helpers = [_workers(n - 1).submit(work) for _ in range(min(n, pieces) - 1)]
-    try:
-        work()
-    finally:
-        for helper in helpers:
-            helper.result()

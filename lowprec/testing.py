@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .formats import Format, formats
+from .format.catalogue import Format, formats
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -192,7 +192,7 @@ def _bits(a: NDArray[Any]) -> NDArray[Any]:
 
 def _values(a: NDArray[Any], fmt: str | Format | None) -> NDArray[Any] | None:
     if fmt is not None:
-        from .cast import decode
+        from .cast.casts import decode
 
         return decode(a, fmt)
     if a.dtype.kind == "f" or a.dtype.kind == "V":

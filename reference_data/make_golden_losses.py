@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lowprec.moe.config import MoEConfig, configs
-from lowprec.moe.data import Corpus, corpus_from_bytes
-from lowprec.moe.train import Schedule, Trainer
+from lowprec.moe.data.corpus import Corpus, corpus_from_bytes
+from lowprec.moe.model.config import MoEConfig, configs
+from lowprec.moe.run.train import Schedule, Trainer
 from lowprec.recipe import recipes
 
 FILE = Path(__file__).with_name("golden_losses.json")

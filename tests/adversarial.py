@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.fused_kernels import fused_kernels
 from lowprec.oracle import E4M3FN, E5M2, Fields, Rule
+from lowprec.tensorcore.fused_kernels import fused_kernels
 
 FP8 = {"e4m3fn": E4M3FN, "e5m2": E5M2}
 PAIRS = [(a, b) for a in FP8 for b in FP8]

@@ -58,7 +58,7 @@ def describe(config, recipe):
     if config not in ("nano", "pilot"):
         raise ValueError(f"unknown model configuration {config!r}")
     # Only the parent describes: workers of these tests start without the real package.
-    from lowprec.moe.config import configs
+    from lowprec.moe.model.config import configs
     from lowprec.recipe import recipes
 
     return {

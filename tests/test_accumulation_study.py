@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import lowprec as lp
-from lowprec import cli
+from lowprec.cli import app as cli
 from lowprec.study import Claim, Measured, TensorSetting, TensorStudy, load
-from lowprec.study.tensor_run import run, sized
-from lowprec.study.tensor_study import error_of, exact_product, quantized, sweep
+from lowprec.study.kinds.tensors.run import run, sized
+from lowprec.study.kinds.tensors.study import error_of, exact_product, quantized, sweep
 
 SMALL = TensorSetting(rows=24, seeds=2, lengths=(128, 1024))
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lowprec import cli
-from lowprec.atlas import distributions, errors_of, find_format, pass_through
-from lowprec.codecs import BlockCodec, codecs
-from lowprec.metrics import gain_bias
-from lowprec.quantizers import quantizers
+from lowprec.cli import app as cli
+from lowprec.codec import BlockCodec, codecs
+from lowprec.measure.atlas import errors_of, find_format, pass_through
+from lowprec.measure.distributions import distributions
+from lowprec.measure.metrics import gain_bias
+from lowprec.measure.spread import tile_range
 from lowprec.registry import UnknownNameError
-from lowprec.value_spread import tile_range
+from lowprec.scaling.quantizer import quantizers
 
 F = np.float32
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from lowprec.moe import texts
-from lowprec.moe.data import SOURCES, load_corpus
+from lowprec.moe.data import texts
+from lowprec.moe.data.corpus import SOURCES, load_corpus
 
 SOURCE = '''raise ImportError("this file is never imported")
 bible = Bible(

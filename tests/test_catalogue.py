@@ -14,7 +14,7 @@ from micro_vectors import FACTS
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.formats import p3109
+from lowprec.format.catalogue import p3109
 
 SMALL = [name for name in lp.formats if lp.formats[name].bits <= 16]
 P3109 = [

@@ -7,8 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from lowprec.moe import checkpoint
-from lowprec.moe.checkpoint import CheckpointError, read, write
+from lowprec.moe.run import checkpoint
+from lowprec.moe.run.checkpoint import CheckpointError, read, write
 
 HEADER = {"step": 7, "rate": 0.1 + 0.2, "name": "x", "nested": {"a": [1, 2]}}
 

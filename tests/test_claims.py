@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from lowprec import cli
+from lowprec.cli import app as cli
 from lowprec.study import catalogue
 from lowprec.study.catalogue import TIERS, Study
-from lowprec.study.claims import ClaimArm, Claims, ClaimSetting, run, sized
-from lowprec.study.document import Document
-from lowprec.study.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation
+from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation
+from lowprec.study.kinds.claims.study import ClaimArm, Claims, ClaimSetting, run, sized
+from lowprec.study.report.document import Document
 
 TOY = Claims(
     "toy",

@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 import lowprec
-from lowprec import cli
-from lowprec.study import names, plans, style
-from lowprec.study import runner as runner_module
+from lowprec.cli import app as cli
+from lowprec.study import names
+from lowprec.study.report import style
+from lowprec.study.run import plans
+from lowprec.study.run import runner as runner_module
 
 ROOT = Path(lowprec.__file__).parent.parent
 SMALL = [
@@ -326,7 +328,7 @@ def test_bugs_are_not_dressed_as_mistakes(monkeypatch):
     def bug(*args, **kwargs):
         raise AssertionError("internal")
 
-    monkeypatch.setattr("lowprec.study.store.machine", bug)
+    monkeypatch.setattr("lowprec.study.run.store.machine", bug)
     assert isinstance(run("info").exception, AssertionError)
 
 

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import lowprec
-from lowprec import cli, cli_output
+from lowprec.cli import app as cli
+from lowprec.cli import output as cli_output
 
 
 def run(*arguments):

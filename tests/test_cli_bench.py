@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lowprec.cli import cli
-from lowprec.moe import measure
-from lowprec.moe.measure import PHASES, PhaseClock, phases
-from lowprec.moe.model import Model
+from lowprec.cli.app import cli
+from lowprec.moe.model.model import Model
+from lowprec.moe.run import profile as measure
+from lowprec.moe.run.profile import PHASES, PhaseClock, phases
 
 SMALL = 'base = "nano"\nlayers = 1\ndense_layers = 0\nexperts = 4\nbatch = 2\nsequence = 64\n'
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lowprec.cli import cli
-from lowprec.moe import checkpoint
-from lowprec.moe.train import Trainer
-from lowprec.moe.train import train as train_by_program
+from lowprec.cli.app import cli
+from lowprec.moe.run import checkpoint
+from lowprec.moe.run.train import Trainer
+from lowprec.moe.run.train import train as train_by_program
 from lowprec.recipe import Recipe, recipes
 
 SMALL = 'base = "nano"\nlayers = 2\nexperts = 4\nbatch = 2\nsequence = 64\n'

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from test_study import make, results
 
-from lowprec import cli
-from lowprec.study import cluster as cluster_module
+from lowprec.cli import app as cli
 from lowprec.study import run_study
-from lowprec.study.cluster import cluster
-from lowprec.study.store import StudyError
+from lowprec.study.run import cluster as cluster_module
+from lowprec.study.run.cluster import cluster
+from lowprec.study.run.store import StudyError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")
 pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of sockets that a killed worker left
@@ -48,7 +48,7 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_a_scheduler_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("lowprec.study.plans.BACKEND", "fake_trainer")
+    monkeypatch.setattr("lowprec.study.run.plans.BACKEND", "fake_trainer")
     monkeypatch.setattr(cluster_module, "PATIENCE", 0.3)
     result = CliRunner().invoke(cli.cli, ["ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--scheduler",
                                           "tcp://127.0.0.1:9", "--out", str(tmp_path)])  # fmt: skip
@@ -84,6 +84,6 @@ def test_jobs_and_scheduler_exclude_each_other(tmp_path):
 
 def test_a_worker_with_other_code_refuses(tmp_path, monkeypatch):
     planned = make(tmp_path)
-    monkeypatch.setattr("lowprec.study.tasks.code_hash", lambda: "another")
+    monkeypatch.setattr("lowprec.study.run.tasks.code_hash", lambda: "another")
     with pytest.raises(StudyError, match=r"this worker has other code than the study \(another\)"):
         run_study(planned, jobs=0)

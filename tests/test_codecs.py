@@ -4,10 +4,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lowprec import cast, logfmt
-from lowprec.codecs import BlockCodec, CastCodec, Codec, LogFMTCodec, codecs
+from lowprec import logfmt
+from lowprec.cast import casts as cast
+from lowprec.codec import BlockCodec, CastCodec, Codec, LogFMTCodec, codecs
 from lowprec.registry import UnknownNameError
-from lowprec.scaling import quantize
+from lowprec.scaling.quantize import quantize
 
 F = np.float32
 

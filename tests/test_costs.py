@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowprec import cli, costs
-from lowprec.codecs import codecs
+from lowprec import costs
+from lowprec.cli import app as cli
+from lowprec.codec import codecs
 from lowprec.costs import (
     Hardware,
     ModelShape,
@@ -180,8 +181,8 @@ def test_uniform_mean_in_closed_form():
 
 def test_measured_on_the_trainers_router():
     """Groups chosen by their best experts are all used: nearer the limit than uniform choice is."""
-    from lowprec.moe.config import MoEConfig
-    from lowprec.moe.routing import route
+    from lowprec.moe.model.config import MoEConfig
+    from lowprec.moe.model.routing import route
 
     shape = MoEConfig(
         "v3_routing", dim=128, layers=1, dense_layers=0, heads=1, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,

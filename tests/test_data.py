@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from lowprec.moe import data, texts
+from lowprec.moe.data import corpus as data
+from lowprec.moe.data import texts
 
 TEXT = bytes(i * i % 251 for i in range(200_000))
 

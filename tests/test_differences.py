@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.cli import cli
-from lowprec.differences import UNEXPLAINED, Explanation, explain
+from lowprec.cli.app import cli
+from lowprec.scaling.explain import UNEXPLAINED, Explanation, explain
 
 RECIPES = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from lowprec.cli import cli
+from lowprec.cli.app import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -6,11 +6,13 @@ import json
 
 import pytest
 
-from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, error_figures, error_plots, load
-from lowprec.study.document import Document
-from lowprec.study.error_figures import bias_rows, magnitude_rows, on_front, pareto_rows
-from lowprec.study.error_study import claims_of, run, sized, sweep
-from lowprec.study.wire_cost import cost_rows
+from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, load
+from lowprec.study.kinds.errors import figures as error_figures
+from lowprec.study.kinds.errors import plots as error_plots
+from lowprec.study.kinds.errors.figures import bias_rows, magnitude_rows, on_front, pareto_rows
+from lowprec.study.kinds.errors.study import claims_of, run, sized, sweep
+from lowprec.study.kinds.errors.wire_cost import cost_rows
+from lowprec.study.report.document import Document
 
 SMALL = ErrorSetting(rows=64, columns=1024, seeds=2)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.moe.config import configs
-from lowprec.moe.model import Model
-from lowprec.moe.routing import MixtureOfExperts
+from lowprec.moe.model.config import configs
+from lowprec.moe.model.model import Model
+from lowprec.moe.model.routing import MixtureOfExperts
 
 LAYERS = ("layers.1.ffn.experts.0.w1", "layers.1.ffn.experts.0.w2")
 

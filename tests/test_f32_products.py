@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.cast import round_in_place
-from lowprec.scratch import keep_freed_memory
+from lowprec._threads import keep_freed_memory
+from lowprec.cast.casts import round_in_place
 
 
 def operand(rng, rows, k):
@@ -60,7 +60,7 @@ def test_rounding_in_place_is_round_to(fmt):
 
 def test_memory_is_kept_unless_the_environment_says_no(monkeypatch):
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
-    code = "from lowprec.scratch import keep_freed_memory; print(keep_freed_memory())"
+    code = "from lowprec._threads import keep_freed_memory; print(keep_freed_memory())"
     monkeypatch.setenv("LOWPREC_KEEP_MEMORY", "0")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

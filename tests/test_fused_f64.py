@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec import _jit, wide_kernels
-from lowprec.accumulate import Accumulator
-from lowprec.engine import Plan
-from lowprec.engines import Reference, Wide, engine
-from lowprec.formats import Format, formats
-from lowprec.fused_kernels import fused_kernels
+from lowprec import _jit
+from lowprec.format.catalogue import Format, formats
 from lowprec.kernels.tensorcore import fused_pack_f64 as pack
 from lowprec.kernels.tensorcore.wide_sum import FACTOR
 from lowprec.oracle import fields, fused_dot
 from lowprec.oracle.fused import Rule
-from lowprec.panel_kernels import Extent
-from lowprec.wide_kernels import WideKernel, wide_kernel
+from lowprec.tensorcore import wide_kernels
+from lowprec.tensorcore.accumulator import Accumulator
+from lowprec.tensorcore.engine import Plan
+from lowprec.tensorcore.engines import Reference, Wide, engine
+from lowprec.tensorcore.fused_kernels import fused_kernels
+from lowprec.tensorcore.panel_kernels import Extent
+from lowprec.tensorcore.wide_kernels import WideKernel, wide_kernel
 
 HALF, BF16, TF32 = formats["float16"], formats["bfloat16"], formats["tf32"]
 FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]

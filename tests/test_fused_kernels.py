@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec import _jit, fused_kernels
-from lowprec.fused_kernels import FusedKernel, self_test
+from lowprec import _jit, _threads
+from lowprec.tensorcore import fused_kernels
+from lowprec.tensorcore.fused_kernels import FusedKernel, self_test
 
 ROOT = Path(lp.__file__).parent.parent
 RUNNABLE = [
@@ -72,7 +73,7 @@ def test_threads_are_left_in_the_default_rounding(name: str, keep_threads: None,
     q = lp.quantize(x, "e4m3fn")
     lp.gemm(q, q)
     modes: list[bool] = []
-    _jit.run_chunks(lambda start, stop: modes.append(nearest_even()), 64, 1)
+    _threads.run_chunks(lambda start, stop: modes.append(nearest_even()), 64, 1)
     assert modes
     assert all(modes)
 

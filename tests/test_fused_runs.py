@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec import _jit, run_kernels
-from lowprec.accumulate import Accumulator
-from lowprec.engines import Reference, Wide, engine
-from lowprec.formats import formats
-from lowprec.fused_kernels import fused_kernels
+from lowprec import _jit
+from lowprec.format.catalogue import formats
 from lowprec.oracle import FORMATS, MACHINES, Scales
-from lowprec.reference_dots import BlockScales
-from lowprec.run_kernels import run_kernel
+from lowprec.tensorcore import run_kernels
+from lowprec.tensorcore.accumulator import Accumulator
+from lowprec.tensorcore.engines import Reference, Wide, engine
+from lowprec.tensorcore.fused_kernels import fused_kernels
+from lowprec.tensorcore.reference_dots import BlockScales
+from lowprec.tensorcore.run_kernels import run_kernel
 
 FP4 = formats["e2m1fn"]
 FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.grouped import grouped_gemm
-from lowprec.libraries import Library, libraries
+from lowprec.tensorcore.grouped import grouped_gemm
+from lowprec.tensorcore.library import Library, libraries
 
 F32 = NDArray[np.float32]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.grouped import grouped_wgrad, run_starts
+from lowprec.tensorcore.grouped import grouped_wgrad, run_starts
 
 COUNTS = [130, 0, 1, 128, 77]
 # machine, granularity, quantizer options

@@ -6,7 +6,7 @@ from adversarial import KERNELS
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.engines import Halves, Reference, engine
+from lowprec.tensorcore.engines import Halves, Reference, engine
 
 MACHINES = ["hopper_fp8_mma", "hopper_fp8_mma_f16"]
 PAIRS = [("e4m3fn", "e4m3fn"), ("e5m2", "e5m2"), ("e4m3fn", "e5m2")]

@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 from test_study import make
 
-from lowprec import cli
-from lowprec.study import Arm, html, reports, run_study
-from lowprec.study.document import Bullets, Details, Document, Heading, Table, Text, markdown
-from lowprec.study.store import StudyError, read_json
+from lowprec.cli import app as cli
+from lowprec.study import Arm, run_study
+from lowprec.study.report import html, reports
+from lowprec.study.report.document import Bullets, Details, Document, Heading, Table, Text, markdown
+from lowprec.study.run.store import StudyError, read_json
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VOID = {"meta", "br", "link", "img"}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec import _jit
+from lowprec import _jit, _threads
 
 PACKAGE = Path(lp.__file__).parent
 
@@ -88,7 +88,7 @@ def test_import_is_light() -> None:
 def test_public_names_resolve() -> None:
     for name in lp.__all__:
         assert getattr(lp, name) is not None
-    import lowprec.formats  # noqa: F401  importing the module must not replace the catalogue
+    import lowprec.format.catalogue  # noqa: F401  importing the module must not replace the catalogue
 
     assert lp.formats["e4m3fn"].name == "e4m3fn"
     with pytest.raises(AttributeError, match="no attribute 'encoed'"):
@@ -119,7 +119,7 @@ def test_chunks_cover_everything_once(threads: int, total: int, keep_threads: No
         assert start % 8 == 0
         seen[start:stop] += 1
 
-    _jit.run_chunks(visit, total, 8)
+    _threads.run_chunks(visit, total, 8)
     assert (seen == 1).all()
 
 
@@ -132,9 +132,9 @@ def test_pieces_may_be_cut_again(keep_threads: None) -> None:
 
     def outer(start: int, stop: int) -> None:
         for row in range(start, stop):
-            _jit.run_chunks(functools.partial(count, row), 20, 1)
+            _threads.run_chunks(functools.partial(count, row), 20, 1)
 
-    _jit.run_chunks(outer, 20, 1)
+    _threads.run_chunks(outer, 20, 1)
     assert (seen == 1).all()
 
 
@@ -147,9 +147,9 @@ def test_errors_in_any_piece_reach_the_caller(piece: int, keep_threads: None) ->
             raise RuntimeError("from a worker")
 
     with pytest.raises(RuntimeError, match="from a worker"):
-        _jit.run_chunks(fail, 100, 1)
+        _threads.run_chunks(fail, 100, 1)
     seen: list[int] = []
-    _jit.run_chunks(lambda a, b: seen.extend(range(a, b)), 100, 1)
+    _threads.run_chunks(lambda a, b: seen.extend(range(a, b)), 100, 1)
     assert sorted(seen) == list(range(100)), "the pool is as good as new"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec import _jit, logfmt
+from lowprec import _threads, logfmt
 from lowprec.kernels.logfmt import deepep as kernels
 from lowprec.logfmt import Units, deepep, encode
 from lowprec.oracle import decode as oracle_decode
@@ -178,14 +178,14 @@ def test_shapes(shape):
 
 def test_threads_change_nothing():
     x = gauss(400, 2048, 0.28)
-    before, seen = _jit.get_num_threads(), set()
+    before, seen = _threads.get_num_threads(), set()
     try:
         for threads in (1, 2, 3):
-            _jit.set_num_threads(threads)
+            _threads.set_num_threads(threads)
             z = encode(x, mode="deepep")
             seen.add((z.pack().tobytes(), z.decode().tobytes()))
     finally:
-        _jit.set_num_threads(before)
+        _threads.set_num_threads(before)
     assert len(seen) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowprec import _jit, logfmt
+from lowprec import _threads, logfmt
 from lowprec.logfmt import LogFMT, encode, from_bytes, unpack
 
 F = np.float32
@@ -251,14 +251,14 @@ def test_codes_wider_than_their_bits_are_not_looked_up():
 
 def test_bytes_are_the_same_whatever_the_threads():
     x = gauss(600, 2500, sigma=0.22)
-    before, seen = _jit.get_num_threads(), set()
+    before, seen = _threads.get_num_threads(), set()
     try:
         for threads in (1, 2, 5):
-            _jit.set_num_threads(threads)
+            _threads.set_num_threads(threads)
             for options in ({}, {"rounding": "stochastic", "seed": 3}, {"fallback": "bf16", "meta": "bf16"}):
                 seen.add(zlib.crc32(encode(x, 7, **options).to_bytes()))
     finally:
-        _jit.set_num_threads(before)
+        _threads.set_num_threads(before)
     assert len(seen) == 3
 
 

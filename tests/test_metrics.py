@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec import metrics, value_spread
+from lowprec.measure import metrics
+from lowprec.measure import spread as value_spread
 
 INF, NAN = math.inf, math.nan
 

@@ -7,8 +7,8 @@ import pytest
 
 from lowprec.kernels.model import attention as plain_kernels
 from lowprec.kernels.model import attention_f32
-from lowprec.moe.attention import LatentAttention, rotary_angles
-from lowprec.moe.config import MoEConfig
+from lowprec.moe.model.attention import LatentAttention, rotary_angles
+from lowprec.moe.model.config import MoEConfig
 from lowprec.recipe import recipes
 
 CONFIG = MoEConfig(

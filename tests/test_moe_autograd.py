@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lowprec.moe.attention import rotary_angles
-from lowprec.moe.config import MoEConfig
-from lowprec.moe.model import Model
+from lowprec.moe.model.attention import rotary_angles
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.model import Model
 
 torch = pytest.importorskip("torch")
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from lowprec.moe.config import MoEConfig, ParameterCounts, configs
+from lowprec.moe.model.config import MoEConfig, ParameterCounts, configs
 from lowprec.registry import UnknownNameError
 
 

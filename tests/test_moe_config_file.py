@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 import lowprec as lp
-from lowprec.cli import cli
-from lowprec.moe.config import MoEConfig, configs
-from lowprec.moe.config_file import check_tiles, get_config, load_config
-from lowprec.moe.model import Model
+from lowprec.cli.app import cli
+from lowprec.moe.model.config import MoEConfig, configs
+from lowprec.moe.model.config_file import check_tiles, get_config, load_config
+from lowprec.moe.model.model import Model
 
 
 def written(tmp_path, text, name="mine.toml"):

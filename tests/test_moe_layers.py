@@ -5,7 +5,7 @@ import pytest
 
 from lowprec.kernels.model import nn
 from lowprec.kernels.model.nn import dot
-from lowprec.moe import attention, layers
+from lowprec.moe.model import attention, layers
 from lowprec.recipe import recipes
 
 RNG_SHAPE = (70, 12)  # more than one block of rows, the last one ragged

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.moe.config import configs
-from lowprec.moe.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
-from lowprec.moe.model import Model
+from lowprec.moe.model.config import configs
+from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
+from lowprec.moe.model.model import Model
 
 CONFIG = dataclasses.replace(configs["nano"], layers=2, experts=4, top_k=2, groups=2, kept_groups=1, mtp_depth=1)
 

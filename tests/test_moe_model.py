@@ -6,9 +6,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from lowprec import _jit
-from lowprec.moe.config import MoEConfig, configs
-from lowprec.moe.model import Model, initial_parameters
+from lowprec import _threads
+from lowprec.moe.model.config import MoEConfig, configs
+from lowprec.moe.model.model import Model, initial_parameters
 
 SMALL = MoEConfig(
     "small", dim=12, layers=3, dense_layers=1, heads=2, nope_dim=6, rope_dim=4, value_dim=5, q_rank=7, kv_rank=9,
@@ -121,16 +121,16 @@ def test_loads_count_every_slot():
 @pytest.mark.parametrize("recipe", ["bf16", "dsv3"])
 def test_threads_do_not_change_a_bit(recipe):
     tokens = text(16, 128)
-    before = _jit.get_num_threads()
+    before = _threads.get_num_threads()
     results = []
     try:
         for threads in (1, 2):
-            _jit.set_num_threads(threads)
+            _threads.set_num_threads(threads)
             model = Model("nano", recipe, seed=3)
             loss, grads = model.loss_and_grads(tokens)
             results.append((loss, {name: grad.tobytes() for name, grad in grads.items()}))
     finally:
-        _jit.set_num_threads(before)
+        _threads.set_num_threads(before)
     assert results[0][0] == results[1][0]
     assert [name for name in results[0][1] if results[0][1][name] != results[1][1][name]] == []
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lowprec.kernels.model.routing import order_by_expert
-from lowprec.moe.config import MoEConfig
-from lowprec.moe.routing import MixtureOfExperts, route, update_bias
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.routing import MixtureOfExperts, route, update_bias
 from lowprec.recipe import recipes
 
 

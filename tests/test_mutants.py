@@ -18,7 +18,7 @@ from recordings import Recording, diagonal_mma, needs_recordings, recording
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.oracle import (  # fmt: skip
+from lowprec.oracle import (
     ADA_FP8,
     FLOAT32,
     HOPPER_FP8,

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lowprec import cast
-from lowprec.moe.optim import AdamW, _power
-from lowprec.moe.optimizer_state import StateFormat
+from lowprec.cast import casts as cast
+from lowprec.moe.run.optim import AdamW, _power
+from lowprec.moe.run.optimizer_state import StateFormat
 
 F = np.float32
 

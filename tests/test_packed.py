@@ -7,7 +7,7 @@ import pytest
 from adversarial import KERNELS
 
 import lowprec as lp
-from lowprec.packed import PackedOperand
+from lowprec.tensorcore.packed import PackedOperand
 
 # machine -> formats of a and b, granularity of a and of b, scales
 KINDS = {

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.verify import critical
+from lowprec.measure.verify import critical
 
 pytestmark = pytest.mark.peers
 FP8 = ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"]

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.hadamard import TE_SIGNS
-from lowprec.quantizers import ARITHMETICS, SPECIALS
+from lowprec.scaling.hadamard import TE_SIGNS
+from lowprec.scaling.quantizer import ARITHMETICS, SPECIALS
 
 F32 = NDArray[np.float32]
 STATELESS = [name for name in lp.quantizers if lp.quantizers[name].history is None]
@@ -296,7 +296,7 @@ def test_the_catalogue_is_whole() -> None:
 def test_the_command_line_finds_the_recipe(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    from lowprec.cli import cli
+    from lowprec.cli.app import cli
 
     runner = CliRunner()
     source, codes = str(tmp_path / "x.npy"), str(tmp_path / "q.npz")

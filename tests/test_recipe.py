@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.moe.config import configs
+from lowprec.moe.model.config import configs
 from lowprec.recipe import LinearSpec, Rule, Storage, TensorSpec, recipes
 from lowprec.recipe.names import LINEARS, matches
 from lowprec.recipe.page import page

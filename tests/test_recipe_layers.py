@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.moe.config import configs
-from lowprec.moe.model import Model
+from lowprec.moe.model.config import configs
+from lowprec.moe.model.model import Model
 from lowprec.recipe import Recipe, recipes
 from lowprec.recipe.table import rows
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lowprec import round_to, sqnr
-from lowprec.codecs import codecs
-from lowprec.reductions import all_reduce, all_reduces, combine_low_latency, combine_normal, fma
+from lowprec.codec import codecs
+from lowprec.codec.reductions import all_reduce, all_reduces, combine_low_latency, combine_normal, fma
 from lowprec.registry import UnknownNameError
 
 F = np.float32

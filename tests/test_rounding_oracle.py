@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.format.policy import policies
+from lowprec.format.rounding import Rounding, roundings
 from lowprec.kernels.cast.random_bits import random_word
 from lowprec.oracle import casts
-from lowprec.policies import policies
-from lowprec.rounding import Rounding, roundings
 
 FIXED = ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"]
 NARROW = [

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from golden_runs import golden
 
-import lowprec.moe.train
-from lowprec.moe import checkpoint
-from lowprec.moe.checkpoint import CheckpointError
-from lowprec.moe.data import corpus_from_bytes
-from lowprec.moe.memory import memory_policies
-from lowprec.moe.train import Schedule, Trainer, train
+import lowprec.moe.run.train
+from lowprec.moe.data.corpus import corpus_from_bytes
+from lowprec.moe.model.memory import memory_policies
+from lowprec.moe.run import checkpoint
+from lowprec.moe.run.checkpoint import CheckpointError
+from lowprec.moe.run.train import Schedule, Trainer, train
 from lowprec.recipe import recipes
 
 ROOT = Path(__file__).parents[1]
@@ -201,7 +201,7 @@ def test_a_divergent_run_keeps_its_curve(text, tmp_path, monkeypatch):
         if record.step == 3:
             made[0].model.params["head"][0, 0] = np.nan
 
-    monkeypatch.setattr(lowprec.moe.train, "Trainer", Spoiled)
+    monkeypatch.setattr(lowprec.moe.run.train, "Trainer", Spoiled)
     with np.errstate(all="ignore"):
         done = run(text, tmp_path, progress=spoil)
     assert (done.status, len(done.metrics), done.trainer.steps) == ("diverged", 3, 3)

@@ -11,18 +11,18 @@ import pytest
 
 import lowprec as lp
 from lowprec.kernels.model.divergence import tile_range
-from lowprec.moe.data import load_corpus
-from lowprec.moe.model import Model
+from lowprec.moe.data.corpus import load_corpus
+from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, run_study
-from lowprec.study import same_weights as module
-from lowprec.study.comparison import compare, compare_layers, kl_of_tokens, record
-from lowprec.study.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
-from lowprec.study.probe import describe
-from lowprec.study.quantities import METRICS
-from lowprec.study.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
-from lowprec.study.weights_report import document, report, table_csv
-from lowprec.study.weights_summary import summarize
+from lowprec.study.analysis.comparison import compare, compare_layers, kl_of_tokens, record
+from lowprec.study.analysis.probe import describe
+from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
+from lowprec.study.design.quantities import METRICS
+from lowprec.study.design.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
+from lowprec.study.kinds.same_weights import study as module
+from lowprec.study.kinds.same_weights.report import document, report, table_csv
+from lowprec.study.kinds.same_weights.summary import summarize
 
 SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
 F32, BF16, DSV3 = (lp.recipes[name] for name in ("float32", "bf16", "dsv3"))

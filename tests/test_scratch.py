@@ -3,8 +3,8 @@
 import numpy as np
 
 import lowprec as lp
-from lowprec import scratch as module
-from lowprec.scratch import forget, fresh, scratch
+from lowprec import _threads as module
+from lowprec._threads import forget, fresh, scratch
 
 
 def held() -> int:

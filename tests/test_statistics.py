@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lowprec.study.inference import infer
-from lowprec.study.power import detectable_difference, equivalence_power, pairs_needed
-from lowprec.study.smoothing import ema, max_relative_error
-from lowprec.study.statistics import bootstrap_interval, holm, paired, relative_differences, root_mean_square, spread
+from lowprec.study.analysis.inference import infer
+from lowprec.study.analysis.power import detectable_difference, equivalence_power, pairs_needed
+from lowprec.study.analysis.smoothing import ema, max_relative_error
+from lowprec.study.analysis.statistics import (
+    bootstrap_interval,
+    holm,
+    paired,
+    relative_differences,
+    root_mean_square,
+    spread,
+)
 
 MARGIN = 0.0025
 

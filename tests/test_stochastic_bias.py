@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.rounding import Rounding
+from lowprec.format.rounding import Rounding
 
 N = 1 << 20
 FRACTIONS = [2.0**-12, 0.1, 0.5, 0.9]

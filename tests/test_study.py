@@ -16,14 +16,14 @@ import fake_trainer
 import numpy as np
 import pytest
 
-from lowprec.moe.data import SOURCES
+from lowprec.moe.data.corpus import SOURCES
 from lowprec.study import Ablation, Arm, Setting, load, names, plan, run_study
-from lowprec.study import runner as runner_module
-from lowprec.study import tasks as tasks_module
-from lowprec.study.plans import read_study
-from lowprec.study.runner import check_same
-from lowprec.study.store import RunFailed, RunFolder, StudyError, code_hash, differences, read_json
-from lowprec.study.summary import summarize
+from lowprec.study.analysis.summary import summarize
+from lowprec.study.run import runner as runner_module
+from lowprec.study.run import tasks as tasks_module
+from lowprec.study.run.plans import read_study
+from lowprec.study.run.runner import check_same
+from lowprec.study.run.store import RunFailed, RunFolder, StudyError, code_hash, differences, read_json
 
 SMALL = Setting(config="nano", checkpoint_steps=30, branch_steps=20, checkpoints=2, seeds=2)
 
@@ -269,7 +269,7 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path):
     planned = make(tmp_path)
     planned.folder.mkdir(parents=True)
     code = (
-        "import sys, time; from pathlib import Path; from lowprec.study.store import lock\n"
+        "import sys, time; from pathlib import Path; from lowprec.study.run.store import lock\n"
         "with lock(Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, str(planned.folder)], stdout=subprocess.PIPE, text=True)
@@ -460,7 +460,7 @@ def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, monkeypatch
     spawned = run_study(make(tmp_path / "b"), jobs=2)
     assert results(inline.folder) == results(spawned.folder)
     assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
-    from lowprec.study.executors import workers
+    from lowprec.study.run.executors import workers
 
     with workers(1) as pool:
         assert pool.submit(os.getenv, "OPENBLAS_NUM_THREADS").result() == "1"

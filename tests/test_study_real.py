@@ -7,7 +7,7 @@ from test_study import results
 
 import lowprec
 from lowprec.study import Ablation, Arm, Setting, plan, run_study
-from lowprec.study.summary import summarize
+from lowprec.study.analysis.summary import summarize
 
 SMALL = Setting(config="nano", checkpoint_steps=2, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
 ABLATION = Ablation(

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from lowprec.moe import data, synthetic
-from lowprec.moe.train import Schedule, Trainer
+from lowprec.moe.data import corpus as data
+from lowprec.moe.data import synthetic
+from lowprec.moe.run.train import Schedule, Trainer
 
 
 def written_out(source, symbols):

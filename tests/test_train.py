@@ -12,13 +12,13 @@ from golden_runs import golden
 
 import lowprec as lp
 from lowprec import recipes
-from lowprec.moe import checkpoint, saving
-from lowprec.moe.checkpoint import CheckpointError
-from lowprec.moe.data import corpus_from_bytes, held_out_windows
-from lowprec.moe.model import Model
-from lowprec.moe.train import Diverged, Schedule, Trainer, default_rate, train
+from lowprec.moe.data.corpus import corpus_from_bytes, held_out_windows
+from lowprec.moe.model.model import Model
+from lowprec.moe.run import checkpoint, saving
+from lowprec.moe.run.checkpoint import CheckpointError
+from lowprec.moe.run.train import Diverged, Schedule, Trainer, default_rate, train
 from lowprec.registry import UnknownNameError
-from lowprec.study.trainer import weights_hash
+from lowprec.study.run.trainer import weights_hash
 
 MICRO = golden.MICRO
 STEADY = Schedule(peak=4e-3, warmup_steps=2, total_steps=100)

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import lowprec as lp
-from lowprec import verify
-from lowprec.cli import cli
+from lowprec.cli.app import cli
+from lowprec.measure import verify
 
 
 def test_quick_checks_of_one_format_find_nothing() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowprec import logfmt
-from lowprec.codecs import BlockCodec, CastCodec, WireError, codecs
+from lowprec.codec import BlockCodec, CastCodec, WireError, codecs
 
 F = np.float32
 NAMES = [name for name in codecs if not hasattr(codecs[name], "columns_multiple")]

@@ -95,7 +95,7 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     Parameters
     ----------
     chosen : integer array [tokens, top_k]
-        Experts of each token, as ``lowprec.moe.routing.route(...).chosen``; expert e lives on node
+        Experts of each token, as ``lowprec.moe.model.routing.route(...).chosen``; expert e lives on node
         e // (experts / nodes). Negative numbers are empty slots.
     experts, nodes : int
         Routed experts, and nodes among which they are divided evenly in order.

@@ -13,18 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .fields import positive, whole
 from .hardware import Hardware, find_hardware
 from .models import ModelShape, find_model
 
 if TYPE_CHECKING:
-    from lowprec.codecs import Codec
+    from lowprec.codec import Codec
 
-    Bits = Codec | str | float
-else:
-    Bits = Any
+Bits: TypeAlias = "Codec | str | float"
 
 #: Bytes before each token in DeepEP's low-latency dispatch: its index, padded to one load.
 DEEPEP_HEADER = 16
@@ -61,7 +59,7 @@ def row_bytes(codec: Bits, columns: int) -> float:
 
 
 def _codec(codec: Any) -> Codec:
-    from lowprec.codecs import codecs  # imports the kernels' compiler, which plain numbers do not need
+    from lowprec.codec import codecs  # imports the kernels' compiler, which plain numbers do not need
 
     return codecs.get(codec)
 

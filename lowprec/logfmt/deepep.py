@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lowprec import _jit
+from lowprec import _threads
 from lowprec.kernels.logfmt import deepep as kernels
 
 from .arrays import Floats, as_float32, whole
@@ -164,7 +164,7 @@ class DeepEPMessage:
         amin, amax = _words(self.amin).reshape(-1), _words(self.amax).reshape(-1)
         fit = _tiles_fit(self.cast, self.shape[-1])
         log2, _, fractions = self.units.tables()
-        _jit.run_chunks(
+        _threads.run_chunks(
             lambda start, stop: kernels.decode_tiles(codes, fit, amax, amin, log2, fractions, values, start, stop),
             amax.size,
             _GRAIN,
@@ -228,12 +228,14 @@ def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
     tiles = flat.size // TILE
     amax, amin, fit = np.empty(tiles, np.uint16), np.empty(tiles, np.uint16), np.empty(tiles, np.bool_)
     log2, significands, fractions = units.tables()
-    _jit.run_chunks(lambda start, stop: kernels.find_tiles(flat, log2, amax, amin, fit, start, stop), tiles, 4 * _GRAIN)
+    _threads.run_chunks(
+        lambda start, stop: kernels.find_tiles(flat, log2, amax, amin, fit, start, stop), tiles, 4 * _GRAIN
+    )
     chunks = np.logical_and.reduce(fit.reshape(-1, chunk // TILE), axis=1)
     spread = _tiles_fit(chunks, shape[-1])
     codes = np.empty(flat.size, np.uint16)
     overflows: list[int] = []
-    _jit.run_chunks(
+    _threads.run_chunks(
         lambda start, stop: overflows.append(
             kernels.encode_tiles(flat, spread, amax, amin, log2, significands, fractions, codes, start, stop)
         ),

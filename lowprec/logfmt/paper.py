@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from lowprec import _jit, cast
+from lowprec import _threads
+from lowprec.cast import casts as cast
 from lowprec.kernels.logfmt import encode as logfmt_encode
 from lowprec.kernels.logfmt import grid as kernels
 from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
@@ -133,7 +134,7 @@ class LogFMT:
             words, codes = codes, np.where(fallen, codes.dtype.type(0), codes)
         if self.bits != 8 * codes.itemsize and codes.size and int(codes.max()) >> self.bits:
             raise ValueError(f"logfmt: code {codes.max()} is outside 0..{(1 << self.bits) - 1} ({self.bits} bits)")
-        _jit.run_chunks(
+        _threads.run_chunks(
             lambda start, stop: kernels.decode_tiles(
                 codes.reshape(-1), amin.reshape(-1), amax.reshape(-1), codes.shape[1], self.bits, self.tile,
                 self.octaves, rows.reshape(-1), start, stop,
@@ -234,7 +235,7 @@ def encode_paper(
         if found >= 0:
             bad.append(found)
 
-    _jit.run_chunks(piece, amin.size, _GRAIN)
+    _threads.run_chunks(piece, amin.size, _GRAIN)
     if bad:
         _refuse_or_poison(min(bad), rows, tile, amin, amax, nonfinite, meta)
     shape = values.shape

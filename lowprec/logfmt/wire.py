@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from lowprec import packing
+from lowprec.cast import packing
 
 from .arrays import Array, as_rows, from_rows, one_of, whole
 from .paper import TILES_OF_A_CHUNK, LogFMT

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .block_scales import (  # fmt: skip
+from .block_scales import (
     E4M3_MAX,
     NAN,
     ONE,
@@ -43,7 +43,7 @@ from .block_scales import (  # fmt: skip
     v3,
     v32,
 )
-from .values import (  # fmt: skip
+from .values import (
     E2M1FN,
     E2M3FN,
     E3M2FN,

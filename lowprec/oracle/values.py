@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, Union
 
 if TYPE_CHECKING:
-    from ..formats import Format
+    from ..format.catalogue import Format
 
 Exact: TypeAlias = Fraction | float
 Overflow: TypeAlias = Literal["saturate", "nonsaturate"]

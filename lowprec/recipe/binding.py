@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.cast import round_in_place
-from lowprec.codecs import Codec, codecs
-from lowprec.delayed import DelayedScaling
-from lowprec.formats import formats
-from lowprec.scaling import Quantized, quantize
+from lowprec.cast.casts import round_in_place
+from lowprec.codec import Codec, codecs
+from lowprec.format.catalogue import formats
+from lowprec.scaling.delayed import DelayedScaling
+from lowprec.scaling.quantize import Quantized, quantize
 
 from .description import CACHES, DIRECTIONS, Recipe
 from .linears import OPERANDS

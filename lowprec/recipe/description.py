@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lowprec.codecs import codecs
+from lowprec.codec import codecs
 
 from .linears import BF16_LINEAR, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches

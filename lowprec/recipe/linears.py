@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lowprec.accumulate import Accumulator, accumulators
-from lowprec.formats import formats
-from lowprec.libraries import libraries
+from lowprec.format.catalogue import formats
+from lowprec.tensorcore.accumulator import Accumulator, accumulators
+from lowprec.tensorcore.library import libraries
 
 from .tensors import TensorSpec
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.cast import round_to
-from lowprec.codecs import Codec
-from lowprec.gemm import gemm, matmul_f32
-from lowprec.scaling import Quantized
+from lowprec.cast.casts import round_to
+from lowprec.codec import Codec
+from lowprec.scaling.quantize import Quantized
+from lowprec.tensorcore.gemm import gemm, matmul_f32
 
 from .linears import AS_ACTIVATIONS, OPERANDS, GemmSpec, LinearSpec
 from .tensors import TensorSpec, as_quantized

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.cast import round_to
-from lowprec.formats import formats
-from lowprec.quantizers import Quantizer, quantizers
+from lowprec.cast.casts import round_to
+from lowprec.format.catalogue import formats
 from lowprec.registry import UnknownNameError
-from lowprec.scaling import Granularity, Quantized, ScaleKind, quantize
+from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
+from lowprec.scaling.quantizer import Quantizer, quantizers
 
 Array = NDArray[Any]
 
@@ -199,7 +199,7 @@ class TensorSpec:
 
 def as_quantized(values: Array, fmt: str) -> Quantized:
     """Return values that a format can hold as its codes, with a single scale of 1."""
-    from lowprec.cast import encode
+    from lowprec.cast.casts import encode
 
     one = np.ones((1, 1), np.float32)
     return Quantized(encode(values, fmt), one, formats[fmt], Granularity(None, None))

@@ -43,7 +43,7 @@ def encode_near(u, constants):
     """Return the same code for formats with a -0 whose exponents leave room for the addend: half as many operations.
 
     Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade; below the smallest normal
-    exponent the quantum stays. NaN keeps its sign; `constants` are `lowprec.cast_constants.near_constants`.
+    exponent the quantum stays. NaN keeps its sign; `constants` are `lowprec.cast.constants.near_constants`.
     """
     smallest, up, shift, clamp, sign_shift, sign_mask, nan = constants
     a = U(u & U(0x7FFFFFFF))

@@ -1,8 +1,8 @@
 """Casts in any rounding mode: a word is added to what lies below the last kept bit, and the rest is cut.
 
-`lowprec.rounding` says which word a mode adds; for stochastic modes it is a random one. Fractions that reach further
-below the quantum than 31 bits keep a sticky last bit, which every mode and up to 24 random bits tell apart as the
-exact definition does.
+`lowprec.format.rounding` says which word a mode adds; for stochastic modes it is a random one. Fractions that reach
+further below the quantum than 31 bits keep a sticky last bit, which every mode and up to 24 random bits tell apart as
+the exact definition does.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ U64 = np.uint64
 
 @kernel
 def encode_word(u, constants, word):
-    """Return the code of one float32, given as its bits; `constants` are `lowprec.cast_constants.word_constants`.
+    """Return the code of one float32, given as its bits; `constants` are `lowprec.cast.constants.word_constants`.
 
     `word`, what is added to the fraction, is the rounding's own (`fixed_word`) or the element's (`random_part`).
     """
@@ -73,7 +73,7 @@ def encode_random(u, constants, word):
 
     Normal numbers: the word is added to the float32 bits, and a carry runs into the exponent by itself. Below 2^emin
     the value becomes a whole number of 2^-low quanta; what is lost there no random bit reaches. `constants` are
-    `lowprec.cast_constants.random_constants`.
+    `lowprec.cast.constants.random_constants`.
     """
     shift, down, offset, subnormal, scale, low, clamp, nan, negative_nan, sign_shift, sign_mask = constants
     a = U(u & U(0x7FFFFFFF))

@@ -1,4 +1,7 @@
-"""A source of symbols whose probabilities are known, and the filter that computes them; see `lowprec.moe.synthetic`."""
+"""A source of symbols whose probabilities are known, and the filter that computes them.
+
+See `lowprec.moe.data.synthetic`.
+"""
 
 import numpy as np
 

@@ -1,0 +1,247 @@
+"""Threads and memory of large operations: chunks over a pool, rows of a product, buffers used again.
+
+Kernels are serial loops that release the GIL; threads are ours, so results never depend on their number, forked
+children live, and nothing fights with BLAS over cores. Fresh memory for every call would cost more in page faults than
+it holds, so each thread keeps its buffers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+_threads: int | None = None
+_pool: ThreadPoolExecutor | None = None
+_pool_owner: tuple[int, int] | None = None  # (process, threads) that `_pool` was made for
+_pool_lock = threading.Lock()
+_inside = threading.local()  # .chunk is True while a thread works on a piece
+
+
+def get_num_threads() -> int:
+    """Return how many threads large operations use.
+
+    Returns
+    -------
+    int
+        The last `set_num_threads`, else the environment's LOWPREC_NUM_THREADS, else the cores this process may use.
+    """
+    global _threads
+    if _threads is None:
+        wanted = os.environ.get("LOWPREC_NUM_THREADS")
+        if wanted is None:
+            _threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        else:
+            try:
+                set_num_threads(int(wanted))
+            except ValueError:
+                raise ValueError(f"LOWPREC_NUM_THREADS={wanted!r}: a whole number >= 1 is needed") from None
+    assert _threads is not None
+    return _threads
+
+
+def set_num_threads(n: int) -> None:
+    """Set how many threads large operations use. Results never depend on it.
+
+    Parameters
+    ----------
+    n : int
+        At least 1.
+
+    Raises
+    ------
+    ValueError
+        If `n` is not a whole number of at least 1.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> before = lp.get_num_threads()
+    >>> lp.set_num_threads(1)
+    >>> lp.get_num_threads()
+    1
+    >>> lp.set_num_threads(before)
+    """
+    global _threads
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise ValueError(f"set_num_threads: {n!r}: a whole number >= 1 is needed")
+    _threads = int(n)
+
+
+def _workers(n: int) -> ThreadPoolExecutor:
+    """Return the shared pool, made anew after a fork or a change of the thread count."""
+    global _pool, _pool_owner
+    owner = (os.getpid(), n)
+    with _pool_lock:
+        if _pool is None or _pool_owner != owner:
+            if _pool is not None and _pool_owner is not None and _pool_owner[0] == owner[0]:
+                _pool.shutdown(wait=False)
+            _pool, _pool_owner = ThreadPoolExecutor(n, thread_name_prefix="lowprec"), owner
+        return _pool
+
+
+def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -> None:
+    """Call ``function(start, stop)`` over pieces that cover ``range(total)``, on the thread pool.
+
+    Parameters
+    ----------
+    function : callable
+        Works on one piece; pieces must write to disjoint places, so that their order cannot matter.
+    total : int
+        Number of items.
+    grain : int
+        Pieces start at multiples of `grain`; not more than this many items run serially in the caller.
+    """
+    n = get_num_threads()
+    units = -(-total // grain)
+    if n == 1 or units <= 1 or getattr(_inside, "chunk", False):  # pieces of pieces would wait for each other
+        if total > 0:
+            function(0, total)
+        return
+    pieces = min(units, n if units < 4 * n else 2 * n)
+    edges = [min(total, units * i // pieces * grain) for i in range(pieces + 1)]
+    queue = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
+    turn = threading.Lock()
+
+    def work() -> None:
+        _inside.chunk = True
+        try:
+            while True:
+                with turn:
+                    piece = next(queue, None)
+                if piece is None:
+                    return
+                function(*piece)
+        finally:
+            _inside.chunk = False
+
+    # The caller works too: a thread that only waited would be woken late, and its core taken by a worker meanwhile.
+    helpers = [_workers(n - 1).submit(work) for _ in range(min(n, pieces) - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.result()
+
+
+# --- rows of a product ------------------------------------------------------------------------------------------------
+
+_QUAD = 4  # rows that the kernels work on together
+
+
+def over_rows(work: Callable[[int, int], None], rows: int, per_row: int, worth: int, at_once: int) -> None:
+    """Call ``work(first, stop)`` for parts of the rows of A, until all are done.
+
+    What lays out rows for a kernel does so in its thread's own memory (`scratch`), which `at_once` keeps small.
+
+    Parameters
+    ----------
+    work : callable
+        Computes some rows of the result.
+    rows : int
+        How many there are.
+    per_row : int
+        Multiply-adds of a row.
+    worth : int
+        Multiply-adds that are worth a thread.
+    at_once : int
+        Rows of a part at most.
+    """
+
+    def piece(start: int, stop: int) -> None:
+        for first in range(start, stop, at_once):
+            work(first, min(first + at_once, stop))
+
+    run_chunks(piece, rows, max(1, worth // max(per_row, 1) // _QUAD) * _QUAD)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+_MAX_ASKED = 256
+
+
+class _Buffers(threading.local):
+    def __init__(self) -> None:
+        self.by_name: dict[str, NDArray[np.uint8]] = {}
+        self.asked: dict[tuple[str, int, DTypeLike], NDArray[Any]] = {}  # what the last calls returned, as it was
+
+
+_buffers = _Buffers()
+
+
+def scratch(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Return `size` uninitialised items on a 64-byte boundary, valid until this thread asks for `name` again.
+
+    Examples
+    --------
+    >>> buffer = scratch("example", 5, np.float32)
+    >>> buffer.shape, buffer.ctypes.data % 64
+    ((5,), 0)
+    """
+    found = _buffers.asked.get((name, size, dtype))
+    if found is not None:
+        return found
+    kind = np.dtype(dtype)
+    needed = size * kind.itemsize
+    aligned = _buffers.by_name.get(name)
+    if aligned is None or aligned.size < needed:
+        _buffers.asked.clear()  # nothing may hold on to the smaller one
+        aligned = _buffers.by_name[name] = fresh(name, needed, np.uint8)
+    if len(_buffers.asked) >= _MAX_ASKED:
+        _buffers.asked.clear()
+    found = _buffers.asked[name, size, dtype] = aligned[:needed].view(kind)
+    return found
+
+
+def forget() -> None:
+    """Let go of this thread's buffers."""
+    _buffers.asked.clear()
+    _buffers.by_name.clear()
+
+
+def fresh(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Return `size` uninitialised items on a 64-byte boundary that are the caller's to keep; `name` says what for."""
+    kind = np.dtype(dtype)
+    raw = np.empty(size * kind.itemsize + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size * kind.itemsize].view(kind)
+
+
+Allocate = Callable[[str, int, DTypeLike], NDArray[Any]]  # `scratch` or `fresh`
+
+
+# Parameters of glibc's mallopt(3): what is freed at the top of the heap stays; large arrays come from the heap, too.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_LARGEST_MMAP_THRESHOLD = 1 << 25  # glibc refuses more
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Let this process keep memory that it frees, so that the next step of a loop finds it without page faults.
+
+    A training step makes and frees the same arrays as the one before it. Without this, glibc hands their pages back to
+    the system and gets them again, zeroed, thousands a step. The process stays as large as it once was; with
+    ``LOWPREC_KEEP_MEMORY=0`` in the environment nothing is changed. Called by the trainer, not on import.
+
+    Returns
+    -------
+    bool
+        Whether the C library took it: glibc does, others have no such parameters.
+    """
+    if os.environ.get("LOWPREC_KEEP_MEMORY") == "0" or not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    options = {_TRIM_THRESHOLD: (1 << 31) - 1, _TOP_PAD: 1 << 26, _MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD}
+    return all([mallopt(option, value) == 1 for option, value in options.items()])

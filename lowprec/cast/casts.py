@@ -1,0 +1,209 @@
+"""Casts on arrays: `encode` values to codes, `decode` codes to values, `round_to` values on a format's grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _threads
+from ..format.catalogue import Format, formats
+from ..format.policy import Policy
+from ..format.rounding import Rounding, resolve
+from ..kernels.cast import nearest as kernels
+from .arrays import as_codes, as_output, as_values, key_of, outside
+from .choice import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder, run
+from .constants import decode_constants, has_fast_kernel, has_word_kernel
+
+
+def encode(
+    x: ArrayLike,
+    fmt: str | Format,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    policy: str | Policy | None = None,
+    overflow: str | None = None,
+    seed: int | None = None,
+    offset: int = 0,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Encode values as codes of a format, with one rounding from whatever type they come in.
+
+    Parameters
+    ----------
+    x : array_like, any shape
+        float16, float32, float64, an ml_dtypes type, or integers of magnitude up to 2^53.
+    fmt : str or Format
+        Name in ``lowprec.formats``, or a format of one's own.
+    rounding : str or Rounding
+        How values between two codes are rounded: ``nearest_even`` (the default), ``nearest_away``, ``toward_zero``,
+        ``up``, ``down``, ``to_odd``, ``stochastic``, or another of `lowprec.format.rounding`.
+    policy : str or Policy, optional
+        What becomes of overflow, Inf and NaN (`lowprec.policies`); ``ocp_sat`` for formats of up to 8 bits,
+        ``ieee`` above.
+    overflow : {"saturate", "nonsaturate", "nan", "raise"}, optional
+        Replaces the policy's own rule.
+    seed : int, optional
+        For stochastic rounding, which needs it: 0 to 2^64 - 1. Element i of `x` in C order is rounded by the bits of
+        (seed, offset + i), whatever the number of threads.
+    offset : int
+        Index of the first element, for an array that is worked on in parts.
+    out : ndarray, optional
+        Where to put the codes: C-contiguous, of `x`'s shape and of the format's ``code_dtype``. Nothing is allocated
+        then for contiguous float32 or float64 values.
+
+    Returns
+    -------
+    ndarray of uint8, uint16 or uint32, shape of `x`
+        The codes; narrower ones sit in the low bits.
+
+    Raises
+    ------
+    ValueError
+        For an unknown format, rounding or policy, a missing seed, an `out` that does not fit, or values that the
+        policy refuses.
+    TypeError
+        For values of a type that is not a number.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.encode([1.0, -448.0, 500.0, 2.0**-9], "e4m3fn")
+    array([ 56, 254, 126,   1], dtype=uint8)
+    >>> lp.encode([500.0], "e4m3fn", overflow="nonsaturate")
+    array([127], dtype=uint8)
+    >>> lp.encode([1.0625] * 8, "e4m3fn", rounding="stochastic", seed=7).tolist()
+    [57, 57, 56, 57, 56, 56, 56, 57]
+    """
+    f = formats.get(fmt)
+    mode, chosen = resolve(f, rounding, policy, overflow)
+    values = as_values(x)
+    result = as_output(out, values.shape, f.code_dtype, "encode")
+    if chosen.raises:
+        refuse(values, f, mode, chosen, key_of(mode, seed, offset))
+    run(encoder(plan_of(f, mode, chosen), key_of(mode, seed, offset)), values, result, f)
+    return result
+
+
+def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Decode codes of a format to their values, exactly.
+
+    Parameters
+    ----------
+    codes : array_like of integers, any shape
+        Bit patterns; each must be a code of the format.
+    fmt : str or Format
+        Name in ``lowprec.formats``, or a format of one's own.
+    out : ndarray of float32, optional
+        Where to put the values: C-contiguous, of the codes' shape.
+
+    Returns
+    -------
+    ndarray of float32, shape of `codes`
+        The values. NaN comes out quiet, with the code's sign.
+
+    Raises
+    ------
+    ValueError
+        If a code lies outside the format (what was written to `out` until then stays), or `out` does not fit.
+    TypeError
+        If the codes are not integers.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.decode([56, 254, 1], "e4m3fn")
+    array([ 1.000000e+00, -4.480000e+02,  1.953125e-03], dtype=float32)
+    """
+    f = formats.get(fmt)
+    c = as_codes(codes, f, check=not has_fast_kernel(f, decoding=True))
+    result = as_output(out, c.shape, np.dtype(np.float32), "decode")
+    flat, into = c.reshape(-1), result.reshape(-1)
+    if has_fast_kernel(f, decoding=True):
+        constants = decode_constants(f)
+        narrow = f.bits < 8 * c.dtype.itemsize
+
+        def piece(a: int, b: int) -> None:
+            if not narrow:
+                kernels.decode32(flat[a:b], into[a:b], constants)
+            elif kernels.decode32_seen(flat[a:b], into[a:b], constants) >> f.bits:
+                raise outside(int(flat[a:b].max()), f)
+
+        _threads.run_chunks(piece, flat.size, GRAIN)
+    else:
+        into[...] = f.values()[flat] if f.bits <= 16 else [f.value(int(code)) for code in flat]
+    return result
+
+
+def round_to(
+    x: ArrayLike,
+    fmt: str | Format,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    policy: str | Policy | None = None,
+    overflow: str | None = None,
+    seed: int | None = None,
+    offset: int = 0,
+    out: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """Round values to the grid of a format: ``decode(encode(x))`` without the codes.
+
+    Parameters
+    ----------
+    x : array_like, any shape
+        As for `encode`.
+    fmt, rounding, policy, overflow, seed, offset
+        As for `encode`.
+    out : ndarray of float32, optional
+        Where to put the values: C-contiguous, of `x`'s shape; `x` itself is allowed.
+
+    Returns
+    -------
+    ndarray of float32, shape of `x`
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `encode`.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.round_to([0.3, 17.0, 1000.0], "e4m3fn")
+    array([3.125e-01, 1.600e+01, 4.480e+02], dtype=float32)
+    >>> lp.round_to([0.3, 17.0, 1000.0], "e4m3fn", rounding="up")
+    array([3.125e-01, 1.800e+01, 4.480e+02], dtype=float32)
+    """
+    f = formats.get(fmt)
+    mode, chosen = resolve(f, rounding, policy, overflow)
+    values = as_values(x)
+    result = as_output(out, values.shape, np.dtype(np.float32), "round_to")
+    key = key_of(mode, seed, offset)
+    if chosen.raises:
+        refuse(values, f, mode, chosen, key)
+    plan = plan_of(f, mode, chosen)
+    if not (has_word_kernel(f) or has_fast_kernel(f)):
+        return decode(encode(values, f, rounding=mode, policy=chosen, seed=seed, offset=offset), f, out=result)
+    if np.may_share_memory(values, result):
+        if values.dtype != np.float32 or values.__array_interface__["data"] != result.__array_interface__["data"]:
+            values = values.copy()
+        elif plan.round_nearest is not None:
+            constants, flat = plan.round_nearest, result.reshape(-1)
+            _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
+            return result
+    run(rounder(f, plan, key), values, result, f)
+    return result
+
+
+def round_in_place(x: NDArray[np.float32], fmt: Format) -> NDArray[np.float32]:
+    """Do ``round_to(x, fmt, out=x)`` for a float32 array, with fewer checks: for what is called all the time."""
+    constants = nearest_constants(fmt)
+    if constants is None or x.dtype != np.float32 or not x.flags.c_contiguous:
+        return round_to(x, fmt, out=x)
+    flat = x.reshape(-1)
+    if flat.size <= GRAIN:
+        kernels.round32_in_place(flat, constants)
+    else:
+        _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
+    return x

@@ -1,0 +1,184 @@
+"""Which kernels a cast takes, with which constants, and how arrays of any type go through them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _threads
+from ..format.catalogue import Format
+from ..format.policy import Policy
+from ..format.rounding import Rounding, resolve, roundings, special_codes
+from ..kernels.cast import nearest as kernels
+from .constants import (
+    Constants,
+    decode_constants,
+    encode_constants,
+    has_fast_kernel,
+    has_word_kernel,
+    near_constants,
+    random_constants,
+    round_constants,
+    rounding_words,
+    short_constants,
+    symmetric,
+    word_constants,
+)
+
+GRAIN = 1 << 16  # elements per piece of work: enough to be worth a thread
+
+Key = tuple[np.uint32, np.uint32, int]
+"""The halves of the seed, and the index of the first element."""
+
+Piece = Callable[[NDArray[Any], NDArray[Any], int], None]
+"""Works on values, writes into an array of their length; the third is the index of the first value."""
+
+
+class Plan(NamedTuple):
+    """The kernels for a format, a rounding and a policy, and their constants; None where one does not hold."""
+
+    near: Constants | None
+    short: Constants | None
+    nearest: Constants | None
+    random: Constants | None
+    word: Constants
+    words: Constants
+    round_nearest: Constants | None
+    decode: Constants | None
+    wide: tuple[int, int, int]
+
+
+@functools.lru_cache(maxsize=512)
+def plan_of(f: Format, mode: Rounding, policy: Policy) -> Plan:
+    """Return the kernels that hold and their constants."""
+    special = special_codes(f, mode, policy)
+    nearest = mode == roundings["nearest_even"] and has_fast_kernel(f) and symmetric(f, special)
+    return Plan(
+        near_constants(f, special) if nearest else None,
+        short_constants(f, special) if nearest else None,
+        encode_constants(f, special) if nearest else None,
+        random_constants(f, special, mode),
+        word_constants(f, special, mode),
+        rounding_words(mode),
+        round_constants(f, special) if nearest else None,
+        decode_constants(f) if has_word_kernel(f) or has_fast_kernel(f) else None,
+        (f.mantissa_bits, f.emin, int(not f.has_zero)),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def nearest_constants(fmt: Format) -> Constants | None:
+    """Return what `kernels.cast.nearest.round_bits` needs to do as plain `round_to` does; None where it cannot."""
+    return plan_of(fmt, *resolve(fmt)).round_nearest
+
+
+def encoder(plan: Plan, key: Key) -> Piece:
+    """Return what encodes a piece: values, where their codes go, index of the first."""
+    lo, hi, offset = key
+
+    def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
+        if x.dtype == np.float64:
+            word_kernels().encode64_words(x, into, plan.word, plan.words, *plan.wide, lo, hi, offset + start)
+        elif plan.near is not None:
+            kernels.encode32_near(x, into, plan.near)
+        elif plan.short is not None:
+            kernels.encode32_short(x, into, plan.short)
+        elif plan.nearest is not None:
+            kernels.encode32(x, into, plan.nearest)
+        elif plan.random is not None:
+            word_kernels().encode32_random(x, into, plan.random, plan.words, lo, hi, offset + start)
+        else:
+            word_kernels().encode32_words(x, into, plan.word, plan.words, lo, hi, offset + start)
+
+    return piece
+
+
+def rounder(f: Format, plan: Plan, key: Key) -> Piece:
+    """Return what rounds a piece; only for formats with a kernel for float32."""
+    lo, hi, offset = key
+
+    def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
+        if x.dtype == np.float64:
+            codes = np.empty(min(x.size, GRAIN), f.code_dtype)
+            for a in range(0, x.size, GRAIN):
+                part = into[a : a + GRAIN]
+                encoder(plan, key)(x[a : a + GRAIN], codes[: part.size], start + a)
+                kernels.decode32(codes[: part.size], part, plan.decode)
+        elif plan.round_nearest is not None:
+            kernels.round32(x, into, plan.round_nearest)
+        elif plan.random is not None:
+            word_kernels().round32_random(x, into, plan.random, plan.decode, plan.words, lo, hi, offset + start)
+        else:
+            word_kernels().round32_words(x, into, plan.word, plan.decode, plan.words, lo, hi, offset + start)
+
+    return piece
+
+
+def word_kernels() -> Any:
+    """Return `kernels.cast.rounding`, imported when it is first needed: most casts are to nearest even."""
+    from ..kernels.cast import rounding
+
+    return rounding
+
+
+def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format) -> None:
+    """Work on all values; those of other types are turned into float32 or float64, whichever is exact, in parts."""
+    flat, into = values.reshape(-1), result.reshape(-1)
+    to = np.float64 if flat.dtype.kind in "iu" and flat.dtype.itemsize > 2 else np.float32
+    if not (has_fast_kernel(f) or has_word_kernel(f)) or flat.dtype == np.float64:
+        to = np.float64
+    if flat.dtype == to:
+        _threads.run_chunks(lambda a, b: piece(flat[a:b], into[a:b], a), flat.size, GRAIN)
+        return
+
+    def convert(a: int, b: int) -> None:
+        with np.errstate(invalid="ignore"):  # signalling NaNs are values like others
+            for start in range(a, b, GRAIN):
+                stop = min(b, start + GRAIN)
+                piece(flat[start:stop].astype(to), into[start:stop], start)
+
+    _threads.run_chunks(convert, flat.size, GRAIN)
+
+
+def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: Key) -> None:
+    """Raise for the first value that the policy does not take: encode twice, with two codes for what it refuses."""
+    usual = special_codes(f, mode, policy)
+    no_nan = policy.nan_without_nan if f.nan_code is None else policy.nan
+    raising = {
+        "over": policy.overflow_of(f),
+        "negative_over": policy.overflow_of(f) if f.signed else policy.unsigned,
+        "inf": policy.inf if policy.inf != "overflow" else policy.overflow_of(f),
+        "negative_inf": policy.inf if f.signed else policy.unsigned,
+        "nan": no_nan,
+        "negative_nan": no_nan,
+    }
+    if f.signed and policy.inf == "overflow":
+        raising["negative_inf"] = policy.overflow_of(f)
+    fields = [field for field, choice in raising.items() if choice == "raise"]
+    found = []
+    for code in (0, 1):
+        special = usual._replace(**dict.fromkeys(fields, code))
+        codes = np.empty(values.shape, f.code_dtype)
+        plan = plan_of(f, mode, policy)._replace(
+            near=None, short=None, nearest=None, random=None, word=word_constants(f, special, mode)
+        )
+        run(encoder(plan, key), values, codes, f)
+        found.append(codes.reshape(-1))
+    wrong = np.flatnonzero(found[0] != found[1])
+    if wrong.size == 0:
+        return
+    place = np.unravel_index(wrong[0], values.shape) if values.ndim > 1 else int(wrong[0])
+    where = f"index {tuple(int(i) for i in place)}" if isinstance(place, tuple) else f"index {place}"
+    value = float(values.reshape(-1)[wrong[0]])
+    if np.isnan(value):
+        what, choice = f"is not a number of {f}", f"{'nan_without_nan' if f.nan_code is None else 'nan'}='raise'"
+    elif not f.signed and value < 0:
+        what, choice = f"is negative, {f} has no sign", "unsigned='raise'"
+    else:
+        name = "inf" if np.isinf(value) and policy.inf == "raise" else "overflow"
+        what, choice = f"overflows {f} (max {f.max:g})", f"{name}='raise'"
+    raise ValueError(f"encode: {value} at {where} {what}, and the policy {policy.name!r} says {choice}")

@@ -1,0 +1,220 @@
+"""What the cast kernels need of a format, a rounding and a policy: tuples of 32-bit words, made once and kept."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from ..format.format import Format
+from ..format.policy import SpecialCodes
+from ..format.rounding import Rounding
+
+Constants = tuple[np.uint32, ...]
+
+_ALL = 0xFFFFFFFF
+_SIGN = 0x80000000
+_QUIET_NAN = 0x7FC00000
+
+
+@functools.lru_cache(maxsize=512)
+def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
+    """Return what `kernels.cast.nearest.encode_bits` needs, in its order.
+
+    Raises
+    ------
+    ValueError
+        If the kernel does not hold: `has_fast_kernel` is false, or the codes are not `symmetric`.
+    """
+    _require(fmt, special)
+    m, emin = fmt.mantissa_bits, fmt.emin
+    return _words(
+        23 - m,
+        (1 << (22 - m)) - 1 if m < 23 else 0,
+        int(m < 23),
+        (126 + emin) << m,
+        (127 + emin) << 23 if emin > -126 else 0,
+        (emin - m + 23 + 127) << 23 if emin > -126 else 0,
+        _bits_of(fmt, special.over),
+        special.nan,
+        special.negative_nan,
+        (1 << fmt.bits) - 1 if fmt.is_integer else 0,
+        1 if fmt.is_integer else fmt.sign_mask,
+        int(special.negative_zero == 0),
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
+    """Return what `kernels.cast.nearest.encode_near` needs, in its order, or None if it does not hold."""
+    m, emin = fmt.mantissa_bits, fmt.emin
+    if not (has_fast_kernel(fmt) and symmetric(fmt, special) and special.negative_zero and not fmt.is_integer):
+        return None
+    if special.negative_nan != special.nan | fmt.sign_mask or fmt.emax + 1 + 23 - m > 127 or emin == -126:
+        return None
+    return _words(
+        (127 + emin) << 23,
+        (23 - m) << 23,
+        23 - m,
+        _bits_of(fmt, special.over),
+        32 - fmt.bits,
+        fmt.sign_mask,
+        special.nan,
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
+    """Return what `kernels.cast.nearest.encode32_short` needs, in its order, or None if it does not hold."""
+    m = fmt.mantissa_bits
+    like_float32 = fmt.specials == "ieee" and fmt.signed and (fmt.exponent_bits, fmt.bias) == (8, 127) and m < 23
+    if not (like_float32 and symmetric(fmt, special) and special.over == fmt.inf_code and special.negative_zero):
+        return None
+    return _words(23 - m, (1 << (22 - m)) - 1, special.nan, special.negative_nan)
+
+
+@functools.lru_cache(maxsize=512)
+def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants | None:
+    """Return what `kernels.cast.rounding.encode_random` needs, in its order, or None if it does not hold."""
+    if not (has_fast_kernel(fmt) and symmetric(fmt, special) and rounding.is_stochastic and special.negative_zero):
+        return None
+    m, emin = fmt.mantissa_bits, fmt.emin
+    low = 30 - m  # binary places of a subnormal: its last quanta stay below 2^31
+    reach = rounding.random_bits + (rounding.variant == "B")
+    if m == 23 or rounding.variant == "C" or (emin > -126 and (reach > low or emin < -90)):
+        return None
+    return _words(
+        23 - m,
+        9 + m,
+        (126 + emin) << m,
+        (127 + emin) << 23 if emin > -126 else 0,
+        int(np.float32(2.0 ** (low + m - emin)).view(np.uint32)) if emin > -126 else 0,
+        low,
+        _bits_of(fmt, special.over),
+        special.nan,
+        special.negative_nan,
+        32 - fmt.bits,
+        fmt.sign_mask,
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
+    """Return what `kernels.cast.nearest.round_bits` needs, in its order; conditions as for `encode_constants`."""
+    _require(fmt, special)
+    m, emin = fmt.mantissa_bits, fmt.emin
+    nan, negative_nan = (_value_bits(fmt, code) for code in (special.nan, special.negative_nan))
+    return _words(
+        23 - m,
+        (1 << (22 - m)) - 1 if m < 23 else 0,
+        int(m < 23),
+        _ALL << (23 - m) & _ALL,
+        (127 + emin) << 23 if emin > -126 else 0,
+        (emin - m + 23 + 127) << 23 if emin > -126 else 0,
+        _value_bits(fmt, fmt.max_code),
+        _value_bits(fmt, special.over),
+        nan,
+        negative_nan,
+        int(special.negative_zero == 0),
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def decode_constants(fmt: Format) -> Constants:
+    """Return what `kernels.cast.nearest.decode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
+    m, emin = fmt.mantissa_bits, fmt.emin
+    subnormal = 1 << m if emin > -126 else 0
+    minus_zero = _SIGN if fmt.has_negative_zero else _QUIET_NAN
+    if fmt.is_integer:
+        minus_zero = int(np.float32(fmt.value(fmt.sign_mask)).view(np.uint32))
+    return _words(
+        23 - m,
+        (126 + emin) << 23,
+        _ALL if fmt.is_integer else subnormal,
+        int(np.float32(2.0 ** (emin - m) if subnormal else 1.0).view(np.uint32)),  # a subnormal factor is slow
+        fmt.max_code + fmt.is_integer,
+        _ALL if fmt.inf_code is None else fmt.inf_code,
+        fmt.sign_mask,
+        (1 << fmt.bits) - 1 if fmt.is_integer else fmt.sign_mask,
+        int(fmt.is_integer),
+        minus_zero,
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants:
+    """Return what `kernels.cast.rounding.encode_word` needs, in its order; any format for `encode_word64`."""
+    m = fmt.mantissa_bits
+    return _words(
+        23 - m,
+        max(fmt.emin + 127, 0),
+        m,
+        fmt.max_code + 1,
+        special.negative_limit,
+        _SIGN if fmt.signed else _SIGN + 1,
+        (1 << fmt.bits) - 1 if fmt.is_integer else 0,
+        1 if fmt.is_integer else fmt.sign_mask,
+        special.negative_zero,
+        *special[:6],
+        int(rounding.ties_even),
+        int(rounding.odd),
+        rounding.random_bits if rounding.variant == "C" else 0,
+    )
+
+
+@functools.cache
+def rounding_words(rounding: Rounding) -> Constants:
+    """Return the words of a rounding for `kernels.cast.rounding`: plus, minus, random bits to keep, bits to set."""
+    n = rounding.random_bits
+    extra = 1 << (31 - n) if n and rounding.variant == "B" else 0
+    return _words(rounding.plus_word, rounding.minus_word, _ALL << (32 - n) & _ALL if n else 0, extra)
+
+
+def has_fast_kernel(fmt: Format, *, decoding: bool = False) -> bool:
+    """Tell whether the float32 kernels hold for a format; others go through float64 integers or a table."""
+    if not fmt.has_zero or fmt.emin < -126:
+        return False
+    return decoding or (fmt.mantissa_bits >= 1 and fmt.emin <= 100 and fmt.signed)
+
+
+def has_word_kernel(fmt: Format) -> bool:
+    """Tell whether `kernels.cast.rounding.encode_word` holds for a format; others are rounded from float64."""
+    return fmt.has_zero and fmt.emin >= -126 and fmt.mantissa_bits <= 22
+
+
+def symmetric(fmt: Format, special: SpecialCodes) -> bool:
+    """Tell whether both signs overflow to one magnitude, Inf with them: the maximum or the code after it."""
+    after = special.over == fmt.max_code + 1 < fmt.sign_mask
+    return (
+        (special.over == fmt.max_code or after)
+        and special.negative_over == fmt.with_sign(special.over)
+        and special.inf == special.over
+        and special.negative_inf == special.negative_over
+        and special.negative_limit == fmt.max_code + 1
+    )
+
+
+def _require(fmt: Format, special: SpecialCodes) -> None:
+    if not (has_fast_kernel(fmt) and symmetric(fmt, special)):
+        raise ValueError(f"{fmt}: the nearest-even kernel does not hold for it with {special}")
+
+
+def _value_bits(fmt: Format, code: int) -> int:
+    """Return the float32 bits of a code's value; NaNs come out quiet, with the sign that the code has."""
+    value = fmt.value(code)
+    if value != value:
+        negative = code & fmt.sign_mask and fmt.nan_code != fmt.sign_mask
+        return _QUIET_NAN | (_SIGN if negative else 0)
+    return int(np.float32(value).view(np.uint32))
+
+
+def _bits_of(fmt: Format, magnitude: int) -> int:
+    """Return the float32 bits of a magnitude code as if the exponents went on beyond the maximum."""
+    m = fmt.mantissa_bits
+    if magnitude == fmt.max_code:
+        return _value_bits(fmt, magnitude)
+    return ((magnitude >> m) + fmt.emin + 126 << 23) + ((magnitude & ((1 << m) - 1)) << (23 - m))
+
+
+def _words(*values: int) -> Constants:
+    return tuple(np.uint32(value) for value in values)

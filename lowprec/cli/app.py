@@ -1,0 +1,132 @@
+"""The command line. Every command imports what it needs when it runs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import __version__
+from . import arrays as cli_arrays
+from . import bench as cli_bench
+from . import catalogues as cli_catalogues
+from . import check as cli_check
+from . import costs as cli_costs
+from . import error as cli_error
+from . import formats as cli_formats
+from . import recipes as cli_recipes
+from . import studies as cli_studies
+from . import train as cli_train
+from . import verify as cli_verify
+from .output import Cell, CommandError, emit, machine_readable
+
+
+class _Commands(click.Group):
+    """A group that turns the library's errors and click's own into one line each."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise _one_line(error) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from ..registry import UnknownNameError
+
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _one_line(error) from None
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            click.echo("stopped; what was finished is kept", err=True)
+            ctx.exit(130)
+        except Exception as error:
+            if ctx.params.get("traceback"):
+                raise
+            from ..study.run.store import RunFailed, StudyError
+
+            expected = (ValueError, TypeError, OSError, ArithmeticError, UnknownNameError, StudyError)
+            if not isinstance(error, expected):
+                raise
+            raise CommandError(_words(error), 1 if isinstance(error, RunFailed) else 2) from error
+
+
+def _one_line(error: click.UsageError) -> click.ClickException:
+    """Return click's own complaint as one line; a command without arguments still gets its help."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error
+    command = error.ctx.command_path if error.ctx is not None else "lowprec"
+    return CommandError(f"{error.format_message().rstrip('.')} (see {command} --help)")
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+@click.group(
+    "lowprec", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option("--traceback", is_flag=True, help="Show where an error came from.")
+@click.version_option(__version__, message="%(version)s")
+def cli(traceback: bool) -> None:
+    """Low-precision training numerics on a CPU, bit for bit."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Parameters
+    ----------
+    args : sequence of str, optional
+        Arguments; those of the process by default.
+    """
+    cli(args=None if args is None else list(args), prog_name="lowprec")
+
+
+@cli.command()
+@machine_readable
+def info(as_json: bool, as_csv: bool) -> None:
+    """Tell versions, machine, threads and folders."""
+    from .. import _jit, _threads
+    from ..study import catalogue
+    from ..study.run import store
+
+    machine = store.machine()
+    rows: list[Sequence[Cell]] = [
+        *store.versions().items(),
+        ("code", store.code_hash()),
+        *((key, ", ".join(value) if isinstance(value, list) else value) for key, value in machine.items()),
+        ("threads", _threads.get_num_threads()),
+        ("kernel cache", str(_jit.cache_folder or "none: no folder can be written")),
+        ("ablations", str(catalogue.folder())),
+        ("package", str(Path(__file__).parent)),
+    ]
+    emit(("", "value") if not (as_json or as_csv) else ("name", "value"), rows, "lowprec", as_json, as_csv)
+
+
+for _command in (
+    cli_studies.ablate,
+    cli_studies.report_command,
+    cli_formats.formats_command,
+    cli_formats.cast,
+    cli_arrays.quantize,
+    cli_catalogues.quantizers_command,
+    cli_catalogues.accumulators_command,
+    cli_check.check,
+    cli_arrays.gemm,
+    cli_arrays.logfmt,
+    cli_bench.bench,
+    cli_costs.codecs_command,
+    cli_costs.costs,
+    cli_error.error,
+    cli_recipes.recipes_command,
+    cli_train.train,
+    cli_verify.verify,
+):
+    cli.add_command(_command)

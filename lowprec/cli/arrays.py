@@ -1,0 +1,316 @@
+"""Commands on arrays in files: quantize, gemm, logfmt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import CommandError, emit, machine_readable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float32]:
+    """Read a .npy file of floats."""
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, EOFError):
+        raise CommandError(f"{path}: not a .npy file of numbers") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        held = str(getattr(array, "dtype", "several arrays"))
+        if held in ("|V1", "|V2"):  # what NumPy makes of ml_dtypes
+            held += ", bytes without a type: np.save forgets what bfloat16 and FP8 are, save array.astype('float32')"
+        raise CommandError(f"{path}: a .npy file of real numbers is needed, this holds {held}")
+    if dimensions is not None and array.ndim != dimensions:
+        raise CommandError(f"{path}: {dimensions} dimensions are needed, the shape is {array.shape}")
+    if array.size == 0:
+        raise CommandError(f"{path}: the array is empty, its shape is {array.shape}")
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(array, dtype=np.float32)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 4:
+        beyond = np.isinf(values) & np.isfinite(array)
+        if beyond.any():
+            first = array[beyond][0]
+            raise CommandError(f"{path}: {int(beyond.sum())} values do not fit float32, the first is {first:.6g}")
+    return values
+
+
+def _note_unusual(path: str, values: NDArray[np.float32]) -> None:
+    """Say on stderr that a table's errors will not be finite."""
+    import numpy as np
+
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        at = ", ".join(str(i) for i in np.argwhere(wrong)[0])
+        click.echo(
+            f"note: {path} holds {int(wrong.sum())} NaN or Inf among {values.size} values, the first at [{at}]; "
+            "errors count them where they were not kept",
+            err=True,
+        )
+
+
+def _writable_file(path: str | None) -> None:
+    """Refuse a result file that cannot be written before any work is done."""
+    if path is None:
+        return
+    parent = Path(path).absolute().parent
+    if Path(path).is_dir():
+        raise CommandError(f"{path}: is a folder, a file is needed")
+    from ..study.run.store import check_writable
+
+    if not parent.is_dir():
+        raise CommandError(f"{path}: the folder {str(parent)!r} does not exist")
+    check_writable(parent)
+
+
+@click.command()
+@click.argument("file")
+@click.option("--recipe", metavar="NAME", help="A named quantizer: dsv3, mxfp8 ...; see lowprec quantizers.")
+@click.option("--to", "target", metavar="FORMAT", help="Element format, the recipe's or e4m3fn by default.")
+@click.option(
+    "--granularity", metavar="BLOCK", help="tensor, row, column, 1x128, 128x128 ..., the recipe's or 1x128 by default."
+)
+@click.option("--scale", type=click.Choice(["fp32", "ue8m0", "e4m3"]), help="Scales, the recipe's or fp32 by default.")
+@click.option("--out", metavar="FILE", help="Save codes, scales and what they are as .npz.")
+@machine_readable
+def quantize(
+    file: str,
+    recipe: str | None,
+    target: str | None,
+    granularity: str | None,
+    scale: str | None,
+    out: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Quantize a matrix (.npy) with block scales.
+
+    The error is reported (columns are the fields of lowprec.compare, sqnr in dB), and what was quantized is saved if
+    asked for: codes, one a value, and scale as float32; tensor_scale where there is one; format, granularity,
+    scale_kind and recipe as text. A value is scale * decode(code) [* tensor_scale].
+    """
+    _writable_file(out)
+    x = _load_array(file, dimensions=2)
+    _note_unusual(file, x)
+    from ..measure.metrics import compare
+    from ..scaling.quantize import quantize as quantize_array
+
+    if recipe is None and target is None:
+        target = "e4m3fn"
+    q = quantize_array(x, target, granularity, recipe=recipe, scale=scale)  # type: ignore[arg-type]  # checked by click
+    row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(q.bits_per_value)}
+    row.update(_comparison(compare(q.dequantize(), x)))
+    by = "" if q.recipe is None else f"{q.recipe}: "
+    title = f"{file} in {by}{q.format}, {q.granularity}, {q.scale_kind} scales"
+    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    if out is not None:
+        said = {"format": q.format.name, "granularity": str(q.granularity), "scale_kind": q.scale_kind}
+        more = {} if q.tensor_scale is None else {"tensor_scale": q.tensor_scale}
+        _save(out, codes=q.codes, scale=q.scale, **more, **said, recipe=q.recipe or "")
+
+
+def _promotion(text: str) -> Any:
+    """Read a number of products, or one of two words."""
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    try:
+        return int(text)
+    except ValueError:
+        raise CommandError(f"--promote-every {text}: a whole number, auto or none is needed") from None
+
+
+@click.command()
+@click.argument("a_file", metavar="A")
+@click.argument("b_file", metavar="B")
+@click.option("--format", "target", metavar="NAME", help="Format of both operands.  [default: e4m3fn, or the recipe's]")
+@click.option("--recipe", metavar="NAME", help="Quantizer of both operands; see lowprec quantizers.")
+@click.option(
+    "--accumulator", default="hopper_fp8", show_default=True, metavar="NAME", help="Machine; see lowprec accumulators."
+)
+@click.option(
+    "--promote-every", metavar="N|auto|none", default="auto", show_default=True,
+    help="Products between two promotions to FP32; auto: the machine's own, or 128.",
+)  # fmt: skip
+@click.option("--out", metavar="FILE", help="Save the product as .npy.")
+@machine_readable
+def gemm(
+    a_file: str,
+    b_file: str,
+    target: str | None,
+    recipe: str | None,
+    accumulator: str,
+    promote_every: str,
+    out: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Multiply two matrices (.npy) as a tensor core would.
+
+    A is [M, K] and B [N, K]: the product A B^T is compared with the exact one, or with the one in float64
+    where no sum is exact. Without a recipe A is quantized in tiles of 1x128, B in blocks of 128x128; formats of more
+    than 8 bits have no scales. Columns are the fields of lowprec.compare, sqnr in dB.
+    """
+    length = _promotion(promote_every)
+    _writable_file(out)
+    a, b = _load_array(a_file, dimensions=2), _load_array(b_file, dimensions=2)
+    _note_unusual(a_file, a)
+    _note_unusual(b_file, b)
+    from ..format.catalogue import formats
+    from ..measure.metrics import compare
+
+    if recipe is None and formats[target or "e4m3fn"].bits > 8:
+        if length not in ("auto", None):
+            raise CommandError(f"--promote-every {length}: {target} has no scales, so its sums are not promoted")
+        d, exact, words = _instruction(a, b, str(target), accumulator)
+    else:
+        d, exact, words = _scaled_product(a, b, target, recipe, accumulator, length)
+    rows = [
+        {"against": f"{words} product of the quantized operands", **_comparison(compare(d, exact))},
+        {"against": "float64 product of A and B", **_comparison(compare(d, _float64_product(a, b)))},
+    ]
+    title = f"{accumulator}, {recipe or target}"
+    emit(tuple(rows[0]), [tuple(row.values()) for row in rows], title, as_json, as_csv)
+    if out is not None:
+        _save(out, d)
+
+
+_Products = tuple["NDArray[np.float32]", "NDArray[Any]", str]
+
+
+def _instruction(a: NDArray[np.float32], b: NDArray[np.float32], target: str, accumulator: str) -> _Products:
+    """Multiply in a format of more than 8 bits: no scales, one instruction."""
+    from ..cast.casts import decode, encode
+    from ..tensorcore.gemm import mma
+
+    codes = [encode(x, target) for x in (a, b)]
+    d = mma(*codes, accumulator=accumulator, a_format=target, b_format=target)
+    return d, _float64_product(decode(codes[0], target), decode(codes[1], target)), "float64"
+
+
+def _scaled_product(
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    target: str | None,
+    recipe: str | None,
+    accumulator: str,
+    length: Any,
+) -> _Products:
+    """Quantize and multiply; return the exact product of the same operands and what it is."""
+    from ..scaling.quantize import quantize as quantize_array
+    from ..tensorcore.gemm import gemm as multiply
+
+    if recipe is not None:
+        qa, qb = (quantize_array(x, target, recipe=recipe) for x in (a, b))
+    else:
+        target = target or "e4m3fn"
+        qa, qb = quantize_array(a, target, granularity="1x128"), quantize_array(b, target, granularity="128x128")
+    d = multiply(qa, qb, accumulator=accumulator, promote_every=length)
+    try:
+        return d, multiply(qa, qb, accumulator="exact"), "exact"
+    except ValueError:  # scales that no promotion of 128 fits
+        return d, _float64_product(qa.dequantize(), qb.dequantize()), "float64"
+
+
+def _float64_product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[Any]:
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):
+        product: NDArray[Any] = a.astype(np.float64) @ b.astype(np.float64).T
+    return product
+
+
+@click.command()
+@click.argument("file")
+@click.option("--bits", type=int, metavar="3..16", help="Bits per value: 8, or 10 in mode deepep, by default.")
+@click.option(
+    "--tile", type=int, default=128, show_default=True, metavar="N", help="Values per tile, along the last axis."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["paper", "deepep"]),
+    default="paper",
+    show_default=True,
+    help="The paper's, or DeepEP's kernel.",
+)
+@click.option(
+    "--rounding", type=click.Choice(["linear", "log", "logmean", "stochastic"]), default="linear", show_default=True,
+    help="Where thresholds lie.",
+)  # fmt: skip
+@click.option(
+    "--clamp-octaves", type=int, default=32, show_default=True, metavar="1..32", help="Largest range of a tile."
+)
+@click.option(
+    "--nonfinite", type=click.Choice(["raise", "poison"]), default="raise", show_default=True,
+    help="NaN and Inf are refused, or make their tile NaN.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For stochastic rounding.")
+@click.option("--out", metavar="FILE", help="Save the bytes that lowprec.logfmt.from_bytes reads.")
+@machine_readable
+def logfmt(
+    file: str, bits: int | None, tile: int, mode: str, rounding: str, clamp_octaves: int, nonfinite: str,
+    seed: int, out: str | None, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
+    """Encode an array (.npy) in LogFMT.
+
+    The error and the size are reported (columns are the fields of lowprec.compare, sqnr in dB). Mode deepep first
+    rounds the values to bfloat16.
+    """
+    _writable_file(out)
+    import numpy as np
+
+    x = _load_array(file)
+    from .. import logfmt as codec
+    from ..cast.casts import round_to
+    from ..measure.metrics import compare
+
+    if mode == "deepep":
+        x = round_to(x, "bfloat16")
+    options: dict[str, Any] = {"rounding": rounding, "clamp_octaves": clamp_octaves, "seed": seed}
+    if nonfinite != "raise":
+        options["nonfinite"] = nonfinite
+    elif mode == "paper" and not np.isfinite(x).all():
+        at = ", ".join(str(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise CommandError(f"{file}: NaN or Inf at [{at}]; --nonfinite poison lets it through as NaN")
+    z = codec.encode(x, bits, tile, mode, **options)  # type: ignore[call-overload]  # click has checked the mode
+    row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(z.bits_per_value)}
+    row.update(_comparison(compare(z.decode(), x)))
+    title = f"{file} in LogFMT-{10 if mode == 'deepep' else z.bits}, mode {mode}, {rounding} rounding"
+    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    if out is not None:
+        from ..moe.run.checkpoint import write_atomically
+
+        write_atomically(out, z.to_bytes())
+        click.echo(f"wrote {out}", err=True)
+
+
+def _comparison(row: Any) -> dict[str, Any]:
+    """Return the outcome of `compare` as plain cells."""
+    from ..study.run.store import plain
+
+    values: dict[str, Any] = plain(row)
+    return values
+
+
+def _save(path: str, array: Any = None, **arrays: Any) -> None:
+    """Write .npy or .npz in one move."""
+    import io
+
+    import numpy as np
+
+    from ..moe.run.checkpoint import write_atomically
+
+    content = io.BytesIO()
+    if arrays:
+        np.savez(content, **arrays)
+    else:
+        np.save(content, array)
+    write_atomically(path, content.getvalue())
+    click.echo(f"wrote {path}", err=True)

@@ -1,0 +1,172 @@
+"""The command `check`: which quantizer made these codes and scales, and where they are not a recipe's."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arrays import _load_array
+from .output import Cell, CommandError, emit, machine_readable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+_NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
+
+
+def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32], float | None]:
+    """Read codes, scale values and the tensor's scale from a file of `lowprec quantize --out` or `Quantized.save`."""
+    import numpy as np
+
+    from ..scaling.quantized import Quantized
+
+    try:
+        with open(path, "rb") as opened:
+            held = np.load(opened, allow_pickle=False)
+            if not isinstance(held, np.lib.npyio.NpzFile):
+                raise CommandError(f"{path}: a single array; {_NEEDED}")
+            files = list(held.files)
+            if "header" in files:
+                q = Quantized.load(path)
+                return q.codes, q.scale, None if q.tensor_scale is None else float(q.tensor_scale)
+            if not {"codes", "scale"} <= set(files):
+                raise CommandError(f"{path}: it holds {', '.join(files) or 'no array'}; {_NEEDED}")
+            codes, scale = held["codes"], held["scale"]
+            tensor = float(held["tensor_scale"]) if "tensor_scale" in files else None
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        # NumPy takes what it does not know for a pickle and advises to load it unsafely.
+        why = "neither .npz nor .npy" if "pickle" in str(error) or not str(error) else str(error)
+        raise CommandError(f"{path}: {why}; {_NEEDED}") from None
+    if codes.dtype not in (np.uint8, np.uint16):
+        raise CommandError(f"{path}: codes are {codes.dtype}, uint8 (or uint16, beyond 8 bits) is needed")
+    if scale.dtype.kind not in "fiu":
+        raise CommandError(f"{path}: scale is {scale.dtype}, numbers are needed")
+    return codes, np.asarray(scale, dtype=np.float32), tensor
+
+
+@click.command("check")
+@click.argument("file")
+@click.option("--values", required=True, metavar="FILE", help="The matrix (.npy) that was quantized.")
+@click.option("--recipe", metavar="NAME", help="Compare with this quantizer only; see lowprec quantizers.")
+@click.option("--granularity", metavar="BLOCK", help="Blocks, if not the recipe's own.")
+@click.option("--causes", is_flag=True, help="Only the causes, of the recipe or of the nearest one.")
+@machine_readable
+def check(
+    file: str,
+    values: str,
+    recipe: str | None,
+    granularity: str | None,
+    causes: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Tell which quantizer made codes and scales.
+
+    FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`.
+    Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --recipe, or
+    from the nearest one, causes are named: ties broken the other way, reciprocals instead of division, scales by
+    another arithmetic, overflow that is not saturated, values rounded twice.
+    """
+    codes, scale, tensor = _load_codes(file)
+    x = _load_array(values, dimensions=2)
+    if codes.shape != x.shape:
+        raise CommandError(f"{file}: codes {codes.shape} for values {x.shape}")
+    if scale.ndim != 2:
+        raise CommandError(f"{file}: scale has shape {scale.shape}, a matrix of one scale a block is needed")
+    rows = _ranked(codes, scale, x, recipe, granularity, file)
+    if not causes:
+        columns = ("recipe", "codes that differ", "share", "scales that differ", "share of scales")
+        emit(columns, rows, f"{file} against {values}", as_json, as_csv)
+    nearest = rows[0]
+    if causes or ((nearest[1] or nearest[3]) and not (as_json or as_csv)):
+        _emit_causes(codes, scale, tensor, x, str(nearest[0]), granularity, as_json, as_csv)
+
+
+def _ranked(
+    codes: NDArray[Any],
+    scale: NDArray[np.float32],
+    x: NDArray[Any],
+    recipe: str | None,
+    granularity: str | None,
+    file: str,
+) -> list[tuple[str, int, float, int, float]]:
+    """Count what differs from each quantizer that fits, nearest first."""
+    import numpy as np
+
+    from ..scaling.quantize import quantize
+    from ..scaling.quantizer import quantizers
+
+    rows: list[tuple[str, int, float, int, float]] = []
+    for name in quantizers.names() if recipe is None else [recipe]:
+        if quantizers[name].history is not None and recipe is None:
+            continue
+        try:
+            q = quantize(x, None, granularity, recipe=name)
+        except ValueError:
+            if recipe is not None:
+                raise
+            continue
+        if q.scale.shape != scale.shape or q.codes.dtype != codes.dtype:
+            if recipe is not None:
+                raise CommandError(
+                    f"{name}: scales {q.scale.shape} and {q.codes.dtype} codes, {file} has {scale.shape}"
+                )
+            continue
+        wrong = q.codes != codes
+        scales = ~((q.scale == scale) | (np.isnan(q.scale) & np.isnan(scale)))
+        share = (float(wrong.mean()), float(scales.mean())) if wrong.size else (0.0, 0.0)
+        rows.append((name, int(wrong.sum()), share[0], int(scales.sum()), share[1]))
+    if not rows:
+        raise CommandError(f"{file}: no quantizer has scales of shape {scale.shape} for values {x.shape}")
+    return sorted(rows, key=lambda row: (row[1], row[3]))
+
+
+def _emit_causes(
+    codes: NDArray[Any],
+    scale: NDArray[np.float32],
+    tensor: float | None,
+    x: NDArray[Any],
+    recipe: str,
+    granularity: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Print how many scales and codes differ for which cause, and for people the first of them."""
+    import numpy as np
+
+    from ..scaling.explain import explain
+
+    e = explain(codes, scale, x, recipe, granularity, tensor_scale=tensor)
+    rows: list[Sequence[Cell]] = []
+    for what, names, found, expected in (
+        ("scale", e.scales, scale, e.expected.scale),
+        ("code", e.codes, codes, e.expected.codes),
+    ):
+        some = names[names != ""]
+        for name, count in sorted(Counter(some.tolist()).items(), key=lambda item: -item[1]):
+            i, j = np.argwhere(names == name)[0]
+            rows.append((what, name, count, count / names.size, f"[{i}, {j}]", found[i, j].item(),
+                         expected[i, j].item()))  # fmt: skip
+    if not rows and not (as_json or as_csv):
+        click.echo(f"nothing differs from {recipe}")
+        return
+    columns = ("what", "cause", "differ", "share", "first at", "found", f"{recipe}'s")
+    emit(columns, rows, f"Why they are not {recipe}'s", as_json, as_csv)
+    at = np.argwhere(e.codes != "")[:10]
+    if not at.size or as_json or as_csv:
+        return
+    first: list[Sequence[Cell]] = [
+        (f"[{i}, {j}]", float(x[i, j]), float(e.before[i, j]), int(codes[i, j]), int(e.expected.codes[i, j]),
+         str(e.codes[i, j]))
+        for i, j in at
+    ]  # fmt: skip
+    emit(("at", "x", "before the cast", "code", f"{recipe}'s", "cause"), first, "First differences", False, False)

@@ -1,0 +1,221 @@
+"""Commands on codecs and what formats cost: codecs, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from .output import Cell, CommandError, emit, machine_readable
+
+TABLES = ("models", "wire", "nodes", "published")
+
+
+def _codec(text: str) -> str | float:
+    """Read a codec's name, or bits per value."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@click.command("codecs")
+@click.option("--columns", type=click.IntRange(min=1), default=7168, show_default=True, help="Values in a row.")
+@machine_readable
+def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
+    """List codecs and the bytes that they send."""
+    from ..codec import codecs
+
+    rows: list[Sequence[Cell]] = []
+    for name in codecs:
+        codec = codecs[name]
+        fits = columns % getattr(codec, "columns_multiple", 1) == 0
+        size = codec.row_bytes(columns) if fits else None
+        share = size / codecs["bf16"].row_bytes(columns) if size else None
+        rows.append((name, codec.bits_per_value, size, share, getattr(codec, "about", "")))
+    titles = ("codec", "bits per value", f"bytes of {columns}", "of BF16", "what it is")
+    emit(titles, rows, "Codecs: bits with scales, of whole tiles", as_json, as_csv)
+
+
+#: The options that a table reads; others would change nothing, so they are refused.
+_READS = {
+    "models": {"names", "kv", "sequence"},
+    "wire": {"names", "machine", "dispatch", "combine", "tokens", "dim", "effective"},
+    "nodes": {"names", "machine", "dispatch", "tokens"},
+    "published": set(),
+}
+
+
+def _refuse_unread(table: str) -> None:
+    from click.core import ParameterSource
+
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        if name in {"table", "as_json", "as_csv", "help"} or name in _READS[table]:
+            continue
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            tables = " and ".join(other for other, reads in _READS.items() if name in reads)
+            raise CommandError(f"{option.opts[0]} changes nothing in the table {table}; it is for {tables}")
+
+
+_HELP = """Count what a format buys.
+
+\b
+models     memory and operations of models: parameters, KV cache, training
+wire       dispatch and combine of a model on a machine, for every codec
+nodes      traffic between nodes with and without limited routing
+published  every number that papers print, beside ours
+
+CODEC|BITS is a name of `lowprec codecs`, or bits per value.
+"""
+_WHOLE = click.IntRange(min=1)
+
+
+@click.command(help=_HELP)
+@click.argument("table", type=click.Choice(TABLES), default="models")
+@click.option("--model", "names", multiple=True, metavar="NAME|FILE.toml", help="Model; in models it may be repeated.")
+@click.option(
+    "--hardware", "machine", default="h800_ib400", show_default=True, metavar="NAME|FILE.toml", help="GPUs and links."
+)
+@click.option("--dispatch", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Tokens to experts.")
+@click.option("--combine", multiple=True, metavar="CODEC|BITS", help="Experts' outputs back; all codecs by default.")
+@click.option("--kv", default="bf16", show_default=True, metavar="CODEC|BITS", help="What the KV cache holds.")
+@click.option("--sequence", type=_WHOLE, default=4096, show_default=True, help="Length of training sequences.")
+@click.option("--tokens", type=_WHOLE, help="Tokens of a GPU: 32 in wire, 4096 in nodes.")
+@click.option("--dim", type=_WHOLE, help="Width in place of the model's; the paper takes 7000.")
+@click.option("--effective", is_flag=True, help="Bandwidth that is reached in practice.")
+@machine_readable
+def costs(
+    table: str,
+    names: tuple[str, ...],
+    machine: str,
+    dispatch: str,
+    combine: tuple[str, ...],
+    kv: str,
+    sequence: int,
+    tokens: int | None,
+    dim: int | None,
+    effective: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Print one of the tables."""
+    _refuse_unread(table)
+    from .. import costs as library
+    from ..costs import models
+
+    def emit_rows(columns: Sequence[str], rows: list[Sequence[Cell]], title: str) -> None:
+        emit(columns, rows, title, as_json, as_csv)
+
+    if table == "models":
+        emit_rows(*_models(list(names) or list(models), _codec(kv), sequence))
+    elif table == "wire":
+        for name in _one(names):
+            emit_rows(*_wire(name, machine, _codec(dispatch), combine, tokens or 32, dim, effective))
+    elif table == "nodes":
+        for name in _one(names):
+            emit_rows(*_nodes(name, machine, _codec(dispatch), tokens or 4096))
+    else:
+        columns = ("source", "quantity", "printed", "ours", "agrees", "note")
+        rows: list[Sequence[Cell]] = [
+            (item.where, item.what, item.printed, item.compute(), "yes" if item.agrees else "NO", item.note)
+            for item in library.published
+        ]
+        emit_rows(columns, rows, "Published costs")
+
+
+def _count(number: float) -> int | float:
+    """Return a whole number as one: tables print all of its digits."""
+    return int(number) if number.is_integer() else number
+
+
+def _one(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) > 1:
+        raise CommandError(f"this table is of one model, not of {', '.join(names)}")
+    return names or ("deepseek_v3",)
+
+
+_Table = tuple[Sequence[str], list[Sequence[Cell]], str]
+
+
+def _models(names: Sequence[str], kv: str | float, sequence: int) -> _Table:
+    from ..costs import find_model, kv_cache_bytes, training_flops
+
+    columns = (
+        "model", "parameters (B)", "active (B)", "KV bytes per token", "training GFLOPs per token",
+        "the paper's formula",
+    )  # fmt: skip
+    rows: list[Sequence[Cell]] = []
+    for name in names:
+        shape = find_model(name)
+        flops = (training_flops(shape, sequence, method=method) / 1e9 for method in ("consistent", "paper"))
+        rows.append(
+            (
+                shape.name,
+                shape.parameters / 1e9,
+                shape.active_parameters / 1e9,
+                _count(kv_cache_bytes(shape, kv)),
+                *flops,
+            )
+        )
+    return columns, rows, f"Models: KV cache in {kv}, sequences of {sequence}"
+
+
+def _wire(
+    name: str, machine: str, dispatch: str | float, combine: Sequence[str], tokens: int, dim: int | None,
+    effective: bool,
+) -> _Table:  # fmt: skip
+    from ..codec import codecs
+    from ..costs import bits_per_value, decode_limit, find_hardware, find_model
+
+    shape, gpu = find_model(name), find_hardware(machine)
+    back = [_codec(text) for text in combine] or sorted(codecs, key=lambda codec: -bits_per_value(codec))
+    base = decode_limit(shape, gpu, dispatch, 16, tokens=tokens, dim=dim, effective=effective)
+    columns = (
+        "combine", "bits per value", "dispatch bytes per token", "combine bytes per token", "exchange us", "TPOT ms",
+        "tokens/s", "times BF16",
+    )  # fmt: skip
+    rows: list[Sequence[Cell]] = []
+    for codec in back:
+        limit = decode_limit(shape, gpu, dispatch, codec, tokens=tokens, dim=dim, effective=effective)
+        rows.append((
+            codec if isinstance(codec, str) else f"{codec:g} bits", bits_per_value(codec),
+            _count(limit.dispatch_bytes / tokens), _count(limit.combine_bytes / tokens), limit.exchange_s * 1e6,
+            limit.tpot_s * 1e3, limit.tokens_per_s, base.tpot_s / limit.tpot_s,
+        ))  # fmt: skip
+    sent = dispatch if isinstance(dispatch, str) else f"{dispatch:g} bits"
+    return columns, rows, f"{shape.name} on {gpu.name}: dispatch in {sent}, {tokens} tokens a GPU"
+
+
+def _nodes(name: str, machine: str, codec: str | float, tokens: int) -> _Table:
+    from ..costs import find_hardware, find_model, node_traffic, uniform_nodes
+
+    shape, gpu = find_model(name), find_hardware(machine)
+    if not shape.experts:
+        raise CommandError(f"{shape.name} has no experts, so nothing is dispatched")
+    groups, kept = shape.expert_groups, shape.kept_groups
+    cases = (
+        ("one row for each expert", float(shape.top_k)),
+        (f"experts on {groups} nodes, uniform", uniform_nodes(shape.experts, shape.top_k, groups).mean),
+        (f"limited to {kept} nodes, at most", float(min(kept, shape.top_k))),
+        (f"limited to {kept} nodes, uniform", uniform_nodes(shape.experts, shape.top_k, groups, kept).mean),
+    )
+    columns = (
+        "routing",
+        "nodes per token",
+        "between nodes, bytes per token",
+        "within",
+        "between us",
+        "within us",
+        "us",
+    )
+    rows: list[Sequence[Cell]] = []
+    for words, count in cases:
+        cost = node_traffic(shape, gpu, codec, nodes_per_token=count, tokens=tokens)
+        rows.append((
+            words, count, _count(cost.scale_out_bytes / tokens), _count(cost.scale_up_bytes / tokens),
+            cost.scale_out_s * 1e6, cost.scale_up_s * 1e6, cost.seconds * 1e6,
+        ))  # fmt: skip
+    sent = codec if isinstance(codec, str) else f"{codec:g} bits"
+    return columns, rows, f"{shape.name} on {gpu.name}: one direction of {tokens} tokens a GPU, {sent}"

@@ -1,0 +1,86 @@
+"""The command that tells what formats do to data: error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from .arrays import _load_array
+from .output import Cell, CommandError, emit, machine_readable
+
+_SHOWN = (
+    "bf16", "e5m6_1x128_ue8m0", "logfmt10", "int8_1x128", "logfmt8", "fp8_1x128", "fp8_1x128_ue8m0", "mxfp8",
+    "e5m2_1x128", "mxfp6_e2m3", "nvfp4", "mxfp4",
+)  # fmt: skip
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+_HELP = """Measure what formats do to data.
+
+FILE is an array (.npy); tiles run along its last axis. Names: see `lowprec codecs`, `lowprec quantizers`.
+
+\b
+rel. rms, rel. max  |error| / |x| of the values that are not 0
+magnitude           mean |result| / mean |x| - 1
+gain                sum(result x) / sum(x x) - 1
+flushed, saturated  share of values that became 0, that were held at the largest
+R                   log2 of the largest over the smallest magnitude in a tile of 128
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("file", required=False)
+@click.option("--dist", metavar="NAME,...", help="Draw values instead of a file: gauss, laplace, t3 ..., or all.")
+@click.option("--format", "formats", metavar="NAME,...", help="Codecs and quantizer recipes; a selection by default.")
+@click.option("--rows", type=click.IntRange(min=1), default=256, show_default=True, help="Rows to draw.")
+@click.option("--columns", type=click.IntRange(min=1), default=1024, show_default=True, help="Values in a row.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of what is drawn.")
+@machine_readable
+def error(
+    file: str | None,
+    dist: str | None,
+    formats: str | None,
+    rows: int,
+    columns: int,
+    seed: int,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Measure and print."""
+    if (file is None) == (dist is None):
+        raise CommandError("a FILE or --dist gauss,laplace,... is needed, one of the two")
+    from ..measure.atlas import errors_of, find_format
+    from ..measure.distributions import distributions
+
+    chosen = _names(formats) if formats is not None else list(_SHOWN)
+    if not chosen:
+        raise CommandError("--format: no name given; see: lowprec codecs")
+    found = [find_format(name) for name in chosen]
+    if file is not None:
+        arrays = {file: _load_array(file)}
+    else:
+        assert dist is not None
+        wanted = list(distributions) if dist == "all" else _names(dist)
+        if not wanted:
+            raise CommandError(f"--dist: no name given; known: {', '.join(distributions)}")
+        arrays = {name: distributions[name].values((rows, columns), seed) for name in wanted}
+    table: list[Sequence[Cell]] = []
+    for name, values in arrays.items():
+        for fmt in found:
+            try:
+                row = errors_of(values, fmt)
+            except ValueError as wrong:
+                raise CommandError(f"{name}: {wrong}") from None
+            table.append((
+                name, row.format, row.bits_per_value, row.sqnr, 100 * row.relative_rms, 100 * row.relative_max,
+                1e6 * row.magnitude_bias, 1e6 * row.gain_bias, 100 * row.flushed, 100 * row.saturated, row.octaves,
+            ))  # fmt: skip
+    titles = (
+        "data", "format", "bits per value", "SQNR dB", "rel. rms %", "rel. max %", "magnitude ppm", "gain ppm",
+        "flushed %", "saturated %", "R octaves",
+    )  # fmt: skip
+    emit(titles, table, "Errors; R: mean range of tiles of 128", as_json, as_csv)

@@ -1,0 +1,116 @@
+"""Commands on number formats: formats, cast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import click
+
+from .output import Cell, CommandError, emit, machine_readable
+
+_FACTS = (
+    "name", "bits", "exponent_bits", "mantissa_bits", "bias", "signed", "specials", "has_zero", "max", "min",
+    "smallest_normal", "smallest_subnormal", "eps", "dynamic_range", "emax", "emin", "max_code", "inf_code", "nan_code",
+    "source",
+)  # fmt: skip
+
+
+@click.command("formats")
+@click.argument("name", required=False)
+@click.option("--grid", is_flag=True, help="All values by code (formats of at most 8 bits).")
+@machine_readable
+def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -> None:
+    """List the number formats, or tell all about one.
+
+    Members of the P3109 family are found by name, p3109_k8p4se or binary8p4se.
+    """
+    from ..format.catalogue import formats
+
+    if name is None:
+        if grid:
+            raise CommandError("--grid needs a format: lowprec formats e4m3fn --grid")
+        columns = ("name", "bits", "exp.", "man.", "bias", "max", "min normal", "min", "specials")
+        rows: list[Sequence[Cell]] = [
+            (
+                f.name, f.bits, f.exponent_bits, f.mantissa_bits, f.bias, f.max,
+                f.smallest_normal if f.smallest_normal <= f.max else None, f.smallest_subnormal, f.specials,
+            )
+            for f in (formats[key] for key in formats)
+        ]  # fmt: skip
+        emit(columns, rows, "Formats", as_json, as_csv)
+        return
+    fmt = formats[name]
+    if not grid:
+        without = {"smallest_normal", "emin"} if fmt.smallest_normal > fmt.max else set()  # integers have no normals
+        about: list[Sequence[Cell]] = [(fact, None if fact in without else getattr(fmt, fact)) for fact in _FACTS]
+        about.insert(1, ("also called", ", ".join(formats.aliases(fmt.name))))
+        emit(("property", "value"), about, fmt.name, as_json, as_csv)
+        return
+    if fmt.bits > 8:
+        raise CommandError(f"--grid is for formats of at most 8 bits, {fmt.name} has {fmt.bits}")
+    width = min(16, 1 << fmt.bits)
+    values = [float(value) for value in fmt.values()]
+    lines: list[Sequence[Cell]] = [
+        (f"0x{start:02x}", *values[start : start + width]) for start in range(0, len(values), width)
+    ]
+    emit(("code", *(f"+{i:x}" for i in range(width))), lines, f"{fmt.name}: values by code", as_json, as_csv)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("values", nargs=-1, required=True)
+@click.option("--to", "target", metavar="FORMAT", help="Format to encode in, see lowprec formats.  [required]")
+@click.option(
+    "--rounding", default="nearest_even", show_default=True, metavar="NAME", help="up, toward_zero, stochastic ..."
+)
+@click.option(
+    "--policy", metavar="NAME", help="Overflow, Inf and NaN: ocp_sat, ml_dtypes, torch_2_13, cuda_satfinite ..."
+)
+@click.option("--seed", type=click.IntRange(min=0), help="For stochastic rounding.")
+@machine_readable
+def cast(
+    values: tuple[str, ...],
+    target: str | None,
+    rounding: str,
+    policy: str | None,
+    seed: int | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Encode VALUES in a format and show the codes.
+
+    Values are read as float64 and rounded once: decimal (0.1), hexadecimal (0x1.8p3), inf or nan.
+    """
+    numbers = [_number(value) for value in values]
+    if target is None:
+        raise CommandError("--to FORMAT is needed; see lowprec formats")
+    from ..format.catalogue import formats
+
+    fmt = formats[target]
+    import numpy as np
+
+    from ..cast.casts import decode, encode
+
+    x = np.array(numbers, dtype=np.float64)
+    codes = encode(x, fmt, rounding=rounding, policy=policy, seed=seed)
+    digits = -(-fmt.bits // 4)
+    rows = []
+    for number, code, result in zip(numbers, codes.tolist(), decode(codes, fmt).tolist(), strict=True):
+        error = (result - number) / abs(number) if number and np.isfinite(number) and np.isfinite(result) else None
+        rows.append((number, f"0x{code:0{digits}x}", f"{code:0{fmt.bits}b}", result, error))
+    emit(("value", "code", "bits", f"in {fmt.name}", "relative error"), rows, f"Cast to {fmt.name}", as_json, as_csv)
+
+
+def _number(text: str) -> float:
+    """Read a number; what looks like an option is one that the command does not have (-1 must stay a number)."""
+    try:
+        number = float.fromhex(text) if "0x" in text.lower() else float(text)
+    except OverflowError:
+        number = math.inf
+    except ValueError:
+        if text.startswith("-"):
+            raise CommandError(f"no such option: {text!r}; see lowprec cast --help") from None
+        raise CommandError(f"{text!r} is not a number (decimal, hexadecimal like 0x1.8p3, inf or nan)") from None
+    if math.isinf(number) and "inf" not in text.lower():
+        raise CommandError(f"{text!r} does not fit float64; inf is written inf")
+    return number

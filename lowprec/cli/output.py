@@ -1,0 +1,146 @@
+"""How commands print: one line for an error, a table for people, JSON or CSV for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Cell = str | int | float | bool | None
+
+
+class CommandError(click.ClickException):
+    """An error with one line for stderr and an exit code: 2 where the user can help it.
+
+    Parameters
+    ----------
+    message : str
+        The line.
+    exit_code : int
+        Exit code of the process.
+    """
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it on the class
+
+    def show(self, file: Any = None) -> None:
+        """Print the line."""
+        click.echo(f"error: {' '.join(self.message.split())}", err=True)
+
+
+def machine_readable(function: F) -> F:
+    """Add `--json` and `--csv` to a command that prints a table; both at once are refused before any work."""
+
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["as_json"] and kwargs["as_csv"]:
+            raise CommandError("--json and --csv exclude each other")
+        return function(*args, **kwargs)
+
+    command: Any = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with every digit.")(checked)
+    command = click.option("--json", "as_json", is_flag=True, help='Print JSON; NaN is "nan", infinity "inf".')(command)
+    return command  # type: ignore[no-any-return]
+
+
+def emit(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, as_json: bool, as_csv: bool) -> None:
+    """Print a table for people, or for machines with every digit."""
+    rows = [list(row) for row in rows]
+    if as_json:
+        import json
+
+        from ..study.run.store import plain
+
+        click.echo(
+            json.dumps([plain(dict(zip(columns, row, strict=True))) for row in rows], indent=1, ensure_ascii=False)
+        )
+    elif as_csv:
+        import csv
+        import io
+
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows(
+            [columns, *([repr(cell) if isinstance(cell, float) else cell for cell in row] for row in rows)]
+        )
+        click.echo(text.getvalue(), nl=False)
+    else:
+        _print_table(columns, rows, title)
+
+
+_WORD = 40  # a longer word may be broken
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
+    """Print a table whose numbers and names stay whole: columns that do not fit beside each other follow below.
+
+    The leading columns of text, which say what a row is, are printed again with every part.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    texts = [[_text(cell) for cell in row] for row in rows]
+    numbers = [
+        any(row[i] is not None for row in rows)
+        and all(cell is None or isinstance(cell, (int, float)) for cell in (row[i] for row in rows))
+        for i in range(len(columns))
+    ]
+    full = [max(len(text) for text in (name, *(row[i] for row in texts))) for i, name in enumerate(columns)]
+    least = [
+        max(min(len(word), _WORD) for text in (name, *(row[i] for row in texts)) for word in (text.split() or [""]))
+        for i, name in enumerate(columns)
+    ]
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 160, _table_width(least))  # a file or pipe has no edge to wrap at
+    for number, part in enumerate(_parts(least, numbers, console.width)):
+        widths = _widths([least[i] for i in part], [full[i] for i in part], console.width)
+        screen = Table(
+            title=title if number == 0 else None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )  # fmt: skip
+        for i, width in zip(part, widths, strict=True):
+            screen.add_column(columns[i], justify="right" if numbers[i] else "left", overflow="fold", width=width)
+        for row in texts:
+            screen.add_row(*(row[i] for i in part))
+        console.print(screen, markup=False)
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    return sum(widths) + 3 * (len(widths) - 1) + 2
+
+
+def _parts(least: Sequence[int], numbers: Sequence[bool], width: int) -> list[list[int]]:
+    """Return the columns of each part of a table that fits the width."""
+    if _table_width(least) <= width or len(least) < 2:
+        return [list(range(len(least)))]
+    heads = 1
+    while heads < len(least) - 1 and not numbers[heads] and _table_width(least[: heads + 1]) <= width // 2:
+        heads += 1
+    parts: list[list[int]] = [list(range(heads))]
+    for i in range(heads, len(least)):
+        if len(parts[-1]) > heads and _table_width([least[j] for j in [*parts[-1], i]]) > width:
+            parts.append(list(range(heads)))
+        parts[-1].append(i)
+    return parts
+
+
+def _widths(least: Sequence[int], full: Sequence[int], width: int) -> list[int]:
+    """Give each column its share of the width: what it needs, then one more to the narrowest that could use it."""
+    widths = list(least)
+    for _ in range(width - _table_width(least)):
+        short = [i for i, (now, most) in enumerate(zip(widths, full, strict=True)) if now < most]
+        if not short:
+            break
+        widths[min(short, key=lambda i: widths[i])] += 1
+    return widths

@@ -1,0 +1,129 @@
+"""The command that trains one model."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+from .output import Cell, CommandError, emit, machine_readable
+
+
+@click.command()
+@click.option(
+    "--config",
+    default="tiny",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Model: nano, pilot, tiny, small, or FILE.toml.",
+)
+@click.option(
+    "--recipe",
+    default="bf16",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Precision: see lowprec recipes; or FILE.toml.",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer steps.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Weights and data order.")
+@click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, synthetic, ...")
+@click.option("--learning-rate", type=float, help="Peak rate; by default chosen from the width.")
+@click.option(
+    "--schedule", default="linear_to_zero", show_default=True, metavar="NAME", help="Or constant, or deepseek."
+)
+@click.option("--ema", type=float, help="Decay of a running mean of the weights; none by default.")
+@click.option(
+    "--memory", default="keep", show_default=True, metavar="NAME", help="Policy: keep, dsv3, ...; changes no result."
+)
+@click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
+@click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, if it has one.")
+@machine_readable
+def train(
+    config: str,
+    recipe: str,
+    steps: int,
+    seed: int,
+    data: str,
+    learning_rate: float | None,
+    schedule: str,
+    ema: float | None,
+    memory: str,
+    out: str | None,
+    save_every: int,
+    resume: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Train one model from scratch and print its losses."""
+    from rich.console import Console
+
+    from ..moe.data.corpus import load_corpus
+    from ..moe.model.config_file import check_tiles, get_config
+    from ..moe.model.memory import memory_policies
+    from ..moe.run.ema import ParameterEMA
+    from ..moe.run.files import CHECKPOINT
+    from ..moe.run.train import Schedule
+    from ..moe.run.train import train as run_training
+    from ..recipe import load_recipe
+    from ..study.run.progress import Running, Snapshot, display
+    from ..study.run.store import check_writable
+
+    # Whatever can be refused is refused before the first line of progress.
+    if resume and out is None:
+        raise CommandError("--resume needs --out, the folder to go on from")
+    shape, precision, corpus = get_config(config), load_recipe(recipe), load_corpus(data)
+    check_tiles(shape, precision)
+    precision.bind(seed, shape.layers)
+    if ema is not None:
+        ParameterEMA({}, ema)
+    policy = memory_policies[memory]
+    Schedule(1.0 if learning_rate is None else learning_rate, 0, steps, schedule)
+    name = f"{shape.name} {precision.name}"
+    if out is not None:
+        if resume and not (Path(out) / CHECKPOINT).is_file():
+            click.echo(f"{out} holds no checkpoint to go on from: the run begins at step 0", err=True)
+        check_writable(Path(out))
+    passes = steps * shape.batch * shape.sequence / corpus.train.size
+    if passes > 1:
+        click.echo(f"{corpus.name} is shorter than the run, which reads it {passes:.1f} times", err=True)
+    try:
+        with display(Console(stderr=True)) as shown:
+            shown.stage("compiling kernels (once per version)")
+            recent: deque[float] = deque(maxlen=20)  # a single step may be a slow one
+
+            def progress(record: Any) -> None:
+                done = int(record.step)
+                recent.append(record.seconds)
+                running = [Running(name, done, steps, float(record.loss))]
+                shown.update(Snapshot(int(done == steps), 1, done, steps, running, median(recent) * (steps - done)))
+
+            run = run_training(
+                shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
+                memory=policy, out=out, save_every=save_every, resume=resume, progress=progress,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"
+        raise CommandError(f"stopped; {kept}", 130) from None
+    losses = run.metrics["loss"]
+    row: dict[str, Cell] = {
+        "config": shape.name,
+        "recipe": precision.name,
+        "steps": run.trainer.steps,
+        "seed": seed,
+        "first loss": float(losses.iloc[0]) if len(losses) else None,
+        "last loss": float(losses.iloc[-1]) if len(losses) else None,
+        "validation loss": run.validation_loss,
+    }
+    if run.excess_loss is not None:
+        row["above the source's entropy"] = run.excess_loss
+    if ema is not None and run.status == "done":
+        row["of the mean weights"] = run.trainer.evaluate(mean_weights=True)
+    emit(tuple(row), [tuple(row.values())], "Training, nats per byte", as_json, as_csv)
+    if out is not None:
+        click.echo(f"wrote {out}", err=True)
+    if run.status == "diverged":
+        raise CommandError(f"the run diverged: {run.reason}", 1)

@@ -1,0 +1,43 @@
+"""The command that checks an installation."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from .output import emit, machine_readable
+
+
+@click.command()
+@click.option("--exhaustive", is_flag=True, help="All 2^32 float32 inputs of each format (minutes).")
+@click.option("--format", "names", multiple=True, metavar="NAME", help="Only this format; may be repeated.")
+@machine_readable
+def verify(exhaustive: bool, names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
+    """Check the casts on this machine, bit for bit.
+
+    Against ml_dtypes on every bfloat16 and every code, against exact arithmetic where casts can go wrong; with
+    --exhaustive against ml_dtypes on every float32.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from ..measure.verify import checks
+
+    chosen = checks(exhaustive, names)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    rows, total = [], 0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        whole = shown.add_task("all checks", total=sum(check.inputs for check in chosen))
+        for check in chosen:
+            shown.update(whole, description=check.name)
+            start = time.perf_counter()
+            found = check.run(lambda n: shown.advance(whole, n))
+            total += found
+            seconds = round(time.perf_counter() - start, 2)
+            rows.append((check.name, check.against, check.inputs, found, seconds))
+    emit(("check", "against", "inputs", "differences", "seconds"), rows, "Casts, bit for bit", as_json, as_csv)
+    if total:
+        click.echo(f"error: {total} differences", err=True)
+        sys.exit(1)

@@ -1,0 +1,192 @@
+"""Codecs of block formats: narrow codes in tiles that share a scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowprec.cast.casts import decode, encode
+from lowprec.format.catalogue import Format, formats
+from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
+
+from .wire import (
+    Array,
+    Bytes,
+    Floats,
+    Shape,
+    Wire,
+    WireError,
+    as_bytes,
+    checked_shape,
+    checked_values,
+    pack_rows,
+    rows_of,
+    unpack_rows,
+)
+
+#: How a scale is sent: the format of its code.
+_SCALE_FORMATS = {"fp32": "float32", "ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
+
+
+@dataclass(frozen=True)
+class BlockCodec:
+    """Tiles of a narrow format that share a scale.
+
+    Parameters
+    ----------
+    name : str
+        What it is listed under.
+    format : str or Format
+        Element format.
+    tile : int
+        Values of a row that share a scale.
+    scale : {"fp32", "ue8m0", "e4m3"}
+        What a scale is sent as.
+    recipe : str, optional
+        A named quantizer recipe that makes the scales; by default ``amax / max``, rounded up for powers of two.
+    tensor_scale : bool
+        Whether the recipe makes a scale of the whole tensor too (NVFP4's does): 4 bytes before the first row, which
+        `bits_per_value` leaves out.
+    about : str
+        What it is and where it is used.
+    """
+
+    name: str
+    format: str | Format
+    tile: int = 128
+    scale: ScaleKind = "fp32"
+    recipe: str | None = None
+    tensor_scale: bool = False
+    about: str = "user-defined"
+
+    @property
+    def _scale_format(self) -> Format:
+        return formats[_SCALE_FORMATS[self.scale]]
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value of whole tiles."""
+        return formats.get(self.format).bits + self._scale_format.bits / self.tile
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Bytes before the first row."""
+        return 4 if self.tensor_scale else 0
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row: a scale for each tile, and the codes."""
+        return self._scale_bytes(columns) + -(-columns * formats.get(self.format).bits // 8)
+
+    def _scale_bytes(self, columns: int) -> int:
+        return -(-columns // self.tile) * self._scale_format.bits // 8
+
+    def _wire(self, content: Quantized) -> Wire:
+        shape = content.shape
+        return Wire(self, content, shape, self.prefix_bytes + rows_of(shape) * self.row_bytes(shape[-1]))
+
+    def encode(self, x: Array) -> Wire:
+        """Return codes and scales; a tile with NaN or infinity arrives as NaN."""
+        values = checked_values(self.name, x)
+        granularity = f"1x{self.tile}"
+        if values.size == 0:
+            blocks = Granularity.parse(granularity)
+            scale = np.ones(blocks.scale_shape((rows_of(values.shape), values.shape[-1])), np.float32)
+            f = formats.get(self.format)
+            one = np.float32(1) if self.tensor_scale else None
+            return self._wire(Quantized(np.empty(values.shape, f.code_dtype), scale, f, blocks, self.scale, one))
+        if self.recipe is None:
+            return self._wire(quantize(values, self.format, granularity, scale=self.scale))
+        return self._wire(self._quantize_with_recipe(values, granularity))
+
+    def _quantize_with_recipe(self, values: Array, granularity: str) -> Quantized:
+        """Quantize, whatever the recipe does with NaN and infinity: here a tile that has one arrives as NaN."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = np.ascontiguousarray(values, dtype=np.float32)
+        finite = np.isfinite(x)
+        if finite.all():
+            return quantize(x, self.format, granularity, recipe=self.recipe)
+        rows, columns = rows_of(x.shape), x.shape[-1]
+        bad = np.logical_or.reduceat(~finite.reshape(rows, columns), np.arange(0, columns, self.tile), axis=1)
+        spread = np.repeat(bad, self.tile, axis=1)[:, :columns].reshape(x.shape)
+        q = quantize(np.where(spread, np.float32(0), x), self.format, granularity, recipe=self.recipe)
+        q.scale[bad] = np.nan
+        return q
+
+    def decode(self, wire: Wire) -> Floats:
+        """Return scale times code."""
+        values: Floats = wire.content.dequantize()
+        return values
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return what arrives of `x`."""
+        return self.decode(self.encode(x))
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return the tensor's scale if there is one, and for each row its scales and its codes."""
+        q: Quantized = wire.content
+        rows, columns = rows_of(wire.shape), wire.shape[-1]
+        scales = encode(q.scale, self._scale_format)
+        little = np.ascontiguousarray(scales.astype(scales.dtype.newbyteorder("<"))).view(np.uint8)
+        codes = pack_rows(q.codes.reshape(rows, columns), q.format.bits)
+        body = np.concatenate([little.reshape(rows, self._scale_bytes(columns)), codes], axis=1).tobytes()
+        if not self.tensor_scale:
+            return body
+        assert q.tensor_scale is not None
+        return np.asarray(q.tensor_scale, "<f4").tobytes() + body
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read scales and codes.
+
+        Raises
+        ------
+        WireError
+            If there are too few or too many bytes, a scale is negative or infinite, a code is not finite where its
+            scale is, or padding bits are not zero.
+        """
+        shape, f = checked_shape(self.name, shape), formats.get(self.format)
+        rows, columns = rows_of(shape), shape[-1]
+        per_row, scale_bytes = self.row_bytes(columns), self._scale_bytes(columns)
+        raw = as_bytes(self.name, data, self.prefix_bytes + rows * per_row, shape)
+        top = self._read_tensor_scale(raw)
+        body = raw[self.prefix_bytes :].reshape(rows, per_row)
+        scale = self._read_scales(np.ascontiguousarray(body[:, :scale_bytes]))
+        codes = unpack_rows(self.name, body[:, scale_bytes:], f.bits, columns)
+        spread = np.repeat(scale, self.tile, axis=1)[:, :columns]
+        bad = ~np.isfinite(decode(codes, f)) & np.isfinite(spread)
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            raise WireError(f"codec {self.name}: row {row}, value {column}: code {codes[row, column]:#x} is not finite")
+        blocks = Granularity.parse(f"1x{self.tile}")
+        return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, self.scale, top, self.recipe))
+
+    def _read_tensor_scale(self, raw: Bytes) -> np.float32 | None:
+        if not self.tensor_scale:
+            return None
+        top = np.float32(np.frombuffer(raw[:4].tobytes(), "<f4")[0])
+        if np.signbit(top) or np.isinf(top):
+            raise WireError(f"codec {self.name}: the tensor's scale is {top}; a finite number >= 0 or NaN is possible")
+        return top
+
+    def _read_scales(self, raw: Bytes) -> Floats:
+        f = self._scale_format
+        codes = raw.view(np.dtype(f.code_dtype).newbyteorder("<")).astype(f.code_dtype)
+        scale: Floats = np.ascontiguousarray(decode(codes, f), dtype=np.float32)
+        nan = np.isnan(scale)
+        # Of the patterns of NaN only the one that encoders write.
+        bad = np.where(nan, codes != encode(np.float32(np.nan), f), np.signbit(scale) | np.isinf(scale))
+        if bad.any():
+            row, tile = np.argwhere(bad)[0]
+            raise WireError(
+                f"codec {self.name}: row {row}, tile {tile}: scale {codes[row, tile]:#x}, {scale[row, tile]}; finite "
+                "numbers >= 0 or one NaN are possible"
+            )
+        return scale
+
+    def limits(self, wire: Wire) -> Floats:
+        """Return the largest magnitude that each value can have, in the shape of the values."""
+        q: Quantized = wire.content
+        top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
+        spread = np.repeat(q.scale, self.tile, axis=1)[:, : wire.shape[-1]]
+        limits: Floats = (np.float32(q.format.max) * spread * top).reshape(wire.shape)
+        return limits

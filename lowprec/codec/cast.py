@@ -1,0 +1,93 @@
+"""Codecs without scales: every value in a format of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowprec.cast.casts import decode, encode, round_to
+from lowprec.format.catalogue import Format, formats
+
+from .wire import Array, Floats, Shape, Wire, as_bytes, checked_shape, checked_values, pack_rows, rows_of, unpack_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Cast:
+    """Codes of one format without any scale: what `CastCodec` sends."""
+
+    codes: Array
+    format: Format
+
+
+@dataclass(frozen=True)
+class CastCodec:
+    """Each value in a format of its own, without scales.
+
+    Parameters
+    ----------
+    name : str
+        What it is listed under.
+    format : str
+        The format, of at most 16 bits, or float32.
+    about : str
+        What it is and where it is used.
+    """
+
+    name: str
+    format: str
+    about: str = "user-defined"
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value."""
+        return float(formats[self.format].bits)
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row."""
+        return -(-columns * formats[self.format].bits // 8)
+
+    def encode(self, x: Array) -> Wire:
+        """Return the codes; what is not finite stays so if the format has room for it."""
+        values = checked_values(self.name, x)
+        nbytes = rows_of(values.shape) * self.row_bytes(values.shape[-1])
+        return Wire(self, Cast(encode(values, self.format), formats[self.format]), values.shape, nbytes)
+
+    def decode(self, wire: Wire) -> Floats:
+        """Return the values of the codes."""
+        values: Floats = decode(wire.content.codes, wire.content.format)
+        return values
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return the values on the format's grid."""
+        values = checked_values(self.name, x)
+        return round_to(values, self.format) if values.dtype == np.float32 else self.decode(self.encode(values))
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return the codes, packed row by row."""
+        codes, bits = wire.content.codes, wire.content.format.bits
+        if bits == 32:
+            return codes.astype("<u4").tobytes()  # type: ignore[no-any-return]
+        return pack_rows(codes.reshape(rows_of(wire.shape), wire.shape[-1]), bits).tobytes()
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read codes; every pattern is one.
+
+        Raises
+        ------
+        WireError
+            If there are too few or too many bytes, or padding bits are not zero.
+        """
+        shape, f = checked_shape(self.name, shape), formats[self.format]
+        rows = rows_of(shape)
+        nbytes = rows * self.row_bytes(shape[-1])
+        raw = as_bytes(self.name, data, nbytes, shape)
+        if f.bits == 32:
+            codes = np.ascontiguousarray(raw).view("<u4").astype(np.uint32)
+        else:
+            codes = unpack_rows(self.name, raw.reshape(rows, self.row_bytes(shape[-1])), f.bits, shape[-1])
+        return Wire(self, Cast(codes.reshape(shape).astype(f.code_dtype), f), shape, nbytes)
+
+    def limits(self, wire: Wire) -> Floats:
+        """Return the largest magnitude that a value can have, as an array of shape ()."""
+        return np.asarray(wire.content.format.max, np.float32)

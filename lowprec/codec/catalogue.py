@@ -1,0 +1,76 @@
+"""The catalogue of codecs."""
+
+from __future__ import annotations
+
+from lowprec.format.catalogue import Format
+from lowprec.registry import Registry
+
+from .block import BlockCodec
+from .cast import CastCodec
+from .logarithmic import DeepEPCodec, LogFMTCodec
+from .wire import Codec
+
+codecs: Registry[Codec] = Registry("codec", Codec)  # type: ignore[type-abstract]
+"""The codecs by name.
+
+Examples
+--------
+>>> import numpy as np
+>>> x = np.array([[1.0, 0.3, -0.004]], np.float32)
+>>> codecs["fp8_1x128"].round_trip(x)
+array([[ 1.        ,  0.29464287, -0.00390625]], dtype=float32)
+>>> wire = codecs["logfmt8"].encode(x)
+>>> wire.to_bytes().hex(), wire.nbytes, wire.decode()[0, 1]
+('833b803f7f6c81', 7, np.float32(0.30248684))
+"""
+
+
+def _symmetric(bits: int) -> Format:
+    """Return the integers of so many bits without the lowest, which has no counterpart, as fractions below 2."""
+    return Format(f"int{bits}_symmetric", exponent_bits=0, mantissa_bits=bits - 1, bias=0, specials="symmetric")
+
+
+_V3 = "DeepSeek-V3 (arXiv 2412.19437, section 3.3)"
+_ISCA = "arXiv 2505.09343, section 3.2"
+_OCP = "OCP Microscaling Formats 1.0"
+
+_catalogue: list[Codec] = [
+    CastCodec("float32", "float32", about="nothing is lost"),
+    CastCodec("bf16", "bfloat16", about=f"combine of {_V3}; KV cache of most models"),
+    CastCodec("fp16", "float16", about="5 exponent bits: overflows above 65504"),
+    BlockCodec("fp8_1x128", "e4m3fn", about="dispatch in DeepEP: float32 scales, amax / 448"),
+    BlockCodec("fp8_1x128_ue8m0", "e4m3fn", scale="ue8m0", about=f"dispatch of {_V3}: powers of two, rounded up"),
+    BlockCodec("e5m2_1x128", "e5m2", about=f"compared with LogFMT-8 in {_ISCA}"),
+    *(
+        BlockCodec(name, element, 32, "ue8m0", recipe=recipe, about=f"{_OCP}: powers of two per 32, {rule}")
+        for name, element, recipe, rule in (
+            ("mxfp8", "e4m3fn", "mxfp8_rceil", "rounded up, as TransformerEngine does"),
+            ("mxfp8_floor", "e4m3fn", "mxfp8_floor", "rounded down: the largest may saturate"),
+            ("mxfp8_e5m2_floor", "e5m2", "mxfp8_e5m2_floor", "rounded down"),
+            ("mxfp6_e2m3", "e2m3fn", "mxfp6_e2m3", "rounded down"),
+            ("mxfp6_e3m2", "e3m2fn", "mxfp6_e3m2", "rounded down"),
+            ("mxfp4", "e2m1fn", "mxfp4", "rounded down"),
+        )
+    ),
+    BlockCodec(
+        "nvfp4", "e2m1fn", 16, "e4m3", recipe="nvfp4_te", tensor_scale=True,
+        about="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
+    ),
+    *(
+        BlockCodec(f"int{bits}_1x{tile}", _symmetric(bits), tile, about=f"{bits}-bit integers, float32 scales: {where}")
+        for bits, tile, where in (
+            (4, 32, "blocks as of ZeRO++'s gradients (arXiv 2306.10209), smaller"),
+            (4, 128, "4.25 bits"),
+            (8, 128, "amax / 127"),
+            (10, 128, "as many bits as LogFMT-10"),
+        )
+    ),
+    BlockCodec("e5m6_1x128_ue8m0", "e5m6", scale="ue8m0", about=f"attention outputs of {_V3}; combine candidate"),
+    *(
+        LogFMTCodec(f"logfmt{bits}", bits, about=f"LogFMT-{bits}Bit: {_ISCA}" if bits in (8, 10) else "LogFMT")
+        for bits in range(3, 17)
+    ),
+    DeepEPCodec("logfmt10_deepep", about="DeepEP's use_logfmt: bfloat16 where a tile reaches 1, zeros are counted"),
+]  # fmt: skip
+for _codec in _catalogue:
+    codecs.register(_codec.name, _codec)

@@ -1,0 +1,188 @@
+"""Codecs of LogFMT: codes of the logarithm in tiles with a grid of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from lowprec import logfmt
+from lowprec.cast.casts import round_to
+from lowprec.logfmt import deepep
+
+from .wire import Array, Floats, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
+
+
+class _Logarithmic:
+    """What both codecs do alike: the content of their `Wire` decodes and packs itself."""
+
+    def encode(self, x: Array) -> Wire:
+        raise AssertionError("every codec has its own")
+
+    def decode(self, wire: Wire) -> Floats:
+        """Return the grid values, float32: what the receiver of a combine weights and adds."""
+        values: Floats = wire.content.decode()
+        return values
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return what arrives of `x`."""
+        return self.decode(self.encode(x))
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return the rows one after another, as `LogFMT.pack` and `DeepEPMessage.pack` write them."""
+        packed: bytes = wire.content.pack().tobytes()
+        return packed
+
+
+@dataclass(frozen=True)
+class LogFMTCodec(_Logarithmic):
+    """LogFMT tiles as the paper defines them (`lowprec.logfmt`).
+
+    Parameters
+    ----------
+    name : str
+        What it is listed under.
+    bits : int
+        Bits per value, sign included.
+    tile : int
+        Values of a row that share a grid.
+    rounding : {"linear", "log", "logmean"}
+        Where the thresholds between grid values lie.
+    clamp_octaves : int
+        Largest range of a tile.
+    about : str
+        What it is and where it is used.
+    """
+
+    name: str
+    bits: int
+    tile: int = 128
+    rounding: Literal["linear", "log", "logmean"] = "linear"
+    clamp_octaves: int = 32
+    about: str = "user-defined"
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value of whole tiles, each with a pair of bfloat16 numbers."""
+        return 8 * self.row_bytes(self.tile) / self.tile
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row of bfloat16 numbers; other numbers take 4 more for each tile."""
+        whole, rest = divmod(columns, self.tile)
+        return (whole + (rest > 0)) * 4 + whole * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
+
+    def encode(self, x: Array) -> Wire:
+        """Return codes and ends; a tile with NaN or infinity arrives as NaN."""
+        values = checked_values(self.name, x)
+        content = logfmt.encode(
+            values, self.bits, self.tile, rounding=self.rounding, clamp_octaves=self.clamp_octaves, nonfinite="poison"
+        )
+        return Wire(self, content, values.shape, content.nbytes)
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read ends and codes; the number of bytes says whether the ends are bfloat16 or float32 numbers.
+
+        Raises
+        ------
+        WireError
+            If there are too few or too many bytes, a tile's ends are not in order, or padding bits are not zero.
+        """
+        shape = checked_shape(self.name, shape)
+        rows, columns = rows_of(shape), shape[-1]
+        narrow = rows * self.row_bytes(columns)
+        wide = narrow + rows * -(-columns // self.tile) * 4
+        size = len(data) if hasattr(data, "__len__") else -1
+        raw = as_bytes(self.name, data, wide if size == wide else narrow, shape)
+        if not raw.size:
+            return self.encode(np.empty(shape, np.float32))
+        try:
+            with np.errstate(invalid="ignore"):  # signalling NaNs among the ends
+                content = logfmt.unpack(
+                    raw.reshape(*shape[:-1], raw.size // rows), columns, self.bits, self.tile,
+                    meta_bits=64 if size == wide else 32, clamp_octaves=self.clamp_octaves,
+                )  # fmt: skip
+        except ValueError as error:
+            raise WireError(f"codec {self.name}: {error}") from None
+        if content.nbytes != raw.size or content.pack().tobytes() != raw.tobytes():
+            raise WireError(f"codec {self.name}: no encoder writes this: a NaN of another pattern, or ends of 32 bits "
+                            "that need 16")  # fmt: skip
+        return Wire(self, content, shape, content.nbytes)
+
+    def limits(self, wire: Wire) -> Floats:
+        """Return the largest magnitude of each value's tile, in the shape of the values."""
+        spread = np.repeat(wire.content.amax, self.tile, axis=-1)[..., : wire.shape[-1]]
+        return np.ascontiguousarray(spread)
+
+
+@dataclass(frozen=True)
+class DeepEPCodec(_Logarithmic):
+    """LogFMT-10 as DeepEP's low-latency combine sends it (`lowprec.logfmt.deepep`), its hazards included.
+
+    Values are rounded to bfloat16 first; rows are a multiple of 512 values long. A chunk of 1024 (or 512) of which a
+    tile reaches 1 or is constant goes as bfloat16, so that messages differ in length. NaN becomes 0 where its chunk is
+    encoded.
+
+    Parameters
+    ----------
+    name : str
+        What it is listed under.
+    about : str
+        What it is and where it is used.
+    """
+
+    name: str
+    about: str = "user-defined"
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value where nothing falls back."""
+        return 10.25
+
+    @property
+    def columns_multiple(self) -> int:
+        """What the length of rows must be a multiple of."""
+        return 512
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of a row of which nothing falls back; in bfloat16 a chunk of 1024 takes 768 more."""
+        self._checked(columns)
+        return columns * 10 // 8 + columns // 128 * 4
+
+    def _checked(self, columns: int) -> None:
+        if columns % 512:
+            raise ValueError(f"codec {self.name}: rows of {columns} values; a multiple of 512 is needed")
+
+    def encode(self, x: Array) -> Wire:
+        """Return the messages of rows."""
+        values = checked_values(self.name, x)
+        self._checked(values.shape[-1])
+        content: Any = logfmt.encode(round_to(values, "bfloat16").astype(np.float32), 10, mode="deepep")
+        return Wire(self, content, values.shape, content.nbytes)
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read messages; which chunks are encoded follows from their ends.
+
+        Raises
+        ------
+        WireError
+            If the bytes end within a row, or there are more or fewer rows than the shape has.
+        """
+        shape = checked_shape(self.name, shape)
+        self._checked(shape[-1])
+        raw = as_bytes(self.name, data, None, shape)
+        if not raw.size and 0 in shape:
+            return self.encode(np.empty(shape, np.float32))
+        try:
+            with np.errstate(invalid="ignore"):
+                content = deepep.unpack(raw, shape[-1])
+        except ValueError as error:
+            raise WireError(f"codec {self.name}: {error}") from None
+        if len(content.codes) != rows_of(shape):
+            raise WireError(
+                f"codec {self.name}: bytes of {len(content.codes)} rows; shape {shape} has {rows_of(shape)}"
+            )
+        ends = (*shape[:-1], shape[-1] // 128)
+        content = replace(content, codes=content.codes.reshape(shape), amin=content.amin.reshape(ends),
+                          amax=content.amax.reshape(ends))  # fmt: skip
+        return Wire(self, content, shape, content.nbytes)

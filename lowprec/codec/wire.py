@@ -1,0 +1,191 @@
+"""The protocol of codecs, what they send, and how rows become bytes.
+
+The bytes of an array are those of its rows, one after another, after a prefix that some formats need once. A row is the
+scales (or ends) of its tiles and then its codes, least significant bit first, padded with zero bits to a whole byte.
+The receiver knows the shape, as an expert knows the width of a token; nothing else is sent beside the values.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec.cast.packing import pack, packed_size, unpack
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+Shape = tuple[int, ...]
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Something that values pass through; rows are tokens, tiles run along them.
+
+    Attributes
+    ----------
+    name : str
+        What it is listed under.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is listed under."""
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value of a row of whole tiles, scales included, when the values are bfloat16 numbers."""
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row of that many values."""
+
+    def encode(self, x: Array) -> Wire:
+        """Return what is sent for values [..., columns]."""
+
+    def decode(self, wire: Wire) -> Floats:
+        """Return the float32 values that arrive."""
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return ``decode(encode(x))``, a new array."""
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return the bytes that are sent, `nbytes` of them."""
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read what `to_bytes` wrote for values of a shape; anything else is a ValueError."""
+
+
+@dataclass(frozen=True, eq=False)
+class Wire:
+    """An array on its way.
+
+    Attributes
+    ----------
+    codec : Codec
+        Who encoded it and can decode it.
+    content : object
+        Codes and scales, in the codec's own form.
+    shape : tuple of int
+        Shape of the values.
+    nbytes : int
+        Bytes that are sent.
+    """
+
+    codec: Codec
+    content: Any = field(repr=False)
+    shape: Shape
+    nbytes: int
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value of this array."""
+        return 8.0 * self.nbytes / max(1, int(np.prod(self.shape, dtype=np.int64)))
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that are sent."""
+        return self.codec.to_bytes(self)
+
+    def decode(self) -> Floats:
+        """Return the values that arrive."""
+        return self.codec.decode(self)
+
+
+class WireError(ValueError):
+    """Bytes that no encoder writes: too few, too many, or with scales or padding that cannot be."""
+
+
+def checked_values(name: str, x: Any) -> Array:
+    """Return an array of real numbers with at least one axis.
+
+    Raises
+    ------
+    TypeError
+        If it holds no real numbers.
+    ValueError
+        If it is a single number.
+    """
+    array = np.asarray(x)
+    if array.dtype.kind not in "fiuV" or array.dtype.names is not None:  # 'V': bfloat16 and its like
+        raise TypeError(f"codec {name}: values of type {array.dtype}; real numbers are needed")
+    if array.ndim < 1:
+        raise ValueError(f"codec {name}: a single number is no row; an array of one or more axes is needed")
+    return array
+
+
+def checked_shape(name: str, shape: Any) -> Shape:
+    """Return a shape as a tuple of whole numbers.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        sizes = ()
+    if not sizes or min(sizes) < 0:
+        raise ValueError(f"codec {name}: shape {shape!r}: one or more whole numbers >= 0 are needed")
+    return sizes
+
+
+def rows_of(shape: Shape) -> int:
+    """Return how many rows an array of that shape has."""
+    return int(np.prod(shape[:-1], dtype=np.int64))
+
+
+def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
+    """Return `data` as uint8 if it has the right length (any, if that is None).
+
+    Raises
+    ------
+    WireError
+        If it has not.
+    TypeError
+        If it holds no bytes.
+    """
+    try:
+        raw = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray, memoryview)) else np.asarray(data)
+    except ValueError:  # an empty buffer
+        raw = np.empty(0, np.uint8)
+    if raw.dtype != np.uint8:
+        raise TypeError(f"codec {name}: bytes are needed, not {type(data).__name__} of {raw.dtype}")
+    if length is not None and raw.size != length:
+        raise WireError(f"codec {name}: {raw.size} bytes; values of shape {shape} take {length}")
+    return raw.reshape(-1)
+
+
+def pack_rows(codes: Array, bits: int) -> Bytes:
+    """Pack codes [rows, columns] row by row, each padded to whole bytes: [rows, bytes]."""
+    rows, columns = codes.shape
+    per_row = packed_size(columns, bits)
+    if bits * columns % 8 == 0:
+        return pack(codes, bits).reshape(rows, per_row)
+    padded = np.zeros((rows, -(-columns // 8) * 8), codes.dtype)  # eight codes fill whole bytes
+    padded[:, :columns] = codes
+    return pack(padded, bits).reshape(rows, packed_size(padded.shape[1], bits))[:, :per_row]
+
+
+def unpack_rows(name: str, packed: Bytes, bits: int, columns: int) -> Array:
+    """Undo `pack_rows`.
+
+    Raises
+    ------
+    WireError
+        If the bits after a row's last code are not zero.
+    """
+    rows = len(packed)
+    if bits * columns % 8 == 0:
+        return unpack(packed, bits, rows * columns).reshape(rows, columns)
+    last = packed[:, -1] >> np.uint8(bits * columns % 8)
+    if last.any():
+        raise WireError(f"codec {name}: row {int(last.argmax())}: bits after its last code are not zero")
+    wide = -(-columns // 8) * 8
+    padded = np.zeros((rows, packed_size(wide, bits)), np.uint8)
+    padded[:, : packed.shape[1]] = packed
+    codes = unpack(padded, bits, rows * wide).reshape(rows, wide)
+    return np.ascontiguousarray(codes[:, :columns])

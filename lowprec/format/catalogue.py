@@ -1,0 +1,116 @@
+"""The catalogue of number formats: one line each.
+
+Sources: OCP OFP8 rev 1.0 and MX v1.0; the types of ml_dtypes 0.6; the DeepSeek-V3 report for e5m6 and fp22; IEEE
+P3109 interim report v4.0 for its family, whose members are made when they are asked for (`p3109`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..registry import Registry
+from .format import SPECIALS as SPECIALS
+from .format import Format as Format
+from .format import FormatParams as FormatParams
+from .format import Specials as Specials
+
+
+def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Format:
+    """Return a format of the IEEE P3109 family.
+
+    Parameters
+    ----------
+    K : int
+        Bits of a code, 3 to 16.
+    P : int
+        Precision: bits of the significand, the implied one included; 1 to K - 1, or K for unsigned formats.
+    signed : bool
+        Whether there are negative numbers.
+    domain : {"extended", "finite"}
+        With or without Inf.
+
+    Returns
+    -------
+    Format
+        Called ``p3109_k{K}p{P}{s|u}{e|f}``; one NaN, no -0, subnormals, bias ``2^(K - P - 1)`` (``2^(K - P)``
+        unsigned).
+
+    Raises
+    ------
+    ValueError
+        For what is no P3109 format, or has values that float32 has not (wide exponents of precision 1 to 3).
+
+    References
+    ----------
+    IEEE P3109 interim report v4.0, section 4.
+
+    Examples
+    --------
+    >>> from lowprec.formats import p3109
+    >>> p3109(8, 4).max, p3109(8, 4, domain="finite").max, p3109(8, 3, signed=False).name
+    (224.0, 240.0, 'p3109_k8p3ue')
+    """
+    if domain not in ("extended", "finite"):
+        raise ValueError(f"p3109: domain={domain!r}: 'extended' or 'finite'")
+    name = f"p3109_k{K}p{P}{'s' if signed else 'u'}{domain[0]}"
+    if not 3 <= K <= 16 or not 1 <= P <= K - bool(signed):
+        raise ValueError(f"{name}: K is 3 to 16 and P is 1 to {'K - 1' if signed else 'K'}")
+    specials: Specials = "extended" if domain == "extended" else "fnuz" if signed else "fn"
+    return Format(
+        name,
+        K - P + (not signed),
+        P - 1,
+        bias=1 << (K - P - 1) if signed else 1 << (K - P),
+        signed=bool(signed),
+        specials=specials,
+        source="IEEE P3109 interim report v4.0",
+    )
+
+
+_P3109_NAME = re.compile(r"(?:p3109_k|binary)(\d{1,2})p(\d{1,2})([su])([ef])")
+
+
+def _made_by_name(name: str) -> Format | None:
+    """Return the format that a name of the P3109 family stands for."""
+    match = _P3109_NAME.fullmatch(name)
+    if match is None:
+        return None
+    return p3109(int(match[1]), int(match[2]), match[3] == "s", "extended" if match[4] == "e" else "finite")
+
+
+formats: Registry[Format] = Registry("format", Format, make=_made_by_name)
+"""The catalogue. ``formats[name]`` finds a format, by ml_dtypes' name too (``float8_e4m3fn``), and any of the P3109
+family by its own (``p3109_k8p4se`` or ``binary8p4se``)."""
+
+
+def _add(name: str, exponent_bits: int, mantissa_bits: int, *aliases: str, **fields: Any) -> None:
+    formats.register(name, Format(name, exponent_bits, mantissa_bits, **fields), aliases)
+
+
+_OFP8 = "OCP OFP8 rev 1.0"
+_FNUZ = "Noune et al., arXiv:2206.02915; AMD MI300"
+_MX = "OCP MX v1.0"
+_add("e4m3fn", 4, 3, "float8_e4m3fn", specials="fn", source=_OFP8)
+_add("e5m2", 5, 2, "float8_e5m2", source=_OFP8)
+_add("e4m3fnuz", 4, 3, "float8_e4m3fnuz", bias=8, specials="fnuz", source=_FNUZ)
+_add("e5m2fnuz", 5, 2, "float8_e5m2fnuz", bias=16, specials="fnuz", source=_FNUZ)
+_add("e4m3b11fnuz", 4, 3, "float8_e4m3b11fnuz", bias=11, specials="fnuz", source="Sun et al., NeurIPS 2019 (HFP8)")
+_add("e4m3", 4, 3, "float8_e4m3", source="IEEE-style E4M3 of LLVM and ml_dtypes")
+_add("e3m4", 3, 4, "float8_e3m4", source="IEEE-style E3M4 of LLVM and ml_dtypes")
+_add("e3m4fn", 3, 4, specials="fn", source="Shen et al., arXiv:2309.14592 (Intel): E3M4 without Inf")
+_add("e8m0fnu", 8, 0, "float8_e8m0fnu", "ue8m0", signed=False, has_zero=False, specials="fn", source=_MX)
+_add("ue5m3", 5, 3, signed=False, specials="fn", source="unsigned E5M3 proposed for the block scales of 4-bit formats")
+_add("ue4m3", 4, 3, signed=False, specials="fn", source="E4M3 without its sign: NVFP4's block scales, NVIDIA PTX ISA")
+_add("e2m3fn", 2, 3, "float6_e2m3fn", specials="finite", source=_MX)
+_add("e3m2fn", 3, 2, "float6_e3m2fn", specials="finite", source=_MX)
+_add("e2m1fn", 2, 1, "float4_e2m1fn", specials="finite", source=_MX)
+_add("int8", 0, 7, specials="integer", source="two's complement")
+_add("int4", 0, 3, specials="integer", source="two's complement; int4 of ml_dtypes")
+_add("mxint8", 0, 7, bias=0, specials="symmetric", source=f"{_MX}: two's complement multiples of 2^-6; -2 is optional")
+_add("bfloat16", 8, 7, "bf16", source="Google Brain; IEEE-style")
+_add("float16", 5, 10, "f16", "fp16", "half", source="IEEE 754 binary16")
+_add("float32", 8, 23, "f32", "fp32", source="IEEE 754 binary32")
+_add("tf32", 8, 10, source="NVIDIA A100: float32 with 10 fraction bits")
+_add("e5m6", 5, 6, source="DeepSeek-V3 report 3.2.3: 12-bit activation cache")
+_add("fp22", 8, 13, source="DeepSeek, ISCA 2025 section 3.1: accumulator registers of Hopper's FP8 tensor cores")

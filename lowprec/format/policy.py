@@ -1,0 +1,212 @@
+"""What becomes of numbers that a format cannot hold: overflow, Inf, NaN, -0 and negative ones, as data.
+
+A `Policy` is a few named choices; presets carry the names of those whose behaviour they reproduce:
+
+======================  ====================  ======================  =====================================
+policy                  rounded value > max   Inf                     NaN
+======================  ====================  ======================  =====================================
+``ocp_sat``             +-max                 +-max                   NaN with its sign; without NaN: +max
+``ocp_nonsat``          Inf, else NaN, else   as overflow             NaN with its sign; without NaN: +max
+                        +-max
+``ieee``                the same as ``ocp_nonsat``: IEEE 754's own rule where there is an Inf
+``ml_dtypes``           as ``ocp_nonsat``     as overflow             NaN with its sign; without NaN: -0 for
+                                                                      NaN, +0 for -NaN
+``torch_2_11``          as ``ocp_nonsat``     as overflow             all ones after the sign (8 bits)
+``torch_2_13``          e4m3fn: +-max; other  as overflow             as ``torch_2_11``
+                        formats as above
+``cuda_satfinite``      +-max                 +-max                   +all ones; without NaN: +max
+``onnx_sat``            +-max                 +-max                   as ``ml_dtypes``
+``p3109_satfinite``     +-max                 +-max                   NaN
+``p3109_satpropagate``  +-max                 Inf where there is one  NaN
+``p3109_satnone``       Inf, else NaN; by     Inf, else NaN           NaN
+                        directed roundings
+                        perhaps +-max
+======================  ====================  ======================  =====================================
+
+"Overflow" is judged after rounding (OFP8 rev 1.0): 464 still rounds down to E4M3's 448. Where overflow becomes Inf or
+NaN, roundings that point away from it give +-max instead, as IEEE 754 has it: toward zero, up for negative values,
+down for positive ones, and to odd.
+
+Negative values in unsigned formats: NaN (ml_dtypes and the OCP presets); by P3109's presets they are rounded first,
+and what is still below zero becomes zero, or NaN for ``p3109_satnone``.
+
+Sources: OCP OFP8 rev 1.0; CUDA's ``cvt.rn.satfinite``; ONNX's technical notes and reference on float8; IEEE P3109
+interim report v4.0, 4.7.5; ml_dtypes 0.6 and PyTorch 2.13 by measurement (PyTorch changed e4m3fn's overflow between
+2.11 and 2.13). ml_dtypes' own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and misrounds values below
+2^-126.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ..registry import Registry
+from .catalogue import Format, formats
+
+Overflow = Literal["saturate", "nonsaturate", "nan", "raise"]
+Infinity = Literal["overflow", "saturate", "keep", "nan", "raise"]
+NanCode = Literal["signed", "ones", "positive_ones", "raise"]
+WithoutNan = Literal["max", "negative_zero", "raise"]
+NegativeZero = Literal["keep", "positive"]
+Unsigned = Literal["nan", "round_nan", "round_zero", "raise"]
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "overflow": ("saturate", "nonsaturate", "nan", "raise"),
+    "inf": ("overflow", "saturate", "keep", "nan", "raise"),
+    "nan": ("signed", "ones", "positive_ones", "raise"),
+    "nan_without_nan": ("max", "negative_zero", "raise"),
+    "negative_zero": ("keep", "positive"),
+    "unsigned": ("nan", "round_nan", "round_zero", "raise"),
+}
+"""What each field of a `Policy` may be."""
+OVERFLOWS = CHOICES["overflow"]
+
+
+class SpecialCodes(NamedTuple):
+    """Codes that a policy gives for one format and rounding, signs included."""
+
+    over: int
+    negative_over: int
+    inf: int
+    negative_inf: int
+    nan: int
+    negative_nan: int
+    negative_zero: int  # code of what is negative and rounds to zero
+    negative_limit: int  # smallest magnitude that no negative number may have; 0: there are no negative numbers
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What becomes of values that a format cannot hold.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the catalogue.
+    overflow : {"saturate", "nonsaturate", "nan", "raise"}
+        Rounded magnitudes beyond the maximum: the maximum; Inf, else NaN, else the maximum; NaN, else the maximum; or
+        a `ValueError`.
+    inf : {"overflow", "saturate", "keep", "nan", "raise"}
+        Inf: as overflow; the maximum; Inf, else the maximum; NaN, else the maximum; or a `ValueError`.
+    nan : {"signed", "ones", "positive_ones", "raise"}
+        Which of a format's NaNs: the quiet one with the sign of the input; all ones after that sign (in formats of more
+        than 8 bits the quiet one); the positive one of all ones. A `ValueError` for "raise".
+    nan_without_nan : {"max", "negative_zero", "raise"}
+        NaN in a format that has none: +max (CUDA's ``cvt.satfinite``), -0 (ml_dtypes; +0 for -NaN), a `ValueError`.
+    negative_zero : {"keep", "positive"}
+        What -0 and negative underflow become where the format has a -0.
+    unsigned : {"nan", "round_nan", "round_zero", "raise"}
+        Negative values in a format without sign: NaN; rounded first, and NaN or zero if still below zero; a
+        `ValueError`.
+    saturating : tuple of str
+        Formats that saturate whatever `overflow` says; PyTorch 2.13 needs it.
+    source : str
+        Whose behaviour it is.
+
+    Raises
+    ------
+    ValueError
+        If a choice does not exist.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> from lowprec.policies import Policy
+    >>> strict = Policy("strict", overflow="raise", nan="raise")
+    >>> lp.encode([1.0, 500.0], "e4m3fn", policy=strict)
+    Traceback (most recent call last):
+    ValueError: encode: 500.0 at index 1 overflows e4m3fn (max 448), and the policy 'strict' says overflow='raise'
+    """
+
+    name: str
+    overflow: Overflow = "saturate"
+    inf: Infinity = "overflow"
+    nan: NanCode = "signed"
+    nan_without_nan: WithoutNan = "max"
+    negative_zero: NegativeZero = "keep"
+    unsigned: Unsigned = "nan"
+    saturating: tuple[str, ...] = ()
+    source: str = "user-defined"
+
+    def __post_init__(self) -> None:
+        for field, allowed in CHOICES.items():
+            if getattr(self, field) not in allowed:
+                raise ValueError(f"Policy {self.name}: {field}={getattr(self, field)!r}: one of {', '.join(allowed)}")
+
+    @property
+    def raises(self) -> bool:
+        """Whether some input is an error."""
+        return "raise" in (self.overflow, self.inf, self.nan, self.nan_without_nan, self.unsigned)
+
+    def overflow_of(self, fmt: Format) -> Overflow:
+        """Return what overflow means for this format."""
+        for name in self.saturating:
+            if fmt.same_codes(formats[name]):
+                return "saturate"
+        return self.overflow
+
+    def codes(self, fmt: Format, *, clamp: tuple[bool, bool] = (False, False)) -> SpecialCodes:
+        """Resolve the policy for a format into codes.
+
+        Parameters
+        ----------
+        fmt : Format
+            The format.
+        clamp : pair of bool
+            Whether the rounding keeps positive and negative overflow at the maximum where it would become Inf or NaN.
+        """
+        nan, negative_nan = self._nan(fmt)
+        limit = (fmt.max_code, fmt.lowest_code)
+        infinite = (nan, negative_nan)
+        if fmt.inf_code is not None:
+            infinite = (fmt.inf_code, fmt.with_sign(fmt.inf_code) if fmt.signed else nan)
+        elif fmt.nan_code is None:
+            infinite = limit
+        no_number = limit if fmt.nan_code is None else (nan, negative_nan)
+        overflow = self.overflow_of(fmt)
+        beyond = {"saturate": limit, "nonsaturate": infinite, "nan": no_number, "raise": limit}[overflow]
+        kept = infinite if fmt.inf_code is not None else limit
+        inf = {"overflow": beyond, "saturate": limit, "keep": kept, "nan": no_number, "raise": limit}[self.inf]
+        over = limit[0] if clamp[0] else beyond[0], limit[1] if clamp[1] else beyond[1]
+        zero, negative_limit = 0, fmt.negative_limit
+        if fmt.signed:
+            zero = fmt.sign_mask if fmt.has_negative_zero and self.negative_zero == "keep" else 0
+        else:
+            negative_limit = int(self.unsigned.startswith("round") and fmt.has_zero)
+            below = 0 if self.unsigned == "round_zero" or (self.unsigned == "round_nan" and clamp[1]) else nan
+            over, inf = (over[0], below), (inf[0], 0 if self.unsigned == "round_zero" else nan)
+        return SpecialCodes(*over, *inf, nan, negative_nan, zero, negative_limit)
+
+    def _nan(self, fmt: Format) -> tuple[int, int]:
+        """Return the codes of NaN and -NaN."""
+        if fmt.nan_code is None:
+            if self.nan_without_nan == "negative_zero":
+                return fmt.sign_mask, 0
+            return fmt.max_code, fmt.max_code
+        wide = fmt.bits > 8 and self.nan == "ones"
+        if fmt.specials in ("ieee", "fn") and self.nan in ("ones", "positive_ones") and not wide:
+            ones = (1 << (fmt.exponent_bits + fmt.mantissa_bits)) - 1
+            return ones, ones | (fmt.sign_mask if self.nan == "ones" else 0)
+        return fmt.nan_code, fmt.nan_code | (fmt.sign_mask if fmt.specials in ("ieee", "fn") else 0)
+
+
+policies: Registry[Policy] = Registry("policy", Policy)
+"""The catalogue of policies."""
+
+
+def _add(name: str, *aliases: str, **choices: str | tuple[str, ...]) -> None:
+    policies.register(name, Policy(name, **choices), aliases)  # type: ignore[arg-type]  # checked by Policy
+
+
+_P3109 = "IEEE P3109 interim report v4.0, 4.7.5"
+_add("ocp_sat", source="OCP OFP8 rev 1.0, saturating")
+_add("ocp_nonsat", "ieee", overflow="nonsaturate", source="OCP OFP8 rev 1.0, non-saturating; IEEE 754")
+_add("ml_dtypes", overflow="nonsaturate", nan_without_nan="negative_zero", source="ml_dtypes 0.6")
+_add("torch_2_11", overflow="nonsaturate", nan="ones", source="PyTorch up to 2.11")
+_add("torch_2_13", overflow="nonsaturate", nan="ones", saturating=("e4m3fn",), source="PyTorch 2.13")
+_add("cuda_satfinite", nan="positive_ones", source="CUDA's cvt.rn.satfinite")
+_add("onnx_sat", nan_without_nan="negative_zero", source="ONNX 1.23 reference, saturate=True")
+_add("p3109_satfinite", unsigned="round_zero", source=_P3109)
+_add("p3109_satpropagate", inf="keep", unsigned="round_zero", source=_P3109)
+_add("p3109_satnone", overflow="nonsaturate", unsigned="round_nan", source=_P3109)

@@ -1,0 +1,171 @@
+"""Rounding modes as data.
+
+A value between two codes is n + nu quanta, ``0 <= nu < 1``. Every mode adds something to nu and cuts: a `Rounding`
+says what, as the leading bits of a 32-bit word.
+
+==================  =====================================  ==============================================
+rounding            away from zero if                      also called
+==================  =====================================  ==============================================
+``nearest_even``    nu > 1/2, or nu = 1/2 and n odd        ``rne``
+``nearest_away``    nu >= 1/2                              ``rna``
+``toward_zero``     never                                  ``rtz``
+``up``              nu > 0 and the value is positive       ``toward_positive``, ``ru``
+``down``            nu > 0 and the value is negative       ``toward_negative``, ``rd``
+``to_odd``          nu > 0 and n even                      ``rto``
+``stochastic``      floor(nu 2^N) + R >= 2^N, N = 24       ``stochastic_a``
+``stochastic_b``    floor(nu 2^(N+1)) + 2R + 1 >= 2^(N+1)
+``stochastic_c``    rne(nu 2^N) + R >= 2^N
+==================  =====================================  ==============================================
+
+"n odd" is the parity of the code, which matters for formats without mantissa bits. R are the leading N bits of
+``lowprec.kernels.cast.random_bits.random_word`` for the seed and the index of the element: results do not depend on
+threads, chunks or order. The variants are StochasticA, B and C of IEEE P3109 (interim report v4.0, 4.7.4): A never
+rounds up a fraction below 2^-N, B has no bias for fractions that N bits cannot tell apart, C rounds the fraction to N
+bits first. ``Rounding.stochastic(bits, variant)`` gives any other number of bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..registry import Registry
+from .catalogue import Format
+from .policy import OVERFLOWS, Policy
+from .policy import SpecialCodes as SpecialCodes
+from .policy import policies as policies
+
+_ALL = 0xFFFFFFFF
+MAX_RANDOM_BITS = 24
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A rounding mode: what is added to a fraction before it is cut, as leading bits of a word of 32.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the catalogue.
+    plus_word, minus_word : int
+        What is added for positive and negative values; ``2^31`` is one half.
+    ties_even : bool
+        Whether an odd code gets one more unit in the last place: with ``2^31 - 1``, nearest and ties to even.
+    odd : bool
+        Whether an inexact result with an even code goes to the next one.
+    random_bits : int
+        How many random bits are added, 0 for none.
+    variant : {"A", "B", "C"}
+        P3109's stochastic variants.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> from lowprec.format.rounding import Rounding
+    >>> few = Rounding.stochastic(bits=3, variant="B")
+    >>> lp.encode([1.1] * 6, "e4m3fn", rounding=few, seed=1).tolist()
+    [57, 57, 57, 57, 57, 57]
+    """
+
+    name: str
+    plus_word: int = 0
+    minus_word: int = 0
+    ties_even: bool = False
+    odd: bool = False
+    random_bits: int = 0
+    variant: Literal["A", "B", "C"] = "A"
+
+    @classmethod
+    def stochastic(cls, bits: int = MAX_RANDOM_BITS, variant: Literal["A", "B", "C"] = "A") -> Rounding:
+        """Return stochastic rounding with so many random bits.
+
+        Parameters
+        ----------
+        bits : int
+            1 to 24.
+        variant : {"A", "B", "C"}
+            P3109's variant.
+
+        Raises
+        ------
+        ValueError
+            If there is no such variant or number of bits.
+        """
+        if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_RANDOM_BITS:
+            raise ValueError(f"stochastic rounding: bits={bits!r}: 1 to {MAX_RANDOM_BITS} are possible")
+        if variant not in ("A", "B", "C"):
+            raise ValueError(f"stochastic rounding: variant={variant!r}: one of A, B, C")
+        return cls(f"stochastic_{variant.lower()}{bits}", random_bits=bits, variant=variant)
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether it needs a seed."""
+        return self.random_bits > 0
+
+    def clamps(self, fmt: Format, policy: Policy) -> tuple[bool, bool]:
+        """Tell whether positive and negative overflow stay at the maximum where it would become Inf or NaN."""
+        if self.odd:
+            # P3109 takes the neighbour whose code is odd: the maximum of unsigned formats with Inf, else Inf or NaN.
+            odd = not policy.name.startswith("p3109") or (fmt.inf_code is not None and fmt.max_code % 2 == 1)
+            return odd, odd and fmt.signed
+        cuts = not (self.is_stochastic or self.ties_even)
+        return cuts and self.plus_word == 0, cuts and self.minus_word == 0
+
+
+roundings: Registry[Rounding] = Registry("rounding", Rounding)
+"""The catalogue of rounding modes."""
+
+
+def _add(rounding: Rounding, *aliases: str) -> None:
+    roundings.register(rounding.name, rounding, aliases)
+
+
+_add(Rounding("nearest_even", 0x7FFFFFFF, 0x7FFFFFFF, ties_even=True), "rne")
+_add(Rounding("nearest_away", 0x80000000, 0x80000000), "rna")
+_add(Rounding("toward_zero"), "rtz")
+_add(Rounding("up", _ALL, 0), "toward_positive", "ru")
+_add(Rounding("down", 0, _ALL), "toward_negative", "rd")
+_add(Rounding("to_odd", odd=True), "rto")
+_add(replace(Rounding.stochastic(variant="A"), name="stochastic"), "stochastic_a", "sr")
+_add(replace(Rounding.stochastic(variant="B"), name="stochastic_b"))
+_add(replace(Rounding.stochastic(variant="C"), name="stochastic_c"))
+
+
+def resolve(
+    fmt: Format,
+    rounding: str | Rounding = "nearest_even",
+    policy: str | Policy | None = None,
+    overflow: str | None = None,
+) -> tuple[Rounding, Policy]:
+    """Check a cast's options and return the rounding and the policy they mean.
+
+    Parameters
+    ----------
+    fmt : Format
+        Decides the default policy: ``ocp_sat`` up to 8 bits, ``ieee`` above.
+    rounding : str or Rounding
+        Name in `roundings`, or a rounding of one's own.
+    policy : str or Policy, optional
+        Name in `policies`, or a policy of one's own.
+    overflow : {"saturate", "nonsaturate", "nan", "raise"}, optional
+        Replaces the policy's own.
+
+    Raises
+    ------
+    ValueError
+        For anything unknown; the message quotes it and lists what is allowed.
+    """
+    mode = roundings.get(rounding)
+    if policy is None:
+        policy = "ocp_sat" if fmt.bits <= 8 else "ieee"
+    chosen = policies.get(policy)
+    if overflow is not None:
+        if overflow not in OVERFLOWS:
+            raise ValueError(f"overflow={overflow!r}: one of {', '.join(OVERFLOWS)}")
+        chosen = replace(chosen, overflow=overflow, saturating=())  # type: ignore[arg-type]  # just checked
+    return mode, chosen
+
+
+def special_codes(fmt: Format, rounding: Rounding, policy: Policy) -> SpecialCodes:
+    """Return the codes of what a format cannot hold."""
+    return policy.codes(fmt, clamp=rounding.clamps(fmt, policy))

@@ -1,0 +1,49 @@
+"""The unit in the last place: how far the values of a format lie apart around a number."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .catalogue import Format, formats
+
+
+def ulp(x: ArrayLike, fmt: str | Format) -> NDArray[np.float64]:
+    """Return the distance between neighbouring values of a format in the binade of each number.
+
+    ``2^(max(e, emin) - mantissa_bits)`` with e the exponent of x, so the smallest subnormal around zero, and never
+    more than at the format's maximum. Exponents come from the numbers' bits.
+
+    Parameters
+    ----------
+    x : array_like of real numbers, any shape
+        Where.
+    fmt : str or Format
+        Name in ``lowprec.formats``, or a format of one's own.
+
+    Returns
+    -------
+    ndarray of float64, shape of `x`
+        Powers of two; NaN for NaN and Inf.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not real.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.ulp([1.0, 1.99, 448.0, 1e-9, 1e9], "e4m3fn").tolist()
+    [0.125, 0.125, 32.0, 0.001953125, 32.0]
+    """
+    f = formats.get(fmt)
+    a = np.asarray(x)
+    if a.dtype.kind not in "fiuV" or a.dtype.names is not None:
+        raise TypeError(f"ulp: values of dtype {a.dtype} are not real numbers")
+    with np.errstate(invalid="ignore"):
+        values = a.astype(np.float64)
+    exponents = np.frexp(values)[1] - 1
+    exponents = np.where(values == 0, f.emin, exponents)
+    quanta = np.ldexp(1.0, np.clip(exponents, f.emin, max(f.emax, f.emin)) - f.mantissa_bits)
+    return np.where(np.isfinite(values), quanta, np.nan)

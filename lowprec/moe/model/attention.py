@@ -1,0 +1,208 @@
+"""Multi-head latent attention (MLA), forward and backward.
+
+Queries and keys/values pass through narrow latents, each with an RMSNorm of its own; position enters by rotating a few
+extra channels, which for keys are shared by all heads (arXiv 2412.19437, section 2.1.1)::
+
+    c_q = RMSNorm(wq_a x)                 q      = wq_b c_q          # [T, H * (n + r)], the last r of a head rotated
+    c_kv, k_r = split(wkv_a x)            k_n, v = wkv_b RMSNorm(c_kv)   # [T, H * (n + v)]; k = [k_n ; rotated k_r]
+    o = softmax(q k^T / sqrt(n + r)) v    y      = wo o
+
+B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lowprec._threads import run_chunks
+from lowprec.kernels.model import attention as plain_kernels
+from lowprec.kernels.model import attention_f32
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.layers import Array, Grads, Linear, Params, RMSNorm
+from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+
+if TYPE_CHECKING:
+    from lowprec.recipe import BoundRecipe
+
+
+def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.float32) -> tuple[Array, Array]:
+    """Return cosine and sine [S, r/2] of position * theta**(-2 i / r), the angle by which channels 2i, 2i+1 turn.
+
+    Computed in float64 and rounded once.
+
+    Examples
+    --------
+    >>> cosine, sine = rotary_angles(3, rope_dim=4, theta=10000.0)
+    >>> sine[2]
+    array([0.9092974 , 0.01999867], dtype=float32)
+    """
+    angles = [[s * theta ** (-2 * i / rope_dim) for i in range(rope_dim // 2)] for s in range(sequence)]
+    cosine = np.array([[math.cos(angle) for angle in row] for row in angles], dtype=dtype)
+    sine = np.array([[math.sin(angle) for angle in row] for row in angles], dtype=dtype)
+    return cosine, sine
+
+
+def _kernels(dtype: Any) -> ModuleType:
+    """Return the products for arrays of a type: those in float64 are for gradient checks and need no speed."""
+    return attention_f32 if dtype == np.float32 else plain_kernels
+
+
+def _kept_only(saved: Any) -> Any:
+    """Return what a linear layer saved without the input as it was multiplied, if something else waits for Wgrad."""
+    return saved._replace(x=saved.x._replace(row=None)) if saved.x.kept is not saved.x.row else saved
+
+
+class _Saved(NamedTuple):
+    linears: dict[str, Any]
+    q_norm: Any
+    kv_norm: Any
+    k_rope: Array | None
+    q: Array | None
+    k: Array | None
+    v: Array | None
+    probs: Array | None
+    angles: tuple[Array, Array]
+
+
+class LatentAttention:
+    """The attention of one block.
+
+    Parameters
+    ----------
+    name : str
+        Prefix of its parameters.
+    config : MoEConfig
+        Sizes.
+    recipe : BoundRecipe
+        Binds the GEMMs of the five linear layers; says how activations are stored. The products of attention itself
+        are BF16 times BF16 summed in float32, as everywhere in the reports.
+    memory : MemoryPolicy
+        What is computed again in the backward pass.
+    """
+
+    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
+        self.config = config
+        self.memory = memory
+        self.store = recipe.store
+        self.stored = {part: recipe.storage(f"{name}.{part}") for part in ("q", "k", "v", "probs", "output")}
+        self.linears = {w: Linear(f"{name}.{w}", recipe) for w in ("wq_a", "wq_b", "wkv_a", "wkv_b", "wo")}
+        self.q_norm = RMSNorm(f"{name}.q_norm", config.norm_eps, recipe)
+        self.kv_norm = RMSNorm(f"{name}.kv_norm", config.norm_eps, recipe)
+        self.scale = 1.0 / math.sqrt(config.query_dim)
+        self._angles: dict[tuple[int, Any], tuple[Array, Array]] = {}
+
+    def _rotary(self, sequence: int, dtype: Any) -> tuple[Array, Array]:
+        key = (sequence, dtype)
+        if key not in self._angles:
+            self._angles = {key: rotary_angles(sequence, self.config.rope_dim, self.config.rope_theta, dtype)}
+        return self._angles[key]
+
+    def forward(self, params: Params, x: Array, sequence: int, *, keep_input: bool = True) -> tuple[Array, _Saved]:
+        """Map x [T, d], whole sequences one after another, to y [T, d]; `backward` must be given an x not kept."""
+        c, linears = self.config, self.linears
+        saved: dict[str, Any] = {}
+        q_latent, saved["wq_a"] = linears["wq_a"].forward(params, x)
+        latent, saved["wkv_a"] = linears["wkv_a"].forward(params, x, beside=(linears["wq_a"], saved["wq_a"]))
+        # Copies: rows of both parts lie contiguous for what follows.
+        kv_latent, k_rope = (np.ascontiguousarray(part) for part in np.split(latent, [c.kv_rank], axis=1))
+        q_latent, q_norm = self.q_norm.forward(params, q_latent)
+        kv_latent, kv_norm = self.kv_norm.forward(params, kv_latent)
+        angles = self._rotary(sequence, x.dtype)
+        q, k, v = self._heads(params, saved, q_latent, kv_latent, k_rope, angles)
+        probs = self._probabilities(q, k)
+        out = np.empty((len(x), c.heads * c.value_dim), dtype=x.dtype)
+        kernels = _kernels(x.dtype)
+        run_chunks(lambda a, b: kernels.attend(probs, v, out, a, b), len(q), 1)
+        y, wo = linears["wo"].forward(params, self.stored["output"](out))
+        saved["wo"] = _kept_only(wo)
+        if not keep_input:
+            saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_a", "wkv_a")}
+        if self.memory.norms:
+            saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_b", "wkv_b")}
+        kept = _Saved(saved, q_norm, kv_norm, None, q, k, v, probs, angles)
+        if self.memory.up_projections:
+            kept = kept._replace(k_rope=k_rope, q=None, k=None, v=None)
+        return y, kept._replace(probs=None) if self.memory.probabilities else kept
+
+    def _heads(
+        self, params: Params, saved: dict[str, Any], q_latent: Array, kv_latent: Array, k_rope: Array,
+        angles: tuple[Array, Array],
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
+        """Return queries, keys and values of the heads [B * H, S, ...]; add to `saved` what the products keep."""
+        c, sequence, dtype = self.config, len(angles[0]), q_latent.dtype
+        q_flat, saved["wq_b"] = self.linears["wq_b"].forward(params, q_latent)
+        kv_flat, saved["wkv_b"] = self.linears["wkv_b"].forward(params, kv_latent)
+        heads = len(q_flat) // sequence * c.heads
+        q, k = (np.empty((heads, sequence, c.query_dim), dtype=dtype) for _ in range(2))
+        v = np.empty((heads, sequence, c.value_dim), dtype=dtype)
+        run_chunks(lambda a, b: plain_kernels.split_heads(q_flat, k_rope, kv_flat, *angles, q, k, v, a, b), heads, 1)
+        return self.stored["q"](q), self.stored["k"](k), self.stored["v"](v)
+
+    def _probabilities(self, q: Array, k: Array) -> Array:
+        """Return the stored softmax [B * H, S, S]."""
+        probs = np.empty((*q.shape[:2], q.shape[1]), dtype=q.dtype)
+        kernels = _kernels(q.dtype)
+        run_chunks(lambda a, b: kernels.probabilities(q, k, self.scale, probs, a, b), len(q), 1)
+        return self.stored["probs"](probs)
+
+    def _remade(self, params: Params, saved: _Saved) -> tuple[dict[str, Any], Array, Array, Array, Array]:
+        """Return what the linear layers saved, queries, keys, values and probabilities: as kept, or computed again."""
+        linears, q, k, v = dict(saved.linears), saved.q, saved.k, saved.v
+        if self.memory.norms or self.memory.up_projections:
+            q_latent = self.q_norm.again(params, saved.q_norm)
+            kv_latent = self.kv_norm.again(params, saved.kv_norm)
+            if saved.k_rope is not None:
+                q, k, v = self._heads(params, linears, q_latent, kv_latent, saved.k_rope, saved.angles)
+            else:
+                linears["wq_b"] = self.linears["wq_b"].with_input(linears["wq_b"], q_latent)
+                linears["wkv_b"] = self.linears["wkv_b"].with_input(linears["wkv_b"], kv_latent)
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        return linears, q, k, v, self._probabilities(q, k) if saved.probs is None else saved.probs
+
+    def backward(self, params: Params, grads: Grads, d_y: Array, saved: _Saved, x: Array | None = None) -> Array:
+        """Return the gradient of x [T, d]."""
+        c = self.config
+        linears, q, k, v, probs = self._remade(params, saved)
+        if x is not None:
+            linears["wq_a"] = self.linears["wq_a"].with_input(linears["wq_a"], x)
+            beside = (self.linears["wq_a"], linears["wq_a"])
+            linears["wkv_a"] = self.linears["wkv_a"].with_input(linears["wkv_a"], x, beside)
+
+        def linear(name: str, d_y: Array) -> Array:
+            return self.linears[name].backward(grads, d_y, linears[name])
+
+        kernels = _kernels(d_y.dtype)
+        d_out = linear("wo", d_y)
+        d_scores, d_q, d_k, d_v = (np.empty_like(array) for array in (probs, q, k, v))
+        heads = len(q)
+        run_chunks(lambda a, b: kernels.score_gradients(d_out, probs, v, self.scale, d_scores, a, b), heads, 1)
+        self.store(d_scores)
+        run_chunks(lambda a, b: kernels.operand_gradients(d_out, d_scores, probs, q, k, d_q, d_k, d_v, a, b), heads, 1)
+        d_q_flat = np.empty((len(d_y), c.heads * c.query_dim), dtype=d_y.dtype)
+        d_kv_flat = np.empty((len(d_y), c.heads * (c.nope_dim + c.value_dim)), dtype=d_y.dtype)
+        d_latent_and_rope = np.empty((len(d_y), c.kv_rank + c.rope_dim), dtype=d_y.dtype)
+        d_k_rope = np.empty((len(d_y), c.rope_dim), dtype=d_y.dtype)
+        cosine, sine = saved.angles
+        run_chunks(
+            lambda a, b: plain_kernels.merge_head_gradients(
+                d_q, d_k, d_v, cosine, sine, d_q_flat, d_k_rope, d_kv_flat, a, b
+            ),
+            heads // c.heads,
+            1,
+        )
+
+        d_latent = linear("wkv_b", self.store(d_kv_flat))
+        d_latent_and_rope[:, : c.kv_rank] = self.kv_norm.backward(
+            params, grads, d_latent, saved.kv_norm, np.zeros_like(d_latent)
+        )
+        d_latent_and_rope[:, c.kv_rank :] = self.store(d_k_rope)
+        d_x = linear("wkv_a", d_latent_and_rope)
+        d_latent = linear("wq_b", self.store(d_q_flat))
+        d_x += linear("wq_a", self.q_norm.backward(params, grads, d_latent, saved.q_norm, np.zeros_like(d_latent)))
+        return self.store(d_x)

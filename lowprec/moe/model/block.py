@@ -1,0 +1,82 @@
+"""One layer of the model: attention and a feed-forward network, each behind a norm and beside the residual stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lowprec.moe.model.attention import LatentAttention
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.layers import Array, FeedForward, Grads, Params, RMSNorm
+from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.routing import MixtureOfExperts, Routing
+
+if TYPE_CHECKING:
+    from lowprec.recipe import BoundRecipe
+
+
+class _SavedBlock(NamedTuple):
+    attn_norm: Any
+    attn: Any
+    ffn_norm: Any
+    ffn: Any
+
+
+class Block:
+    """One layer: attention, then a dense network or a mixture of experts, each behind a norm and beside the stream.
+
+    Parameters
+    ----------
+    index : int
+        Its place, which decides between dense and experts.
+    config : MoEConfig
+        Sizes.
+    recipe : BoundRecipe
+        Precision of everything in it.
+    memory : MemoryPolicy
+        What is computed again in the backward pass.
+    """
+
+    def __init__(self, index: int, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
+        name = f"layers.{index}"
+        self.keep_input = not memory.norms
+        self.store = recipe.store
+        self.attn_norm = RMSNorm(f"{name}.attn_norm", config.norm_eps, recipe)
+        self.attn = LatentAttention(f"{name}.attn", config, recipe, memory)
+        self.ffn_norm = RMSNorm(f"{name}.ffn_norm", config.norm_eps, recipe)
+        self.ffn: FeedForward | MixtureOfExperts
+        if index < config.dense_layers:
+            self.ffn = FeedForward(f"{name}.ffn", recipe, memory)
+        else:
+            self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe, memory)
+        self.gate_name = f"{name}.ffn.gate"
+
+    def forward(
+        self, params: Params, biases: Params, x: Array, sequence: int
+    ) -> tuple[Array, _SavedBlock, Routing | None]:
+        """Map the stream x [T, d] to the next [T, d]; `routing` is None in a dense block."""
+        normed, attn_norm = self.attn_norm.forward(params, x)
+        update, attn = self.attn.forward(params, normed, sequence, keep_input=self.keep_input)
+        x = self._add(x, update)
+        normed, ffn_norm = self.ffn_norm.forward(params, x)
+        routing: Routing | None = None
+        ffn: Any
+        if isinstance(self.ffn, FeedForward):
+            update, ffn = self.ffn.forward(params, normed, keep_input=self.keep_input)
+        else:
+            update, ffn = self.ffn.forward(params, normed, biases[self.gate_name], sequence, keep_input=self.keep_input)
+            routing = ffn.routing
+        return self._add(x, update), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
+
+    def backward(self, params: Params, grads: Grads, d_x: Array, saved: _SavedBlock) -> Array:
+        """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is used up."""
+        normed = None if self.keep_input else self.ffn_norm.again(params, saved.ffn_norm)
+        d_normed = self.ffn.backward(grads, d_x, saved.ffn, normed)
+        d_x = self.ffn_norm.backward(params, grads, d_normed, saved.ffn_norm, d_x)
+        normed = None if self.keep_input else self.attn_norm.again(params, saved.attn_norm)
+        d_normed = self.attn.backward(params, grads, d_x, saved.attn, normed)
+        return self.attn_norm.backward(params, grads, d_normed, saved.attn_norm, d_x)
+
+    def _add(self, x: Array, update: Array) -> Array:
+        update += x
+        stored: Array = self.store(update)
+        return stored

@@ -1,0 +1,140 @@
+"""Configurations from TOML files, and whether a configuration's products suit a recipe's tiles."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any
+
+from lowprec.moe.model.config import MoEConfig, configs
+from lowprec.recipe import Recipe
+
+
+def load_config(path: str | os.PathLike[str]) -> MoEConfig:
+    r"""Read a configuration from a TOML file: the fields of `MoEConfig`, each on a line.
+
+    ``base = "tiny"`` takes every field that the file does not give from the catalogue's; without it, those that have
+    no default must be given. The name is the file's, unless it is given.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    MoEConfig
+        The configuration.
+
+    Raises
+    ------
+    ValueError
+        If the file is no TOML, a field is unknown or missing, or the values do not fit.
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "wide.toml"
+    ...     _ = path.write_text('base = "tiny"\ndim = 512\nmtp_depth = 1\n')
+    ...     config = load_config(path)
+    >>> config.name, config.dim, config.heads
+    ('wide', 512, 4)
+    """
+    file = Path(path)
+    try:
+        given: dict[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"configuration {os.fspath(path)!r} is no TOML: {error}") from None
+    base = given.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise ValueError(f"configuration {os.fspath(path)!r}: base = {base!r}: the name of a configuration is needed")
+    values = asdict(configs[base]) if base is not None else {}
+    known = {field.name: field for field in fields(MoEConfig)}
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are base, {', '.join(known)}"
+            raise ValueError(f"configuration {os.fspath(path)!r}: unknown field {name!r}: {hint}")
+    values |= {"name": file.stem} | given
+    missing = [name for name, field in known.items() if name not in values and field.default is MISSING]
+    if missing:
+        raise ValueError(
+            f'configuration {os.fspath(path)!r}: {", ".join(missing)} missing; base = "tiny" would supply them'
+        )
+    try:
+        return MoEConfig(**values)
+    except ValueError as error:
+        raise ValueError(f"configuration {os.fspath(path)!r}: {error}") from None
+
+
+def get_config(config: MoEConfig | str | os.PathLike[str]) -> MoEConfig:
+    """Return a configuration: itself, one by its name, or one in a file whose name ends in ``.toml``.
+
+    Raises
+    ------
+    ValueError, OSError
+        As for `load_config`.
+    UnknownNameError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> get_config("nano").dim
+    128
+    """
+    if not isinstance(config, MoEConfig) and os.fspath(config).endswith(".toml"):
+        return load_config(config)
+    return configs.get(config if isinstance(config, MoEConfig) else os.fspath(config))
+
+
+def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
+    """Check that the forward products of a configuration consist of whole tiles of a recipe.
+
+    A tile shares one scale. The last one of a row may be shorter, and is where it has to be: the backward products sum
+    over a layer's outputs, of which `wkv_a` has kv_rank + rope_dim, 1.25 tiles in the small models and 4.5 in the
+    original. Inputs that end in part of a tile are rather a slip, which costs accuracy of nothing and speed on every
+    real machine; `ragged_inputs` says that they are meant.
+
+    Parameters
+    ----------
+    config : MoEConfig
+        The shapes.
+    recipe : Recipe
+        The precision.
+
+    Raises
+    ------
+    ValueError
+        If a linear layer's inputs are not whole tiles, its name and the tile quoted.
+
+    Examples
+    --------
+    >>> import dataclasses, lowprec as lp
+    >>> odd = dataclasses.replace(configs["nano"], name="odd", kv_rank=200)
+    >>> check_tiles(odd, lp.recipes["bf16"])
+    >>> check_tiles(odd, lp.recipes["dsv3"])
+    Traceback (most recent call last):
+        ...
+    ValueError: configuration 'odd' with recipe 'dsv3': the 200 inputs of layers.0.attn.wkv_b are not whole tiles of
+    128 (x in 1x128); take a multiple of 128, or set ragged_inputs = true
+    """
+    if config.ragged_inputs:
+        return
+    for name, shape in config.parameter_shapes().items():
+        if len(shape) != 2 or name == "embed":
+            continue
+        spec = recipe.spec(name, config.layers)
+        for operand, tensor in (("x", spec.x), ("w", spec.w)):
+            tile = tensor.tile
+            if tile is not None and shape[1] % tile:
+                raise ValueError(
+                    f"configuration {config.name!r} with recipe {recipe.name!r}: the {shape[1]} inputs of {name} are"
+                    f" not whole tiles of {tile} ({operand} in {tensor.granularity}); take a multiple of {tile},"
+                    " or set ragged_inputs = true"
+                )

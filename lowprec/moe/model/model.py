@@ -1,0 +1,286 @@
+"""The whole model: parameters by name, loss, and gradients by hand.
+
+A block adds to the residual stream twice, x += attention(norm(x)) and x += feed_forward(norm(x)); the stream and its
+gradient are stored after each addition in the recipe's activation format.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec._threads import keep_freed_memory
+from lowprec.moe.model.block import Block
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.config_file import check_tiles, get_config
+from lowprec.moe.model.layers import Array, Embedding, Linear, Params, RMSNorm, cross_entropy
+from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
+from lowprec.moe.model.mtp import NextButOne
+from lowprec.moe.model.routing import Routing
+from lowprec.recipe import BoundRecipe, Recipe, load_recipe
+
+
+def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Draw the initial parameters: norm gains 1, everything else normal with `config.init_std`.
+
+    Each parameter has its own generator, keyed by the seed and the parameter's name: a parameter keeps its values when
+    others come or go.
+
+    Parameters
+    ----------
+    config : MoEConfig
+        Names and shapes.
+    seed : int
+        Any whole number.
+
+    Returns
+    -------
+    dict of str to float32 array
+        In the order of `MoEConfig.parameter_shapes`.
+    """
+    params = {}
+    for name, shape in config.parameter_shapes().items():
+        if len(shape) == 1:
+            params[name] = np.ones(shape, dtype=np.float32)
+        else:
+            key = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "little")
+            normal = np.random.Generator(np.random.Philox(key=key)).standard_normal(shape)
+            params[name] = (normal * config.init_std).astype(np.float32)
+    return params
+
+
+class Model:
+    """A Mixture-of-Experts language model over bytes, with its gradients.
+
+    Parameters
+    ----------
+    config : MoEConfig, str or path
+        Shape, the name of one, or a TOML file with one.
+    recipe : Recipe or str
+        Precision of every GEMM, of storage and of the wires to the experts, the name of one, or a TOML file with one.
+    seed : int
+        Of the initial parameters, and of the recipe's random bits.
+    memory : MemoryPolicy or str
+        What is computed again in the backward pass instead of being kept, or the name of a policy; no bit depends on
+        it.
+
+    Attributes
+    ----------
+    recipe : BoundRecipe
+        The precision, with its state.
+    params : dict of str to float32 array
+        Master weights by name; an optimizer changes the arrays in place or replaces them.
+    biases : dict of str to float32 array [E]
+        Load-balancing biases by the name of the gate; see `lowprec.moe.model.routing.update_bias`.
+    loads : dict of str to int64 array [E]
+        Slots per expert in the last `loss_and_grads`, by the same names.
+    balance_loss : float
+        Sum over layers of the sequence-wise balance loss in the last `loss_and_grads`.
+    mtp_weight : float
+        Weight of the loss of predicting a byte further, `config.mtp_weight` at first; a schedule may change it.
+    mtp_loss : float
+        That loss in the last `loss_and_grads`, without the weight; 0 for a model without the module.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not suit the recipe's tiles; see `lowprec.moe.model.config_file.check_tiles`.
+
+    Examples
+    --------
+    >>> model = Model("nano", "bf16", seed=0)
+    >>> tokens = np.frombuffer(b"the quick brown fox", np.uint8)[None]        # [B, S + 1]
+    >>> loss, grads = model.loss_and_grads(tokens)
+    >>> 5 < loss < 6, grads["head"].shape
+    (True, (256, 128))
+    """
+
+    def __init__(
+        self,
+        config: MoEConfig | str | os.PathLike[str],
+        recipe: Recipe | str,
+        seed: int = 0,
+        memory: MemoryPolicy | str = KEEP_ALL,
+    ) -> None:
+        self.config = get_config(config)
+        check_tiles(self.config, load_recipe(recipe))
+        self.params: dict[str, Array] = dict(initial_parameters(self.config, seed))
+        gates = [name for name in self.params if name.endswith(".gate")]
+        self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
+        self.seed = seed
+        self.memory = memory_policies.get(memory)
+        self.mtp_weight = self.config.mtp_weight
+        self._bind(load_recipe(recipe).bind(seed, self.config.layers))
+
+    def _bind(self, recipe: BoundRecipe) -> None:
+        """Build the layers for a bound recipe; they hold no parameters."""
+        config = self.config
+        self.recipe = recipe
+        self.loads: dict[str, Array] = {}
+        self.balance_loss = self.mtp_loss = 0.0
+        self._dtype = recipe.dtype
+        self._embed = Embedding("embed", recipe)
+        self._blocks = [Block(i, config, recipe, self.memory) for i in range(config.layers)]
+        self._norm = RMSNorm("norm", config.norm_eps, recipe)
+        self._head = Linear("head", recipe)
+        self._mtp = NextButOne(config, recipe, self.memory) if config.mtp_depth else None
+
+    def with_recipe(self, recipe: Recipe | str) -> Model:
+        """Return this model in another precision; parameters and biases are shared, not copied."""
+        return self.with_bound(load_recipe(recipe).bind(self.seed, self.config.layers))
+
+    def with_bound(self, recipe: BoundRecipe) -> Model:
+        """Return this model with the GEMMs, stores and codecs of a bound recipe; parameters and biases are shared."""
+        other = copy.copy(self)
+        other._bind(recipe)
+        return other
+
+    @property
+    def max_violation(self) -> float:
+        """The busiest expert's load over the mean, minus 1, in the last `loss_and_grads`; the highest over layers."""
+        return max((float(loads.max() * loads.size / loads.sum()) - 1.0 for loads in self.loads.values()), default=0.0)
+
+    def loss(self, tokens: npt.NDArray[np.uint8]) -> float:
+        """Return the mean cross-entropy of predicting each next byte, in nats.
+
+        Parameters
+        ----------
+        tokens : uint8 array [B, S + 1]
+            Sequences; the first S bytes of each are read, the last S predicted.
+
+        Raises
+        ------
+        TypeError
+            If they are not bytes.
+        ValueError
+            If the shape does not fit, or a byte is outside the vocabulary.
+        """
+        _check_tokens(tokens, self.config.vocabulary)
+        logits, _ = self._forward(self._parameters(), tokens[:, :-1])
+        return cross_entropy(logits, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))[0]
+
+    def activation_bytes(self, tokens: npt.NDArray[np.uint8]) -> dict[str, int]:
+        """Return how many bytes the forward pass keeps for the backward pass, by kind.
+
+        Parameters
+        ----------
+        tokens : uint8 array [B, S + 1]
+            As for `loss`. The module for a byte further is left out: its pass ends before the main model's begins.
+
+        Examples
+        --------
+        >>> tokens = np.zeros((1, 129), np.uint8)
+        >>> {m: sum(Model("nano", "dsv3", memory=m).activation_bytes(tokens).values()) // 128 for m in ("keep", "dsv3")}
+        {'keep': 16268, 'dsv3': 9360}
+        """
+        _check_tokens(tokens, self.config.vocabulary)
+        return kept_bytes(self._forward(self._parameters(), tokens[:, :-1])[1])
+
+    def loss_and_grads(self, tokens: npt.NDArray[np.uint8]) -> tuple[float, dict[str, Array]]:
+        """Return the mean cross-entropy in nats and the gradient of every parameter.
+
+        The gradient is that of the cross-entropy plus the balance loss plus `mtp_weight` times `mtp_loss`; the number
+        returned is the cross-entropy alone.
+
+        Parameters
+        ----------
+        tokens : uint8 array [B, S + 1]
+            Sequences; the first S bytes of each are read, the last S predicted.
+
+        Returns
+        -------
+        tuple of float and dict of str to float32 array
+            Loss and gradients, the latter in the order of `params`.
+
+        Raises
+        ------
+        TypeError
+            If they are not bytes.
+        ValueError
+            If the shape does not fit, or a byte is outside the vocabulary.
+        """
+        _check_tokens(tokens, self.config.vocabulary)
+        keep_freed_memory()
+        params = self._parameters()
+        grads: dict[str, Array] = {}
+        inputs = np.ascontiguousarray(tokens[:, :-1]).reshape(-1)
+        targets = np.ascontiguousarray(tokens[:, 1:]).reshape(-1)
+        logits, saved = self._forward(params, tokens[:, :-1])
+        self.loads = {block.gate_name: r.loads for block, r in zip(self._blocks, saved.routings, strict=True) if r}
+        self.balance_loss = sum((r.balance_loss for r in saved.routings if r), 0.0)
+
+        loss, d_logits = cross_entropy(logits, targets)
+        d_normed = self._head.backward(grads, self.recipe.store(d_logits), saved.head)
+        d_x, embedded, d_embedded = np.zeros_like(d_normed), [inputs], []
+        if self._mtp is not None:
+            further = self._predict_further(params, grads, saved.hidden, tokens)
+            d_x, embedded, d_embedded = further[0], [inputs, targets], [further[1]]
+        d_x = self._norm.backward(params, grads, d_normed, saved.norm, d_x)
+        while saved.blocks:  # from the last one; what a block saved is freed with it
+            d_x = self._blocks[len(saved.blocks) - 1].backward(params, grads, d_x, saved.blocks.pop())
+        self._embed.backward(params, grads, [d_x, *d_embedded], embedded)
+        return loss, {name: grads[name] for name in self.params}
+
+    def _predict_further(
+        self, params: Params, grads: dict[str, Array], hidden: Array, tokens: Array
+    ) -> tuple[Array, Array]:
+        """Predict the byte after the next; return the gradients of the last block's output and of the next bytes' rows.
+
+        The shared head's gradient is added to what the main model left there.
+        """
+        assert self._mtp is not None
+        sequence = tokens.shape[1] - 1
+        embedded = self._embed.forward(params, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))
+        normed, saved = self._mtp.forward(params, self.biases, hidden, embedded, sequence)
+        logits, saved_head = self._head.forward(params, normed)
+        # The last position of a sequence has nothing to predict: the byte after the next is outside.
+        targets = np.full((len(tokens), sequence), -1, dtype=np.int64)
+        targets[:, :-1] = tokens[:, 2:]
+        self.mtp_loss, d_logits = cross_entropy(logits, targets.reshape(-1))
+        self.loads[self._mtp.gate_name] = saved.routing.loads
+        self.balance_loss += saved.routing.balance_loss
+        d_logits *= d_logits.dtype.type(self.mtp_weight)
+        of_head: dict[str, Array] = {}
+        d_normed = self._head.backward(of_head, self.recipe.store(d_logits), saved_head)
+        grads[self._head.name] = grads[self._head.name] + of_head[self._head.name]
+        return self._mtp.backward(params, grads, d_normed, saved)
+
+    def _forward(self, params: Params, inputs: Array) -> tuple[Array, _SavedModel]:
+        """Map bytes [B, S] to logits [T, V]."""
+        x = self._embed.forward(params, np.ascontiguousarray(inputs).reshape(-1))
+        blocks, routings = [], []
+        for block in self._blocks:
+            x, saved, routing = block.forward(params, self.biases, x, inputs.shape[1])
+            blocks.append(saved)
+            routings.append(routing)
+        normed, norm = self._norm.forward(params, x)
+        logits, head = self._head.forward(params, normed)
+        return logits, _SavedModel(blocks, routings, x, norm, head)
+
+    def _parameters(self) -> dict[str, Array]:
+        """Return the parameters in the type the recipe computes in; no copies in training."""
+        return {name: np.asarray(value, dtype=self._dtype) for name, value in self.params.items()}
+
+
+class _SavedModel(NamedTuple):
+    blocks: list[Any]
+    routings: list[Routing | None]
+    hidden: Array
+    norm: Any
+    head: Any
+
+
+def _check_tokens(tokens: npt.NDArray[np.uint8], vocabulary: int) -> None:
+    """Reject what cannot be trained on, saying what came."""
+    if not isinstance(tokens, np.ndarray) or tokens.dtype != np.uint8:
+        found = f"{tokens.dtype} array" if isinstance(tokens, np.ndarray) else type(tokens).__name__
+        raise TypeError(f"tokens: {found}; a uint8 array [batch, sequence + 1] is needed")
+    if tokens.ndim != 2 or tokens.shape[0] < 1 or tokens.shape[1] < 2:
+        raise ValueError(f"tokens: shape {tokens.shape}; [batch >= 1, sequence + 1 >= 2] is needed")
+    if vocabulary < 256 and tokens.max() >= vocabulary:
+        raise ValueError(f"tokens: byte {tokens.max()}; the vocabulary has {vocabulary}")

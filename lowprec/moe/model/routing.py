@@ -1,0 +1,256 @@
+"""Mixture of Experts: the router, the trip of tokens to experts and back, and load balancing.
+
+T = B * S tokens, E routed experts, K of them per token ("slots", best first). No token is dropped. Two things keep the
+load even without a large auxiliary loss (arXiv 2412.19437, section 2.1.2): a bias on each expert's score that only the
+choice of experts sees, moved a step after each batch (`update_bias`), and a small loss per sequence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lowprec._threads import run_chunks
+from lowprec.kernels.model import routing as kernels
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.layers import Array, FeedForward, Grads, Linear, Params, over_rows
+from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+
+if TYPE_CHECKING:
+    from lowprec.recipe import BoundRecipe
+
+
+#: Codecs that keep an activation as it is stored anyway: there is nothing to encode.
+_KEPT_AS_STORED = ("bf16", "float32", "lossless")
+
+
+class Routing(NamedTuple):
+    """Which experts each token uses.
+
+    Attributes
+    ----------
+    scores : float array [T, E]
+        Sigmoid of the logits.
+    chosen : int64 array [T, K]
+        Experts, best first by score plus bias; equals by their number.
+    gates : float array [T, K]
+        Their weights, from the scores alone; they sum to the configuration's `route_scale`.
+    loads : int64 array [E]
+        Slots that each expert got; they sum to T * K.
+    balance_loss : float
+        The sequence-wise loss, mean over the sequences.
+    d_logits : float array [T, E]
+        Its gradient.
+    """
+
+    scores: Array
+    chosen: Array
+    gates: Array
+    loads: Array
+    balance_loss: float
+    d_logits: Array
+
+
+def route(logits: Array, bias: Array, config: MoEConfig, sequence: int) -> Routing:
+    """Choose experts: the best groups first, then the best experts in them, by score plus bias.
+
+    Parameters
+    ----------
+    logits : float array [T, E]
+        Of whole sequences one after another.
+    bias : float32 array [E]
+        Added to the scores for the choice only.
+    config : MoEConfig
+        Gives top_k, groups, kept_groups, route_scale, balance_alpha.
+    sequence : int
+        Tokens in one sequence.
+
+    Returns
+    -------
+    Routing
+        The choice, its weights and the balance loss.
+
+    Examples
+    --------
+    >>> from lowprec.moe.model.config import configs
+    >>> logits = np.array([[0, 1, 2, 3, 4, -9, -9, -9]], np.float32)      # two groups of four; one is kept
+    >>> route(logits, np.zeros(8, np.float32), configs["nano"], sequence=1).chosen
+    array([[3, 2]])
+    """
+    tokens, experts = logits.shape
+    scores, d_logits = np.empty_like(logits), np.empty_like(logits)
+    chosen = np.empty((tokens, config.top_k), dtype=np.int64)
+    gates = np.empty((tokens, config.top_k), dtype=logits.dtype)
+    over_rows(
+        kernels.route,
+        tokens,
+        logits,
+        bias,
+        config.groups,
+        config.kept_groups,
+        config.route_scale,
+        scores,
+        chosen,
+        gates,
+    )
+    losses = np.empty(tokens // sequence)
+    run_chunks(
+        lambda a, b: kernels.balance(scores, sequence, config.top_k, config.balance_alpha, losses, d_logits, a, b),
+        len(losses),
+        4,
+    )
+    loads = np.bincount(chosen.ravel(), minlength=experts).astype(np.int64)
+    return Routing(scores, chosen, gates, loads, sum(losses.tolist()) / len(losses), d_logits)
+
+
+def update_bias(bias: Array, loads: Array, rate: float) -> None:
+    """Move each expert's bias by `rate` towards an even load, in place: up if its load is below the mean, else down.
+
+    Parameters
+    ----------
+    bias : float32 array [E]
+        Changed.
+    loads : int64 array [E]
+        Slots per expert of the last batch.
+    rate : float
+        Size of the step, gamma in the report.
+
+    Examples
+    --------
+    >>> bias = np.zeros(3, np.float32)
+    >>> update_bias(bias, np.array([5, 3, 1]), 0.125)
+    >>> bias
+    array([-0.125,  0.   ,  0.125], dtype=float32)
+    """
+    # In integers: the mean may be a fraction, sum < load * E is exact.
+    bias += np.float32(rate) * np.sign(loads.sum() - loads * loads.size).astype(np.float32)
+
+
+class _Saved(NamedTuple):
+    routing: Routing
+    gate: Any
+    shared: Any
+    experts: list[Any]
+    token_of_row: Array
+    row_of_slot: Array
+    returned: Array
+
+
+class MixtureOfExperts:
+    """Shared expert plus the K routed experts of each token, weighted by their gates.
+
+    The four wires between tokens and experts are codecs of the recipe:
+
+    ================== ========= ==================================================
+    codec              pass      what travels
+    ================== ========= ==================================================
+    ``dispatch``       forward   tokens to their experts
+    ``combine``        forward   experts' outputs back to their tokens
+    ``combine_grad``   backward  of combine: a token's output gradient to its experts
+    ``dispatch_grad``  backward  of dispatch: experts' input gradients back
+    ================== ========= ==================================================
+
+    Gates are applied by the receiver: to what comes back in the forward pass, by the expert to the gradient it received
+    in the backward pass. Sums over a token's experts run in slot order in float32 and are rounded to storage once.
+
+    Parameters
+    ----------
+    name : str
+        Prefix of its parameters.
+    config : MoEConfig
+        Sizes and routing constants.
+    recipe : BoundRecipe
+        Binds the GEMMs and the codecs; says how activations are stored.
+    memory : MemoryPolicy
+        What is computed again in the backward pass.
+    """
+
+    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
+        self.config = config
+        self.store = recipe.store
+        self.gate = Linear(f"{name}.gate", recipe)
+        cached = recipe.cache("swiglu_input")
+        cache = None if cached.name in _KEPT_AS_STORED else cached
+
+        def network(name: str) -> FeedForward:
+            return FeedForward(name, recipe, memory, cache)
+
+        self.shared = network(f"{name}.shared") if config.shared_experts else None
+        self.experts = [network(f"{name}.experts.{e}") for e in range(config.experts)]
+        self.dispatch, self.combine, self.dispatch_grad, self.combine_grad = (
+            recipe.codec(wire).round_trip for wire in ("dispatch", "combine", "dispatch_grad", "combine_grad")
+        )
+
+    def forward(
+        self, params: Params, x: Array, bias: Array, sequence: int, *, keep_input: bool = True
+    ) -> tuple[Array, _Saved]:
+        """Map x [T, d] to y [T, d]; `bias` [E] takes part in the choice of experts.
+
+        An x that is not kept must be given to `backward`; what was dispatched of it is kept.
+        """
+        logits, gate = self.gate.forward(params, x)
+        routing = route(logits, bias, self.config, sequence)
+        token_of_row = np.empty(routing.chosen.size, dtype=np.int64)
+        row_of_slot = np.empty_like(routing.chosen)
+        kernels.order_by_expert(routing.chosen, routing.loads, token_of_row, row_of_slot)
+
+        rows = self._to_experts(x, token_of_row, self.dispatch)
+        outputs, runs = np.empty_like(rows), self._runs(routing)
+        experts: list[Any] = [None] * len(runs)
+
+        # Experts are too small to be split over threads; there are enough of them.
+        def forward(start: int, stop: int) -> None:
+            for e in range(start, stop):
+                outputs[runs[e]], experts[e] = self.experts[e].forward(params, rows[runs[e]])
+
+        run_chunks(forward, len(runs), 1)
+        returned = self.combine(outputs)
+
+        y, shared = self.shared.forward(params, x, keep_input=keep_input) if self.shared else (np.zeros_like(x), None)
+        if not keep_input:
+            gate = self.gate.with_input(gate, None)
+        over_rows(kernels.combine, len(x), returned, routing.gates, row_of_slot, y)
+        return self.store(y), _Saved(routing, gate, shared, experts, token_of_row, row_of_slot, returned)
+
+    def backward(self, grads: Grads, d_y: Array, saved: _Saved, x: Array | None = None) -> Array:
+        """Return the gradient of x [T, d]: of the loss and of the balance loss."""
+        routing = saved.routing
+        d_rows = self._to_experts(d_y, saved.token_of_row, self.combine_grad)
+        over_rows(kernels.weight_rows, len(d_y), d_rows, routing.gates, saved.row_of_slot)
+        self.store(d_rows)
+        d_inputs, runs = np.empty_like(d_rows), self._runs(routing)
+
+        def backward(start: int, stop: int) -> None:
+            for e in range(start, stop):
+                d_inputs[runs[e]] = self.experts[e].backward(grads, d_rows[runs[e]], saved.experts[e])
+
+        run_chunks(backward, len(runs), 1)
+        d_inputs = self.dispatch_grad(d_inputs)
+
+        d_gates = np.empty(routing.gates.shape)
+        d_logits = routing.d_logits.copy()
+        over_rows(kernels.gate_gradients, len(d_y), d_y, saved.returned, saved.row_of_slot, d_gates)
+        over_rows(
+            kernels.route_backward, len(d_y), d_gates, routing.scores, routing.chosen, self.config.route_scale, d_logits
+        )
+        gate = saved.gate if x is None else self.gate.with_input(saved.gate, x)
+        d_x = self.gate.backward(grads, d_logits, gate)
+        if self.shared:
+            d_x += self.shared.backward(grads, d_y, saved.shared, x)
+        over_rows(kernels.sum_rows, len(d_y), d_inputs, saved.row_of_slot, d_x)
+        return self.store(d_x)
+
+    def _to_experts(self, x: Array, token_of_row: Array, wire: Any) -> Array:
+        """Send each token's vector to its experts: [T, d] -> [T * K, d], sorted by expert, as it arrives."""
+        rows = np.empty((len(token_of_row), x.shape[1]), dtype=x.dtype)
+        over_rows(kernels.gather_rows, len(rows), x, token_of_row, rows)
+        # Float32 scales leave values off the grid on which activations are stored.
+        arrived: Array = self.store(wire(rows))
+        return arrived
+
+    @staticmethod
+    def _runs(routing: Routing) -> list[slice]:
+        """Return the rows of each expert."""
+        stops = np.cumsum(routing.loads).tolist()
+        return [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]

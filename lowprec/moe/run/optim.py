@@ -1,0 +1,184 @@
+"""AdamW with master weights and moments kept as the recipe says.
+
+As DeepSeek-V3 trains (arXiv 2412.19437, sections 3.3.3 and 4.2): beta 0.9 and 0.95, weight decay 0.1 on matrices, the
+gradient clipped to norm 1, both moments stored in bfloat16, weights and gradients in float32. The paper does not state
+epsilon; 1e-8 here. The step uses the fresh moments and weights; rounding to storage comes after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec._threads import run_chunks
+from lowprec.kernels.model import adamw as kernels
+from lowprec.moe.run.optimizer_state import StateFormat
+
+Array = npt.NDArray[Any]
+
+
+class AdamW:
+    """AdamW over named arrays, which it changes in place.
+
+    Parameters
+    ----------
+    params : mapping of str to array
+        Float32 (or float64) C-contiguous arrays; those with two or more axes decay.
+    moment_m, moment_v : str
+        Storage of the moments, see `StateFormat`.
+    master : str
+        Storage of the weights themselves; they are rounded to it here and after every step.
+    beta1, beta2, epsilon, weight_decay : float
+        The usual numbers; `weight_decay` is multiplied by the rate of the step.
+    clip : float
+        Largest norm of the whole gradient; larger ones are scaled down to it.
+
+    Attributes
+    ----------
+    steps : int
+        Updates made so far.
+    m, v : dict of str to array
+        Moments as stored: uint16 codes for bfloat16, else values.
+
+    Raises
+    ------
+    ValueError
+        For an unknown storage, or float64 moments of float32 weights.
+
+    Examples
+    --------
+    >>> weights = {"w": np.ones((2, 2), np.float32)}
+    >>> optimizer = AdamW(weights, moment_m="float32", moment_v="float32", weight_decay=0.0)
+    >>> optimizer.update({"w": np.full((2, 2), 0.25, np.float32)}, rate=0.125)
+    0.5
+    >>> weights["w"][0, 0]
+    np.float32(0.875)
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Array],
+        *,
+        moment_m: str = "bfloat16",
+        moment_v: str = "bfloat16",
+        master: str = "float32",
+        beta1: float = 0.9,
+        beta2: float = 0.95,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.1,
+        clip: float = 1.0,
+    ) -> None:
+        self.params = params
+        self.kept_m, self.kept_v, self.master = StateFormat(moment_m), StateFormat(moment_v), StateFormat(master)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+        self.weight_decay, self.clip = weight_decay, clip
+        self.steps = 0
+        for name, weight in params.items():
+            if not weight.flags.c_contiguous:
+                raise ValueError(f"AdamW: weight {name!r} is not contiguous")
+            self.master.round(weight)
+        self.m = {name: self.kept_m.empty(weight) for name, weight in params.items()}
+        self.v = {name: self.kept_v.empty(weight) for name, weight in params.items()}
+
+    def norm(self, gradients: Mapping[str, Array]) -> float:
+        """Return the Euclidean norm of a whole gradient, summed in float64 in the order of the weights."""
+        total = 0.0
+        for name in self.params:
+            total += float(kernels.sum_of_squares(np.ascontiguousarray(gradients[name]).reshape(-1)))
+        return math.sqrt(total)
+
+    def update(self, gradients: Mapping[str, Array], rate: float) -> float:
+        """Make one step.
+
+        Parameters
+        ----------
+        gradients : mapping of str to array
+            One per weight, of its shape and type.
+        rate : float
+            Learning rate of this step.
+
+        Returns
+        -------
+        float
+            Norm of the gradient before clipping.
+
+        Raises
+        ------
+        FloatingPointError
+            If that norm is NaN or infinite; then nothing was changed.
+        """
+        norm = self.norm(gradients)
+        if not math.isfinite(norm):
+            raise FloatingPointError(f"the norm of the gradient is {norm}")
+        self.steps += 1
+        scale = self.clip / norm if norm > self.clip else 1.0
+        correction1 = 1.0 - _power(self.beta1, self.steps)
+        correction2 = 1.0 - _power(self.beta2, self.steps)
+        numbers = (
+            scale,
+            self.beta1,
+            1.0 - self.beta1,
+            self.beta2,
+            1.0 - self.beta2,
+            rate / correction1,
+            1.0 / math.sqrt(correction2),
+            self.epsilon,
+        )
+        names = list(self.params)
+
+        # Most weights are too small to be split over threads; there are enough of them.
+        def step(start: int, stop: int) -> None:
+            for name in names[start:stop]:
+                weight = self.params[name]
+                decay = rate * self.weight_decay if weight.ndim >= 2 else 0.0
+                gradient = np.ascontiguousarray(gradients[name], dtype=weight.dtype)
+                self._step(name, weight, gradient, kernels.Coefficients(*map(weight.dtype.type, (*numbers, decay))))
+
+        run_chunks(step, len(names), 1)
+        return norm
+
+    def _step(self, name: str, weight: Array, gradient: Array, numbers: kernels.Coefficients) -> None:
+        """Make one step of one weight."""
+        kept = ((self.kept_m, self.m[name]), (self.kept_v, self.v[name]))
+        codes = all(form.as_codes for form, _ in kept)
+        kernel = kernels.adamw_bf16 if codes else kernels.adamw
+        m, v = (stored if codes else form.load(stored) for form, stored in kept)
+        w, g, m, v = (array.reshape(-1) for array in (weight, gradient, m, v))
+        run_chunks(lambda a, b: kernel(w[a:b], g[a:b], m[a:b], v[a:b], numbers), weight.size, 1 << 15)
+        if not codes:
+            for (form, stored), fresh in zip(kept, (m, v), strict=True):
+                form.store(fresh.reshape(stored.shape), stored)
+        self.master.round(weight)
+
+    def set_moments(self, kept: tuple[str, str], m: Mapping[str, Array], v: Mapping[str, Array]) -> None:
+        """Take over moments stored in any way, converted to this optimizer's.
+
+        Parameters
+        ----------
+        kept : tuple of str
+            How m and v are stored.
+        m, v : mapping of str to array
+            The moments as stored, one per weight.
+        """
+        for own, form, given, text in ((self.m, self.kept_m, m, kept[0]), (self.v, self.kept_v, v, kept[1])):
+            source = StateFormat(text)
+            for name in own:
+                if source == form:
+                    own[name][...] = given[name]
+                else:
+                    form.store(source.load(given[name]).astype(self.params[name].dtype), own[name])
+
+
+def _power(base: float, exponent: int) -> float:
+    """Return base ** exponent by squaring: the C library's `pow` need not give the same bits everywhere."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result

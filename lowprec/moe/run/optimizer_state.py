@@ -1,0 +1,95 @@
+"""How the optimizer keeps moments and master weights between steps: in a format, or in blocks that share a scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec.cast import casts as cast
+from lowprec.recipe import TensorSpec
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class StateFormat:
+    """One kind of storage.
+
+    Parameters
+    ----------
+    text : str
+        "bfloat16", "float32", "float64", or any other tensor in the words of a recipe, "e4m3fn 1x128" for example.
+
+    Examples
+    --------
+    >>> kept = StateFormat("e4m3fn tensor")
+    >>> stored = kept.empty(np.zeros((1, 3), np.float32))
+    >>> kept.store(np.array([[448.0, 3.1, 1e-9]], np.float32), stored)
+    >>> kept.load(stored)
+    array([[448.,   3.,   0.]], dtype=float32)
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.text != "float64":
+            TensorSpec.parse(self.text)
+
+    @property
+    def _spec(self) -> TensorSpec:
+        return TensorSpec.parse(self.text)
+
+    @property
+    def as_codes(self) -> bool:
+        """Whether the array that is kept holds codes: those of bfloat16. All others hold values on their grid."""
+        return self.text == "bfloat16"
+
+    @property
+    def exact(self) -> bool:
+        """Whether values are kept as they are computed."""
+        return self.text in ("float32", "float64")
+
+    def empty(self, weight: Array) -> Array:
+        """Return zeros as they are kept for a weight.
+
+        Raises
+        ------
+        ValueError
+            If the format is wider or narrower than the arithmetic on this weight allows.
+        """
+        wide = weight.dtype == np.float64
+        if (self.text == "float64") != wide:
+            raise ValueError(f"state in {self.text} does not go with weights in {weight.dtype}")
+        return np.zeros(weight.shape, np.uint16 if self.as_codes else weight.dtype)
+
+    def load(self, stored: Array) -> Array:
+        """Return the values; the kept array itself if it holds values."""
+        return cast.decode(stored, "bfloat16") if self.as_codes else stored
+
+    def store(self, values: Array, into: Array) -> None:
+        """Keep values, rounded, in an array that `empty` made."""
+        if self.as_codes:
+            cast.encode(values, "bfloat16", out=into)
+        else:
+            into[...] = values
+            self.round(into)
+
+    def round(self, values: Array) -> None:
+        """Round values in place to what would be kept of them."""
+        if self.exact or not values.size:
+            return
+        if self._spec.plain:
+            cast.round_to(values, self._spec.format, out=values)
+        else:
+            values[...] = self._spec.quantize(values).dequantize()
+
+    def bits_per_value(self, shape: tuple[int, ...]) -> float:
+        """Return the bits that one value takes, its share of the scales included."""
+        if self.text == "float64":
+            return 64.0
+        if self._spec.plain:
+            return float(self._spec.quantize(np.zeros((1, 1), np.float32)).format.bits)
+        return self._spec.quantize(np.zeros(shape, np.float32)).bits_per_value

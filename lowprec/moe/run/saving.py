@@ -1,0 +1,139 @@
+"""From a trainer to a checkpoint and back, every bit that the next step depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lowprec.moe.data.corpus import Corpus, load_corpus
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.memory import MemoryPolicy
+from lowprec.moe.run import checkpoint
+from lowprec.moe.run.checkpoint import CheckpointError
+from lowprec.moe.run.schedule import Schedule
+from lowprec.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lowprec.moe.run.trainer import Trainer
+
+#: Arrays that are read into a trainer as they are; moments may be in another storage there.
+_PLAIN = ("weights/", "biases/", "ema/")
+
+
+def save(trainer: Trainer, path: str | os.PathLike[str]) -> None:
+    """Write a checkpoint; see `Trainer.save`."""
+    bound = trainer.model.recipe.state_dict()
+    header = {
+        "config": dataclasses.asdict(trainer.config),
+        "recipe": trainer.recipe.name,
+        "recipe_toml": trainer.recipe.to_toml(),
+        "recipe_state": {"step": bound["step"], "observing": bound["observing"]},
+        "moments": [trainer.recipe.moment_m, trainer.recipe.moment_v],
+        "ema": None if trainer.ema is None else trainer.ema.decay,
+        "steps": trainer.steps,
+        "optimizer_steps": trainer.optimizer.steps,
+        "seed": int(trainer.seed),
+        "data_seed": int(trainer.data_seed),
+        "schedule": dataclasses.asdict(trainer.schedule),
+        "schedule_start": trainer.schedule_start,
+        "corpus": {
+            "name": trainer.corpus.name,
+            "origin": trainer.corpus.origin,
+            "sha256": trainer.corpus.sha256,
+        },
+        "code": code_version(),
+    }
+    arrays = state(trainer) | {f"recipe/{name}": array for name, array in bound["delayed"].items()}
+    checkpoint.write(path, header, arrays)
+
+
+def load(
+    kind: type[Trainer],
+    path: str | os.PathLike[str],
+    *,
+    recipe: Recipe | str | None,
+    schedule: Schedule | None,
+    data_seed: int | None,
+    data: Corpus | None,
+    memory: MemoryPolicy | str,
+) -> Trainer:
+    """Return a trainer with the state of a checkpoint; see `Trainer.load`."""
+    header, arrays = checkpoint.read(path)
+    place = f"checkpoint {os.fspath(path)!r}"
+    try:
+        corpus = load_corpus(header["corpus"]["name"]) if data is None else data
+        if corpus.sha256 != header["corpus"]["sha256"]:
+            raise CheckpointError(
+                f"{place} was trained on {header['corpus']['name']!r} ({header['corpus']['origin']}), sha256"
+                f" {header['corpus']['sha256'][:16]}; this is {corpus.name!r} with sha256 {corpus.sha256[:16]}"
+            )
+        try:
+            config = MoEConfig(**header["config"])
+        except TypeError as error:
+            raise CheckpointError(
+                f"{place} comes from lowprec {header['code']}, which had other sizes: {error}"
+            ) from None
+        trainer = kind(
+            config,
+            Recipe.from_toml(header["recipe_toml"]) if recipe is None else recipe,
+            corpus,
+            seed=header["seed"],
+            schedule=Schedule(**header["schedule"]) if schedule is None else schedule,
+            data_seed=header["data_seed"] if data_seed is None else data_seed,
+            ema=header["ema"],
+            memory=memory,
+        )
+        trainer.steps = header["steps"]
+        trainer.schedule_start = header["schedule_start"] if schedule is None else header["steps"]
+        trainer.optimizer.steps = header["optimizer_steps"]
+        moments, recipe_state = header["moments"], header["recipe_state"]
+    except KeyError as error:
+        raise CheckpointError(f"{place} lacks {error}: it is no trainer's") from None
+    if recipe is None:
+        delayed = {name.removeprefix("recipe/"): a for name, a in arrays.items() if name.startswith("recipe/")}
+        trainer.model.recipe.load_state_dict({**recipe_state, "delayed": delayed})
+    arrays = {name: array for name, array in arrays.items() if not name.startswith("recipe/")}
+    _take(trainer, arrays, (moments[0], moments[1]), place)
+    return trainer
+
+
+def state(trainer: Trainer) -> dict[str, Any]:
+    """Return the arrays that make up a trainer's state, by kind and name; what the recipe remembers aside."""
+    kinds: dict[str, Mapping[str, Any]] = {
+        "weights": trainer.model.params,
+        "m": trainer.optimizer.m,
+        "v": trainer.optimizer.v,
+        "biases": trainer.model.biases,
+        "ema": {} if trainer.ema is None else trainer.ema.params,
+    }
+    return {f"{kind}/{name}": array for kind, named in kinds.items() for name, array in named.items()}
+
+
+def _take(trainer: Trainer, arrays: dict[str, Any], moments: tuple[str, str], place: str) -> None:
+    """Copy a checkpoint's arrays into a trainer's."""
+    own = state(trainer)
+    if odd := sorted(own.keys() ^ arrays.keys()):
+        raise CheckpointError(f"{place} does not fit this model: {len(odd)} arrays differ, the first is {odd[0]!r}")
+    for name, array in own.items():
+        if arrays[name].shape != array.shape:
+            raise CheckpointError(
+                f"{place} does not fit this model: {name!r} is {arrays[name].shape} there, {array.shape} here"
+            )
+        if name.startswith(_PLAIN):
+            array[...] = arrays[name]
+    for weight in trainer.model.params.values():  # of a branch whose master weights are narrower
+        trainer.optimizer.master.round(weight)
+    trainer.optimizer.set_moments(
+        moments,
+        {name: arrays[f"m/{name}"] for name in trainer.optimizer.m},
+        {name: arrays[f"v/{name}"] for name in trainer.optimizer.v},
+    )
+
+
+def code_version() -> str:
+    """Return the version of this package, for the record."""
+    import lowprec
+
+    return getattr(lowprec, "__version__", "unknown")

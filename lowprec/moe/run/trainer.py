@@ -1,0 +1,350 @@
+"""Training: one step at a time, resumable at every one of them, the same bits for the same seeds.
+
+A trainer's state is its weights, the optimizer's moments, the routing biases, the scales that the recipe remembers and
+two numbers, the step and the data seed: the windows of a step and every random bit of it follow from those two and the
+run's seed (`lowprec.moe.data.corpus`, `lowprec.recipe`), so no generator has a hidden position. Saving and loading is
+therefore exact, and a branch is a load with another recipe, schedule or data seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lowprec.moe.data.corpus import Corpus, batches, held_out_floor, held_out_windows
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.config_file import get_config
+from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.model import Model
+from lowprec.moe.model.routing import update_bias
+from lowprec.moe.run import saving
+from lowprec.moe.run.ema import ParameterEMA
+from lowprec.moe.run.optim import AdamW
+from lowprec.moe.run.schedule import Schedule
+from lowprec.recipe import Recipe, load_recipe
+
+#: Bytes that `Trainer.evaluate` predicts: the same windows for every arm.
+EVALUATION_BYTES = 65_536
+
+
+class Diverged(ArithmeticError):
+    """A loss or gradient that is NaN or infinite; the trainer stays as it was before that step."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one optimizer step did.
+
+    Attributes
+    ----------
+    step : int
+        Steps done, this one included.
+    loss : float
+        Cross-entropy of the step's bytes before the update, nats per byte.
+    grad_norm : float
+        Norm of the gradient before clipping.
+    learning_rate : float
+        The rate of the update.
+    tokens : int
+        Bytes predicted since the first step.
+    max_violation : float
+        How much the busiest expert exceeds the mean, max(load) / mean(load) - 1, over all layers.
+    balance_loss : float
+        The sequence-wise balance loss, which is in the gradient and not in `loss`.
+    mtp_loss : float
+        Cross-entropy of predicting a byte further, weighted in the gradient and not in `loss`; 0 without that module.
+    seconds : float
+        Wall time; not compared.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    tokens: int
+    max_violation: float
+    balance_loss: float
+    mtp_loss: float
+    seconds: float = field(compare=False)
+
+
+class Trainer:
+    """A model in training.
+
+    Parameters
+    ----------
+    config : MoEConfig, str or path
+        Shape of the model: also the path of a TOML file.
+    recipe : Recipe or str
+        Its precision: also the path of a TOML file.
+    data : Corpus
+        What it learns from and is tested on.
+    seed : int
+        Initial weights and, unless `data_seed` is given, the order of the data.
+    schedule : Schedule
+        Learning rate; its step 0 is the first step of this trainer, or of this branch.
+    data_seed : int, optional
+        Order of the data.
+    ema : float, optional
+        Decay of a running mean of the weights, for `evaluate`; none by default.
+    memory : MemoryPolicy or str
+        What is computed again instead of kept; changes no result.
+
+    Attributes
+    ----------
+    model, optimizer : Model, AdamW
+        The weights, the biases and the bound recipe, and the moments.
+    steps : int
+        Steps done.
+
+    Examples
+    --------
+    >>> from lowprec.moe.data.corpus import load_corpus
+    >>> schedule = Schedule(peak=4e-3, warmup_steps=10, total_steps=100)
+    >>> trainer = Trainer("nano", "bf16", load_corpus("stdlib"), seed=0, schedule=schedule)
+    >>> record = trainer.step()
+    >>> record.step, record.tokens, 5.4 < record.loss < 5.8
+    (1, 2048, True)
+    """
+
+    def __init__(
+        self,
+        config: MoEConfig | str | os.PathLike[str],
+        recipe: Recipe | str,
+        data: Corpus,
+        *,
+        seed: int,
+        schedule: Schedule,
+        data_seed: int | None = None,
+        ema: float | None = None,
+        memory: MemoryPolicy | str = KEEP_ALL,
+    ) -> None:
+        self.config = get_config(config)
+        self.recipe = load_recipe(recipe)
+        self.corpus = data
+        self.seed = seed
+        self.data_seed = seed if data_seed is None else data_seed
+        self.schedule = schedule
+        self.steps = 0
+        self.schedule_start = 0
+        self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
+        self.model = Model(self.config, self.recipe, seed, memory)
+        if self.recipe.moment_m == "float64":  # then the master weights are float64 as well
+            self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
+        self.optimizer = AdamW(
+            self.model.params,
+            moment_m=self.recipe.moment_m,
+            moment_v=self.recipe.moment_v,
+            master=self.recipe.master,
+        )
+        self.ema = None if ema is None else ParameterEMA(self.model.params, ema)
+
+    def step(self) -> StepRecord:
+        """Make one optimizer step.
+
+        Returns
+        -------
+        StepRecord
+            What it did.
+
+        Raises
+        ------
+        Diverged
+            If the loss or the gradient is NaN or infinite; then nothing was changed.
+        """
+        begin = time.perf_counter()
+        here = self.steps - self.schedule_start
+        rate = self.schedule.rate(here)
+        self.model.mtp_weight = self.config.mtp_weight * self.schedule.further_share(here)
+        before = self.model.recipe.state_dict()
+        try:
+            self.model.recipe.begin_step(self.steps)
+            loss, gradients = self.model.loss_and_grads(self._batches[self.steps])
+            loss = float(loss)
+            if not math.isfinite(loss):
+                raise Diverged(f"step {self.steps + 1}: the loss is {loss}")
+            norm = self.optimizer.update(gradients, rate)
+        except FloatingPointError as error:
+            self.model.recipe.load_state_dict(before)
+            raise Diverged(f"step {self.steps + 1}: {error}, the loss {loss}") from None
+        except Diverged:
+            self.model.recipe.load_state_dict(before)
+            raise
+        bias_rate = self.config.bias_rate * self.schedule.bias_share(here)
+        for gate, bias in self.model.biases.items():
+            update_bias(bias, self.model.loads[gate], bias_rate)
+        if self.ema is not None:
+            self.ema.update(self.model.params)
+        self.steps += 1
+        return StepRecord(
+            step=self.steps,
+            loss=loss,
+            grad_norm=norm,
+            learning_rate=rate,
+            tokens=self.steps * self.config.batch * self.config.sequence,
+            max_violation=float(self.model.max_violation),
+            balance_loss=float(self.model.balance_loss),
+            mtp_loss=float(self.model.mtp_loss),
+            seconds=time.perf_counter() - begin,
+        )
+
+    def evaluate(
+        self, recipe: Recipe | str | None = None, *, n_bytes: int = EVALUATION_BYTES, mean_weights: bool = False
+    ) -> float:
+        """Return the mean loss on the fixed held-out windows; nothing changes.
+
+        Parameters
+        ----------
+        recipe : Recipe or str, optional
+            Precision of the forward pass; the trainer's own by default. "bf16" for the quality of the weights alone.
+        n_bytes : int
+            Bytes to predict, rounded down to whole windows: the same windows for every trainer on this corpus.
+        mean_weights : bool
+            Take the running mean of the weights.
+
+        Returns
+        -------
+        float
+            Nats per byte.
+
+        Raises
+        ------
+        ValueError
+            If there is no running mean.
+        """
+        model = self._evaluated(recipe, mean_weights)
+        windows = held_out_windows(self.corpus, self.config.sequence, n_bytes)
+        total = 0.0
+        with model.recipe.evaluating():
+            for first in range(0, len(windows), self.config.batch):
+                part = windows[first : first + self.config.batch]
+                total += float(model.loss(part)) * len(part)
+        return total / len(windows)
+
+    def excess(self, *, n_bytes: int = EVALUATION_BYTES, loss: float | None = None) -> float:
+        """Return how far the loss on the held-out windows is above the entropy of the source, nats per byte.
+
+        The source's own probabilities of the very same bytes are subtracted, so that what is left is the model's.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Bytes to predict.
+        loss : float, optional
+            What `evaluate` gave for them, if it was called already.
+
+        Raises
+        ------
+        ValueError
+            If the corpus has no known source.
+        """
+        floor = held_out_floor(self.corpus, self.config.sequence, n_bytes)
+        return (self.evaluate(n_bytes=n_bytes) if loss is None else loss) - floor
+
+    def _evaluated(self, recipe: Recipe | str | None, mean_weights: bool) -> Model:
+        model = self.model if recipe is None else self.model.with_recipe(load_recipe(recipe))
+        if mean_weights:
+            if self.ema is None:
+                raise ValueError("this trainer keeps no running mean of its weights: Trainer(..., ema=0.99) does")
+            model = copy.copy(model)
+            model.params = self.ema.params
+        return model
+
+    def perturb(self) -> str:
+        """Multiply one weight by 1 + 2^-7, to see how far rounding-sized accidents carry a run apart.
+
+        That changes the weight's bfloat16 value by one or two steps. It is the middle element of the first layer's
+        query projection, or the next one that is not zero.
+
+        Returns
+        -------
+        str
+            Which weight, for the record.
+        """
+        name = "layers.0.attn.wq_a"
+        weights = self.model.params[name].reshape(-1)
+        place = weights.size // 2 + int(np.flatnonzero(weights[weights.size // 2 :])[0])
+        weights[place] *= weights.dtype.type(1 + 2**-7)
+        return f"{name}[{place}]"
+
+    def calibrate(self, batches: int) -> None:
+        """Pass the batches before this step forward and backward, so that delayed scaling knows the values' range.
+
+        Weights, moments and biases stay as they are; a recipe without amax histories is none the wiser.
+        TransformerEngine's `fp8_autocast` calls this calibrating.
+
+        Parameters
+        ----------
+        batches : int
+            How many: those of this trainer's data that its last steps would have had.
+
+        Raises
+        ------
+        ValueError
+            If it has not made that many steps.
+        """
+        if not 0 <= batches <= self.steps:
+            raise ValueError(f"calibration with {batches!r} batches, after {self.steps} steps: 0 to {self.steps}")
+        for step in range(self.steps - batches, self.steps):
+            self.model.recipe.begin_step(step)
+            self.model.loss_and_grads(self._batches[step])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything that the next step depends on to a checkpoint.
+
+        Parameters
+        ----------
+        path : str or path
+            The file; replaced in one stroke.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be written.
+        """
+        saving.save(self, path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        recipe: Recipe | str | None = None,
+        schedule: Schedule | None = None,
+        data_seed: int | None = None,
+        data: Corpus | None = None,
+        memory: MemoryPolicy | str = KEEP_ALL,
+    ) -> Trainer:
+        """Continue from a checkpoint, exactly, or branch off from it.
+
+        Parameters
+        ----------
+        path : str or path
+            What `save` wrote.
+        recipe : Recipe or str, optional
+            Train on in another precision.
+        schedule : Schedule, optional
+            Another learning rate; its step 0 is the next step.
+        data_seed : int, optional
+            Other windows from here on.
+        data : Corpus, optional
+            The corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
+        memory : MemoryPolicy or str
+            What is computed again instead of kept from here on; changes no result.
+
+        Returns
+        -------
+        Trainer
+            Its next step has the bits that the saved trainer's next step would have had, branches aside.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is damaged or of another version, or the corpus is not the same text.
+        """
+        return saving.load(cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data, memory=memory)

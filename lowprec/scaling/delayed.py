@@ -1,0 +1,111 @@
+"""Delayed scaling: a tensor is quantized with a scale made from the amax of earlier steps.
+
+Source: TransformerEngine, ``common/recipe/delayed_scaling.cu``; Micikevicius et al., arXiv:2209.05433, section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..format.catalogue import formats
+from .job import largest_magnitude
+from .quantize import as_float32, quantize
+from .quantized import Quantized, as_matrix
+from .quantizer import Quantizer, quantizers
+
+_LARGEST = np.finfo(np.float32).max
+
+
+class DelayedScaling:
+    """The state of one tensor under delayed scaling.
+
+    A step quantizes any number of times with the scale of its beginning and notes the largest amax it sees;
+    `end_step` puts that into the history and makes the next scale: ``m = max / amax * 2^-margin`` of the history's
+    largest (or most recent) amax, FLT_MAX where that overflows, and the one before where the amax is zero or not
+    finite. The first scale is 1.
+
+    Parameters
+    ----------
+    quantizer : str or Quantizer
+        An entry with a `history`, such as ``"te_delayed"``.
+    margin : int
+        Binades of headroom.
+    algorithm : {"max", "most_recent"}
+        Which amax of the history counts.
+
+    Raises
+    ------
+    ValueError
+        For a quantizer without history or an unknown algorithm.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> state = lp.DelayedScaling()
+    >>> x = np.full((2, 2), 3.0, np.float32)
+    >>> for step in range(2):
+    ...     q = state.quantize(x)
+    ...     state.end_step()
+    ...     print(float(q.scale[0, 0]), q.codes[0, 0])
+    1.0 68
+    0.0066964286379516125 126
+    """
+
+    def __init__(
+        self,
+        quantizer: str | Quantizer = "te_delayed",
+        *,
+        margin: int = 0,
+        algorithm: Literal["max", "most_recent"] = "max",
+    ) -> None:
+        self.quantizer = quantizers.get(quantizer)
+        if self.quantizer.history is None:
+            raise ValueError(f"DelayedScaling: quantizer {self.quantizer.name!r} has no history; 'te_delayed' has")
+        if algorithm not in ("max", "most_recent"):
+            raise ValueError(f"DelayedScaling: algorithm={algorithm!r}: max or most_recent")
+        self.margin, self.algorithm = margin, algorithm
+        self.history: NDArray[np.float32] = np.zeros(self.quantizer.history, np.float32)
+        self.multiplier = np.float32(1)
+
+    def quantize(self, x: ArrayLike, **options: Any) -> Quantized:
+        """Quantize with the step's scale and note the amax; options as for `lowprec.quantize`."""
+        values = as_float32(x)
+        if values.size:
+            self.history[0] = max(self.history[0], largest_magnitude(as_matrix(values)))
+        plain = self.quantizer.with_(history=None)
+        return quantize(values, recipe=plain, multiplier=float(self.multiplier), **options)
+
+    def end_step(self) -> None:
+        """Make the next step's scale and move the history on by one."""
+        amax = self.history.max() if self.algorithm == "max" else self.history[0]
+        if np.isfinite(amax) and amax > 0:
+            largest = np.float32(formats.get(self.quantizer.format).max)
+            with np.errstate(over="ignore"):
+                m = np.float32(np.float32(largest * np.float32(2.0**-self.margin)) / np.float32(amax))
+            self.multiplier = np.float32(min(m, _LARGEST))
+        self.history[1:] = self.history[:-1].copy()
+        self.history[0] = 0
+
+    def state_dict(self) -> dict[str, NDArray[np.float32]]:
+        """Return the history, most recent first, and the multiplier, as arrays."""
+        return {"history": self.history.copy(), "multiplier": np.array(self.multiplier)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state.
+
+        Raises
+        ------
+        ValueError
+            If it does not fit this quantizer.
+        """
+        history = np.asarray(state.get("history"), dtype=np.float32)
+        if history.shape != self.history.shape or "multiplier" not in state:
+            raise ValueError(
+                f"DelayedScaling: a history of {self.history.size} steps and a multiplier are needed, "
+                f"not {sorted(state)} with a history of shape {history.shape}"
+            )
+        self.history = history.copy()
+        self.multiplier = np.float32(state["multiplier"])

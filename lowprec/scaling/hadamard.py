@@ -1,0 +1,113 @@
+"""The random Hadamard transform: spreads outliers over a run of values before they are quantized.
+
+With ``H`` the Sylvester-Hadamard matrix of size n and ``D`` a diagonal of signs, a run x becomes ``H D x / sqrt(n)``.
+Both operands of a GEMM are transformed along K, so that the transforms cancel in the product. The order of operations
+is fixed: signs; butterflies ``(a + b, a - b)`` at distances 1, 2, 4, ..., n/2; one multiplication with
+float32(1 / sqrt(n)). Source: NVIDIA, arXiv:2509.25149, section 4.2; Tseng et al. (QuIP#), arXiv:2402.04396.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _threads
+from ..kernels.cast.random_bits import random_word
+from ..kernels.scaling import hadamard as kernels
+
+TE_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+"""TransformerEngine's fixed signs for the transform of size 16."""
+
+
+@functools.lru_cache(maxsize=64)
+def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
+    """Return the signs of a transform.
+
+    Parameters
+    ----------
+    size : int
+        A power of two, at least 2.
+    signs : {"te", "none"} or int
+        TransformerEngine's (size 16 only), all plus, or a seed: sign j is minus if the top bit of the random word
+        (seed, j) is set (`lowprec.kernels.cast.random_bits`).
+
+    Raises
+    ------
+    ValueError
+        For any other size or signs.
+    """
+    if not isinstance(size, int) or size < 2 or size & (size - 1):
+        raise ValueError(f"hadamard: size {size!r}: a power of two, at least 2")
+    if signs == "none":
+        vector = np.ones(size, np.float32)
+    elif signs == "te":
+        if size != 16:
+            raise ValueError(f"hadamard: signs='te' is for size 16, not {size}; 'none' or a seed is possible")
+        vector = np.array(TE_SIGNS, np.float32)
+    elif isinstance(signs, int) and not isinstance(signs, bool) and 0 <= signs < 1 << 64:
+        lo, hi = np.uint32(signs & 0xFFFFFFFF), np.uint32(signs >> 32)
+        words = [int(random_word(lo, hi, np.uint32(j), np.uint32(0))) for j in range(size)]
+        vector = np.array([-1.0 if word >> 31 else 1.0 for word in words], np.float32)
+    else:
+        raise ValueError(f"hadamard: signs={signs!r}: 'te', 'none' or a seed from 0 to 2^64 - 1")
+    vector.flags.writeable = False
+    return vector
+
+
+def hadamard(
+    x: ArrayLike, size: int = 16, signs: str | int = "te", *, axis: int = -1, inverse: bool = False
+) -> NDArray[np.float32]:
+    """Transform runs of `size` values along an axis of a matrix.
+
+    Parameters
+    ----------
+    x : array_like, shape (R, C)
+        Values, taken as float32.
+    size : int
+        Length of a run, a power of two; the axis must be a multiple of it.
+    signs : {"te", "none"} or int
+        See `sign_vector`.
+    axis : {-1, 1, 0}
+        Along the columns (the default) or the rows.
+    inverse : bool
+        Undo the transform, up to rounding.
+
+    Returns
+    -------
+    ndarray of float32, shape (R, C)
+        A new array.
+
+    Raises
+    ------
+    ValueError
+        If the shape, the size, the signs or the axis do not fit.
+
+    Examples
+    --------
+    >>> x = np.zeros((1, 16), np.float32)
+    >>> x[0, 3] = 8.0
+    >>> hadamard(x, signs="none")[0, :4].tolist()
+    [2.0, -2.0, -2.0, 2.0]
+    >>> hadamard(hadamard(x), inverse=True)[0, 3].item()
+    8.0
+    """
+    vector = sign_vector(size, signs)
+    values = np.ascontiguousarray(x, dtype=np.float32)
+    if values.ndim != 2 or axis not in (-1, 0, 1):
+        raise ValueError(f"hadamard: a matrix and axis -1, 0 or 1 are needed, not shape {values.shape} and {axis!r}")
+    length = values.shape[0] if axis == 0 else values.shape[1]
+    if length % size:
+        raise ValueError(f"hadamard: {length} values along the axis are not a multiple of the size {size}")
+    out = np.empty(values.shape, np.float32)
+    if out.size == 0:
+        return out
+    factor = np.float32(1 / math.sqrt(size))
+    work: Callable[..., None] = kernels.transform_columns if axis == 0 else kernels.transform_rows
+    items = length // size if axis == 0 else values.shape[0]
+    grain = max(1, (1 << 16) * items // values.size)
+    _threads.run_chunks(lambda a, b: work(values, vector, factor, inverse, out, a, b), items, grain)
+    return out

@@ -1,0 +1,257 @@
+"""A quantizer and a matrix, as numbers for the kernels: constants of its scale and its cast, segments and threads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _threads
+from ..cast.constants import (
+    decode_constants,
+    encode_constants,
+    has_fast_kernel,
+    has_word_kernel,
+    round_constants,
+    rounding_words,
+    symmetric,
+    word_constants,
+)
+from ..format.catalogue import Format, formats
+from ..format.rounding import Rounding, policies, resolve, special_codes
+from ..kernels.scaling import quantize as kernels
+from .constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
+from .granularity import Granularity
+from .hadamard import hadamard
+from .quantizer import Quantizer
+
+_ONE = np.float32(1)
+Kernel = Callable[..., None]
+Constants = tuple[np.uint32, ...]
+
+
+class _Cast(NamedTuple):
+    """Constants of the cast for values that are not NaN, of the general ones, and whether they hold."""
+
+    bounded: Constants | None
+    encode: Constants | None
+    round: Constants | None
+
+
+@functools.lru_cache(maxsize=256)
+def _cast_constants(f: Format) -> _Cast:
+    special = policies["ocp_sat"].codes(f)
+    if not (has_fast_kernel(f) and symmetric(f, special)):
+        return _Cast(None, None, None)
+    m, emin = f.mantissa_bits, f.emin
+    encode, rounding = encode_constants(f, special), round_constants(f, special)
+    if not f.params.negative_zero or f.emax + 23 - m > 127 or emin + 23 - m > 127:
+        return _Cast(None, encode, rounding)
+    return _Cast(bounded_constants(f), encode, rounding)
+
+
+class BlockJob:
+    """One matrix and one quantizer, as numbers for the kernels.
+
+    Parameters
+    ----------
+    q : Quantizer
+        What to do.
+    x : ndarray of float32, shape (R, C)
+        Contiguous.
+    tensor_amax, multiplier : float, optional
+        See `lowprec.quantize`.
+    rounding : str or Rounding
+        How elements are rounded.
+    seed, offset : int
+        For stochastic rounding, see `lowprec.quantize`.
+
+    Raises
+    ------
+    ValueError
+        If the format cannot be an element format, or options contradict each other.
+    """
+
+    def __init__(
+        self,
+        q: Quantizer,
+        x: NDArray[np.float32],
+        *,
+        tensor_amax: float | None = None,
+        multiplier: float | None = None,
+        rounding: str | Rounding = "nearest_even",
+        seed: int | None = None,
+        offset: int = 0,
+    ) -> None:
+        f = self.format = formats.get(q.format)
+        if f.bits > 16 or not has_word_kernel(f) or not f.signed:
+            raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
+        self.q, self.granularity = q, Granularity.parse(q.granularity)
+        shape = (x.shape[0], x.shape[1])
+        self.rows, self.width = self.granularity.block(shape)
+        self.scale_shape = self.granularity.scale_shape(shape)
+        if q.hadamard is not None and x.size:
+            along_rows = self.width == 1 and self.rows > 1
+            x = hadamard(x, q.hadamard, q.signs, axis=0 if along_rows else 1)
+        self.x = x
+        self.mode, policy = resolve(f, rounding, "ocp_sat")
+        self.words = word_constants(f, special_codes(f, self.mode, policy), self.mode)
+        self.seed, self.offset = _key(self.mode, seed, offset)
+        self.cast = _cast_constants(f)
+        self.by_words = self.mode.name != "nearest_even" or self.cast.encode is None
+        if q.choice is not None and self.by_words:
+            raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
+        self.tensor_scale: np.float32 | None = None
+        if tensor_amax is not None and not tensor_amax >= 0:
+            raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed")
+        if multiplier is not None and not 0 < multiplier < np.inf:
+            raise ValueError(f"quantize: multiplier={multiplier!r}: a finite number > 0 is needed")
+        self.tensor_amax, tensor = np.float32(0), NO_TENSOR
+        if q.two_level:
+            self.tensor_amax = largest_magnitude(x) if tensor_amax is None else np.float32(tensor_amax)
+            tensor = tensor_scale(q, f, self.tensor_amax)
+            self.tensor_scale = tensor.scale
+        self.rule = scale_rule(q, f, tensor, None if multiplier is None else np.float32(multiplier))
+
+    def codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
+        """Write codes and scales of the matrix."""
+        if self.q.choice is not None:
+            return self._choose(codes, scales)
+        if self.by_words:
+            return self._codes_by_words(codes, scales)
+        kernel: Kernel = kernels.quantize_strips[self._index] if self.cast.bounded else kernels.quantize_strips_any
+        cast = (self.cast.bounded or self.cast.encode, self.cast.encode)
+
+        def work(x: Any, codes: Any, scales: Any, _: int, a: int, b: int) -> None:
+            kernel(x, self.rows, self.width, self._fetched_segment, self.rule, cast, codes, scales, a, b)
+
+        self._run(work, codes, scales)
+
+    def values(self, values: NDArray[np.float32]) -> None:
+        """Write the values that codes and scales would decode to."""
+        tensor = _ONE if self.tensor_scale is None else self.tensor_scale
+        if self.q.choice is not None or self.by_words:
+            codes = np.empty(values.shape, self.format.code_dtype)
+            scales = np.empty(self.scale_shape, np.float32)
+            self.codes(codes, scales)
+            dequantize(codes, scales, (self.rows, self.width), self.format, tensor, values)
+            return
+        kernel: Kernel = kernels.round_strips[self._index] if self.cast.bounded else kernels.round_strips_any
+        cast = (self.cast.bounded or self.cast.round, self.cast.round)
+
+        def work(x: Any, values: Any, _: Any, __: int, a: int, b: int) -> None:
+            kernel(x, self.rows, self.width, self._segment, self.rule, cast, tensor, values, a, b)
+
+        self._run(work, values, None)
+
+    def _codes_by_words(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
+        from ..kernels.scaling import quantize_words
+
+        words = rounding_words(self.mode)
+
+        kernel: Kernel = quantize_words.quantize_strips[self._index]
+
+        def work(x: Any, codes: Any, scales: Any, first: int, a: int, b: int) -> None:
+            kernel(
+                x, self.rows, self.width, self._segment, self.rule, self.words, words, self.seed,
+                self.offset + first, codes, scales, a, b,
+            )  # fmt: skip
+
+        self._run(work, codes, scales)
+
+    def _choose(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
+        from ..kernels.scaling import four_over_six
+
+        _, _, rule_numbers, words, special, _ = self.rule
+        largest, tensor, inverse = rule_numbers[0], rule_numbers[4], rule_numbers[5]
+        numbers = (largest, tensor, inverse, self.tensor_amax, np.float32(largest * np.float32(self.q.bound)))
+        casts = (self.cast.bounded, self.cast.encode, words[3], words[4])
+        squares = self.q.choice == "mse"
+
+        def piece(a: int, b: int) -> None:
+            four_over_six.quantize_strips(
+                self.x, self.rows, self.width, numbers, squares, special, casts, codes, scales, a, b
+            )
+
+        _threads.run_chunks(piece, self.scale_shape[0], max(1, (1 << 14) // (self.rows * self.x.shape[1])))
+
+    @property
+    def _index(self) -> int:
+        index: int = kernels.WIDTHS.index(self.width) if self.width in kernels.WIDTHS else 0
+        return index
+
+    @property
+    def _segment(self) -> int:
+        """Columns worked on at a time where values come out: 8 KiB of a row, or a strip of at most 4 MiB."""
+        return self._columns(1 << 11)
+
+    @property
+    def _fetched_segment(self) -> int:
+        """The same where codes come out: 64 KiB of a row, as the next segment is fetched while one is cast."""
+        return self._columns(1 << 14)
+
+    def _columns(self, wanted: int) -> int:
+        if self.rows > 1:
+            wanted = max(256, (1 << 20) // self.rows)
+        columns = int(self.x.shape[1])
+        return self.width * max(1, min(wanted // self.width, -(-columns // self.width)))
+
+    def _run(self, work: Any, into: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
+        """Call work(x, into, scales, index of x's first element, first strip, last strip) over pieces."""
+        x, width = self.x, self.width
+        if self.rows == 1 and x.shape[1] % width == 0:  # blocks lie one after another: the matrix is one long row
+            flat, into_flat = x.reshape(-1), into.reshape(-1)
+            scale_flat = None if scales is None else scales.reshape(-1)
+
+            def piece(a: int, b: int) -> None:
+                part = slice(a * width, b * width)
+                own = None if scale_flat is None else scale_flat[a:b].reshape(1, -1)
+                work(flat[part].reshape(1, -1), into_flat[part].reshape(1, -1), own, a * width, 0, 1)
+
+            self.x = x.reshape(1, -1)
+            _threads.run_chunks(piece, flat.size // width, max(1, (1 << 16) // width))
+            return
+        strips = self.scale_shape[0]
+        grain = max(1, (1 << 16) // (self.rows * x.shape[1]))
+        _threads.run_chunks(lambda a, b: work(x, into, scales, 0, a, b), strips, grain)
+
+
+def _key(mode: Rounding, seed: int | None, offset: int) -> tuple[tuple[np.uint32, np.uint32], int]:
+    if not mode.is_stochastic:
+        return (np.uint32(0), np.uint32(0)), 0
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
+        raise ValueError(f"quantize: rounding={mode.name!r} needs a seed from 0 to 2^64 - 1, not {seed!r}")
+    if not isinstance(offset, (int, np.integer)) or not 0 <= offset < 1 << 62:
+        raise ValueError(f"quantize: offset={offset!r}: a whole number from 0 to 2^62 is needed")
+    return (np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)), int(offset)
+
+
+def largest_magnitude(x: NDArray[np.float32]) -> np.float32:
+    """Return the largest magnitude of a contiguous array, NaN left out."""
+    flat, tops = x.reshape(-1), [np.uint32(0)]
+    _threads.run_chunks(lambda a, b: tops.append(np.uint32(kernels.largest_finite(flat[a:b]))), flat.size, 1 << 17)
+    return np.float32(max(tops).view(np.float32))
+
+
+def dequantize(
+    codes: NDArray[Any],
+    scales: NDArray[np.float32],
+    block: tuple[int, int],
+    fmt: Format,
+    tensor: np.float32,
+    out: NDArray[np.float32],
+) -> None:
+    """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty."""
+    constants = decode_constants(fmt)
+    rows, columns = block
+
+    def piece(a: int, b: int) -> None:
+        if columns == 1:
+            kernels.dequantize_columns(codes, scales, rows, tensor, constants, out, a, b)
+        else:
+            kernels.dequantize_blocks(codes, scales, rows, columns, tensor, constants, out, a, b)
+
+    _threads.run_chunks(piece, codes.shape[0], max(1, (1 << 16) // codes.shape[1]))

@@ -1,0 +1,336 @@
+"""Block scaling: one scale for a tile, a block, a row or a whole tensor, and codes relative to it.
+
+`quantize` gives codes and scales, `quantize_dequantize` their values in one pass. What happens is said by a
+`Quantizer` (`lowprec.quantizers`). Sources: the DeepSeek-V3 report, 3.3.2; each quantizer names its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..format.catalogue import Format
+from ..format.rounding import Rounding
+from .granularity import Granularity as Granularity
+from .job import BlockJob
+from .quantized import Quantized as Quantized
+from .quantized import as_matrix as as_matrix
+from .quantized import float32_output
+from .quantizer import Division, Quantizer, quantizers
+from .quantizer import ScaleKind as ScaleKind
+
+
+def quantize(
+    x: ArrayLike,
+    fmt: str | Format | None = None,
+    granularity: str | Granularity | None = None,
+    *,
+    recipe: str | Quantizer | None = None,
+    scale: ScaleKind | None = None,
+    arithmetic: str | None = None,
+    division: Division | None = None,
+    amax_floor: float | None = None,
+    rounding: str | Rounding = "nearest_even",
+    seed: int | None = None,
+    offset: int = 0,
+    tensor_amax: float | None = None,
+    multiplier: float | None = None,
+    out: Quantized | None = None,
+) -> Quantized:
+    """Quantize a matrix in blocks that share a scale.
+
+    By default ``s = amax / max``, ``codes = encode(x / s)``, saturating, to nearest even. A block of zeros gets the
+    scale 1. A block with NaN or Inf gets the scale NaN, so that all of it decodes to NaN: nothing is lost silently.
+    Ragged edges form smaller blocks: 576 columns are four blocks of 128 and one of 64. A named recipe
+    (``lowprec.quantizers``) fixes all of it; options given beside it win.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., R, C)
+        Values, taken as float32: float64 is rounded to it first, beyond its range to infinity. Leading axes count as
+        rows; a vector is one row.
+    fmt : str or Format, optional
+        Element format of at most 16 bits; needed where no recipe says it.
+    granularity : str or Granularity, optional
+        ``"1x128"`` (the default), ``"128x1"``, ``"128x128"``, any other ``"RxC"``, ``"row"``, ``"column"`` or
+        ``"tensor"``.
+    recipe : str or Quantizer, optional
+        A named quantizer, or one of your own.
+    scale : {"fp32", "ue8m0", "e4m3"}, optional
+        How scales are stored.
+    arithmetic : str, optional
+        How a scale comes from amax: one of ``lowprec.quantizers.ARITHMETICS[scale]``.
+    division : {"divide", "reciprocal"}, optional
+        ``x / s`` (the default), or ``x * float32(1 / s)``.
+    amax_floor : float, optional
+        Lower bound on amax, 0 by default.
+    rounding : str or Rounding
+        How elements are rounded, as for `lowprec.encode`. Scales are always rounded as their arithmetic says.
+    seed, offset : int
+        For stochastic rounding: element i of `x` in C order is rounded by the random word of (seed, offset + i),
+        whatever the blocks and the number of threads.
+    tensor_amax : float, optional
+        The amax, a number >= 0, that a two-level quantizer's tensor scale is computed from, where it was calibrated
+        elsewhere.
+    multiplier : float, optional
+        What every value is multiplied with, in place of a scale from its block's amax; the scale is 1 / multiplier.
+    out : Quantized, optional
+        An earlier result of the same call on a matrix of the same shape, whose arrays are overwritten.
+
+    Returns
+    -------
+    Quantized
+
+    Raises
+    ------
+    ValueError
+        For an unknown format, granularity, scale, arithmetic or recipe, or an `out` that does not fit.
+    TypeError
+        If `x` is not numeric.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> x = np.linspace(-3, 3, 576, dtype=np.float32).reshape(1, 576)
+    >>> q = lp.quantize(x, "e4m3fn")
+    >>> q
+    Quantized(e4m3fn 1x576, 1x128 with fp32 scales, 8.278 bits per value)
+    >>> q.scale.shape, float(q.dequantize().max())
+    ((1, 5), 3.0)
+    >>> lp.quantize(x, recipe="nvfp4_te")
+    Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3 scales times 0.001116, 4.556 bits per value)
+    """
+    q = resolve(fmt, granularity, recipe, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor)
+    values = as_float32(x)
+    job = BlockJob(
+        q,
+        as_matrix(values),
+        tensor_amax=tensor_amax,
+        multiplier=multiplier,
+        rounding=rounding,
+        seed=seed,
+        offset=offset,
+    )
+    if out is None:
+        codes, scales = np.empty(values.shape, job.format.code_dtype), np.empty(job.scale_shape, np.float32)
+    else:
+        codes, scales = _reused(out, values.shape, job)
+    if values.size:
+        job.codes(as_matrix(codes), scales)
+    name = q.name if q.name != _PLAIN.name else None
+    return Quantized(codes, scales, job.format, job.granularity, q.scale, job.tensor_scale, name)
+
+
+def quantize_dequantize(
+    x: ArrayLike,
+    fmt: str | Format | None = None,
+    granularity: str | Granularity | None = None,
+    *,
+    recipe: str | Quantizer | None = None,
+    scale: ScaleKind | None = None,
+    arithmetic: str | None = None,
+    division: Division | None = None,
+    amax_floor: float | None = None,
+    rounding: str | Rounding = "nearest_even",
+    seed: int | None = None,
+    offset: int = 0,
+    tensor_amax: float | None = None,
+    multiplier: float | None = None,
+    out: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """Return ``quantize(...).dequantize()`` in one pass, without the codes ("fake quantization").
+
+    Parameters
+    ----------
+    x, fmt, granularity, recipe, scale, arithmetic, division, amax_floor
+        As for `quantize`.
+    rounding, seed, offset, tensor_amax, multiplier
+        As for `quantize`.
+    out : ndarray of float32, optional
+        Where to put the values: C-contiguous, of `x`'s shape.
+
+    Returns
+    -------
+    ndarray of float32, shape of `x`
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `quantize`.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.quantize_dequantize([[1.0, 0.3, -0.004]], recipe="dsv3")
+    array([[ 1.        ,  0.2857143 , -0.00390625]], dtype=float32)
+    """
+    q = resolve(fmt, granularity, recipe, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor)
+    values = as_float32(x)
+    result = float32_output(out, values.shape, "quantize_dequantize")
+    if values.size:
+        job = BlockJob(
+            q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
+            offset=offset,
+        )  # fmt: skip
+        job.values(as_matrix(result))
+    return result
+
+
+def quantize_both(
+    x: ArrayLike,
+    fmt: str | Format | None = None,
+    granularity: str | Granularity | None = None,
+    **options: Any,
+) -> tuple[Quantized, Quantized]:
+    """Quantize a matrix and its transpose, each in blocks along its own columns.
+
+    A training step needs both: x for Fprop, x.T for Wgrad. Both come from the same values and, where the quantizer
+    has one, the same scale of the tensor; square blocks are quantized once.
+
+    Parameters
+    ----------
+    x : array_like, shape (R, C)
+        Values.
+    fmt, granularity, **options
+        As for `quantize`, except `out`. Stochastic rounding uses an element's word for both.
+
+    Returns
+    -------
+    rows : Quantized, shape (R, C)
+    columns : Quantized, shape (C, R)
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `quantize`; for anything but a matrix.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> rows, columns = lp.quantize_both(np.ones((200, 300)), recipe="dsv3")
+    >>> rows.scale.shape, columns.scale.shape
+    ((200, 3), (300, 2))
+    """
+    values = as_float32(x)
+    if values.ndim != 2:
+        raise ValueError(f"quantize_both: a matrix is needed, not shape {values.shape}")
+    rows = quantize(values, fmt, granularity, **options)
+    block = rows.granularity
+    transforms = options.get("recipe") is not None and quantizers.get(options["recipe"]).hadamard is not None
+    if block.rows == block.columns and not transforms:
+        return rows, rows.T
+    return rows, quantize(values, fmt, block.T, **options).T
+
+
+def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> Quantized:
+    """Quantize the values of a quantized matrix in other blocks: 1x128 to 128x1 for Wgrad's operand.
+
+    Parameters
+    ----------
+    q : Quantized
+        Its values are decoded to float32 first.
+    granularity : str or Granularity
+        The new blocks.
+    **options
+        As for `quantize`; by default the same format, and the quantizer that made `q`.
+
+    Returns
+    -------
+    Quantized
+
+    Raises
+    ------
+    TypeError
+        If `q` is not `Quantized`.
+    ValueError
+        As for `quantize`.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> q = lp.quantize(np.ones((256, 256), np.float32), recipe="mxfp8")
+    >>> lp.requantize(q, "32x1")
+    Quantized(mxfp8_rceil: e4m3fn 256x256, 32x1 with ue8m0 scales, 8.25 bits per value)
+    """
+    if not isinstance(q, Quantized):
+        raise TypeError(f"requantize: {type(q).__name__} is not Quantized; see lowprec.quantize")
+    if "recipe" not in options:
+        options.setdefault("fmt", q.format)
+        options.setdefault("scale", q.scale_kind)
+        if q.recipe in quantizers:
+            options["recipe"] = q.recipe
+    return quantize(q.dequantize(), options.pop("fmt", None), granularity, **options)
+
+
+_PLAIN = Quantizer()
+
+
+def resolve(
+    fmt: str | Format | None,
+    granularity: str | Granularity | None,
+    recipe: str | Quantizer | None,
+    **options: Any,
+) -> Quantizer:
+    """Return the quantizer that a call's options mean.
+
+    Raises
+    ------
+    ValueError
+        For anything unknown or contradictory.
+    """
+    if recipe is None:
+        if fmt is None:
+            raise ValueError("quantize: fmt or recipe is needed: an element format such as 'e4m3fn', or a quantizer")
+        q = _PLAIN
+    else:
+        q = quantizers.get(recipe)
+    changes = {key: value for key, value in options.items() if value is not None}
+    if fmt is not None:
+        changes["format"] = fmt
+    if granularity is not None:
+        changes["granularity"] = str(Granularity.parse(granularity))
+    if changes:
+        q = _changed(q, tuple(sorted(changes.items(), key=lambda item: item[0])))
+    if q.history is not None:
+        raise ValueError(f"quantizer {q.name!r} has a state: lowprec.DelayedScaling({q.name!r}) keeps it")
+    return q
+
+
+@functools.lru_cache(maxsize=256)
+def _changed(q: Quantizer, changes: tuple[tuple[str, Any], ...]) -> Quantizer:
+    return replace(q, **dict(changes))
+
+
+def as_float32(x: ArrayLike) -> NDArray[np.float32]:
+    """Return values as a contiguous float32 array.
+
+    Raises
+    ------
+    TypeError
+        If they are not real numbers.
+    """
+    values = np.asarray(x)
+    if values.dtype.kind not in "fiuV" or values.dtype.names is not None or values.dtype.name.startswith("void"):
+        raise TypeError(f"quantize: values of dtype {values.dtype} are not real numbers")
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes Inf, and its block NaN
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(values.shape)
+
+
+def _reused(out: Quantized, shape: tuple[int, ...], job: BlockJob) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    fits = (
+        isinstance(out, Quantized)
+        and (out.codes.shape, out.codes.dtype) == (shape, job.format.code_dtype)
+        and out.scale.shape == job.scale_shape
+    )
+    if not fits:
+        raise ValueError(
+            f"quantize: out is {out!r}, needed are {job.format.code_dtype} codes {shape} and scales {job.scale_shape}"
+        )
+    for array in (out.codes, out.scale):
+        if not (array.flags.c_contiguous and array.flags.writeable):
+            raise ValueError("quantize: out's arrays must be C-contiguous and writeable")
+    return out.codes, out.scale

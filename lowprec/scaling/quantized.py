@@ -1,0 +1,197 @@
+"""A quantized matrix: codes, the scales of its blocks, and what both mean."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..format.catalogue import Format, formats
+from ..kernels.float32.gemm import transpose
+from .granularity import Granularity
+from .job import dequantize
+from .quantizer import SCALE_BITS, ScaleKind
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A matrix as codes and scales: ``x ~ scale * decode(codes)``.
+
+    Parameters
+    ----------
+    codes : ndarray of unsigned integers, shape (..., R, C)
+        In the shape of the source.
+    scale : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
+        Values of the scales, however they would be stored. Leading axes of the source count as rows. NaN marks a
+        block that held NaN or Inf, where the quantizer says so.
+    format : str or Format
+        What the codes mean; kept as a `Format`.
+    granularity : str or Granularity
+        The block that shares a scale, as in "1x128"; kept as a `Granularity`.
+    scale_kind : {"fp32", "ue8m0", "e4m3"}
+        How a scale would be stored: 32 bits, or 8 for a power of two or an E4M3 number.
+    tensor_scale : float32, optional
+        A scale of the whole tensor on top of the blocks' own, as NVFP4 has it.
+    recipe : str, optional
+        Name of the quantizer that made it.
+
+    Raises
+    ------
+    ValueError
+        If the format, granularity or kind of scale is unknown, or the scales are not one for each block.
+    TypeError
+        If codes or scales have another type than these; the message quotes it.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> codes = np.full((2, 256), 0x38, np.uint8)           # from a GPU, say: 1.0 in E4M3
+    >>> q = Quantized(codes, np.float32([[1, 2], [3, 4]]), "e4m3fn", "1x128")
+    >>> q
+    Quantized(e4m3fn 2x256, 1x128 with fp32 scales, 8.25 bits per value)
+    >>> q.dequantize()[:, ::128]
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
+    """
+
+    codes: NDArray[Any]
+    scale: NDArray[np.float32]
+    format: Format
+    granularity: Granularity
+    scale_kind: ScaleKind = "fp32"
+    tensor_scale: np.float32 | None = None
+    recipe: str | None = None
+
+    def __post_init__(self) -> None:
+        fmt, granularity = formats.get(self.format), Granularity.parse(self.granularity)
+        object.__setattr__(self, "format", fmt)
+        object.__setattr__(self, "granularity", granularity)
+        for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+                raise TypeError(f"Quantized: {name} is {found}, needed is an ndarray of {np.dtype(dtype)}")
+        if self.scale_kind not in SCALE_BITS:
+            raise ValueError(f"Quantized: scale_kind={self.scale_kind!r}: one of {', '.join(SCALE_BITS)}")
+        expected = granularity.scale_shape(matrix_shape(self.codes.shape))
+        if self.scale.shape != expected:
+            raise ValueError(
+                f"Quantized: scale has shape {self.scale.shape}; codes {self.codes.shape} in blocks of {granularity} "
+                f"have {expected}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the codes."""
+        return self.codes.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that codes (packed to their bits) and scales take when stored."""
+        bits = self.codes.size * self.format.bits + self.scale.size * SCALE_BITS[self.scale_kind]
+        return -(-bits // 8) + (0 if self.tensor_scale is None else 4)
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits for one value, its share of the scales included."""
+        return 8.0 * self.nbytes / max(self.codes.size, 1)
+
+    @property
+    def T(self) -> Quantized:
+        """The transposed matrix, copied so that rows are contiguous; granularity 1x128 becomes 128x1."""
+        if self.codes.ndim != 2:
+            raise ValueError(f"Quantized.T is for matrices, not for shape {self.shape}")
+        codes = np.empty(self.shape[::-1], self.codes.dtype)
+        transpose(self.codes, codes)
+        return replace(self, codes=codes, scale=np.ascontiguousarray(self.scale.T), granularity=self.granularity.T)
+
+    def dequantize(self, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return the values ``float32(scale * decode(codes))``, times the tensor's scale where there is one.
+
+        Parameters
+        ----------
+        out : ndarray of float32, optional
+            Where to put them: C-contiguous, of the codes' shape.
+
+        Raises
+        ------
+        ValueError
+            If `out` does not fit.
+        """
+        out = float32_output(out, self.shape, "dequantize")
+        if out.size == 0:
+            return out
+        codes = as_matrix(self.codes)
+        block = self.granularity.block((codes.shape[0], codes.shape[1]))
+        tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
+        dequantize(codes, self.scale, block, self.format, tensor, as_matrix(out))
+        return out
+
+    def requantize(self, granularity: str | Granularity, **options: Any) -> Quantized:
+        """Return ``lowprec.requantize(self, granularity, ...)``: the values in other blocks."""
+        from .quantize import requantize
+
+        return requantize(self, granularity, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, see `lowprec.scaling.file`."""
+        from .file import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Quantized:
+        """Read it from a file.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, something else, or of an unknown version.
+        """
+        from .file import load
+
+        return load(path)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = self.dequantize()
+        return values if dtype is None else values.astype(dtype)
+
+    def __repr__(self) -> str:
+        scales = f"{self.scale_kind} scales" + ("" if self.tensor_scale is None else f" times {self.tensor_scale:.4g}")
+        by = "" if self.recipe is None else f"{self.recipe}: "
+        return (
+            f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape))}, {self.granularity} with "
+            f"{scales}, {self.bits_per_value:.4g} bits per value)"
+        )
+
+
+def as_matrix(a: NDArray[Any]) -> NDArray[Any]:
+    """View a contiguous array as a matrix: leading axes become rows, a vector one row."""
+    return a.reshape(matrix_shape(a.shape))
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and columns of an array's matrix: leading axes are rows, a vector is one row."""
+    *rows, columns = shape or (1,)
+    return math.prod(rows), columns
+
+
+def float32_output(out: NDArray[np.float32] | None, shape: tuple[int, ...], who: str) -> NDArray[np.float32]:
+    """Return `out` if it fits, or a new array.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit.
+    """
+    if out is None:
+        return np.empty(shape, np.float32)
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != np.float32:
+        found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise ValueError(f"{who}: out is {found}, needed is contiguous float32 {shape}")
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise ValueError(f"{who}: out must be C-contiguous and writeable")
+    return out

@@ -1,0 +1,1 @@
+"""What the numbers say: statistics, power, comparisons of two precisions."""

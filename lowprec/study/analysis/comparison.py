@@ -1,0 +1,227 @@
+"""How far one precision is from another on the same weights and bytes: predictions, gradients, tokens, routes.
+
+Sums are NumPy's over float64 in a fixed order and logarithms the project's own, so a number has the same bits each time
+and for any number of threads.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowprec.kernels.model.divergence import relative_entropy
+from lowprec.moe.model.routing import route
+
+from ..design.stress import Stress, WeightedLoss
+from .probe import LinearRecord, Probe, keeps_rows
+
+if TYPE_CHECKING:
+    from lowprec.moe.model.model import Model
+    from lowprec.recipe import Recipe
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """One forward and backward pass.
+
+    Attributes
+    ----------
+    loss : float
+        Mean cross-entropy, nats per byte.
+    gradients : dict of str to float32 array
+        Of every parameter.
+    linears : dict of str to LinearRecord
+        What the linear layers saw.
+    chosen : dict of str to int64 array [T, K]
+        Experts of each token, in ascending order, by the gate's name.
+    """
+
+    loss: float
+    gradients: dict[str, Array]
+    linears: dict[str, LinearRecord]
+    chosen: dict[str, Array]
+
+    @property
+    def logits(self) -> Array:
+        """The predictions [T, V]."""
+        found = self.linears["head"].y
+        assert found is not None
+        return found
+
+
+def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint8], seed: int = 0) -> Recording:
+    """Run a model forward and backward and note everything that `compare` needs.
+
+    Parameters
+    ----------
+    model : Model
+        The weights; left as they are.
+    recipe : Recipe
+        The precision.
+    stress : Stress
+        What is done to the weights and the loss first.
+    tokens : uint8 array [B, S + 1]
+        The batch.
+    seed : int
+        Of whatever the recipe does at random.
+
+    Returns
+    -------
+    Recording
+    """
+    bound: Any = recipe.bind(seed, layers=model.config.layers)
+    factors = stress.token_weights(tokens.shape[0] * (tokens.shape[1] - 1))
+    probe = Probe(bound if factors is None else WeightedLoss(bound, factors))  # type: ignore[arg-type]
+    weighted = copy.copy(model)
+    weighted.config = replace(model.config, balance_alpha=stress.balance_weight * model.config.balance_alpha)
+    observed = weighted.with_bound(probe)  # type: ignore[arg-type]
+    observed.params = stress.change(model.params)
+    loss, gradients = observed.loss_and_grads(tokens)
+    chosen = {}
+    for gate, bias in model.biases.items():
+        logits = probe.records[gate].y
+        assert logits is not None
+        chosen[gate] = np.sort(route(logits, bias, model.config, tokens.shape[1] - 1).chosen, axis=1)
+    return Recording(float(loss), gradients, probe.records, chosen)
+
+
+def compare(arm: Recording, reference: Recording) -> dict[str, float]:
+    """Return `METRICS` of one batch.
+
+    A number that cannot be had is nan: an error relative to nothing, a share of no values.
+    """
+    linear = [name for name in arm.gradients if name in arm.linears]  # in a fixed order: experts compute side by side
+    kl = float(np.sum(kl_of_tokens(reference.logits, arm.logits)) / len(arm.logits))
+    errors = np.concatenate([token_errors(arm, reference, name) for name in linear if keeps_rows(name)])
+    flips = [(arm.chosen[gate] != found).any(axis=1) for gate, found in reference.chosen.items()]
+    tensors = [record for name in linear for record in arm.linears[name].tensors.values()]
+    inputs = [arm.linears[name].tensors["x"] for name in linear if "x" in arm.linears[name].tensors]
+    gradients = [arm.linears[name].tensors["dy"] for name in linear if "dy" in arm.linears[name].tensors]
+    return {
+        "loss": arm.loss,
+        "kl": kl,
+        "kl_percent": 100.0 * kl / reference.loss,
+        "gradient_error": gradient_error(arm, reference, linear),
+        "one_minus_cos": one_minus_cos(arm, reference, linear),
+        "embedding_error": gradient_error(arm, reference, ["embed"]),
+        "token_error_median": float(np.quantile(errors, 0.5)) if errors.size else float("nan"),
+        "token_error_p99": float(np.quantile(errors, 0.99)) if errors.size else float("nan"),
+        "routing_flips": float(np.mean(np.concatenate(flips))) if flips else float("nan"),
+        "flushed": _share((t.flushed, t.nonzero) for t in tensors),
+        "saturated": _share((t.saturated, t.nonzero) for t in tensors),
+        "tokens_flushed": _share((t.rows_flushed, t.rows) for t in gradients),
+        "kurtosis": _median(t.kurtosis for t in inputs),
+        "tile_range": _median(t.tile_range for t in inputs),
+    }
+
+
+def compare_layers(arm: Recording, reference: Recording) -> list[tuple[int, str, dict[str, float]]]:
+    """Return layer (-1 for what belongs to none), kind ("attn.wq_a", "ffn.experts.w1" ...) and `LAYER_METRICS`.
+
+    The experts of a layer are taken together.
+    """
+    groups: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for name in arm.gradients:
+        groups[place(name)].append(name)
+    rows = []
+    for (layer, kind), names in groups.items():
+        linears = [name for name in names if name in arm.linears]
+        tensors = [record for name in linears for record in arm.linears[name].tensors.values()]
+        inputs = [arm.linears[name].tensors["x"] for name in linears if "x" in arm.linears[name].tensors]
+        errors = [token_errors(arm, reference, name) for name in linears if keeps_rows(name)]
+        values = {
+            "gradient_error": gradient_error(arm, reference, names),
+            "token_error_median": float(np.quantile(np.concatenate(errors), 0.5)) if errors else float("nan"),
+            "flushed": _share((t.flushed, t.nonzero) for t in tensors),
+            "saturated": _share((t.saturated, t.nonzero) for t in tensors),
+            "kurtosis": _median(t.kurtosis for t in inputs),
+            "tile_range": _median(t.tile_range for t in inputs),
+        }
+        rows.append((layer, kind, values))
+    return rows
+
+
+def place(parameter: str) -> tuple[int, str]:
+    """Return a parameter's layer, -1 outside of layers, and its kind, the experts of a layer being one.
+
+    Examples
+    --------
+    >>> place("layers.2.ffn.experts.5.w1"), place("layers.0.attn_norm"), place("head")
+    ((2, 'ffn.experts.w1'), (0, 'attn_norm'), (-1, 'head'))
+    """
+    found = re.fullmatch(r"layers\.(\d+)\.(.*)", parameter)
+    if not found:
+        return -1, parameter
+    return int(found[1]), re.sub(r"\.experts\.\d+\.", ".experts.", found[2])
+
+
+def kl_of_tokens(reference: Array, arm: Array) -> NDArray[np.float64]:
+    """Return KL(reference || arm) of each row of logits [T, V], in nats.
+
+    Examples
+    --------
+    >>> kl_of_tokens(np.zeros((1, 2), np.float32), np.array([[0.0, 1.0]], np.float32)).round(6)
+    array([0.120115])
+    """
+    out = np.empty(len(reference))
+    relative_entropy(reference, arm, out, 0, len(reference))
+    return out
+
+
+def gradient_error(arm: Recording, reference: Recording, names: Iterable[str]) -> float:
+    """Return |g - g_ref| / |g_ref| of some parameters together; nan where the reference has no gradient."""
+    error = size = 0.0
+    for name in names:
+        theirs = reference.gradients[name].astype(np.float64)
+        error += float(np.sum(np.square(arm.gradients[name] - theirs)))
+        size += float(np.sum(np.square(theirs)))
+    return float(np.sqrt(error / size)) if size else float("nan")
+
+
+def one_minus_cos(arm: Recording, reference: Recording, names: Iterable[str]) -> float:
+    """Return 1 - cosine of two gradients; nan if one of them is 0."""
+    product = ours = theirs = 0.0
+    for name in names:
+        a, b = (side.gradients[name].astype(np.float64) for side in (arm, reference))
+        product += float(np.sum(a * b))
+        ours += float(np.sum(np.square(a)))
+        theirs += float(np.sum(np.square(b)))
+    return 1.0 - product / float(np.sqrt(ours) * np.sqrt(theirs)) if ours and theirs else float("nan")
+
+
+def token_errors(arm: Recording, reference: Recording, name: str) -> NDArray[np.float64]:
+    """Return |dx - dx_ref| / |dx_ref| of each token at one linear layer, tokens without a gradient left out."""
+    ours, theirs = arm.linears[name].dx, reference.linears[name].dx
+    if ours is None or theirs is None:
+        return np.empty(0)
+    wide = theirs.astype(np.float64)
+    size = np.sqrt(np.sum(np.square(wide), axis=1))
+    error = np.sqrt(np.sum(np.square(ours - wide), axis=1))
+    found: NDArray[np.float64] = error[size > 0] / size[size > 0]
+    return found
+
+
+def _share(pairs: Iterable[tuple[int, int]]) -> float:
+    counted = list(pairs)
+    whole = sum(total for _, total in counted)
+    return sum(part for part, _ in counted) / whole if whole else float("nan")
+
+
+def _median(values: Iterable[float]) -> float:
+    seen = [value for value in values if not np.isnan(value)]
+    return float(np.median(seen)) if seen else float("nan")
+
+
+def mean_over(rows: Iterable[Mapping[str, float]], key: str) -> float:
+    """Return the mean of one metric over batches."""
+    values = [row[key] for row in rows]
+    return float(np.sum(values)) / len(values)

@@ -1,0 +1,151 @@
+"""How many bits a recipe spends on a value: multiplied, sent to the experts and back, kept, and held by the optimizer.
+
+Nothing here is measured or estimated: a recipe names its formats, a format and its block of scales have so many bits,
+and the model's shape says how often each layer's recipe counts. Bits are no times. They are what times follow where
+hardware has an instruction of that width: operands bound multiplications (Hopper's FP8 has twice BF16's rate, for half
+the bits), wires the exchanges between experts (`lowprec.costs`), the other two memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from lowprec.codec import codecs
+from lowprec.format.catalogue import formats
+from lowprec.moe.model.config import MoEConfig
+from lowprec.recipe import TensorSpec
+from lowprec.recipe.description import DIRECTIONS
+from lowprec.recipe.linears import OPERANDS
+from lowprec.recipe.names import matches
+from lowprec.scaling.quantize import Granularity
+from lowprec.scaling.quantizer import SCALE_BITS
+
+#: What is counted, and in words for an axis.
+COSTS = {
+    "operands": "bits of a multiplied operand",
+    "wires": "bits a value to the experts and back",
+    "kept": "bits a value kept before wo and SwiGLU",
+    "states": "bits a parameter: master weight and moments",
+}
+_PLAIN = 16.0
+
+
+def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the mean bits of a value, scales included.
+
+    Parameters
+    ----------
+    recipe, config : mapping
+        A recipe and the configuration of a model as `run.json` keeps them.
+
+    Returns
+    -------
+    dict
+        "operands": mean over both operands of all multiplications of linear layers, weighted by multiply-adds of a
+        token. "wires": mean over dispatch, combine and their gradients. "kept": mean over the two activations that a
+        codec keeps for the backward pass, weighted by their values of a token. "states": of AdamW for one parameter:
+        master weight and both moments.
+
+    Raises
+    ------
+    KeyError
+        If something that is counted is missing, as in what other trainers than the package's own write.
+
+    Examples
+    --------
+    >>> from dataclasses import asdict
+    >>> import lowprec as lp
+    >>> from lowprec.moe.model.config import configs
+    >>> bits = bits_of(lp.recipes["dsv3"].as_dict(), asdict(configs["nano"]))
+    >>> {name: round(value, 2) for name, value in bits.items()}
+    {'operands': 8.5, 'wires': 12.03, 'kept': 8.79, 'states': 64.0}
+    """
+    needed = [field.name for field in fields(MoEConfig) if field.name in config or field.default is MISSING]
+    shape = MoEConfig(**{name: config[name] for name in needed})
+    wires = [codecs[recipe[wire]].bits_per_value for wire in DIRECTIONS]
+    return {
+        "operands": _operands(recipe, shape),
+        "wires": sum(wires) / len(wires),
+        "kept": _kept(recipe, shape),
+        "states": sum(_state_bits(recipe[state]) for state in ("master", "moment_m", "moment_v")),
+    }
+
+
+def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float) -> dict[str, float]:
+    """Return the mean bits of a run whose last `share` of steps has another recipe.
+
+    Examples
+    --------
+    >>> with_tail({"operands": 4.0}, {"operands": 16.0}, 0.25)
+    {'operands': 7.0}
+    """
+    return {name: (1.0 - share) * value + share * tail[name] for name, value in bits.items()}
+
+
+def tensor_bits(spec: TensorSpec) -> float:
+    """Return the bits of a value with its share of the block's scale; a scale for a whole row or tensor counts nothing.
+
+    Examples
+    --------
+    >>> tensor_bits(TensorSpec("e4m3fn", "1x128", scale="ue8m0")), tensor_bits(TensorSpec("bfloat16", "none"))
+    (8.0625, 16.0)
+    """
+    bits = float(formats[spec.format].bits)
+    if spec.plain:
+        return bits
+    block = Granularity.parse(spec.granularity)
+    if block.rows is None or block.columns is None:
+        return bits
+    return bits + float(SCALE_BITS[spec.resolved.scale]) / (block.rows * block.columns)
+
+
+def multiply_adds(shape: MoEConfig) -> dict[str, float]:
+    """Return the multiply-adds of one multiplication of each linear layer for a token, experts at their mean use.
+
+    Examples
+    --------
+    >>> from lowprec.moe.model.config import configs
+    >>> nano = configs["nano"]
+    >>> sum(multiply_adds(nano).values()) == nano.parameter_counts().active_linear + nano.dim * (nano.vocabulary + 16)
+    True
+    """
+    found = {}
+    for name, size in shape.parameter_shapes().items():
+        if len(size) == 2 and name != "embed":
+            # Two losses go through one head; of the experts a token meets top_k.
+            times = 1.0 + shape.mtp_depth if name == "head" else 1.0
+            found[name] = math.prod(size) * (shape.top_k / shape.experts if ".experts." in name else times)
+    return found
+
+
+def _operands(recipe: Mapping[str, Any], shape: MoEConfig) -> float:
+    rules = recipe["linear"]
+    of_rule = [_linear_bits(rule) for rule in rules]
+    work = multiply_adds(shape)
+    total = 0.0
+    for layer, amount in work.items():
+        place = (i for i, rule in enumerate(rules) if matches(layer, rule["layers"], shape.layers))
+        found = next(place, None)
+        total += amount * (_PLAIN if found is None else of_rule[found])
+    return total / sum(work.values())
+
+
+def _linear_bits(rule: Mapping[str, Any]) -> float:
+    bits = [tensor_bits(TensorSpec.parse(rule[gemm][side])) for gemm in OPERANDS for side in ("a", "b")]
+    return sum(bits) / len(bits)
+
+
+def _kept(recipe: Mapping[str, Any], shape: MoEConfig) -> float:
+    blocks = shape.layers + shape.mtp_depth
+    attention = blocks * shape.heads * shape.value_dim
+    used = (shape.top_k + shape.shared_experts) * shape.expert_width
+    swiglu = 2 * (shape.dense_layers * shape.dense_width + (blocks - shape.dense_layers) * used)
+    bits = [codecs[recipe[f"cache_{role}"]].bits_per_value for role in ("attention_output", "swiglu_input")]
+    return (attention * bits[0] + swiglu * bits[1]) / (attention + swiglu)
+
+
+def _state_bits(words: str) -> float:
+    return 64.0 if words == "float64" else tensor_bits(TensorSpec.parse(words))

@@ -1,0 +1,1 @@
+"""What is asked: arms, sizes, stress, expectations."""

@@ -1,0 +1,1 @@
+"""What codecs lose on kinds of data."""

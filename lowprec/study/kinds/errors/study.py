@@ -1,0 +1,286 @@
+"""Studies of formats on data: what each codec loses on each kind of values, published tables beside our own.
+
+An `ErrorStudy` neither trains nor multiplies: it draws values, sends them through codecs and measures. What comes out
+is a table of claims, one row for each row of a published table, the measured tables in full, and figures, each with
+the numbers behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowprec.measure.distributions import distributions
+
+from ...report.tidy import to_csv
+from ...run.store import check_writable, write_text
+from ..measuring import Claimed, claims_csv, sized, write_reports
+from ..tensors.study import Claim, Measured
+from .report import as_json, document, errors_csv, show
+
+if TYPE_CHECKING:
+    from lowprec.measure.atlas import FormatErrors
+
+__all__ = [
+    "ErrorArm", "ErrorFigure", "ErrorOutcome", "ErrorSetting", "ErrorStudy", "PublishedTable", "claims_csv",
+    "claims_of", "run", "show", "sized", "sweep",
+]  # fmt: skip
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ErrorArm:
+    """One format.
+
+    Parameters
+    ----------
+    name : str
+        Codec or quantizer recipe.
+    label : str
+        Its name in tables and figures.
+    family : str
+        Formats of a family are one line.
+    """
+
+    name: str
+    label: str
+    family: str
+
+
+@dataclass(frozen=True)
+class ErrorSetting:
+    """How large a study is: arrays of `rows` x `columns` values of `seeds` seeds.
+
+    `training_steps` is for figures that show what a small model makes of a format.
+    """
+
+    rows: int
+    columns: int
+    seeds: int
+    training_steps: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns", "seeds", "training_steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} values, {self.seeds} seeds"
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """Published errors: a measure of formats on kinds of data.
+
+    Parameters
+    ----------
+    what : str
+        The measure in words.
+    measure : str
+        A field of `FormatErrors`.
+    source : str
+        Where it is published.
+    data : tuple of str
+        The columns.
+    rows : mapping of str to tuple of float
+        Values of each format, in decibels or as shares.
+    decibels : bool
+        Whether they are decibels; others are compared by 20 log10 of their ratio.
+    exceptions : mapping of (str, str) to str
+        Cells (format, data) that cannot come out, with the reason; they are shown and not held against the claim.
+    within : float
+        Agreement, dB. Where one draw of the values scatters more than a third of that, three standard deviations of one
+        draw: published is the outcome of a single one.
+    """
+
+    what: str
+    measure: str
+    source: str
+    data: tuple[str, ...]
+    rows: Mapping[str, tuple[float, ...]]
+    decibels: bool = True
+    exceptions: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    within: float = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorFigure:
+    """A figure: the numbers behind it, and how they are drawn.
+
+    Parameters
+    ----------
+    suffix : str
+        Ending of its files: ``<study><suffix>.png``.
+    rows : callable
+        ``rows(outcome)``: the numbers, a list of dictionaries with the same keys.
+    draw : callable
+        ``draw(rows, outcome, stem)``: writes PNG and SVG and returns their paths.
+    caption : str
+        One sentence below it.
+    """
+
+    suffix: str
+    rows: Callable[[ErrorOutcome], list[Row]]
+    draw: Callable[[list[Row], ErrorOutcome, Path], list[Path]]
+    caption: str
+
+
+@dataclass(frozen=True)
+class ErrorStudy:
+    """One question about formats.
+
+    Parameters
+    ----------
+    name, question, expected, source : str
+        As in `Ablation`.
+    arms : tuple of ErrorArm
+        The formats.
+    data : tuple of str
+        Distributions.
+    quick, full : ErrorSetting
+        Two sizes.
+    tables : tuple of PublishedTable
+        Tables to be reproduced: a claim for each row.
+    claims : tuple of Claim
+        Further claims.
+    figures : tuple of ErrorFigure
+        The figures.
+    """
+
+    name: str
+    question: str
+    expected: str
+    source: str
+    arms: tuple[ErrorArm, ...]
+    data: tuple[str, ...]
+    quick: ErrorSetting
+    full: ErrorSetting
+    tables: tuple[PublishedTable, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    figures: tuple[ErrorFigure, ...] = ()
+    tier: ClassVar[str] = "T1"
+    runner: ClassVar[str] = "lowprec.study.kinds.errors.study"
+
+    def __post_init__(self) -> None:
+        for kind, names in (("arm", [arm.name for arm in self.arms]), ("data", list(self.data))):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice or not names:
+                raise ValueError(f"study {self.name!r}: {kind}s need names of their own, got {names}")
+        for table in self.tables:
+            unknown = (set(table.rows) - {arm.name for arm in self.arms}) | (set(table.data) - set(self.data))
+            if unknown:
+                raise ValueError(f"study {self.name!r}: table {table.what!r} names {sorted(unknown)}, which it has not")
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorOutcome(Claimed):
+    """What a study found: `errors[format, data]` has one `FormatErrors` for each seed."""
+
+    study: ErrorStudy
+    setting: ErrorSetting
+    errors: Mapping[tuple[str, str], tuple[FormatErrors, ...]]
+
+    def of(self, arm: str, data: str, measure: str) -> NDArray[np.float64]:
+        """Return a measure for all seeds, shape (seeds,)."""
+        return np.array([getattr(row, measure) for row in self.errors[arm, data]], np.float64)
+
+
+def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
+    """Measure every format on every kind of data."""
+    from lowprec.measure.atlas import errors_of
+
+    errors: dict[tuple[str, str], list[FormatErrors]] = {}
+    done, total = 0, len(study.data) * setting.seeds
+    for data in study.data:
+        for seed in range(setting.seeds):
+            values = distributions[data].values((setting.rows, setting.columns), seed)
+            for arm in study.arms:
+                errors.setdefault((arm.name, data), []).append(errors_of(values, arm.name))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    return ErrorOutcome(study, setting, {key: tuple(rows) for key, rows in errors.items()})
+
+
+def claims_of(table: PublishedTable, outcome: ErrorOutcome) -> list[tuple[Claim, Measured]]:
+    """Return a claim for each row of a published table."""
+    labels = {arm.name: arm.label for arm in outcome.study.arms}
+    found = []
+    for name, values in table.rows.items():
+        worst, holds, at, scattered = 0.0, True, "", []
+        for data, published in zip(table.data, values, strict=True):
+            ours = outcome.of(name, data, table.measure)
+            scale = ours if table.decibels else 20 * np.log10(ours)
+            gap = float(scale.mean()) - (published if table.decibels else float(20 * np.log10(published)))
+            spread = float(scale.std(ddof=1)) if len(scale) > 1 else 0.0
+            allowed = max(table.within, 3 * spread)
+            if (name, data) in table.exceptions:
+                scattered.append(f"{data} {gap:+.2f}: {table.exceptions[name, data]}")
+                continue
+            holds &= abs(gap) <= allowed
+            if allowed > table.within:
+                scattered.append(f"{data} {gap:+.2f} (one draw: SD {spread:.2f})")
+            elif abs(gap) >= abs(worst):
+                worst, at = gap, data
+        words = f"at most {abs(worst):.2f} dB away ({at})" + "".join(f"; {item}" for item in scattered)
+        shown = [
+            f"{value:.2f} dB" if table.decibels else f"{100 * value:.3g} %" for value in (min(values), max(values))
+        ]
+        measured = Measured(words, worst, holds)
+        published_words = f"{shown[0]} to {shown[1]}"
+        claim = Claim(f"{table.what}: {labels[name]}", table.source, published_words, partial(_same, measured))
+        found.append((claim, measured))
+    return found
+
+
+def _same(measured: Measured) -> Measured:
+    return measured
+
+
+def run(
+    study: ErrorStudy,
+    setting: ErrorSetting,
+    folder: Path,
+    *,
+    command: str = "",
+    plot: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[ErrorOutcome, list[Path]]:
+    """Measure as `lowprec.study.catalogue.Study` asks of a runner; write ``<name>.csv``, figures and the reports.
+
+    The numbers of a figure ``<name><suffix>.png`` are in ``<name><suffix>_figure.csv``.
+
+    Raises
+    ------
+    StudyError
+        If the folder cannot be written, or matplotlib is missing.
+    """
+    began = time.process_time()
+    check_writable(folder)
+    swept = sweep(study, setting, progress)
+    pairs = [pair for table in study.tables for pair in claims_of(table, swept)]
+    pairs += [(claim, claim.measure()) for claim in study.claims]
+    outcome = replace(swept, command=command, measured=tuple(pairs))
+    files = [folder / f"{study.name}.csv"]
+    write_text(files[0], errors_csv(outcome))
+    figures = []
+    for figure in study.figures:
+        stem = folder / f"{study.name}{figure.suffix}"
+        rows = figure.rows(outcome)
+        numbers = stem.with_name(f"{stem.name}_figure.csv")
+        write_text(numbers, to_csv(list(rows[0]), [list(row.values()) for row in rows]))
+        files.append(numbers)
+        if plot:
+            files += figure.draw(rows, outcome, stem)
+            figures.append((figure.caption, stem.name))
+    found, tables = document(outcome, folder, figures), {"claims.csv": claims_csv(outcome)}
+    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot, began)]

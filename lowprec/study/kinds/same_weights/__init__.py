@@ -1,0 +1,1 @@
+"""Every arm computes the same batch from the same weights."""

@@ -1,0 +1,164 @@
+"""What a study of the same weights found: on screen, as a document, as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...design.quantities import METRICS
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
+from ...report.findings_table import expected_table, finding_sentence, number
+from ...report.recipes_text import environment, recipe_details
+from ...report.tidy import to_csv
+from ...run.store import plain, write_json, write_text
+from .summary import WeightsSummary, summarize
+
+#: Metrics of the table, and how a number of each is written.
+SHOWN = {
+    "kl_percent": "KL, % of loss", "gradient_error": "gradient error", "token_error_median": "token error, median",
+    "token_error_p99": "token error, p99", "routing_flips": "routing flips %", "flushed": "flushed %",
+    "saturated": "saturated %", "tokens_flushed": "tokens flushed %",
+}  # fmt: skip
+_PERCENT = ("routing_flips", "flushed", "saturated", "tokens_flushed")
+
+
+def cell(summary: WeightsSummary, metric: str, arm: str, stress: str) -> str:
+    """Return a metric's mean and, where there are several batches, the standard deviation over them."""
+    scale = 100.0 if metric in _PERCENT else 1.0
+    mean, sd = (scale * of(metric, arm, stress) for of in (summary.mean, summary.sd))
+    return number(mean) if math.isnan(sd) or sd == 0 or metric != "kl_percent" else f"{number(mean)} ± {sd:.1g}"
+
+
+def metrics_shown(summary: WeightsSummary) -> list[str]:
+    """Return the metrics that differ from 0 somewhere; a column of zeros says nothing."""
+    keys = [(arm, stress) for arm in summary.shown for stress in summary.stresses]
+    return [name for name in SHOWN if any(summary.mean(name, *key) not in (0.0,) for key in keys)]
+
+
+def table(summary: WeightsSummary) -> Table:
+    """Return the table of arms and metrics, one block per condition."""
+    metrics, several = metrics_shown(summary), len(summary.stresses) > 1
+    head = ("arm", *(["condition"] if several else []), *(SHOWN[name] for name in metrics))
+    rows = tuple(
+        (arm, *([stress] if several else []), *(cell(summary, metric, arm, stress) for metric in metrics))
+        for stress in summary.stresses
+        for arm in summary.shown
+    )
+    reference = summary.study.reference
+    caption = (
+        f"Against {reference.name} ({reference.recipe_name}). {summary.size}. Means over batches; of the KL also the "
+        "standard deviation over them. Gradient error: |g - g_ref| / |g_ref| over all linear layers; token error: the "
+        "same of each token's dx; flushed, saturated: shares of non-zero values in quantized operands."
+    )
+    return Table(head, rows, caption)
+
+
+def sentences(summary: WeightsSummary) -> list[str]:
+    """Return what was found, most important first."""
+    lines = list(summary.broken)
+    lines += [finding_sentence(item) for item in summary.findings]
+    same = [arm.name for arm in summary.study.arms if arm.role == "repeat"]
+    if same and not summary.broken:
+        lines.append(f"{', '.join(same)} (A/A): every metric of every layer bit-identical.")
+    return lines
+
+
+def document(summary: WeightsSummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
+    """Return the report: figures are pairs of title and stem."""
+    study = summary.study
+    parts: list[Part] = []
+    if summary.broken:
+        parts.append(Bullets(tuple(summary.broken), warning=True))
+    parts += [Figure(title, stem) for title, stem in figures[:1]]
+    if study.expectations:
+        parts += [Heading("Expected and found"), expected_table(summary.findings)]
+    if study.published:
+        parts.append(Text(f"Published: {study.published} ({study.source})."))
+    parts += [Heading("Measured"), table(summary)]
+    parts += [Figure(title, stem) for title, stem in figures[1:]]
+    if study.notes:
+        parts += [Heading("What this size cannot show"), Text(study.notes)]
+    parts += [Heading("Recipes and environment"), *recipe_details(summary.recipes), environment(summary.about)]
+    made_of = {key: summary.about["fingerprint"].get(key) for key in ("code", "versions", "data")}
+    return Document(study.name, study.question, study.tier, tuple(parts), made_of, folder)
+
+
+def table_csv(summary: WeightsSummary) -> str:
+    """Return mean and spread of every metric as CSV, floats exact."""
+    rows = [
+        (arm.name, arm.role, arm.recipe_name, stress, metric, summary.mean(metric, arm.name, stress),
+         summary.sd(metric, arm.name, stress), len(summary.values[arm.name, stress]))
+        for arm in summary.study.arms
+        for stress in summary.stresses
+        for metric in METRICS
+    ]  # fmt: skip
+    return to_csv(("arm", "role", "recipe", "stress", "metric", "mean", "sd", "batches"), rows)
+
+
+def as_json(summary: WeightsSummary) -> dict[str, Any]:
+    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
+    study = summary.study
+    arms = [
+        {
+            "arm": arm.name, "role": arm.role, "recipe": arm.recipe_name, "stress": stress,
+            "expected": arm.expected, "source": arm.source, "batches": len(summary.values[arm.name, stress]),
+            **{metric: summary.mean(metric, arm.name, stress) for metric in METRICS},
+        }
+        for arm in study.arms
+        for stress in summary.stresses
+    ]  # fmt: skip
+    findings = [
+        {
+            "expected": item.expectation.words, "quantity": item.expectation.quantity,
+            "expected_range": item.expectation.expected, "published_range": item.expectation.published,
+            "value": item.value, "outcome": item.outcome,
+        }
+        for item in summary.findings
+    ]  # fmt: skip
+    content = {
+        "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
+        "size": summary.size, "published": study.published, "source": study.source,
+        "data_sha256": summary.about["fingerprint"]["data"], "trustworthy": not summary.broken,
+        "reference": study.reference.name, "arms": arms, "findings": findings,
+    }  # fmt: skip
+    result: dict[str, Any] = plain(content)
+    return result
+
+
+def report(folder: Path, plot: bool) -> tuple[WeightsSummary, Document, list[Path]]:
+    """Write everything about a finished study into its folder."""
+    summary = summarize(folder)
+    figures: list[tuple[str, str]] = []
+    files: list[Path] = []
+    if plot:
+        from .plots import draw
+
+        figures, files = draw(summary, folder)
+    found = document(summary, folder, figures)
+    texts = {"report.md": markdown(found), "table.csv": table_csv(summary)}
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    write_json(folder / "summary.json", as_json(summary))
+    return summary, found, [*files, *(folder / name for name in texts), folder / "summary.json"]
+
+
+def show(summary: WeightsSummary, console: Any) -> None:
+    """Print the table and what became of the expectations."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table as Screen
+
+    found = table(summary)
+    screen = Screen(title=summary.study.question, title_justify="left", title_style="bold", caption=summary.size,
+                    caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
+    for i, name in enumerate(found.head):
+        screen.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+    for row in found.rows:
+        screen.add_row(*map(escape, row))
+    if not console.is_terminal:
+        console.width = max(console.width, 160)
+    console.print(screen)
+    for sentence in sentences(summary):
+        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)

@@ -1,0 +1,158 @@
+"""From the folders of a study of the same weights to means over batches, and which expectations came true."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...analysis.statistics import spread
+from ...analysis.summary import check_mixture
+from ...design.expectations import Finding
+from ...design.quantities import LAYER_METRICS, METRICS
+from ...run.store import RunFolder, StudyError
+from .study import LAYERS_FILE, SameWeights, WeightsSetting, read_study
+
+#: Arm and condition.
+Key = tuple[str, str]
+#: Layer (-1 for none) and kind of parameter.
+Place = tuple[int, str]
+
+
+@dataclass(frozen=True, eq=False)
+class WeightsSummary:
+    """A finished study of the same weights.
+
+    Attributes
+    ----------
+    study, setting : SameWeights, WeightsSetting
+        What was asked, and at which size.
+    values : dict
+        By arm and condition: one dict of metrics for every batch of every checkpoint.
+    layers : dict
+        By arm and condition: the metrics of every layer and kind, means over batches.
+    findings : tuple of Finding
+        What became of the expectations.
+    broken : list of str
+        Reasons why the study must not be trusted.
+    about : dict
+        `run.json` of the first run: sizes, versions, machine.
+    recipes : dict of str to dict
+        The arms' recipes in full.
+    """
+
+    study: SameWeights
+    setting: WeightsSetting
+    values: dict[Key, list[dict[str, float]]]
+    layers: dict[Key, dict[Place, dict[str, float]]]
+    findings: tuple[Finding, ...]
+    broken: list[str]
+    about: dict[str, Any]
+    recipes: dict[str, Any]
+
+    def mean(self, metric: str, arm: str, stress: str = "") -> float:
+        """Return a metric's mean over batches and checkpoints; the first condition is the default."""
+        return _mean([row[metric] for row in self.values[arm, stress or self.stresses[0]]])
+
+    def sd(self, metric: str, arm: str, stress: str = "") -> float:
+        """Return the standard deviation over batches and checkpoints, nan for a single one."""
+        return spread([row[metric] for row in self.values[arm, stress or self.stresses[0]]])
+
+    @property
+    def stresses(self) -> tuple[str, ...]:
+        """Names of the conditions."""
+        return tuple(stress.name for stress in self.study.stresses)
+
+    @property
+    def shown(self) -> list[str]:
+        """Names of the arms that differ from the reference, in order."""
+        return [arm.name for arm in self.study.arms if arm.role not in ("reference", "repeat")]
+
+    @property
+    def size(self) -> str:
+        """What was measured, in words."""
+        from ...report.sentences import count, several
+
+        fingerprint, setting = self.about["fingerprint"], self.setting
+        tokens = int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"])
+        parameters = fingerprint["parameters"]
+        return (
+            f"{setting.config} model, {count(parameters['active'])} active of {count(parameters['total'])} parameters, "
+            f"BF16 checkpoints of {count(setting.checkpoint_steps * tokens)} bytes of text, "
+            f"{several(setting.checkpoints * setting.seeds, 'batch', 'batches')} of {count(tokens)} held-out bytes "
+            f"({several(setting.checkpoints, 'checkpoint')} x {setting.seeds})"
+        )
+
+
+def summarize(folder: Path) -> WeightsSummary:
+    """Read a finished study.
+
+    Raises
+    ------
+    StudyError
+        If there is no study, some of its runs are missing, or they cannot be compared.
+    """
+    study, setting = read_study(folder)
+    values: dict[Key, list[dict[str, float]]] = {}
+    collected: dict[Key, dict[Place, list[list[float]]]] = {}
+    about: dict[str, Any] = {}
+    records: dict[str, dict[str, Any]] = {}
+    contents: dict[str, list[bytes]] = {}
+    missing = []
+    for arm in study.arms:
+        for checkpoint in range(setting.checkpoints):
+            run = RunFolder(folder / f"{arm.name}/c{checkpoint}")
+            record = run.read()
+            if record is None or not run.finished():
+                missing.append(f"{arm.name}/c{checkpoint}")
+                continue
+            about = about or record
+            check_mixture(folder, record["name"], record, about, records.setdefault(arm.name, record))
+            contents.setdefault(arm.name, []).append(
+                run.metrics.read_bytes() + (run.path / LAYERS_FILE).read_bytes()
+            )  # fmt: skip
+            for row in _read(run.metrics):
+                values.setdefault((arm.name, row["stress"]), []).append({key: float(row[key]) for key in METRICS})
+            for row in _read(run.path / LAYERS_FILE):
+                place = int(row["layer"]), row["kind"]
+                numbers = [float(row[key]) for key in LAYER_METRICS]
+                collected.setdefault((arm.name, row["stress"]), {}).setdefault(place, []).append(numbers)
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise StudyError(f"{folder}: {len(missing)} runs are not finished ({shown}); resume the study first")
+    layers = {
+        key: {place: dict(zip(LAYER_METRICS, map(_mean, zip(*rows, strict=True)), strict=True))
+              for place, rows in places.items()}
+        for key, places in collected.items()
+    }  # fmt: skip
+    recipes = {name: record["fingerprint"]["recipe"] for name, record in records.items()}
+    broken = [
+        f"{arm.name} is NOT bit-identical to {other}: measurements are not reproducible here, so nothing can be trusted"
+        for arm in study.arms
+        if arm.role == "repeat"
+        for other in _same_recipe(study, arm.name)
+        if contents[arm.name] != contents[other]
+    ]
+    unjudged = WeightsSummary(study, setting, values, layers, (), broken, about, recipes)
+    findings = tuple(item.judge(unjudged.mean) for item in study.expectations)
+    return WeightsSummary(study, setting, values, layers, findings, broken, about, recipes)
+
+
+def _same_recipe(study: SameWeights, name: str) -> list[str]:
+    """Return the first other arm with the same recipe."""
+    recipe = next(arm.recipe for arm in study.arms if arm.name == name)
+    return [arm.name for arm in study.arms if arm.name != name and arm.recipe == recipe][:1]
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _mean(values: Any) -> float:
+    seen = [value for value in values if not math.isnan(value)]
+    return float(np.sum(seen)) / len(seen) if seen else math.nan

@@ -1,0 +1,100 @@
+"""Run a study of single GEMMs, and write what it found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...report.document import Document, Figure, Part, Text
+from ...report.tidy import to_csv
+from ...run.store import check_writable, write_text
+from ..measuring import Claimed, claims_csv, claims_json, claims_table, made_of, show_claims, sized, write_reports
+from .study import MEASURES, Errors, TensorSetting, TensorStudy, sweep
+
+__all__ = ["Outcome", "claims_csv", "document", "errors_csv", "run", "show", "sized"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome(Claimed):
+    """What a study found: errors, and what became of the claims."""
+
+    study: TensorStudy
+    errors: Errors
+
+
+def run(
+    study: TensorStudy,
+    setting: TensorSetting,
+    folder: Path,
+    *,
+    command: str = "",
+    plot: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Outcome, list[Path]]:
+    """Measure as `lowprec.study.catalogue.Study` asks of a runner; write ``<name>.csv``, its figure and the reports.
+
+    Raises
+    ------
+    StudyError
+        If the folder cannot be written, or matplotlib is missing.
+    """
+    began = time.process_time()
+    check_writable(folder)
+    errors = sweep(study, setting, progress)
+    measured = tuple((claim, claim.measure()) for claim in study.claims)
+    outcome = Outcome(study, errors, measured=measured, command=command)
+    stem = folder / study.name
+    files = [stem.with_suffix(".csv")]
+    write_text(files[0], errors_csv(errors))
+    if plot:
+        from .plots import draw
+
+        files += draw(errors, stem)
+    found = document(outcome, folder, study.name if plot else None)
+    tables = {"claims.csv": claims_csv(outcome)}
+    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot, began)]
+
+
+def errors_csv(errors: Errors) -> str:
+    """Return all errors as a tidy table, floats exact."""
+    rows = [
+        (data.name, arm.name, k, seed, *errors.values[:, d, i, j, seed].tolist())
+        for d, data in enumerate(errors.study.data)
+        for i, arm in enumerate(errors.study.arms)
+        for j, k in enumerate(errors.setting.lengths)
+        for seed in range(errors.setting.seeds)
+    ]
+    return to_csv(("data", "arm", "K", "seed", *MEASURES), rows)
+
+
+def document(outcome: Outcome, folder: Path = Path(), figure: str | None = None) -> Document:
+    """Return the report."""
+    study = outcome.study
+    parts: list[Part] = [Figure(study.title(outcome.errors), figure)] if figure else []
+    caption = (
+        f"Figure: {outcome.errors.setting}; largest error over the mean magnitude of the exact result, operands "
+        "rounded first."
+    )
+    parts.append(claims_table(outcome, caption))
+    parts += [Text(f"Written down before: {study.expected} ({study.source})")]
+    parts += [Text(f"Made by `{outcome.command}`.")] * bool(outcome.command)
+    return Document(study.name, study.question, study.tier, tuple(parts), made_of(), folder)
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """Return the outcome in JSON's types."""
+    errors, study = outcome.errors, outcome.study
+    curves = [
+        {"data": data.name, "arm": arm.name, "K": k, **{
+            name: errors.of(data.name, arm.name, k, m).tolist() for m, name in enumerate(MEASURES)}}
+        for data in study.data for arm in study.arms for k in errors.setting.lengths
+    ]  # fmt: skip
+    return {"setting": errors.setting, "claims": claims_json(outcome), "curves": curves}
+
+
+def show(outcome: Outcome, console: Any) -> None:
+    """Print the table of claims on a rich console."""
+    show_claims(outcome, console, outcome.study.question, outcome.study.title(outcome.errors))

@@ -1,0 +1,220 @@
+"""Studies of single GEMMs: errors of accumulators against K, and published figures beside our own.
+
+Where an `Ablation` trains models, a `TensorStudy` multiplies matrices; both are files in `ablations/`, listed and run
+by the same command. What comes out is a table of claims (source, published, ours), a figure, and its numbers as CSV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import lowprec as lp
+
+if TYPE_CHECKING:
+    from lowprec.scaling.quantize import Quantized
+    from lowprec.tensorcore.accumulator import Accumulator
+
+Values = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
+MEASURES = ("max error / mean", "relative Frobenius error")
+
+
+@dataclass(frozen=True)
+class TensorArm:
+    """One way of adding products.
+
+    Parameters
+    ----------
+    name : str
+        Its name in files.
+    label : str
+        Its name in the figure.
+    accumulator : str or Accumulator
+        The machine.
+    promote_every : int, optional
+        Length in k of the chains that are added up in FP32; None leaves everything to the machine.
+    role : {"treatment", "control", "reference"}
+        How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
+    """
+
+    name: str
+    label: str
+    accumulator: str | Accumulator
+    promote_every: int | None = None
+    role: str = "treatment"
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Where the values of both matrices come from: `draw(rng, shape)`, then rounded to `format`."""
+
+    name: str
+    label: str
+    draw: Draw
+    format: str = "e4m3fn"
+
+
+@dataclass(frozen=True)
+class TensorSetting:
+    """How large a study is: outputs of `rows` x `rows`, K of `lengths`, matrices of `seeds` seeds."""
+
+    rows: int
+    seeds: int
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name, value in (("rows", self.rows), ("seeds", self.seeds), ("lengths", min(self.lengths, default=0))):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be whole numbers of at least 1, not {getattr(self, name)!r}")
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.rows} outputs, K {self.lengths[0]} to {self.lengths[-1]}, {self.seeds} seeds"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Our side of a claim: the number in words, the number, and whether the claim holds."""
+
+    words: str
+    value: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published figure, and the function that measures it here."""
+
+    claim: str
+    source: str
+    published: str
+    measure: Callable[[], Measured]
+
+
+@dataclass(frozen=True)
+class TensorStudy:
+    """One question about single GEMMs.
+
+    Parameters
+    ----------
+    name, question, expected, source : str
+        As in `Ablation`.
+    arms : tuple of TensorArm
+        The curves.
+    data : tuple of Operands
+        The panels.
+    quick, full : TensorSetting
+        Two sizes.
+    claims : tuple of Claim
+        The rows of the table.
+    title : callable
+        Says the finding in a line, from the errors.
+    marks : tuple of (str, int, float, str)
+        Published points in the figure: panel, K, error, words.
+    """
+
+    name: str
+    question: str
+    expected: str
+    source: str
+    arms: tuple[TensorArm, ...]
+    data: tuple[Operands, ...]
+    quick: TensorSetting
+    full: TensorSetting
+    claims: tuple[Claim, ...] = ()
+    title: Callable[[Errors], str] = lambda errors: ""
+    marks: tuple[tuple[str, int, float, str], ...] = ()
+    tier: ClassVar[str] = "T1"
+    runner: ClassVar[str] = "lowprec.study.kinds.tensors.run"
+
+    def __post_init__(self) -> None:
+        for kind, names in (("arm", [a.name for a in self.arms]), ("data", [d.name for d in self.data])):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice or not names:
+                raise ValueError(f"study {self.name!r}: {kind}s need names of their own, got {names}")
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Errors of every arm: `values` [measure, data, arm, length, seed], measures as in `MEASURES`."""
+
+    study: TensorStudy
+    setting: TensorSetting
+    values: Values
+
+    def of(self, data: str, arm: str, length: int, measure: int = 0) -> Values:
+        """Return the errors of all seeds, shape (seeds,)."""
+        where = (
+            [d.name for d in self.study.data].index(data),
+            [a.name for a in self.study.arms].index(arm),
+            self.setting.lengths.index(length),
+        )
+        errors: Values = self.values[(measure, *where)]
+        return errors
+
+
+def quantized(codes: NDArray[Any], format: str) -> Quantized:
+    """Wrap codes [R, C] whose scale is 1."""
+    return lp.Quantized(codes, np.ones((1, 1), np.float32), lp.formats[format], lp.Granularity.parse("tensor"))
+
+
+def exact_product(a: NDArray[Any], b: NDArray[Any], format: str) -> Values:
+    """Return ``A B^T`` of codes without any error.
+
+    FP8 products are whole multiples of 2^-18 (e4m3) or 2^-32 (e5m2), so sums below 2^35 or 2^21 are exact in float64 in
+    whatever order they are added; sums of e5m2 that could be larger are refused.
+    """
+    x, y = (lp.decode(codes, format).astype(np.float64) for codes in (a, b))
+    unit = 2 * np.log2(lp.formats[format].smallest_subnormal)
+    if a.shape[1] * np.abs(x).max(initial=0.0) * np.abs(y).max(initial=0.0) >= 2.0 ** (53 + unit):
+        raise ValueError(f"exact_product: sums of {a.shape[1]} products of {format} do not fit float64")
+    product: Values = np.einsum("ik,jk->ij", x, y)
+    return product
+
+
+def error_of(result: NDArray[Any], exact: Values) -> tuple[float, float]:
+    """Return the errors of `MEASURES`: largest error over the mean magnitude, and the Frobenius norms' quotient."""
+    error = np.abs(result.astype(np.float64) - exact)
+    return float(error.max() / np.abs(exact).mean()), float(np.sqrt((error**2).sum() / (exact**2).sum()))
+
+
+def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, int], None] | None = None) -> Errors:
+    """Multiply everything and measure the errors.
+
+    Parameters
+    ----------
+    study : TensorStudy
+        The arms and the data.
+    setting : TensorSetting
+        The size.
+    progress : callable, optional
+        Called with what is done and what there is.
+
+    Returns
+    -------
+    Errors
+        The same numbers on every machine and for any number of threads.
+    """
+    lengths = setting.lengths
+    shape = (len(MEASURES), len(study.data), len(study.arms), len(lengths), setting.seeds)
+    values = np.full(shape, np.nan)
+    done, total = 0, len(study.data) * setting.seeds * len(study.arms)
+    for d, data in enumerate(study.data):
+        for seed in range(setting.seeds):
+            rng = np.random.default_rng([seed, d])
+            size = (setting.rows, max(lengths))
+            a, b = (lp.encode(data.draw(rng, size), data.format) for _ in range(2))
+            exact = {k: exact_product(a[:, :k], b[:, :k], data.format) for k in lengths}
+            for i, arm in enumerate(study.arms):
+                for j, k in enumerate(lengths):
+                    operands = [quantized(np.ascontiguousarray(x[:, :k]), data.format) for x in (a, b)]
+                    result = lp.gemm(*operands, accumulator=arm.accumulator, promote_every=arm.promote_every)
+                    values[:, d, i, j, seed] = error_of(result, exact[k])
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+    return Errors(study, setting, values)

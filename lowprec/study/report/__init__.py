@@ -1,0 +1,1 @@
+"""How it is told: documents, pages, figures, sentences."""

@@ -1,0 +1,204 @@
+"""The figure of a study: loss curves over the relative difference to the reference, with the noise floor in sight.
+
+The numbers come first (`lowprec.study.analysis.curves`) and are saved as CSV beside PNG and SVG, so that anyone
+can draw another figure from the same data. Matplotlib is imported only when a figure is drawn, and only its file
+backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..analysis.curves import Band, curves, write_csv
+from .difference_axis import draw_rules, set_scale
+from .style import FLOOR, STYLE, Look, looks_of, require_matplotlib, save, wrapped
+
+if TYPE_CHECKING:
+    from ..analysis.summary import ArmSummary, StudySummary
+
+
+def title(study: StudySummary) -> str:
+    """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
+    reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
+    long = {"equivalent": f"equivalent to {reference} within ±{margin:g} %", "worse": f"worse than {reference}",
+            "better": f"better than {reference}", "not resolved": "not resolved"}  # fmt: skip
+    groups: dict[str, list[str]] = {}
+    for item in study.arms:
+        if item.arm.role in ("treatment", "control"):
+            name = item.arm.name + (" (diverged)" if item.own.diverged else "")
+            groups.setdefault(item.own.verdict, []).append(name)
+    parts = [f"{_and(names)}: {long[verdict]}" for verdict, names in groups.items()]
+    if study.broken:
+        parts.insert(0, "NOT REPRODUCIBLE")
+    return "; ".join(parts)
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def draw(study: StudySummary, stem: Path) -> list[Path]:
+    """Draw the figure.
+
+    Parameters
+    ----------
+    study : StudySummary
+        The study.
+    stem : Path
+        Path without ending; `.csv`, `.png` and `.svg` are written.
+
+    Returns
+    -------
+    list of Path
+        The three files.
+
+    Raises
+    ------
+    StudyError
+        If matplotlib is missing.
+    """
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    bands = curves(study)
+    write_csv(stem.with_suffix(".csv"), bands)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 6.4), dpi=160)
+        FigureCanvasAgg(figure)
+        finding = wrapped(title(study), 100)
+        below = 0.982 - 0.034 * (finding.count("\n") + 1)
+        grid = figure.add_gridspec(
+            2, 2, width_ratios=(3.6, 1.25), height_ratios=(1.15, 1.0), hspace=0.09, wspace=0.05,
+            left=0.085, right=0.985, top=below - 0.055, bottom=0.085,
+        )  # fmt: skip
+        loss = figure.add_subplot(grid[0, 0])
+        relative = figure.add_subplot(grid[1, 0], sharex=loss)
+        final = figure.add_subplot(grid[1, 1], sharey=relative)
+        key = figure.add_subplot(grid[0, 1])
+        looks = looks_of(study)
+        _draw_loss(loss, bands, looks)
+        _draw_relative(relative, study, bands, looks)
+        _draw_final(final, study, looks)
+        _draw_key(key, study, looks)
+        figure.text(0.017, 0.985, finding, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
+        figure.text(0.017, below, wrapped(study.size, 150), fontsize=8, color="#606060", va="top")
+        files = save(figure, stem)
+    return [stem.with_suffix(".csv"), *files]
+
+
+def _draw_loss(axes: Any, bands: Sequence[Band], looks: dict[str, Look]) -> None:
+    for band in bands:
+        if band.panel != "loss" or band.role == "floor":
+            continue
+        look = looks[band.arm]
+        x = band.bytes_seen / 1e3
+        if band.role == "reference":
+            axes.fill_between(x, band.low, band.high, color=look.color, alpha=0.13, linewidth=0)
+        axes.plot(x, band.mean, color=look.color, linestyle=look.dashes, linewidth=look.width)
+        _cross(axes, band, x, band.mean, look)
+    axes.set_ylabel("training loss (nats/byte), EMA 0.9")
+    axes.tick_params(labelbottom=False)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.01)
+
+
+def _draw_relative(axes: Any, study: StudySummary, bands: Sequence[Band], looks: dict[str, Look]) -> None:
+    margin = 100 * study.ablation.margin
+    for band in bands:
+        if band.panel != "relative" or not band.mean.size:
+            continue
+        look, x = looks[band.arm], band.bytes_seen / 1e3
+        low, mean, high = (100 * values for values in (band.low, band.mean, band.high))
+        if band.role == "floor":
+            axes.fill_between(x, low, high, color=look.color, alpha=0.6, linewidth=0, zorder=1)
+            continue
+        axes.fill_between(x, low, high, color=look.color, alpha=0.14, linewidth=0, zorder=2)
+        axes.plot(x, mean, color=look.color, linestyle=look.dashes, linewidth=look.width, zorder=3)
+        _cross(axes, band, x, mean, look)
+    draw_rules(axes, "y", margin)
+    _scale(axes, study, bands, margin)
+    axes.annotate(
+        f"equivalence margin ±{margin:g} %", (1.0, margin), (-3, 3), xycoords=("axes fraction", "data"),
+        textcoords="offset points", fontsize=7.5, color="#606060", ha="right",
+    )  # fmt: skip
+    axes.set_ylabel(f"difference to {study.ablation.reference.name} (%)")
+    axes.set_xlabel("thousand bytes of text after the checkpoint, learning rate going to 0")
+
+
+def _draw_final(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
+    shown = [item for item in study.arms if item.arm.role in ("treatment", "control")]
+    draw_rules(axes, "y", 100 * study.ablation.margin, 100 * study.floor)
+    top = axes.get_ylim()[1]
+    for place, item in enumerate(shown):
+        look = looks[item.arm.name]
+        r = 100 * item.differences
+        if item.own.diverged:
+            axes.plot([place], [0.93], "x", color=look.color, markersize=9, markeredgewidth=2.2, clip_on=False,
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+            continue
+        jitter = 0.26 + 0.0 * r
+        axes.plot(place + jitter, np.minimum(r, top), "o", color=look.color, markersize=3.2, alpha=0.45, linewidth=0)
+        if item.own.n > 1:
+            low, high = 100 * item.own.ci90[0], 100 * item.own.ci90[1]
+            axes.plot([place, place], [low, high], color=look.color, linewidth=2.4, solid_capstyle="butt", zorder=3)
+        axes.plot([place], [100 * item.own.mean], "o", color=look.color, markersize=5.5, zorder=4,
+                  markeredgecolor="white", markeredgewidth=1.0)  # fmt: skip
+    axes.set_xlim(-0.6, len(shown) - 0.4)
+    axes.set_xticks([])
+    axes.tick_params(labelleft=False, left=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("final validation loss:\nmean, 90 % interval, pairs", fontsize=8.5)
+
+
+def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
+    axes.set_axis_off()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    rows: list[tuple[str, str, str]] = [(study.ablation.reference.name, "reference, band over pairs", "reference")]
+    for item in study.arms:
+        if item.arm.role in ("treatment", "control"):
+            short = "diverged" if item.own.diverged else f"{100 * item.own.mean:+.2f} %"
+            rows.append((item.arm.name, _outcome(item), short))
+    if any(item.arm.role == "floor" for item in study.arms):
+        rows.append(("noise floor", "one weight times (1 + 2⁻⁷)", "±1 rms"))
+    step = min(0.15, 0.95 / len(rows))
+    for place, (name, note, short) in enumerate(rows):
+        y = 0.95 - place * step
+        color = "#707070"
+        if name in looks:
+            color = looks[name].color
+            axes.plot([0.02, 0.15], [y, y], color=color, linestyle=looks[name].dashes, linewidth=looks[name].width)
+        else:
+            axes.fill_between([0.02, 0.15], y - 0.025, y + 0.025, color=FLOOR, alpha=0.7, linewidth=0)
+        if step < 0.125:  # no room for two lines each
+            axes.text(0.19, y, name, fontsize=8, fontweight="bold", color=color, va="center_baseline")
+            axes.text(1.03, y, short, fontsize=7.5, color="#404040", va="center_baseline", ha="right")
+            continue
+        axes.text(0.19, y, name, fontsize=9.5, fontweight="bold", color=color, va="center")
+        axes.text(0.19, y - 0.062, note, fontsize=8, color="#404040", va="center")
+
+
+def _outcome(item: ArmSummary) -> str:
+    if item.own.diverged:
+        return f"diverged in {item.own.diverged} of {item.own.n}"
+    return f"{100 * item.own.mean:+.2f} %: {item.own.verdict}"
+
+
+def _scale(axes: Any, study: StudySummary, bands: Sequence[Band], margin: float) -> None:
+    values = [100 * part for band in bands if band.panel == "relative" for part in (band.low, band.high)]
+    set_scale(axes, "y", [*values, *(100 * item.differences for item in study.arms)], margin)
+    axes.grid(axis="y", color="#efefef", linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def _cross(axes: Any, band: Band, x: NDArray[np.float64], y: NDArray[np.float64], look: Look) -> None:
+    if band.ended and x.size:
+        axes.plot(x[-1:], y[-1:], "x", color=look.color, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5)

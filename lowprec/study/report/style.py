@@ -1,0 +1,107 @@
+"""How all figures look: colours, lines, fonts, and how they are written."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..run.store import StudyError
+
+if TYPE_CHECKING:
+    from ..analysis.summary import StudySummary
+
+#: The reference is always neutral and a positive control vermilion; other arms go on (Okabe and Ito's palette).
+NEUTRAL = "#4d4d4d"
+FLOOR = "#bdbdbd"
+CONTROL = "#D55E00"
+PALETTE = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+#: Matplotlib's settings for all figures.
+STYLE: dict[Any, Any] = {
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#808080",
+    "axes.linewidth": 0.8,
+    "xtick.color": "#404040",
+    "ytick.color": "#404040",
+    "axes.labelcolor": "#202020",
+    "svg.hashsalt": "lowprec",
+}
+DASHES = ("-", (0, (5, 1.5)), "-", (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1.5)))
+
+
+def require_matplotlib() -> None:
+    """Make sure that figures can be drawn, before the work and not after it.
+
+    Raises
+    ------
+    StudyError
+        If matplotlib is not installed; the message says how to get it.
+    """
+    if find_spec("matplotlib") is None:
+        raise StudyError("figures need matplotlib: pip install 'lowprec[plot]' (or pass --no-plot)")
+
+
+def wrapped(text: str, width: int) -> str:
+    r"""Return text in lines of that many characters, a number and its per cent sign on one.
+
+    Examples
+    --------
+    >>> wrapped("equivalent within ±0.25 % of it", 24).split(chr(10))
+    ['equivalent within', '±0.25\xa0% of it']
+    """
+    return textwrap.fill(text.replace(" %", "\N{NO-BREAK SPACE}%"), width)
+
+
+def new_figure(width: float, height: float, title: str, subtitle: str) -> tuple[Any, float]:
+    """Return a figure with its finding in bold and its size below, and the height (0 to 1) that is left below both."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=160)
+    FigureCanvasAgg(figure)
+    finding, small = wrapped(title, 100), wrapped(subtitle, 145)
+    lines = finding.count("\n") + 1
+    below = 1 - (0.09 + 0.21 * lines) / height
+    figure.text(0.017, 1 - 0.09 / height, finding, fontsize=11, fontweight="bold", va="top", linespacing=1.25)
+    figure.text(0.017, below, small, fontsize=8, color="#606060", va="top", linespacing=1.3)
+    return figure, below - (0.06 + 0.16 * (small.count("\n") + 1)) / height
+
+
+def save(figure: Any, stem: Path) -> list[Path]:
+    """Write a figure as `.png` and `.svg`, each in one move, and return the paths."""
+    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    for path in files:
+        part = path.with_name(f".{path.name}.part")
+        figure.savefig(part, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
+        part.replace(path)
+    return files
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, dashes and width of an arm's line."""
+
+    color: str
+    dashes: Any
+    width: float
+
+
+def looks_of(study: StudySummary) -> dict[str, Look]:
+    """Return the look of every arm: the reference neutral, controls vermilion, the others by their place."""
+    looks = {study.ablation.reference.name: Look(NEUTRAL, "-", 2.6)}
+    colored = [item for item in study.arms if item.arm.role in ("treatment", "control")]
+    place = 0
+    for item in colored:
+        if item.arm.role == "control":
+            looks[item.arm.name] = Look(CONTROL, "-", 1.6)
+        else:
+            looks[item.arm.name] = Look(PALETTE[place % len(PALETTE)], DASHES[place % len(DASHES)], 1.6)
+            place += 1
+    for item in study.arms:
+        if item.arm.role == "floor":
+            looks[item.arm.name] = Look(FLOOR, "-", 1.0)
+    return looks

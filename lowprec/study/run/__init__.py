@@ -1,0 +1,1 @@
+"""How it is run: plans, tasks, executors, and runs on disk."""

@@ -1,0 +1,354 @@
+"""Runs on disk: one folder a run, with `run.json` (what it was and how it ended) and `metrics.csv` (one row a step).
+
+`run.json` is always replaced in one move and says "done" only when everything else of the run is on disk. Rows of
+`metrics.csv` are only ever appended. Floats are written with `repr`, so what is read back has the same bits, and CSV
+holds nan and inf, which a diverged run needs and JSON has no words for.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import errno
+import functools
+import hashlib
+import io
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import lowprec
+
+RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
+FINISHED = ("done", "diverged")
+#: Sources that cannot change the numbers of a run; of the study's own, only those that execute runs can.
+NOT_NUMERICS = (
+    "__main__", "interop", "reference", "testing",
+    "_ablations/", "_reference_data/", "cli/", "costs/", "measure/", "oracle/",
+)  # fmt: skip
+EXECUTE_RUNS = (
+    "study/run/tasks",
+    "study/run/trainer",
+    "study/design/stress",
+    "study/analysis/probe",
+    "study/analysis/comparison",
+    "study/kinds/same_weights/study",
+)
+#: Features of a processor that a run records.
+CPU_FEATURES = (
+    "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",
+    "asimdhp", "bf16", "sve",
+)  # fmt: skip
+
+
+class StudyError(RuntimeError):
+    """A study cannot go on, or its result cannot be trusted; the message says why and what to do."""
+
+
+class RunFailed(StudyError):
+    """A run broke off with an error that is not the user's."""
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, finds either the old content or the new."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as temporary:
+        try:
+            temporary.write(text)
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            os.chmod(temporary.name, 0o666 & ~_umask())
+            os.replace(temporary.name, path)
+        except BaseException:
+            os.unlink(temporary.name)
+            raise
+
+
+@functools.cache
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses, mappings and sequences as JSON's types; floats that JSON lacks become "nan", "inf", "-inf".
+
+    Examples
+    --------
+    >>> plain({"loss": float("inf"), "steps": (1, 2)})
+    {'loss': 'inf', 'steps': [1, 2]}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, bool) or value is None or isinstance(value, (int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if hasattr(value, "item"):
+        return plain(value.item())
+    return str(value)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `plain(value)` as JSON, atomically."""
+    write_text(path, json.dumps(plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises
+    ------
+    StudyError
+        If the file is missing or damaged.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise StudyError(f"{path} is damaged ({error}); remove that folder and run again") from None
+    if not isinstance(value, dict):
+        raise StudyError(f"{path} is damaged (no JSON object); remove that folder and run again")
+    return value
+
+
+def check_writable(path: Path) -> None:
+    """Make sure that a folder exists or can be made and takes files.
+
+    Raises
+    ------
+    StudyError
+        If not; the message says why.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise StudyError(f"output folder {str(path)!r} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Keep two studies from working in one folder.
+
+    Raises
+    ------
+    StudyError
+        If another living process holds the lock.
+    """
+    import fcntl
+
+    with open(path / ".lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            file.seek(0)
+            raise StudyError(f"{path} is in use by another process ({file.read().strip() or 'unknown'})") from None
+        file.truncate(0)
+        file.write(f"pid {os.getpid()}")
+        file.flush()
+        yield
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a folder to the next free `<name>.<number>` and return the new path."""
+    number = 1
+    while (target := path.with_name(f"{path.name}.{number}")).exists():
+        number += 1
+    path.rename(target)
+    return target
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def _cell(value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _row(cells: list[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def metrics(self) -> Path:
+        """Path of the metrics."""
+        return self.path / METRICS_FILE
+
+    def read(self) -> dict[str, Any] | None:
+        """Return `run.json`, None if there is none."""
+        path = self.path / RUN_FILE
+        return read_json(path) if path.exists() else None
+
+    def finished(self) -> bool:
+        """Whether the run came to its end (a divergence is one)."""
+        run = self.read()
+        return run is not None and run.get("status") in FINISHED
+
+    def start(self, description: Mapping[str, Any], *, keep_rows: int = 0) -> None:
+        """Begin, or begin again: `run.json` says "running" and the first `keep_rows` rows of metrics stay."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / RUN_FILE, {**description, "status": "running"})
+        kept = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if keep_rows else []
+        write_text(self.metrics, "".join(kept[: keep_rows + 1]))
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add one row to the metrics."""
+        with open(self.metrics, "a", encoding="utf-8", newline="") as file:
+            if file.tell() == 0:
+                file.write(_row(list(row)))
+            file.write(_row([_cell(value) for value in row.values()]))
+
+    def finish(self, status: str, **results: Any) -> None:
+        """End: `run.json` takes the results and the status."""
+        run = read_json(self.path / RUN_FILE)
+        write_json(self.path / RUN_FILE, {**run, **results, "status": status})
+
+    def rows(self) -> int:
+        """Return how many complete rows of metrics there are."""
+        try:
+            return max(0, self.metrics.read_bytes().count(b"\n") - 1)
+        except FileNotFoundError:
+            return 0
+
+    def columns(self) -> dict[str, list[float]]:
+        """Return the metrics as columns of floats."""
+        with open(self.metrics, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            columns: dict[str, list[float]] = {name: [] for name in reader.fieldnames or ()}
+            for row in reader:
+                for name, cell in row.items():
+                    columns[name].append(float(cell))
+        return columns
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+# --- what a run's numbers depend on ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def code_hash() -> str:
+    """Return a hash of all sources of the package that can change a run's numbers (sixteen hexadecimal digits)."""
+    root = Path(lowprec.__file__).resolve().parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).with_suffix("").as_posix()
+        if name.startswith(NOT_NUMERICS):
+            continue
+        if name.startswith("study/") and name not in EXECUTE_RUNS:
+            continue
+        digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that take part in the arithmetic."""
+    return {
+        "lowprec": lowprec.__version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("numpy", "numba", "llvmlite")},
+    }
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Return one line for every place where two nests of JSON types differ.
+
+    Examples
+    --------
+    >>> differences({"data": "aa", "steps": 3}, {"data": "bb", "steps": 3})
+    ["data: 'aa' then, 'bb' now"]
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        return found
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line for i, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{path}[{i}]")
+        ]
+    return [] if old == new else [f"{path}: {old!r} then, {new!r} now"]
+
+
+@functools.cache
+def machine() -> dict[str, Any]:
+    """Describe the machine: for the record, since runs do not depend on it."""
+    cpu, flags = platform.processor() or "unknown", ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                cpu = value.strip()
+            elif key.strip() in ("flags", "Features"):
+                flags = value
+                break
+    except OSError:
+        pass
+    return {
+        "cpu": cpu,
+        "features": [name for name in CPU_FEATURES if name in flags.split()],
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": platform.platform(),
+        "executable": sys.executable,
+        "openblas": _openblas_core(),
+    }
+
+
+def _openblas_core() -> str | None:
+    """Return the kernel family that NumPy's OpenBLAS chose, None if it cannot be asked."""
+    import ctypes
+
+    import numpy.linalg  # noqa: F401  (loads the library)
+
+    try:
+        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line}
+        # SciPy brings a copy of its own, which has nothing to do with NumPy's.
+        library = ctypes.CDLL(next(path for path in sorted(mapped) if "scipy.libs" not in path))
+        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
+            if hasattr(library, name):
+                function = getattr(library, name)
+                function.restype = ctypes.c_char_p
+                return str(function().decode())
+    except (OSError, StopIteration, AttributeError):
+        pass
+    return None

@@ -1,0 +1,250 @@
+"""Which kernel emulates tensor cores: the fastest that this CPU has and that proves itself, or the one asked for.
+
+All give the same bits. ``avx512`` and ``fma`` round toward zero in the FPU (by the instruction's encoding, or by the
+thread's rounding mode, set and put back within the kernel); ``portable`` needs neither. The environment variable
+LOWPREC_FUSED_KERNEL or `set_fused_kernel` chooses one by name; ``auto`` is the default.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _jit, _threads
+from .._threads import Allocate, scratch
+from ..cast.constants import decode_constants
+from ..format.catalogue import Format, formats
+from ..kernels.tensorcore import fused_dot, fused_pack, gemm_fused, gemm_fused_rz
+from ..registry import Registry
+from .accumulator import Accumulator
+
+Packed = tuple[NDArray[np.float32], NDArray[np.int8], NDArray[np.uint32]]
+
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """A way to compute fused group sums of FP8 products, with the conditions under which it is exact.
+
+    Parameters
+    ----------
+    name : str
+        How it is chosen.
+    features : frozenset of str
+        What the CPU must have, in LLVM's names.
+    max_group, max_fraction_bits : int
+        Largest L and F for which the kernel's bounds hold.
+    panel : int
+        Columns of B that are laid out together.
+    factor : float
+        What B's values are multiplied by beforehand.
+    masks : bool
+        Whether it reads sign masks (and A in quads of rows).
+    run : callable
+        The compiled kernel.
+    """
+
+    name: str
+    features: frozenset[str]
+    max_group: int
+    max_fraction_bits: int
+    panel: int
+    factor: float
+    masks: bool
+    run: Callable[..., None]
+
+    def supports(self, machine: Accumulator) -> bool:
+        """Tell whether a machine lies within the kernel's bounds."""
+        return (
+            machine.group % 4 == 0
+            and machine.group <= self.max_group
+            and machine.fraction_bits <= self.max_fraction_bits
+        )
+
+    def pack_rows(self, codes: NDArray[Any], fmt: Format, group: int) -> Packed:
+        """Lay out operand A [M, K]."""
+        m, k = codes.shape
+        rows, depth = _up(m, 4), _up(max(k, 1), group)
+        values = scratch("a_values", rows * depth, np.float32)
+        exponents = scratch("a_exponents", rows * depth, np.int8)
+        masks = scratch("a_masks", rows * (depth // group) * 2, np.uint32)
+        if self.masks:
+            constants = decode_constants(fmt), _layout(fmt)
+            fused_pack.pack_quads(codes, group, *constants, depth, values, exponents, masks)
+            return values.reshape(rows // 4, -1), exponents, masks
+        by_row = values.reshape(rows, depth), exponents.reshape(rows, depth)
+        fused_pack.pack_rows(codes, decode_constants(fmt), _layout(fmt), *by_row)
+        return *by_row, masks
+
+    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Packed:
+        """Lay out operand B [N, K]."""
+        n, k = codes.shape
+        columns, depth = _up(n, self.panel), _up(max(k, 1), group)
+        values = allocate("b_values", columns * depth, np.float32)
+        exponents = allocate("b_exponents", columns * depth, np.int8)
+        masks = allocate("b_masks", columns * (depth // group) * 2 if self.masks else 0, np.uint32)
+        factor = np.float32(self.factor)
+        options = self.panel, group, decode_constants(fmt), _layout(fmt), factor, depth, values, exponents, masks
+        grain = max(1, (1 << 20) // (64 * depth)) * 64
+        _threads.run_chunks(lambda i, j: fused_pack.pack_panels(codes, *options, i, j), n, grain)
+        return values, exponents, masks
+
+
+fused_kernels: Registry[FusedKernel] = Registry("fused kernel", FusedKernel)
+"""The kernels, fastest first."""
+for _kernel in (
+    FusedKernel(
+        "avx512",
+        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
+        max_group=32,
+        max_fraction_bits=14,
+        panel=gemm_fused_rz.PANEL,
+        factor=1 + 2.0**-16,
+        masks=True,
+        run=gemm_fused_rz.gemm_avx512,
+    ),
+    FusedKernel(
+        "fma",
+        frozenset({"avx2", "fma"}),
+        max_group=32,
+        max_fraction_bits=14,
+        panel=gemm_fused_rz.PANEL,
+        factor=1 + 2.0**-16,
+        masks=True,
+        run=gemm_fused_rz.gemm_fma,
+    ),
+    FusedKernel(
+        "portable",
+        frozenset(),
+        max_group=64,
+        max_fraction_bits=13,
+        panel=gemm_fused.PANEL,
+        factor=1.0,
+        masks=False,
+        run=gemm_fused.gemm_fused,
+    ),
+):
+    fused_kernels.register(_kernel.name, _kernel)
+
+_chosen: str | None = None
+
+
+def set_fused_kernel(name: str) -> None:
+    """Choose the kernel that emulates tensor cores; the bits stay the same.
+
+    Parameters
+    ----------
+    name : {"auto", "avx512", "fma", "portable"}
+        ``auto`` takes the fastest that this CPU has and that passes its self-test.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or this CPU cannot run the kernel.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.set_fused_kernel("portable")
+    >>> lp.get_fused_kernel()
+    'portable'
+    >>> lp.set_fused_kernel("auto")
+    """
+    global _chosen
+    if name != "auto":
+        missing = fused_kernels[name].features - _jit.cpu_features()
+        if missing:
+            raise ValueError(f"fused kernel {name!r} needs {', '.join(sorted(missing))}, which this CPU has not")
+    _chosen = name
+
+
+def get_fused_kernel() -> str:
+    """Return the name of the kernel in use."""
+    return selected_kernel().name
+
+
+def selected_kernel() -> FusedKernel:
+    """Return the kernel in use: the one chosen, or the fastest that passes its self-test."""
+    if _chosen is None:
+        set_fused_kernel(os.environ.get("LOWPREC_FUSED_KERNEL") or "auto")
+    assert _chosen is not None
+    return _fastest() if _chosen == "auto" else fused_kernels[_chosen]
+
+
+@functools.cache
+def _fastest() -> FusedKernel:
+    features = _jit.cpu_features()
+    for name in fused_kernels:
+        candidate = fused_kernels[name]
+        if candidate.features <= features and (name == "portable" or self_test(candidate)):
+            return candidate
+    raise AssertionError("the portable kernel needs nothing")
+
+
+def self_test(candidate: FusedKernel) -> bool:
+    """Compare a kernel with the integer reference on all finite codes of both FP8 formats, signs and scales mixed.
+
+    It takes some milliseconds and guards against a compiler or a CPU that does not do what the kernel relies on; a
+    thread left in another rounding mode counts as a failure too.
+    """
+    e4m3, e5m2 = formats["e4m3fn"], formats["e5m2"]
+    m, n, k, group = 8, 70, 160, 32
+    rng = np.random.Generator(np.random.Philox(2024))
+    a = rng.integers(0, 0x7F, (m, k), dtype=np.uint8) | rng.integers(0, 2, (m, k), dtype=np.uint8) << 7
+    b = rng.integers(0, 0x7C, (n, k), dtype=np.uint8) | rng.integers(0, 2, (n, k), dtype=np.uint8) << 7
+    a[rng.random((m, k)) < 0.2] = 0
+    x, y = operand_tables(e4m3), operand_tables(e5m2)
+    expected, got = np.zeros((m, n), np.float32), np.zeros((m, n), np.float32)
+    fused_dot.fused_dot_reference(
+        a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind, 5, group, 13, 13, got, expected
+    )
+    ones = np.ones((1, n), np.float32)
+    packed = (*candidate.pack_rows(a, e4m3, group), *candidate.pack_panels(b, e5m2, group))
+    candidate.run(*packed, group, 13, 13, k, False, ones[:, :m], ones, got, False, got, 0, m)
+    return rounds_to_nearest() and got.tobytes() == expected.tobytes()
+
+
+def rounds_to_nearest() -> bool:
+    """Tell whether this thread rounds as it should, whatever a kernel has done to its rounding mode."""
+    return bool(np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23))
+
+
+@dataclass(frozen=True)
+class OperandTables:
+    """Per code of a format: what the integer reference looks up."""
+
+    significand: NDArray[np.int64]  # signed; +-1 for Inf
+    exponent: NDArray[np.int64]
+    kind: NDArray[np.int8]
+
+
+@functools.lru_cache(maxsize=32)
+def operand_tables(fmt: Format) -> OperandTables:
+    """Return the tables of a format of up to 8 bits."""
+    if fmt.bits > 8:
+        raise ValueError(f"tensor cores of this catalogue multiply formats of up to 8 bits, not {fmt}")
+    values = fmt.values()
+    codes = np.arange(values.size)
+    magnitude = codes & ~fmt.sign_mask
+    field, fraction = magnitude >> fmt.mantissa_bits, magnitude & ((1 << fmt.mantissa_bits) - 1)
+    significand = fraction + np.where(field > 0, 1 << fmt.mantissa_bits, 0)
+    kind = np.where(np.isnan(values), fused_dot.NOT_A_NUMBER, np.where(np.isinf(values), fused_dot.INFINITE, 0))
+    significand = np.where(kind == fused_dot.INFINITE, 1, np.where(kind == fused_dot.NOT_A_NUMBER, 0, significand))
+    return OperandTables(
+        np.where(codes & fmt.sign_mask, -significand, significand).astype(np.int64),
+        (np.maximum(field, 1) - 1 + fmt.emin).astype(np.int64),
+        kind.astype(np.int8),
+    )
+
+
+def _layout(fmt: Format) -> tuple[int, int, int, int]:
+    return fmt.mantissa_bits, fmt.emin - 1, 0xFFFFFFFF & ~fmt.sign_mask, 8 - fmt.bits
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

@@ -1,0 +1,282 @@
+"""Matrix products of quantized operands with their scales: `gemm`, and `matmul_f32` in one fixed order.
+
+Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is ``D = A @ B.T``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..cast.casts import round_to
+from ..cast.choice import nearest_constants
+from ..format.catalogue import Format, formats
+from ..kernels.tensorcore import epilogue
+from ..kernels.tensorcore import promote as promotion
+from ..scaling.quantize import Quantized
+from .accumulator import Accumulator, accumulators
+from .engine import Float32Matrix, Kept
+from .engines import engine
+from .float32 import accumulate_f32
+from .library import Library, libraries
+from .mma import check_shapes, promoted
+from .mma import mma as mma
+from .operands import along_k, check_scales, multiplied, pages, plan, without_scale, without_tensor_scales  # fmt: skip
+from .packed import PackedOperand
+from .reference_dots import BlockScales
+
+_SPLIT_TILE = 128  # k that stay together when K is split
+
+
+def gemm(
+    a: Quantized,
+    b: Quantized | PackedOperand,
+    c: ArrayLike | None = None,
+    *,
+    accumulator: str | Accumulator = "hopper_fp8",
+    promote_every: int | Literal["auto"] | None = "auto",
+    out: str | Format = "float32",
+    library: str | Library = "deepgemm",
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    split_k: int = 1,
+) -> Float32Matrix:
+    """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C`` with scales, promotion and a rounded result.
+
+    Parameters
+    ----------
+    a : Quantized, shape (M, K) or (batch, M, K)
+        For example activations in tiles of 1x128.
+    b : Quantized, shape (N, K) or (batch, N, K), or PackedOperand
+        For example weights in blocks of 128x128. Transposed operands: ``b.T``. See `lowprec.pack_operand`.
+    c : array_like, shape (M, N) or (batch, M, N), optional
+        Addend, taken as float32: a gradient so far, for example.
+    accumulator : str or Accumulator
+        The machine, see ``lowprec.accumulators``. One that takes scales inside the instruction (``blackwell_mxf8``,
+        ``blackwell_nvfp4``) is given the operands'; they must be numbers of its scale format.
+    promote_every : int, None or "auto"
+        Length in k of one chain on the tensor core; its result is multiplied by ``s = float32(scale_a * scale_b)`` and
+        added in float32: ``D = fma(s, chain, D)``, as DeepGEMM does it. None: one chain over all of K that never
+        leaves the tensor core (see Notes). "auto": the machine's own, else None where scales are inside the
+        instruction, else the library's (128 for DeepGEMM).
+    out : str or Format
+        Format of the result, rounded once from float32: ``"float32"``, ``"bfloat16"`` or ``"float16"``, for example.
+    library : str or Library
+        Whose order of operations to follow: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``, ``"cutlass_2xacc"``,
+        or a `lowprec.libraries.Library` of one's own.
+    alpha, beta : float
+        Factors of the product and of C, taken as float32. Scales per tensor (NVFP4's) join alpha, see Notes.
+    split_k : int
+        K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue.
+
+    Returns
+    -------
+    ndarray of float32, shape (M, N) or (batch, M, N)
+        Values of the format `out`.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, the machine does not take a format, scales are not positive, or `promote_every` does not fit
+        the machine's groups or the operands' scales; the message quotes what came.
+    TypeError
+        If an operand is not `Quantized`.
+
+    Notes
+    -----
+    1. Each split's chains are summed in float32 from +0: ``T = fma(s, chain, T)`` with scales at promotion,
+       ``T = T + chain`` with scales at the end or inside the instruction.
+    2. Splits are added one after the other in float32.
+    3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if they come
+       at the end; without C, ``D = f * T``.
+    4. D is rounded to `out`, to nearest even: two roundings, as the libraries have them.
+
+    Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as
+    PyTorch multiplies them before the product is scaled. TransformerEngine computes that factor from the amaxes,
+    ``alpha * amax_a * amax_b * float32(1 / (6 * 6 * 448 * 448))``, which may differ in the last bit: to have it, pass
+    it as alpha with operands whose `tensor_scale` is None.
+
+    Inside the instruction, power-of-two scales add to the exponents of products (mxf8f6f4); for 4-bit operands runs
+    of 16 products are summed exactly before they are scaled (mxf4, mxf4nvf4). Blocks of several rows, such as
+    weights in 32x32 or 16x16, give each row its scale. A last short block of K is filled up with zeros.
+
+    Without promotion, scales that change along K leave a running sum in the wrong units. It is then multiplied by
+    ``float32(s_before / s_now)`` and truncated to the accumulator's fraction bits. For power-of-two scales that is
+    exactly a machine that applies the scales inside the instruction; for others it is a what-if, no hardware.
+
+    The machine ``float32`` without promotion multiplies the dequantized values in float32.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> rng = np.random.default_rng(0)
+    >>> x, w = rng.random((64, 4096), np.float32), rng.random((64, 4096), np.float32)
+    >>> qx, qw = lp.quantize(x, "e4m3fn", "1x128"), lp.quantize(w, "e4m3fn", "128x128")
+    >>> exact = lp.gemm(qx, qw, accumulator="exact")
+    >>> [f"{np.abs(lp.gemm(qx, qw, promote_every=n) / exact - 1).max():.2%}" for n in (128, None)]
+    ['0.06%', '7.96%']
+    """
+    machine, order, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+    kept = None
+    if isinstance(b, PackedOperand):
+        kept = b.for_machine(machine)
+        b = b.quantized
+    for name, q in (("a", a), ("b", b)):
+        if not isinstance(q, Quantized):
+            raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
+        if not epilogue.all_positive(np.ascontiguousarray(q.scale)):
+            check_scales(name, q.scale, machine)
+    a, b, factor = without_tensor_scales(a, b, alpha)
+    if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:
+        raise ValueError(f"gemm: split_k={split_k!r}: a whole number >= 1 is needed")
+    options: dict[str, Any] = {"machine": machine, "order": order, "split_k": int(split_k)}
+    options |= {"promote_every": _interval(machine, order, promote_every), "alpha": factor}
+    if len(a.shape) == 3 and len(b.shape) == 3:
+        pages_a, pages_b = pages(a), pages(b)
+        if len(pages_a) != len(pages_b):
+            raise ValueError(f"gemm: a is {a.shape}, b is {b.shape}: the number of matrices differs")
+        result = np.empty((len(pages_a), a.shape[1], b.shape[1]), np.float32)
+        addend = _addend(c, beta, result.shape)
+        for i, (qa, qb) in enumerate(zip(pages_a, pages_b, strict=True)):
+            result[i] = _multiply(qa, qb, None if addend is None else addend[i], **options)
+    else:
+        check_shapes("gemm", a.codes, b.codes)
+        result = _multiply(a, b, _addend(c, beta, (a.shape[0], b.shape[0])), kept=kept, **options)
+    return result if target.name == "float32" else round_to(result, target, out=result)
+
+
+def _multiply(
+    a: Quantized, b: Quantized, addend: Float32Matrix | None, *, machine: Accumulator, order: Library,
+    promote_every: int | None, split_k: int, alpha: np.float32, kept: Kept | None = None,
+) -> Float32Matrix:  # fmt: skip
+    """Return alpha times the product of two matrices, plus the addend, which is overwritten."""
+    machine.check_inputs(a.format, b.format)
+    check_shapes("gemm", a.codes, b.codes)
+    if 0 in (a.shape[0], b.shape[0]):
+        return np.zeros((a.shape[0], b.shape[0]), np.float32)
+    k = a.shape[1]
+    at_end = order.scales == "end" and machine.scale_format is None
+    scales = None
+    if at_end:
+        (a, scale_a), (b, scale_b) = without_scale("a", a, order), without_scale("b", b, order)
+        scales = scale_a, scale_b
+    tiles = -(-k // _SPLIT_TILE)
+    step = max(-(-tiles // split_k), 1) * _SPLIT_TILE
+    total: Float32Matrix | None = None
+    for start in range(0, max(k, 1), step):
+        qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
+        part = _product(qa, qb, machine, promote_every, kept if step >= k else None)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = part if total is None else total + part
+    assert total is not None
+    if scales is None and addend is None and alpha == 1:
+        return total
+    if scales is None:
+        scales = np.ones(a.shape[0], np.float32), np.ones(b.shape[0], np.float32)
+    result = np.zeros_like(total) if addend is None else addend
+    epilogue.finish(total, *scales, alpha, result)
+    promotion.canonical_nan(result)
+    return result
+
+
+def _product(
+    a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None, kept: Kept | None
+) -> Float32Matrix:
+    """Return the float32 sum of the chains of one split."""
+    if machine.kind == "sequential" and promote_every is None:
+        return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
+    (x, fa, scale_a), (y, fb, scale_b) = multiplied("a", a, machine), multiplied("b", b, machine)
+    unit = engine(machine, fa, fb)
+    if scale_a is None or scale_b is None:
+        return unit.scaled(x, y, plan(a, b, machine, promote_every), kept)
+    scales = BlockScales(scale_a, scale_b)
+    start = np.zeros((x.shape[0], y.shape[0]), machine.dtype)
+    if promote_every is None:
+        return unit.chain(x, y, start, scales, kept).astype(np.float32, copy=False)
+    if promote_every % machine.group:
+        raise ValueError(
+            f"gemm: promote_every={promote_every} is not a multiple of {machine}'s group of {machine.group}"
+        )
+    return promoted(unit, x, y, start, scales, promote_every).astype(np.float32, copy=False)
+
+
+def _interval(machine: Accumulator, order: Library, asked: int | str | None) -> int | None:
+    if asked == "auto":
+        if machine.promote_every is not None or machine.scale_format is not None:
+            return machine.promote_every
+        return order.promote_every
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, (int, np.integer)) or asked < 1):
+        raise ValueError(f"gemm: promote_every={asked!r}: a whole number >= 1 or None is needed")
+    return None if asked is None else int(asked)
+
+
+def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32Matrix | None:
+    """Return beta * C in float32."""
+    if c is None:
+        return None
+    array = np.asarray(c)
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"gemm: c is {array.dtype}, needed is float32")
+    if array.shape != shape:
+        raise ValueError(f"gemm: c is {array.shape}, needed is {shape}")
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.multiply(array.astype(np.float32), np.float32(beta), order="C")
+
+
+def matmul_f32(
+    a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None, *, to: str | Format = "float32"
+) -> Float32Matrix:
+    """Multiply float32 matrices in one fixed order: ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, ... from +0.
+
+    The bits depend on nothing but the operands: not on threads, nor on the CPU, as those of BLAS do.
+
+    Parameters
+    ----------
+    a : array_like, shape (M, K)
+        Taken as float32.
+    b : array_like, shape (N, K)
+        Taken as float32; the product is ``A @ B.T``.
+    out : ndarray of float32, shape (M, N), optional
+        Where to put the result: C-contiguous.
+    to : str or Format
+        The sums are rounded to this format at the end, as `lowprec.round_to` does.
+
+    Returns
+    -------
+    ndarray of float32, shape (M, N)
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit together.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.matmul_f32([[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]])
+    array([[11., 17.]], dtype=float32)
+    """
+    x, y = _float32_operand(a), _float32_operand(b)
+    check_shapes("matmul_f32", x, y)
+    shape = (x.shape[0], y.shape[0])
+    target = formats.get(to)
+    constants = None if target.name == "float32" else nearest_constants(target)
+    if out is None:
+        out = np.zeros(shape, np.float32) if constants is None else np.empty(shape, np.float32)
+    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise ValueError(f"matmul_f32: out is {out.dtype} {out.shape}, needed is contiguous float32 {shape}")
+    elif constants is None:
+        out[...] = 0
+    accumulate_f32(x, y, out, constants)
+    if constants is None and target.name != "float32":
+        round_to(out, target, out=out)
+    return out
+
+
+def _float32_operand(a: ArrayLike) -> Float32Matrix:
+    """Return float32 that is contiguous, or the transposed view of something contiguous."""
+    array = np.asarray(a, np.float32)
+    return array if array.ndim == 2 and array.flags.f_contiguous else np.ascontiguousarray(array)

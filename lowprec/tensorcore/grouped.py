@@ -1,0 +1,207 @@
+"""Products of experts: each row, or each run of rows, has a matrix of its own; or each run of K makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..scaling.quantize import Granularity, Quantized
+from .engine import Float32Matrix
+from .gemm import gemm
+from .operands import along_k, pages
+from .packed import PackedOperand
+
+
+def grouped_gemm(
+    a: Quantized,
+    b: Quantized | Sequence[Quantized | PackedOperand],
+    *,
+    expert: ArrayLike | None = None,
+    counts: ArrayLike | None = None,
+    c: ArrayLike | None = None,
+    **options: Any,
+) -> Float32Matrix:
+    """Multiply rows by the matrix of their expert: ``D[i] = a[i] @ b[expert[i]].T``.
+
+    Parameters
+    ----------
+    a : Quantized, shape (M, K) or (experts, M, K)
+        Rows one after the other ("contiguous"), or room for M rows of each expert ("masked").
+    b : Quantized, shape (experts, N, K), or a sequence of Quantized or PackedOperand, shape (N, K)
+        One matrix for each expert.
+    expert : array_like of int, shape (M,)
+        Contiguous: the expert of each row, -1 for padding. Runs are customary and not needed.
+    counts : array_like of int, shape (experts,)
+        Masked: how many rows each expert has.
+    c : array_like, shape of the result, optional
+        Addend.
+    **options
+        As for `lowprec.gemm`.
+
+    Returns
+    -------
+    ndarray of float32, shape (M, N) or (experts, M, N)
+        Rows of padding, and beyond an expert's count, are +0.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit together, an expert or a count is out of range, or not exactly one of `expert` and
+        `counts` is given.
+
+    Notes
+    -----
+    The bits of a row do not depend on which rows share the call, as with DeepGEMM's ``m_grouped_gemm_fp8``.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> from lowprec.tensorcore.grouped import grouped_gemm
+    >>> x, w = np.ones((3, 128), np.float32), np.ones((2, 128, 128), np.float32)
+    >>> w[1] *= 2
+    >>> qx, qw = (lp.quantize(v, "e4m3fn", "1x128", scale="ue8m0") for v in (x, w))
+    >>> grouped_gemm(qx, qw, expert=[0, 1, -1])[:, 0]
+    array([128., 256.,   0.], dtype=float32)
+    """
+    weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
+    matrices = (Quantized, PackedOperand)
+    if isinstance(weights, matrices) or not all(isinstance(w, matrices) and len(w.shape) == 2 for w in weights):
+        raise ValueError("grouped_gemm: b is one Quantized of shape (experts, N, K), or a sequence of (N, K)")
+    if (expert is None) == (counts is None):
+        raise ValueError("grouped_gemm: give expert (for rows [M, K]) or counts (for [experts, M, K])")
+    if len({w.shape for w in weights}) != 1:
+        raise ValueError(f"grouped_gemm: matrices of one shape are needed, not {sorted({w.shape for w in weights})}")
+    count, n = len(weights), weights[0].shape[0]
+    groups: list[tuple[Quantized, NDArray[np.intp], int | None]]  # rows of `a` and where they go, per expert
+    if expert is not None:
+        if len(a.shape) != 2:
+            raise ValueError(f"grouped_gemm: with expert, a is [M, K], not {a.shape}")
+        of_row = _whole(expert, "expert", (a.shape[0],), -1, count - 1)
+        groups = [(a, np.flatnonzero(of_row == e), None) for e in range(count)]
+        shape: tuple[int, ...] = (a.shape[0], n)
+    else:
+        if len(a.shape) != 3 or a.shape[0] != count:
+            raise ValueError(f"grouped_gemm: with counts, a is [{count} experts, M, K], not {a.shape}")
+        limits = _whole(counts, "counts", (count,), 0, a.shape[1])
+        groups = [(q, np.arange(limits[e]), e) for e, q in enumerate(pages(a))]
+        shape = (count, a.shape[1], n)
+    addend = None if c is None else np.asarray(c)
+    if addend is not None and addend.shape != shape:
+        raise ValueError(f"grouped_gemm: c is {addend.shape}, needed is {shape}")
+    out = np.zeros(shape, np.float32)
+    for w, (q, rows, page) in zip(weights, groups, strict=True):
+        into, more = (x if x is None or page is None else x[page] for x in (out, addend))
+        if rows.size and into is not None:
+            into[rows] = gemm(_rows(q, rows), w, None if more is None else more[rows], **options)
+    return out
+
+
+def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
+    """Return where each expert's run of tokens begins along K, and where the last one's room ends.
+
+    Parameters
+    ----------
+    counts : array_like of int, shape (experts,)
+        Tokens of each expert.
+    align : int
+        Every run begins at a multiple of this, so that no scale is shared by two experts.
+
+    Returns
+    -------
+    ndarray of int64, shape (experts + 1,)
+
+    Examples
+    --------
+    >>> run_starts([130, 0, 5], align=128).tolist()
+    [0, 256, 256, 384]
+    """
+    array = np.asarray(counts)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+        raise ValueError(f"run_starts: counts are {array!r}, needed are whole numbers >= 0, one for each expert")
+    if isinstance(align, bool) or not isinstance(align, int) or align < 1:
+        raise ValueError(f"run_starts: align={align!r}: a whole number >= 1 is needed")
+    return np.concatenate([[0], np.cumsum(-(-array.astype(np.int64) // align) * align)])
+
+
+def grouped_wgrad(
+    dy: Quantized, x: Quantized, counts: ArrayLike, *, c: ArrayLike | None = None, align: int = 128, **options: Any
+) -> Float32Matrix:
+    """Multiply along each expert's own tokens: ``D[e] = dy[:, run e] @ x[:, run e].T``, all experts in one call.
+
+    Parameters
+    ----------
+    dy : Quantized, shape (N, K)
+        Output gradients, transposed: K runs over the tokens of the first expert, then of the second, and so on. Run e
+        is ``run_starts(counts, align)[e]`` and the `counts[e]` that follow; what lies between runs is not read.
+    x : Quantized, shape (M, K)
+        Inputs, transposed, in the same order.
+    counts : array_like of int, shape (experts,)
+        Tokens of each expert.
+    c : array_like, shape (experts, N, M), optional
+        Addend: the gradients so far.
+    align : int
+        Runs begin at multiples of this, which must be whole blocks of both operands' scales.
+    **options
+        As for `lowprec.gemm`.
+
+    Returns
+    -------
+    ndarray of float32, shape (experts, N, M)
+        An expert without tokens has c, or +0.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit together, runs go beyond K, or a run begins inside a block of scales.
+
+    Notes
+    -----
+    The bits are those of one `lowprec.gemm` for each expert: a run's short last tile is filled up with zeros, as for
+    DeepGEMM's ``k_grouped_fp8_gemm_tn_contiguous``.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> from lowprec.tensorcore.grouped import grouped_wgrad
+    >>> ones = lp.quantize(np.ones((4, 256), np.float32), "e4m3fn", "1x128", scale="ue8m0")
+    >>> grouped_wgrad(ones, ones, [3, 100])[:, 0, 0]
+    array([  3., 100.], dtype=float32)
+    """
+    starts = run_starts(counts, align)
+    sizes = np.asarray(counts, np.int64)
+    if len(dy.shape) != 2 or len(x.shape) != 2 or dy.shape[1] != x.shape[1]:
+        raise ValueError(f"grouped_wgrad: dy is {dy.shape}, x is {x.shape}; needed are [N, K] and [M, K]")
+    ends = starts[:-1] + sizes
+    if ends.max(initial=0) > dy.shape[1]:
+        raise ValueError(f"grouped_wgrad: runs end at {ends.max()}, beyond K = {dy.shape[1]}")
+    shape = (sizes.size, dy.shape[0], x.shape[0])
+    addend = None if c is None else np.asarray(c)
+    if addend is not None and addend.shape != shape:
+        raise ValueError(f"grouped_wgrad: c is {addend.shape}, needed is {shape}")
+    out = np.zeros(shape, np.float32)
+    for e, (start, end) in enumerate(zip(starts[:-1].tolist(), ends.tolist(), strict=True)):
+        more = None if addend is None else addend[e]
+        out[e] = gemm(along_k(dy, start, end), along_k(x, start, end), more, **options)
+    return out
+
+
+def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:
+    """Return some rows of a matrix, each with a scale of its own."""
+    block = q.granularity.block((q.shape[0], q.shape[1]))[0]
+    columns = q.granularity.columns
+    return replace(q, codes=q.codes[rows], scale=q.scale[rows // block], granularity=Granularity(1, columns))
+
+
+def _whole(values: ArrayLike | None, name: str, shape: tuple[int, ...], low: int, high: int) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" or array.shape != shape:
+        raise ValueError(f"grouped_gemm: {name} is {array.dtype} {array.shape}, needed are whole numbers {shape}")
+    if array.size and (array.min() < low or array.max() > high):
+        raise ValueError(
+            f"grouped_gemm: {name} reaches from {array.min()} to {array.max()}, allowed is {low} to {high}"
+        )
+    return array.astype(np.int64)

@@ -1,0 +1,64 @@
+"""What GEMM libraries do around the tensor core, as data: when sums leave it, and where scales are multiplied in."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ..registry import Registry
+
+ScalesAt = Literal["promotion", "end"]
+SCALES_AT: tuple[ScalesAt, ...] = get_args(ScalesAt)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The order of operations around a machine's chains; see `lowprec.gemm` for its steps.
+
+    Parameters
+    ----------
+    name : str
+        How it is called in tables and messages.
+    scales : {"promotion", "end"}
+        ``promotion``: each chain's result is multiplied by its scales on the way into the float32 sum, ``D = fma(s,
+        chain, D)``; ``end``: chains are added as they are, ``D = D + chain``, and scales, which must not change along
+        K, are part of the epilogue's factor.
+    promote_every : int or None
+        Length in k of one chain where nothing else is asked for; None: one chain over all of K.
+    source : str
+        Where the order comes from.
+
+    Examples
+    --------
+    >>> libraries["cublaslt_fast"].promote_every is None
+    True
+    >>> Library("mine", scales="end", promote_every=64).name
+    'mine'
+    """
+
+    name: str
+    scales: ScalesAt = "promotion"
+    promote_every: int | None = 128
+    source: str = dataclasses.field(default="user-defined", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.scales not in SCALES_AT:
+            raise ValueError(f"Library {self.name}: scales={self.scales!r}: one of {', '.join(SCALES_AT)}")
+        every = self.promote_every
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise ValueError(f"Library {self.name}: promote_every={every!r}: a whole number >= 1 or None is needed")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+libraries: Registry[Library] = Registry("library", Library)
+"""The catalogue."""
+for _library in (
+    Library("deepgemm", source="DeepGEMM sm90 1D2D and 1D1D kernels: scales per 128 of k; wgrad adds onto float32"),
+    Library("cublaslt", scales="end", source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0"),
+    Library("cublaslt_fast", scales="end", promote_every=None, source="cuBLASLt with fast accumulation: mmaemu 0.1.0"),
+    Library("cutlass_2xacc", scales="end", source="CUTLASS example 54: four instructions, then a float32 addition"),
+):
+    libraries.register(_library.name, _library)

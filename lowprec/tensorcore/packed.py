@@ -1,0 +1,103 @@
+"""Operands laid out once for products with many others: `pack_operand`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..format.catalogue import Format, formats
+from ..scaling.quantize import Quantized
+from .accumulator import Accumulator, accumulators
+from .engine import Kept
+from .engines import engine
+from .mma import as_multiplied
+from .operands import multiplied
+
+
+@dataclass(frozen=True, eq=False)
+class PackedOperand:
+    """A matrix that `lowprec.gemm` takes as its second operand, laid out for one machine.
+
+    Attributes
+    ----------
+    quantized : Quantized, shape (N, K)
+        What it was made from; rows and columns that hold NaN or Inf are computed from it.
+    machine : Accumulator
+        The machine it is for.
+    kept : Kept or None
+        The kernel's own layout, many times as large as the codes; None where the machine has none.
+    """
+
+    quantized: Quantized
+    machine: Accumulator
+    kept: Kept | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the codes."""
+        return self.quantized.shape
+
+    def for_machine(self, machine: Accumulator) -> Kept | None:
+        """Return the layout.
+
+        Raises
+        ------
+        ValueError
+            If it is another machine's.
+        """
+        if machine != self.machine:
+            raise ValueError(f"gemm: b was packed for {self.machine}, not for {machine}")
+        return self.kept
+
+    def __repr__(self) -> str:
+        return f"PackedOperand({self.quantized!r} for {self.machine})"
+
+
+def pack_operand(
+    q: Quantized, accumulator: str | Accumulator = "hopper_fp8", a_format: str | Format | None = None
+) -> PackedOperand:
+    """Lay out a second operand once, for many products: `lowprec.gemm` and `lowprec.grouped_gemm` take it as `b`.
+
+    A weight serves the products of all batches between two updates, its transpose those of the input gradients. The
+    bits are those of the product with `q`. After another fused kernel was chosen, operands are laid out anew each time.
+
+    Parameters
+    ----------
+    q : Quantized, shape (N, K)
+        A weight, say. It is kept, not copied: do not change its arrays afterwards.
+    accumulator : str or Accumulator
+        The machine that is going to multiply.
+    a_format : str or Format, optional
+        Element format of the other operand, by default that of `q`.
+
+    Returns
+    -------
+    PackedOperand
+
+    Raises
+    ------
+    TypeError
+        If `q` is not `Quantized`.
+    ValueError
+        If it is not a matrix, or the machine does not take its format or scales.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> rng = np.random.default_rng(0)
+    >>> x, w = (lp.quantize(rng.random((n, 128), np.float32), "e4m3fn", g) for n, g in ((8, "1x128"), (64, "128x128")))
+    >>> packed = lp.pack_operand(w, "hopper_fp8")
+    >>> bool((lp.gemm(x, packed) == lp.gemm(x, w)).all())
+    True
+    """
+    if not isinstance(q, Quantized):
+        raise TypeError(f"pack_operand: {type(q).__name__} is not Quantized; see lowprec.quantize")
+    machine = accumulators.get(accumulator)
+    if len(q.shape) != 2:
+        raise ValueError(f"pack_operand: a matrix [N, K] is needed, not {q.shape}")
+    fa = q.format if a_format is None else formats.get(a_format)
+    machine.check_inputs(fa, q.format)
+    if 0 in q.shape:
+        return PackedOperand(q, machine, None)
+    codes, fb, scale = multiplied("b", q, machine)
+    _, fa = as_multiplied(codes, fa, machine)
+    return PackedOperand(q, machine, engine(machine, fa, fb).keep(codes, scale))

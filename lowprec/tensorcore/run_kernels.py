@@ -1,0 +1,186 @@
+"""Fused sums of runs that are scaled inside the instruction (mxf4, mxf4nvf4), in whole bytes and float64 lanes.
+
+One kernel in three forms (`kernels.tensorcore.gemm_fused_runs`, `panel_kernels`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._threads import Allocate, over_rows, scratch
+from ..format.catalogue import Format, formats
+from ..kernels.tensorcore import fused_pack_runs as pack
+from ..kernels.tensorcore import gemm_fused_runs as gemm
+from ..kernels.tensorcore.fused_tile_runs import FACTOR, MAX_SUM
+from ..kernels.tensorcore.wide_sum import COLUMNS, ROWS
+from .accumulator import Accumulator, accumulators
+from .engine import Float32Matrix, Plan
+from .panel_kernels import (
+    NO_ZERO_EXPONENT,
+    Extent,
+    Panel,
+    PanelKernel,
+    fastest,
+    is_usual,
+    lowest_exponent,
+    proves_itself,
+)
+from .reference_dots import BlockScales, fused_runs, scale_parts
+
+_WORK = 1 << 21  # multiply-adds that are worth a thread
+_ROWS_AT_ONCE = 256  # rows of A that are laid out together
+_COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at a time
+
+
+@dataclass(frozen=True)
+class RunKernel(PanelKernel):
+    """One form of the kernel; B's scales are multiplied by `factor`."""
+
+    def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether a machine and its operands lie within the kernel's bounds."""
+        if machine.kind != "fused_runs" or machine.run != pack.RUN or machine.align != "truncate":
+            return False
+        scale = formats[str(machine.scale_format)]
+        runs = machine.group // machine.run
+        term = 4 * MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**machine.fraction_bits
+        return (
+            all(_is_small(f) for f in (fa, fb))
+            and scale.bits <= 8
+            and scale.mantissa_bits <= 3
+            and scale.emin >= -127
+            and scale.emax <= 128
+            and machine.output != "float16"
+            and (machine.zero_exponent is None or NO_ZERO_EXPONENT <= machine.zero_exponent <= -126)
+            and runs * (term + 1) + 2 ** (machine.fraction_bits + 1) + 1 < 2**51
+            and term < 2**48.5
+        )
+
+    def compute(
+        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        plan: Plan | None, c: Float32Matrix | None, scales: BlockScales | None = None,
+        panels: Iterable[Panel] | None = None,
+    ) -> Float32Matrix:  # fmt: skip
+        """Return one chain over all K [M, N]; where it is not finite, it may be wrong.
+
+        Arguments are those of `wide_kernels.WideKernel.compute`; `plan` says nothing, as all scales are inside.
+        """
+        assert scales is not None
+        out = np.empty((a.shape[0], b.shape[0]), np.float32)
+        for panel in panels or self.panels(machine, operands[1], b, scales.b):
+            self._some_columns(machine, operands[0], a, scales.a, panel, c, out)
+        return out
+
+    def panels(
+        self, machine: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        allocate: Allocate = scratch,
+    ) -> Iterator[Panel]:  # fmt: skip
+        """Lay out B, some hundred columns of the result at a time."""
+        assert scale is not None
+        (n, k), of_scale = b.shape, _scales_of(formats[str(machine.scale_format)])
+        runs = -(-max(k, 1) // machine.group) * (machine.group // pack.RUN)
+        for first in range(0, n, _COLUMNS_AT_ONCE):
+            columns = slice(first, min(first + _COLUMNS_AT_ONCE, n))
+            width = columns.stop - first
+            records = allocate("runs_b", -(-width // COLUMNS) * runs * pack.B_BYTES, np.uint8)
+            views = (records.view(kind) for kind in (np.int32, np.float64, np.int16))
+            pack.pack_panels(
+                b[columns], scale[columns], machine.scale_block, _elements_of(fmt), *of_scale, runs,
+                self.factor * fmt.smallest_subnormal, *views,
+            )  # fmt: skip
+            yield Panel((records,), first, width, of_scale.extent(scale[columns]))
+
+    def _some_columns(
+        self, machine: Accumulator, fa: Format, a: NDArray[Any], scale: NDArray[Any], panel: Panel,
+        c: Float32Matrix | None, out: Float32Matrix,
+    ) -> None:  # fmt: skip
+        """Compute the columns of a panel."""
+        (m, k), first, n = a.shape, panel.first, panel.columns
+        of_scale, elements = _scales_of(formats[str(machine.scale_format)]), _elements_of(fa)
+        runs, groups = machine.group // pack.RUN, -(-max(k, 1) // machine.group)
+        addend = out if c is None else c
+
+        def some_rows(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            records = scratch("runs_a", -(-(stop - start) // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
+            pack.pack_quads(
+                a[rows], scale[rows], machine.scale_block, elements, *of_scale, groups * runs,
+                fa.smallest_subnormal, *(records.view(kind) for kind in (np.int32, np.float64)),
+            )  # fmt: skip
+            result = "float32"
+            if c is None or is_usual(c[rows, first : first + n]):
+                normal = of_scale.extent(scale[rows]).is_normal(panel.extent, machine, 36 * 4 * k)
+                result = "normal" if normal else result
+            self.forms[result](
+                records, *panel.arrays, groups, runs, machine.fraction_bits, lowest_exponent(machine),
+                machine.output_bits, addend[rows], c is not None, out[rows], first, n, 0, stop - start,
+            )  # fmt: skip
+
+        over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
+
+
+class _Scales(NamedTuple):
+    """Per code of a scale format, its sign ignored: value, and un-normalised exponent (0 for NaN and zero)."""
+
+    value: NDArray[np.float64]
+    exponent: NDArray[np.int16]
+
+    def extent(self, codes: NDArray[Any]) -> Extent:
+        """Return the smallest and the largest exponent of some scales."""
+        if codes.size == 0:
+            return Extent(0, 0)
+        exponents = self.exponent[codes]
+        return Extent(int(exponents.min()), int(exponents.max()))
+
+
+@functools.lru_cache(maxsize=8)
+def _scales_of(fmt: Format) -> _Scales:
+    significand, exponent, nan = scale_parts(np.arange(1 << fmt.bits, dtype=fmt.code_dtype)[:, None], fmt)
+    exponent = np.where((significand == 0) | nan, 0, exponent)
+    value = np.ldexp(significand.astype(np.float64), exponent - fmt.mantissa_bits)
+    return _Scales(np.where(nan, np.nan, value)[:, 0], exponent[:, 0].astype(np.int16))
+
+
+@functools.lru_cache(maxsize=8)
+def _elements_of(fmt: Format) -> NDArray[np.int8]:
+    """Return the value of every code, in units of the smallest subnormal."""
+    return (fmt.values().astype(np.float64) / fmt.smallest_subnormal).astype(np.int8)
+
+
+def _is_small(fmt: Format) -> bool:
+    """Tell whether a format has nothing but multiples, up to twelve times, of its smallest number, and none above 6."""
+    plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_zero and fmt.bits <= 8
+    return plain and fmt.max / fmt.smallest_subnormal <= pack.LARGEST and fmt.max <= 6
+
+
+_KERNELS = {
+    "avx512": RunKernel("avx512", FACTOR, gemm.gemm_avx512),
+    "fma": RunKernel("fma", FACTOR, gemm.gemm_fma),
+    "portable": RunKernel("portable", 1.0, gemm.gemm_portable),
+}
+
+
+def run_kernel(machine: Accumulator, fa: Format, fb: Format) -> RunKernel | None:
+    """Return the form to use for a machine and its operands, None if there is none."""
+    return fastest(_KERNELS, passes, machine, fa, fb)
+
+
+@functools.cache
+def passes(name: str) -> bool:
+    """Compare a form with the integer reference: all codes, zero and subnormal scales, a C that moves the alignment."""
+    return proves_itself(_KERNELS[name], _trial)
+
+
+def _trial(kernel: RunKernel) -> tuple[Float32Matrix, Float32Matrix]:
+    """Return what a form makes of some products, and what is right."""
+    rng = np.random.Generator(np.random.Philox(2026))
+    machine, fp4 = accumulators["blackwell_nvfp4"], formats["e2m1fn"]
+    a, b = (rng.integers(0, 16, (rows, 192), dtype=np.uint8) for rows in (6, 40))
+    scales = BlockScales(*(rng.integers(0, 0x7F, (rows, 12), dtype=np.uint8) for rows in (6, 40)))
+    c = np.ldexp(rng.standard_normal((6, 40)), rng.integers(-20, 40, (6, 40))).astype(np.float32)
+    return kernel.compute(machine, (fp4, fp4), a, b, None, c, scales), fused_runs(machine, fp4, fp4, a, b, c, scales)

@@ -1,0 +1,224 @@
+"""Fused group sums that float32 lanes are too narrow for: float16, bfloat16 and TF32 machines, 22 to 40 fraction bits.
+
+One kernel in three forms (`kernels.tensorcore.gemm_fused_f64`, `panel_kernels`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._threads import Allocate, over_rows, scratch
+from ..cast.constants import decode_constants
+from ..format.catalogue import Format, formats
+from ..kernels.cast.nearest import decode32
+from ..kernels.tensorcore import fused_pack_f64 as pack
+from ..kernels.tensorcore import gemm_fused_f64 as gemm
+from ..kernels.tensorcore.fused_tile_f64 import MAX_SIGNIFICANT_BITS
+from ..kernels.tensorcore.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
+from .accumulator import Accumulator
+from .engine import Float32Matrix, Plan
+from .panel_kernels import (
+    NO_ZERO_EXPONENT,
+    Extent,
+    Panel,
+    PanelKernel,
+    fastest,
+    is_usual,
+    lowest_exponent,
+    proves_itself,
+)
+from .reference_dots import BlockScales, fused
+
+_WORK = 1 << 20  # multiply-adds that are worth a thread
+_ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
+# Columns of the result, whose part of B is laid out at a time: at least so many, and as many as hold so many elements.
+_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
+
+
+@dataclass(frozen=True)
+class WideKernel(PanelKernel):
+    """One form of the kernel; B's values are multiplied by `factor`."""
+
+    def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether a machine and its operands lie within the kernel's bounds."""
+        smallest = formats[machine.dtype].emin if machine.dtype in self.forms or machine.dtype == "float32" else None
+        return (
+            smallest is not None
+            and machine.kind == "fused"
+            and machine.align == "truncate"
+            and machine.fraction_bits <= MAX_FRACTION_BITS
+            # Where no term is zero, C is not, and then E is at least its exponent anyway.
+            and (machine.zero_exponent is None or NO_ZERO_EXPONENT <= machine.zero_exponent <= smallest)
+            and all(f.mantissa_bits < MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
+            and all(f.has_zero for f in (fa, fb))
+            and (machine.scale_format is None or _has_fitting_scales(machine))
+        )
+
+    def compute(
+        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        plan: Plan, c: Float32Matrix | None, scales: BlockScales | None = None,
+        panels: Iterable[Panel] | None = None, onto: Float32Matrix | None = None,
+    ) -> Float32Matrix:  # fmt: skip
+        """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
+
+        Parameters
+        ----------
+        machine : Accumulator
+            One that it `supports`.
+        operands : (Format, Format)
+            Formats of A and B.
+        a, b : [M, K], [N, K] codes
+            NaN and Inf among them make results that are not finite.
+        plan : Plan
+            Scales by block of K, and promotion.
+        c : [M, N] float32 or None
+            First addend of the chain.
+        scales : BlockScales, optional
+            Scales inside the instruction.
+        panels : iterable of Panel, optional
+            What `panels` made of B.
+        onto : [M, N] float32, optional
+            What promoted chains are added to, in place of +0. Every sum is then rounded to the machine's own type.
+        """
+        out = np.zeros((a.shape[0], b.shape[0]), np.float32) if onto is None else onto
+        promote = int(plan.promote) + (onto is not None and machine.output == "float16")
+        shifts = Shifts.of(scales and scales.a, machine, len(a))
+        for panel in panels or self.panels(machine, operands[1], b, scales and scales.b):
+            self._some_columns(machine, operands[0], a, panel, plan, promote, c, shifts, out)
+        return out
+
+    def panels(
+        self, machine: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        allocate: Allocate = scratch,
+    ) -> Iterator[Panel]:  # fmt: skip
+        """Lay out B, some hundred columns of the result at a time."""
+        (n, k), group = b.shape, machine.group
+        groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
+        per_row, shifts = groups * depth, Shifts.of(scale, machine, n)
+        at_once = max(_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE // per_row // COLUMNS * COLUMNS)
+        for first in range(0, n, at_once):
+            stop = min(first + at_once, n)
+            columns = -(-(stop - first) // COLUMNS) * COLUMNS
+            values = allocate("wide_b_values", columns * per_row, np.float64)
+            exponents = allocate("wide_b_exponents", columns * per_row, np.int16)
+            masks = allocate("wide_b_masks", columns * groups * words, np.uint64)
+            extent = Extent()
+            for j in range(first, stop, _ROWS_AT_ONCE):
+                rows = slice(j, min(j + _ROWS_AT_ONCE, stop))
+                x, shift, at = _values(b[rows], fmt), shifts.rows(rows), j - first
+                extent = extent.joined(Extent().widened(x, fmt).shifted(shift.exponents))
+                some = values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :]
+                pack.pack_panels(x, fmt.emin, group, self.factor, shift.exponents, shift.block, *some)
+            yield Panel((values, exponents, masks), first, stop - first, extent)
+
+    def _some_columns(
+        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, plan: Plan, promote: int,
+        c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
+    ) -> None:  # fmt: skip
+        """Compute the columns of a panel."""
+        group, (m, k), n, first = machine.group, a.shape, panel.columns, panel.first
+        groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
+        per_row = groups * depth
+        addend = out if c is None else c
+        usual = plan.promote or plan.scale_a.shape[0] == 1
+
+        def some_rows(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            x, shift = _values(a[rows], fa), shifts.rows(rows)
+            padded = -(-x.shape[0] // ROWS) * ROWS
+            left = (
+                scratch("wide_a_values", padded * per_row, np.float64),
+                scratch("wide_a_exponents", padded * per_row, np.int32),
+                scratch("wide_a_masks", padded * groups * words, np.uint64),
+            )
+            pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
+            result = "float32" if machine.output != "float16" else "float16"
+            if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
+                normal = Extent().widened(x, fa).shifted(shift.exponents).is_normal(panel.extent, machine, k)
+                result = "normal" if normal else result
+            self.forms[result](
+                *left, *panel.arrays, groups, group, machine.fraction_bits, lowest_exponent(machine),
+                machine.output_bits, plan.length // group, promote,
+                np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, addend[rows], c is not None,
+                out[rows], first, n, 0, x.shape[0],
+            )  # fmt: skip
+
+        over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
+
+
+def _values(codes: NDArray[Any], fmt: Format) -> Float32Matrix:
+    """Return what some codes mean, valid until this thread's next call."""
+    x = scratch("wide_decoded", codes.size, np.float32)
+    decode32(np.ascontiguousarray(codes).reshape(-1), x, decode_constants(fmt))
+    return x.reshape(codes.shape)
+
+
+class Shifts(NamedTuple):
+    """Exponents of power-of-two scales inside the instruction, [rows, K / block]; no columns if there are none."""
+
+    exponents: NDArray[np.int16]
+    block: int
+
+    @classmethod
+    def of(cls, scale: NDArray[Any] | None, machine: Accumulator, rows: int) -> Shifts:
+        """Read an operand's scales, given as codes."""
+        if scale is None:
+            return cls(np.empty((rows, 0), np.int16), 1)
+        return cls(_exponents_of(formats[str(machine.scale_format)])[scale], machine.scale_block)
+
+    def rows(self, some: slice) -> Shifts:
+        """Return those of some rows."""
+        return Shifts(self.exponents[some], self.block)
+
+
+@functools.lru_cache(maxsize=8)
+def _exponents_of(fmt: Format) -> NDArray[np.int16]:
+    """Return the exponent of every code of a power-of-two format."""
+    values = fmt.values()
+    exponents = np.frexp(values)[1] - 1
+    return np.where(np.isnan(values), pack.NOT_A_NUMBER, exponents).astype(np.int16)
+
+
+def _has_fitting_scales(machine: Accumulator) -> bool:
+    """Tell whether a machine's scales can be multiplied into the operands: powers of two that float64 bears."""
+    fmt = formats[str(machine.scale_format)]
+    plain = not (fmt.mantissa_bits or fmt.has_zero or fmt.sign_mask)
+    return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and machine.group % 4 == 0
+
+
+_KERNELS = {
+    "avx512": WideKernel("avx512", FACTOR, gemm.gemm_avx512),
+    "fma": WideKernel("fma", FACTOR, gemm.gemm_fma),
+    "portable": WideKernel("portable", 1.0, gemm.gemm_portable),
+}
+
+
+def wide_kernel(machine: Accumulator, fa: Format, fb: Format) -> WideKernel | None:
+    """Return the form to use for a machine and its operands, None if there is none."""
+    return fastest(_KERNELS, passes, machine, fa, fb)
+
+
+@functools.cache
+def passes(name: str) -> bool:
+    """Compare a form with the integer reference: all signs, zeros, and terms that lose bits."""
+    return proves_itself(_KERNELS[name], _trial)
+
+
+def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
+    """Return what a form makes of some products, and what is right."""
+    rng = np.random.Generator(np.random.Philox(2025))
+    half = formats["float16"]
+    x, y = (
+        (rng.integers(0, 0x7C00, rows) | rng.integers(0, 2, rows) << 15).astype(np.uint16)
+        for rows in ((6, 50), (40, 50))
+    )
+    x[rng.random(x.shape) < 0.2] = 0
+    machine = Accumulator("self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133)
+    got = kernel.compute(machine, (half, half), x, y, Plan.one_chain(6, 40, 50, machine.group), None)
+    return got, fused(machine, half, half, x, y, np.zeros_like(got), None)
