@@ -167,12 +167,13 @@ def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
     """
     torch = _torch()
     f = formats.get(fmt)
-    if f.name not in _TORCH:
+    dtype = next((dtype for name, dtype in _TORCH.items() if formats[name].same_codes(f)), None)
+    if dtype is None:
         raise ValueError(f"{f}: torch has no type with its codes; it has {', '.join(_TORCH)}")
     c = np.asarray(codes)
     if c.dtype != f.code_dtype:
         raise TypeError(f"codes of {f} are {f.code_dtype}, not {c.dtype}")
-    return torch.from_numpy(c.view(f"int{8 * c.dtype.itemsize}")).view(getattr(torch, _TORCH[f.name]))
+    return torch.from_numpy(c.view(f"int{8 * c.dtype.itemsize}")).view(getattr(torch, dtype))
 
 
 def from_torch(x: Any) -> tuple[NDArray[Any], Format]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .. import _threads
 from ..format.catalogue import Format
 from ..format.policy import Policy
-from ..format.rounding import Rounding, resolve, roundings, special_codes
+from ..format.rounding import Rounding, resolve, special_codes
 from ..kernels.cast import nearest as kernels
 from .constants import (
     Constants,
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 def plan_of(f: Format, mode: Rounding, policy: Policy) -> Plan:
     """Return the kernels that hold and their constants."""
     special = special_codes(f, mode, policy)
-    nearest = mode == roundings["nearest_even"] and has_fast_kernel(f) and symmetric(f, special)
+    nearest = mode.is_nearest_even and has_fast_kernel(f) and symmetric(f, special)
     return Plan(
         near_constants(f, special) if nearest else None,
         short_constants(f, special) if nearest else None,

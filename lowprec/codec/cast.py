@@ -9,7 +9,19 @@ import numpy as np
 from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 
-from .wire import Array, Floats, Shape, Wire, as_bytes, checked_shape, checked_values, pack_rows, rows_of, unpack_rows
+from .wire import (
+    Array,
+    Codec,
+    Floats,
+    Shape,
+    Wire,
+    as_bytes,
+    checked_shape,
+    checked_values,
+    pack_rows,
+    rows_of,
+    unpack_rows,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,3 +103,13 @@ class CastCodec:
     def limits(self, wire: Wire) -> Floats:
         """Return the largest magnitude that a value can have, as an array of shape ()."""
         return np.asarray(wire.content.format.max, np.float32)
+
+
+def is_cast(codec: Codec, fmt: Format) -> bool:
+    """Tell whether a codec is a plain cast to a format, whatever both are called."""
+    return isinstance(codec, CastCodec) and formats[codec.format].same_codes(fmt)
+
+
+def keeps(codec: Codec, fmt: Format) -> bool:
+    """Tell whether a codec is a plain cast that changes no value of a format."""
+    return isinstance(codec, CastCodec) and formats[codec.format].holds(fmt)

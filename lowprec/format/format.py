@@ -196,9 +196,37 @@ class Format:
         """Return the code of the negative number with this magnitude code, which is not zero."""
         return (1 << self.bits) - magnitude if self.is_integer else magnitude | self.sign_mask
 
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """All fields that decide what codes mean: everything but the name and the source."""
+        return self.exponent_bits, self.mantissa_bits, self.bias, self.signed, self.specials, self.has_zero
+
     def same_codes(self, other: Format) -> bool:
         """Tell whether codes mean the same as in the other format, whatever the names."""
-        return dataclasses.replace(self, name="x") == dataclasses.replace(other, name="x")
+        return self.layout == other.layout
+
+    def holds(self, other: Format) -> bool:
+        """Tell whether every value of the other format is a value of this one, Inf, NaN and -0 included.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> bf16, f16, f32 = (lp.formats[name] for name in ("bfloat16", "float16", "float32"))
+        >>> f32.holds(bf16), bf16.holds(f32), f16.holds(bf16), bf16.holds(bf16)
+        (True, False, False, True)
+        """
+        if self.same_codes(other):
+            return True
+        if self.is_integer or other.is_integer:
+            return False
+        finer = self.mantissa_bits >= other.mantissa_bits and self.smallest_subnormal <= other.smallest_subnormal
+        wider = self.max >= other.max and self.min <= other.min
+        return finer and wider and all(mine >= needed for mine, needed in zip(self._has, other._has, strict=True))
+
+    @property
+    def _has(self) -> tuple[bool, ...]:
+        """Whether there are Inf, NaN, 0 and -0."""
+        return self.inf_code is not None, self.nan_code is not None, self.has_zero, self.has_negative_zero
 
     @property
     def sign_mask(self) -> int:

@@ -25,7 +25,7 @@ policy                  rounded value > max   Inf                     NaN
 
 "Overflow" is judged after rounding (OFP8 rev 1.0): 464 still rounds down to E4M3's 448. Where overflow becomes Inf or
 NaN, roundings that point away from it give +-max instead, as IEEE 754 has it: toward zero, up for negative values,
-down for positive ones, and to odd.
+down for positive ones, and to odd; P3109's to odd takes the neighbour whose code is odd.
 
 Negative values in unsigned formats: NaN (ml_dtypes and the OCP presets); by P3109's presets they are rounded first,
 and what is still below zero becomes zero, or NaN for ``p3109_satnone``.
@@ -50,6 +50,7 @@ NanCode = Literal["signed", "ones", "positive_ones", "raise"]
 WithoutNan = Literal["max", "negative_zero", "raise"]
 NegativeZero = Literal["keep", "positive"]
 Unsigned = Literal["nan", "round_nan", "round_zero", "raise"]
+ToOdd = Literal["max", "odd_code"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "overflow": ("saturate", "nonsaturate", "nan", "raise"),
@@ -58,6 +59,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "nan_without_nan": ("max", "negative_zero", "raise"),
     "negative_zero": ("keep", "positive"),
     "unsigned": ("nan", "round_nan", "round_zero", "raise"),
+    "to_odd": ("max", "odd_code"),
 }
 """What each field of a `Policy` may be."""
 OVERFLOWS = CHOICES["overflow"]
@@ -83,7 +85,7 @@ class Policy:
     Parameters
     ----------
     name : str
-        Its name in the catalogue.
+        How it is called in messages; it decides nothing.
     overflow : {"saturate", "nonsaturate", "nan", "raise"}
         Rounded magnitudes beyond the maximum: the maximum; Inf, else NaN, else the maximum; NaN, else the maximum; or
         a `ValueError`.
@@ -99,6 +101,9 @@ class Policy:
     unsigned : {"nan", "round_nan", "round_zero", "raise"}
         Negative values in a format without sign: NaN; rounded first, and NaN or zero if still below zero; a
         `ValueError`.
+    to_odd : {"max", "odd_code"}
+        What rounding to odd gives where overflow would become Inf or NaN: the maximum, or of the maximum and what
+        comes after it the one whose code is odd (P3109).
     saturating : tuple of str
         Formats that saturate whatever `overflow` says; PyTorch 2.13 needs it.
     source : str
@@ -126,6 +131,7 @@ class Policy:
     nan_without_nan: WithoutNan = "max"
     negative_zero: NegativeZero = "keep"
     unsigned: Unsigned = "nan"
+    to_odd: ToOdd = "max"
     saturating: tuple[str, ...] = ()
     source: str = "user-defined"
 
@@ -173,7 +179,7 @@ class Policy:
         if fmt.signed:
             zero = fmt.sign_mask if fmt.has_negative_zero and self.negative_zero == "keep" else 0
         else:
-            negative_limit = int(self.unsigned.startswith("round") and fmt.has_zero)
+            negative_limit = int(self.unsigned in ("round_nan", "round_zero") and fmt.has_zero)
             below = 0 if self.unsigned == "round_zero" or (self.unsigned == "round_nan" and clamp[1]) else nan
             over, inf = (over[0], below), (inf[0], 0 if self.unsigned == "round_zero" else nan)
         return SpecialCodes(*over, *inf, nan, negative_nan, zero, negative_limit)
@@ -207,6 +213,6 @@ _add("torch_2_11", overflow="nonsaturate", nan="ones", source="PyTorch up to 2.1
 _add("torch_2_13", overflow="nonsaturate", nan="ones", saturating=("e4m3fn",), source="PyTorch 2.13")
 _add("cuda_satfinite", nan="positive_ones", source="CUDA's cvt.rn.satfinite")
 _add("onnx_sat", nan_without_nan="negative_zero", source="ONNX 1.23 reference, saturate=True")
-_add("p3109_satfinite", unsigned="round_zero", source=_P3109)
-_add("p3109_satpropagate", inf="keep", unsigned="round_zero", source=_P3109)
-_add("p3109_satnone", overflow="nonsaturate", unsigned="round_nan", source=_P3109)
+_add("p3109_satfinite", unsigned="round_zero", to_odd="odd_code", source=_P3109)
+_add("p3109_satpropagate", inf="keep", unsigned="round_zero", to_odd="odd_code", source=_P3109)
+_add("p3109_satnone", overflow="nonsaturate", unsigned="round_nan", to_odd="odd_code", source=_P3109)

@@ -36,6 +36,7 @@ from .policy import SpecialCodes as SpecialCodes
 from .policy import policies as policies
 
 _ALL = 0xFFFFFFFF
+_BELOW_HALF = 0x7FFFFFFF
 MAX_RANDOM_BITS = 24
 
 
@@ -46,7 +47,8 @@ class Rounding:
     Parameters
     ----------
     name : str
-        Its name in the catalogue.
+        How it is called; it decides nothing: ``Rounding("nearest_even")`` without fields adds nothing and so rounds
+        toward zero.
     plus_word, minus_word : int
         What is added for positive and negative values; ``2^31`` is one half.
     ties_even : bool
@@ -102,12 +104,18 @@ class Rounding:
         """Whether it needs a seed."""
         return self.random_bits > 0
 
+    @property
+    def is_nearest_even(self) -> bool:
+        """Whether it rounds to nearest, ties to even: what the fastest kernels do."""
+        fixed = self.ties_even and not (self.odd or self.is_stochastic)
+        return fixed and self.plus_word == self.minus_word == _BELOW_HALF
+
     def clamps(self, fmt: Format, policy: Policy) -> tuple[bool, bool]:
         """Tell whether positive and negative overflow stay at the maximum where it would become Inf or NaN."""
         if self.odd:
-            # P3109 takes the neighbour whose code is odd: the maximum of unsigned formats with Inf, else Inf or NaN.
-            odd = not policy.name.startswith("p3109") or (fmt.inf_code is not None and fmt.max_code % 2 == 1)
-            return odd, odd and fmt.signed
+            # The neighbour whose code is odd is the maximum of unsigned formats with Inf, else Inf or NaN.
+            top = policy.to_odd == "max" or (fmt.inf_code is not None and fmt.max_code % 2 == 1)
+            return top, top and fmt.signed
         cuts = not (self.is_stochastic or self.ties_even)
         return cuts and self.plus_word == 0, cuts and self.minus_word == 0
 
@@ -120,7 +128,7 @@ def _add(rounding: Rounding, *aliases: str) -> None:
     roundings.register(rounding.name, rounding, aliases)
 
 
-_add(Rounding("nearest_even", 0x7FFFFFFF, 0x7FFFFFFF, ties_even=True), "rne")
+_add(Rounding("nearest_even", _BELOW_HALF, _BELOW_HALF, ties_even=True), "rne")
 _add(Rounding("nearest_away", 0x80000000, 0x80000000), "rna")
 _add(Rounding("toward_zero"), "rtz")
 _add(Rounding("up", _ALL, 0), "toward_positive", "ru")

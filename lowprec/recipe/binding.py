@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.cast.casts import round_in_place
-from lowprec.codec import Codec, codecs
+from lowprec.codec.cast import is_cast, keeps
+from lowprec.codec.catalogue import codecs
+from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import formats
 from lowprec.scaling.delayed import DelayedScaling
 from lowprec.scaling.quantize import Quantized, quantize
@@ -28,7 +30,7 @@ from .operations import LinearOps, linear_ops
 from .tensors import TensorSpec
 
 Array = NDArray[Any]
-_BF16 = formats["bfloat16"]
+_BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 #: Linear layers whose input goes through a cache before Wgrad reads it.
 _CACHED_INPUTS = {"layers.*.attn.wo": "attention_output"}
 
@@ -84,8 +86,9 @@ class BoundRecipe:
         if layer not in self._linears:
             spec = self.recipe.spec(layer, self.layers)
             role = next((role for pattern, role in _CACHED_INPUTS.items() if matches(layer, pattern)), None)
-            kept = "bf16" if role is None else getattr(self.recipe, f"cache_{role}")
-            cache = None if kept == "bf16" else codecs[kept]
+            cache = None if role is None else codecs[getattr(self.recipe, f"cache_{role}")]
+            if cache is not None and is_cast(cache, _BF16):  # as layers store it: Wgrad reads what Fprop made of it
+                cache = None
             self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, _LayerState(self, layer))
         return self._linears[layer]
 
@@ -123,8 +126,8 @@ class BoundRecipe:
             raise ValueError(f"direction {direction!r}: one of {', '.join(DIRECTIONS)}")
         return self._codec(getattr(self.recipe, direction))
 
-    def cache(self, role: str) -> Codec:
-        """Return the codec of an activation kept for the backward pass.
+    def cache(self, role: str) -> Codec | None:
+        """Return the codec of an activation kept for the backward pass, None if it changes nothing that is stored.
 
         Parameters
         ----------
@@ -133,10 +136,13 @@ class BoundRecipe:
         """
         if role not in CACHES:
             raise ValueError(f"cache {role!r}: one of {', '.join(CACHES)}")
-        return self._codec(getattr(self.recipe, f"cache_{role}"))
+        codec = self._codec(getattr(self.recipe, f"cache_{role}"))
+        stored = _BF16 if self.recipe.activations == "bfloat16" else _FLOAT32
+        return None if codec is _LOSSLESS or keeps(codec, stored) else codec
 
     def _codec(self, name: str) -> Codec:
-        return _LOSSLESS if self.recipe.activations != "bfloat16" and name == "bf16" else codecs[name]
+        codec = codecs[name]
+        return _LOSSLESS if self.recipe.activations != "bfloat16" and is_cast(codec, _BF16) else codec
 
     def delayed(self, tensor: str, spec: TensorSpec) -> DelayedScaling:
         """Return the scale of a tensor under delayed scaling, with its history."""
@@ -248,8 +254,6 @@ class _Stored:
 
 class _Lossless:
     """The codec that changes nothing, whatever the type."""
-
-    name = "lossless"
 
     def encode(self, x: Array) -> Array:
         return x

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.cast.casts import round_to
-from lowprec.codec import Codec
+from lowprec.codec.wire import Codec
+from lowprec.format.catalogue import formats
 from lowprec.scaling.quantize import Quantized
 from lowprec.tensorcore.gemm import gemm, matmul_f32
 
@@ -114,13 +115,15 @@ class _Operand:
         self.state = state
         self.hadamard = 0 if spec.plain else spec.resolved.hadamard or 0
         self.delayed = not spec.plain and spec.resolved.history is not None
+        format_ = formats[spec.format]
+        self.float32, self.as_stored = (format_.same_codes(formats[kept]) for kept in ("float32", stored))
 
     def rows(self, x: Array) -> Operand:
         """Return x [rows, K]."""
         if not self.spec.plain:
             return self._quantized(self.spec, x)
         # What layers hand over is stored already, so that the storage format changes nothing.
-        if self.spec.format in ("float32", self.stored):
+        if self.float32 or self.as_stored:
             return x
         return round_to(x, self.spec.format, **self.spec.rounding(self.state.seed(self.name)))
 
@@ -144,7 +147,7 @@ class _Weight(_Operand):
 
     def rows(self, x: Array) -> Operand:
         if self.spec.plain:
-            return x if self.spec.format == "float32" else round_to(x, self.spec.format)
+            return x if self.float32 else round_to(x, self.spec.format)
         return super().rows(x if self.stored == "float32" else round_to(x, "bfloat16"))
 
     def columns(self, x: Array) -> Operand:
@@ -178,7 +181,7 @@ class _Linear:
         if self.spec.fprop.a.stochastic or self.spec.wgrad.b.stochastic:
             return None
         wgrad = self.spec.wgrad.b if self.spec.wgrad_input == "source" else None
-        return self.spec.fprop.a, wgrad, self.cache and self.cache.name
+        return self.spec.fprop.a, wgrad, id(self.cache)  # the codec itself: its name says nothing
 
     def input(self, x: Array) -> SavedInput:
         row = self.fprop_x.rows(x)

@@ -101,7 +101,7 @@ class BlockJob:
         self.words = word_constants(f, special_codes(f, self.mode, policy), self.mode)
         self.seed, self.offset = _key(self.mode, seed, offset)
         self.cast = _cast_constants(f)
-        self.by_words = self.mode.name != "nearest_even" or self.cast.encode is None
+        self.by_words = not self.mode.is_nearest_even or self.cast.encode is None
         if q.choice is not None and self.by_words:
             raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
         self.tensor_scale: np.float32 | None = None

@@ -185,10 +185,14 @@ class Accumulator:
             self, name=f"{self.name}({label})", source=f"what-if of {self.name}", verified="not", **changes
         )
 
+    def lists(self, fmt: Format) -> bool:
+        """Tell whether `inputs` has a format with the same codes, whatever its name."""
+        return any(name != FLOAT64 and formats[name].same_codes(fmt) for name in self.inputs)
+
     def check_inputs(self, *operands: Format) -> None:
         """Raise a ValueError if the machine does not multiply one of the formats."""
         for fmt in operands:
-            if self.inputs and fmt.name not in self.inputs:
+            if self.inputs and not self.lists(fmt):
                 raise ValueError(f"{self.name} takes {', '.join(self.inputs)}, not {fmt.name}")
 
     def __str__(self) -> str:

@@ -28,6 +28,7 @@ from .operands import along_k, check_scales, multiplied, pages, plan, without_sc
 from .packed import PackedOperand
 from .reference_dots import BlockScales
 
+_FLOAT32 = formats["float32"]
 _SPLIT_TILE = 128  # k that stay together when K is split
 
 
@@ -145,7 +146,7 @@ def gemm(
     else:
         check_shapes("gemm", a.codes, b.codes)
         result = _multiply(a, b, _addend(c, beta, (a.shape[0], b.shape[0])), kept=kept, **options)
-    return result if target.name == "float32" else round_to(result, target, out=result)
+    return result if target.same_codes(_FLOAT32) else round_to(result, target, out=result)
 
 
 def _multiply(
@@ -263,7 +264,8 @@ def matmul_f32(
     check_shapes("matmul_f32", x, y)
     shape = (x.shape[0], y.shape[0])
     target = formats.get(to)
-    constants = None if target.name == "float32" else nearest_constants(target)
+    as_it_is = target.same_codes(_FLOAT32)
+    constants = None if as_it_is else nearest_constants(target)
     if out is None:
         out = np.zeros(shape, np.float32) if constants is None else np.empty(shape, np.float32)
     elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
@@ -271,7 +273,7 @@ def matmul_f32(
     elif constants is None:
         out[...] = 0
     accumulate_f32(x, y, out, constants)
-    if constants is None and target.name != "float32":
+    if constants is None and not as_it_is:
         round_to(out, target, out=out)
     return out
 

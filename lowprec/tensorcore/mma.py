@@ -125,8 +125,8 @@ def promoted(
 
 def as_multiplied(codes: NDArray[Any], fmt: Format, machine: Accumulator) -> tuple[NDArray[Any], Format]:
     """Return operands as the machine multiplies them: a TF32 machine drops the low 13 bits of float32."""
-    if fmt.name == "float32" and "tf32" in machine.inputs:
-        tf32 = formats["tf32"]
+    tf32 = formats["tf32"]
+    if fmt.same_codes(formats["float32"]) and machine.lists(tf32):
         return codes >> np.uint32(fmt.mantissa_bits - tf32.mantissa_bits), tf32
     return codes, fmt
 

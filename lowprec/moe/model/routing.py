@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from lowprec.recipe import BoundRecipe
 
 
-#: Codecs that keep an activation as it is stored anyway: there is nothing to encode.
-_KEPT_AS_STORED = ("bf16", "float32", "lossless")
-
-
 class Routing(NamedTuple):
     """Which experts each token uses.
 
@@ -170,8 +166,7 @@ class MixtureOfExperts:
         self.config = config
         self.store = recipe.store
         self.gate = Linear(f"{name}.gate", recipe)
-        cached = recipe.cache("swiglu_input")
-        cache = None if cached.name in _KEPT_AS_STORED else cached
+        cache = recipe.cache("swiglu_input")
 
         def network(name: str) -> FeedForward:
             return FeedForward(name, recipe, memory, cache)

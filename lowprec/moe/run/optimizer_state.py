@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec.cast import casts as cast
+from lowprec.format.catalogue import Format, formats
 from lowprec.recipe import TensorSpec
 
 Array = npt.NDArray[Any]
+_BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,23 @@ class StateFormat:
         if self.text != "float64":
             TensorSpec.parse(self.text)
 
-    @property
+    @functools.cached_property
     def _spec(self) -> TensorSpec:
         return TensorSpec.parse(self.text)
+
+    def _is_cast(self, to: Format) -> bool:
+        """Whether values are cast to a format, whatever it is called there."""
+        return self.text != "float64" and self._spec.plain and formats[self._spec.format].same_codes(to)
 
     @property
     def as_codes(self) -> bool:
         """Whether the array that is kept holds codes: those of bfloat16. All others hold values on their grid."""
-        return self.text == "bfloat16"
+        return self._is_cast(_BF16)
 
     @property
     def exact(self) -> bool:
         """Whether values are kept as they are computed."""
-        return self.text in ("float32", "float64")
+        return self.text == "float64" or self._is_cast(_FLOAT32)
 
     def empty(self, weight: Array) -> Array:
         """Return zeros as they are kept for a weight.
@@ -67,12 +74,12 @@ class StateFormat:
 
     def load(self, stored: Array) -> Array:
         """Return the values; the kept array itself if it holds values."""
-        return cast.decode(stored, "bfloat16") if self.as_codes else stored
+        return cast.decode(stored, _BF16) if self.as_codes else stored
 
     def store(self, values: Array, into: Array) -> None:
         """Keep values, rounded, in an array that `empty` made."""
         if self.as_codes:
-            cast.encode(values, "bfloat16", out=into)
+            cast.encode(values, _BF16, out=into)
         else:
             into[...] = values
             self.round(into)
