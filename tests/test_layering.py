@@ -2,13 +2,19 @@
 
 import ast
 import graphlib
+import sys
 from pathlib import Path
 
 import pytest
 
 import lowprec
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))  # `rooms` reads the imports for the drawing, too
+import rooms
+from rooms import imports_of, room_of
+
 PACKAGE = Path(lowprec.__file__).parent
+FILES = rooms.files()
 
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
@@ -29,27 +35,6 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms}
 ONLY = {"oracle": {"format"}, "costs": {"format", "codec", "registry"}, "interop": {"format"}, "reference": set()}
 EVERYONE_MAY_IMPORT = {"measure.metrics"}  # it imports NumPy only
 ONLY_JIT_MAY_IMPORT = {"numba", "llvmlite"}
-
-FILES = sorted(PACKAGE.rglob("*.py"))
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imports_of(path: Path) -> set[str]:
-    """Return absolute dotted names of everything a file imports, at any depth of nesting."""
-    found: set[str] = set()
-    package = ["lowprec", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            base = [*base, *(node.module.split(".") if node.module else [])]
-            found.add(".".join(base))
-            found.update(".".join([*base, alias.name]) for alias in node.names)
-    return found
 
 
 def test_kernels_are_no_generators() -> None:
@@ -79,25 +64,13 @@ def test_imports_point_downwards(path: Path) -> None:
 
 def test_every_file_has_a_room_and_floors_are_few() -> None:
     assert {room_of(path) for path in FILES} == {*FLOOR, "__init__"}
-    assert len(FLOORS) <= 12
-
-
-def module_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    assert max(rooms.floors(rooms.room_graph()).values()) <= len(FLOORS) <= 12
 
 
 @pytest.mark.xfail(strict=True, reason="seven circles are left, within rooms")
 def test_no_circle_between_files() -> None:
     """Imports within functions count, and those for type checkers alone."""
-    modules = {module_of(path): path for path in FILES}
-    graph = {name: set() for name in modules}
-    for name, path in modules.items():
-        for used in imports_of(path):
-            if used in modules and used != name and not (path.name == "__init__.py" and used.startswith(name)):
-                graph[name].add(used)
-    # A package's face stands for its files: who imports it imports them, so it counts as a file like any other.
     try:
-        tuple(graphlib.TopologicalSorter(graph).static_order())
+        tuple(graphlib.TopologicalSorter(rooms.file_graph()).static_order())
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
