@@ -65,7 +65,7 @@ sum's SQNR lies below that of the codec by (dB):
 
 {table(("algorithm", "R = 2", "8", "32", "128", "what it is"), sums)}
 
-`tests/test_reductions.py` holds the emulation to these within 0.2 dB. What each codec loses on which data:
+`tests/codec/test_reductions.py` holds the emulation to these within 0.2 dB. What each codec loses on which data:
 [error_atlas](../ablations/results/error_atlas.md); against its time: [wire_cost](../ablations/results/wire_cost.md).
 """
 

@@ -167,8 +167,8 @@ codes of all 120 members of up to 8 bits, roundings on values across the range. 
 The oracle is exact rational arithmetic that shares no code with the kernels (`lowprec.oracle`). "Critical values" are
 all codes and midpoints of small formats, or those at both ends of large ones, with the float32 on either side, quarter
 points, deep underflow, overflow, Inf and NaN; from float32 and from float64. `lowprec verify --exhaustive` repeats
-the comparison on all 2^32 float32 on your machine; `pytest -m peers tests/test_peers_casts.py` asks PyTorch, ONNX and
-gfloat where they are installed.
+the comparison on all 2^32 float32 on your machine; `pytest -m peers tests/cast/test_peers_casts.py` asks PyTorch, ONNX
+and gfloat where they are installed.
 
 {table(("format", "compared", "where incumbents differ"), about)}
 

@@ -12,7 +12,7 @@ import lowprec as lp
 from lowprec.scaling.quantizer import Quantizer
 
 TORCHAO = "torchao 0.18.0"
-# Vendor's code that ran beside each entry (tests/test_peers_quantizers.py), and how many elements were compared.
+# Vendor's code that ran beside each entry (tests/scaling/test_peers_quantizers.py), and how many elements it saw.
 CHECKED = {
     **dict.fromkeys(("dsv3", "dsv3_ue8m0", "deepgemm", "deepgemm_ue8m0"), ("its arithmetic in torch 2.13", 3145728)),
     **{f"mxfp8{e}_{r}": (TORCHAO, 3145728) for e in ("", "_e5m2") for r in ("floor", "ceil", "even", "rceil")},
@@ -59,8 +59,8 @@ def page() -> str:
     lines = [
         "# Quantizers", "",
         "Written by `python docs/make_quantizers.py` from `lowprec.quantizers`. Every entry is compared with exact",
-        "rational arithmetic (`lowprec.oracle.quantizers`, no code shared) by `tests/test_quantizers_oracle.py`:",
-        "codes, scales and fused values on bfloat16, wide, huge, tiny and special data, and the scales of up to 4,300",
+        "rational arithmetic (`lowprec.oracle.quantizers`, no code shared) by",
+        "`tests/scaling/test_quantizers_oracle.py`: codes, scales and fused values on bfloat16, wide, huge, tiny and special data, and the scales of up to 4,300",
         "amaxes next to every power of two, 1.5, 1.75, 1.875 and 1.9375 times one, and of subnormals.", "",
         "A scale multiplies codes back to values. Everything is float32, each operation rounded to nearest even;",
         "`amax` is the block's largest magnitude, `max` the largest element, `emax` its exponent.", "",

@@ -4,8 +4,8 @@ A tensor core adds a group of L products and C at once: all terms are aligned to
 them, cut to F fraction bits below it, summed exactly, and the sum is cut to the accumulator's own format. Groups
 are chained in increasing k. `Accumulator` holds those numbers; ``lowprec.mma`` and ``lowprec.gemm`` do the rest.
 
-Each machine says how it was `verified`: by recordings of real GPUs that ``tests/test_machines.py`` repeats where
-they are at hand (arXiv:2512.07004 published them), or by its source alone.
+Each machine says how it was `verified`: by recordings of real GPUs that ``tests/tensorcore/test_machines.py`` repeats
+where they are at hand (arXiv:2512.07004 published them), or by its source alone.
 """
 
 from __future__ import annotations

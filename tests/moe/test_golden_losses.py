@@ -48,7 +48,7 @@ def test_they_tell_the_recipes_apart():
 KINDS = ["bf16", "dsv3", "mxfp8"]
 PROGRAM = """
 import json, sys
-sys.path[:0] = ["tests", "reference_data"]
+sys.path[:0] = ["tests/moe", "tests", "reference_data"]
 from golden_runs import golden
 print(json.dumps({name: golden.losses("micro", name, 2) for name in sys.argv[1:]}))
 """
@@ -56,7 +56,7 @@ print(json.dumps({name: golden.losses("micro", name, 2) for name in sys.argv[1:]
 
 def in_a_process(recipes, **environment):
     """Run short trainings in another process, with kernels compiled for another CPU or for other threads."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     variables = {**os.environ, "PYTHONPATH": str(root), **environment}
     command = [sys.executable, "-c", PROGRAM, *recipes]
     done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, check=False)

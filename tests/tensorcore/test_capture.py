@@ -15,7 +15,7 @@ import pytest
 import lowprec as lp
 from lowprec import oracle
 
-FOLDER = Path(__file__).parents[1] / "reference_data" / "capture"
+FOLDER = Path(__file__).parents[2] / "reference_data" / "capture"
 
 
 @contextmanager

@@ -148,4 +148,4 @@ def test_the_table_says_it_all(name):
 
 
 def test_the_page_is_current():
-    assert (Path(__file__).parents[1] / "docs" / "recipes.md").read_text() == page()
+    assert (Path(__file__).parents[2] / "docs" / "recipes.md").read_text() == page()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of sockets tha
 
 def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
     inline = run_study(make(tmp_path / "inline"), jobs=0)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.02")
     planned = make(tmp_path / "dask")
     killed = []

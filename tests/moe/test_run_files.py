@@ -24,7 +24,7 @@ from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.train import Schedule, Trainer, train
 from lowprec.recipe import recipes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MICRO = golden.MICRO
 #: State of every kind: random bits, amax histories of other layers, a running mean, a narrow moment.
 MIXED = recipes["nvfp4"].with_(
@@ -119,7 +119,7 @@ def test_an_unknown_memory_policy_is_named(text, tmp_path):
 
 PROGRAM = """
 import sys
-sys.path.insert(0, "tests")
+sys.path[:0] = ["tests/moe", "tests"]
 import test_run_files as t
 from pathlib import Path
 text = t.short_text()

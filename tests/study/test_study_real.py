@@ -27,7 +27,7 @@ ABLATION = Ablation(
 
 def test_two_threads_here_and_single_thread_workers_give_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(lowprec.__file__).parent.parent)])
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), str(Path(lowprec.__file__).parent.parent)])
     )
     before = lowprec.get_num_threads()
     lowprec.set_num_threads(2)
