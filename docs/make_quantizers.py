@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import ml_dtypes
 import numpy as np
 from pages import table, write
 
 import lowprec as lp
+from lowprec.scaling import quantizer
 from lowprec.scaling.quantizer import Quantizer
 
 TORCHAO = "torchao 0.18.0"
@@ -54,14 +53,15 @@ COLUMNS = (
 
 def page() -> str:
     """Return the page."""
-    doc = (import_module("lowprec.quantizers").__doc__ or "").split("\n\n")
+    doc = (quantizer.__doc__ or "").split("\n\n")
     arithmetics = next(part for part in doc if part.startswith("======"))
     lines = [
         "# Quantizers", "",
         "Written by `python docs/make_quantizers.py` from `lowprec.quantizers`. Every entry is compared with exact",
         "rational arithmetic (`lowprec.oracle.quantizers`, no code shared) by",
-        "`tests/scaling/test_quantizers_oracle.py`: codes, scales and fused values on bfloat16, wide, huge, tiny and special data, and the scales of up to 4,300",
-        "amaxes next to every power of two, 1.5, 1.75, 1.875 and 1.9375 times one, and of subnormals.", "",
+        "`tests/scaling/test_quantizers_oracle.py`: codes, scales and fused values on bfloat16, wide, huge, tiny and",
+        "special data, and the scales of up to 4,300 amaxes next to every power of two, 1.5, 1.75, 1.875 and 1.9375",
+        "times one, and of subnormals.", "",
         "A scale multiplies codes back to values. Everything is float32, each operation rounded to nearest even;",
         "`amax` is the block's largest magnitude, `max` the largest element, `emax` its exponent.", "",
         "## Arithmetics", "",
