@@ -47,7 +47,7 @@ def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Form
 
     Examples
     --------
-    >>> from lowprec.formats import p3109
+    >>> from lowprec.format.catalogue import p3109
     >>> p3109(8, 4).max, p3109(8, 4, domain="finite").max, p3109(8, 3, signed=False).name
     (224.0, 240.0, 'p3109_k8p3ue')
     """

@@ -117,7 +117,7 @@ class Policy:
     Examples
     --------
     >>> import lowprec as lp
-    >>> from lowprec.policies import Policy
+    >>> from lowprec.format.policy import Policy
     >>> strict = Policy("strict", overflow="raise", nan="raise")
     >>> lp.encode([1.0, 500.0], "e4m3fn", policy=strict)
     Traceback (most recent call last):

@@ -78,8 +78,8 @@ def fresh(code, *arguments):
 )
 def test_light_commands_load_nothing_heavy(arguments):
     code = (
-        "import sys; from click.testing import CliRunner; from lowprec import cli\n"
-        "result = CliRunner().invoke(cli.cli, sys.argv[1:]); assert result.exit_code == 0, result.output\n"
+        "import sys; from click.testing import CliRunner; from lowprec.cli.app import cli\n"
+        "result = CliRunner().invoke(cli, sys.argv[1:]); assert result.exit_code == 0, result.output\n"
         "print(*sorted({'numba', 'pandas', 'scipy', 'matplotlib', 'llvmlite'} & set(sys.modules)))"
     )
     assert fresh(code, *arguments).split() == []

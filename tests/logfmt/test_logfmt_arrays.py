@@ -4,8 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import lowprec._jit as jit
-from lowprec import logfmt
+from lowprec import _threads, logfmt
 from lowprec.logfmt import encode, unpack
 
 F = np.float32
@@ -126,15 +125,15 @@ def test_bad_wires():
 
 def test_threads_change_nothing():
     x = np.random.default_rng(0).standard_normal((300, 1000)).astype(F)
-    before = jit.get_num_threads()
+    before = _threads.get_num_threads()
     seen = set()
     try:
         for threads in (1, 2, 3):
-            jit.set_num_threads(threads)
+            _threads.set_num_threads(threads)
             z = encode(x, 10)
             seen.add((z.codes.tobytes(), z.amin.tobytes(), z.amax.tobytes(), z.decode().tobytes()))
     finally:
-        jit.set_num_threads(before)
+        _threads.set_num_threads(before)
     assert len(seen) == 1
 
 

@@ -12,7 +12,7 @@ from golden_runs import golden
 
 import lowprec as lp
 from lowprec import recipes
-from lowprec.moe.data.corpus import corpus_from_bytes, held_out_windows
+from lowprec.moe.data.corpus import corpus_from_bytes, held_out_windows, load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.moe.run import checkpoint, saving
 from lowprec.moe.run.checkpoint import CheckpointError
@@ -281,7 +281,7 @@ def test_another_text_is_refused(saved):
 def test_the_text_is_found_again_by_its_name(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(bytes(i * i % 251 for i in range(140_000)))
-    trainer = micro(lp.moe.data.load_corpus(path))
+    trainer = micro(load_corpus(path))
     trainer.save(tmp_path / "c.npz")
     assert Trainer.load(tmp_path / "c.npz").step() == trainer.step()
     path.write_bytes(bytes(i * i % 241 for i in range(140_000)))

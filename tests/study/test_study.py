@@ -478,7 +478,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import test_study
-from lowprec.study import run_study, store
+from lowprec.study.run import store
+from lowprec.study import run_study
 if __name__ == "__main__":
     store.code_hash = lambda: sys.argv[2]  # the tests' own, should somebody edit a source meanwhile
     run_study(test_study.make(Path(sys.argv[1])), jobs=2)
@@ -491,7 +492,7 @@ def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {
         "FAKE_STEP_SECONDS": "0.02",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]),
     }
     target = tmp_path / "stopped"
     process = subprocess.Popen(

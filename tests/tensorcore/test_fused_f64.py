@@ -387,7 +387,7 @@ def test_kernels_are_found_in_the_cache_again(tmp_path: Path) -> None:
     """A second process compiles nothing: neither the kernels nor what they call."""
     script = (
         "import numpy as np, lowprec as lp\n"
-        "from lowprec.kernels import gemm_fused_f64 as g\n"
+        "from lowprec.kernels.tensorcore import gemm_fused_f64 as g\n"
         "lp.set_fused_kernel('portable')\n"
         "x = lp.encode(np.ones((4, 16), np.float32), 'bfloat16')\n"
         "lp.mma(x, x, accumulator='hopper_bf16')\n"
