@@ -285,15 +285,15 @@ def logfmt(
     title = f"{file} in LogFMT-{10 if mode == 'deepep' else z.bits}, mode {mode}, {rounding} rounding"
     emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
     if out is not None:
-        from ..moe.run.checkpoint import write_atomically
+        from .._files import write_bytes
 
-        write_atomically(out, z.to_bytes())
+        write_bytes(out, z.to_bytes())
         click.echo(f"wrote {out}", err=True)
 
 
 def _comparison(row: Any) -> dict[str, Any]:
     """Return the outcome of `compare` as plain cells."""
-    from ..study.run.store import plain
+    from .._files import plain
 
     values: dict[str, Any] = plain(row)
     return values
@@ -301,16 +301,10 @@ def _comparison(row: Any) -> dict[str, Any]:
 
 def _save(path: str, array: Any = None, **arrays: Any) -> None:
     """Write .npy or .npz in one move."""
-    import io
+    from .._files import write_npy, write_npz
 
-    import numpy as np
-
-    from ..moe.run.checkpoint import write_atomically
-
-    content = io.BytesIO()
     if arrays:
-        np.savez(content, **arrays)
+        write_npz(path, arrays)
     else:
-        np.save(content, array)
-    write_atomically(path, content.getvalue())
+        write_npy(path, array)
     click.echo(f"wrote {path}", err=True)

@@ -50,23 +50,13 @@ def emit(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, as_
     """Print a table for people, or for machines with every digit."""
     rows = [list(row) for row in rows]
     if as_json:
-        import json
+        from .._files import to_json
 
-        from ..study.run.store import plain
-
-        click.echo(
-            json.dumps([plain(dict(zip(columns, row, strict=True))) for row in rows], indent=1, ensure_ascii=False)
-        )
+        click.echo(to_json([dict(zip(columns, row, strict=True)) for row in rows]), nl=False)
     elif as_csv:
-        import csv
-        import io
+        from .._files import to_csv
 
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows(
-            [columns, *([repr(cell) if isinstance(cell, float) else cell for cell in row] for row in rows)]
-        )
-        click.echo(text.getvalue(), nl=False)
+        click.echo(to_csv(columns, rows), nl=False)
     else:
         _print_table(columns, rows, title)
 

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._files import write_npz
 from ..cast.casts import decode, encode
 from ..cast.packing import pack, unpack
 from ..format.catalogue import Format, formats
@@ -62,13 +62,7 @@ def save(q: Quantized, path: str | os.PathLike[str]) -> None:
         "recipe": q.recipe,
         "sha256": _digest(arrays),
     }
-    content = io.BytesIO()
-    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    np.savez(content, header=text, codes=arrays["codes"], scales=arrays["scales"])
-    target = Path(path)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
-        file.write(content.getvalue())
-    os.replace(file.name, target)
+    write_npz(path, {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays})
 
 
 def load(path: str | os.PathLike[str]) -> Quantized:

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from lowprec.moe.run import checkpoint
+from lowprec import _files
 from lowprec.moe.run.checkpoint import CheckpointError, read, write
 
 HEADER = {"step": 7, "rate": 0.1 + 0.2, "name": "x", "nested": {"a": [1, 2]}}
@@ -125,7 +125,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def broken(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "replace", broken)
+    monkeypatch.setattr(_files.os, "replace", broken)
     with pytest.raises(CheckpointError, match="cannot be written: No space left on device"):
         write(path, {"step": 8}, {})
     assert path.read_bytes() == before

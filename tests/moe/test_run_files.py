@@ -17,6 +17,7 @@ import pytest
 from golden_runs import golden
 
 import lowprec.moe.run.train
+from lowprec import _files
 from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.model.memory import memory_policies
 from lowprec.moe.run import checkpoint
@@ -237,7 +238,7 @@ def test_no_space_left(text, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(_files.os, "fsync", full)
     with pytest.raises(ValueError, match=r"checkpoint '.*' cannot be written: No space left on device"):
         run(text, tmp_path, steps=4)
     assert (tmp_path / "checkpoint.npz").read_bytes() == before["checkpoint.npz"]
@@ -248,7 +249,7 @@ def test_a_folder_that_cannot_be_written(text, tmp_path, monkeypatch):
     def refused(*args, **kwargs):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(checkpoint, "write_atomically", refused)
+    monkeypatch.setattr(_files.tempfile, "TemporaryFile", refused)
     with pytest.raises(ValueError, match="cannot be written: Read-only file system"):
         run(text, tmp_path / "out")
 

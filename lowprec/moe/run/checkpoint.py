@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowprec._files import write_npz
+
 Array = npt.NDArray[Any]
 
 KIND = "lowprec checkpoint"
@@ -34,45 +36,6 @@ _DAMAGE = (OSError, ValueError, KeyError, RuntimeError, EOFError, struct.error, 
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be written, read or used; one line that says why."""
-
-
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file so that readers see the old one or the new one, whole, even after a crash.
-
-    Parameters
-    ----------
-    path : str or path
-        The file; its folder exists.
-    content : bytes
-        What it will hold.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; then nothing has changed.
-    """
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    # The new name itself reaches the disk only with its folder; not every file system can be asked to.
-    try:
-        folder = os.open(path.parent, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(folder)
-    except OSError:
-        pass
-    finally:
-        os.close(folder)
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -103,11 +66,8 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mappi
     """
     full = {"kind": KIND, "version": VERSION, "content": dict(header)}
     full["sha256"] = _digest(full, arrays)
-    buffer = io.BytesIO()
-    members: dict[str, Any] = {_HEADER: np.frombuffer(json.dumps(full).encode(), np.uint8), **arrays}
-    np.savez(buffer, **members)
     try:
-        write_atomically(path, buffer.getvalue())
+        write_npz(path, {_HEADER: np.frombuffer(json.dumps(full).encode(), np.uint8), **arrays})
     except OSError as error:
         raise CheckpointError(f"checkpoint {os.fspath(path)!r} cannot be written: {error.strerror}") from None
 

@@ -7,18 +7,14 @@ checkpoint has steps; rows beyond it are dropped on resuming and made again, wit
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
-import json
 import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from lowprec.moe.run import checkpoint
+from lowprec._files import make_folder, read_csv, remove_parts, to_csv, write_json, write_text
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.saving import code_version
 from lowprec.moe.run.trainer import StepRecord, Trainer
@@ -41,15 +37,8 @@ class RunFiles:
     """
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
-        self.folder = Path(out)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            checkpoint.write_atomically(self.folder / ".writable", b"")
-            (self.folder / ".writable").unlink()
-            for left in self.folder.glob(".*.part"):  # by a process that was killed
-                left.unlink()
-        except OSError as error:
-            raise ValueError(f"output folder {os.fspath(out)!r} cannot be written: {error.strerror}") from None
+        self.folder = make_folder(out)
+        remove_parts(self.folder)
 
     def save(
         self, trainer: Trainer, records: Sequence[dict[str, Any]], status: str = "running", **results: Any
@@ -61,10 +50,7 @@ class RunFiles:
         ValueError
             If the disk is full, for example; then what was saved before is as it was.
         """
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(StepRecord.__dataclass_fields__), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
+        head = list(StepRecord.__dataclass_fields__)
         config = trainer.config
         summary = {
             "config": config.name,
@@ -83,11 +69,11 @@ class RunFiles:
             "code": code_version(),
         }
         try:
-            checkpoint.write_atomically(self.folder / METRICS, text.getvalue().encode())
+            write_text(self.folder / METRICS, to_csv(head, [[record[name] for name in head] for record in records]))
             trainer.save(self.folder / CHECKPOINT)
-            checkpoint.write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2).encode() + b"\n")
+            write_json(self.folder / SUMMARY, summary)
         except OSError as error:
-            raise ValueError(f"output folder {os.fspath(self.folder)!r} cannot be written: {error.strerror}") from None
+            raise ValueError(f"{error.filename!r} cannot be written: {error.strerror}") from None
 
     def resume(self, planned: Trainer) -> tuple[Trainer, list[dict[str, Any]]]:
         """Return the trainer of the checkpoint and its curve, or the planned one and none if nothing was saved.
@@ -112,8 +98,8 @@ class RunFiles:
             )
         curve = os.fspath(self.folder / METRICS)
         try:
-            with open(curve, newline="") as file:
-                rows = [_row(row) for row in csv.DictReader(file)][: trainer.steps]
+            head, table = read_csv(curve)
+            rows = [_row(dict(zip(head, row, strict=True))) for row in table][: trainer.steps]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{curve!r} is damaged: {error}") from None
         if [row["step"] for row in rows] != list(range(1, trainer.steps + 1)):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..report.tidy import to_csv
-from ..run.store import write_text
+from ..._files import to_csv, write_text
 from .smoothing import ema
 from .statistics import relative_differences
 

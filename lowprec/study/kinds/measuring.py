@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..._files import to_csv, write_json, write_text
 from ..report import html
 from ..report.document import Document, Table, markdown
 from ..report.reports import PAGE
-from ..report.tidy import to_csv
-from ..run.store import code_hash, machine, versions, write_json, write_text
+from ..run.store import code_hash, machine, versions
 
 if TYPE_CHECKING:
     from .tensors.study import Claim, Measured

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._files import to_csv, write_text
 from ..analysis.costs_of_recipes import COSTS, bits_of, with_tail
-from ..run.store import write_text
 from .cost_panels import Point, differing, draw_panels, height_of
 from .difference_axis import draw_rules, set_scale
 from .style import STYLE, looks_of, new_figure, require_matplotlib, save
-from .tidy import to_csv
 
 if TYPE_CHECKING:
     from ..analysis.summary import StudySummary

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..run.store import plain, read_json, write_json
+from ..._files import plain, write_json
+from ..run.store import read_json
 
 DOCUMENT_FILE = "document.json"
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._files import to_csv, write_text
 from ..analysis.statistics import relative_differences
-from ..run.store import write_text
 from .difference_axis import draw_rules, set_scale
 from .sentences import percent
 from .style import NEUTRAL, STYLE, looks_of, new_figure, require_matplotlib, save
-from .tidy import to_csv
 
 if TYPE_CHECKING:
     from ..analysis.statistics import Paired

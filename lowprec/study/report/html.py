@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from ..run.store import StudyError, differences, write_text
+from ..._files import write_text
+from ..run.store import StudyError, differences
 from .document import Bullets, Details, Document, Figure, Heading, Part, Table, Text
 
 STYLE = """

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..._files import plain, to_csv, write_json, write_text
 from ..analysis.inference import infer
 from ..analysis.statistics import Paired
 from ..analysis.summary import ArmSummary, StudySummary, summarize
-from ..run.store import plain, write_json, write_text
 from .cost_plots import costs, note
 from .document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from .findings_table import expected_table, finding_sentence
 from .recipes_text import environment, recipe_details
 from .sentences import interval, percent
-from .tidy import to_csv
 
 COLUMNS = (
     "arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "p (Holm)",

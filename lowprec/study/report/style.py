@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..._files import write_bytes
 from ..run.store import StudyError
 
 if TYPE_CHECKING:
@@ -75,9 +77,9 @@ def save(figure: Any, stem: Path) -> list[Path]:
     """Write a figure as `.png` and `.svg`, each in one move, and return the paths."""
     files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
     for path in files:
-        part = path.with_name(f".{path.name}.part")
-        figure.savefig(part, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
-        part.replace(path)
+        content = io.BytesIO()
+        figure.savefig(content, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
+        write_bytes(path, content.getvalue())
     return files
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..._files import plain
 from ..design.ablation import Ablation
 from ..design.arms import Arm
 from ..design.expectations import Expectation
@@ -168,7 +169,7 @@ def describe(ablation: Ablation, setting: Setting) -> dict[str, Any]:
     """Return what `study.json` keeps: enough to report without the ablation's file."""
     arms = tuple(replace(arm, recipe=arm.recipe_name, change={}, tail=None) for arm in ablation.arms)
     return {
-        "kind": "ablation", "ablation": store.plain(replace(ablation, arms=arms)), "setting": store.plain(setting),
+        "kind": "ablation", "ablation": plain(replace(ablation, arms=arms)), "setting": plain(setting),
     }  # fmt: skip
 
 

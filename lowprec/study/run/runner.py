@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from pathlib import Path
 from typing import Any
 
+from ..._files import write_json
 from . import executors, store
 from .plans import STUDY_FILE, Plan
 from .progress import Display, Running, Silent, Snapshot
@@ -93,7 +94,7 @@ def run_study(
             locks.enter_context(store.lock(folder))
         for stop_file in stop_files(planned):
             stop_file.unlink(missing_ok=True)
-        store.write_json(planned.folder / STUDY_FILE, planned.description)
+        write_json(planned.folder / STUDY_FILE, planned.description)
         todo = unfinished(planned)
         if todo:
             # Compiled once here, found on disk by the workers.

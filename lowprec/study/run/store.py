@@ -7,19 +7,13 @@ holds nan and inf, which a diverged run needs and JSON has no words for.
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import errno
 import functools
 import hashlib
-import io
-import json
-import math
 import os
 import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
@@ -28,11 +22,14 @@ from typing import Any
 
 import lowprec
 
+from ... import _files
+from ..._files import csv_rows, make_folder, read_csv, write_json, write_text
+
 RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
 #: Sources that cannot change the numbers of a run; of the study's own, only those that execute runs can.
 NOT_NUMERICS = (
-    "__main__", "interop", "reference", "testing",
+    "__main__", "_files", "interop", "reference", "testing",
     "_ablations/", "_reference_data/", "cli/", "costs/", "measure/", "oracle/",
 )  # fmt: skip
 EXECUTE_RUNS = (
@@ -61,59 +58,8 @@ class RunFailed(StudyError):
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash, finds either the old content or the new."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as temporary:
-        try:
-            temporary.write(text)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            os.chmod(temporary.name, 0o666 & ~_umask())
-            os.replace(temporary.name, path)
-        except BaseException:
-            os.unlink(temporary.name)
-            raise
-
-
-@functools.cache
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
-def plain(value: Any) -> Any:
-    """Return dataclasses, mappings and sequences as JSON's types; floats that JSON lacks become "nan", "inf", "-inf".
-
-    Examples
-    --------
-    >>> plain({"loss": float("inf"), "steps": (1, 2)})
-    {'loss': 'inf', 'steps': [1, 2]}
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, bool) or value is None or isinstance(value, (int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if hasattr(value, "item"):
-        return plain(value.item())
-    return str(value)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write `plain(value)` as JSON, atomically."""
-    write_text(path, json.dumps(plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-
-
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object of a study.
 
     Raises
     ------
@@ -121,14 +67,11 @@ def read_json(path: Path) -> dict[str, Any]:
         If the file is missing or damaged.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return _files.read_json(path)
     except OSError as error:
         raise StudyError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise StudyError(f"{path} is damaged ({error}); remove that folder and run again") from None
-    if not isinstance(value, dict):
-        raise StudyError(f"{path} is damaged (no JSON object); remove that folder and run again")
-    return value
+        raise StudyError(f"{error}; remove that folder and run again") from None
 
 
 def check_writable(path: Path) -> None:
@@ -140,11 +83,9 @@ def check_writable(path: Path) -> None:
         If not; the message says why.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise StudyError(f"output folder {str(path)!r} cannot be written: {error.strerror}") from None
+        make_folder(path)
+    except ValueError as error:
+        raise StudyError(str(error)) from None
 
 
 @contextmanager
@@ -182,17 +123,6 @@ def set_aside(path: Path) -> Path:
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
-
-
-def _cell(value: Any) -> str:
-    value = value.item() if hasattr(value, "item") else value
-    return repr(value) if isinstance(value, float) else str(value)
-
-
-def _row(cells: list[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
 
 
 class RunFolder:
@@ -233,8 +163,8 @@ class RunFolder:
         """Add one row to the metrics."""
         with open(self.metrics, "a", encoding="utf-8", newline="") as file:
             if file.tell() == 0:
-                file.write(_row(list(row)))
-            file.write(_row([_cell(value) for value in row.values()]))
+                file.write(csv_rows([list(row)]))
+            file.write(csv_rows([list(row.values())]))
 
     def finish(self, status: str, **results: Any) -> None:
         """End: `run.json` takes the results and the status."""
@@ -250,13 +180,8 @@ class RunFolder:
 
     def columns(self) -> dict[str, list[float]]:
         """Return the metrics as columns of floats."""
-        with open(self.metrics, encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            columns: dict[str, list[float]] = {name: [] for name in reader.fieldnames or ()}
-            for row in reader:
-                for name, cell in row.items():
-                    columns[name].append(float(cell))
-        return columns
+        head, rows = read_csv(self.metrics)
+        return {name: [float(row[place]) for row in rows] for place, name in enumerate(head)}
 
     def remove(self) -> None:
         """Delete the folder."""

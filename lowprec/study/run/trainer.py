@@ -12,7 +12,7 @@ from lowprec.moe.model.config import MoEConfig, configs
 from lowprec.moe.run.train import Diverged, Schedule, Trainer
 from lowprec.recipe import Recipe, recipes
 
-from .store import plain
+from ..._files import plain
 
 __all__ = ["Diverged", "Schedule", "Trainer", "configuration", "describe", "load_corpus", "weights_hash"]
 

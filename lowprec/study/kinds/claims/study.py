@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...._files import to_csv
 from ...design.expectations import Expectation, Finding
 from ...report.document import Document, Part, Table, Text
 from ...report.findings_table import EXPECTED_COLUMNS, expected_table
-from ...report.tidy import to_csv
 from ...run.store import check_writable
 from ..measuring import made_of, show_table, sized, write_reports
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...._files import to_csv
 from ...report.document import Document, Figure, Heading, Part, Table, Text
-from ...report.tidy import to_csv
 from ..measuring import claims_json, claims_table, made_of, show_claims, show_table
 
 if TYPE_CHECKING:

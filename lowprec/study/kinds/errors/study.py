@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from lowprec.measure.distributions import distributions
 
-from ...report.tidy import to_csv
-from ...run.store import check_writable, write_text
+from ...._files import to_csv, write_text
+from ...run.store import check_writable
 from ..measuring import Claimed, claims_csv, sized, write_reports
 from ..tensors.study import Claim, Measured
 from .report import as_json, document, errors_csv, show

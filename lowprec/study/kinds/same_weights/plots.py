@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...._files import to_csv, write_text
 from ...analysis.costs_of_recipes import COSTS, bits_of
 from ...design.quantities import METRICS
 from ...report.cost_panels import Point, differing, draw_panels, front, height_of
 from ...report.findings_table import number
 from ...report.style import CONTROL, NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
-from ...report.tidy import to_csv
-from ...run.store import write_text
 
 if TYPE_CHECKING:
     from .summary import WeightsSummary

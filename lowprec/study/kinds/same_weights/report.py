@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...._files import plain, to_csv, write_json, write_text
 from ...design.quantities import METRICS
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from ...report.findings_table import expected_table, finding_sentence, number
 from ...report.recipes_text import environment, recipe_details
-from ...report.tidy import to_csv
-from ...run.store import plain, write_json, write_text
 from .summary import WeightsSummary, summarize
 
 #: Metrics of the table, and how a number of each is written.

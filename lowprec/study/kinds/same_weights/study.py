@@ -6,17 +6,16 @@ recipes is seen where branches of trainings would need hours. What it cannot sho
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
 import importlib
-import io
 import json
 import time
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...._files import plain, to_csv, write_text
 from ...design.ablation import Arm, parsed_changes
 from ...design.expectations import Expectation
 from ...design.quantities import LAYER_METRICS, METRICS
@@ -179,7 +178,8 @@ class Measurement(Task):
         began = time.monotonic()
         trainer = importlib.import_module(self.backend).Trainer.load(self.checkpoint_file, data=corpus)
         config, batches = trainer.config, self.steps // len(self.stresses)
-        layers: list[tuple[str, ...]] = [("stress", "batch", "layer", "kind", *LAYER_METRICS)]
+        head = ("stress", "batch", "layer", "kind", *LAYER_METRICS)
+        layers: list[tuple[Any, ...]] = []
         for stress in self.stresses:
             for batch in range(batches):
                 stop(self)
@@ -188,10 +188,8 @@ class Measurement(Task):
                 ours = record(trainer.model, recipes.get(self.recipe), stress, tokens, self.seed)
                 folder.append({"stress": stress.name, "batch": batch, **compare(ours, theirs)})
                 for layer, kind, values in compare_layers(ours, theirs):
-                    layers.append((stress.name, *map(str, (batch, layer, kind)), *map(repr, values.values())))
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(layers)
-        store.write_text(folder.path / LAYERS_FILE, text.getvalue())
+                    layers.append((stress.name, batch, layer, kind, *values.values()))
+        write_text(folder.path / LAYERS_FILE, to_csv(head, layers))
         seconds = time.monotonic() - began
         folder.finish("done", seconds=seconds, evaluation_seconds=0.0, timed_steps=self.steps)
         return folder.read() or {}
@@ -231,10 +229,10 @@ def plan(
     checkpoints = []
     for number in range(setting.checkpoints):
         task = checkpoint_task(setting, number, data, backend, common, shared)
-        key = hashlib.sha256(json.dumps(store.plain(task.fingerprint), sort_keys=True).encode()).hexdigest()[:12]
+        key = hashlib.sha256(json.dumps(plain(task.fingerprint), sort_keys=True).encode()).hexdigest()[:12]
         checkpoints.append(replace(task, name=f"{setting.config}-{setting.checkpoint_steps}-c{number}-{key}"))
     reference = trainer.describe(setting.config, study.reference.precision)["recipe"]
-    stresses = [{"kind": type(stress).__name__, **store.plain(stress)} for stress in study.stresses]
+    stresses = [{"kind": type(stress).__name__, **plain(stress)} for stress in study.stresses]
     arms = []
     for number, checkpoint in enumerate(checkpoints):
         for arm in study.arms:
@@ -257,7 +255,7 @@ def describe(study: SameWeights, setting: WeightsSetting) -> dict[str, Any]:
     arms = tuple(replace(arm, recipe=arm.recipe_name, change={}) for arm in study.arms)
     content = {item.name: getattr(study, item.name) for item in fields(study)}
     content |= {"arms": arms, "stresses": [stress.name for stress in study.stresses]}
-    return {"kind": "same_weights", "ablation": store.plain(content), "setting": store.plain(setting)}
+    return {"kind": "same_weights", "ablation": plain(content), "setting": plain(setting)}
 
 
 @functools.cache

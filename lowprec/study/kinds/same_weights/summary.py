@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...._files import read_csv
 from ...analysis.statistics import spread
 from ...analysis.summary import check_mixture
 from ...design.expectations import Finding
@@ -149,8 +149,8 @@ def _same_recipe(study: SameWeights, name: str) -> list[str]:
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    head, rows = read_csv(path)
+    return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def _mean(values: Any) -> float:

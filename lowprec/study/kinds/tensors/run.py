@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...._files import to_csv, write_text
 from ...report.document import Document, Figure, Part, Text
-from ...report.tidy import to_csv
-from ...run.store import check_writable, write_text
+from ...run.store import check_writable
 from ..measuring import Claimed, claims_csv, claims_json, claims_table, made_of, show_claims, sized, write_reports
 from .study import MEASURES, Errors, TensorSetting, TensorStudy, sweep
 
