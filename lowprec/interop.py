@@ -5,13 +5,13 @@ The bits stay where they are; only the type changes. torch is imported when it i
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .format.catalogue import Format, formats
+from .registry import cached
 
 _TORCH = {
     "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
@@ -19,7 +19,7 @@ _TORCH = {
 }  # fmt: skip
 
 
-@functools.cache
+@cached(None)
 def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
     """Return the NumPy type whose elements are the codes of a format.
 

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
+_caches: list[functools._lru_cache_wrapper[Any]] = []
+
+
+def cached(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_cache_wrapper[R]]:
+    """Return an `functools.lru_cache` for what looks names up: it forgets when an entry is replaced or goes."""
+
+    def wrap(function: Callable[..., R]) -> functools._lru_cache_wrapper[R]:
+        kept = functools.lru_cache(maxsize)(function)
+        _caches.append(kept)
+        return kept
+
+    return wrap
+
+
+def _forget() -> None:
+    for kept in _caches:
+        kept.cache_clear()
 
 
 class UnknownNameError(KeyError, ValueError):
@@ -38,6 +58,11 @@ class Registry(Generic[T]):
     >>> colours["tael"]
     Traceback (most recent call last):
     lowprec.registry.UnknownNameError: unknown colour 'tael': did you mean 'teal'?
+    >>> with colours.scoped(teal="#007f7f", plum="#8e4585"):
+    ...     colours["teal"], colours.names()
+    ('#007f7f', ['teal', 'plum'])
+    >>> colours["teal"], colours.names()
+    ('#008080', ['teal'])
     """
 
     def __init__(self, kind: str, type_: type[T], make: Callable[[str], T | None] | None = None) -> None:
@@ -47,8 +72,8 @@ class Registry(Generic[T]):
         self._objects: dict[str, T] = {}
         self._aliases: dict[str, str] = {}
 
-    def register(self, name: str, obj: T, aliases: Iterable[str] = ()) -> T:
-        """Add an object; names are unique.
+    def register(self, name: str, obj: T, aliases: Iterable[str] = (), *, replace: bool = False) -> T:
+        """Add an object; names are unique. An equal object may be added again, so that a cell can be run twice.
 
         Parameters
         ----------
@@ -58,6 +83,9 @@ class Registry(Generic[T]):
             The object.
         aliases : iterable of str
             Further names that find it.
+        replace : bool
+            Whether it takes the place, and any of the names, of what is registered so far. What was made from the
+            old object and is held, such as a recipe bound to a run, stays as it is.
 
         Returns
         -------
@@ -67,19 +95,65 @@ class Registry(Generic[T]):
         Raises
         ------
         ValueError
-            If a name is taken.
+            If a name is taken by something that differs.
         TypeError
             If the object is of another kind.
         """
         aliases = list(aliases)
         if not isinstance(obj, self.type):
             raise TypeError(f"{self.kind} {name!r}: {_a(self.type.__name__)} is needed, not {obj!r}")
+        again = name in self._objects and bool(self._objects[name] == obj)
         for new in [name, *aliases]:
-            if new in self._objects or new in self._aliases:
-                raise ValueError(f"{self.kind} {new!r} is registered already; choose another name")
+            if new in self and not replace and not (again and self.listed(new) == name):
+                raise ValueError(
+                    f"{self.kind} {new!r} is registered already, as something else; choose another name, or say "
+                    "replace=True"
+                )
+        for alias in aliases:
+            if alias in self._objects:
+                raise ValueError(f"{self.kind} {alias!r} is an entry itself, so it cannot be another name of {name!r}")
+        known = any(new in self for new in [name, *aliases])
+        self._aliases.pop(name, None)
         self._objects[name] = obj
         self._aliases.update(dict.fromkeys(aliases, name))
+        if known and not again:
+            _forget()
         return obj
+
+    @contextmanager
+    def scoped(self, entries: Mapping[str, T] | None = None, **more: T) -> Iterator[None]:
+        """Register entries within a ``with`` block, in place of those of their names; afterwards all is as before.
+
+        What is registered inside the block goes with it, too; blocks may be nested, and errors change nothing. A
+        catalogue belongs to the process: other threads see the entries as long as the block lasts, and two threads must
+        not be in blocks of one catalogue at a time. Worker processes do not see them.
+
+        Parameters
+        ----------
+        entries : mapping from str to T, optional
+            Objects by name.
+        **more
+            The same for names that are identifiers.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> with lp.formats.scoped(e3m3=lp.Format("e3m3", exponent_bits=3, mantissa_bits=3)):
+        ...     lp.round_to([1.3], "e3m3").tolist()
+        [1.25]
+        >>> "e3m3" in lp.formats
+        False
+        """
+        objects, aliases = dict(self._objects), dict(self._aliases)
+        try:
+            for name, obj in {**(entries or {}), **more}.items():
+                self.register(name, obj, replace=True)
+            yield
+        finally:
+            gone = any(objects.get(name) is not obj for name, obj in self._objects.items())
+            self._objects, self._aliases = objects, aliases
+            if gone:
+                _forget()
 
     def __getitem__(self, name: str) -> T:
         key = self._aliases.get(name, name)
@@ -113,6 +187,11 @@ class Registry(Generic[T]):
         if isinstance(name_or_object, str):
             return self[name_or_object]
         raise TypeError(f"{_a(self.kind)} is a name or {_a(self.type.__name__)}, not {name_or_object!r}")
+
+    def listed(self, name: str) -> str | None:
+        """Return the name that an entry is listed under, for it or another name of it; None if it is not listed."""
+        key = self._aliases.get(name, name)
+        return key if key in self._objects else None
 
     def names(self) -> list[str]:
         """Return the names in the order of registration, aliases left out."""

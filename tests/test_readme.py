@@ -16,14 +16,13 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTAL
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_example(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for catalogue in (lp.formats, lp.quantizers):  # what an example registers goes with it
-        monkeypatch.setattr(catalogue, "_objects", dict(catalogue._objects))
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     test = doctest.DocTestParser().get_doctest(EXAMPLES[number], {}, f"README example {number}", str(README), 0)
     assert test.examples, "an example without a prompt would never run"
     runner = doctest.DocTestRunner(optionflags=flags)
     report: list[str] = []
-    runner.run(test, out=report.append)
+    with lp.formats.scoped(), lp.quantizers.scoped():  # what an example registers goes with it
+        runner.run(test, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
 
 

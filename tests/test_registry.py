@@ -1,9 +1,14 @@
 """Catalogues help when a name is wrong."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import lowprec as lp
+from lowprec.interop import ml_dtype
 from lowprec.registry import Registry, UnknownNameError
+from lowprec.tensorcore.gemm import matmul_f32
 
 
 def test_lookup_by_name_alias_and_object() -> None:
@@ -36,5 +41,88 @@ def test_wrong_type_and_taken_name() -> None:
         lp.encode(1.0, 8)  # type: ignore[arg-type]
     registry = Registry("number", int)
     registry.register("one", 1)
-    with pytest.raises(ValueError, match="'one' is registered already"):
+    with pytest.raises(ValueError, match=r"'one' is registered already, as something else; .* say replace=True"):
         registry.register("one", 2)
+
+
+def test_an_equal_entry_may_come_again() -> None:
+    mine = lp.Format("mine", exponent_bits=4, mantissa_bits=3)
+    with lp.formats.scoped():
+        for _ in range(2):
+            lp.formats.register("mine", mine, ["ours"])
+        same = lp.formats.register("mine", lp.Format("mine", exponent_bits=4, mantissa_bits=3))
+        assert lp.formats["ours"] is same
+        with pytest.raises(ValueError, match="format 'ours' is registered already"):
+            lp.formats.register("yours", mine, ["ours"])
+
+
+def test_replacing() -> None:
+    registry = Registry("number", int)
+    registry.register("one", 1, ["eins"])
+    registry.register("two", 2)
+    registry.register("one", 11, ["uno"], replace=True)
+    assert (registry["one"], registry["eins"], registry["uno"], registry.names()) == (11, 11, 11, ["one", "two"])
+    registry.register("eins", 111, replace=True)
+    assert (registry["one"], registry["eins"], registry.aliases("one")) == (11, 111, ["uno"])
+    with pytest.raises(ValueError, match="number 'two' is an entry itself"):
+        registry.register("three", 3, ["two"], replace=True)
+    assert "three" not in registry
+    assert [registry.listed(name) for name in ("uno", "one", "zwei")] == ["one", "one", None]
+
+
+def test_scopes() -> None:
+    registry = Registry("number", int)
+    registry.register("one", 1, ["eins"])
+
+    def contents() -> dict[str, int]:
+        return {name: registry[name] for name in registry}
+
+    with registry.scoped({"two-b": 2}, one=11):
+        assert (contents(), registry["eins"]) == ({"one": 11, "two-b": 2}, 11)
+        with registry.scoped(one=111):
+            registry.register("three", 3, ["drei"])
+            assert contents() == {"one": 111, "two-b": 2, "three": 3}
+        assert contents() == {"one": 11, "two-b": 2}
+        assert "drei" not in registry
+    assert contents() == {"one": 1}
+    with pytest.raises(ZeroDivisionError), registry.scoped(two=2):
+        _ = 1 // 0
+    with pytest.raises(TypeError, match="number 'three': an int is needed"), registry.scoped({"two": 2, "three": "3"}):  # type: ignore[dict-item]
+        pass
+    assert (contents(), registry["eins"]) == ({"one": 1}, 1)
+
+
+def _results() -> list[bytes]:
+    """Return what follows from entries by way of caches: casts, scales, products."""
+    x = np.linspace(-600, 600, 256, dtype=np.float32).reshape(2, 128)
+    q = lp.quantize(x, "e4m3fn")
+    return [
+        lp.encode(x, "e4m3fn").tobytes(),
+        lp.round_to(x, "float16", out=x.copy()).tobytes(),
+        matmul_f32(x, x, to="bfloat16").tobytes(),
+        q.codes.tobytes() + q.scale.tobytes(),
+        lp.quantize(x, "e2m1fn", "1x16", scale="e4m3", arithmetic="plain").scale.tobytes(),
+        lp.quantize_dequantize(x, "e5m2").tobytes(),
+        lp.mma(np.full((1, 32), 56, np.uint8), np.full((1, 32), 56, np.uint8)).tobytes(),
+    ]
+
+
+def test_nothing_stale_is_served() -> None:
+    before = _results()
+    assert before == _results()
+    other = replace(lp.formats["e4m3fn"], bias=9)
+    nan = replace(lp.policies["ocp_sat"], overflow="nan")
+    coarse = replace(lp.formats["bfloat16"], mantissa_bits=3)
+    small = replace(lp.formats["e4m3fn"], exponent_bits=5, mantissa_bits=2, specials="ieee", bias=15)
+    with (
+        lp.formats.scoped(e4m3fn=other, e5m2=lp.formats["float16"], bfloat16=coarse, float16=small),
+        lp.policies.scoped(ocp_sat=nan),
+    ):
+        within = _results()
+        assert [a != b for a, b in zip(before, within, strict=True)] == [True] * len(before)
+        lp.policies.register("ocp_sat", lp.policies["ocp_nonsat"], replace=True)
+        assert lp.encode([1e9], "e5m2").item() == lp.formats["float16"].inf_code
+    assert before == _results()
+    for name in ("e5m2", "e4m3fn"):
+        with lp.formats.scoped(mine=lp.formats[name]):
+            assert ml_dtype("mine").name == f"float8_{name}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from ..format.catalogue import Format
 from ..format.policy import Policy
 from ..format.rounding import Rounding, resolve, special_codes
 from ..kernels.cast import nearest as kernels
+from ..registry import cached
 from .constants import (
     Constants,
     decode_constants,
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     wide: tuple[int, int, int]
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def plan_of(f: Format, mode: Rounding, policy: Policy) -> Plan:
     """Return the kernels that hold and their constants."""
     special = special_codes(f, mode, policy)
@@ -70,7 +70,7 @@ def plan_of(f: Format, mode: Rounding, policy: Policy) -> Plan:
     )
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def nearest_constants(fmt: Format) -> Constants | None:
     """Return what `kernels.cast.nearest.round_bits` needs to do as plain `round_to` does; None where it cannot."""
     return plan_of(fmt, *resolve(fmt)).round_nearest

@@ -54,6 +54,20 @@ def accumulator_named(name: str | Accumulator) -> Accumulator:
     return accumulators[changed[1]].with_(**changes)
 
 
+def _name_of(given: str | Accumulator, machine: Accumulator) -> str:
+    """Return the name by which a recipe can call a machine.
+
+    Raises
+    ------
+    ValueError
+        If its name finds another machine, or none.
+    """
+    name = (isinstance(given, str) and accumulators.listed(given)) or machine.name
+    if accumulator_named(name) != machine:
+        raise ValueError(f"the accumulator registered as {name!r} is another one; recipes call them by their names")
+    return name
+
+
 @dataclass(frozen=True)
 class GemmSpec:
     """One multiplication: what its operands go through, and the machine it runs on.
@@ -86,7 +100,7 @@ class GemmSpec:
         for side in ("a", "b"):
             object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))
         machine = accumulator_named(self.accumulator)
-        object.__setattr__(self, "accumulator", machine.name)
+        object.__setattr__(self, "accumulator", _name_of(self.accumulator, machine))
         n = self.promote_every
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise ValueError(f"promote_every={n!r}: a whole number >= 1, or None for never")

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.cast.casts import round_to
-from lowprec.format.catalogue import formats
+from lowprec.format.catalogue import Format, formats
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
 from lowprec.scaling.quantizer import Quantizer, quantizers
@@ -119,7 +119,7 @@ class TensorSpec:
             given[key] = value
         if "quantizer" in given:
             named = quantizers[given["quantizer"]]
-            return cls(**{"format": formats.get(named.format).name, "granularity": named.granularity, **given})
+            return cls(**{"format": _name_of(named.format), "granularity": named.granularity, **given})
         if "format" not in given:
             raise ValueError(f"{text!r}: an element format is missing, such as 'e4m3fn'")
         return cls(**{"granularity": PLAIN, **given})
@@ -184,7 +184,7 @@ class TensorSpec:
         if self.quantizer:
             words.append(self.quantizer)
             named = quantizers[self.quantizer]
-            words += [self.format] if self.format != formats.get(named.format).name else []
+            words += [self.format] if self.format != _name_of(named.format) else []
             words += [self.granularity] if self.granularity != str(Granularity.parse(named.granularity)) else []
         else:
             words.append(self.format)
@@ -205,6 +205,21 @@ def as_quantized(values: Array, fmt: str) -> Quantized:
     return Quantized(encode(values, fmt), one, formats[fmt], Granularity(None, None))
 
 
+def _name_of(given: str | Format) -> str:
+    """Return the name by which a recipe can call a format.
+
+    Raises
+    ------
+    ValueError
+        If its name finds another format, or none.
+    """
+    f = formats.get(given)
+    name = (isinstance(given, str) and formats.listed(given)) or f.name
+    if formats[name] != f:
+        raise ValueError(f"the format registered as {name!r} is another one; recipes call formats by their names")
+    return name
+
+
 def _meaning(word: str, text: str) -> tuple[str, Any]:
     """Return the field that a word sets, and its value."""
     if word in _GRANULARITIES or re.fullmatch(r"\d+x\d+", word):
@@ -216,9 +231,9 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
     if number := re.fullmatch(r"(hadamard|history)([1-9]\d*)", word):
         return number[1], int(number[2])
     if word in quantizers:
-        return "quantizer", quantizers[word].name
+        return "quantizer", quantizers.listed(word)
     if word in formats:
-        return "format", formats[word].name
+        return "format", formats.listed(word)
     if number := re.fullmatch(r"floor=(\d[\d.e+-]*)", word):
         try:
             return "amax_floor", float(number[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from ..cast.constants import decode_constants, encode_constants
 from ..format.catalogue import Format, formats
 from ..format.rounding import policies
 from ..kernels.scaling import scales as block_scale
+from ..registry import cached
 from .quantizer import SPECIALS, Quantizer
 
 _HOW = {
@@ -77,7 +77,7 @@ def scale_rule(q: Quantizer, f: Format, tensor: TensorScale, multiplier: np.floa
     return (*head, (*numbers[:4], *tensor, numbers[4]), words, special, use_special_zero)
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
     largest = np.float32(f.max)
     cap = _LARGEST if q.amax_floor == 0 else np.float32(min(float(_LARGEST), float(f.max) / q.amax_floor))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from ..cast.constants import (
 from ..format.catalogue import Format, formats
 from ..format.rounding import Rounding, policies, resolve, special_codes
 from ..kernels.scaling import quantize as kernels
+from ..registry import cached
 from .constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
 from .granularity import Granularity
 from .hadamard import hadamard
@@ -41,7 +41,7 @@ class _Cast(NamedTuple):
     round: Constants | None
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _cast_constants(f: Format) -> _Cast:
     special = policies["ocp_sat"].codes(f)
     if not (has_fast_kernel(f) and symmetric(f, special)):

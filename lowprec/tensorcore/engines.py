@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..cast.casts import decode
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import exact_dot, fused_dot, fused_pack
 from ..kernels.tensorcore import promote as promotion
+from ..registry import cached
 from .accumulator import Accumulator
 from .engine import Engine, Float32Matrix, Kept, Matrix, Plan
 from .float32 import accumulate_f32
@@ -257,7 +257,7 @@ def engine(machine: Accumulator, fa: Format, fb: Format) -> Engine:
     return _engine(machine, fa, fb, selected_kernel().name)
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _engine(machine: Accumulator, fa: Format, fb: Format, kernel_name: str) -> Engine:
     if machine.kind == "fused" and _fast_kernel(machine, fa, fb) is None:
         wide = wide_kernel(machine, fa, fb)

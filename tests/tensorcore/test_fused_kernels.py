@@ -78,14 +78,12 @@ def test_threads_are_left_in_the_default_rounding(name: str, keep_threads: None,
     assert all(modes)
 
 
-def test_unknown_and_impossible_kernels(keep_kernel: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_impossible_kernels(keep_kernel: None) -> None:
     with pytest.raises(ValueError, match=r"unknown fused kernel 'avx51'.*'avx512'"):
         lp.set_fused_kernel("avx51")
     impossible = FusedKernel("sve", frozenset({"sve9"}), 32, 13, 64, 1.0, False, lambda: None)
-    monkeypatch.setattr(
-        fused_kernels.fused_kernels, "_objects", {**fused_kernels.fused_kernels._objects, "sve": impossible}
-    )
-    with pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
+    scoped = fused_kernels.fused_kernels.scoped(sve=impossible)
+    with scoped, pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
         lp.set_fused_kernel("sve")
 
 
