@@ -5,13 +5,13 @@ The bits stay where they are; only the type changes. torch is imported when it i
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .format.catalogue import Format, formats
-from .registry import cached
 
 _TORCH = {
     "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
@@ -19,7 +19,6 @@ _TORCH = {
 }  # fmt: skip
 
 
-@cached(None)
 def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
     """Return the NumPy type whose elements are the codes of a format.
 
@@ -43,9 +42,13 @@ def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
     >>> ml_dtype("e5m2")
     dtype(float8_e5m2)
     """
+    return _ml_dtype(formats.get(fmt))
+
+
+@functools.cache
+def _ml_dtype(f: Format) -> np.dtype[Any]:
     import ml_dtypes
 
-    f = formats.get(fmt)
     for name in formats:
         if formats[name].same_codes(f):
             for known in (name, *formats.aliases(name)):
