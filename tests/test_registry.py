@@ -89,7 +89,7 @@ def test_scopes() -> None:
     with pytest.raises(ZeroDivisionError), registry.scoped(two=2):
         _ = 1 // 0
     wrong: Any = {"two": 2, "three": "3"}
-    with pytest.raises(TypeError, match="number .three.: an int is needed"), registry.scoped(wrong):
+    with pytest.raises(TypeError, match=r"number .three.: an int is needed"), registry.scoped(wrong):
         pass
     assert (contents(), registry["eins"]) == ({"one": 1}, 1)
 
