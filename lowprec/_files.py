@@ -17,9 +17,9 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -28,6 +28,7 @@ PathLike = str | os.PathLike[str]
 
 # What a file is called until it is whole.
 _PART = ".part"
+_LOCK = ".lock"
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:
@@ -111,6 +112,65 @@ def make_folder(path: PathLike) -> Path:
     except OSError as error:
         raise ValueError(f"output folder {os.fspath(path)!r} cannot be written: {error.strerror}") from None
     return folder
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep others out of a folder for as long as a block runs; the lock of a process that died is none.
+
+    Raises
+    ------
+    ValueError
+        If somebody else, of this process or another, has the folder; the message says who.
+    """
+    path = folder / _LOCK
+    file = _lock(path)
+    try:
+        file.truncate(0)
+        file.write(f"pid {os.getpid()}")
+        file.flush()
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while the lock is held: whoever opens it later makes a new one
+        file.close()
+
+
+def _lock(path: Path) -> TextIO:
+    """Return the lock file, locked."""
+    import fcntl
+
+    while True:
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  the caller closes it
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_file(file, path):
+                return file
+        except OSError as error:
+            file.seek(0)
+            who = file.read().strip() or "unknown"
+            file.close()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise ValueError(f"{os.fspath(path.parent)!r} is in use by another process ({who})") from None
+        file.close()  # of a run that ended between the two lines above: there is a new file, or none
+
+
+def _is_file(file: TextIO, path: Path) -> bool:
+    """Tell whether an open file is the one that a path names now."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a folder, locked by the caller, to the next free `<name>.<number>` and return the new path."""
+    number = 1
+    while (target := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    folder.rename(target)
+    (target / _LOCK).unlink(missing_ok=True)
+    return target
 
 
 def remove_parts(folder: Path) -> None:

@@ -41,6 +41,7 @@ from .output import Cell, CommandError, emit, machine_readable
 @click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, if it has one.")
+@click.option("--fresh", is_flag=True, help="Move a run that is in the folder aside and start over.")
 @machine_readable
 def train(
     config: str,
@@ -55,6 +56,7 @@ def train(
     out: str | None,
     save_every: int,
     resume: bool,
+    fresh: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -65,7 +67,7 @@ def train(
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.model.memory import memory_policies
     from ..moe.run.ema import ParameterEMA
-    from ..moe.run.files import CHECKPOINT
+    from ..moe.run.files import CHECKPOINT, what_is_there
     from ..moe.run.train import Schedule
     from ..moe.run.train import train as run_training
     from ..recipe import load_recipe
@@ -75,6 +77,10 @@ def train(
     # Whatever can be refused is refused before the first line of progress.
     if resume and out is None:
         raise CommandError("--resume needs --out, the folder to go on from")
+    if resume and fresh:
+        raise CommandError("--resume and --fresh exclude each other")
+    if out is not None and not (resume or fresh) and (there := what_is_there(out)) is not None:
+        raise CommandError(f"{out} holds a run ({there}): --resume goes on with it, --fresh moves it aside")
     shape, precision, corpus = get_config(config), load_recipe(recipe), load_corpus(data)
     check_tiles(shape, precision)
     precision.bind(seed, shape.layers)
@@ -103,7 +109,8 @@ def train(
 
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
-                memory=policy, out=out, save_every=save_every, resume=resume, progress=progress,
+                memory=policy, out=out, save_every=save_every, resume=resume, fresh=fresh,
+                progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"

@@ -187,6 +187,52 @@ def test_a_checkpoint_that_is_no_trainers(text, tmp_path):
         Trainer.load(tmp_path / "c.npz", data=text)
 
 
+# --- nothing is overwritten -----------------------------------------------------------------------------------------
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_run_that_is_there_is_not_overwritten(text, tmp_path):
+    out = tmp_path / "r1"
+    run(text, out, steps=2)
+    before = content(out)
+    with pytest.raises(ValueError, match=r"r1' holds a run \(micro mixed, seed 1, 2 steps, done\): resume goes on"):
+        train(MICRO, "bf16", 2, data=text, out=out)
+    assert content(out) == before
+    train(MICRO, "bf16", 2, data=text, out=out, fresh=True)
+    assert content(tmp_path / "r1.1") == before
+    train(MICRO, "bf16", 2, 1, data=text, out=out, fresh=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r1", "r1.1", "r1.2"]
+    with pytest.raises(ValueError, match="resume and fresh exclude each other"):
+        train(MICRO, "bf16", 2, data=text, out=out, fresh=True, resume=True)
+
+
+@pytest.mark.parametrize("left", ["checkpoint.npz", "metrics.csv", "run.json"])
+def test_the_remains_of_a_run_are_not_overwritten(text, tmp_path, left):
+    (tmp_path / left).write_bytes(b"{damaged")
+    with pytest.raises(ValueError, match=f"holds a run \\({left}\\)"):
+        run(text, tmp_path, steps=2)
+    assert content(tmp_path) == {left: b"{damaged"}
+
+
+def test_two_runs_do_not_share_a_folder(text, tmp_path):
+    """Neither of another process, nor of this one; the lock of a process that was killed is none."""
+    process = start(tmp_path / "run")
+    assert process.stdout.readline()  # it trains by now
+    for options in ({"resume": True}, {"fresh": True}, {}):
+        with pytest.raises(ValueError, match=rf"is in use by another process \(pid {process.pid}\)|holds a run"):
+            run(text, tmp_path / "run", steps=24, **options)
+    process.kill()
+    process.communicate()
+    with pytest.raises(ValueError, match=rf"is in use by another process \(pid {os.getpid()}\)"):
+        run(text, tmp_path / "run", steps=24, resume=True,
+            progress=lambda record: run(text, tmp_path / "run", steps=24, resume=True))  # fmt: skip
+    run(text, tmp_path / "run", steps=24, resume=True)
+    assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint.npz", "metrics.csv", "run.json"]
+
+
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +286,7 @@ def test_no_space_left(text, tmp_path, monkeypatch):
 
     monkeypatch.setattr(_files.os, "fsync", full)
     with pytest.raises(ValueError, match=r"checkpoint '.*' cannot be written: No space left on device"):
-        run(text, tmp_path, steps=4)
+        run(text, tmp_path, steps=4, resume=True)
     assert (tmp_path / "checkpoint.npz").read_bytes() == before["checkpoint.npz"]
     assert sorted(os.listdir(tmp_path)) == ["checkpoint.npz", "metrics.csv", "run.json"]
 

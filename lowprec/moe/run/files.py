@@ -12,9 +12,20 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from lowprec._files import make_folder, read_csv, remove_parts, to_csv, write_json, write_text
+from lowprec._files import (
+    locked,
+    make_folder,
+    read_csv,
+    read_json,
+    remove_parts,
+    set_aside,
+    to_csv,
+    write_json,
+    write_text,
+)
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.saving import code_version
 from lowprec.moe.run.trainer import StepRecord, Trainer
@@ -22,23 +33,65 @@ from lowprec.moe.run.trainer import StepRecord, Trainer
 CHECKPOINT, METRICS, SUMMARY = "checkpoint.npz", "metrics.csv", "run.json"
 
 
-class RunFiles:
-    """The folder of one run.
+@contextlib.contextmanager
+def run_files(out: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> Iterator[RunFiles]:
+    """Have the folder of a run for oneself: made, proven to be writable, and of nothing that would be lost.
 
     Parameters
     ----------
     out : path
-        The folder; made, and proven to be writable, before the work and not after it.
+        The folder.
+    resume : bool
+        A run that is there goes on.
+    fresh : bool
+        A run that is there is moved aside, to ``<out>.1`` or the next number that is free.
 
     Raises
     ------
     ValueError
-        If it cannot be written.
+        If it cannot be written, another run is working in it, or one is there and neither `resume` nor `fresh` says
+        what becomes of it.
     """
+    folder = make_folder(out)
+    if fresh and what_is_there(folder) is not None:
+        with locked(folder):  # not from under a run that is working
+            set_aside(folder)
+        make_folder(folder)
+    with locked(folder):
+        refuse_to_overwrite(folder, resume=resume)
+        remove_parts(folder)
+        yield RunFiles(folder)
 
-    def __init__(self, out: str | os.PathLike[str]) -> None:
-        self.folder = make_folder(out)
-        remove_parts(self.folder)
+
+def what_is_there(folder: str | os.PathLike[str]) -> str | None:
+    """Return a run that a folder holds, in words, None if it holds none."""
+    path = Path(folder)
+    left = [name for name in (SUMMARY, CHECKPOINT, METRICS) if (path / name).exists()]
+    if not left:
+        return None
+    try:
+        run = read_json(path / SUMMARY)
+        return f"{run['config']} {run['recipe']}, seed {run['seed']}, {run['steps']} steps, {run['status']}"
+    except (OSError, ValueError, KeyError):
+        return " and ".join(left)
+
+
+def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> None:
+    """Raise a ValueError if a folder holds a run of which nobody says what becomes of it."""
+    if resume and fresh:
+        raise ValueError("resume and fresh exclude each other: one goes on with what is there, one moves it aside")
+    there = what_is_there(folder)
+    if there is not None and not (resume or fresh):
+        raise ValueError(
+            f"output folder {os.fspath(folder)!r} holds a run ({there}): resume goes on with it, fresh moves it aside"
+        )
+
+
+class RunFiles:
+    """The files of one run, in a folder that is there; see `run_files`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def save(
         self, trainer: Trainer, records: Sequence[dict[str, Any]], status: str = "running", **results: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -13,7 +14,7 @@ from lowprec.moe.data.corpus import Corpus, load_corpus
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
 from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
-from lowprec.moe.run.files import RunFiles, interruptible
+from lowprec.moe.run.files import RunFiles, interruptible, refuse_to_overwrite, run_files
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Diverged, StepRecord, Trainer
 from lowprec.recipe import Recipe, load_recipe
@@ -80,6 +81,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     save_every: int = 50,
     resume: bool = False,
+    fresh: bool = False,
     progress: Callable[[StepRecord], object] | None = None,
 ) -> Run:
     """Train a model from scratch: a short warm-up, then the rate falls linearly to zero.
@@ -110,6 +112,9 @@ def train(
         Steps between two saves in it.
     resume : bool
         Go on from the checkpoint in `out`, if there is one, to the bits of a run that never stopped.
+    fresh : bool
+        Move a run that `out` holds aside, to ``<out>.1`` or the next free number, and start over. Without `resume` or
+        `fresh` a folder that holds a run is refused.
     progress : callable, optional
         Called with the record of every step.
 
@@ -122,7 +127,8 @@ def train(
     ------
     ValueError
         For unknown names, numbers out of range, a text that is missing or too short, a folder that cannot be written,
-        or a checkpoint in it that is damaged or of another run.
+        one that holds a run or
+        is in use by another, or a checkpoint in it that is damaged or of another run.
     KeyboardInterrupt
         After Ctrl-C, when the step is done and saved.
 
@@ -133,14 +139,14 @@ def train(
     >>> run.metrics[["step", "tokens"]].values.tolist(), run.validation_loss < 5.5
     ([[1, 2048], [2, 4096]], True)
     """
-    import pandas
-
     config, recipe = get_config(config), load_recipe(recipe)
     for name, number in (("steps", steps), ("save_every", save_every)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} {number!r}: a whole number >= 1 is needed")
     if resume and out is None:
         raise ValueError("resume: the folder to go on from is missing; give out")
+    if out is not None:
+        refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again when the folder is ours
     rate = default_rate(config) if learning_rate is None else learning_rate
     plan = (
         Schedule.of_budget(rate, steps)
@@ -149,7 +155,22 @@ def train(
     )
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
     trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, memory=memory)
-    files = None if out is None else RunFiles(out)
+    folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, fresh=fresh)
+    with folder as files:
+        return _train(trainer, steps, files, save_every, resume, progress)
+
+
+def _train(
+    trainer: Trainer,
+    steps: int,
+    files: RunFiles | None,
+    save_every: int,
+    resume: bool,
+    progress: Callable[[StepRecord], object] | None,
+) -> Run:
+    """Train to the end, or to where it diverges or is stopped; what is asked of `files` is on disk by then."""
+    import pandas
+
     records: list[dict[str, Any]] = []
     if files is not None and resume:
         trainer, records = files.resume(trainer)
@@ -171,7 +192,7 @@ def train(
     if stop.asked:
         raise KeyboardInterrupt
     loss = trainer.evaluate() if status == "done" else math.inf
-    excess = trainer.excess(loss=loss) if status == "done" and corpus.oracle is not None else None
+    excess = trainer.excess(loss=loss) if status == "done" and trainer.corpus.oracle is not None else None
     if files is not None:
         results = {"validation_loss": loss if math.isfinite(loss) else None, "excess_loss": excess, "reason": reason}
         files.save(trainer, records, status=status, **results)

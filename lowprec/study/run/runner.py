@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from pathlib import Path
 from typing import Any
 
-from ..._files import write_json
+from ..._files import set_aside, write_json
 from . import executors, store
 from .plans import STUDY_FILE, Plan
 from .progress import Display, Running, Silent, Snapshot
@@ -85,7 +85,7 @@ def run_study(
     show = Silent() if display is None else display
     if fresh and planned.folder.is_dir():
         with store.lock(planned.folder):  # not from under a study that is running
-            store.set_aside(planned.folder)
+            set_aside(planned.folder)
     check_same(planned.tasks)
     store.check_writable(planned.folder)
     with contextlib.ExitStack() as locks:

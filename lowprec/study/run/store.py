@@ -7,7 +7,7 @@ holds nan and inf, which a diverged run needs and JSON has no words for.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import functools
 import hashlib
 import os
@@ -15,7 +15,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -88,7 +87,7 @@ def check_writable(path: Path) -> None:
         raise StudyError(str(error)) from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Keep two studies from working in one folder.
 
@@ -97,29 +96,12 @@ def lock(path: Path) -> Iterator[None]:
     StudyError
         If another living process holds the lock.
     """
-    import fcntl
-
-    with open(path / ".lock", "a+") as file:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            file.seek(0)
-            raise StudyError(f"{path} is in use by another process ({file.read().strip() or 'unknown'})") from None
-        file.truncate(0)
-        file.write(f"pid {os.getpid()}")
-        file.flush()
+            stack.enter_context(_files.locked(path))
+        except ValueError as error:
+            raise StudyError(str(error)) from None
         yield
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a folder to the next free `<name>.<number>` and return the new path."""
-    number = 1
-    while (target := path.with_name(f"{path.name}.{number}")).exists():
-        number += 1
-    path.rename(target)
-    return target
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
