@@ -10,8 +10,8 @@ ablation = SameWeights(
     arms=(
         *sources.SAME_WEIGHTS_ARMS,
         Arm("mxfp8", recipe="mxfp8", expected="8 bits, for comparison"),
-        Arm("mxfp4", recipe="mxfp4", expected="worst"),
-        Arm("nvfp4", recipe="mxfp4", change={"x": "nvfp4_te", "w": "nvfp4_te", "dy": "nvfp4_te",
+        Arm("mxfp4", recipe="mxfp4_rceil", expected="worst"),
+        Arm("nvfp4", recipe="mxfp4_rceil", change={"x": "nvfp4_te", "w": "nvfp4_te", "dy": "nvfp4_te",
                                              "accumulator": "blackwell_nvfp4"}, expected="clearly better than mxfp4"),
     ),
     expectations=(

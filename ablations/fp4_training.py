@@ -12,8 +12,8 @@ ablation = Ablation(
     arms=(
         *sources.BRANCH_ARMS,
         Arm("mxfp8", recipe="mxfp8", expected="equivalent", source=sources.MXFP8),
-        Arm("mxfp4", recipe="mxfp4", expected="worse, by about 1 %", source=sources.NVFP4),
-        Arm("nvfp4_plain", recipe="mxfp4", change=NVFP4_PLAIN, expected="worse, by about half of that"),
+        Arm("mxfp4", recipe="mxfp4_rceil", expected="worse, by about 1 %", source=sources.NVFP4),
+        Arm("nvfp4_plain", recipe="mxfp4_rceil", change=NVFP4_PLAIN, expected="worse, by about half of that"),
         Arm("nvfp4", recipe="nvfp4", expected="worse: the whole published recipe", source=sources.NVFP4),
     ),
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3),

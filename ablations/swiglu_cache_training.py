@@ -10,7 +10,7 @@ ablation = Ablation(
     arms=(
         *sources.BRANCH_ARMS,
         Arm("kept_fp8", change={"cache_swiglu_input": "fp8_1x128"}, expected="equivalent", source=sources.DEEPSEEK_V3),
-        Arm("kept_fp4", change={"cache_swiglu_input": "mxfp4"}, expected="worse: the stress mode, 4 bits"),
+        Arm("kept_fp4", change={"cache_swiglu_input": "mxfp4_floor"}, expected="worse: the stress mode, 4 bits"),
         Arm("dsv3", recipe="dsv3", expected="equivalent", source=sources.DEEPSEEK_V3),
         Arm("dsv3_kept_bf16", recipe="dsv3", change={"cache_swiglu_input": "bf16"}, expected="equivalent"),
     ),

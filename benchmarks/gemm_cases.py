@@ -160,9 +160,9 @@ def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
     if machine == "hopper_fp8":
         a, b = lp.quantize(x, "e4m3fn", "1x128"), lp.quantize(w, "e4m3fn", "128x128")
     else:
-        recipe, square = SCALED_MACHINES[machine]
-        a = lp.quantize(x, recipe=recipe)
-        b = lp.quantize(w, recipe=recipe, granularity=str(a.granularity) if "wgrad" in shape.what else square)
+        quantizer, square = SCALED_MACHINES[machine]
+        a = lp.quantize(x, quantizer=quantizer)
+        b = lp.quantize(w, quantizer=quantizer, granularity=str(a.granularity) if "wgrad" in shape.what else square)
     corners = []
     for q in (a, b):
         rows = q.granularity.block(q.shape)[0]

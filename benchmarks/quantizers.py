@@ -24,23 +24,23 @@ from lowprec.oracle import quantizers as oracle
 
 COLUMNS = 4096
 CASES: list[tuple[str, str | None, float]] = [  # quantizer, granularity, what is asked for
-    ("dsv3", None, 0.6), ("deepgemm", None, 0.6), ("te_block", None, 0.6), ("dsv3", "128x128", 0.55),
-    ("dsv3", "128x1", 0.0), ("te_current", None, 0.0), ("mxfp8_floor", None, 0.45), ("mxfp8_rceil", None, 0.45),
-    ("mxfp6_e2m3", None, 0.45), ("mxfp4", None, 0.45), ("nvfp4_te", None, 0.35), ("nvfp4_modelopt", None, 0.35),
-    ("nvfp4_te_2d", None, 0.0),
+    ("dsv3_inference", None, 0.6), ("deepgemm", None, 0.6), ("te_block", None, 0.6),
+    ("dsv3_inference", "128x128", 0.55), ("dsv3_inference", "128x1", 0.0), ("te_current", None, 0.0),
+    ("mxfp8_floor", None, 0.45), ("mxfp8_rceil", None, 0.45), ("mxfp6_e2m3_floor", None, 0.45),
+    ("mxfp4_floor", None, 0.45), ("nvfp4_te", None, 0.35), ("nvfp4_modelopt", None, 0.35), ("nvfp4_te_2d", None, 0.0),
 ]  # fmt: skip
 
 
 def check(x: np.ndarray, name: str, granularity: str | None) -> None:
     """Compare a corner with the oracle; the tensor's scale, if any, is that of the corner."""
     corner = np.ascontiguousarray(x[:3, :300])
-    q = lp.quantize(corner, None, granularity, recipe=name)
+    q = lp.quantize(corner, None, granularity, quantizer=name)
     block = (q.granularity.rows, q.granularity.columns)
     codes, scales, _ = oracle.quantize(corner, name, block)
     if not (np.array_equal(q.codes, codes) and q.scale.tobytes() == scales.tobytes()):
         raise SystemExit(f"{name} {granularity}: not what the oracle says")
-    whole = lp.quantize(x, None, granularity, recipe=name)
-    if not np.array_equal(lp.quantize_dequantize(x, None, granularity, recipe=name), whole.dequantize()):
+    whole = lp.quantize(x, None, granularity, quantizer=name)
+    if not np.array_equal(lp.quantize_dequantize(x, None, granularity, quantizer=name), whole.dequantize()):
         raise SystemExit(f"{name} {granularity}: values are not those of the codes")
 
 
@@ -64,10 +64,12 @@ def ours(x: np.ndarray, rounds: int) -> list[list[str]]:
     values = np.empty_like(x)
     for name, granularity, wanted in CASES:
         check(x, name, granularity)
-        q = lp.quantize(x, None, granularity, recipe=name)
+        q = lp.quantize(x, None, granularity, quantizer=name)
         works = copies(x.size)
-        works["codes"] = lambda q=q, name=name, g=granularity: lp.quantize(x, None, g, recipe=name, out=q)
-        works["values"] = lambda name=name, g=granularity: lp.quantize_dequantize(x, None, g, recipe=name, out=values)
+        works["codes"] = lambda q=q, name=name, g=granularity: lp.quantize(x, None, g, quantizer=name, out=q)
+        works["values"] = lambda name=name, g=granularity: lp.quantize_dequantize(
+            x, None, g, quantizer=name, out=values
+        )
         works["decode"] = lambda q=q: q.dequantize(out=values)
         seconds = best(works, rounds)
         cells = [f"{name} {q.granularity}"]

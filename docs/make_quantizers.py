@@ -13,9 +13,13 @@ from lowprec.scaling.quantizer import Quantizer
 TORCHAO = "torchao 0.18.0"
 # Vendor's code that ran beside each entry (tests/scaling/test_peers_quantizers.py), and how many elements it saw.
 CHECKED = {
-    **dict.fromkeys(("dsv3", "dsv3_ue8m0", "deepgemm", "deepgemm_ue8m0"), ("its arithmetic in torch 2.13", 3145728)),
+    **{
+        f"{n}{s}": ("its arithmetic in torch 2.13", 3145728)
+        for n in ("dsv3_inference", "deepgemm")
+        for s in ("", "_ue8m0")
+    },
     **{f"mxfp8{e}_{r}": (TORCHAO, 3145728) for e in ("", "_e5m2") for r in ("floor", "ceil", "even", "rceil")},
-    **{f"{n}{r}": (TORCHAO, 3145728) for n in ("mxfp6_e2m3", "mxfp6_e3m2", "mxfp4") for r in ("", "_rceil")},
+    **{f"{n}_{r}": (TORCHAO, 3145728) for n in ("mxfp6_e2m3", "mxfp6_e3m2", "mxfp4") for r in ("floor", "rceil")},
     "mxfp8_even_1bit": ("compressed-tensors 0.20.0, scales", 31231),
     "torchao_fp8": (TORCHAO, 3145728),
     "nvfp4_torchao": (TORCHAO, 3145728),
@@ -27,8 +31,8 @@ ALSO = """\
 Others ran beside the same entries:
 
 - gfloat 0.5.2, `quantize_block` with `compute_scale_amax`, on float64 (its log2 is wrong next to powers of two in
-  float32): `mxfp8_floor`, `mxfp8_e5m2_floor`, `mxfp6_e2m3`, `mxfp6_e3m2`, `mxfp4` on 40,960 elements each, 0 differ;
-  `mxint8` on 40,960, 4 differ, all -2 there and -1.984375 here.
+  float32): `mxfp8_floor`, `mxfp8_e5m2_floor`, `mxfp6_e2m3_floor`, `mxfp6_e3m2_floor`, `mxfp4_floor` on 40,960 elements
+  each, 0 differ; `mxint8` on 40,960, 4 differ, all -2 there and -1.984375 here.
 - nvidia-modelopt 0.47.0, `MXFP8QTensor`, and `mxfp8_rceil`: 3,145,728 elements, 0 differ. It takes log2 in float32:
   just above 1.75 * 2^k 222 of 230 scales are one step too low there, and the largest elements saturate. A block with
   NaN gets the scale 2^-127 there, and only the NaN stays one.
@@ -111,12 +115,13 @@ def _row(q: Quantizer) -> list[str]:
 def _differences() -> list[str]:
     """Count codes and scales that differ on bfloat16 values of N(0, 1)."""
     x = np.random.default_rng(0).standard_normal((1024, 1024)).astype(ml_dtypes.bfloat16).astype(np.float32)
-    pairs = [("dsv32", "dsv3"), ("deepgemm", "dsv3"), ("te_block_fp32", "dsv3"), ("te_block", "dsv3_ue8m0"),
+    pairs = [("dsv32_inference", "dsv3_inference"), ("deepgemm", "dsv3_inference"),
+             ("te_block_fp32", "dsv3_inference"), ("te_block", "dsv3_inference_ue8m0"),
              ("mxfp8_ceil", "mxfp8_rceil"), ("mxfp8_even", "mxfp8_rceil"), ("mxfp8_floor", "mxfp8_rceil"),
              ("nvfp4_torchao", "nvfp4_te"), ("nvfp4_modelopt", "nvfp4_te"), ("nvfp4_4over6", "nvfp4_te")]  # fmt: skip
     rows = []
     for name, other in pairs:
-        a, b = lp.quantize(x, recipe=name), lp.quantize(x, recipe=other)
+        a, b = lp.quantize(x, quantizer=name), lp.quantize(x, quantizer=other)
         rows.append((name, other, f"{(a.codes != b.codes).mean():.2g}", f"{(a.scale != b.scale).mean():.2g}"))
     return [
         "Shares of codes and scales that differ on 2^20 bfloat16 values of N(0, 1), which often sit on midpoints:", "",
@@ -133,7 +138,7 @@ def _special(name: str) -> list[str]:
         else:
             x[:] = value
         y = lp.quantize_dequantize(
-            x, None, "1x16" if lp.quantizers[name].granularity != "tensor" else None, recipe=name
+            x, None, "1x16" if lp.quantizers[name].granularity != "tensor" else None, quantizer=name
         )
         at, elsewhere = y[3, 5], y[3, 6]
         cells.append(f"{_cell(at, value)} / {_cell(elsewhere, 1.0)}" if case in ("NaN", "Inf") else _cell(at, value))

@@ -73,17 +73,21 @@ def _writable_file(path: str | None) -> None:
 
 @click.command()
 @click.argument("file")
-@click.option("--recipe", metavar="NAME", help="A named quantizer: dsv3, mxfp8 ...; see lowprec quantizers.")
-@click.option("--to", "target", metavar="FORMAT", help="Element format, the recipe's or e4m3fn by default.")
+@click.option("--quantizer", metavar="NAME", help="A named quantizer: deepgemm, mxfp8 ...; see lowprec quantizers.")
+@click.option("--to", "target", metavar="FORMAT", help="Element format, the quantizer's or e4m3fn by default.")
 @click.option(
-    "--granularity", metavar="BLOCK", help="tensor, row, column, 1x128, 128x128 ..., the recipe's or 1x128 by default."
+    "--granularity",
+    metavar="BLOCK",
+    help="tensor, row, column, 1x128, 128x128 ..., the quantizer's or 1x128 by default.",
 )
-@click.option("--scale", type=click.Choice(["fp32", "ue8m0", "e4m3"]), help="Scales, the recipe's or fp32 by default.")
+@click.option(
+    "--scale", type=click.Choice(["fp32", "ue8m0", "e4m3"]), help="Scales, the quantizer's or fp32 by default."
+)
 @click.option("--out", metavar="FILE", help="Save codes, scales and what they are as .npz.")
 @machine_readable
 def quantize(
     file: str,
-    recipe: str | None,
+    quantizer: str | None,
     target: str | None,
     granularity: str | None,
     scale: str | None,
@@ -95,7 +99,7 @@ def quantize(
 
     The error is reported (columns are the fields of lowprec.compare, sqnr in dB), and what was quantized is saved if
     asked for: codes, one a value, and scale as float32; tensor_scale where there is one; format, granularity,
-    scale_kind and recipe as text. A value is scale * decode(code) [* tensor_scale].
+    scale_kind and quantizer as text. A value is scale * decode(code) [* tensor_scale].
     """
     _writable_file(out)
     x = _load_array(file, dimensions=2)
@@ -103,18 +107,19 @@ def quantize(
     from ..measure.metrics import compare
     from ..scaling.quantize import quantize as quantize_array
 
-    if recipe is None and target is None:
+    if quantizer is None and target is None:
         target = "e4m3fn"
-    q = quantize_array(x, target, granularity, recipe=recipe, scale=scale)  # type: ignore[arg-type]  # checked by click
+    q = quantize_array(x, target, granularity, quantizer=quantizer, scale=scale)  # type: ignore[arg-type]  # checked by click
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(q.bits_per_value)}
     row.update(_comparison(compare(q.dequantize(), x)))
-    by = "" if q.recipe is None else f"{q.recipe}: "
+    made_by = "" if q.quantizer is None else q.quantizer.name
+    by = made_by and f"{made_by}: "
     title = f"{file} in {by}{q.format}, {q.granularity}, {q.scale_kind} scales"
     emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
     if out is not None:
         said = {"format": q.format.name, "granularity": str(q.granularity), "scale_kind": q.scale_kind}
         more = {} if q.tensor_scale is None else {"tensor_scale": q.tensor_scale}
-        _save(out, codes=q.codes, scale=q.scale, **more, **said, recipe=q.recipe or "")
+        _save(out, codes=q.codes, scale=q.scale, **more, **said, quantizer=made_by)
 
 
 def _promotion(text: str) -> Any:
@@ -130,8 +135,10 @@ def _promotion(text: str) -> Any:
 @click.command()
 @click.argument("a_file", metavar="A")
 @click.argument("b_file", metavar="B")
-@click.option("--format", "target", metavar="NAME", help="Format of both operands.  [default: e4m3fn, or the recipe's]")
-@click.option("--recipe", metavar="NAME", help="Quantizer of both operands; see lowprec quantizers.")
+@click.option(
+    "--format", "target", metavar="NAME", help="Format of both operands.  [default: e4m3fn, or the quantizer's]"
+)
+@click.option("--quantizer", metavar="NAME", help="Quantizer of both operands; see lowprec quantizers.")
 @click.option(
     "--accumulator", default="hopper_fp8", show_default=True, metavar="NAME", help="Machine; see lowprec accumulators."
 )
@@ -145,7 +152,7 @@ def gemm(
     a_file: str,
     b_file: str,
     target: str | None,
-    recipe: str | None,
+    quantizer: str | None,
     accumulator: str,
     promote_every: str,
     out: str | None,
@@ -155,7 +162,7 @@ def gemm(
     """Multiply two matrices (.npy) as a tensor core would.
 
     A is [M, K] and B [N, K]: the product A B^T is compared with the exact one, or with the one in float64
-    where no sum is exact. Without a recipe A is quantized in tiles of 1x128, B in blocks of 128x128; formats of more
+    where no sum is exact. Without a quantizer A is quantized in tiles of 1x128, B in blocks of 128x128; formats of more
     than 8 bits have no scales. Columns are the fields of lowprec.compare, sqnr in dB.
     """
     length = _promotion(promote_every)
@@ -166,17 +173,17 @@ def gemm(
     from ..format.catalogue import formats
     from ..measure.metrics import compare
 
-    if recipe is None and formats[target or "e4m3fn"].bits > 8:
+    if quantizer is None and formats[target or "e4m3fn"].bits > 8:
         if length not in ("auto", None):
             raise CommandError(f"--promote-every {length}: {target} has no scales, so its sums are not promoted")
         d, exact, words = _instruction(a, b, str(target), accumulator)
     else:
-        d, exact, words = _scaled_product(a, b, target, recipe, accumulator, length)
+        d, exact, words = _scaled_product(a, b, target, quantizer, accumulator, length)
     rows = [
         {"against": f"{words} product of the quantized operands", **_comparison(compare(d, exact))},
         {"against": "float64 product of A and B", **_comparison(compare(d, _float64_product(a, b)))},
     ]
-    title = f"{accumulator}, {recipe or target}"
+    title = f"{accumulator}, {quantizer or target}"
     emit(tuple(rows[0]), [tuple(row.values()) for row in rows], title, as_json, as_csv)
     if out is not None:
         _save(out, d)
@@ -199,7 +206,7 @@ def _scaled_product(
     a: NDArray[np.float32],
     b: NDArray[np.float32],
     target: str | None,
-    recipe: str | None,
+    quantizer: str | None,
     accumulator: str,
     length: Any,
 ) -> _Products:
@@ -207,8 +214,8 @@ def _scaled_product(
     from ..scaling.quantize import quantize as quantize_array
     from ..tensorcore.gemm import gemm as multiply
 
-    if recipe is not None:
-        qa, qb = (quantize_array(x, target, recipe=recipe) for x in (a, b))
+    if quantizer is not None:
+        qa, qb = (quantize_array(x, target, quantizer=quantizer) for x in (a, b))
     else:
         target = target or "e4m3fn"
         qa, qb = quantize_array(a, target, granularity="1x128"), quantize_array(b, target, granularity="128x128")

@@ -1,4 +1,4 @@
-"""The command `check`: which quantizer made these codes and scales, and where they are not a recipe's."""
+"""The command `check`: which quantizer made these codes and scales, and where they are not a quantizer's."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32], float | N
 @click.command("check")
 @click.argument("file")
 @click.option("--values", required=True, metavar="FILE", help="The matrix (.npy) that was quantized.")
-@click.option("--recipe", metavar="NAME", help="Compare with this quantizer only; see lowprec quantizers.")
-@click.option("--granularity", metavar="BLOCK", help="Blocks, if not the recipe's own.")
-@click.option("--causes", is_flag=True, help="Only the causes, of the recipe or of the nearest one.")
+@click.option("--quantizer", metavar="NAME", help="Compare with this quantizer only; see lowprec quantizers.")
+@click.option("--granularity", metavar="BLOCK", help="Blocks, if not the quantizer's own.")
+@click.option("--causes", is_flag=True, help="Only the causes, of the quantizer or of the nearest one.")
 @machine_readable
 def check(
     file: str,
     values: str,
-    recipe: str | None,
+    quantizer: str | None,
     granularity: str | None,
     causes: bool,
     as_json: bool,
@@ -72,7 +72,7 @@ def check(
     """Tell which quantizer made codes and scales.
 
     FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`.
-    Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --recipe, or
+    Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --quantizer, or
     from the nearest one, causes are named: ties broken the other way, reciprocals instead of division, scales by
     another arithmetic, overflow that is not saturated, values rounded twice.
     """
@@ -82,9 +82,9 @@ def check(
         raise CommandError(f"{file}: codes {codes.shape} for values {x.shape}")
     if scale.ndim != 2:
         raise CommandError(f"{file}: scale has shape {scale.shape}, a matrix of one scale a block is needed")
-    rows = _ranked(codes, scale, x, recipe, granularity, file)
+    rows = _ranked(codes, scale, x, quantizer, granularity, file)
     if not causes:
-        columns = ("recipe", "codes that differ", "share", "scales that differ", "share of scales")
+        columns = ("quantizer", "codes that differ", "share", "scales that differ", "share of scales")
         emit(columns, rows, f"{file} against {values}", as_json, as_csv)
     nearest = rows[0]
     if causes or ((nearest[1] or nearest[3]) and not (as_json or as_csv)):
@@ -95,7 +95,7 @@ def _ranked(
     codes: NDArray[Any],
     scale: NDArray[np.float32],
     x: NDArray[Any],
-    recipe: str | None,
+    quantizer: str | None,
     granularity: str | None,
     file: str,
 ) -> list[tuple[str, int, float, int, float]]:
@@ -106,17 +106,17 @@ def _ranked(
     from ..scaling.quantizer import quantizers
 
     rows: list[tuple[str, int, float, int, float]] = []
-    for name in quantizers.names() if recipe is None else [recipe]:
-        if quantizers[name].history is not None and recipe is None:
+    for name in quantizers.names() if quantizer is None else [quantizer]:
+        if quantizers[name].history is not None and quantizer is None:
             continue
         try:
-            q = quantize(x, None, granularity, recipe=name)
+            q = quantize(x, None, granularity, quantizer=name)
         except ValueError:
-            if recipe is not None:
+            if quantizer is not None:
                 raise
             continue
         if q.scale.shape != scale.shape or q.codes.dtype != codes.dtype:
-            if recipe is not None:
+            if quantizer is not None:
                 raise CommandError(
                     f"{name}: scales {q.scale.shape} and {q.codes.dtype} codes, {file} has {scale.shape}"
                 )
@@ -135,7 +135,7 @@ def _emit_causes(
     scale: NDArray[np.float32],
     tensor: float | None,
     x: NDArray[Any],
-    recipe: str,
+    quantizer: str,
     granularity: str | None,
     as_json: bool,
     as_csv: bool,
@@ -145,7 +145,7 @@ def _emit_causes(
 
     from ..scaling.explain import explain
 
-    e = explain(codes, scale, x, recipe, granularity, tensor_scale=tensor)
+    e = explain(codes, scale, x, quantizer, granularity, tensor_scale=tensor)
     rows: list[Sequence[Cell]] = []
     for what, names, found, expected in (
         ("scale", e.scales, scale, e.expected.scale),
@@ -157,10 +157,10 @@ def _emit_causes(
             rows.append((what, name, count, count / names.size, f"[{i}, {j}]", found[i, j].item(),
                          expected[i, j].item()))  # fmt: skip
     if not rows and not (as_json or as_csv):
-        click.echo(f"nothing differs from {recipe}")
+        click.echo(f"nothing differs from {quantizer}")
         return
-    columns = ("what", "cause", "differ", "share", "first at", "found", f"{recipe}'s")
-    emit(columns, rows, f"Why they are not {recipe}'s", as_json, as_csv)
+    columns = ("what", "cause", "differ", "share", "first at", "found", f"{quantizer}'s")
+    emit(columns, rows, f"Why they are not {quantizer}'s", as_json, as_csv)
     at = np.argwhere(e.codes != "")[:10]
     if not at.size or as_json or as_csv:
         return
@@ -169,4 +169,4 @@ def _emit_causes(
          str(e.codes[i, j]))
         for i, j in at
     ]  # fmt: skip
-    emit(("at", "x", "before the cast", "code", f"{recipe}'s", "cause"), first, "First differences", False, False)
+    emit(("at", "x", "before the cast", "code", f"{quantizer}'s", "cause"), first, "First differences", False, False)

@@ -11,7 +11,7 @@ from .output import Cell, CommandError, emit, machine_readable
 
 _SHOWN = (
     "bf16", "e5m6_1x128_ue8m0", "logfmt10", "int8_1x128", "logfmt8", "fp8_1x128", "fp8_1x128_ue8m0", "mxfp8",
-    "e5m2_1x128", "mxfp6_e2m3", "nvfp4", "mxfp4",
+    "e5m2_1x128", "mxfp6_e2m3_floor", "nvfp4", "mxfp4_floor",
 )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from lowprec.cast.casts import decode, encode
 from lowprec.format.catalogue import Format, formats
-from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
+from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize, resolve
+from lowprec.scaling.quantizer import Quantizer
 
 from .wire import (
     Array,
@@ -43,10 +44,10 @@ class BlockCodec:
         Values of a row that share a scale.
     scale : {"fp32", "ue8m0", "e4m3"}
         What a scale is sent as.
-    recipe : str, optional
-        A named quantizer recipe that makes the scales; by default ``amax / max``, rounded up for powers of two.
+    quantizer : str or Quantizer, optional
+        What makes the scales; by default ``amax / max``, rounded up for powers of two.
     tensor_scale : bool
-        Whether the recipe makes a scale of the whole tensor too (NVFP4's does): 4 bytes before the first row, which
+        Whether the quantizer makes a scale of the whole tensor too (NVFP4's does): 4 bytes before the first row, which
         `bits_per_value` leaves out.
     about : str
         What it is and where it is used.
@@ -56,7 +57,7 @@ class BlockCodec:
     format: str | Format
     tile: int = 128
     scale: ScaleKind = "fp32"
-    recipe: str | None = None
+    quantizer: str | Quantizer | None = None
     tensor_scale: bool = False
     about: str = "user-defined"
 
@@ -88,28 +89,35 @@ class BlockCodec:
     def encode(self, x: Array) -> Wire:
         """Return codes and scales; a tile with NaN or infinity arrives as NaN."""
         values = checked_values(self.name, x)
-        granularity = f"1x{self.tile}"
         if values.size == 0:
-            blocks = Granularity.parse(granularity)
+            blocks = Granularity.parse(f"1x{self.tile}")
             scale = np.ones(blocks.scale_shape((rows_of(values.shape), values.shape[-1])), np.float32)
             f = formats.get(self.format)
             one = np.float32(1) if self.tensor_scale else None
-            return self._wire(Quantized(np.empty(values.shape, f.code_dtype), scale, f, blocks, self.scale, one))
-        if self.recipe is None:
-            return self._wire(quantize(values, self.format, granularity, scale=self.scale))
-        return self._wire(self._quantize_with_recipe(values, granularity))
+            return self._wire(
+                Quantized(np.empty(values.shape, f.code_dtype), scale, f, blocks, self.scale, one, self._resolved)
+            )
+        if self.quantizer is None:
+            return self._wire(quantize(values, quantizer=self._resolved))
+        return self._wire(self._quantize_finite(values))
 
-    def _quantize_with_recipe(self, values: Array, granularity: str) -> Quantized:
-        """Quantize, whatever the recipe does with NaN and infinity: here a tile that has one arrives as NaN."""
+    @property
+    def _resolved(self) -> Quantizer:
+        """The quantizer, by default one of ``amax / max``, with this codec's format and tiles."""
+        scale = self.scale if self.quantizer is None else None
+        return resolve(self.format, f"1x{self.tile}", self.quantizer, scale=scale)
+
+    def _quantize_finite(self, values: Array) -> Quantized:
+        """Quantize, whatever the quantizer does with NaN and infinity: here a tile that has one arrives as NaN."""
         with np.errstate(over="ignore", invalid="ignore"):
             x = np.ascontiguousarray(values, dtype=np.float32)
         finite = np.isfinite(x)
         if finite.all():
-            return quantize(x, self.format, granularity, recipe=self.recipe)
+            return quantize(x, quantizer=self._resolved)
         rows, columns = rows_of(x.shape), x.shape[-1]
         bad = np.logical_or.reduceat(~finite.reshape(rows, columns), np.arange(0, columns, self.tile), axis=1)
         spread = np.repeat(bad, self.tile, axis=1)[:, :columns].reshape(x.shape)
-        q = quantize(np.where(spread, np.float32(0), x), self.format, granularity, recipe=self.recipe)
+        q = quantize(np.where(spread, np.float32(0), x), quantizer=self._resolved)
         q.scale[bad] = np.nan
         return q
 
@@ -158,7 +166,7 @@ class BlockCodec:
             row, column = np.argwhere(bad)[0]
             raise WireError(f"codec {self.name}: row {row}, value {column}: code {codes[row, column]:#x} is not finite")
         blocks = Granularity.parse(f"1x{self.tile}")
-        return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, self.scale, top, self.recipe))
+        return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, self.scale, top, self._resolved))
 
     def _read_tensor_scale(self, raw: Bytes) -> np.float32 | None:
         if not self.tensor_scale:

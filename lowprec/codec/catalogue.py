@@ -42,18 +42,18 @@ _catalogue: list[Codec] = [
     BlockCodec("fp8_1x128_ue8m0", "e4m3fn", scale="ue8m0", about=f"dispatch of {_V3}: powers of two, rounded up"),
     BlockCodec("e5m2_1x128", "e5m2", about=f"compared with LogFMT-8 in {_ISCA}"),
     *(
-        BlockCodec(name, element, 32, "ue8m0", recipe=recipe, about=f"{_OCP}: powers of two per 32, {rule}")
-        for name, element, recipe, rule in (
+        BlockCodec(name, element, 32, "ue8m0", quantizer=quantizer, about=f"{_OCP}: powers of two per 32, {rule}")
+        for name, element, quantizer, rule in (
             ("mxfp8", "e4m3fn", "mxfp8_rceil", "rounded up, as TransformerEngine does"),
             ("mxfp8_floor", "e4m3fn", "mxfp8_floor", "rounded down: the largest may saturate"),
             ("mxfp8_e5m2_floor", "e5m2", "mxfp8_e5m2_floor", "rounded down"),
-            ("mxfp6_e2m3", "e2m3fn", "mxfp6_e2m3", "rounded down"),
-            ("mxfp6_e3m2", "e3m2fn", "mxfp6_e3m2", "rounded down"),
-            ("mxfp4", "e2m1fn", "mxfp4", "rounded down"),
+            ("mxfp6_e2m3_floor", "e2m3fn", "mxfp6_e2m3_floor", "rounded down"),
+            ("mxfp6_e3m2_floor", "e3m2fn", "mxfp6_e3m2_floor", "rounded down"),
+            ("mxfp4_floor", "e2m1fn", "mxfp4_floor", "rounded down"),
         )
     ),
     BlockCodec(
-        "nvfp4", "e2m1fn", 16, "e4m3", recipe="nvfp4_te", tensor_scale=True,
+        "nvfp4", "e2m1fn", 16, "e4m3", quantizer="nvfp4_te", tensor_scale=True,
         about="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
     ),
     *(

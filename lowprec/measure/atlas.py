@@ -1,4 +1,4 @@
-"""What a format does to an array, in one row of numbers: for any codec and any quantizer recipe."""
+"""What a format does to an array, in one row of numbers: for any codec and any quantizer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Passed:
 
 
 def find_format(name: Any) -> Codec | Quantizer:
-    """Return the codec or the quantizer recipe of a name (codecs first), or the object itself.
+    """Return the codec or the quantizer of a name (codecs first), or the object itself.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def find_format(name: Any) -> Codec | Quantizer:
     except UnknownNameError as error:
         hint = str(error).partition(": ")[2]
         raise UnknownNameError(
-            f"{name!r} is neither a codec nor a quantizer recipe: {hint} (lists: lowprec codecs, lowprec.quantizers)"
+            f"{name!r} is neither a codec nor a quantizer: {hint} (lists: lowprec codecs, lowprec.quantizers)"
         ) from None
 
 
@@ -98,7 +98,7 @@ def pass_through(x: Floats, fmt: str | Codec | Quantizer) -> Passed:
     """Encode and decode an array [..., columns]."""
     found = find_format(fmt)
     if isinstance(found, Quantizer):
-        q = quantize(x, recipe=found)
+        q = quantize(x, quantizer=found)
         rows, columns = q.granularity.block((x.size // x.shape[-1], x.shape[-1]))
         spread = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[: x.size // x.shape[-1], : x.shape[-1]]
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
@@ -117,7 +117,7 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
     x : array_like [..., columns]
         Finite real numbers, taken as float32; tiles run along the last axis.
     fmt : str, Codec or Quantizer
-        A codec, a quantizer recipe, or the name of one.
+        A codec, a quantizer, or the name of one.
 
     Returns
     -------

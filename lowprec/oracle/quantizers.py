@@ -1,4 +1,4 @@
-"""Block quantizers in exact arithmetic, recipe by recipe.
+"""Block quantizers in exact arithmetic, one by one.
 
 Written from the published arithmetic and apart from the package's catalogue: what a scale is, how values are brought to
 it, what blocks of zeros, with Inf or with NaN get.
@@ -62,7 +62,7 @@ from .values import (
 )
 
 
-class Recipe(NamedTuple):
+class Quantizer(NamedTuple):
     """A quantizer: element, block, rule for amax > 0, floor of amax, then zeros (None: as the rule says), Inf, NaN."""
 
     element: Fields
@@ -74,6 +74,7 @@ class Recipe(NamedTuple):
     nan: Pair = NAN
     bound: Fraction | None = None  # largest block scale a tensor's own scale aims at
     choice: str | None = None
+    folded: bool = True  # whether a tensor's scale is the inverse of bound * max / amax, not a quotient itself
 
 
 _TINY: Pair = (two_to(-127), two_to(127))
@@ -90,26 +91,26 @@ def _torchao_fp8(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
     return Scaled(r32(1 / m), m)
 
 
-RECIPES: dict[str, Recipe] = {
-    "dsv3": Recipe(E4M3FN, _TILE, v3, _FLOOR),
-    "dsv3_ue8m0": Recipe(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
-    "dsv32": Recipe(E4M3FN, _TILE, v32, _FLOOR),
-    "dsv32_ue8m0": Recipe(E4M3FN, _TILE, round_up(by_product, -126), _FLOOR),
-    "deepgemm": Recipe(E4M3FN, _TILE, gemm, _FLOOR),
-    "deepgemm_ue8m0": Recipe(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
-    "te_current": Recipe(E4M3FN, _TENSOR, te, inf=_SAME, nan=_SAME),
-    "te_block_fp32": Recipe(E4M3FN, _TILE, te, inf=_SAME, nan=_SAME),
-    "te_block": Recipe(E4M3FN, _TILE, te_power, inf=_SAME, nan=_SAME),
-    "torchao_fp8": Recipe(E4M3FN, _TENSOR, _torchao_fp8, _FLOOR_AO),
-    "mxint8": Recipe(MXINT8, _MX, exponent(floor_log2), zeros=_TINY),
-    "nvfp4_te": Recipe(E2M1FN, _NV, te_nvfp4, zeros=None, inf=(E4M3_MAX, r32(1 / E4M3_MAX)), bound=E4M3_MAX),
-    "nvfp4_torchao": Recipe(E2M1FN, _NV, torchao_nvfp4, zeros=(two_to(-6), ONE), bound=E4M3_MAX),
-    "nvfp4_torchao_one_level": Recipe(E2M1FN, _NV, torchao_one_level, zeros=(two_to(-6), ONE)),
-    "nvfp4_modelopt": Recipe(E2M1FN, _NV, modelopt_nvfp4, bound=E4M3_MAX),
+QUANTIZERS: dict[str, Quantizer] = {
+    "dsv3_inference": Quantizer(E4M3FN, _TILE, v3, _FLOOR),
+    "dsv3_inference_ue8m0": Quantizer(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
+    "dsv32_inference": Quantizer(E4M3FN, _TILE, v32, _FLOOR),
+    "dsv32_inference_ue8m0": Quantizer(E4M3FN, _TILE, round_up(by_product, -126), _FLOOR),
+    "deepgemm": Quantizer(E4M3FN, _TILE, gemm, _FLOOR),
+    "deepgemm_ue8m0": Quantizer(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
+    "te_current": Quantizer(E4M3FN, _TENSOR, te, inf=_SAME, nan=_SAME),
+    "te_block_fp32": Quantizer(E4M3FN, _TILE, te, inf=_SAME, nan=_SAME),
+    "te_block": Quantizer(E4M3FN, _TILE, te_power, inf=_SAME, nan=_SAME),
+    "torchao_fp8": Quantizer(E4M3FN, _TENSOR, _torchao_fp8, _FLOOR_AO),
+    "mxint8": Quantizer(MXINT8, _MX, exponent(floor_log2), zeros=_TINY),
+    "nvfp4_te": Quantizer(E2M1FN, _NV, te_nvfp4, zeros=None, inf=(E4M3_MAX, r32(1 / E4M3_MAX)), bound=E4M3_MAX),
+    "nvfp4_torchao": Quantizer(E2M1FN, _NV, torchao_nvfp4, zeros=(two_to(-6), ONE), bound=E4M3_MAX, folded=False),
+    "nvfp4_torchao_one_level": Quantizer(E2M1FN, _NV, torchao_one_level, zeros=(two_to(-6), ONE)),
+    "nvfp4_modelopt": Quantizer(E2M1FN, _NV, modelopt_nvfp4, bound=E4M3_MAX, folded=False),
 }
-RECIPES["nvfp4_te_2d"] = RECIPES["nvfp4_te"]._replace(block=(16, 16))
+QUANTIZERS["nvfp4_te_2d"] = QUANTIZERS["nvfp4_te"]._replace(block=(16, 16))
 for _choice, _suffix in (("mae", ""), ("mse", "_mse")):
-    RECIPES[f"nvfp4_4over6{_suffix}"] = RECIPES["nvfp4_te"]._replace(bound=Fraction(256), choice=_choice)
+    QUANTIZERS[f"nvfp4_4over6{_suffix}"] = QUANTIZERS["nvfp4_te"]._replace(bound=Fraction(256), choice=_choice)
 for _name, _element in (("mxfp8", E4M3FN), ("mxfp8_e5m2", E5M2)):
     for _flavour, _rule in {
         "floor": exponent(floor_log2),
@@ -117,30 +118,30 @@ for _name, _element in (("mxfp8", E4M3FN), ("mxfp8_e5m2", E5M2)):
         "even": exponent(after_rounding(_element.mantissa_bits)),
         "even_1bit": exponent(after_rounding(1)),
     }.items():
-        RECIPES[f"{_name}_{_flavour}"] = Recipe(_element, _MX, _rule, zeros=_TINY)
-    RECIPES[f"{_name}_rceil"] = Recipe(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
+        QUANTIZERS[f"{_name}_{_flavour}"] = Quantizer(_element, _MX, _rule, zeros=_TINY)
+    QUANTIZERS[f"{_name}_rceil"] = Quantizer(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
 for _name, _element in (("mxfp6_e2m3", E2M3FN), ("mxfp6_e3m2", E3M2FN), ("mxfp4", E2M1FN)):
-    RECIPES[_name] = Recipe(_element, _MX, exponent(floor_log2), zeros=_TINY)
-    RECIPES[f"{_name}_rceil"] = Recipe(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
+    QUANTIZERS[f"{_name}_floor"] = Quantizer(_element, _MX, exponent(floor_log2), zeros=_TINY)
+    QUANTIZERS[f"{_name}_rceil"] = Quantizer(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
 
 
 def quantize(
-    x: ArrayLike, recipe: str, block: tuple[int | None, int | None] | None = None
+    x: ArrayLike, quantizer: str, block: tuple[int | None, int | None] | None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | None]:
-    """Quantize a matrix of float32 as a recipe says, by its own block or another.
+    """Quantize a matrix of float32 as a quantizer of that name does, by its own block or another.
 
     Returns
     -------
     codes : ndarray of uint32, shape (R, C)
     scales : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
     tensor : float32 or None
-        The scale of the tensor, where the recipe has one.
+        The scale of the tensor, where the quantizer has one.
     """
-    r = RECIPES[recipe]
+    r = QUANTIZERS[quantizer]
     matrix = np.asarray(x, dtype=np.float32)
     values = [[exact(float(v)) for v in row] for row in matrix]
     top = Fraction(decode(max_code(r.element), r.element))
-    tensor = _tensor(values, r, recipe, top)
+    tensor = _tensor(values, r, top)
     rows, columns = r.block if block is None else block
     rows, columns = rows or matrix.shape[0], columns or matrix.shape[1]
     codes = np.zeros(matrix.shape, np.uint32)
@@ -155,25 +156,24 @@ def quantize(
     return codes, scales, None if r.bound is None else np.float32(_as_float(tensor.scale))
 
 
-def _tensor(values: list[list[Exact]], r: Recipe, recipe: str, top: Fraction) -> Tensor:
+def _tensor(values: list[list[Exact]], r: Quantizer, top: Fraction) -> Tensor:
     if r.bound is None:
         return Tensor(ONE, ONE, ONE)
     magnitudes: list[Exact] = [size_of(v) for row in values for v in row if v == v]
     amax: Exact = max(magnitudes, default=Fraction(0))
-    folded = "torchao" not in recipe and "modelopt" not in recipe
-    if folded and amax in (0, math.inf):
+    if r.folded and amax in (0, math.inf):
         return Tensor(Fraction(0), ONE, ONE)
     if amax == math.inf:
         return Tensor(Fraction(0), Fraction(0), math.inf)
     bound = r32(r.bound * top)
-    if folded:
+    if r.folded:
         e = r32(bound / Fraction(amax))
         return Tensor(Fraction(amax), e, r32(1 / e))
     g = max(r32(Fraction(amax) / bound), two_to(-149)) if amax else Fraction(0)
     return Tensor(Fraction(amax), r32(1 / g) if g else ONE, g)
 
 
-def _block(tile: list[list[Exact]], r: Recipe, top: Fraction, tensor: Tensor) -> Scaled:
+def _block(tile: list[list[Exact]], r: Quantizer, top: Fraction, tensor: Tensor) -> Scaled:
     flat = [v for row in tile for v in row]
     if any(math.isnan(v) for v in flat):
         return Scaled(*r.nan)
@@ -191,7 +191,7 @@ def _block(tile: list[list[Exact]], r: Recipe, top: Fraction, tensor: Tensor) ->
     return four if _error(tile, four, r, top, tensor) < _error(tile, six, r, top, tensor) else six
 
 
-def _error(tile: list[list[Exact]], scaled: Scaled, r: Recipe, top: Fraction, tensor: Tensor) -> Exact:
+def _error(tile: list[list[Exact]], scaled: Scaled, r: Quantizer, top: Fraction, tensor: Tensor) -> Exact:
     """Sum errors along each row in order, then rows as a tree of halves; Inf where anything overflows."""
     sums: list[Fraction] = []
     assert r.bound is not None

@@ -222,7 +222,7 @@ class _LayerState:
         if self.run.observing:
             return scaling.quantize(x, **spec.rounding(seed))
         plain = spec.resolved.with_(history=None)
-        return quantize(x, recipe=plain, multiplier=float(scaling.multiplier), **spec.rounding(seed))
+        return quantize(x, quantizer=plain, multiplier=float(scaling.multiplier), **spec.rounding(seed))
 
 
 def _mixed(word: int) -> int:

@@ -128,7 +128,7 @@ _add(
     source=f"{_TE}: MXFP8BlockScaling; arXiv 2506.08027",
 )
 _add(
-    "mxfp4",
+    "mxfp4_rceil",
     "E2M1 in blocks of 32 with E8M0 scales rounded up: what NVFP4 is compared with",
     _te("mxfp4_rceil", "mxfp4_rceil", "mxfp4_rceil", accumulator="blackwell_mxf4"),
     source="OCP MX v1.0; arXiv 2509.25149, section 5",
@@ -136,7 +136,7 @@ _add(
 _NVFP4: dict[str, Any] = {"accumulator": "blackwell_nvfp4"}
 _add(
     "nvfp4",
-    "E2M1 in tiles of 16, weights in 16x16; gradients rounded by chance, Wgrad through Hadamard; last block in BF16",
+    "E2M1 in tiles of 16, weights in 16x16; stochastic rounding of gradients, Wgrad through Hadamard; last block BF16",
     (
         Rule("layers.-1.ffn.gate", GATE.linear),
         Rule("layers.-1.*", BF16_LINEAR),

@@ -10,7 +10,7 @@ word                         meaning
 ``1x128``, ``128x128`` ...   the block that shares a scale, seen with the multiplication's K as columns
 ``fp32``, ``ue8m0``          the kind of scale, float32 unless said otherwise; ``amax / max`` without a quantizer's name
 ``floor=0.0001``             lower bound on a block's amax
-``stochastic``               rounded up or down by chance, decided by seed, step, layer and element
+``stochastic``               rounded stochastically; seed, step, layer and element decide the random bits
 ``hadamard16``               a Hadamard transform along K comes first
 ``history16``                delayed scaling remembers so many steps (with ``te_delayed``, 1024 unless said otherwise)
 ============================ ==========================================================================================
@@ -58,7 +58,7 @@ class TensorSpec:
     amax_floor : float, optional
         Lower bound on a block's amax, if not the quantizer's; released kernels have 1e-4, which would flush gradients.
     stochastic : bool
-        Whether elements are rounded by chance.
+        Whether elements are rounded stochastically.
     hadamard : int
         Size of the Hadamard transform that comes first, along K; 0 for the quantizer's, if it has one.
     history : int
@@ -169,7 +169,7 @@ class TensorSpec:
         """
         if self.plain:
             return as_quantized(round_to(x, self.format, **self.rounding(seed)), self.format)
-        return quantize(x, recipe=self.resolved.with_(history=None), **self.rounding(seed))
+        return quantize(x, quantizer=self.resolved.with_(history=None), **self.rounding(seed))
 
     def quantize_transposed(self, x: Array, seed: int = 0) -> Quantized:
         """Quantize ``x.T`` for x [K, columns]: the block is turned, and so are codes and scales afterwards."""

@@ -76,7 +76,7 @@ class DelayedScaling:
         if values.size:
             self.history[0] = max(self.history[0], largest_magnitude(as_matrix(values)))
         plain = self.quantizer.with_(history=None)
-        return quantize(values, recipe=plain, multiplier=float(self.multiplier), **options)
+        return quantize(values, quantizer=plain, multiplier=float(self.multiplier), **options)
 
     def end_step(self) -> None:
         """Make the next step's scale and move the history on by one."""

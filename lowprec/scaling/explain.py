@@ -122,7 +122,7 @@ def quotient_of(q: Quantizer) -> str:
     Examples
     --------
     >>> from lowprec import quantizers
-    >>> [quotient_of(quantizers[name]) for name in ("dsv3", "deepgemm", "nvfp4_te")]
+    >>> [quotient_of(quantizers[name]) for name in ("dsv3_inference", "deepgemm", "nvfp4_te")]
     ['x / s', 'x * (1 / s)', 'x * (1 / (s * g))']
     """
     if q.scale == "e4m3":
@@ -190,7 +190,7 @@ def explain(
     codes: ArrayLike,
     scale: ArrayLike,
     x: ArrayLike,
-    recipe: str | Quantizer,
+    quantizer: str | Quantizer,
     granularity: str | Granularity | None = None,
     *,
     tensor_scale: float | None = None,
@@ -205,12 +205,12 @@ def explain(
         Values of the blocks' scales found.
     x : array_like, shape (R, C)
         What was quantized.
-    recipe : str or Quantizer
+    quantizer : str or Quantizer
         What they are compared with.
     granularity : str or Granularity, optional
-        Blocks, if not the recipe's own.
+        Blocks, if not the quantizer's own.
     tensor_scale : float, optional
-        The tensor's scale found; the recipe's if not given.
+        The tensor's scale found; the quantizer's if not given.
 
     Returns
     -------
@@ -219,20 +219,20 @@ def explain(
     Raises
     ------
     ValueError
-        If shapes do not fit the recipe's.
+        If shapes do not fit the quantizer's.
 
     Examples
     --------
     >>> import lowprec as lp
     >>> x = np.array([[448.0, 17.0, 0.3, 19.0]])
-    >>> explain([[126, 88, 42, 90]], [[1.0]], x, "dsv3").codes.tolist()
+    >>> explain([[126, 88, 42, 90]], [[1.0]], x, "dsv3_inference").codes.tolist()
     [['', '', '', '']]
-    >>> explain([[126, 89, 42, 89]], [[1.0]], x, "dsv3").codes.tolist()
+    >>> explain([[126, 89, 42, 89]], [[1.0]], x, "dsv3_inference").codes.tolist()
     [['', 'tie away from zero', '', 'tie toward zero']]
     """
-    q = resolve(None, granularity, recipe)
+    q = resolve(None, granularity, quantizer)
     values = as_matrix(as_float32(x))
-    expected = quantize(values, recipe=q)
+    expected = quantize(values, quantizer=q)
     found, scales = np.asarray(codes), np.asarray(scale, dtype=np.float32)
     if found.shape != expected.codes.shape or scales.shape != expected.scale.shape:
         raise ValueError(
@@ -361,12 +361,12 @@ def _other_scales(x: F32, expected: Quantized, q: Quantizer) -> Iterator[tuple[s
         yield FOUR_OR_SIX, _four_or_six(expected.scale, x, expected, q)
     for name, change in others.items():
         if not (change.get("amax_floor") and q.scale == "e4m3"):
-            yield name, quantize(x, recipe=q.with_(granularity=str(expected.granularity), **change)).scale
+            yield name, quantize(x, quantizer=q.with_(granularity=str(expected.granularity), **change)).scale
 
 
 def _four_or_six(chosen: F32, x: F32, expected: Quantized, q: Quantizer) -> F32:
-    six = quantize(x, recipe=q.with_(granularity=str(expected.granularity), choice=None)).scale
-    four = quantize(x, recipe=q.with_(granularity=str(expected.granularity), choice=None, bound=1.5 * q.bound)).scale
+    six = quantize(x, quantizer=q.with_(granularity=str(expected.granularity), choice=None)).scale
+    four = quantize(x, quantizer=q.with_(granularity=str(expected.granularity), choice=None, bound=1.5 * q.bound)).scale
     return np.where(chosen == six, four, six)
 
 

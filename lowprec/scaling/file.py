@@ -1,7 +1,8 @@
 """Quantized matrices in files: an .npz of packed codes, scales as they are stored, and a JSON header.
 
-The header says what everything means (format with all its fields, granularity, kind of scale) and holds a SHA-256 of
-the rest, so that a file damaged on its way is refused, as are other files and versions that this one does not know.
+The header says what everything means (format and quantizer with all their fields, granularity, kind of scale) and
+holds a SHA-256 of the rest, so that a file damaged on its way is refused, as are other files and versions that this
+one does not know.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from ..cast.packing import pack, unpack
 from ..format.catalogue import Format, formats
 from .granularity import Granularity
 from .quantized import Quantized
-from .quantizer import SCALES
+from .quantizer import SCALES, Quantizer
 
-KIND, VERSION = "lowprec.Quantized", 1
+KIND, VERSION = "lowprec.Quantized", 2
 _SCALE_FORMATS = {"ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
 
 
@@ -54,15 +55,15 @@ def save(q: Quantized, path: str | os.PathLike[str]) -> None:
         "kind": KIND,
         "version": VERSION,
         "shape": list(q.shape),
-        "format": {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)},
+        "format": dataclasses.asdict(fmt),
         "granularity": str(q.granularity),
         "scale_kind": q.scale_kind,
         "scale_shape": list(q.scale.shape),
         "tensor_scale": None if q.tensor_scale is None else float(q.tensor_scale).hex(),
-        "recipe": q.recipe,
+        "quantizer": None if q.quantizer is None else _fields(q.quantizer),
         "sha256": _digest(arrays),
     }
-    write_npz(path, {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays})
+    write_npz(path, {"header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8), **arrays})
 
 
 def load(path: str | os.PathLike[str]) -> Quantized:
@@ -121,10 +122,24 @@ def _quantized(header: dict[str, Any], arrays: dict[str, NDArray[Any]], path: An
         tensor = header["tensor_scale"]
         return Quantized(
             codes, scales.reshape(scale_shape), fmt, Granularity.parse(header["granularity"]), kind,
-            None if tensor is None else np.float32(float.fromhex(tensor)), header["recipe"],
+            None if tensor is None else np.float32(float.fromhex(tensor)), _quantizer(header["quantizer"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: damaged header: {error}") from None
+
+
+def _fields(q: Quantizer) -> dict[str, Any]:
+    """Return a quantizer as plain data, its format with all fields."""
+    return {**dataclasses.asdict(q), "format": dataclasses.asdict(formats.get(q.format))}
+
+
+def _quantizer(fields: dict[str, Any] | None) -> Quantizer | None:
+    """Undo `_fields`; a format that the catalogue has under its name stays a name."""
+    if fields is None:
+        return None
+    fmt = Format(**fields["format"])
+    known = fmt.name in formats and formats[fmt.name] == fmt
+    return Quantizer(**{**fields, "format": fmt.name if known else fmt})
 
 
 def _stored_scales(q: Quantized) -> NDArray[Any]:

@@ -29,7 +29,7 @@ def quantize(
     fmt: str | Format | None = None,
     granularity: str | Granularity | None = None,
     *,
-    recipe: str | Quantizer | None = None,
+    quantizer: str | Quantizer | None = None,
     scale: ScaleKind | None = None,
     arithmetic: str | None = None,
     division: Division | None = None,
@@ -45,7 +45,7 @@ def quantize(
 
     By default ``s = amax / max``, ``codes = encode(x / s)``, saturating, to nearest even. A block of zeros gets the
     scale 1. A block with NaN or Inf gets the scale NaN, so that all of it decodes to NaN: nothing is lost silently.
-    Ragged edges form smaller blocks: 576 columns are four blocks of 128 and one of 64. A named recipe
+    Ragged edges form smaller blocks: 576 columns are four blocks of 128 and one of 64. A named quantizer
     (``lowprec.quantizers``) fixes all of it; options given beside it win.
 
     Parameters
@@ -54,11 +54,11 @@ def quantize(
         Values, taken as float32: float64 is rounded to it first, beyond its range to infinity. Leading axes count as
         rows; a vector is one row.
     fmt : str or Format, optional
-        Element format of at most 16 bits; needed where no recipe says it.
+        Element format of at most 16 bits; needed where no quantizer says it.
     granularity : str or Granularity, optional
         ``"1x128"`` (the default), ``"128x1"``, ``"128x128"``, any other ``"RxC"``, ``"row"``, ``"column"`` or
         ``"tensor"``.
-    recipe : str or Quantizer, optional
+    quantizer : str or Quantizer, optional
         A named quantizer, or one of your own.
     scale : {"fp32", "ue8m0", "e4m3"}, optional
         How scales are stored.
@@ -88,7 +88,7 @@ def quantize(
     Raises
     ------
     ValueError
-        For an unknown format, granularity, scale, arithmetic or recipe, or an `out` that does not fit.
+        For an unknown format, granularity, scale, arithmetic or quantizer, or an `out` that does not fit.
     TypeError
         If `x` is not numeric.
 
@@ -101,10 +101,12 @@ def quantize(
     Quantized(e4m3fn 1x576, 1x128 with fp32 scales, 8.278 bits per value)
     >>> q.scale.shape, float(q.dequantize().max())
     ((1, 5), 3.0)
-    >>> lp.quantize(x, recipe="nvfp4_te")
+    >>> lp.quantize(x, quantizer="nvfp4_te")
     Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3 scales times 0.001116, 4.556 bits per value)
     """
-    q = resolve(fmt, granularity, recipe, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor)
+    q = resolve(
+        fmt, granularity, quantizer, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor
+    )
     values = as_float32(x)
     job = BlockJob(
         q,
@@ -121,8 +123,7 @@ def quantize(
         codes, scales = _reused(out, values.shape, job)
     if values.size:
         job.codes(as_matrix(codes), scales)
-    name = q.name if q.name != _PLAIN.name else None
-    return Quantized(codes, scales, job.format, job.granularity, q.scale, job.tensor_scale, name)
+    return Quantized(codes, scales, job.format, job.granularity, q.scale, job.tensor_scale, q)
 
 
 def quantize_dequantize(
@@ -130,7 +131,7 @@ def quantize_dequantize(
     fmt: str | Format | None = None,
     granularity: str | Granularity | None = None,
     *,
-    recipe: str | Quantizer | None = None,
+    quantizer: str | Quantizer | None = None,
     scale: ScaleKind | None = None,
     arithmetic: str | None = None,
     division: Division | None = None,
@@ -146,7 +147,7 @@ def quantize_dequantize(
 
     Parameters
     ----------
-    x, fmt, granularity, recipe, scale, arithmetic, division, amax_floor
+    x, fmt, granularity, quantizer, scale, arithmetic, division, amax_floor
         As for `quantize`.
     rounding, seed, offset, tensor_amax, multiplier
         As for `quantize`.
@@ -165,10 +166,12 @@ def quantize_dequantize(
     Examples
     --------
     >>> import lowprec as lp
-    >>> lp.quantize_dequantize([[1.0, 0.3, -0.004]], recipe="dsv3")
+    >>> lp.quantize_dequantize([[1.0, 0.3, -0.004]], quantizer="dsv3_inference")
     array([[ 1.        ,  0.2857143 , -0.00390625]], dtype=float32)
     """
-    q = resolve(fmt, granularity, recipe, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor)
+    q = resolve(
+        fmt, granularity, quantizer, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor
+    )
     values = as_float32(x)
     result = float32_output(out, values.shape, "quantize_dequantize")
     if values.size:
@@ -211,16 +214,16 @@ def quantize_both(
     Examples
     --------
     >>> import lowprec as lp
-    >>> rows, columns = lp.quantize_both(np.ones((200, 300)), recipe="dsv3")
+    >>> rows, columns = lp.quantize_both(np.ones((200, 300)), quantizer="mxfp8")
     >>> rows.scale.shape, columns.scale.shape
-    ((200, 3), (300, 2))
+    ((200, 10), (300, 7))
     """
     values = as_float32(x)
     if values.ndim != 2:
         raise ValueError(f"quantize_both: a matrix is needed, not shape {values.shape}")
     rows = quantize(values, fmt, granularity, **options)
     block = rows.granularity
-    transforms = options.get("recipe") is not None and quantizers.get(options["recipe"]).hadamard is not None
+    transforms = options.get("quantizer") is not None and quantizers.get(options["quantizer"]).hadamard is not None
     if block.rows == block.columns and not transforms:
         return rows, rows.T
     return rows, quantize(values, fmt, block.T, **options).T
@@ -236,7 +239,7 @@ def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> 
     granularity : str or Granularity
         The new blocks.
     **options
-        As for `quantize`; by default the same format, and the quantizer that made `q`.
+        As for `quantize`; by default the quantizer that made `q`, with all that was said beside it; else its format.
 
     Returns
     -------
@@ -252,17 +255,16 @@ def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> 
     Examples
     --------
     >>> import numpy as np, lowprec as lp
-    >>> q = lp.quantize(np.ones((256, 256), np.float32), recipe="mxfp8")
+    >>> q = lp.quantize(np.ones((256, 256), np.float32), quantizer="mxfp8")
     >>> lp.requantize(q, "32x1")
     Quantized(mxfp8_rceil: e4m3fn 256x256, 32x1 with ue8m0 scales, 8.25 bits per value)
     """
     if not isinstance(q, Quantized):
         raise TypeError(f"requantize: {type(q).__name__} is not Quantized; see lowprec.quantize")
-    if "recipe" not in options:
-        options.setdefault("fmt", q.format)
-        options.setdefault("scale", q.scale_kind)
-        if q.recipe in quantizers:
-            options["recipe"] = q.recipe
+    if q.quantizer is not None:
+        options.setdefault("quantizer", q.quantizer)
+    elif "quantizer" not in options:
+        options = {"fmt": q.format, "scale": q.scale_kind, **options}
     return quantize(q.dequantize(), options.pop("fmt", None), granularity, **options)
 
 
@@ -272,7 +274,7 @@ _PLAIN = Quantizer()
 def resolve(
     fmt: str | Format | None,
     granularity: str | Granularity | None,
-    recipe: str | Quantizer | None,
+    quantizer: str | Quantizer | None,
     **options: Any,
 ) -> Quantizer:
     """Return the quantizer that a call's options mean.
@@ -282,12 +284,12 @@ def resolve(
     ValueError
         For anything unknown or contradictory.
     """
-    if recipe is None:
+    if quantizer is None:
         if fmt is None:
-            raise ValueError("quantize: fmt or recipe is needed: an element format such as 'e4m3fn', or a quantizer")
+            raise ValueError("quantize: fmt or quantizer is needed: an element format such as 'e4m3fn', or a quantizer")
         q = _PLAIN
     else:
-        q = quantizers.get(recipe)
+        q = quantizers.get(quantizer)
     changes = {key: value for key, value in options.items() if value is not None}
     if fmt is not None:
         changes["format"] = fmt

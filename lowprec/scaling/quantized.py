@@ -14,7 +14,7 @@ from ..format.catalogue import Format, formats
 from ..kernels.float32.gemm import transpose
 from .granularity import Granularity
 from .job import dequantize
-from .quantizer import SCALE_BITS, ScaleKind
+from .quantizer import SCALE_BITS, Quantizer, ScaleKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class Quantized:
         How a scale would be stored: 32 bits, or 8 for a power of two or an E4M3 number.
     tensor_scale : float32, optional
         A scale of the whole tensor on top of the blocks' own, as NVFP4 has it.
-    recipe : str, optional
-        Name of the quantizer that made it.
+    quantizer : Quantizer, optional
+        What made it.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class Quantized:
     granularity: Granularity
     scale_kind: ScaleKind = "fp32"
     tensor_scale: np.float32 | None = None
-    recipe: str | None = None
+    quantizer: Quantizer | None = None
 
     def __post_init__(self) -> None:
         fmt, granularity = formats.get(self.format), Granularity.parse(self.granularity)
@@ -161,7 +161,7 @@ class Quantized:
 
     def __repr__(self) -> str:
         scales = f"{self.scale_kind} scales" + ("" if self.tensor_scale is None else f" times {self.tensor_scale:.4g}")
-        by = "" if self.recipe is None else f"{self.recipe}: "
+        by = "" if self.quantizer is None or not self.quantizer.name else f"{self.quantizer.name}: "
         return (
             f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape))}, {self.granularity} with "
             f"{scales}, {self.bits_per_value:.4g} bits per value)"

@@ -71,7 +71,7 @@ class Quantizer:
     Parameters
     ----------
     name : str
-        What results say they were made by.
+        What results say they were made by; nothing if it is empty. It decides nothing.
     format : str or Format
         Element format.
     granularity : str
@@ -115,7 +115,7 @@ class Quantizer:
         If the fields contradict each other; the message quotes them and says what is allowed.
     """
 
-    name: str = "custom"
+    name: str = ""
     format: str | Format = "e4m3fn"
     granularity: str = "1x128"
     scale: ScaleKind = "fp32"
@@ -191,8 +191,9 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r}: one of {', '.join(allowed)}")
 
 
-quantizers: Registry[Quantizer] = Registry("quantizer recipe", Quantizer)
-"""The catalogue: each entry reproduces one published quantizer."""
+quantizers: Registry[Quantizer] = Registry("quantizer", Quantizer)
+"""The catalogue: each entry reproduces one published quantizer. What a recipe or codec of the same name does to values
+is the same."""
 
 
 def _add(name: str, *aliases: str, like: Quantizer | None = None, **fields: Any) -> Quantizer:
@@ -202,17 +203,20 @@ def _add(name: str, *aliases: str, like: Quantizer | None = None, **fields: Any)
 
 _V3 = "DeepSeek-V3, inference/kernel.py: act_quant, weight_quant"
 _DSV3 = _add(
-    "dsv3", amax_floor=1e-4, source=_V3,
+    "dsv3_inference", amax_floor=1e-4, source=_V3,
     note="the kernel of 2024 had no floor: a tile of zeros came out as NaN there",
 )  # fmt: skip
 _add(
-    "dsv3_ue8m0", like=_DSV3, scale="ue8m0", source=_V3 + " with scale_fmt='ue8m0' (V3.1)",
+    "dsv3_inference_ue8m0", like=_DSV3, scale="ue8m0", source=_V3 + " with scale_fmt='ue8m0' (V3.1)",
     note="the kernel takes exp2(ceil(log2(...))) in float32, which is wrong next to powers of two; bits are used here",
 )  # fmt: skip
 _DSV32 = _add(
-    "dsv32", arithmetic="amax*(1/max)", amax_floor=1e-4, source="DeepSeek-V3.2-Exp, inference/kernel.py: act_quant"
+    "dsv32_inference",
+    arithmetic="amax*(1/max)",
+    amax_floor=1e-4,
+    source="DeepSeek-V3.2-Exp, inference/kernel.py: act_quant",
 )
-_add("dsv32_ue8m0", like=_DSV32, scale="ue8m0", source=_DSV32.source + " with round_scale")
+_add("dsv32_inference_ue8m0", like=_DSV32, scale="ue8m0", source=_DSV32.source + " with round_scale")
 _DEEPGEMM = _add(
     "deepgemm", division="reciprocal", amax_floor=1e-4, source="DeepGEMM, deep_gemm/utils/math.py",
     note="a block with Inf or NaN gets an infinite or NaN scale there; both decode to NaN",
@@ -260,7 +264,7 @@ _add(
     "mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="-2 is never made; gfloat and pychop make it of -1.9999"
 )
 for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxfp4", "e2m1fn")):
-    _add(_name, like=_MX_BASE, format=_format, source=_MX)
+    _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX)
     _add(f"{_name}_rceil", like=_MX_BASE, format=_format, arithmetic="amax*(1/max)", inf="largest", source=_RCEIL)
 
 _NV = "TransformerEngine, common/cast/nvfp4/core_nvfp4.cuh; NVIDIA, arXiv:2509.25149"

@@ -64,14 +64,15 @@ def test_quantize(matrix, tmp_path):
 
 def test_a_saved_file_says_all_that_dequantizes_it(matrix, tmp_path):
     out = tmp_path / "q.npz"
-    assert run("quantize", matrix, "--recipe", "nvfp4", "--out", out).exit_code == 0
+    assert run("quantize", matrix, "--quantizer", "nvfp4", "--out", out).exit_code == 0
     with np.load(out) as saved:
         values = saved["scale"].repeat(16, axis=1) * lowprec.decode(saved["codes"], str(saved["format"]))
         values *= saved["tensor_scale"]
-        assert [str(saved[name]) for name in ("granularity", "scale_kind", "recipe")] == ["1x16", "e4m3", "nvfp4_te"]
-    assert values.tobytes() == lowprec.quantize(np.load(matrix), recipe="nvfp4").dequantize().tobytes()
+        assert [str(saved[name]) for name in ("granularity", "scale_kind", "quantizer")] == ["1x16", "e4m3", "nvfp4_te"]
+    assert values.tobytes() == lowprec.quantize(np.load(matrix), quantizer="nvfp4").dequantize().tobytes()
     assert (
-        run("check", out, "--values", matrix, "--recipe", "nvfp4", "--causes").stdout == "nothing differs from nvfp4\n"
+        run("check", out, "--values", matrix, "--quantizer", "nvfp4", "--causes").stdout
+        == "nothing differs from nvfp4\n"
     )
 
 
@@ -83,10 +84,10 @@ def test_unusual_values_are_counted_on_stderr(tmp_path):
     assert json.loads(result.stdout)[0]["sqnr"] == "-inf"
 
 
-def test_gemm_of_recipes_and_wide_formats(matrix):
+def test_gemm_of_quantizers_and_wide_formats(matrix):
     x = np.load(matrix)
     for arguments in (
-        ["--recipe", "nvfp4_te", "--accumulator", "blackwell_nvfp4"],
+        ["--quantizer", "nvfp4_te", "--accumulator", "blackwell_nvfp4"],
         ["--format", "bfloat16", "--accumulator", "hopper_bf16"],
         ["--promote-every", "none"],
     ):

@@ -55,14 +55,14 @@ def test_flushed_and_saturated():
 
 def test_quantizers_too():
     x = distributions["gauss"].values((128, 256))
-    for name in ("dsv3", "mxfp8_floor", "nvfp4_te"):
+    for name in ("dsv3_inference", "mxfp8_floor", "nvfp4_te"):
         row = errors_of(x, quantizers[name])
         assert row.format == name
         assert row.sqnr > 18
         assert errors_of(x, quantizers[name]).sqnr == row.sqnr
-    assert errors_of(x, "dsv3").bits_per_value == errors_of(x, "fp8_1x128").bits_per_value
-    assert errors_of(x, "dsv3").sqnr == errors_of(x, "fp8_1x128").sqnr
-    tall = quantizers["dsv3"].with_(name="blocks", granularity="128x128")
+    assert errors_of(x, "dsv3_inference").bits_per_value == errors_of(x, "fp8_1x128").bits_per_value
+    assert errors_of(x, "dsv3_inference").sqnr == errors_of(x, "fp8_1x128").sqnr
+    tall = quantizers["dsv3_inference"].with_(name="blocks", granularity="128x128")
     limits = pass_through(x, tall).limits
     assert limits.shape == x.shape
     assert np.isclose(limits[0, 0], np.abs(x[:128, :128]).max())
@@ -109,11 +109,11 @@ def test_a_logarithmic_format_is_predicted_by_the_range():
 
 
 def test_the_command(tmp_path):
-    code, out, _ = command("error", "--dist", "gauss,zeros", "--format", "fp8_1x128,logfmt8,dsv3", "--csv")
+    code, out, _ = command("error", "--dist", "gauss,zeros", "--format", "fp8_1x128,logfmt8,dsv3_inference", "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert [(row["data"], row["format"]) for row in rows][:3] == [
-        ("gauss", n) for n in ("fp8_1x128", "logfmt8", "dsv3")
+        ("gauss", n) for n in ("fp8_1x128", "logfmt8", "dsv3_inference")
     ]
     assert abs(float(rows[1]["SQNR dB"]) - 37.08) < 0.3
     path = tmp_path / "x.npy"
@@ -135,7 +135,7 @@ def test_bad_input(tmp_path):
     for arguments, words in (
         ((nan,), "NaN or infinite, the first at (0, 1)"), ((empty,), "is empty"),
         ((), "a FILE or --dist"), ((nan, "--dist", "gauss"), "one of the two"), (("--dist", "normal"), "distribution"),
-        (("--dist", "gauss", "--format", "fp7"), "neither a codec nor a quantizer recipe"),
+        (("--dist", "gauss", "--format", "fp7"), "neither a codec nor a quantizer"),
         (("--dist", ","), "no name given"), (("--dist", "gauss", "--format", ""), "no name given"),
         ((tmp_path / "none.npy",), "No such file"),
     ):  # fmt: skip

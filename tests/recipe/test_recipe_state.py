@@ -35,12 +35,12 @@ def test_nvfp4_operands_are_those_of_its_quantizers():
     bound.begin_step(2)
     ops = bound.linear("layers.0.attn.wo")
     y, saved = ops.fprop(x, w)
-    qx, qw = lp.quantize(x, recipe="nvfp4_te"), lp.quantize(w, recipe="nvfp4_te_2d")
+    qx, qw = lp.quantize(x, quantizer="nvfp4_te"), lp.quantize(w, quantizer="nvfp4_te_2d")
     assert np.array_equal(y, lp.gemm(qx, qw, accumulator="blackwell_nvfp4", promote_every=None, out="bfloat16"))
     turned = lp.quantizers["nvfp4_te_rht"].with_(granularity="16x1")
     seed = bound.draw("layers.0.attn.wo/wgrad.dy")
-    column = lp.quantize(dy, recipe=turned, rounding="stochastic", seed=seed).T
-    source = lp.quantize(x, recipe=turned).T
+    column = lp.quantize(dy, quantizer=turned, rounding="stochastic", seed=seed).T
+    source = lp.quantize(x, quantizer=turned).T
     dw = lp.gemm(column, source, accumulator="blackwell_nvfp4", promote_every=None)
     assert np.array_equal(ops.wgrad(dy, saved), dw)
     exact = dy.T.astype(float) @ x

@@ -67,8 +67,8 @@ def test_deepgemm_arithmetic_in_torch(torch: Any, power: bool) -> None:
         if power:
             word = s.view(torch.int32)
             s = (((word >> 23) + ((word & 0x7FFFFF) != 0)).clamp(1, 254).to(torch.int32) << 23).view(torch.float32)
-        for name, y in (("deepgemm", tiles * (1.0 / s.unsqueeze(2))), ("dsv3", tiles / s.unsqueeze(2))):
-            q = lp.quantize(x, recipe=name + "_ue8m0" * power)
+        for name, y in (("deepgemm", tiles * (1.0 / s.unsqueeze(2))), ("dsv3_inference", tiles / s.unsqueeze(2))):
+            q = lp.quantize(x, quantizer=name + "_ue8m0" * power)
             assert (q.scale == s.numpy()).all()
             assert (q.codes == fp8(y.clamp(-448, 448).to(torch.float8_e4m3fn)).reshape(x.shape)).all(), name
             count += x.size
@@ -85,7 +85,7 @@ def test_torchao_mx(torch: Any, mode: str) -> None:
     for x in inputs():
         for name, kind in kinds.items():
             scale, codes = to_mx(tensor(torch, x), kind, 32, getattr(ScaleCalculationMode, mode))
-            q = lp.quantize(x, recipe=f"{name}_{mode.lower()}")
+            q = lp.quantize(x, quantizer=f"{name}_{mode.lower()}")
             theirs = lp.decode(fp8(scale).reshape(q.scale.shape), "e8m0fnu")
             assert (q.scale == theirs).all(), (name, np.argwhere(q.scale != theirs)[:3])
             assert (q.codes == fp8(codes)).all(), name
@@ -103,7 +103,7 @@ def test_torchao_narrow_mx(torch: Any, name: str, kind: str | None) -> None:
         for mode in ("FLOOR", "RCEIL"):
             elements = torch.float4_e2m1fn_x2 if kind is None else kind
             scale, codes = to_mx(tensor(torch, x), elements, 32, getattr(ScaleCalculationMode, mode))
-            q = lp.quantize(x, recipe=name + "_rceil" * (mode == "RCEIL"))
+            q = lp.quantize(x, quantizer=f"{name}_{mode.lower()}")
             assert (q.scale == lp.decode(fp8(scale).reshape(q.scale.shape), "e8m0fnu")).all()
             theirs = codes.numpy() if kind else lp.unpack(codes.numpy().reshape(-1), 4, x.size).reshape(x.shape)
             assert (q.codes == theirs).all()
@@ -120,7 +120,7 @@ def test_torchao_nvfp4(torch: Any) -> None:
         t = tensor(torch, x)
         for name, g in (("nvfp4_torchao", per_tensor_amax_to_scale(t.abs().max())), ("nvfp4_torchao_one_level", None)):
             scale, packed = nvfp4_quantize(t, 16, g)
-            q = lp.quantize(x, recipe=name)
+            q = lp.quantize(x, quantizer=name)
             assert q.tensor_scale is None or q.tensor_scale == g.numpy()
             assert (lp.encode(q.scale, "e4m3fn") == fp8(scale).reshape(q.scale.shape)).all()
             assert (q.codes == lp.unpack(packed.numpy().reshape(-1), 4, x.size).reshape(x.shape)).all()
@@ -136,7 +136,7 @@ def test_torchao_tensorwise_fp8(torch: Any) -> None:
     for x in inputs():
         t = tensor(torch, x)
         m = amax_to_scale(t.abs().max(), torch.float8_e4m3fn)
-        q = lp.quantize(x, recipe="torchao_fp8")
+        q = lp.quantize(x, quantizer="torchao_fp8")
         assert (q.codes == fp8(to_fp8_saturated(t * m, torch.float8_e4m3fn))).all()
         assert q.scale[0, 0] == (1.0 / m).numpy()
         count += x.size
@@ -150,7 +150,7 @@ def test_modelopt_nvfp4(torch: Any) -> None:
     count = 0
     for x in inputs():
         packed, scale, g = NVFP4QTensor.quantize(tensor(torch, x), 16)
-        q = lp.quantize(x, recipe="nvfp4_modelopt")
+        q = lp.quantize(x, quantizer="nvfp4_modelopt")
         assert q.tensor_scale == g.numpy()
         assert (lp.encode(q.scale, "e4m3fn") == fp8(scale).reshape(q.scale.shape)).all()
         theirs = lp.unpack(packed._quantized_data.numpy().reshape(-1), 4, x.size).reshape(x.shape)
@@ -166,7 +166,7 @@ def test_modelopt_mxfp8(torch: Any) -> None:
     count = 0
     for x in inputs():
         theirs, scale = MXFP8QTensor.quantize(tensor(torch, x))
-        q = lp.quantize(x, recipe="mxfp8_rceil")
+        q = lp.quantize(x, quantizer="mxfp8_rceil")
         assert (q.scale == lp.decode(scale.numpy(), "e8m0fnu")).all()
         assert (q.codes == fp8(theirs._quantized_data)).all()
         count += x.size
@@ -182,7 +182,7 @@ def test_modelopt_mxfp8_just_above_powers_of_two(torch: Any) -> None:
     amax = np.concatenate([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf))])
     x = np.repeat(amax[:, None], 32, 1)
     scale = MXFP8QTensor.quantize(tensor(torch, x))[1].numpy()
-    exact = lp.quantize(x, recipe=lp.quantizers["mxfp8_rceil"].with_(arithmetic="amax/max"))
+    exact = lp.quantize(x, quantizer=lp.quantizers["mxfp8_rceil"].with_(arithmetic="amax/max"))
     wrong = (exact.scale != lp.decode(scale, "e8m0fnu"))[:, 0]
     assert wrong.any()
     assert (amax[wrong] > np.repeat(edge[None], 3, 0).reshape(-1)[wrong]).all()
@@ -197,7 +197,7 @@ def test_modelopt_four_over_six(torch: Any) -> None:
     count = rounded = raised = 0
     four_over_six = lp.quantizers["nvfp4_4over6_mse"]
     for x in inputs():
-        q, six = lp.quantize(x, recipe=four_over_six), lp.quantize(x, recipe=four_over_six.with_(choice=None))
+        q, six = lp.quantize(x, quantizer=four_over_six), lp.quantize(x, quantizer=four_over_six.with_(choice=None))
         t = tensor(torch, x)
         amax = t.view(x.shape[0], -1, 16).abs().amax(-1)
         chosen = SimpleNamespace(
@@ -222,9 +222,9 @@ def test_modelopt_four_over_six(torch: Any) -> None:
 GFLOAT = {
     "mxfp8_floor": "format_info_ocp_e4m3",
     "mxfp8_e5m2_floor": "format_info_ocp_e5m2",
-    "mxfp6_e2m3": "format_info_ocp_e2m3",
-    "mxfp6_e3m2": "format_info_ocp_e3m2",
-    "mxfp4": "format_info_ocp_e2m1",
+    "mxfp6_e2m3_floor": "format_info_ocp_e2m3",
+    "mxfp6_e3m2_floor": "format_info_ocp_e3m2",
+    "mxfp4_floor": "format_info_ocp_e2m1",
     "mxint8": "format_info_ocp_int8",
 }
 
@@ -238,7 +238,7 @@ def test_gfloat_mx_blocks(name: str) -> None:
     count = differ = 0
     for x in inputs():
         part = x[:16, :512]
-        ours = lp.quantize_dequantize(part, recipe=name).reshape(-1, 32)
+        ours = lp.quantize_dequantize(part, quantizer=name).reshape(-1, 32)
         for block, mine in zip(part.reshape(-1, 32).astype(np.float64), ours, strict=True):  # log2 is right in float64
             theirs = quantize_block(info, block, compute_scale_amax).astype(np.float32)
             wrong = theirs != mine
@@ -257,8 +257,8 @@ def test_compressed_tensors_scales(torch: Any) -> None:
 
     amax = np.arange(0x80, 0x7F80, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
     amax = amax[(amax > 2.0**-117) & (amax < 2.0**127)][:, None]  # not clamped there: exponents within E8M0
-    for bits, name, rule in ((8, "mxfp8_even_1bit", None), (4, "mxfp4", "even"), (6, "mxfp6_e2m3", "even")):
+    for bits, name, rule in ((8, "mxfp8_even_1bit", None), (4, "mxfp4_floor", "even"), (6, "mxfp6_e2m3_floor", "even")):
         theirs = generate_mx_scales(torch.from_numpy(amax).to(torch.bfloat16), bits).float().numpy()
-        ours = lp.quantize(amax, None, "1x1", recipe=name, arithmetic=rule).scale
+        ours = lp.quantize(amax, None, "1x1", quantizer=name, arithmetic=rule).scale
         assert (ours == np.exp2(theirs - 127)).all(), name
     report("compressed-tensors MX scales", 3 * amax.size)

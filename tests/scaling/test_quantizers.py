@@ -1,4 +1,4 @@
-"""Quantizers as they are used: recipes and their differences, rounding, both directions, state, files, bad input."""
+"""Quantizers as they are used: how vendors' differ, rounding, both directions, state, files, bad input."""
 
 from pathlib import Path
 
@@ -21,39 +21,41 @@ def normal(shape: tuple[int, ...], seed: int = 0, brain: bool = False) -> F32:
 
 
 # Shares of codes that differ from dsv3's on bfloat16 N(0, 1) in 8192 tiles: between these.
-SHARES = {"dsv32": (9e-4, 1.3e-3), "deepgemm": (4e-4, 7e-4), "te_block_fp32": (2.5e-4, 5e-4)}
+SHARES = {"dsv32_inference": (9e-4, 1.3e-3), "deepgemm": (4e-4, 7e-4), "te_block_fp32": (2.5e-4, 5e-4)}
 
 
 @pytest.mark.parametrize("name", SHARES)
-def test_recipes_differ_on_bfloat16_by_the_known_shares_and_not_on_float32(name: str) -> None:
+def test_quantizers_differ_on_bfloat16_by_the_known_shares_and_not_on_float32(name: str) -> None:
     x = normal((1024, 1024), brain=True)
-    reference = lp.quantize(x, recipe="dsv3")
-    other = lp.quantize(x, recipe=name)
+    reference = lp.quantize(x, quantizer="dsv3_inference")
+    other = lp.quantize(x, quantizer=name)
     share = float((reference.codes != other.codes).mean())
     assert SHARES[name][0] < share < SHARES[name][1], share
     assert 0.3 < float((reference.scale != other.scale).mean()) < 0.6 or name == "deepgemm"
     y = normal((1024, 1024))
-    assert (lp.quantize(y, recipe="dsv3").codes != lp.quantize(y, recipe=name).codes).mean() < 3e-6
+    assert (lp.quantize(y, quantizer="dsv3_inference").codes != lp.quantize(y, quantizer=name).codes).mean() < 3e-6
 
 
 def test_vendors_of_nvfp4_differ_as_known() -> None:
     x = normal((1024, 1024), brain=True)
-    te, ao, mo = (lp.quantize(x, recipe=f"nvfp4_{vendor}") for vendor in ("te", "torchao", "modelopt"))
+    te, ao, mo = (lp.quantize(x, quantizer=f"nvfp4_{vendor}") for vendor in ("te", "torchao", "modelopt"))
     assert (te.scale == ao.scale).all()
     assert (te.scale == mo.scale).all()
     assert 1e-4 < (te.codes != ao.codes).mean() < 5e-4
     assert 6e-4 < (te.codes != mo.codes).mean() < 1.5e-3
     spread = np.concatenate([np.full((1, 16), 0.03, np.float32), np.full((1, 16), 1000, np.float32)], 1)
-    assert lp.quantize(spread, recipe="nvfp4_te").scale[0, 0] == 0.013671875
-    assert lp.quantize(spread, recipe="nvfp4_torchao").scale[0, 0] == 0.015625
-    error = [float(np.sqrt(np.mean((lp.quantize_dequantize(x, recipe=r) - x) ** 2))) for r in ("nvfp4", "nvfp4_4over6")]
+    assert lp.quantize(spread, quantizer="nvfp4_te").scale[0, 0] == 0.013671875
+    assert lp.quantize(spread, quantizer="nvfp4_torchao").scale[0, 0] == 0.015625
+    error = [
+        float(np.sqrt(np.mean((lp.quantize_dequantize(x, quantizer=r) - x) ** 2))) for r in ("nvfp4", "nvfp4_4over6")
+    ]
     assert np.allclose(error, (0.0952, 0.0883), atol=2e-4)
 
 
 def test_ocp_floor_saturates_and_round_up_does_not() -> None:
     x = np.zeros((1, 32), np.float32)
     x[0, 0] = 500.0
-    values = {rule: lp.quantize_dequantize(x, recipe=f"mxfp8_{rule}")[0, 0] for rule in ("floor", "rceil", "ceil")}
+    values = {rule: lp.quantize_dequantize(x, quantizer=f"mxfp8_{rule}")[0, 0] for rule in ("floor", "rceil", "ceil")}
     assert values == {"floor": 448.0, "rceil": 512.0, "ceil": 512.0}
 
 
@@ -64,7 +66,7 @@ def test_special_blocks_decode_as_stated(name: str) -> None:
     for value, case in ((np.nan, q.nan), (np.inf, q.inf)):
         x = np.ones((32, 256), np.float32)
         x[17, 200] = value
-        y = lp.quantize_dequantize(x, None, "1x16" if q.granularity != "tensor" else None, recipe=name)
+        y = lp.quantize_dequantize(x, None, "1x16" if q.granularity != "tensor" else None, quantizer=name)
         block = y[17, 192:208]
         if case == "nan":
             assert np.isnan(block).all(), (name, value)
@@ -72,32 +74,32 @@ def test_special_blocks_decode_as_stated(name: str) -> None:
             assert np.isnan(block[8]) if np.isnan(value) else block[8] > 0
             assert not np.isnan(np.delete(block, 8)).any()
     zeros = np.zeros((16, 256), np.float32)
-    minus = lp.quantize_dequantize(-zeros, recipe=name)
+    minus = lp.quantize_dequantize(-zeros, quantizer=name)
     assert (minus == 0).all()
     if q.hadamard is None and q.format != "mxint8":
         assert np.signbit(minus).all(), name
-    assert (lp.quantize_dequantize(zeros, recipe=name) == 0).all()
+    assert (lp.quantize_dequantize(zeros, quantizer=name) == 0).all()
     top = np.full((16, 256), np.finfo(np.float32).max, np.float32)
     if q.hadamard is None and q.arithmetic != "alone":  # one level reaches no further than 448 * 6
-        assert (lp.quantize_dequantize(top, recipe=name) > 1e38).all(), name
+        assert (lp.quantize_dequantize(top, quantizer=name) > 1e38).all(), name
 
 
-@pytest.mark.parametrize("name", ["dsv3", "mxfp8_rceil", "nvfp4_te", "mxint8", "te_current"])
+@pytest.mark.parametrize("name", ["dsv3_inference", "mxfp8_rceil", "nvfp4_te", "mxint8", "te_current"])
 def test_stochastic_rounding_is_unbiased_and_belongs_to_the_index(name: str, keep_threads: None) -> None:
     x = normal((64, 512), 3)
-    first = lp.quantize(x, recipe=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000)
+    first = lp.quantize(x, quantizer=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000)
     lp.set_num_threads(3)
-    again = lp.quantize(x, recipe=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000)
+    again = lp.quantize(x, quantizer=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000)
     assert first.codes.tobytes() == again.codes.tobytes()
     if name != "te_current" and name != "nvfp4_te":  # no scale of the tensor: the lower half on its own is the same
-        half = lp.quantize(x[32:], recipe=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000 + 32 * 512)
+        half = lp.quantize(x[32:], quantizer=name, rounding="stochastic", seed=5, offset=(1 << 32) - 9000 + 32 * 512)
         assert (half.codes == first.codes[32:]).all()
-    grid = lp.quantize(x, recipe=name).scale
-    mean = np.mean([lp.quantize_dequantize(x, recipe=name, rounding="stochastic", seed=s) for s in range(64)], 0)
-    near = lp.quantize_dequantize(x, recipe=name)
+    grid = lp.quantize(x, quantizer=name).scale
+    mean = np.mean([lp.quantize_dequantize(x, quantizer=name, rounding="stochastic", seed=s) for s in range(64)], 0)
+    near = lp.quantize_dequantize(x, quantizer=name)
     assert np.abs(mean - x).mean() < 0.5 * np.abs(near - x).mean()
     assert abs(float((mean - x).mean())) < 4 * float(np.abs(near - x).mean()) / np.sqrt(64 * x.size)
-    assert (lp.quantize(x, recipe=name, rounding="stochastic", seed=1).scale == grid).all()
+    assert (lp.quantize(x, quantizer=name, rounding="stochastic", seed=1).scale == grid).all()
 
 
 def test_other_roundings_are_those_of_the_cast() -> None:
@@ -111,10 +113,10 @@ def test_other_roundings_are_those_of_the_cast() -> None:
 
 def test_both_directions() -> None:
     x = normal((96, 160), brain=True)
-    for name in ("dsv3", "mxfp8_rceil", "nvfp4_te", "nvfp4_te_rht", "te_current"):
-        rows, columns = lp.quantize_both(x, recipe=name)
-        turned = lp.quantize(np.ascontiguousarray(x.T), recipe=name)
-        assert (rows.codes == lp.quantize(x, recipe=name).codes).all()
+    for name in ("dsv3_inference", "mxfp8_rceil", "nvfp4_te", "nvfp4_te_rht", "te_current"):
+        rows, columns = lp.quantize_both(x, quantizer=name)
+        turned = lp.quantize(np.ascontiguousarray(x.T), quantizer=name)
+        assert (rows.codes == lp.quantize(x, quantizer=name).codes).all()
         assert (columns.codes == turned.codes).all(), name
         assert (columns.scale == turned.scale).all(), name
     with pytest.raises(ValueError, match=r"a matrix is needed, not shape \(2, 2, 2\)"):
@@ -122,24 +124,25 @@ def test_both_directions() -> None:
 
 
 def test_requantized_is_quantized_from_the_values() -> None:
-    q = lp.quantize(normal((200, 300)), recipe="dsv3_ue8m0")
+    q = lp.quantize(normal((200, 300)), quantizer="dsv3_inference_ue8m0")
     r = q.requantize("128x1")
-    wanted = lp.quantize(q.dequantize(), None, "128x1", recipe="dsv3_ue8m0")
-    assert (str(r.granularity), r.scale_kind, r.recipe) == ("128x1", "ue8m0", "dsv3_ue8m0")
+    wanted = lp.quantize(q.dequantize(), None, "128x1", quantizer="dsv3_inference_ue8m0")
+    assert (str(r.granularity), r.scale_kind) == ("128x1", "ue8m0")
+    assert r.quantizer == lp.quantizers["dsv3_inference_ue8m0"].with_(granularity="128x1")
     assert (r.codes == wanted.codes).all()
     assert (r.scale == wanted.scale).all()
 
 
 def test_arrays_are_used_again() -> None:
     x, y = normal((64, 256)), normal((64, 256), 1)
-    q = lp.quantize(x, recipe="mxfp4")
-    r = lp.quantize(y, recipe="mxfp4", out=q)
+    q = lp.quantize(x, quantizer="mxfp4_floor")
+    r = lp.quantize(y, quantizer="mxfp4_floor", out=q)
     assert r.codes is q.codes
-    assert (r.codes == lp.quantize(y, recipe="mxfp4").codes).all()
+    assert (r.codes == lp.quantize(y, quantizer="mxfp4_floor").codes).all()
     with pytest.raises(ValueError, match=r"needed are uint8 codes \(64, 256\) and scales \(64, 2\)"):
         lp.quantize(x, "e4m3fn", out=q)
     with pytest.raises(ValueError, match="out is float64"):
-        lp.quantize_dequantize(x, recipe="mxfp4", out=np.zeros((64, 256)))
+        lp.quantize_dequantize(x, quantizer="mxfp4_floor", out=np.zeros((64, 256)))
 
 
 def test_hadamard_cancels_in_a_product_and_has_te_signs() -> None:
@@ -148,8 +151,8 @@ def test_hadamard_cancels_in_a_product_and_has_te_signs() -> None:
     assert np.allclose(product, x.astype(np.float64) @ w.astype(np.float64).T, atol=1e-5)
     assert (np.sign(lp.hadamard(np.eye(16, dtype=np.float32))[:, 0]) == TE_SIGNS).all()
     assert np.allclose(lp.hadamard(lp.hadamard(x, 64, 9), 64, 9, inverse=True), x, atol=1e-6)
-    q = lp.quantize(x, recipe="nvfp4_te_rht")
-    assert (q.codes == lp.quantize(lp.hadamard(x), recipe="nvfp4_te").codes).all()
+    q = lp.quantize(x, quantizer="nvfp4_te_rht")
+    assert (q.codes == lp.quantize(lp.hadamard(x), quantizer="nvfp4_te").codes).all()
     for bad, message in (((x, 12), "a power of two"), ((x, 32), "is for size 16, not 32"), ((x, 16, -1), "signs=-1")):
         with pytest.raises(ValueError, match=message):
             lp.hadamard(*bad)
@@ -178,26 +181,29 @@ def test_delayed_scaling_follows_its_history() -> None:
     assert recent.multiplier == 448
     with pytest.raises(ValueError, match="a history of 3 steps"):
         other.load_state_dict(recent.state_dict())
-    with pytest.raises(ValueError, match="'dsv3' has no history"):
-        lp.DelayedScaling("dsv3")
+    with pytest.raises(ValueError, match="'dsv3_inference' has no history"):
+        lp.DelayedScaling("dsv3_inference")
     with pytest.raises(ValueError, match="algorithm='mean'"):
         lp.DelayedScaling(algorithm="mean")
     with pytest.raises(ValueError, match="'te_delayed' has a state"):
-        lp.quantize(x, recipe="te_delayed")
+        lp.quantize(x, quantizer="te_delayed")
 
 
-@pytest.mark.parametrize("name", ["dsv3", "te_block", "mxfp6_e2m3", "mxfp4", "nvfp4_te", "mxint8"])
+@pytest.mark.parametrize(
+    "name", ["dsv3_inference", "te_block", "mxfp6_e2m3_floor", "mxfp4_floor", "nvfp4_te", "mxint8"]
+)
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     x = normal((3, 7, 50))
     x[1, 2, 3] = np.nan
-    q = lp.quantize(x, recipe=name)
+    q = lp.quantize(x, quantizer=name)
     q.save(tmp_path / "q.npz")
     r = lp.Quantized.load(tmp_path / "q.npz")
     assert (r.codes == q.codes).all()
     assert r.codes.dtype == q.codes.dtype
     assert r.scale.tobytes() == q.scale.tobytes()
     assert r.dequantize().tobytes() == q.dequantize().tobytes()
-    assert repr(r) == repr(q)
+    assert (repr(r), r.quantizer) == (repr(q), q.quantizer)
+    assert (r.requantize("32x1").codes == q.requantize("32x1").codes).all()
     assert [p.name for p in tmp_path.iterdir()] == ["q.npz"]
 
 
@@ -234,13 +240,13 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones(3))
     with pytest.raises(ValueError, match="not a file of a quantized matrix"):
         lp.Quantized.load(tmp_path / "x.npy")
-    text = whole.replace(b'"version": 1', b'"version": 9')
+    text = whole.replace(b'"version": 2', b'"version": 9')
     path.write_bytes(text)
     with pytest.raises(ValueError, match=r"damaged|version 9"):
         lp.Quantized.load(path)
     header = np.frombuffer(b'{"kind": "lowprec.Quantized", "version": 9}', np.uint8)
     np.savez(path, header=header, codes=np.zeros(1), scales=np.zeros(1))
-    with pytest.raises(ValueError, match="version 9 of the file; this program reads version 1"):
+    with pytest.raises(ValueError, match="version 9 of the file; this program reads version 2"):
         lp.Quantized.load(path)
     with pytest.raises(FileNotFoundError):
         lp.Quantized.load(tmp_path / "none.npz")
@@ -249,9 +255,9 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_a_quantizer_of_ones_own_works_everywhere() -> None:
     mine = lp.Quantizer(name="mine", format="e3m2fn", granularity="1x64", scale="ue8m0", arithmetic="ceil", source="us")
     x = normal((16, 128))
-    q = lp.quantize(x, recipe=mine)
-    assert (q.recipe, str(q.granularity)) == ("mine", "1x64")
-    assert (lp.quantize_dequantize(x, recipe=mine) == q.dequantize()).all()
+    q = lp.quantize(x, quantizer=mine)
+    assert (q.quantizer, str(q.granularity)) == (mine, "1x64")
+    assert (lp.quantize_dequantize(x, quantizer=mine) == q.dequantize()).all()
     assert np.frexp(q.scale)[0].tolist() == np.full(q.scale.shape, 0.5).tolist()
 
 
@@ -285,15 +291,15 @@ def test_the_catalogue_is_whole() -> None:
     assert {case for q in entries for case in (q.zero, q.inf, q.nan)} == {"rule", *SPECIALS}
     assert all(q.source and q.source != "user-defined" for q in entries)
     assert [q.name for q in entries] == lp.quantizers.names()
-    with pytest.raises(ValueError, match="unknown quantizer recipe 'nvfp4_tee': did you mean 'nvfp4_te'"):
-        lp.quantize([[1.0]], recipe="nvfp4_tee")
-    with pytest.raises(ValueError, match="fmt or recipe is needed"):
+    with pytest.raises(ValueError, match="unknown quantizer 'nvfp4_tee': did you mean 'nvfp4_te'"):
+        lp.quantize([[1.0]], quantizer="nvfp4_tee")
+    with pytest.raises(ValueError, match="fmt or quantizer is needed"):
         lp.quantize([[1.0]])
     with pytest.raises(ValueError, match="needs a seed"):
         lp.quantize([[1.0]], "e4m3fn", rounding="stochastic")
 
 
-def test_the_command_line_finds_the_recipe(tmp_path: Path) -> None:
+def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from lowprec.cli.app import cli
@@ -301,16 +307,16 @@ def test_the_command_line_finds_the_recipe(tmp_path: Path) -> None:
     runner = CliRunner()
     source, codes = str(tmp_path / "x.npy"), str(tmp_path / "q.npz")
     np.save(source, normal((64, 512), brain=True))
-    made = runner.invoke(cli, ["quantize", source, "--recipe", "deepgemm", "--out", codes])
+    made = runner.invoke(cli, ["quantize", source, "--quantizer", "deepgemm", "--out", codes])
     assert made.exit_code == 0, made.output
     found = runner.invoke(cli, ["check", codes, "--values", source, "--csv"])
     assert found.exit_code == 0, found.output
     lines = found.output.splitlines()
     assert lines[1].startswith("deepgemm,0,0.0,0,0.0")
-    assert lines[2].split(",")[0] in ("dsv3", "te_block_fp32", "dsv32")
-    shown = runner.invoke(cli, ["check", codes, "--values", source, "--recipe", "dsv3"])
+    assert lines[2].split(",")[0] in ("dsv3_inference", "te_block_fp32", "dsv32_inference")
+    shown = runner.invoke(cli, ["check", codes, "--values", source, "--quantizer", "dsv3_inference"])
     assert "First differences" in shown.output
-    lp.quantize(np.load(source), recipe="nvfp4_te").save(codes)
+    lp.quantize(np.load(source), quantizer="nvfp4_te").save(codes)
     found = runner.invoke(cli, ["check", codes, "--values", source, "--csv"])
     assert found.output.splitlines()[1].startswith("nvfp4_te,0,")
     wrong = runner.invoke(cli, ["check", source, "--values", source])
@@ -360,7 +366,7 @@ def test_codes_and_scales_of_ones_own_are_checked(changes, error, match):
 def test_numbers_from_elsewhere_are_checked(options):
     ((name, value),) = options.items()
     with pytest.raises(ValueError, match=rf"{name}={value}"):
-        lp.quantize(np.ones((1, 16), np.float32), recipe="nvfp4", **options)
+        lp.quantize(np.ones((1, 16), np.float32), quantizer="nvfp4", **options)
 
 
 def test_what_is_not_quantized_is_refused():

@@ -23,7 +23,7 @@ def bits(a: F32) -> NDArray[np.uint32]:
 
 def check(x: F32, name: str, granularity: str | None = None) -> None:
     """Compare codes, scales and the tensor's scale; NaN scales compare as NaN, and codes below them as well."""
-    q = lp.quantize(x, None, granularity, recipe=name)
+    q = lp.quantize(x, None, granularity, quantizer=name)
     block = None if granularity is None else (q.granularity.rows, q.granularity.columns)
     codes, scales, tensor = oracle.quantize(x, name, block)
     where = f"{name} {granularity or ''}"
@@ -35,7 +35,7 @@ def check(x: F32, name: str, granularity: str | None = None) -> None:
     if tensor is not None:
         assert q.tensor_scale is not None
         assert q.tensor_scale.tobytes() == tensor.tobytes(), where
-    fused = lp.quantize_dequantize(x, None, granularity, recipe=name)
+    fused = lp.quantize_dequantize(x, None, granularity, quantizer=name)
     assert_bits_equal(fused, q.dequantize())  # any NaN for a NaN, all else bit for bit
 
 
@@ -62,7 +62,7 @@ def test_codes_scales_and_values(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("granularity", ["16x1", "7x5", "column", "row", "16x16"])
-@pytest.mark.parametrize("name", ["dsv3", "te_block", "mxfp8_rceil", "mxint8", "nvfp4_te", "nvfp4_4over6"])
+@pytest.mark.parametrize("name", ["dsv3_inference", "te_block", "mxfp8_rceil", "mxint8", "nvfp4_te", "nvfp4_4over6"])
 def test_other_granularities(name: str, granularity: str) -> None:
     rng = np.random.default_rng(1)
     check(
@@ -110,7 +110,7 @@ def test_golden_vectors() -> None:
     x = np.frombuffer(bytes.fromhex(data["values"]), ">f4").astype(np.float32).reshape(data["shape"])
     assert set(data["quantizers"]) == set(NAMES)
     for name, case in data["quantizers"].items():
-        q = lp.quantize(x, recipe=name)
+        q = lp.quantize(x, quantizer=name)
         assert q.codes.tobytes().hex() == case["codes"], name
         assert q.scale.astype(">f4").tobytes().hex() == case["scales"], name
         tensor = None if q.tensor_scale is None else np.array([q.tensor_scale], ">f4").tobytes().hex()
@@ -137,9 +137,9 @@ def test_block_scales_next_to_midpoints() -> None:
 
 MUTANTS = {
     "divided instead of multiplied": ("deepgemm", {"division": "divide"}),
-    "multiplied instead of divided": ("dsv3", {"division": "reciprocal"}),
-    "scale by the reciprocal of max": ("dsv3", {"arithmetic": "amax*(1/max)"}),
-    "no floor": ("dsv3", {"amax_floor": 0.0}),
+    "multiplied instead of divided": ("dsv3_inference", {"division": "reciprocal"}),
+    "scale by the reciprocal of max": ("dsv3_inference", {"arithmetic": "amax*(1/max)"}),
+    "no floor": ("dsv3_inference", {"amax_floor": 0.0}),
     "floor for ceil": ("mxfp8_ceil", {"arithmetic": "floor"}),
     "ceil for round up": ("mxfp8_rceil", {"arithmetic": "ceil"}),
     "one bit for the element's": ("mxfp8_even", {"arithmetic": "even_1bit"}),
@@ -164,7 +164,7 @@ def test_wrong_rules_are_told_from_right_ones(mutant: str) -> None:
     tiny = inputs("bf16") * np.float32(2.0**-128)
     huge = inputs("wide") * np.float32(2.0**60)
     for x in (inputs("bf16"), inputs("special"), small.astype(np.float32), tiny, huge, many, edges_of_block_scales()):
-        q, right = lp.quantize(x, recipe=wrong), lp.quantize(x, recipe=name)
+        q, right = lp.quantize(x, quantizer=wrong), lp.quantize(x, quantizer=name)
         if not (np.array_equal(q.codes, right.codes) and np.array_equal(q.scale, right.scale, equal_nan=True)):
             return
     raise AssertionError(f"no input tells {mutant} from {name}")

@@ -74,9 +74,12 @@ def test_zeros_keep_their_sign_and_get_scale_one() -> None:
 def test_amax_floor_and_named_rules() -> None:
     x = np.full((1, 128), 1e-6, np.float32)
     assert lp.quantize(x, "e4m3fn").dequantize()[0, 0] == np.float32(1e-6)
-    floored = lp.quantize(x, "e4m3fn", recipe="dsv3")
+    floored = lp.quantize(x, "e4m3fn", quantizer="dsv3_inference")
     assert floored.scale[0, 0] == np.float32(np.float32(1e-4) / np.float32(448))
-    assert lp.quantize(x, "e4m3fn", recipe="dsv3", amax_floor=0.0).scale[0, 0] == lp.quantize(x, "e4m3fn").scale[0, 0]
+    assert (
+        lp.quantize(x, "e4m3fn", quantizer="dsv3_inference", amax_floor=0.0).scale[0, 0]
+        == lp.quantize(x, "e4m3fn").scale[0, 0]
+    )
 
 
 def test_division_and_reciprocal_differ_as_their_arithmetic_says() -> None:
@@ -151,7 +154,7 @@ def test_storage_counts_codes_and_scales() -> None:
         ({"division": "shift"}, "division='shift'"),
         ({"amax_floor": -1.0}, "amax_floor=-1.0: a finite number >= 0"),
         ({"amax_floor": np.nan}, "amax_floor=nan"),
-        ({"recipe": "dsv33"}, "unknown quantizer recipe 'dsv33': did you mean 'dsv3'"),
+        ({"quantizer": "dsv3_inferenc"}, "unknown quantizer 'dsv3_inferenc': did you mean 'dsv3_inference'"),
         ({"fmt": "e8m0fnu"}, "e8m0fnu cannot be an element format"),
         ({"fmt": "fp22"}, "fp22 cannot be an element format"),
         ({"fmt": "e4m3fm"}, "did you mean 'e4m3fn'"),

@@ -128,11 +128,11 @@ def test_flush_and_saturation_are_counted_from_the_specs():
 
     class Floor:
         def quantize(self, x):
-            return lp.quantize(x, recipe="mxfp8_floor")
+            return lp.quantize(x, quantizer="mxfp8_floor")
 
     class Ceil:
         def quantize(self, x):
-            return lp.quantize(x, recipe="mxfp8_ceil")
+            return lp.quantize(x, quantizer="mxfp8_ceil")
 
     assert describe(large, Floor()).saturated == 1
     assert describe(large, Ceil()).saturated == 0

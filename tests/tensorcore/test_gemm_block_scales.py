@@ -171,13 +171,13 @@ def test_nan_scales(machine: str) -> None:
     assert np.array_equal(np.isnan(got), nan)
 
 
-def test_quantized_by_recipe() -> None:
+def test_quantized_by_name() -> None:
     """What `quantize` makes fits the machines as it is."""
     rng = np.random.default_rng(6)
     x, w = rng.standard_normal((8, 192)).astype(np.float32), rng.standard_normal((6, 192)).astype(np.float32)
     exact = x.astype(np.float64) @ w.T.astype(np.float64)
-    for recipe, machine, error in (("mxfp8_rceil", "blackwell_mxf8", 0.06), ("nvfp4_te", "blackwell_nvfp4", 0.25)):
-        qx, qw = lp.quantize(x, recipe=recipe), lp.quantize(w, recipe=recipe)
+    for quantizer, machine, error in (("mxfp8_rceil", "blackwell_mxf8", 0.06), ("nvfp4_te", "blackwell_nvfp4", 0.25)):
+        qx, qw = lp.quantize(x, quantizer=quantizer), lp.quantize(w, quantizer=quantizer)
         got = lp.gemm(qx, qw, accumulator=machine)
         assert np.linalg.norm(got - exact) < error * np.linalg.norm(exact)
         scales = [q.tensor_scale for q in (qx, qw) if q.tensor_scale is not None]
