@@ -1,5 +1,7 @@
 """What a tensor core's short accumulator costs a GEMM, and whether the published figures come out."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,9 +10,7 @@ from lowprec.study import Claim, Measured, Operands, TensorArm, TensorSetting, T
 from lowprec.study.kinds.tensors.study import Errors, error_of, exact_product, quantized
 
 DEEPSEEK = "DeepSeek-V3 technical report (arXiv:2412.19437), section 3.3.2"
-B200 = "blackwell_fp8" if "blackwell_fp8" in lp.accumulators else (
-    lp.accumulators["hopper_fp8"].with_(fraction_bits=25, output="float32")
-)  # fmt: skip
+B200 = "blackwell_fp8"
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import sys
@@ -9,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package of this checkout, installed or not
 
@@ -70,23 +70,18 @@ def kernels() -> list[str]:
 
     found = []
     for name in fused_kernels:
-        try:
-            lp.set_fused_kernel(name)
-        except ValueError:
-            continue
-        found.append(name)
-    lp.set_fused_kernel("auto")
+        with contextlib.suppress(ValueError), lp.using(kernel=name):
+            found.append(name)
     return found
 
 
 def on(name: str, work: Work) -> Work:
-    """Return the work, done with one fused kernel."""
+    """Return the work, done with one kernel."""
     import lowprec as lp
 
     def run() -> Any:
-        if lp.get_fused_kernel() != name:  # setting it takes as long as a small product
-            lp.set_fused_kernel(name)
-        return work()
+        with lp.using(kernel=name):
+            return work()
 
     return run
 
@@ -103,8 +98,8 @@ def values(shape: Shape) -> tuple[Any, Any]:
 
 def fp8_product(shape: Shape) -> Work:
     """Return a promoted hopper_fp8 product, checked: scales of 1x128 and 128x128, for wgrad both of 1x128."""
+
     import lowprec as lp
-    from lowprec.tensorcore.engines import Reference
 
     x, w = values(shape)
     operands = (
@@ -117,7 +112,7 @@ def fp8_product(shape: Shape) -> Work:
         corners.append(
             dataclasses.replace(q, codes=q.codes[:CORNER].copy(), scale=q.scale[: -(-CORNER // rows)].copy())
         )
-    with mock.patch.object(importlib.import_module("lowprec.gemm"), "engine", Reference):
+    with lp.using(kernel="reference"):
         want = lp.gemm(*corners)
 
     def work() -> Any:
@@ -132,14 +127,13 @@ def wide_product(machine: str, shape: Shape) -> Work:
     import numpy as np
 
     import lowprec as lp
-    from lowprec.tensorcore.engines import Reference
 
     unit = lp.accumulators[machine]
     fmt = lp.formats["tf32" if "tf32" in unit.inputs else unit.default_format]
     shrink = 0.125 if unit.output == "float16" else 1.0  # else results overflow
     a, b = (lp.encode(operand * np.float32(shrink), fmt) for operand in values(shape))
-    x, y = a[:CORNER].copy(), b[:CORNER].copy()
-    want = Reference(unit, fmt, fmt).chain(x, y, np.zeros((len(x), len(y)), unit.dtype))
+    with lp.using(kernel="reference"):
+        want = lp.mma(a[:CORNER], b[:CORNER], accumulator=machine, a_format=fmt, b_format=fmt)
 
     def work() -> Any:
         return lp.mma(a, b, accumulator=machine, a_format=fmt, b_format=fmt)
@@ -153,8 +147,8 @@ def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
 
     With `packed`, B is laid out beforehand.
     """
+
     import lowprec as lp
-    from lowprec.tensorcore.engines import Reference
 
     x, w = values(shape)
     if machine == "hopper_fp8":
@@ -169,7 +163,7 @@ def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
         corners.append(
             dataclasses.replace(q, codes=q.codes[:CORNER].copy(), scale=q.scale[: -(-CORNER // rows)].copy())
         )
-    with mock.patch.object(importlib.import_module("lowprec.gemm"), "engine", Reference):
+    with lp.using(kernel="reference"):
         want = lp.gemm(*corners, accumulator=machine)
     operand = lp.pack_operand(b, machine) if packed else b
 

@@ -35,9 +35,7 @@ from .scaling.quantized import Quantized as Quantized
 from .scaling.quantizer import Quantizer as Quantizer
 from .scaling.quantizer import quantizers as quantizers
 from .tensorcore.accumulator import Accumulator as Accumulator
-from .tensorcore.accumulator import accumulators as accumulators
-from .tensorcore.fused_kernels import get_fused_kernel as get_fused_kernel
-from .tensorcore.fused_kernels import set_fused_kernel as set_fused_kernel
+from .tensorcore.catalogue import accumulators as accumulators
 from .tensorcore.gemm import gemm as gemm
 from .tensorcore.gemm import matmul_f32 as matmul_f32
 from .tensorcore.grouped import grouped_gemm as grouped_gemm
@@ -45,5 +43,8 @@ from .tensorcore.grouped import grouped_wgrad as grouped_wgrad
 from .tensorcore.library import libraries as libraries
 from .tensorcore.mma import mma as mma
 from .tensorcore.packed import pack_operand as pack_operand
+from .tensorcore.selection import get_fused_kernel as get_fused_kernel
+from .tensorcore.selection import set_fused_kernel as set_fused_kernel
+from .tensorcore.selection import using as using
 
 __version__: str

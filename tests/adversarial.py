@@ -48,10 +48,8 @@ def kernels() -> list[str]:
     """Names of the fused kernels that this CPU can run."""
     names = []
     for name in fused_kernels:
-        with contextlib.suppress(ValueError):
-            lp.set_fused_kernel(name)
+        with contextlib.suppress(ValueError), lp.using(kernel=name):
             names.append(name)
-    lp.set_fused_kernel("auto")
     return names
 
 
@@ -60,13 +58,10 @@ KERNELS = kernels()
 
 def on_every_kernel(compute: Callable[[], NDArray[np.float32]]) -> Bits:
     """Run a computation on every fused kernel of this CPU; all must give the same bits, which are returned."""
-    try:
-        answers = []
-        for name in KERNELS:
-            lp.set_fused_kernel(name)
+    answers = []
+    for name in KERNELS:
+        with lp.using(kernel=name):
             answers.append(compute().view(np.uint32).copy())
-    finally:
-        lp.set_fused_kernel("auto")
     for name, answer in zip(KERNELS, answers, strict=True):
         wrong = np.argwhere(answer != answers[-1])
         assert not wrong.size, f"{name} and {KERNELS[-1]} differ in {len(wrong)} of {answer.size}, first at {wrong[0]}"

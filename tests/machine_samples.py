@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 from machine_inputs import ADDENDS, FAMILIES, Codes, Tile, dtype_of, tile
 
-from lowprec.oracle import E8M0FNU, FORMATS, MACHINES, Halves, Machine, Rule, Scales, decode, encode
+from lowprec.oracle import ACCUMULATORS, E8M0FNU, FORMATS, Accumulator, Halves, Rule, Scales, decode, encode
 
 Scaling = tuple[Codes, Codes] | None
 
 
-def group_of(machine: Machine) -> int:
+def group_of(machine: Accumulator) -> int:
     return 32 if isinstance(machine.rule, Halves) else getattr(machine.rule, "group", 4)
 
 
-def pairs_of(machine: Machine) -> list[tuple[str, str]]:
+def pairs_of(machine: Accumulator) -> list[tuple[str, str]]:
     return [(a, b) for a in machine.inputs for b in machine.inputs]
 
 
-def scales_for(machine: Machine, x: Tile, mode: str) -> Scaling:
+def scales_for(machine: Accumulator, x: Tile, mode: str) -> Scaling:
     """Scale codes for the rows of a and b: around 1, falling along K, anything, at the bottom or at the top."""
     if machine.scales is None:
         return None
@@ -47,7 +47,7 @@ def scales_for(machine: Machine, x: Tile, mode: str) -> Scaling:
 class Sample:
     """A tile for a machine, and the outputs about which the oracle is asked."""
 
-    machine: Machine
+    machine: Accumulator
     names: tuple[str, str]
     tile: Tile
     scales: Scaling
@@ -67,7 +67,7 @@ class Sample:
 
 
 def sample(
-    machine: Machine,
+    machine: Accumulator,
     names: tuple[str, str],
     family: str,
     shape: tuple[int, int, int],
@@ -87,7 +87,7 @@ def sample(
 
 def samples(name: str, family: str) -> Iterator[Sample]:
     """All kinds of c; a part of a group, one group, several and a part; every pair of formats in some family."""
-    machine = MACHINES[name]
+    machine = ACCUMULATORS[name]
     group, pairs = group_of(machine), pairs_of(machine)
     turn = list(FAMILIES).index(family)
     if family.startswith("deep"):  # where it takes wide exponents to say something
@@ -102,7 +102,7 @@ def samples(name: str, family: str) -> Iterator[Sample]:
         yield from _beside_zeros(machine)
 
 
-def _beside_zeros(machine: Machine) -> Iterator[Sample]:
+def _beside_zeros(machine: Accumulator) -> Iterator[Sample]:
     """Two products of which bits are lost only because zeros take part in the alignment.
 
     With a float32 result they make 2^-149, its last bit; with a float16 result one is 2^-25, a tie, and the other

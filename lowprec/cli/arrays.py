@@ -144,7 +144,7 @@ def _promotion(text: str) -> Any:
 )
 @click.option(
     "--promote-every", metavar="N|auto|none", default="auto", show_default=True,
-    help="Products between two promotions to FP32; auto: the machine's own, or 128.",
+    help="Products between two promotions to FP32; auto: the accumulator's own, or 128.",
 )  # fmt: skip
 @click.option("--out", metavar="FILE", help="Save the product as .npy.")
 @machine_readable
@@ -195,7 +195,7 @@ _Products = tuple["NDArray[np.float32]", "NDArray[Any]", str]
 def _instruction(a: NDArray[np.float32], b: NDArray[np.float32], target: str, accumulator: str) -> _Products:
     """Multiply in a format of more than 8 bits: no scales, one instruction."""
     from ..cast.casts import decode, encode
-    from ..tensorcore.gemm import mma
+    from ..tensorcore.mma import mma
 
     codes = [encode(x, target) for x in (a, b)]
     d = mma(*codes, accumulator=accumulator, a_format=target, b_format=target)

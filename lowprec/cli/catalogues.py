@@ -9,26 +9,25 @@ import click
 
 from .output import Cell, emit, machine_readable
 
-_ALIGNED = ("fused", "fused_runs", "halves", "two_floors")  # kinds that cut terms at a number of fraction bits
-
 
 @click.command("accumulators")
 @click.argument("name", required=False)
 @machine_readable
 def accumulators_command(name: str | None, as_json: bool, as_csv: bool) -> None:
-    """List the machines that sum products, or tell all about one."""
-    from ..tensorcore.accumulator import accumulators
+    """List the accumulators, or tell all about one."""
+    from ..tensorcore.catalogue import accumulators
 
     if name is not None:
-        _about(accumulators[name], accumulators.aliases(accumulators[name].name), as_json, as_csv)
+        one = accumulators[name]
+        _about(one, accumulators.aliases(one.name), as_json, as_csv, [("how it sums", one.rule.words)])
         return
     rows: list[Sequence[Cell]] = [
         (
             key,
             ", ".join(a.inputs) or "any",
             a.kind,
-            None if a.kind in ("exact", "sequential") else a.group,
-            a.fraction_bits if a.kind in _ALIGNED else None,
+            a.group if a.rule.has_groups else None,
+            a.fraction_bits if a.rule.has_fraction_bits else None,
             a.output,
             _scales(a.scale_format, a.scale_block),
         )
@@ -60,8 +59,10 @@ def quantizers_command(name: str | None, as_json: bool, as_csv: bool) -> None:
     emit(("quantizer", "format", "block", "scales", "arithmetic", "source"), rows, "Quantizers", as_json, as_csv)
 
 
-def _about(entry: object, aliases: Sequence[str], as_json: bool, as_csv: bool) -> None:
-    """Print every field of a catalogue's entry."""
+def _about(
+    entry: object, aliases: Sequence[str], as_json: bool, as_csv: bool, more: Sequence[Sequence[Cell]] = ()
+) -> None:
+    """Print every field of a catalogue's entry, and more."""
     rows: list[Sequence[Cell]] = []
     for field in dataclasses.fields(entry):  # type: ignore[arg-type]  # entries are dataclasses
         value = getattr(entry, field.name)
@@ -70,4 +71,5 @@ def _about(entry: object, aliases: Sequence[str], as_json: bool, as_csv: bool) -
             (field.name, value if plain else ", ".join(map(str, value)) if isinstance(value, tuple) else str(value))
         )
     rows.insert(1, ("also called", ", ".join(aliases)))
+    rows += more
     emit(("field", "value"), rows, str(rows[0][1]), as_json, as_csv)

@@ -20,6 +20,13 @@ Examples
 """
 
 from . import casts as casts
+from .accumulators import ACCUMULATORS as ACCUMULATORS
+from .accumulators import FORMATS as FORMATS
+from .accumulators import Accumulator as Accumulator
+from .accumulators import AnyRule as AnyRule
+from .accumulators import ExactSum as ExactSum
+from .accumulators import Sequential as Sequential
+from .accumulators import tf32_code as tf32_code
 from .amd import ExactGroups as ExactGroups
 from .amd import FlooredSum as FlooredSum
 from .amd import FlushedPairs as FlushedPairs
@@ -33,12 +40,6 @@ from .ieee import exact_dot as exact_dot
 from .ieee import fma32 as fma32
 from .ieee import sequential as sequential
 from .ieee import sequential_f32 as sequential_f32
-from .machines import FORMATS as FORMATS
-from .machines import MACHINES as MACHINES
-from .machines import AnyRule as AnyRule
-from .machines import Machine as Machine
-from .machines import Sequential as Sequential
-from .machines import tf32_code as tf32_code
 from .tiles import promoted_dot as promoted_dot
 from .tiles import quantize_tile as quantize_tile
 from .values import BFLOAT16 as BFLOAT16

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lowprec.format.catalogue import formats
-from lowprec.tensorcore.accumulator import Accumulator, accumulators
+from lowprec.tensorcore.accumulator import Accumulator
+from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.library import libraries
 
 from .tensors import TensorSpec
@@ -28,12 +29,12 @@ AS_ACTIVATIONS = "activations"
 
 
 def accumulator_named(name: str | Accumulator) -> Accumulator:
-    """Return the machine of a name; ``"hopper_fp8(fraction_bits=25)"`` is one that differs from hopper_fp8 in that.
+    """Return the accumulator of a name; ``"hopper_fp8(fraction_bits=25)"`` differs from hopper_fp8 in that.
 
     Raises
     ------
     UnknownNameError
-        If there is no such machine.
+        If there is no such accumulator.
     ValueError, TypeError
         For fields that it does not have, or values out of range.
 
@@ -70,23 +71,23 @@ def _name_of(given: str | Accumulator, machine: Accumulator) -> str:
 
 @dataclass(frozen=True)
 class GemmSpec:
-    """One multiplication: what its operands go through, and the machine it runs on.
+    """One multiplication: what its operands go through, and the accumulator it runs on.
 
     Parameters
     ----------
     a, b : TensorSpec or str
         The operands, seen with K as columns: x and W in fprop, dy and W^T in dgrad, dy^T and x^T in wgrad.
     accumulator : str
-        The machine; also one that differs from a machine of the catalogue, see `accumulator_named`.
+        How products are summed; also what differs from the catalogue in a field, see `accumulator_named`.
     promote_every : int or None
-        Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the machine.
+        Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the accumulator.
     library : str
-        Whose order of operations is followed around the machine, see `lowprec.libraries`.
+        Whose order of operations is followed around it, see `lowprec.libraries`.
 
     Raises
     ------
     ValueError
-        If the machine does not multiply such operands, or one of them is transformed and the other is not.
+        If the accumulator does not take such operands, or one of them is transformed and the other is not.
     """
 
     a: TensorSpec = field(default=TensorSpec("bfloat16", "none"))
@@ -99,18 +100,18 @@ class GemmSpec:
         libraries[self.library]
         for side in ("a", "b"):
             object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))
-        machine = accumulator_named(self.accumulator)
-        object.__setattr__(self, "accumulator", _name_of(self.accumulator, machine))
+        accumulator = accumulator_named(self.accumulator)
+        object.__setattr__(self, "accumulator", _name_of(self.accumulator, accumulator))
         n = self.promote_every
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise ValueError(f"promote_every={n!r}: a whole number >= 1, or None for never")
-        machine.check_inputs(formats[self.a.format], formats[self.b.format])
+        accumulator.check_inputs(formats[self.a.format], formats[self.b.format])
         if self.a.transform != self.b.transform:
             raise ValueError(f"{self.a} x {self.b}: Hadamard transforms cancel only if both operands have the same one")
 
     @property
-    def machine(self) -> Accumulator:
-        """The machine itself."""
+    def summed_by(self) -> Accumulator:
+        """The accumulator itself."""
         return accumulator_named(self.accumulator)
 
     def with_(self, **changes: Any) -> GemmSpec:
@@ -119,12 +120,11 @@ class GemmSpec:
 
     @property
     def place(self) -> str:
-        """The machine and how it is used, in words."""
+        """The accumulator and how it is used, in words."""
         where = self.accumulator if self.library == "deepgemm" else f"{self.accumulator} by {self.library}"
         if self.promote_every is not None:
             return f"on {where}, promoted every {self.promote_every}"
-        narrow = self.machine.kind.startswith("fused") and self.machine.output == "fp22"
-        return f"on {where}{', never promoted' if narrow else ''}"
+        return f"on {where}{', never promoted' if self.summed_by.output == 'fp22' else ''}"
 
     def __str__(self) -> str:
         return f"{self.a} x {self.b} {self.place}"

@@ -157,7 +157,7 @@ class _Weight(_Operand):
 
 
 class _Linear:
-    """Operands go through what their specs say; the products are exact on the machines that they name.
+    """Operands go through what their specs say; the products are exact on the accumulators that they name.
 
     Wgrad's operands lie along the tokens: dy is quantized anew in columns, and x either comes from what was kept of
     Fprop's, dequantized, transposed and quantized again, or was quantized from its source in both directions. Where a
@@ -217,11 +217,11 @@ class _Linear:
     def _product(self, spec: GemmSpec, a: Operand, b: Operand, out: str) -> Array:
         """Return a [M, K] times b [N, K] transposed, rounded to the format `out`."""
         if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-            if spec.machine.kind == "sequential" and spec.promote_every is None:
+            if spec.promote_every is None and spec.summed_by.rule.multiplies_values:
                 return matmul_f32(*(v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)), to=out)
             a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
             b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
-        return gemm(a, b, accumulator=spec.machine, promote_every=spec.promote_every, library=spec.library, out=out)
+        return gemm(a, b, accumulator=spec.summed_by, promote_every=spec.promote_every, library=spec.library, out=out)
 
 
 class _Float64Linear:

@@ -1,33 +1,27 @@
-"""Accumulators: how a machine adds up products, as data.
+"""Accumulators: how products are added up, as data; and what each kind of them must be able to do.
 
 A tensor core adds a group of L products and C at once: all terms are aligned to the largest exponent among
 them, cut to F fraction bits below it, summed exactly, and the sum is cut to the accumulator's own format. Groups
-are chained in increasing k. `Accumulator` holds those numbers; ``lowprec.mma`` and ``lowprec.gemm`` do the rest.
-
-Each machine says how it was `verified`: by recordings of real GPUs that ``tests/tensorcore/test_machines.py`` repeats
-where they are at hand (arXiv:2512.07004 published them), or by its source alone.
+are chained in increasing k. `Accumulator` holds those numbers. The arithmetic is its `Kind`'s, one file each in
+`lowprec.tensorcore.kinds`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..format.catalogue import Format, formats
 from ..registry import Registry
+from .product import Matrix, Product
 
-Kind = Literal[
-    "fused", "fused_runs", "halves", "two_floors", "pairwise", "exact_groups", "sequential", "exact"
-]  # fmt: skip
-KINDS: tuple[Kind, ...] = get_args(Kind)
 Align = Literal["truncate", "floor", "nearest"]
 ALIGNMENTS: tuple[Align, ...] = get_args(Align)
-_FUSED_OUTPUTS = ("fp22", "float32", "float16")
-_OUTPUTS: dict[Kind, tuple[str, ...]] = {
-    "fused": _FUSED_OUTPUTS, "fused_runs": _FUSED_OUTPUTS, "halves": ("float32", "float16"),
-    "sequential": ("float32", "float64"),
-}  # fmt: skip
 FLOAT64 = "float64"  # beyond `lowprec.formats`, which ends at 32 bits: values themselves are the codes
 
 
@@ -40,6 +34,7 @@ class Accumulator:
     name : str
         How it is called in tables and messages.
     kind : str
+        How products are summed; `rule` is the object that does it.
         ``fused``: groups of products and C aligned, cut and summed at once, as NVIDIA's tensor cores do;
         ``fused_runs``: the same for runs of products that are first summed exactly and then scaled (mxf4, mxf4nvf4);
         ``halves``: two fused sums from +0 in float16 operands, C added to the second's result (FP8 ``mma.sync``);
@@ -55,7 +50,7 @@ class Accumulator:
         Format of a result and of C: a fused sum is truncated to ``fp22`` or ``float32`` (both in float32 arrays), and
         rounded to nearest even for ``float16``.
     inputs : tuple of str
-        Names of the formats that the machine multiplies, in any pairing; empty for any. The first is the default.
+        Names of the formats that are multiplied, in any pairing; empty for any. The first is the default.
     source : str
         Where the rule comes from.
     align : {"truncate", "floor", "nearest"}
@@ -67,7 +62,7 @@ class Accumulator:
     run : int
         Products of an exact sum within a fused one (``fused_runs``), or interleaved partial sums (``two_floors``).
     promote_every : int or None
-        After so many products the sum leaves the machine and is added to a float32 one.
+        After so many products the sum leaves the accumulator and is added to a float32 one.
     verified : str
         What the rule was checked against, other than the project's own oracle.
 
@@ -87,7 +82,7 @@ class Accumulator:
     """
 
     name: str
-    kind: Kind = "fused"
+    kind: str = "fused"
     group: int = 32
     fraction_bits: int = 13
     output: str = "fp22"
@@ -102,44 +97,25 @@ class Accumulator:
     verified: str = dataclasses.field(default="not", compare=False)
 
     def __post_init__(self) -> None:
-        self._check_choice("kind", KINDS)
+        self._check_choice("kind", tuple(kinds))
         self._check_whole("group", 1, 256)
         self._check_whole("fraction_bits", 3, 40)
         self._check_whole("run", 1, 256)
-        self._check_choice("output", _OUTPUTS.get(self.kind, ("float32",)))
-        self._check_choice("align", ALIGNMENTS if self.kind.startswith("fused") else ("truncate",))
+        self._check_choice("output", self.rule.outputs)
+        self._check_choice("align", self.rule.alignments)
         if self.zero_exponent is not None:
             self._check_whole("zero_exponent", -8000, 8000)
         if self.promote_every is not None:
             self._check_whole("promote_every", 1, 1 << 30)
-            if self.kind.startswith("fused") and self.promote_every % self.group:
-                raise ValueError(
-                    f"Accumulator {self.name}: promote_every={self.promote_every} is not a multiple of "
-                    f"the group of {self.group}"
-                )
         for name in self.inputs:
             if name != FLOAT64:
                 formats[name]  # an unknown name raises here, with the close matches
-        self._check_scales()
-
-    def _check_scales(self) -> None:
         if (self.scale_format is None) != (self.scale_block == 0):
             raise ValueError(f"Accumulator {self.name}: scale_format and scale_block go together")
-        if self.scale_format is None:
-            if self.kind == "fused_runs":
-                raise ValueError(f"Accumulator {self.name}: kind='fused_runs' needs scale_format and scale_block")
-            return
-        self._check_whole("scale_block", 1, 256)
-        scale = formats[self.scale_format]
-        if self.kind == "fused" and scale.mantissa_bits:
-            raise ValueError(f"Accumulator {self.name}: scale_format={scale}: a fused sum takes powers of two")
-        if not self.kind.startswith("fused"):
-            raise ValueError(f"Accumulator {self.name}: kind={self.kind!r} takes no scales")
-        if self.kind == "fused_runs" and (self.scale_block % self.run or self.group % self.run):
-            raise ValueError(
-                f"Accumulator {self.name}: run={self.run} must divide "
-                f"scale_block={self.scale_block} and group={self.group}"
-            )
+        if self.scale_format is not None:
+            self._check_whole("scale_block", 1, 256)
+            formats[self.scale_format]
+        self.rule.check(self)
 
     def _check_choice(self, field: str, allowed: tuple[str, ...]) -> None:
         value = getattr(self, field)
@@ -150,6 +126,11 @@ class Accumulator:
         value = getattr(self, field)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError(f"Accumulator {self.name}: {field}={value!r}: {low} to {high} are possible")
+
+    @property
+    def rule(self) -> Kind:
+        """What its `kind` names: the object that checks the fields and knows how to sum."""
+        return kinds[self.kind]
 
     @property
     def output_bits(self) -> int:
@@ -167,7 +148,7 @@ class Accumulator:
         return self.inputs[0] if self.inputs else "e4m3fn"
 
     def with_(self, **changes: Any) -> Accumulator:
-        """Return a machine that differs in the given fields; its name says which.
+        """Return an accumulator that differs in the given fields; its name says which.
 
         Raises
         ------
@@ -190,7 +171,7 @@ class Accumulator:
         return any(name != FLOAT64 and formats[name].same_codes(fmt) for name in self.inputs)
 
     def check_inputs(self, *operands: Format) -> None:
-        """Raise a ValueError if the machine does not multiply one of the formats."""
+        """Raise a ValueError if one of the formats is not among the `inputs`."""
         for fmt in operands:
             if self.inputs and not self.lists(fmt):
                 raise ValueError(f"{self.name} takes {', '.join(self.inputs)}, not {fmt.name}")
@@ -199,106 +180,69 @@ class Accumulator:
         return self.name
 
 
-accumulators: Registry[Accumulator] = Registry("accumulator", Accumulator)
-"""The catalogue of machines."""
+class Computed(NamedTuple):
+    """What a fast kernel makes of a product, and the rows and columns that it leaves to the reference."""
 
-_FP8 = ("e4m3fn", "e5m2")
-_NARROW = (*_FP8, "e3m2fn", "e2m3fn", "e2m1fn")
-_FP4 = ("e2m1fn",)
-_FNUZ = ("e4m3fnuz", "e5m2fnuz")
-_F16, _BF16 = ("float16",), ("bfloat16",)
-_TF32 = ("float32", "tf32")  # float32 operands lose their low 13 bits first
-_SIM = "MMA-Sim 2.1.1 (arXiv:2511.10909)"
-_BOTH = f"{_SIM}; arXiv:2512.07004"
-_ONE = ", one group each"
+    out: Matrix
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
 
 
-def _add(
-    name: str, group: int, fraction_bits: int, zero: int, inputs: tuple[str, ...], verified: str, **more: Any
-) -> None:
-    more = {"source": _BOTH, "output": "float32", **more}
-    machine = Accumulator(
-        name, group=group, fraction_bits=fraction_bits, zero_exponent=zero, inputs=inputs, verified=verified, **more
-    )
-    accumulators.register(name, machine)
+class FastKernel(Protocol):
+    """A kernel made for one accumulator and two formats; frozen, so that equal ones compare equal."""
+
+    def covers(self, product: Product) -> bool:
+        """Tell whether it holds for a product; else the product is computed block by block, or by the reference."""
+
+    def compute(self, product: Product, laid_out: Any = None) -> Computed:
+        """Compute a chain in the accumulator's type, or what a schedule makes of chains in float32."""
+
+    def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
+        """Return B, with its scales inside the instruction, as `compute` takes it."""
 
 
-def _recorded(*gpus: str, note: str = "") -> str:
-    return f"recordings of {', '.join(gpus)}{note}"
+@dataclass(frozen=True)
+class Kind(ABC):
+    """How one kind of accumulator sums: everything about it that is no number. One object each stands in `kinds`."""
+
+    name: ClassVar[str]
+    #: How it sums, in a few words for pages and tables.
+    words: ClassVar[str]
+    #: The class of `lowprec.oracle` that is the slow truth about it.
+    oracle: ClassVar[str]
+    outputs: ClassVar[tuple[str, ...]] = ("float32",)
+    alignments: ClassVar[tuple[Align, ...]] = ("truncate",)
+    #: Whether `group`, and whether `fraction_bits`, say anything about it.
+    has_groups: ClassVar[bool] = True
+    has_fraction_bits: ClassVar[bool] = False
+    #: Whether a chain may go on where scales change: it has a running sum that can be rescaled.
+    has_running_sum: ClassVar[bool] = True
+    #: Whether `lowprec.gemm`, if it does not promote, multiplies the dequantized values in float32.
+    multiplies_values: ClassVar[bool] = False
+
+    def check(self, accumulator: Accumulator) -> None:
+        """Raise a ValueError if fields do not go together."""
+        if accumulator.scale_format is not None:
+            raise ValueError(f"Accumulator {accumulator.name}: kind={self.name!r} takes no scales")
+
+    def check_formats(self, accumulator: Accumulator, fa: Format, fb: Format) -> None:  # noqa: B027
+        """Raise a ValueError if products of two formats cannot be summed as it must."""
+
+    def step(self, accumulator: Accumulator) -> int:
+        """Return of how many products a chain is made, one instruction's: scales and promotions wait for its end."""
+        return accumulator.group
+
+    @abstractmethod
+    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+        """Return one chain over all K, starting from C: any codes, any C, with canonical NaN."""
+
+    def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
+        """Return the fastest kernel that is exact, of those that may be used now; None: there is none."""
+        return None
+
+    def __str__(self) -> str:
+        return self.name
 
 
-# machine_input, results in float32 (or FP22), and machine_input_f16, results in float16.
-_HALF = {"output": "float16"}
-_NONE = "no recordings"
-_ADA = ("RTX Ada", "L40S")
-_GPUS: dict[str, tuple[str, ...]] = {
-    "ampere": ("A100", "A2"), "ada": _ADA, "hopper": ("H100", "H200"), "blackwell": ("B200",), "rtx_blackwell": (),
-}  # fmt: skip
-
-_WGMMA = "Hopper wgmma m64nNk32 (H100, H200): DeepSeek ISCA 2025 3.1; arXiv:2511.10909; arXiv:2512.07004"
-_ADA_FP8 = "Ada mma.sync m16n8k32 (L40S, RTX 40): arXiv:2511.10909; arXiv:2512.07004"
-_add("hopper_fp8", 32, 13, -133, _FP8, _recorded(*_GPUS["hopper"], note=" with C = 0"), output="fp22", source=_WGMMA)
-_add("ada_fp8", 16, 13, -132, _FP8, _recorded(*_ADA), output="fp22", source=_ADA_FP8)
-_add("hopper_fp8_f16", 32, 13, -21, _FP8, _NONE, source=_SIM, **_HALF)
-_add("ada_fp8_f16", 16, 13, -20, _FP8, _recorded("RTX Ada"), source=_ADA_FP8, **_HALF)
-
-_add("volta_f16", 4, 23, -131, _F16, _recorded("V100"))
-_add("volta_f16_f16", 4, 23, -19, _F16, _recorded("V100"), **_HALF)
-_add("turing_f16", 8, 24, -132, _F16, _NONE, source=_SIM)  # its m8n8k4 is Volta's
-_add("turing_f16_f16", 8, 24, -20, _F16, _NONE, source=_SIM, **_HALF)
-for _machine, _group, _bits in (
-    ("ampere", 8, 24), ("ada", 8, 24), ("hopper", 16, 25), ("blackwell", 16, 25), ("rtx_blackwell", 16, 25),
-):  # fmt: skip
-    _gpus = _GPUS[_machine]
-    _note = _recorded(*_gpus, note=_ONE) if _gpus else _NONE
-    _short = _recorded(*_gpus, note=" with K = 4") if _gpus else _NONE
-    _add(f"{_machine}_f16", _group, _bits, -108 - _bits, _F16, _note)
-    _add(f"{_machine}_f16_f16", _group, _bits, 4 - _bits, _F16, _note, **_HALF)
-    _add(f"{_machine}_bf16", _group, _bits, -108 - _bits, _BF16, _note)
-    _add(f"{_machine}_tf32", _group // 2, _bits, -108 - _bits, _TF32, _short)
-_HMMA = "FP8 mma.sync m16n8k32, which these GPUs compile to two float16 instructions: found in the recordings"
-for _machine, _wide in (("hopper", "recordings of B200 alone"), ("blackwell", "recordings of B200")):
-    _gpus = _GPUS[_machine]
-    _add(f"{_machine}_fp8_mma", 16, 25, -133, _FP8, _wide, kind="halves", source=_HMMA)
-    _add(f"{_machine}_fp8_mma_f16", 16, 25, -21, _FP8, _recorded(*_gpus), kind="halves", source=_HMMA, **_HALF)
-for _machine in ("blackwell", "rtx_blackwell"):
-    _mx: dict[str, Any] = {"source": _SIM, "scale_format": "e8m0fnu", "scale_block": 32}
-    _runs = {**_mx, "kind": "fused_runs", "run": 16}
-    _add(f"{_machine}_fp8", 32, 25, -133, _NARROW, _NONE, source=_SIM)
-    _add(f"{_machine}_fp8_f16", 32, 25, -21, _NARROW, _NONE, source=_SIM, **_HALF)
-    _add(f"{_machine}_mxf8", 32, 25, -133, _NARROW, _NONE, **_mx)
-    _add(f"{_machine}_mxf4", 64, 35, -139, _FP4, _NONE, **_runs)
-    _runs |= {"scale_block": 16}
-    _add(f"{_machine}_mxf4_16", 64, 35, -139, _FP4, _NONE, **_runs)
-    _runs |= {"scale_format": "e4m3fn"}
-    _add(f"{_machine}_nvfp4", 64, 35, -139, _FP4, _NONE, **_runs)
-
-_AMD: dict[str, dict[str, Any]] = {
-    "cdna1_f16": {"kind": "exact_groups", "group": 4, "inputs": _F16},
-    "cdna1_bf16": {"kind": "exact_groups", "group": 2, "inputs": _BF16},
-    "cdna2_f16": {"kind": "pairwise", "group": 4, "inputs": _F16},
-    "cdna2_bf16": {"kind": "pairwise", "group": 2, "inputs": _BF16},
-    "cdna2_bf16_1k": {"kind": "pairwise", "group": 4, "inputs": _BF16},
-    "cdna3_xf32": {"kind": "two_floors", "group": 4, "fraction_bits": 24, "inputs": _TF32},
-    "cdna3_f16": {"kind": "two_floors", "group": 8, "fraction_bits": 24, "inputs": _F16},
-    "cdna3_bf16": {"kind": "two_floors", "group": 8, "fraction_bits": 24, "inputs": _BF16},
-    "cdna3_fp8": {"kind": "two_floors", "group": 16, "fraction_bits": 24, "inputs": _FNUZ, "run": 2},
-    **{f"cdna{_n}_f32": {"kind": "sequential", "group": 1, "inputs": ("float32",)} for _n in (1, 2, 3)},
-}
-for _name, _fields in _AMD.items():
-    accumulators.register(_name, Accumulator(_name, output="float32", source=_SIM, verified=_NONE, **_fields))
-accumulators.register(
-    "fp64",
-    Accumulator(
-        "fp64", kind="sequential", group=1, output=FLOAT64, inputs=(FLOAT64,), source="IEEE 754; " + _SIM,
-        verified=_NONE,
-    ),
-    aliases=[f"{_n}_fp64" for _n in ("ampere", "hopper", "blackwell", "cdna2", "cdna3")],
-)  # fmt: skip
-accumulators.register("exact", Accumulator("exact", kind="exact", output="float32", source="definition"))
-accumulators.register(
-    "float32",
-    Accumulator(
-        "float32", kind="sequential", output="float32", source="definition: IEEE 754 fusedMultiplyAdd in increasing k"
-    ),
-)
+kinds: Registry[Kind] = Registry("kind of accumulator", Kind)  # type: ignore[type-abstract]
+"""The kinds, filled by `lowprec.tensorcore.kinds`."""

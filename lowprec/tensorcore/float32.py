@@ -7,7 +7,7 @@ import numpy as np
 from .._threads import over_rows, scratch
 from ..kernels.float32 import gemm as gemm_f32
 from ..kernels.float32 import tile as f32_tile
-from .engine import Float32Matrix
+from .product import Float32Matrix
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
 _ROWS_AT_ONCE = 512

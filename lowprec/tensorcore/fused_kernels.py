@@ -1,14 +1,12 @@
 """Which kernel emulates tensor cores: the fastest that this CPU has and that proves itself, or the one asked for.
 
 All give the same bits. ``avx512`` and ``fma`` round toward zero in the FPU (by the instruction's encoding, or by the
-thread's rounding mode, set and put back within the kernel); ``portable`` needs neither. The environment variable
-LOWPREC_FUSED_KERNEL or `set_fused_kernel` chooses one by name; ``auto`` is the default.
+thread's rounding mode, set and put back within the kernel); ``portable`` needs neither. `selection` chooses one.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _jit, _threads
+from .. import _threads
 from .._threads import Allocate, scratch
 from ..cast.constants import decode_constants
 from ..format.catalogue import Format, formats
@@ -130,60 +128,6 @@ for _kernel in (
     ),
 ):
     fused_kernels.register(_kernel.name, _kernel)
-
-_chosen: str | None = None
-
-
-def set_fused_kernel(name: str) -> None:
-    """Choose the kernel that emulates tensor cores; the bits stay the same.
-
-    Parameters
-    ----------
-    name : {"auto", "avx512", "fma", "portable"}
-        ``auto`` takes the fastest that this CPU has and that passes its self-test.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or this CPU cannot run the kernel.
-
-    Examples
-    --------
-    >>> import lowprec as lp
-    >>> lp.set_fused_kernel("portable")
-    >>> lp.get_fused_kernel()
-    'portable'
-    >>> lp.set_fused_kernel("auto")
-    """
-    global _chosen
-    if name != "auto":
-        missing = fused_kernels[name].features - _jit.cpu_features()
-        if missing:
-            raise ValueError(f"fused kernel {name!r} needs {', '.join(sorted(missing))}, which this CPU has not")
-    _chosen = name
-
-
-def get_fused_kernel() -> str:
-    """Return the name of the kernel in use."""
-    return selected_kernel().name
-
-
-def selected_kernel() -> FusedKernel:
-    """Return the kernel in use: the one chosen, or the fastest that passes its self-test."""
-    if _chosen is None:
-        set_fused_kernel(os.environ.get("LOWPREC_FUSED_KERNEL") or "auto")
-    assert _chosen is not None
-    return _fastest() if _chosen == "auto" else fused_kernels[_chosen]
-
-
-@functools.cache
-def _fastest() -> FusedKernel:
-    features = _jit.cpu_features()
-    for name in fused_kernels:
-        candidate = fused_kernels[name]
-        if candidate.features <= features and (name == "portable" or self_test(candidate)):
-            return candidate
-    raise AssertionError("the portable kernel needs nothing")
 
 
 def self_test(candidate: FusedKernel) -> bool:

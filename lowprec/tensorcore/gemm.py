@@ -17,16 +17,22 @@ from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
 from ..kernels.tensorcore import promote as promotion
 from ..scaling.quantize import Quantized
-from .accumulator import Accumulator, accumulators
-from .engine import Float32Matrix, Kept
-from .engines import engine
+from .accumulator import Accumulator
+from .catalogue import accumulators
+from .chains import Kept, multiply
 from .float32 import accumulate_f32
 from .library import Library, libraries
-from .mma import check_shapes, promoted
-from .mma import mma as mma
-from .operands import along_k, check_scales, multiplied, pages, plan, without_scale, without_tensor_scales  # fmt: skip
+from .operands import (
+    along_k,
+    check_quantized,
+    check_shapes,
+    pages,
+    product_of,
+    without_scale,
+    without_tensor_scales,
+)
 from .packed import PackedOperand
-from .reference_dots import BlockScales
+from .product import Float32Matrix
 
 _FLOAT32 = formats["float32"]
 _SPLIT_TILE = 128  # k that stay together when K is split
@@ -56,12 +62,12 @@ def gemm(
     c : array_like, shape (M, N) or (batch, M, N), optional
         Addend, taken as float32: a gradient so far, for example.
     accumulator : str or Accumulator
-        The machine, see ``lowprec.accumulators``. One that takes scales inside the instruction (``blackwell_mxf8``,
-        ``blackwell_nvfp4``) is given the operands'; they must be numbers of its scale format.
+        How products are summed, see ``lowprec.accumulators``. One that takes scales inside the instruction
+        (``blackwell_mxf8``, ``blackwell_nvfp4``) is given the operands'; they must be numbers of its scale format.
     promote_every : int, None or "auto"
         Length in k of one chain on the tensor core; its result is multiplied by ``s = float32(scale_a * scale_b)`` and
         added in float32: ``D = fma(s, chain, D)``, as DeepGEMM does it. None: one chain over all of K that never
-        leaves the tensor core (see Notes). "auto": the machine's own, else None where scales are inside the
+        leaves the tensor core (see Notes). "auto": the accumulator's own, else None where scales are inside the
         instruction, else the library's (128 for DeepGEMM).
     out : str or Format
         Format of the result, rounded once from float32: ``"float32"``, ``"bfloat16"`` or ``"float16"``, for example.
@@ -81,8 +87,8 @@ def gemm(
     Raises
     ------
     ValueError
-        If shapes differ, the machine does not take a format, scales are not positive, or `promote_every` does not fit
-        the machine's groups or the operands' scales; the message quotes what came.
+        If shapes differ, the accumulator does not take a format, scales are not positive, or `promote_every` does not
+        fit its groups or the operands' scales; the message quotes what came.
     TypeError
         If an operand is not `Quantized`.
 
@@ -106,9 +112,9 @@ def gemm(
 
     Without promotion, scales that change along K leave a running sum in the wrong units. It is then multiplied by
     ``float32(s_before / s_now)`` and truncated to the accumulator's fraction bits. For power-of-two scales that is
-    exactly a machine that applies the scales inside the instruction; for others it is a what-if, no hardware.
+    exactly hardware that applies the scales inside the instruction; for others it is a what-if, no hardware.
 
-    The machine ``float32`` without promotion multiplies the dequantized values in float32.
+    The accumulator ``float32`` without promotion multiplies the dequantized values in float32.
 
     Examples
     --------
@@ -120,21 +126,18 @@ def gemm(
     >>> [f"{np.abs(lp.gemm(qx, qw, promote_every=n) / exact - 1).max():.2%}" for n in (128, None)]
     ['0.06%', '7.96%']
     """
-    machine, order, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+    accumulator, library, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
     kept = None
     if isinstance(b, PackedOperand):
-        kept = b.for_machine(machine)
+        kept = b.for_accumulator(accumulator)
         b = b.quantized
-    for name, q in (("a", a), ("b", b)):
-        if not isinstance(q, Quantized):
-            raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
-        if not epilogue.all_positive(np.ascontiguousarray(q.scale)):
-            check_scales(name, q.scale, machine)
+    check_quantized("a", a, accumulator)
+    check_quantized("b", b, accumulator)
     a, b, factor = without_tensor_scales(a, b, alpha)
     if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:
         raise ValueError(f"gemm: split_k={split_k!r}: a whole number >= 1 is needed")
-    options: dict[str, Any] = {"machine": machine, "order": order, "split_k": int(split_k)}
-    options |= {"promote_every": _interval(machine, order, promote_every), "alpha": factor}
+    options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": int(split_k)}
+    options |= {"promote_every": _interval(accumulator, library, promote_every), "alpha": factor}
     if len(a.shape) == 3 and len(b.shape) == 3:
         pages_a, pages_b = pages(a), pages(b)
         if len(pages_a) != len(pages_b):
@@ -150,26 +153,26 @@ def gemm(
 
 
 def _multiply(
-    a: Quantized, b: Quantized, addend: Float32Matrix | None, *, machine: Accumulator, order: Library,
-    promote_every: int | None, split_k: int, alpha: np.float32, kept: Kept | None = None,
+    a: Quantized, b: Quantized, addend: Float32Matrix | None, *, accumulator: Accumulator,
+    library: Library, promote_every: int | None, split_k: int, alpha: np.float32, kept: Kept | None = None,
 ) -> Float32Matrix:  # fmt: skip
     """Return alpha times the product of two matrices, plus the addend, which is overwritten."""
-    machine.check_inputs(a.format, b.format)
+    accumulator.check_inputs(a.format, b.format)
     check_shapes("gemm", a.codes, b.codes)
     if 0 in (a.shape[0], b.shape[0]):
         return np.zeros((a.shape[0], b.shape[0]), np.float32)
     k = a.shape[1]
-    at_end = order.scales == "end" and machine.scale_format is None
+    at_end = library.scales == "end" and accumulator.scale_format is None
     scales = None
     if at_end:
-        (a, scale_a), (b, scale_b) = without_scale("a", a, order), without_scale("b", b, order)
+        (a, scale_a), (b, scale_b) = without_scale("a", a, library), without_scale("b", b, library)
         scales = scale_a, scale_b
     tiles = -(-k // _SPLIT_TILE)
     step = max(-(-tiles // split_k), 1) * _SPLIT_TILE
     total: Float32Matrix | None = None
     for start in range(0, max(k, 1), step):
         qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
-        part = _product(qa, qb, machine, promote_every, kept if step >= k else None)
+        part = _product(qa, qb, accumulator, promote_every, kept if step >= k else None)
         with np.errstate(over="ignore", invalid="ignore"):
             total = part if total is None else total + part
     assert total is not None
@@ -184,34 +187,24 @@ def _multiply(
 
 
 def _product(
-    a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None, kept: Kept | None
+    a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None, kept: Kept | None
 ) -> Float32Matrix:
     """Return the float32 sum of the chains of one split."""
-    if machine.kind == "sequential" and promote_every is None:
+    if promote_every is None and accumulator.rule.multiplies_values:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
-    (x, fa, scale_a), (y, fb, scale_b) = multiplied("a", a, machine), multiplied("b", b, machine)
-    unit = engine(machine, fa, fb)
-    if scale_a is None or scale_b is None:
-        return unit.scaled(x, y, plan(a, b, machine, promote_every), kept)
-    scales = BlockScales(scale_a, scale_b)
-    start = np.zeros((x.shape[0], y.shape[0]), machine.dtype)
-    if promote_every is None:
-        return unit.chain(x, y, start, scales, kept).astype(np.float32, copy=False)
-    if promote_every % machine.group:
-        raise ValueError(
-            f"gemm: promote_every={promote_every} is not a multiple of {machine}'s group of {machine.group}"
-        )
-    return promoted(unit, x, y, start, scales, promote_every).astype(np.float32, copy=False)
+    product = product_of(a, b, accumulator, promote_every)
+    return multiply(accumulator, product, promote_every, kept).astype(np.float32, copy=False)
 
 
-def _interval(machine: Accumulator, order: Library, asked: int | str | None) -> int | None:
-    if asked == "auto":
-        if machine.promote_every is not None or machine.scale_format is not None:
-            return machine.promote_every
-        return order.promote_every
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, (int, np.integer)) or asked < 1):
-        raise ValueError(f"gemm: promote_every={asked!r}: a whole number >= 1 or None is needed")
-    return None if asked is None else int(asked)
+def _interval(accumulator: Accumulator, library: Library, promote_every: int | str | None) -> int | None:
+    if promote_every == "auto":
+        if accumulator.promote_every is not None or accumulator.scale_format is not None:
+            return accumulator.promote_every
+        return library.promote_every
+    whole = isinstance(promote_every, (int, np.integer)) and not isinstance(promote_every, bool)
+    if promote_every is not None and (not whole or int(promote_every) < 1):
+        raise ValueError(f"gemm: promote_every={promote_every!r}: a whole number >= 1 or None is needed")
+    return None if promote_every is None else int(promote_every)
 
 
 def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32Matrix | None:

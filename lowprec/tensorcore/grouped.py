@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..scaling.quantize import Granularity, Quantized
-from .engine import Float32Matrix
 from .gemm import gemm
 from .operands import along_k, pages
 from .packed import PackedOperand
+from .product import Float32Matrix
 
 
 def grouped_gemm(

@@ -14,7 +14,7 @@ SCALES_AT: tuple[ScalesAt, ...] = get_args(ScalesAt)
 
 @dataclass(frozen=True)
 class Library:
-    """The order of operations around a machine's chains; see `lowprec.gemm` for its steps.
+    """What is done around an accumulator's chains, and in which order; see `lowprec.gemm` for its steps.
 
     Parameters
     ----------

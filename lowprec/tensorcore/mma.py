@@ -1,4 +1,4 @@
-"""Matrix instructions of emulated machines on raw codes: `mma`.
+"""Matrix instructions of emulated tensor cores on raw codes: `mma`.
 
 Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is ``D = A @ B.T + C``.
 """
@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _threads
 from ..cast.arrays import as_codes
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore import promote as promotion
-from ..kernels.tensorcore.sequential import sequential64
-from .accumulator import FLOAT64, Accumulator, accumulators
-from .engine import Engine, Float32Matrix
-from .engines import engine
-from .reference_dots import BlockScales
+from .accumulator import FLOAT64, Accumulator
+from .catalogue import accumulators
+from .chains import multiply
+from .kinds.sequential import sequential_f64
+from .operands import as_multiplied, check_shapes
+from .product import BlockScales, Product
 
 
 def mma(
@@ -32,7 +31,7 @@ def mma(
     a_scale: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
 ) -> NDArray[Any]:
-    """Multiply raw codes as a machine's matrix instruction does: ``D = A @ B.T + C``, bit for bit.
+    """Multiply raw codes as a tensor core's matrix instruction does: ``D = A @ B.T + C``, bit for bit.
 
     K longer than one instruction means a chain of instructions in increasing k, each taking the previous D as its C.
     A short last instruction is filled up with zeros, as software does.
@@ -44,35 +43,36 @@ def mma(
     b : array_like of unsigned integers, shape (N, K)
         Codes of `b_format`.
     c : array_like, shape (M, N), optional
-        First addend, of the type of the result; +0 by default. Machines whose results are float32 take anything that
-        float32 holds.
+        First addend, of the type of the result; +0 by default. Accumulators whose results are float32 take anything
+        that float32 holds.
     accumulator : str or Accumulator
-        The machine, see ``lowprec.accumulators``.
+        How products are summed, see ``lowprec.accumulators``.
     a_format, b_format : str or Format, optional
-        What the codes mean; by default what the machine names first, e4m3fn if it takes anything. TF32 machines take
+        What the codes mean; by default what the accumulator names first, e4m3fn if it takes anything. TF32 ones take
         ``float32``, whose low 13 bits they drop, and ``tf32`` in 19 bits. For ``fp64``, codes are float64 numbers
         or their bits as uint64.
     a_scale, b_scale : array_like of uint8, shapes (M, K / block) and (N, K / block), optional
-        Scales inside the instruction, as codes of the machine's ``scale_format`` for each ``scale_block`` along K:
-        E8M0, or E4M3 whose sign bit is ignored. Machines with a scale format need both, others take none.
+        Scales inside the instruction, as codes of the accumulator's ``scale_format`` for each ``scale_block`` along K:
+        E8M0, or E4M3 whose sign bit is ignored. Accumulators with a scale format need both, others take none.
 
     Returns
     -------
-    ndarray of float32, shape (M, N); float16 or float64 where the machine's results are
-        NaN is the canonical 0x7FFFFFFF (0x7FFF; float64's own quiet NaN), and a zero is +0, as NVIDIA's units
-        return them. Where sums are IEEE 754's they keep its -0: ``float32``, ``fp64``, CDNA2, and what CDNA1 and
-        CDNA3 round from below to 0.
+    ndarray of float32, shape (M, N); float16 or float64 where the accumulator's results are
+        NaN is the canonical 0x7FFFFFFF (0x7FFF; float64's own quiet NaN), and a zero is +0, as NVIDIA's
+        tensor cores return them. Where sums are IEEE 754's they keep its -0: ``float32``, ``fp64``, CDNA2, and what
+        CDNA1 and CDNA3 round from below to 0.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together, a code lies outside its format, or the machine does not take a format or scales.
+        If shapes do not fit together, a code lies outside its format, or the accumulator does not take a format or
+        scales.
     TypeError
-        If codes or scales are not unsigned integers, or C is of another type than the machine's.
+        If codes or scales are not unsigned integers, or C is of another type than the accumulator's.
 
     Notes
     -----
-    The machines' rules are those of arXiv:2511.10909 and arXiv:2512.07004; DeepSeek (ISCA 2025, section 3.1) calls
+    The rules are those of arXiv:2511.10909 and arXiv:2512.07004; DeepSeek (ISCA 2025, section 3.1) calls
     Hopper's FP8 registers FP22.
 
     Examples
@@ -85,113 +85,68 @@ def mma(
     >>> lp.mma(ones, ones, accumulator="blackwell_mxf8", a_scale=two, b_scale=half).item()
     32.0
     """
-    machine = accumulators.get(accumulator)
-    if machine.output == FLOAT64:
-        return _mma64(a, b, c, machine, a_format, b_format)
-    fa, fb = (formats.get(machine.default_format if f is None else f) for f in (a_format, b_format))
-    machine.check_inputs(fa, fb)
+    accumulator = accumulators.get(accumulator)
+    if accumulator.output == FLOAT64:
+        return _mma64(a, b, c, accumulator, a_format, b_format)
+    fa, fb = (formats.get(accumulator.default_format if f is None else f) for f in (a_format, b_format))
+    accumulator.check_inputs(fa, fb)
     x, y = as_codes(a, fa), as_codes(b, fb)
     check_shapes("mma", x, y)
-    start = _addend(c, (x.shape[0], y.shape[0]), machine)
-    scales = _block_scales(machine, a_scale, b_scale, x, y)
+    start = _addend(c, (x.shape[0], y.shape[0]), accumulator)
+    scales = _block_scales(accumulator, a_scale, b_scale, x, y)
     if start.size == 0:
         return start
-    (x, fa), (y, fb) = as_multiplied(x, fa, machine), as_multiplied(y, fb, machine)
-    unit = engine(machine, fa, fb)
-    if machine.promote_every is None:
-        return unit.chain(x, y, start, scales)
-    return promoted(unit, x, y, start, scales, machine.promote_every)
-
-
-def promoted(
-    unit: Engine, x: NDArray[Any], y: NDArray[Any], c: NDArray[Any], scales: BlockScales | None, every: int
-) -> NDArray[Any]:
-    """Add a machine's chains of `every` products, each from +0, to C in float32 and return C's type."""
-    block = unit.machine.scale_block
-    if block and every % block:
-        raise ValueError(f"{unit.machine}: promote_every={every} is not a multiple of the scales' {block}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        total: Float32Matrix = c.astype(np.float32)
-        for p in range(0, max(x.shape[1], 1), every):
-            part = [np.ascontiguousarray(codes[:, p : p + every]) for codes in (x, y)]
-            some = scales and BlockScales(*(s[:, p // block : (p + every) // block] for s in scales))
-            total += unit.chain(part[0], part[1], np.zeros_like(c), some)
-        promotion.canonical_nan(total)
-        result = total.astype(c.dtype)
-    if result.dtype == np.float16:
-        result.view(np.uint16)[np.isnan(result)] = 0x7FFF
-    return result
-
-
-def as_multiplied(codes: NDArray[Any], fmt: Format, machine: Accumulator) -> tuple[NDArray[Any], Format]:
-    """Return operands as the machine multiplies them: a TF32 machine drops the low 13 bits of float32."""
-    tf32 = formats["tf32"]
-    if fmt.same_codes(formats["float32"]) and machine.lists(tf32):
-        return codes >> np.uint32(fmt.mantissa_bits - tf32.mantissa_bits), tf32
-    return codes, fmt
+    (x, fa), (y, fb) = as_multiplied(x, fa, accumulator), as_multiplied(y, fb, accumulator)
+    return multiply(accumulator, Product(fa, fb, x, y, start, scales), accumulator.promote_every)
 
 
 def _mma64(
-    a: ArrayLike, b: ArrayLike, c: ArrayLike | None, machine: Accumulator,
+    a: ArrayLike, b: ArrayLike, c: ArrayLike | None, accumulator: Accumulator,
     a_format: str | Format | None, b_format: str | Format | None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Multiply float64 numbers by sequential fused multiply-adds."""
     for name in (a_format, b_format):
         if name not in (None, FLOAT64):
-            raise ValueError(f"{machine} takes {FLOAT64}, not {name}")
+            raise ValueError(f"{accumulator} takes {FLOAT64}, not {name}")
     x, y = (np.asarray(operand) for operand in (a, b))
     for operand in (x, y):
         if operand.dtype not in (np.dtype(np.uint64), np.dtype(np.float64)):
-            raise TypeError(f"{machine}: operands are float64 numbers or their bits as uint64, not {operand.dtype}")
+            raise TypeError(f"{accumulator}: operands are float64 numbers or their bits as uint64, not {operand.dtype}")
     x, y = (np.ascontiguousarray(operand).view(np.float64) for operand in (x, y))
     check_shapes("mma", x, y)
-    out = np.array(_addend(c, (x.shape[0], y.shape[0]), machine))
-    turned = np.ascontiguousarray(y.T)
-    _threads.run_chunks(
-        lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], max(1, (1 << 18) // max(y.size, 1))
-    )
-    out[np.isnan(out)] = np.nan
-    return out
+    return sequential_f64(x, y, _addend(c, (x.shape[0], y.shape[0]), accumulator))
 
 
 def _block_scales(
-    machine: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None, x: NDArray[Any], y: NDArray[Any]
+    accumulator: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None, x: NDArray[Any], y: NDArray[Any]
 ) -> BlockScales | None:
     given = {"a_scale": (a_scale, x), "b_scale": (b_scale, y)}
-    if machine.scale_format is None:
+    if accumulator.scale_format is None:
         for name, (scale, _) in given.items():
             if scale is not None:
-                raise ValueError(f"mma: {machine} takes no scales inside the instruction, but {name} was given")
+                raise ValueError(f"mma: {accumulator} takes no scales inside the instruction, but {name} was given")
         return None
-    block, k, checked = machine.scale_block, x.shape[1], []
+    block, k, checked = accumulator.scale_block, x.shape[1], []
     if k % block:
-        raise ValueError(f"mma: K = {k} is not a multiple of {block}, the codes that share a scale of {machine}")
+        raise ValueError(f"mma: K = {k} is not a multiple of {block}, the codes that share a scale of {accumulator}")
     for name, (scale, codes) in given.items():
         needed = (codes.shape[0], k // block)
         if scale is None:
-            raise ValueError(f"mma: {machine} needs {name}: codes of {machine.scale_format}, shape {needed}")
-        found = as_codes(scale, formats[machine.scale_format])
+            raise ValueError(f"mma: {accumulator} needs {name}: codes of {accumulator.scale_format}, shape {needed}")
+        found = as_codes(scale, formats[accumulator.scale_format])
         if found.shape != needed:
             raise ValueError(f"mma: {name} is {found.shape}, needed is {needed}: one code for {block} along K")
         checked.append(found)
     return BlockScales(*checked)
 
 
-def check_shapes(who: str, a: NDArray[Any], b: NDArray[Any]) -> None:
-    """Raise a ValueError unless a is [M, K] and b is [N, K]."""
-    if a.ndim != 2 or b.ndim != 2:
-        raise ValueError(f"{who}: a is {a.shape}, b is {b.shape}; needed are matrices [M, K] and [N, K]")
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"{who}: K differs: a is {a.shape}, b is {b.shape}; b is [N, K], not transposed")
-
-
-def _addend(c: ArrayLike | None, shape: tuple[int, int], machine: Accumulator) -> NDArray[Any]:
-    dtype = np.dtype(machine.dtype)
+def _addend(c: ArrayLike | None, shape: tuple[int, int], accumulator: Accumulator) -> NDArray[Any]:
+    dtype = np.dtype(accumulator.dtype)
     if c is None:
         return np.zeros(shape, dtype)
     array = np.asarray(c)
     if array.dtype.kind not in "fiu" or (dtype != np.float32 and array.dtype != dtype):
-        raise TypeError(f"mma: c is {array.dtype}, needed is {dtype}, the type of {machine}'s results")
+        raise TypeError(f"mma: c is {array.dtype}, needed is {dtype}, the type of {accumulator}'s results")
     if array.shape != shape:
         raise ValueError(f"mma: c is {array.shape}, needed is {shape}")
     return np.ascontiguousarray(array, dtype)

@@ -1,4 +1,4 @@
-"""Quantized operands as machines take them: their scales checked, laid out by block, or turned into codes."""
+"""Operands as accumulators take them: their scales checked, laid out by block, or turned into codes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,32 @@ from numpy.typing import NDArray
 
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
+from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Granularity, Quantized
 from .accumulator import Accumulator
-from .engine import Float32Matrix, Plan
 from .library import Library
-from .mma import as_multiplied
+from .product import BlockScales, Float32Matrix, Product, Schedule
 
 
-def check_scales(name: str, scale: Float32Matrix, machine: Accumulator) -> None:
-    """Raise a ValueError if a scale is neither positive and finite nor the NaN of a block that held one.
+def check_shapes(who: str, a: NDArray[Any], b: NDArray[Any]) -> None:
+    """Raise a ValueError unless a is [M, K] and b is [N, K]."""
+    if a.ndim != 2 or b.ndim != 2:
+        raise ValueError(f"{who}: a is {a.shape}, b is {b.shape}; needed are matrices [M, K] and [N, K]")
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"{who}: K differs: a is {a.shape}, b is {b.shape}; b is [N, K], not transposed")
 
-    A machine whose scale format has a zero takes zeros too.
+
+def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
+    """Raise unless an operand is `Quantized`, with scales that are positive and finite, or the NaN of a NaN block.
+
+    An accumulator whose scale format has a zero takes zeros too.
     """
-    zero = machine.scale_format is not None and formats[machine.scale_format].has_zero
+    if not isinstance(q, Quantized):
+        raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
+    scale = q.scale
+    if epilogue.all_positive(np.ascontiguousarray(scale)):
+        return
+    zero = accumulator.scale_format is not None and formats[accumulator.scale_format].has_zero
     wrong = ~(np.isnan(scale) | (((scale > 0) | ((scale == 0) & zero)) & (scale < np.inf)))
     if wrong.any():
         raise ValueError(
@@ -30,13 +43,40 @@ def check_scales(name: str, scale: Float32Matrix, machine: Accumulator) -> None:
         )
 
 
-def multiplied(name: str, q: Quantized, machine: Accumulator) -> tuple[NDArray[Any], Format, NDArray[Any] | None]:
-    """Return codes and format as the machine multiplies them, and the codes of scales that it takes inside."""
-    codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, machine)
-    if machine.scale_format is None:
+def as_multiplied(codes: NDArray[Any], fmt: Format, accumulator: Accumulator) -> tuple[NDArray[Any], Format]:
+    """Return codes as they are multiplied: TF32 inputs drop the low 13 bits of float32."""
+    tf32 = formats["tf32"]
+    if fmt.same_codes(formats["float32"]) and accumulator.lists(tf32):
+        return codes >> np.uint32(fmt.mantissa_bits - tf32.mantissa_bits), tf32
+    return codes, fmt
+
+
+def product_of(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None) -> Product:
+    """Return what an accumulator computes of two matrices: a chain if it takes the scales, else a schedule of chains.
+
+    Raises
+    ------
+    ValueError
+        If scales, promotion and the accumulator's groups do not fit together.
+    """
+    (x, fa, scale_a), (y, fb, scale_b) = multiplied("a", a, accumulator), multiplied("b", b, accumulator)
+    if scale_a is None or scale_b is None:
+        return Product(fa, fb, x, y, None, None, schedule(a, b, accumulator, promote_every))
+    if promote_every is not None and promote_every % accumulator.group:
+        raise ValueError(
+            f"gemm: promote_every={promote_every} is not a multiple of {accumulator}'s group of {accumulator.group}"
+        )
+    start = np.zeros((x.shape[0], y.shape[0]), accumulator.dtype)
+    return Product(fa, fb, x, y, start, BlockScales(scale_a, scale_b))
+
+
+def multiplied(name: str, q: Quantized, accumulator: Accumulator) -> tuple[NDArray[Any], Format, NDArray[Any] | None]:
+    """Return codes and format as an accumulator multiplies them, and the codes of scales that it takes inside."""
+    codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
+    if accumulator.scale_format is None:
         return codes, fmt, None
-    scale = scale_codes(name, q, machine)
-    if missing := -codes.shape[1] % machine.scale_block:
+    scale = scale_codes(name, q, accumulator)
+    if missing := -codes.shape[1] % accumulator.scale_block:
         codes = np.pad(codes, [(0, 0), (0, missing)])
     return codes, fmt, scale
 
@@ -51,10 +91,10 @@ def without_tensor_scales(a: Quantized, b: Quantized, alpha: float) -> tuple[Qua
     return replace(a, tensor_scale=None), replace(b, tensor_scale=None), factor
 
 
-def plan(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | None) -> Plan:
-    """Check that scales, promotion and the machine's groups fit together, and lay the scales out by block."""
-    k = a.shape[1]
-    group = {"sequential": 1, "exact": 1, "halves": 2 * machine.group}.get(machine.kind, machine.group)
+def schedule(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None) -> Schedule:
+    """Check that scales, promotion and the accumulator's groups fit together, and lay the scales out by block."""
+    k, rule = a.shape[1], accumulator.rule
+    step = rule.step(accumulator)
     spans = [min(q.granularity.block((q.shape[0], k))[1], max(k, 1)) for q in (a, b)]
     span = min(spans)  # of k, over which both scales are constant
     constant = span >= k
@@ -62,38 +102,44 @@ def plan(a: Quantized, b: Quantized, machine: Accumulator, promote_every: int | 
         raise ValueError(
             f"gemm: scales change every {spans[0]} in a and every {spans[1]} in b: one must divide the other"
         )
-    if not constant and span % group:
-        raise ValueError(f"gemm: scales change every {span} in k, inside {machine.name}'s groups of {group}")
+    if not constant and span % step:
+        raise ValueError(f"gemm: scales change every {span} in k, inside {accumulator.name}'s groups of {step}")
     if promote_every is None:
-        if machine.kind == "exact" and not constant:
-            raise ValueError(f"gemm: the exact machine needs promote_every: scales change every {span} in k")
-        length = span if not constant else -(-max(k, 1) // group) * group
+        if not (constant or rule.has_running_sum):
+            raise ValueError(
+                f"gemm: the {accumulator.name} accumulator needs promote_every: scales change every {span} in k"
+            )
+        length = span if not constant else -(-max(k, 1) // step) * step
     else:
         length = promote_every
-        if length % group:
-            raise ValueError(f"gemm: promote_every={length} is not a multiple of {machine.name}'s group of {group}")
-        if not constant and span % length:
+        if promote_every % step:
             raise ValueError(
-                f"gemm: promote_every={length} does not divide {span}, the k over which scales are constant"
+                f"gemm: promote_every={promote_every} is not a multiple of {accumulator.name}'s group of {step}"
             )
-    count = -(-max(k, 1) // length)
-    scales = []
-    for q, extent in ((a, spans[0]), (b, spans[1])):
-        by_block = q.scale if q.scale.size else np.ones((q.shape[0], 1), np.float32)
-        if by_block.shape[1] != count or extent != length:
-            by_block = by_block[:, np.minimum(np.arange(count) * length // extent, by_block.shape[1] - 1)]
-        rows = q.granularity.block((q.shape[0], k))[0]
-        if by_block.shape[0] != q.shape[0]:
-            by_block = np.repeat(by_block, rows, axis=0)[: q.shape[0]]
-        scales.append(np.ascontiguousarray(by_block.T))
-    return Plan(length, scales[0], scales[1], promote_every is not None)
+        if not constant and span % promote_every:
+            raise ValueError(
+                f"gemm: promote_every={promote_every} does not divide {span}, the k over which scales are constant"
+            )
+    blocks = -(-max(k, 1) // length)
+    scales = [_by_block(q, length, blocks, extent) for q, extent in zip((a, b), spans, strict=True)]
+    return Schedule(length, scales[0], scales[1], promote_every)
 
 
-def without_scale(name: str, q: Quantized, order: Library) -> tuple[Quantized, Float32Matrix]:
+def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Matrix:
+    """Return scales [blocks, rows] for blocks of `length` along K; each of the operand's own spans `extent`."""
+    scale = q.scale if q.scale.size else np.ones((q.shape[0], 1), np.float32)
+    if scale.shape[1] != blocks or extent != length:
+        scale = scale[:, np.minimum(np.arange(blocks) * length // extent, scale.shape[1] - 1)]
+    if scale.shape[0] != q.shape[0]:
+        scale = np.repeat(scale, q.granularity.block((q.shape[0], q.shape[1]))[0], axis=0)[: q.shape[0]]
+    return np.ascontiguousarray(scale.T)
+
+
+def without_scale(name: str, q: Quantized, library: Library) -> tuple[Quantized, Float32Matrix]:
     """Take the scales, one per row, off a matrix; they must not change along K."""
     if q.scale.shape[1] > 1:
         raise ValueError(
-            f"gemm: {order} multiplies scales in at the end: those of {name} ({q.granularity}) change in k"
+            f"gemm: {library} multiplies scales in at the end: those of {name} ({q.granularity}) change in k"
         )
     if q.scale.size == 0:
         return q, np.ones(q.shape[0], np.float32)
@@ -102,16 +148,18 @@ def without_scale(name: str, q: Quantized, order: Library) -> tuple[Quantized, F
     return replace(q, scale=np.ones((1, 1), np.float32), granularity=Granularity(None, None)), by_row
 
 
-def scale_codes(name: str, q: Quantized, machine: Accumulator) -> NDArray[Any]:
+def scale_codes(name: str, q: Quantized, accumulator: Accumulator) -> NDArray[Any]:
     """Return scales as the instruction takes them: codes [rows, K / block], exactly the operands' numbers."""
-    fmt, block = formats[str(machine.scale_format)], machine.scale_block
+    fmt, block = formats[str(accumulator.scale_format)], accumulator.scale_block
     codes = encode(q.scale, fmt, overflow="nonsaturate")
     same = (decode(codes, fmt) == q.scale) | np.isnan(q.scale)
     if not same.all():
-        raise ValueError(f"gemm: a scale of {name} is {q.scale[~same][0]}, no number of {machine}'s {fmt}")
+        raise ValueError(f"gemm: a scale of {name} is {q.scale[~same][0]}, no number of {accumulator}'s {fmt}")
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
     if columns < q.shape[1] and columns % block:
-        raise ValueError(f"gemm: scales of {name} change every {columns} in k, inside {machine}'s blocks of {block}")
+        raise ValueError(
+            f"gemm: scales of {name} change every {columns} in k, inside {accumulator}'s blocks of {block}"
+        )
     at = np.minimum(np.arange(0, max(q.shape[1], 1), block) // columns, max(codes.shape[1] - 1, 0))
     if q.shape[1] == 0:
         return np.zeros((q.shape[0], 0), fmt.code_dtype)

@@ -6,29 +6,28 @@ from dataclasses import dataclass
 
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
-from .accumulator import Accumulator, accumulators
-from .engine import Kept
-from .engines import engine
-from .mma import as_multiplied
-from .operands import multiplied
+from .accumulator import Accumulator
+from .catalogue import accumulators
+from .chains import Kept, chains_of
+from .operands import as_multiplied, multiplied
 
 
 @dataclass(frozen=True, eq=False)
 class PackedOperand:
-    """A matrix that `lowprec.gemm` takes as its second operand, laid out for one machine.
+    """A matrix that `lowprec.gemm` takes as its second operand, laid out for one accumulator.
 
     Attributes
     ----------
     quantized : Quantized, shape (N, K)
         What it was made from; rows and columns that hold NaN or Inf are computed from it.
-    machine : Accumulator
-        The machine it is for.
+    accumulator : Accumulator
+        What it is for.
     kept : Kept or None
-        The kernel's own layout, many times as large as the codes; None where the machine has none.
+        The kernel's own layout, many times as large as the codes; None where the accumulator has none.
     """
 
     quantized: Quantized
-    machine: Accumulator
+    accumulator: Accumulator
     kept: Kept | None
 
     @property
@@ -36,20 +35,20 @@ class PackedOperand:
         """Shape of the codes."""
         return self.quantized.shape
 
-    def for_machine(self, machine: Accumulator) -> Kept | None:
+    def for_accumulator(self, accumulator: Accumulator) -> Kept | None:
         """Return the layout.
 
         Raises
         ------
         ValueError
-            If it is another machine's.
+            If it is another accumulator's.
         """
-        if machine != self.machine:
-            raise ValueError(f"gemm: b was packed for {self.machine}, not for {machine}")
+        if accumulator != self.accumulator:
+            raise ValueError(f"gemm: b was packed for {self.accumulator}, not for {accumulator}")
         return self.kept
 
     def __repr__(self) -> str:
-        return f"PackedOperand({self.quantized!r} for {self.machine})"
+        return f"PackedOperand({self.quantized!r} for {self.accumulator})"
 
 
 def pack_operand(
@@ -65,7 +64,7 @@ def pack_operand(
     q : Quantized, shape (N, K)
         A weight, say. It is kept, not copied: do not change its arrays afterwards.
     accumulator : str or Accumulator
-        The machine that is going to multiply.
+        What is going to multiply.
     a_format : str or Format, optional
         Element format of the other operand, by default that of `q`.
 
@@ -78,7 +77,7 @@ def pack_operand(
     TypeError
         If `q` is not `Quantized`.
     ValueError
-        If it is not a matrix, or the machine does not take its format or scales.
+        If it is not a matrix, or the accumulator does not take its format or scales.
 
     Examples
     --------
@@ -91,13 +90,13 @@ def pack_operand(
     """
     if not isinstance(q, Quantized):
         raise TypeError(f"pack_operand: {type(q).__name__} is not Quantized; see lowprec.quantize")
-    machine = accumulators.get(accumulator)
+    accumulator = accumulators.get(accumulator)
     if len(q.shape) != 2:
         raise ValueError(f"pack_operand: a matrix [N, K] is needed, not {q.shape}")
     fa = q.format if a_format is None else formats.get(a_format)
-    machine.check_inputs(fa, q.format)
+    accumulator.check_inputs(fa, q.format)
     if 0 in q.shape:
-        return PackedOperand(q, machine, None)
-    codes, fb, scale = multiplied("b", q, machine)
-    _, fa = as_multiplied(codes, fa, machine)
-    return PackedOperand(q, machine, engine(machine, fa, fb).keep(codes, scale))
+        return PackedOperand(q, accumulator, None)
+    codes, fb, scale = multiplied("b", q, accumulator)
+    _, fa = as_multiplied(codes, fa, accumulator)
+    return PackedOperand(q, accumulator, chains_of(accumulator, fa, fb).keep(codes, fb, scale))

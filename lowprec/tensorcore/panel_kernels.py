@@ -17,8 +17,9 @@ from .. import _jit
 from ..format.catalogue import Format
 from ..kernels.tensorcore.fused_pack_f64 import exponent_range
 from .accumulator import Accumulator
-from .engine import Float32Matrix
-from .fused_kernels import fused_kernels, rounds_to_nearest, selected_kernel
+from .fused_kernels import fused_kernels, rounds_to_nearest
+from .product import Float32Matrix
+from .selection import selected_kernel
 
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 

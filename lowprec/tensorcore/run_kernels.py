@@ -19,19 +19,17 @@ from ..kernels.tensorcore import fused_pack_runs as pack
 from ..kernels.tensorcore import gemm_fused_runs as gemm
 from ..kernels.tensorcore.fused_tile_runs import FACTOR, MAX_SUM
 from ..kernels.tensorcore.wide_sum import COLUMNS, ROWS
-from .accumulator import Accumulator, accumulators
-from .engine import Float32Matrix, Plan
+from .accumulator import Accumulator
+from .integers import scale_parts
 from .panel_kernels import (
     NO_ZERO_EXPONENT,
     Extent,
     Panel,
     PanelKernel,
-    fastest,
     is_usual,
     lowest_exponent,
-    proves_itself,
 )
-from .reference_dots import BlockScales, fused_runs, scale_parts
+from .product import BlockScales, Float32Matrix, Schedule
 
 _WORK = 1 << 21  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A that are laid out together
@@ -44,7 +42,7 @@ class RunKernel(PanelKernel):
 
     def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
         """Tell whether a machine and its operands lie within the kernel's bounds."""
-        if machine.kind != "fused_runs" or machine.run != pack.RUN or machine.align != "truncate":
+        if machine.run != pack.RUN or machine.align != "truncate":
             return False
         scale = formats[str(machine.scale_format)]
         runs = machine.group // machine.run
@@ -63,7 +61,7 @@ class RunKernel(PanelKernel):
 
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        plan: Plan | None, c: Float32Matrix | None, scales: BlockScales | None = None,
+        plan: Schedule | None, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return one chain over all K [M, N]; where it is not finite, it may be wrong.
@@ -158,29 +156,8 @@ def _is_small(fmt: Format) -> bool:
     return plain and fmt.max / fmt.smallest_subnormal <= pack.LARGEST and fmt.max <= 6
 
 
-_KERNELS = {
+KERNELS = {
     "avx512": RunKernel("avx512", FACTOR, gemm.gemm_avx512),
     "fma": RunKernel("fma", FACTOR, gemm.gemm_fma),
     "portable": RunKernel("portable", 1.0, gemm.gemm_portable),
 }
-
-
-def run_kernel(machine: Accumulator, fa: Format, fb: Format) -> RunKernel | None:
-    """Return the form to use for a machine and its operands, None if there is none."""
-    return fastest(_KERNELS, passes, machine, fa, fb)
-
-
-@functools.cache
-def passes(name: str) -> bool:
-    """Compare a form with the integer reference: all codes, zero and subnormal scales, a C that moves the alignment."""
-    return proves_itself(_KERNELS[name], _trial)
-
-
-def _trial(kernel: RunKernel) -> tuple[Float32Matrix, Float32Matrix]:
-    """Return what a form makes of some products, and what is right."""
-    rng = np.random.Generator(np.random.Philox(2026))
-    machine, fp4 = accumulators["blackwell_nvfp4"], formats["e2m1fn"]
-    a, b = (rng.integers(0, 16, (rows, 192), dtype=np.uint8) for rows in (6, 40))
-    scales = BlockScales(*(rng.integers(0, 0x7F, (rows, 12), dtype=np.uint8) for rows in (6, 40)))
-    c = np.ldexp(rng.standard_normal((6, 40)), rng.integers(-20, 40, (6, 40))).astype(np.float32)
-    return kernel.compute(machine, (fp4, fp4), a, b, None, c, scales), fused_runs(machine, fp4, fp4, a, b, c, scales)

@@ -22,18 +22,15 @@ from ..kernels.tensorcore import gemm_fused_f64 as gemm
 from ..kernels.tensorcore.fused_tile_f64 import MAX_SIGNIFICANT_BITS
 from ..kernels.tensorcore.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
 from .accumulator import Accumulator
-from .engine import Float32Matrix, Plan
 from .panel_kernels import (
     NO_ZERO_EXPONENT,
     Extent,
     Panel,
     PanelKernel,
-    fastest,
     is_usual,
     lowest_exponent,
-    proves_itself,
 )
-from .reference_dots import BlockScales, fused
+from .product import BlockScales, Float32Matrix, Schedule
 
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
@@ -50,7 +47,6 @@ class WideKernel(PanelKernel):
         smallest = formats[machine.dtype].emin if machine.dtype in self.forms or machine.dtype == "float32" else None
         return (
             smallest is not None
-            and machine.kind == "fused"
             and machine.align == "truncate"
             and machine.fraction_bits <= MAX_FRACTION_BITS
             # Where no term is zero, C is not, and then E is at least its exponent anyway.
@@ -62,7 +58,7 @@ class WideKernel(PanelKernel):
 
     def compute(
         self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        plan: Plan, c: Float32Matrix | None, scales: BlockScales | None = None,
+        plan: Schedule, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None, onto: Float32Matrix | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
@@ -75,7 +71,7 @@ class WideKernel(PanelKernel):
             Formats of A and B.
         a, b : [M, K], [N, K] codes
             NaN and Inf among them make results that are not finite.
-        plan : Plan
+        plan : Schedule
             Scales by block of K, and promotion.
         c : [M, N] float32 or None
             First addend of the chain.
@@ -118,7 +114,7 @@ class WideKernel(PanelKernel):
             yield Panel((values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
-        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, plan: Plan, promote: int,
+        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, plan: Schedule, promote: int,
         c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
@@ -192,33 +188,8 @@ def _has_fitting_scales(machine: Accumulator) -> bool:
     return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and machine.group % 4 == 0
 
 
-_KERNELS = {
+KERNELS = {
     "avx512": WideKernel("avx512", FACTOR, gemm.gemm_avx512),
     "fma": WideKernel("fma", FACTOR, gemm.gemm_fma),
     "portable": WideKernel("portable", 1.0, gemm.gemm_portable),
 }
-
-
-def wide_kernel(machine: Accumulator, fa: Format, fb: Format) -> WideKernel | None:
-    """Return the form to use for a machine and its operands, None if there is none."""
-    return fastest(_KERNELS, passes, machine, fa, fb)
-
-
-@functools.cache
-def passes(name: str) -> bool:
-    """Compare a form with the integer reference: all signs, zeros, and terms that lose bits."""
-    return proves_itself(_KERNELS[name], _trial)
-
-
-def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
-    """Return what a form makes of some products, and what is right."""
-    rng = np.random.Generator(np.random.Philox(2025))
-    half = formats["float16"]
-    x, y = (
-        (rng.integers(0, 0x7C00, rows) | rng.integers(0, 2, rows) << 15).astype(np.uint16)
-        for rows in ((6, 50), (40, 50))
-    )
-    x[rng.random(x.shape) < 0.2] = 0
-    machine = Accumulator("self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133)
-    got = kernel.compute(machine, (half, half), x, y, Plan.one_chain(6, 40, 50, machine.group), None)
-    return got, fused(machine, half, half, x, y, np.zeros_like(got), None)

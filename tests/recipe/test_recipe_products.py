@@ -23,7 +23,7 @@ def test_a_what_if_machine_can_be_named():
     machine = lp.accumulators["hopper_fp8"].with_(fraction_bits=20, align="nearest")
     spec = GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128)
     assert spec.accumulator == "hopper_fp8(fraction_bits=20,align=nearest)"
-    assert spec.machine == machine
+    assert spec.summed_by == machine
     assert GemmSpec(spec.a, spec.b, spec.accumulator, 128) == spec
 
 

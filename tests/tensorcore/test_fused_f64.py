@@ -19,13 +19,14 @@ from lowprec.kernels.tensorcore import fused_pack_f64 as pack
 from lowprec.kernels.tensorcore.wide_sum import FACTOR
 from lowprec.oracle import fields, fused_dot
 from lowprec.oracle.fused import Rule
-from lowprec.tensorcore import wide_kernels
 from lowprec.tensorcore.accumulator import Accumulator
-from lowprec.tensorcore.engine import Plan
-from lowprec.tensorcore.engines import Reference, Wide, engine
+from lowprec.tensorcore.chains import Chains, chains_of
 from lowprec.tensorcore.fused_kernels import fused_kernels
+from lowprec.tensorcore.kinds import fused
+from lowprec.tensorcore.kinds.panels import Float64Lanes
 from lowprec.tensorcore.panel_kernels import Extent
-from lowprec.tensorcore.wide_kernels import WideKernel, wide_kernel
+from lowprec.tensorcore.product import Product, Schedule
+from lowprec.tensorcore.wide_kernels import KERNELS, WideKernel
 
 HALF, BF16, TF32 = formats["float16"], formats["bfloat16"], formats["tf32"]
 FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
@@ -42,8 +43,16 @@ def bits(x: NDArray[np.floating]) -> NDArray[np.unsignedinteger]:
 
 
 def form(name: str, unit: Accumulator, fmt: Format) -> WideKernel:
-    kernel = wide_kernels._KERNELS[name]
-    return kernel if kernel.supports(unit, fmt, fmt) else wide_kernels._KERNELS["portable"]
+    kernel = KERNELS[name]
+    return kernel if kernel.supports(unit, fmt, fmt) else KERNELS["portable"]
+
+
+def reference(unit: Accumulator, fmt: Format, a: Codes, b: Codes, c: NDArray[np.floating]) -> NDArray[np.floating]:
+    return unit.rule.reference(unit, Product(fmt, fmt, a, b, c))
+
+
+def fast(name: str, unit: Accumulator, fmt: Format) -> Chains:
+    return Chains(unit, Float64Lanes(unit, form(name, unit, fmt)))
 
 
 def check(unit: Accumulator, fmt: Format, a: Codes, b: Codes, c: NDArray[np.floating] | None = None) -> None:
@@ -51,9 +60,9 @@ def check(unit: Accumulator, fmt: Format, a: Codes, b: Codes, c: NDArray[np.floa
     if c is None:
         c = np.zeros((a.shape[0], b.shape[0]), unit.dtype)
     with np.errstate(invalid="ignore"):
-        want = Reference(unit, fmt, fmt).chain(a, b, c)
+        want = reference(unit, fmt, a, b, c)
         for name in FORMS:
-            got = Wide(unit, fmt, fmt, form(name, unit, fmt)).chain(a, b, c)
+            got = fast(name, unit, fmt).compute(Product(fmt, fmt, a, b, c))
             wrong = np.argwhere(bits(got) != bits(want))
             assert not wrong.size, f"{name}: {len(wrong)} of {want.size} wrong, first {wrong[0]}"
 
@@ -119,7 +128,7 @@ def test_results_on_both_sides_of_infinity() -> None:
     unit = machine(4, 24, zero=-132)
     check(unit, BF16, codes_of(a, BF16), b)
     check(unit, BF16, codes_of(a, BF16), b, c)
-    d = Reference(unit, BF16, BF16).chain(codes_of(a, BF16), b, np.zeros_like(c))
+    d = reference(unit, BF16, codes_of(a, BF16), b, np.zeros_like(c))
     assert d[0, 0] == np.inf
     assert d[0, 1] == -np.inf
     assert np.isinf(d[3, 0])
@@ -141,9 +150,9 @@ def test_the_exponent_of_zeros_shows() -> None:
     for zero in (-126, -133, None):
         unit = machine(4, 3, zero=zero)
         check(unit, BF16, a, b)
-        results.append(Reference(unit, BF16, BF16).chain(a, b, np.zeros((1, 1), np.float32)).item())
+        results.append(reference(unit, BF16, a, b, np.zeros((1, 1), np.float32)).item())
     assert results == [0.0, 2.0**-136, 2.0**-136]
-    assert not wide_kernels._KERNELS["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
+    assert not KERNELS["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
 
 
 # --- the bounds of `fused_tile_f64`'s docstring -----------------------------------------------------------------------
@@ -191,32 +200,32 @@ def test_the_factor_must_cover_the_products_bits(k: int) -> None:
     """With 1 + 2^-22 a product of 22 bits is truncated; with 1 + 2^-21 it is not: the bound P <= k is sharp."""
     full = codes_of([[2 - 2.0**-11 * 2, 0, 0, 0]], HALF)
     unit = machine(4, 20)
-    want = Reference(unit, HALF, HALF).chain(full, full, np.zeros((1, 1), np.float32))
+    want = reference(unit, HALF, full, full, np.zeros((1, 1), np.float32))
     exact = float(2 - 2.0**-10) ** 2
     assert want.item() == np.floor(exact * 2.0**20) / 2.0**20
     for name in FORMS:
         if name == "portable":
             continue
-        kernel = dataclasses.replace(wide_kernels._KERNELS[name], factor=1 + 2.0**-k)
+        kernel = dataclasses.replace(KERNELS[name], factor=1 + 2.0**-k)
         # p / q has the bits down to 2^-20, and below them f; a small q shows the fraction.
         got = [
-            kernel.compute(machine(4, f), (HALF, HALF), full, full, plan(4, 1, 1), None).item() for f in range(14, 21)
+            kernel.compute(machine(4, f), (HALF, HALF), full, full, blocks_of(4, 1, 1), None).item()
+            for f in range(14, 21)
         ]
         truncated = [np.floor(exact * 2.0**f) / 2.0**f for f in range(14, 21)]
         assert (got == truncated) == (k >= 22)
 
 
 def test_bits_that_no_longer_fit_are_refused() -> None:
-    kernel = wide_kernels._KERNELS["portable"]
+    kernel = KERNELS["portable"]
     assert (1 + 2.0**-42) * (2 - 2.0**-10) - (2 - 2.0**-10) == 2.0**-42 * (2 - 2.0**-10)  # exact
     assert FACTOR == 1 + 2.0**-42
     assert kernel.supports(machine(256, 40), TF32, HALF)
     e5m11 = Format("e5m11", 5, 11)
     assert not kernel.supports(machine(16, 25), e5m11, HALF)
-    for wrong in (machine(16, 25).with_(align="floor"), Accumulator("exact", kind="exact", output="float32")):
-        assert not kernel.supports(wrong, HALF, HALF)
-    assert not wide_kernels._KERNELS["fma"].supports(machine(16, 25, "float16", -21), HALF, HALF)
-    assert isinstance(engine(machine(16, 25).with_(align="floor"), HALF, HALF), Reference)
+    assert not kernel.supports(machine(16, 25).with_(align="floor"), HALF, HALF)
+    assert not KERNELS["fma"].supports(machine(16, 25, "float16", -21), HALF, HALF)
+    assert chains_of(machine(16, 25).with_(align="floor"), HALF, HALF).kernel is None
 
 
 def test_the_condition_for_normal_results_at_its_edge() -> None:
@@ -297,16 +306,16 @@ def test_the_oracle_agrees(data: st.DataObject) -> None:
                 zero_exponent=unit.zero_exponent)  # fmt: skip
     want = fused_dot(a[0].tolist(), b[0].tolist(), int(c[0, 0]), rule, fields(fmt), fields(fmt))
     for name in FORMS:
-        d = Wide(unit, fmt, fmt, form(name, unit, fmt)).chain(a, b, c.view(np.float32))
+        d = fast(name, unit, fmt).compute(Product(fmt, fmt, a, b, c.view(np.float32)))
         assert int(bits(d)[0, 0]) == want
 
 
-def plan(length: int, m: int, n: int, blocks: int = 1, promote: bool = False, seed: int = 0) -> Plan:
+def blocks_of(length: int, m: int, n: int, blocks: int = 1, promote: bool = False, seed: int = 0) -> Schedule:
     rng = np.random.default_rng(seed)
     scales = [np.ldexp(1 + rng.random((blocks, rows)), rng.integers(-6, 6, (blocks, rows))) for rows in (m, n)]
     if blocks == 1 and not promote:
         scales = [np.ones_like(scale) for scale in scales]
-    return Plan(length, scales[0].astype(np.float32), scales[1].astype(np.float32), promote)
+    return Schedule(length, scales[0].astype(np.float32), scales[1].astype(np.float32), length if promote else None)
 
 
 @pytest.mark.parametrize("promote", [False, True])
@@ -315,17 +324,19 @@ def test_scales_and_promotion(promote: bool, output: str) -> None:
     rng = np.random.default_rng(8)
     unit = machine(16, 25, output, -21)
     a, b = some_codes(rng, (11, 200), HALF, 2.0**-6, 2), some_codes(rng, (45, 200), HALF, 2.0**-6, 2)
-    blocks = plan(64, 11, 45, 4, promote)
+    blocks = blocks_of(64, 11, 45, 4, promote)
     if output == "float16" and not promote:
-        blocks = plan(208, 11, 45)
-    want = Reference(unit, HALF, HALF).scaled(a, b, blocks)
+        blocks = blocks_of(208, 11, 45)
+    product = Product(HALF, HALF, a, b, None, None, blocks)
+    want = Chains(unit, None).compute(product)
     for name in FORMS:
-        got = Wide(unit, HALF, HALF, form(name, unit, HALF)).scaled(a, b, blocks)
+        got = fast(name, unit, HALF).compute(product)
         assert got.tobytes() == want.tobytes(), name
     a[3, 100], b[40, 7] = 0x7C00, 0x7E00
-    want = Reference(unit, HALF, HALF).scaled(a, b, blocks)
+    product = Product(HALF, HALF, a, b, None, None, blocks)
+    want = Chains(unit, None).compute(product)
     for name in FORMS:
-        got = Wide(unit, HALF, HALF, form(name, unit, HALF)).scaled(a, b, blocks)
+        got = fast(name, unit, HALF).compute(product)
         assert got.tobytes() == want.tobytes(), name
 
 
@@ -341,7 +352,7 @@ def test_results_do_not_depend_on_threads(keep_threads: None) -> None:
         lp.set_num_threads(threads)
         answers.add(lp.mma(a, b, accumulator=unit, a_format=BF16, b_format=BF16).tobytes())
     assert len(answers) == 1
-    assert answers == {Reference(unit, BF16, BF16).chain(a, b, np.zeros((610, 70), np.float32)).tobytes()}
+    assert answers == {reference(unit, BF16, a, b, np.zeros((610, 70), np.float32)).tobytes()}
 
 
 @pytest.mark.parametrize(
@@ -355,31 +366,25 @@ def test_shapes(m: int, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_self_test_notices_a_wrong_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert wide_kernels.passes.__wrapped__(name)
-    broken = dataclasses.replace(wide_kernels._KERNELS[name], factor=wide_kernels._KERNELS[name].factor + 2.0**-12)
-    monkeypatch.setitem(wide_kernels._KERNELS, name, broken)
-    assert not wide_kernels.passes.__wrapped__(name)
+    assert fused.passes.__wrapped__(name)
+    broken = dataclasses.replace(KERNELS[name], factor=KERNELS[name].factor + 2.0**-12)
+    monkeypatch.setitem(KERNELS, name, broken)
+    assert not fused.passes.__wrapped__(name)
 
 
 def test_the_chosen_kernel_is_used_here_too() -> None:
-    try:
-        for name in FORMS:
-            lp.set_fused_kernel(name)
-            found = wide_kernel(machine(16, 25), HALF, HALF)
-            assert found is not None
-            assert found.name == name
-    finally:
-        lp.set_fused_kernel("auto")
+    for name in FORMS:
+        with lp.using(kernel=name):
+            found = fused.wide_kernel(machine(16, 25), HALF, HALF)
+        assert found is not None
+        assert found.name == name
 
 
 @pytest.mark.skipif("fma" not in FORMS, reason="needs AVX2")
 def test_the_rounding_mode_does_not_leak() -> None:
-    lp.set_fused_kernel("fma")
-    try:
+    with lp.using(kernel="fma"):
         ones = codes_of(np.ones((4, 64)), BF16)
         lp.mma(ones, ones, accumulator=machine(16, 25), a_format=BF16, b_format=BF16)
-    finally:
-        lp.set_fused_kernel("auto")
     assert np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
 
 

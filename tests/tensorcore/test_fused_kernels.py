@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,20 +13,16 @@ import pytest
 
 import lowprec as lp
 from lowprec import _jit, _threads
-from lowprec.tensorcore import fused_kernels
-from lowprec.tensorcore.fused_kernels import FusedKernel, self_test
+from lowprec.tensorcore.fused_kernels import FusedKernel, fused_kernels, self_test
 
 ROOT = Path(lp.__file__).parent.parent
-RUNNABLE = [
-    name for name in fused_kernels.fused_kernels if fused_kernels.fused_kernels[name].features <= _jit.cpu_features()
-]
+RUNNABLE = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
 
 
 @pytest.fixture
 def keep_kernel() -> Iterator[None]:
-    before = fused_kernels._chosen
     yield
-    fused_kernels._chosen = before
+    lp.set_fused_kernel("auto")
 
 
 def nearest_even() -> bool:
@@ -37,12 +34,12 @@ def nearest_even() -> bool:
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_every_runnable_kernel_passes_its_self_test(name: str) -> None:
-    assert self_test(fused_kernels.fused_kernels[name])
+    assert self_test(fused_kernels[name])
     assert nearest_even()
 
 
 def test_a_kernel_that_is_wrong_fails_its_self_test() -> None:
-    right = fused_kernels.fused_kernels["portable"]
+    right = fused_kernels["portable"]
 
     def one_bit_off(*arguments: object) -> None:
         right.run(*arguments)
@@ -82,12 +79,65 @@ def test_unknown_and_impossible_kernels(keep_kernel: None) -> None:
     with pytest.raises(ValueError, match=r"unknown fused kernel 'avx51'.*'avx512'"):
         lp.set_fused_kernel("avx51")
     impossible = FusedKernel("sve", frozenset({"sve9"}), 32, 13, 64, 1.0, False, lambda: None)
-    scoped = fused_kernels.fused_kernels.scoped(sve=impossible)
-    with scoped, pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
+    with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
         lp.set_fused_kernel("sve")
+    with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
+        lp.using(kernel="sve").__enter__()
+    assert lp.get_fused_kernel() == RUNNABLE[0]
 
 
-@pytest.mark.parametrize(("asked", "answer"), [("portable", "portable"), ("auto", RUNNABLE[0])])
+def test_using_holds_within_its_block() -> None:
+    """Blocks nest, and an error within one leaves nothing behind."""
+    before = lp.get_fused_kernel()
+    with lp.using(kernel="portable"):
+        assert lp.get_fused_kernel() == "portable"
+        with lp.using(kernel="reference"):
+            assert lp.get_fused_kernel() == "reference"
+        with lp.using(kernel="auto"):
+            assert lp.get_fused_kernel() == RUNNABLE[0]
+        assert lp.get_fused_kernel() == "portable"
+    assert lp.get_fused_kernel() == before
+    with pytest.raises(KeyError, match="why not"), lp.using(kernel="portable"):
+        raise KeyError("why not")
+    assert lp.get_fused_kernel() == before
+
+
+def test_using_goes_before_the_process_and_stays_in_its_thread(keep_kernel: None) -> None:
+    lp.set_fused_kernel("portable")
+    found: list[str] = []
+    with lp.using(kernel="reference"):
+        lp.set_fused_kernel("auto")
+        assert lp.get_fused_kernel() == "reference"
+        other = threading.Thread(target=lambda: found.append(lp.get_fused_kernel()))
+        other.start()
+        other.join()
+    assert found == [RUNNABLE[0]]
+
+
+@pytest.mark.parametrize("name", ["hopper_fp8", "hopper_bf16", "blackwell_nvfp4", "hopper_fp8_mma", "exact", "float32"])
+def test_the_reference_gives_the_same_bits(name: str) -> None:
+    """Specials too, whose rows and columns the fast kernels leave to it."""
+    unit = lp.accumulators[name]
+    rng = np.random.default_rng(7)
+    fmt = lp.formats[unit.default_format]
+    a, b = (rng.integers(0, fmt.max_code + 1, (rows, 128)).astype(fmt.code_dtype) for rows in (9, 33))
+    a[rng.random(a.shape) < 0.9] &= fmt.max_code >> 2  # small ones, so that not all overflows
+    if fmt.nan_code is not None:
+        a[3, 7] = b[5, 100] = fmt.nan_code
+    scales = {}
+    if unit.scale_format is not None:
+        codes = [np.full((rows, 128 // unit.scale_block), 0x38, np.uint8) for rows in (9, 33)]
+        scales = {"a_scale": codes[0], "b_scale": codes[1]}
+    options = {"accumulator": name, "a_format": fmt, "b_format": fmt, **scales}
+    with lp.using(kernel="reference"):
+        want = lp.mma(a, b, **options)
+    assert lp.mma(a, b, **options).tobytes() == want.tobytes()
+    assert np.isfinite(want).any()
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"), [("portable", "portable"), ("auto", RUNNABLE[0]), ("reference", "reference")]
+)
 def test_environment_variable(asked: str, answer: str) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "LOWPREC_FUSED_KERNEL": asked}
     command = [sys.executable, "-c", "import lowprec as lp; print(lp.get_fused_kernel())"]

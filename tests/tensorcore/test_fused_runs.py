@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec import _jit
 from lowprec.format.catalogue import formats
-from lowprec.oracle import FORMATS, MACHINES, Scales
-from lowprec.tensorcore import run_kernels
+from lowprec.oracle import ACCUMULATORS, FORMATS, Scales
 from lowprec.tensorcore.accumulator import Accumulator
-from lowprec.tensorcore.engines import Reference, Wide, engine
+from lowprec.tensorcore.chains import Chains, chains_of
 from lowprec.tensorcore.fused_kernels import fused_kernels
-from lowprec.tensorcore.reference_dots import BlockScales
-from lowprec.tensorcore.run_kernels import run_kernel
+from lowprec.tensorcore.kinds import fused_runs
+from lowprec.tensorcore.kinds.panels import Float64Lanes
+from lowprec.tensorcore.product import BlockScales, Product
+from lowprec.tensorcore.run_kernels import KERNELS, RunKernel
 
 FP4 = formats["e2m1fn"]
 FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
@@ -31,14 +32,26 @@ Codes = NDArray[np.uint8]
 Rng = np.random.Generator
 
 
+def reference(
+    unit: Accumulator, a: Codes, b: Codes, c: NDArray[np.float32], scales: BlockScales
+) -> NDArray[np.float32]:
+    return unit.rule.reference(unit, Product(FP4, FP4, a, b, c, scales))
+
+
+def fast(
+    unit: Accumulator, kernel: RunKernel, a: Codes, b: Codes, c: NDArray[np.float32], scales: BlockScales
+) -> NDArray[np.float32]:
+    return Chains(unit, Float64Lanes(unit, kernel)).compute(Product(FP4, FP4, a, b, c, scales))
+
+
 def check(unit: Accumulator, a: Codes, b: Codes, scales: tuple[Codes, Codes], c: NDArray[np.float32] | None = None):
     """Compare every form with the integer reference, all bits; return them."""
     if c is None:
         c = np.zeros((len(a), len(b)), np.float32)
     given = BlockScales(*scales)
-    want = Reference(unit, FP4, FP4).chain(a, b, c, given)
+    want = reference(unit, a, b, c, given)
     for name in FORMS:
-        got = Wide(unit, FP4, FP4, run_kernels._KERNELS[name]).chain(a, b, c, given)
+        got = fast(unit, KERNELS[name], a, b, c, given)
         wrong = np.argwhere(got.view(np.uint32) != want.view(np.uint32))
         assert not wrong.size, f"{name}: {len(wrong)} of {want.size} wrong, first {wrong[0]}"
     return want
@@ -103,7 +116,7 @@ def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
         unit = unit.with_(fraction_bits=34)
     m, n, k = 9, 37, 640
     a, b = elements(rng, m, k, "random", 0), elements(rng, n, k, "random", 1)
-    assert isinstance(engine(unit, FP4, FP4), Wide)
+    assert isinstance(chains_of(unit, FP4, FP4).kernel, Float64Lanes)
     for kind in ("near", "spread", "subnormal"):
         scales = tuple(scale_codes(rng, rows, k // unit.scale_block, kind, unit) for rows in (m, n))
         check(unit, a, b, scales)
@@ -124,8 +137,8 @@ def test_the_sum_stays_below_its_limit(sign: int) -> None:
     check(unit, a, b, scales, c)
     b[:, 1::2] ^= 8
     check(unit, a, b, scales, c)
-    assert not any(kernel.supports(unit.with_(fraction_bits=38), FP4, FP4) for kernel in run_kernels._KERNELS.values())
-    assert not any(kernel.supports(unit.with_(group=128), FP4, FP4) for kernel in run_kernels._KERNELS.values())
+    assert not any(kernel.supports(unit.with_(fraction_bits=38), FP4, FP4) for kernel in KERNELS.values())
+    assert not any(kernel.supports(unit.with_(group=128), FP4, FP4) for kernel in KERNELS.values())
 
 
 def of_many_bits(rng: Rng, count: int) -> tuple[Codes, Codes]:
@@ -191,30 +204,30 @@ def test_the_factor_is_between_its_bounds(exponent: int, right: bool) -> None:
     scales = np.full((4, 4), 0x77, np.uint8), np.full((33, 4), 0x77, np.uint8)  # significands of 15 / 8
     unit = NVFP4.with_(fraction_bits=37)
     given = BlockScales(*scales)
-    assert not Reference(unit, FP4, FP4).chain(a, b, np.zeros((4, 33), np.float32), given).any()
+    assert not reference(unit, a, b, np.zeros((4, 33), np.float32), given).any()
     for name in FORMS:
         if name != "portable":
-            fast = dataclasses.replace(run_kernels._KERNELS[name], factor=1 + 2.0**exponent)
+            fast = dataclasses.replace(KERNELS[name], factor=1 + 2.0**exponent)
             assert fast.compute(unit, (FP4, FP4), a, b, None, None, given).any() != right
 
 
 @pytest.mark.parametrize("factor", [1.0, 1 + 2.0**-30, 1 - 2.0**-49])
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "portable"])
 def test_self_test_notices_a_wrong_factor(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_kernels.passes.__wrapped__(name)
-    monkeypatch.setitem(run_kernels._KERNELS, name, dataclasses.replace(run_kernels._KERNELS[name], factor=factor))
-    assert not run_kernels.passes.__wrapped__(name)
+    assert fused_runs.passes.__wrapped__(name)
+    monkeypatch.setitem(KERNELS, name, dataclasses.replace(KERNELS[name], factor=factor))
+    assert not fused_runs.passes.__wrapped__(name)
 
 
 def test_what_is_refused() -> None:
     e3m2 = formats["e3m2fn"]
-    kernel = run_kernels._KERNELS["portable"]
+    kernel = KERNELS["portable"]
     assert kernel.supports(NVFP4, FP4, FP4)
     for unit in (
         NVFP4.with_(align="floor"), NVFP4.with_(run=8), NVFP4.with_(output="float16"), NVFP4.with_(zero_exponent=-120),
     ):  # fmt: skip
         assert not kernel.supports(unit, FP4, FP4)
-        assert isinstance(engine(unit, FP4, FP4), Reference)
+        assert chains_of(unit, FP4, FP4).kernel is None
     assert not kernel.supports(NVFP4, e3m2, FP4)
 
 
@@ -279,14 +292,13 @@ def test_results_do_not_depend_on_threads(keep_threads: None) -> None:
 
 
 def test_the_chosen_kernel_is_used_here_too() -> None:
-    try:
-        for name in FORMS:
-            lp.set_fused_kernel(name)
-            found = run_kernel(NVFP4, FP4, FP4)
-            assert found is not None
-            assert found.name == name
-    finally:
-        lp.set_fused_kernel("auto")
+    for name in FORMS:
+        with lp.using(kernel=name):
+            found = chains_of(NVFP4, FP4, FP4).kernel
+        assert isinstance(found, Float64Lanes)
+        assert found.kernel.name == name
+    with lp.using(kernel="reference"):
+        assert chains_of(NVFP4, FP4, FP4).kernel is None
 
 
 @given(st.data())
@@ -302,11 +314,10 @@ def test_the_oracle_agrees(data: st.DataObject) -> None:
 
     a, b, sa, sb = codes(15, k), codes(15, k), codes(255, count), codes(255, count)
     c = np.array([[data.draw(st.integers(0, 0xFFFFFFFF))]], np.uint32)
-    scales = Scales(sa[0].tolist(), sb[0].tolist(), *MACHINES[unit.name].scales)
+    scales = Scales(sa[0].tolist(), sb[0].tolist(), *ACCUMULATORS[unit.name].scales)
     fp4 = FORMATS["e2m1fn"]
-    want = MACHINES[unit.name].rule.dot(a[0].tolist(), b[0].tolist(), int(c[0, 0]), fp4, fp4, scales)
+    want = ACCUMULATORS[unit.name].rule.dot(a[0].tolist(), b[0].tolist(), int(c[0, 0]), fp4, fp4, scales)
     for name in FORMS:
-        kernel = Wide(unit, FP4, FP4, run_kernels._KERNELS[name])
         with np.errstate(invalid="ignore"):
-            d = kernel.chain(a, b, c.view(np.float32), BlockScales(sa, sb))
+            d = fast(unit, KERNELS[name], a, b, c.view(np.float32), BlockScales(sa, sb))
         assert int(d.view(np.uint32)[0, 0]) == want

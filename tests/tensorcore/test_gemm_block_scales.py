@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec import oracle
 from lowprec.kernels.tensorcore import epilogue
-from lowprec.oracle import FORMATS, MACHINES, Scales
+from lowprec.oracle import ACCUMULATORS, FORMATS, Scales
 
 F32 = NDArray[np.float32]
 FORMATS8 = ("e4m3fn", "e5m2", "e3m2fn", "e2m3fn", "e2m1fn")
@@ -76,7 +76,8 @@ def test_scales_go_into_the_instruction(machine: str, k: int, rows: tuple[int, i
     qa, qb = operands(machine, 37, 70, k, rows)
     got = lp.gemm(qa, qb, accumulator=machine)
     assert np.array_equal(bits(got), bits(chain(machine, qa, qb)))
-    rule, fmt, sa, sb = MACHINES[machine].rule, MACHINES[machine].scales, *(scale_codes(q, machine) for q in (qa, qb))
+    truth = ACCUMULATORS[machine]
+    rule, fmt, sa, sb = truth.rule, truth.scales, *(scale_codes(q, machine) for q in (qa, qb))
     block = lp.accumulators[machine].scale_block
     filled = [np.pad(q.codes, [(0, 0), (0, -k % block)]) for q in (qa, qb)]
     for i, j in ((0, 0), (36, 69), (17, 31), (20, 33)):

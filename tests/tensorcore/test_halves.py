@@ -6,7 +6,9 @@ from adversarial import KERNELS
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.tensorcore.engines import Halves, Reference, engine
+from lowprec.tensorcore.chains import chains_of
+from lowprec.tensorcore.kinds.halves import Promoted
+from lowprec.tensorcore.product import Product
 
 MACHINES = ["hopper_fp8_mma", "hopper_fp8_mma_f16"]
 PAIRS = [("e4m3fn", "e4m3fn"), ("e5m2", "e5m2"), ("e4m3fn", "e5m2")]
@@ -14,17 +16,14 @@ PAIRS = [("e4m3fn", "e4m3fn"), ("e5m2", "e5m2"), ("e4m3fn", "e5m2")]
 
 def check(name: str, pair: tuple[str, str], a: NDArray[np.uint8], b: NDArray[np.uint8], c: NDArray) -> NDArray:
     machine, (fa, fb) = lp.accumulators[name], (lp.formats[x] for x in pair)
+    product = Product(fa, fb, a, b, c)
     with np.errstate(invalid="ignore"):
-        want = Reference(machine, fa, fb).chain(a, b, c)
-        try:
-            for kernel in KERNELS:
-                lp.set_fused_kernel(kernel)
-                unit = engine(machine, fa, fb)
-                assert isinstance(unit, Halves)
-                assert unit.kernel is not None
-                assert unit.chain(a, b, c).tobytes() == want.tobytes(), kernel
-        finally:
-            lp.set_fused_kernel("auto")
+        want = machine.rule.reference(machine, product)
+        for kernel in KERNELS:
+            with lp.using(kernel=kernel):
+                chains = chains_of(machine, fa, fb)
+            assert isinstance(chains.kernel, Promoted)
+            assert chains.compute(product).tobytes() == want.tobytes(), kernel
     return want
 
 
@@ -62,8 +61,10 @@ def test_sums_at_float16s_ends(name: str) -> None:
 
 def test_what_is_not_plain_is_left_to_the_reference() -> None:
     e4m3 = lp.formats["e4m3fn"]
-    unit = engine(lp.accumulators["hopper_fp8_mma"].with_(group=6), e4m3, e4m3)
+    machine = lp.accumulators["hopper_fp8_mma"].with_(group=6)
     rng = np.random.default_rng(3)
     a, b = (lp.encode(rng.standard_normal((rows, 50)), e4m3) for rows in (4, 5))
     c = np.zeros((4, 5), np.float32)
-    assert unit.chain(a, b, c).tobytes() == unit.reference.chain(a, b, c).tobytes()
+    product = Product(e4m3, e4m3, a, b, c)
+    want = machine.rule.reference(machine, product)
+    assert chains_of(machine, e4m3, e4m3).compute(product).tobytes() == want.tobytes()

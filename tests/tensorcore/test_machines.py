@@ -9,10 +9,11 @@ from recordings import FOLDER, needs_recordings
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.tensorcore.kinds import Exact, Fused, FusedRuns, Halves, Pairwise, Sequential, TwoFloors
 
 MACHINES = lp.accumulators.names()
 CATALOGUE = {name: lp.accumulators[name] for name in MACHINES}
-FUSED = [name for name, machine in CATALOGUE.items() if machine.kind == "fused"]
+FUSED = [name for name, machine in CATALOGUE.items() if isinstance(machine.rule, Fused)]
 SCALED = [name for name, machine in CATALOGUE.items() if machine.scale_format is not None]
 
 
@@ -186,12 +187,11 @@ def test_results_do_not_depend_on_threads_or_neighbours(name: str) -> None:
     assert machine.output != "fp22" or not np.any(answers[0] & 0x3FF)
 
 
-@pytest.mark.parametrize("name", [name for name in MACHINES if name != "exact"])
+@pytest.mark.parametrize("name", [name for name in MACHINES if CATALOGUE[name].rule.has_running_sum])
 def test_a_chain_is_its_instructions(name: str) -> None:
     """Each group (each instruction of the two-step machines) takes the previous D as its C."""
     machine = CATALOGUE[name]
-    step = {"halves": 2 * machine.group}.get(machine.kind, machine.group)
-    step = max(step, machine.scale_block)
+    step = max(machine.rule.step(machine), machine.scale_block)
     a, b, c = operands(name, 6, 5, 4 * step)
     d = c
     for k in range(0, 4 * step, step):
@@ -208,21 +208,22 @@ def test_zeros_fill_a_short_instruction(name: str) -> None:
     assert np.array_equal(bits(multiply(name, np.pad(a, pad), np.pad(b, pad), c)), bits(multiply(name, a, b, c)))
 
 
-@pytest.mark.parametrize("name", [name for name in MACHINES if CATALOGUE[name].kind != "sequential"])
+@pytest.mark.parametrize("name", [name for name in MACHINES if not isinstance(CATALOGUE[name].rule, Sequential)])
 def test_order_within_a_group_does_not_matter(name: str) -> None:
     """Pairs of CDNA2 may be swapped, lanes of CDNA3's FP8 and halves of FP8 instructions permuted."""
     machine = CATALOGUE[name]
-    group = {"halves": 32, "exact": 64}.get(machine.kind, machine.group)
+    rule = machine.rule
+    group = 64 if isinstance(rule, Exact) else rule.step(machine)
     a, b, c = operands(name, 8, 7, group)
     rng = np.random.default_rng(3)
     order = rng.permutation(group)
-    if machine.kind == "pairwise":
+    if isinstance(rule, Pairwise):
         order = np.arange(group).reshape(-1, 2)[::-1, ::-1].ravel()
-    elif machine.kind == "two_floors" and machine.run == 2:
+    elif isinstance(rule, TwoFloors) and machine.run == 2:
         order = np.stack([2 * rng.permutation(group // 2), 2 * rng.permutation(group // 2) + 1], axis=1).ravel()
-    elif machine.kind == "halves":
+    elif isinstance(rule, Halves):
         order = np.arange(32).reshape(-1, 4)[rng.permutation(8)][:, [1, 0, 3, 2]].ravel()
-    elif machine.kind == "fused_runs":
+    elif isinstance(rule, FusedRuns):
         order = np.concatenate([16 * r + rng.permutation(16) for r in range(4)])
     ours = multiply(name, a[:, order], b[:, order], c)
     assert np.array_equal(bits(ours), bits(multiply(name, a, b, c)))

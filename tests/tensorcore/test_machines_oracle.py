@@ -13,14 +13,23 @@ from machine_samples import Sample, Scaling, group_of, pairs_of, sample, samples
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.oracle import FLOAT16, FLOAT32, FORMATS, MACHINES, Halves, Machine, Rule
+from lowprec.oracle import ACCUMULATORS, FLOAT16, FLOAT32, FORMATS, Accumulator, Halves, Rule
 
 FLOATS = {2: np.float16, 4: np.float32, 8: np.float64}
-NAMES = [name for name in MACHINES if name in lp.accumulators.names()]
+NAMES = list(ACCUMULATORS)
 
 
-def test_the_catalogue_has_every_machine() -> None:
-    assert set(MACHINES) <= set(lp.accumulators.names())
+@pytest.mark.parametrize("name", lp.accumulators)
+def test_every_accumulator_has_its_oracle(name: str) -> None:
+    """The slow truth about it stands in `lowprec.oracle.accumulators`, by the rule that its kind names."""
+    kind = lp.accumulators[name].rule
+    assert name in ACCUMULATORS, f"lowprec/oracle/accumulators.py has no line for {name}: a {kind.oracle}"
+    rule = type(ACCUMULATORS[name].rule).__name__
+    assert rule == kind.oracle, f"{name} is of kind {kind}, whose oracle is {kind.oracle}, not {rule}"
+
+
+def test_the_oracle_has_no_accumulator_more() -> None:
+    assert set(ACCUMULATORS) <= set(lp.accumulators)
 
 
 def float_bits(array: NDArray[Any]) -> Codes:
@@ -33,14 +42,11 @@ def mma(x: Tile, accumulator: Any, names: tuple[str, str], scales: Scaling = Non
     c = x.c.view(FLOATS[x.c.dtype.itemsize])
 
     answers = []
-    try:
-        for kernel in KERNELS:
-            lp.set_fused_kernel(kernel)
+    for kernel in KERNELS:
+        with lp.using(kernel=kernel):
             out = lp.mma(x.a, x.b, c, accumulator=accumulator, a_format=names[0], b_format=names[1], **given)
-            assert (out.dtype, out.shape) == (c.dtype, c.shape)
-            answers.append(float_bits(out))
-    finally:
-        lp.set_fused_kernel("auto")
+        assert (out.dtype, out.shape) == (c.dtype, c.shape)
+        answers.append(float_bits(out))
     for kernel, answer in zip(KERNELS, answers, strict=True):
         assert np.array_equal(answer, answers[-1]), f"{x.name}: {kernel} and {KERNELS[-1]} differ"
     return answers[-1]
@@ -79,7 +85,7 @@ def test_mma_is_the_oracle(name: str, family: str) -> None:
 @pytest.mark.parametrize("family", ["narrow", "cancellation", "specials"])
 @pytest.mark.parametrize("name", NAMES)
 def test_tiles_larger_than_any_block_of_the_kernels(name: str, family: str) -> None:
-    machine = MACHINES[name]
+    machine = ACCUMULATORS[name]
     group = group_of(machine)
     shape = (37, 83, 5 * group + 3) if family == "narrow" else (21, 37, 2 * group)
     compare(name, sample(machine, pairs_of(machine)[-1], family, shape, "near", count=25))
@@ -91,14 +97,14 @@ def test_any_exponent_of_zeros(name: str, exponent: int | None) -> None:
     """The tile that shows it is the last of the family of zeros."""
     exponent = exponent + 112 if exponent is not None and name.endswith("_f16") else exponent
     accumulator = lp.accumulators[name].with_(zero_exponent=exponent)
-    machine = replace(MACHINES[name], rule=replace(MACHINES[name].rule, zero_exponent=exponent))
+    machine = replace(ACCUMULATORS[name], rule=replace(ACCUMULATORS[name].rule, zero_exponent=exponent))
     for x in list(samples(name, "zeros"))[len(ADDENDS) :]:
         compare(accumulator, replace(x, machine=machine))
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "tf32" in n or "xf32" in n])
 def test_tf32_machines_drop_the_low_bits_of_float32(name: str) -> None:
-    machine = MACHINES[name]
+    machine = ACCUMULATORS[name]
     tf32 = FORMATS["tf32"]
     rng = np.random.default_rng(11)
     for family in ("narrow", "specials"):
@@ -112,7 +118,7 @@ def test_tf32_machines_drop_the_low_bits_of_float32(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_c_is_zero_unless_given(name: str) -> None:
-    machine = MACHINES[name]
+    machine = ACCUMULATORS[name]
     x = sample(machine, pairs_of(machine)[0], "narrow", (3, 4, group_of(machine)), "near")
     x = replace(x, tile=replace(x.tile, c=np.zeros_like(x.tile.c)))
     scales = {} if x.scales is None else {"a_scale": x.scales[0], "b_scale": x.scales[1]}
@@ -123,9 +129,9 @@ def test_c_is_zero_unless_given(name: str) -> None:
 # Machines that nobody has built
 
 
-def what_if(name: str, **changes: Any) -> tuple[Any, Machine]:
+def what_if(name: str, **changes: Any) -> tuple[Any, Accumulator]:
     """A machine of the catalogue with some fields changed, and the oracle's."""
-    machine = MACHINES[name]
+    machine = ACCUMULATORS[name]
     outputs = {"float32": "f32", "float16": "f16", "fp22": "fp22"}
     own = {key: outputs[value] if key == "output" else value for key, value in changes.items()}
     return lp.accumulators[name].with_(**changes), replace(machine, rule=replace(machine.rule, **own))
@@ -163,7 +169,7 @@ def test_any_group(group: int) -> None:
 @pytest.mark.parametrize("name", ["hopper_fp8", "hopper_fp8_f16", "blackwell_fp8", "hopper_bf16", "volta_f16"])
 def test_any_alignment_and_output(name: str, output: str, align: str) -> None:
     families = (*SHORT, "two ladders", "least", "zeros", "largest")
-    if MACHINES[name].inputs == ("bfloat16",) and output == "float16":
+    if ACCUMULATORS[name].inputs == ("bfloat16",) and output == "float16":
         families = tuple(f for f in families if f != "least")
     compare_what_if(name, families, output=output, align=align)
 
@@ -203,7 +209,7 @@ def test_machines_at_random(data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", ["hopper_fp8", "hopper_f16", "blackwell_mxf8"])
 def test_promotion_adds_chains_to_c_in_float32(name: str) -> None:
     """``total = c; total = fl32(total + chain)`` for each chain of `promote_every` products, which starts from +0."""
-    machine = MACHINES[name]
+    machine = ACCUMULATORS[name]
     every = 2 * group_of(machine)
     x = sample(machine, (machine.inputs[0], machine.inputs[0]), "narrow", (5, 6, 3 * every + 7), "near")
     ours = mma(x.tile, lp.accumulators[name].with_(promote_every=every), x.names, x.scales)

@@ -24,6 +24,7 @@ from lowprec.oracle import (
     HOPPER_FP8,
     AnyRule,
     ExactGroups,
+    ExactSum,
     FlooredSum,
     FlushedPairs,
     Halves,
@@ -175,6 +176,11 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
                 "one fraction bit more": replace(rule, fraction_bits=25),
                 "halves or none": replace(rule, halves=not rule.halves), "NVIDIA": Rule(group, 24, output="f32"),
             }  # fmt: skip
+        case ExactSum():
+            return {
+                "rounded in groups": ExactGroups(4), "rounded at every step": Sequential(),
+                "NVIDIA": Rule(64, 40, output="f32"),
+            }  # fmt: skip
         case Sequential():
             wrong = {"last first": _Backwards(rule.c_format)}
             return {**wrong, "an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else wrong
@@ -191,7 +197,7 @@ class _Backwards(Sequential):
 def distinct_machines() -> list[str]:
     """Names of machines of which no other has the same rule for the same formats."""
     seen: dict[Any, str] = {}
-    for name, machine in oracle.MACHINES.items():
+    for name, machine in oracle.ACCUMULATORS.items():
         seen.setdefault((machine.rule, machine.inputs, machine.scales), name)
     return list(seen.values())
 
@@ -214,7 +220,7 @@ def told_apart(name: str, wrong: AnyRule, enough: int = 2) -> int:
 
 @pytest.mark.parametrize("name", distinct_machines())
 def test_default_inputs_tell_machines_apart(name: str) -> None:
-    counts = {mutant: told_apart(name, rule) for mutant, rule in wrong_rules(oracle.MACHINES[name].rule).items()}
+    counts = {mutant: told_apart(name, rule) for mutant, rule in wrong_rules(oracle.ACCUMULATORS[name].rule).items()}
     assert counts
     assert not {mutant: count for mutant, count in counts.items() if count < 2}
 

@@ -60,12 +60,9 @@ def test_on_another_kernel_it_is_laid_out_anew(machine: str) -> None:
     qa, qb = operands(machine, n=64)
     packed = lp.pack_operand(qb, machine, qa.format)
     answers = set()
-    try:
-        for name in KERNELS:
-            lp.set_fused_kernel(name)
+    for name in [*KERNELS, "reference"]:
+        with lp.using(kernel=name):
             answers.add(lp.gemm(qa, packed, accumulator=machine).tobytes())
-    finally:
-        lp.set_fused_kernel("auto")
     assert answers == {lp.gemm(qa, qb, accumulator=machine).tobytes()}
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from peers import bits_of, peer, tensor
 
 import lowprec as lp
-from lowprec.oracle import E8M0FNU, FLOAT16, FLOAT32, FLOAT64, FORMATS, MACHINES, UE4M3, Fields
+from lowprec.oracle import ACCUMULATORS, E8M0FNU, FLOAT16, FLOAT32, FLOAT64, FORMATS, UE4M3, Fields
 
 pytestmark = pytest.mark.peers
 
@@ -82,7 +82,7 @@ class Instruction:
             operand = "nvfp4" if self.scale[0] == "ue4m3" else operand
         self.machine = "fp64" if self.a == "f64" else f"{chip}_{operand}{'_f16' * (self.d == 'f16')}"
         # An instruction shorter than the unit is not filled with zeros, which would take part in the alignment.
-        group = getattr(MACHINES[self.machine].rule, "group", 1)
+        group = getattr(ACCUMULATORS[self.machine].rule, "group", 1)
         self.changes = {"group": self.k} if self.k < group else {}
 
     @property

@@ -1,4 +1,7 @@
-"""Every tensor core and matrix core whose arithmetic is published, by name: its rule, and what it multiplies."""
+"""Every accumulator of the catalogue by name: its rule, and what it multiplies. One line each.
+
+The rules of tensor cores and matrix cores are the published ones, written anew from the sources.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Literal, TypeAlias
 from .amd import ExactGroups, FlooredSum, FlushedPairs
 from .fused import Rule, Scales
 from .halves import Halves
-from .ieee import sequential
+from .ieee import exact_dot, sequential
 from .values import (
     BFLOAT16,
     E2M1FN,
@@ -34,7 +37,7 @@ FORMATS = {
     "e4m3fn": E4M3FN, "e5m2": E5M2, "e4m3fnuz": E4M3FNUZ, "e5m2fnuz": E5M2FNUZ,
     "e3m2fn": E3M2FN, "e2m3fn": E2M3FN, "e2m1fn": E2M1FN,
 }  # fmt: skip
-"""Formats that some machine multiplies."""
+"""Formats that some accumulator multiplies."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,35 @@ class Sequential:
         return sequential(a, b, c_bits, a_format, b_format, self.c_format)
 
 
-AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum
+@dataclass(frozen=True)
+class ExactSum:
+    """The exact sum of all products and c, rounded once at the end."""
+
+    @property
+    def c_format(self) -> Fields:
+        """Format of c and of results."""
+        return FLOAT32
+
+    def dot(
+        self,
+        a: Sequence[int],
+        b: Sequence[int],
+        c_bits: int,
+        a_format: AnyFormat,
+        b_format: AnyFormat,
+        scales: Scales | None = None,
+    ) -> int:
+        """Dot product of two code vectors plus c."""
+        if scales is not None:
+            raise ValueError("an exact sum has no scales")
+        return exact_dot(a, b, c_bits, a_format, b_format)
+
+
+AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum | ExactSum
 
 
 @dataclass(frozen=True)
-class Machine:
+class Accumulator:
     """A rule, the formats it multiplies (any two of them), and the format and block of the scales it takes."""
 
     rule: AnyRule
@@ -82,15 +109,15 @@ _FP8, _FNUZ = ("e4m3fn", "e5m2"), ("e4m3fnuz", "e5m2fnuz")
 _F8F6F4 = ("e4m3fn", "e5m2", "e3m2fn", "e2m3fn", "e2m1fn")
 
 
-def _catalogue() -> dict[str, Machine]:
-    found: dict[str, Machine] = {}
+def _catalogue() -> dict[str, Accumulator]:
+    found: dict[str, Accumulator] = {}
 
     def fused(name: str, inputs: tuple[str, ...], group: int, kept: int, zeros: tuple[int, int], f16: bool) -> None:
-        """Add a machine, and its variant with float16 results."""
+        """Add an accumulator, and its variant with float16 results."""
         output: Literal["fp22", "f32"] = "fp22" if kept == 13 else "f32"
-        found[name] = Machine(Rule(group, kept, output=output, zero_exponent=zeros[0]), inputs)
+        found[name] = Accumulator(Rule(group, kept, output=output, zero_exponent=zeros[0]), inputs)
         if f16:
-            found[f"{name}_f16"] = Machine(Rule(group, kept, output="f16", zero_exponent=zeros[1]), inputs)
+            found[f"{name}_f16"] = Accumulator(Rule(group, kept, output="f16", zero_exponent=zeros[1]), inputs)
 
     # Products of float16 in a group, fraction bits, exponents of zeros for float32 and float16 results.
     for chip, group, kept, zeros in (
@@ -109,29 +136,32 @@ def _catalogue() -> dict[str, Machine]:
     fused("ada_fp8", _FP8, 16, 13, (-132, -20), True)
     fused("hopper_fp8", _FP8, 32, 13, (-133, -21), True)
     for chip in ("hopper", "blackwell"):
-        found[f"{chip}_fp8_mma"] = Machine(Halves("f32"), _FP8)
-        found[f"{chip}_fp8_mma_f16"] = Machine(Halves("f16"), _FP8)
+        found[f"{chip}_fp8_mma"] = Accumulator(Halves("f32"), _FP8)
+        found[f"{chip}_fp8_mma_f16"] = Accumulator(Halves("f16"), _FP8)
     for chip in ("blackwell", "rtx_blackwell"):
         fused(f"{chip}_fp8", _F8F6F4, 32, 25, (-133, -21), True)
         found[f"{chip}_mxf8"] = replace(found[f"{chip}_fp8"], scales=(E8M0FNU, 32))
         fp4 = Rule(64, 35, output="f32", zero_exponent=-139, exact_within=16)
         for name, scales in (("mxf4", (E8M0FNU, 32)), ("mxf4_16", (E8M0FNU, 16)), ("nvfp4", (UE4M3, 16))):
-            found[f"{chip}_{name}"] = Machine(fp4, ("e2m1fn",), scales)
-    found["fp64"] = Machine(Sequential(FLOAT64), ("float64",))
+            found[f"{chip}_{name}"] = Accumulator(fp4, ("e2m1fn",), scales)
+    # What takes anything is tried with FP8.
+    found["float32"] = Accumulator(Sequential(FLOAT32), _FP8)
+    found["exact"] = Accumulator(ExactSum(), _FP8)
+    found["fp64"] = Accumulator(Sequential(FLOAT64), ("float64",))
 
     for chip in ("cdna1", "cdna2", "cdna3"):
-        found[f"{chip}_f32"] = Machine(Sequential(FLOAT32), ("float32",))
-    found["cdna1_f16"] = Machine(ExactGroups(4), ("float16",))
-    found["cdna1_bf16"] = Machine(ExactGroups(2), ("bfloat16",))
-    found["cdna2_f16"] = Machine(FlushedPairs(4), ("float16",))
-    found["cdna2_bf16"] = Machine(FlushedPairs(2), ("bfloat16",))
-    found["cdna2_bf16_1k"] = Machine(FlushedPairs(4), ("bfloat16",))
-    found["cdna3_xf32"] = Machine(FlooredSum(4), ("tf32",))
-    found["cdna3_f16"] = Machine(FlooredSum(8), ("float16",))
-    found["cdna3_bf16"] = Machine(FlooredSum(8), ("bfloat16",))
-    found["cdna3_fp8"] = Machine(FlooredSum(16, halves=True), _FNUZ)
+        found[f"{chip}_f32"] = Accumulator(Sequential(FLOAT32), ("float32",))
+    found["cdna1_f16"] = Accumulator(ExactGroups(4), ("float16",))
+    found["cdna1_bf16"] = Accumulator(ExactGroups(2), ("bfloat16",))
+    found["cdna2_f16"] = Accumulator(FlushedPairs(4), ("float16",))
+    found["cdna2_bf16"] = Accumulator(FlushedPairs(2), ("bfloat16",))
+    found["cdna2_bf16_1k"] = Accumulator(FlushedPairs(4), ("bfloat16",))
+    found["cdna3_xf32"] = Accumulator(FlooredSum(4), ("tf32",))
+    found["cdna3_f16"] = Accumulator(FlooredSum(8), ("float16",))
+    found["cdna3_bf16"] = Accumulator(FlooredSum(8), ("bfloat16",))
+    found["cdna3_fp8"] = Accumulator(FlooredSum(16, halves=True), _FNUZ)
     return found
 
 
-MACHINES = _catalogue()
-"""The machines by name."""
+ACCUMULATORS = _catalogue()
+"""The accumulators by name."""

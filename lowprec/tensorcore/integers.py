@@ -1,0 +1,103 @@
+"""What the references of several kinds share: codes taken apart into integers, sums put together again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _threads
+from ..format.catalogue import Format, formats
+from ..kernels.tensorcore import fused_dot
+from ..kernels.tensorcore import promote as promotion
+from .accumulator import Accumulator
+from .product import Matrix, Product
+
+_WORK = 1 << 17  # multiply-adds that are worth a thread
+
+
+class Parts(NamedTuple):
+    """Codes taken apart, each array of the codes' shape but the last, which is [rows, groups]."""
+
+    significand: NDArray[np.int32]
+    exponent: NDArray[np.int16]
+    kind: NDArray[np.int8]
+    special: NDArray[np.bool_]
+
+    @property
+    def T(self) -> tuple[Matrix, ...]:
+        """All four transposed, contiguous."""
+        return tuple(np.ascontiguousarray(part.T) for part in self)
+
+
+def take_apart(codes: Matrix, fmt: Format, group: int, scale: Matrix | None = None, block: int = 1) -> Parts:
+    """Split codes [R, K]; power-of-two scales (codes of E8M0, [R, K / block]) go into the exponents."""
+    p = fmt.params
+    rows, k = codes.shape
+    significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
+    kind = np.empty((rows, k), np.int8)
+    fused_dot.take_apart(
+        codes, p.mantissa_bits, p.emin, p.max_code, p.inf_code, p.nan_code, p.sign_mask, p.has_zero,
+        (significand, exponent, kind),
+    )  # fmt: skip
+    if scale is not None:
+        _, x, nan = scale_parts(scale, formats["e8m0fnu"])
+        by_code = np.repeat(x, block, axis=1)[:, :k].astype(np.int16)
+        np.add(exponent, by_code, out=exponent, where=significand != 0)
+        kind[np.repeat(nan, block, axis=1)[:, :k]] = fused_dot.NOT_A_NUMBER
+    groups = max(-(-k // group), 1)
+    padded = np.zeros((rows, groups * group), np.bool_)
+    padded[:, :k] = kind != fused_dot.FINITE
+    special: NDArray[np.bool_] = np.any(padded.reshape(rows, groups, group), axis=2)
+    return Parts(significand, exponent, kind, special)
+
+
+def scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
+    """Return significands, exponents and NaN flags of scale codes; a sign bit is ignored, as the hardware does."""
+    unsigned = scale & fmt.code_dtype.type((1 << fmt.bits) - 1 - fmt.sign_mask)
+    parts = take_apart(np.ascontiguousarray(unsigned), fmt, 1)
+    nan = parts.kind != fused_dot.FINITE
+    exponent = np.where(nan, 0, parts.exponent).astype(np.int32)
+    return parts.significand, exponent, nan
+
+
+def result_layout(accumulator: Accumulator, nearest: bool = False) -> tuple[int, ...]:
+    """Return what `kernels.tensorcore.fused_dot.close_result` wants to know of an accumulator's results.
+
+    They are truncated unless they are float16, or `nearest`.
+    """
+    stored = formats[accumulator.dtype]
+    rounding = fused_dot.NEAREST if nearest or accumulator.output == "float16" else fused_dot.TRUNCATE
+    assert stored.inf_code is not None
+    return stored.mantissa_bits, accumulator.output_bits, stored.emin, stored.inf_code, stored.sign_mask, rounding
+
+
+def zero_exponent(accumulator: Accumulator) -> int:
+    """Return the exponent that zeros have in the alignment."""
+    return fused_dot.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
+
+
+def bits_of(c: Matrix) -> NDArray[np.uint32]:
+    """Return a copy of the bits of float16 or float32 numbers."""
+    return np.array(np.ascontiguousarray(c).view(np.uint16 if c.dtype == np.float16 else np.uint32), np.uint32)
+
+
+def values_of(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
+    """Return the numbers that bits mean as an accumulator's results."""
+    return bits.astype(np.uint16).view(np.float16) if accumulator.output == "float16" else bits.view(np.float32)
+
+
+def canonical(d: Matrix) -> Matrix:
+    """Give every NaN the bits that a tensor core's has."""
+    if d.dtype == np.float16:
+        d.view(np.uint16)[np.isnan(d)] = 0x7FFF
+    else:
+        promotion.canonical_nan(d)
+    return d
+
+
+def by_rows(piece: Any, product: Product) -> None:
+    """Run ``piece(start, stop)`` over all rows of a product, on threads."""
+    m, n, k = product.shape
+    _threads.run_chunks(piece, m, max(1, _WORK // max(k * n, 1)))

@@ -1,0 +1,45 @@
+"""``exact``: what no machine does, one rounding for the whole sum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._threads import over_rows
+from ...cast.casts import decode
+from ...format.catalogue import Format
+from ...kernels.tensorcore import exact_dot
+from ..accumulator import Accumulator, Kind
+from ..integers import canonical
+from ..product import Matrix, Product
+
+_WORK = 1 << 25  # multiply-adds that are worth a thread
+_ROWS_AT_ONCE = 512
+_MAX_K = 1 << 20
+
+
+class Exact(Kind):
+    """The exact sum of all products and C, rounded to float32 once."""
+
+    name = "exact"
+    words = "the exact sum of all, one rounding to float32 at the end"
+    oracle = "ExactSum"
+    has_groups = False
+    has_running_sum = False
+
+    def check_formats(self, accumulator: Accumulator, fa: Format, fb: Format) -> None:
+        """Raise a ValueError if products do not fit the kernel's fixed point."""
+        if fa.smallest_subnormal * fb.smallest_subnormal < 2.0**-32 or fa.max * fb.max >= 2.0**32:
+            raise ValueError(f"{accumulator.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
+
+    def step(self, accumulator: Accumulator) -> int:
+        """Return 1: any length will do."""
+        return 1
+
+    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+        """Return the exact sum over all K and C, rounded once."""
+        (m, n, k), c = product.shape, product.start
+        if k > _MAX_K:
+            raise ValueError(f"{accumulator.name}: K = {k} is beyond {_MAX_K}")
+        x, y, out = decode(product.a, product.fa), decode(product.b, product.fb), np.empty_like(c)
+        over_rows(lambda i, j: exact_dot.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
+        return canonical(out)

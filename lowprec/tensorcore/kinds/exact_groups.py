@@ -1,0 +1,25 @@
+"""``exact_groups``: CDNA1's matrix cores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...cast.casts import decode
+from ...kernels.tensorcore import amd_dot
+from ..accumulator import Accumulator, Kind
+from ..integers import by_rows, canonical
+from ..product import Matrix, Product
+
+
+class ExactGroups(Kind):
+    """Exact sums of groups, each rounded once."""
+
+    name = "exact_groups"
+    words = "a group and C summed exactly, one rounding to nearest even"
+    oracle = "ExactGroups"
+
+    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+        """Return one chain: a group's products and C exactly, one rounding to nearest even."""
+        x, y, state = decode(product.a, product.fa), decode(product.b, product.fb), np.array(product.start)
+        by_rows(lambda start, stop: amd_dot.exact_group_dot(x, y, accumulator.group, state, start, stop), product)
+        return canonical(state)

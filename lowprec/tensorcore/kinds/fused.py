@@ -1,0 +1,194 @@
+"""``fused``: what NVIDIA's tensor cores do. Products of a group and C are aligned, cut and summed at once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._threads import fresh, over_rows
+from ...format.catalogue import Format, formats
+from ...kernels.tensorcore import fused_dot, fused_pack
+from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind
+from ..fused_kernels import FusedKernel, fused_kernels, operand_tables
+from ..integers import bits_of, by_rows, result_layout, take_apart, values_of, zero_exponent
+from ..panel_kernels import fastest, proves_itself
+from ..product import Float32Matrix, Matrix, Product, Schedule
+from ..selection import selected_kernel
+from ..wide_kernels import KERNELS, WideKernel
+from .panels import Float64Lanes
+
+_WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
+_ROWS_AT_ONCE = 512  # of A, laid out for the kernel
+_NONE = np.empty(0, np.intp)
+
+
+class FusedSum(Kind):
+    """What `Fused` and `FusedRuns` have in common."""
+
+    oracle = "Rule"
+    outputs = ("fp22", "float32", "float16")
+    alignments = ALIGNMENTS
+    has_fraction_bits = True
+
+    def check(self, accumulator: Accumulator) -> None:
+        """Ask for promotions between groups."""
+        a = accumulator
+        if a.promote_every is not None and a.promote_every % a.group:
+            raise ValueError(
+                f"Accumulator {a.name}: promote_every={a.promote_every} is not a multiple of the group of {a.group}"
+            )
+
+
+class Fused(FusedSum):
+    """Groups of products and C aligned to the largest exponent, cut, summed exactly, and cut again."""
+
+    name = "fused"
+    words = "groups of products and C aligned, cut and summed at once"
+
+    def check(self, accumulator: Accumulator) -> None:
+        """Take scales that join the exponents."""
+        super().check(accumulator)
+        if accumulator.scale_format is not None and formats[accumulator.scale_format].mantissa_bits:
+            scale = formats[accumulator.scale_format]
+            raise ValueError(
+                f"Accumulator {accumulator.name}: scale_format={scale}: a fused sum takes powers of two"
+            )  # fmt: skip
+
+    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+        """Return one chain in integers."""
+        p, group = product, accumulator.group
+        sa, sb = (None, None) if p.scales is None else p.scales
+        left = take_apart(p.a, p.fa, group, sa, accumulator.scale_block)
+        right = take_apart(p.b, p.fb, group, sb, accumulator.scale_block).T
+        state = bits_of(p.start)
+
+        def piece(start: int, stop: int) -> None:
+            fused_dot.fused_dot(
+                tuple(left), right, p.fa.mantissa_bits + p.fb.mantissa_bits, group, accumulator.fraction_bits,
+                ALIGNMENTS.index(accumulator.align), zero_exponent(accumulator), result_layout(accumulator), state,
+                start, stop,
+            )  # fmt: skip
+
+        by_rows(piece, p)
+        return values_of(state, accumulator)
+
+    def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
+        """Return the kernel in float32 lanes where it holds, else that in float64 lanes."""
+        narrow = narrow_kernel(accumulator, fa, fb)
+        if narrow is not None:
+            return Float32Lanes(accumulator, narrow)
+        wide = wide_kernel(accumulator, fa, fb)
+        return None if wide is None else Float64Lanes(accumulator, wide)
+
+
+# FP8 products and FP22 sums, in float32 lanes
+
+
+def narrow_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> FusedKernel | None:
+    """Return the fastest kernel in float32 lanes that is exact for an accumulator and two formats."""
+    narrow = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
+    plain = accumulator.align == "truncate" and accumulator.output != "float16" and accumulator.scale_format is None
+    zero = accumulator.zero_exponent
+    unseen = zero is None or zero <= -100  # below all that the kernels work on
+    if not (narrow and plain and unseen):
+        return None
+    return next((k for k in (selected_kernel(), fused_kernels["portable"]) if k.supports(accumulator)), None)
+
+
+@dataclass(frozen=True)
+class Float32Lanes:
+    """The kernel for one accumulator: exact for finite operands and a C that is neither tiny nor huge."""
+
+    accumulator: Accumulator
+    kernel: FusedKernel
+
+    def covers(self, product: Product) -> bool:
+        """Refuse scales that could take a running sum out of the kernel's exponents."""
+        s = product.schedule
+        return s is None or s.promote or _spread(s.scale_a) + _spread(s.scale_b) <= 50
+
+    def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
+        """Lay out B, and find its columns of the result that the kernel cannot do."""
+        return self.kernel.pack_panels(b, fmt, self.accumulator.group, fresh), _rows_with_special(b, fmt)
+
+    def compute(self, product: Product, laid_out: Any = None) -> Computed:
+        """Run the kernel; rows and columns with NaN or Inf, and rows with an odd C, are left to the reference."""
+        p, (m, n, k) = product, product.shape
+        accumulator, kernel, group = self.accumulator, self.kernel, self.accumulator.group
+        schedule = p.schedule or Schedule.one_chain(m, n, k, group)
+        panels, columns = laid_out or (kernel.pack_panels(p.b, p.fb, group), _rows_with_special(p.b, p.fb))
+        out = np.zeros((m, n), np.float32)
+        addend = out if p.c is None else p.c
+
+        def some_rows(first: int, stop: int) -> None:
+            packed_a = kernel.pack_rows(p.a[first:stop], p.fa, group)
+            kernel.run(
+                *packed_a, *panels, group, accumulator.fraction_bits, accumulator.output_bits, schedule.length,
+                schedule.promote, schedule.scale_a, schedule.scale_b, addend, p.c is not None, out, first, stop,
+            )  # fmt: skip
+
+        over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
+        rows = _rows_with_special(p.a, p.fa)
+        if p.c is not None:
+            rows = np.union1d(rows, np.flatnonzero(~_usual(p.c).all(axis=1)))
+        return Computed(out, rows, columns)
+
+
+def _usual(c: Float32Matrix) -> NDArray[np.bool_]:
+    """Tell where C is zero or has an exponent that the kernel reaches."""
+    field = (c.view(np.uint32) >> 23) & 0xFF
+    usual: NDArray[np.bool_] = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 100) & (field <= 127 + 110))
+    return usual
+
+
+def _rows_with_special(codes: Matrix, fmt: Format) -> NDArray[np.intp]:
+    """Return the rows that hold NaN or Inf."""
+    if not operand_tables(fmt).kind.any():
+        return _NONE
+    if fmt.specials != "fnuz":  # their codes lie above the largest finite one; there are hardly ever any
+        largest = fused_pack.largest_magnitude(codes.reshape(-1), np.uint8(0xFF & ~fmt.sign_mask))
+        if largest <= fmt.max_code:
+            return _NONE
+    out = np.empty(codes.shape[0], np.bool_)
+    fused_dot.rows_with_special(codes, operand_tables(fmt).kind, out)
+    return np.flatnonzero(out)
+
+
+def _spread(scale: Float32Matrix) -> int:
+    """Return the binades that scales span; a large number if one of them is not finite or not positive."""
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        return 1 << 10
+    exponents = np.frexp(scale)[1]
+    return int(exponents.max() - exponents.min()) + 1
+
+
+# All other fused sums of up to 40 fraction bits, in float64 lanes
+
+
+def wide_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> WideKernel | None:
+    """Return the form to use for an accumulator and its operands, None if there is none."""
+    return fastest(KERNELS, passes, accumulator, fa, fb)
+
+
+@functools.cache
+def passes(name: str) -> bool:
+    """Compare a form with the reference: all signs, zeros, and terms that lose bits."""
+    return proves_itself(KERNELS[name], _trial)
+
+
+def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
+    """Return what a form makes of some products, and what is right."""
+    rng = np.random.Generator(np.random.Philox(2025))
+    half = formats["float16"]
+    x, y = (
+        (rng.integers(0, 0x7C00, rows) | rng.integers(0, 2, rows) << 15).astype(np.uint16)
+        for rows in ((6, 50), (40, 50))
+    )
+    x[rng.random(x.shape) < 0.2] = 0
+    accumulator = Accumulator("self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133)
+    got = kernel.compute(accumulator, (half, half), x, y, Schedule.one_chain(6, 40, 50, accumulator.group), None)
+    return got, accumulator.rule.reference(accumulator, Product(half, half, x, y, np.zeros_like(got)))

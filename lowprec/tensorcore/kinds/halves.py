@@ -1,0 +1,108 @@
+"""``halves``: FP8 ``mma.sync`` on chips that compile it to two float16 instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cast.casts import decode
+from ...format.catalogue import Format, formats
+from ..accumulator import Accumulator, Computed, FastKernel, Kind
+from ..integers import canonical
+from ..product import Matrix, Product, Schedule
+from ..wide_kernels import WideKernel
+from .fused import wide_kernel
+from .panels import not_finite
+
+_FLOAT16 = formats["float16"]
+
+
+class Halves(Kind):
+    """Two fused sums from +0, of k % 4 in {0, 1} and in {2, 3}, as float16; C is added to the second's result."""
+
+    name = "halves"
+    words = "two fused sums from +0 of float16 operands, C added to the second's result"
+    oracle = "Halves"
+    outputs = ("float32", "float16")
+    has_fraction_bits = True
+
+    def step(self, accumulator: Accumulator) -> int:
+        """Return both groups."""
+        return 2 * accumulator.group
+
+    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+        """Return one chain, instruction by instruction."""
+        p, step, inner = product, self.step(accumulator), float16_part(accumulator)
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            d = p.start + np.zeros((), p.start.dtype)  # no product: the sum of +0 and C
+        left, right = in_halves(p.a, p.fa, step), in_halves(p.b, p.fb, step)
+        for k in range(0, p.shape[2], step):
+            x, y = (np.ascontiguousarray(side[:, k : k + step]) for side in (left, right))
+            half = inner.rule.reference(inner, Product(_FLOAT16, _FLOAT16, x, y, np.zeros_like(d)))
+            with np.errstate(over="ignore", invalid="ignore"):
+                if accumulator.output == "float16":  # float64 holds the sum, so that it is rounded once
+                    d = (half.astype(np.float64) + d.astype(np.float64)).astype(np.float16)
+                else:
+                    d = half + d
+        return canonical(d)
+
+    def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
+        """Return the kernel for wide fused sums, fed with promoted chains."""
+        inner = float16_part(accumulator)
+        kernel = wide_kernel(inner, _FLOAT16, _FLOAT16)
+        return None if kernel is None else Promoted(accumulator, inner, kernel)
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """Two float16 instructions for each FP8 one: a promotion after each two groups, of operands in another order.
+
+    An instruction's chain starts from +0 and its result is added to C, rounded to nearest: that is a promoted chain
+    with scales of 1. For float16 results the float32 sum is rounded once more; that gives what one rounding gives:
+    24 bits are twice float16's 11, and two more (Figueroa 1995).
+    """
+
+    accumulator: Accumulator
+    inner: Accumulator
+    kernel: WideKernel
+
+    def covers(self, product: Product) -> bool:
+        """Take chains only, and no empty ones."""
+        return product.schedule is None and product.shape[2] > 0
+
+    def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
+        """Keep nothing: chains of a schedule are cut from B anew."""
+        return None
+
+    def compute(self, product: Product, laid_out: Any = None) -> Computed:
+        """Run the kernel; what comes out other than finite is left to the reference."""
+        p, step = product, self.accumulator.rule.step(self.accumulator)
+        x, y = in_halves(p.a, p.fa, step), in_halves(p.b, p.fb, step)
+        ones = [np.ones((x.shape[1] // step, len(side)), np.float32) for side in (x, y)]
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            out = p.start.astype(np.float32) + np.float32(0)
+        schedule = Schedule(step, ones[0], ones[1], promote_every=step)
+        self.kernel.compute(self.inner, (_FLOAT16, _FLOAT16), x, y, schedule, None, onto=out)
+        return Computed(out.astype(self.accumulator.dtype, copy=False), *not_finite(out))
+
+
+def float16_part(accumulator: Accumulator) -> Accumulator:
+    """Return the accumulator that does each half."""
+    return Accumulator(
+        accumulator.name, group=accumulator.group, fraction_bits=accumulator.fraction_bits,
+        output=accumulator.output, zero_exponent=accumulator.zero_exponent,
+    )  # fmt: skip
+
+
+def in_halves(codes: Matrix, fmt: Format, step: int) -> NDArray[np.uint16]:
+    """Return codes [R, K] as float16, K filled up with zeros; of each `step` those with k % 4 in {0, 1} come first."""
+    rows, k = codes.shape
+    table = decode(np.arange(1 << fmt.bits, dtype=fmt.code_dtype), fmt).astype(np.float16).view(np.uint16)
+    wide = np.zeros((rows, -(-k // step) * step), np.uint16)
+    wide[:, :k] = table[codes]
+    if step % 4:
+        return wide
+    return np.ascontiguousarray(wide.reshape(rows, -1, step // 4, 2, 2).swapaxes(2, 3)).reshape(wide.shape)

@@ -1,0 +1,44 @@
+"""``sequential``: fused multiply-adds as IEEE 754 defines them, in float32 or float64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _threads
+from ...cast.casts import decode
+from ...kernels.tensorcore.sequential import sequential64
+from ..accumulator import FLOAT64, Accumulator, Kind
+from ..float32 import accumulate_f32
+from ..integers import canonical
+from ..product import Float32Matrix, Matrix, Product
+
+
+class Sequential(Kind):
+    """One fused multiply-add after the other in increasing k."""
+
+    name = "sequential"
+    words = "one fused multiply-add after the other in increasing k"
+    oracle = "Sequential"
+    outputs = ("float32", FLOAT64)
+    has_groups = False
+    multiplies_values = True
+
+    def step(self, accumulator: Accumulator) -> int:
+        """Return 1: a chain may end after any product."""
+        return 1
+
+    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+        """Return one chain in float32."""
+        out: Float32Matrix = product.start.copy()
+        accumulate_f32(decode(product.a, product.fa), decode(product.b, product.fb), out)
+        return canonical(out)
+
+
+def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``X @ Y.T + C`` of float64 numbers, which no `Format` holds."""
+    out, turned = np.array(c), np.ascontiguousarray(y.T)
+    grain = max(1, (1 << 18) // max(y.size, 1))
+    _threads.run_chunks(lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], grain)
+    out[np.isnan(out)] = np.nan
+    return out

@@ -1,0 +1,35 @@
+"""``two_floors``: CDNA3's matrix cores."""
+
+from __future__ import annotations
+
+from ...kernels.tensorcore import amd_dot
+from ..accumulator import Accumulator, Kind
+from ..integers import bits_of, by_rows, result_layout, take_apart, values_of
+from ..product import Matrix, Product
+
+_WIDE_BITS = 31  # fraction bits of the sum before it is rounded
+
+
+class TwoFloors(Kind):
+    """`run` interleaved partial sums, joined with C by cutting downwards."""
+
+    name = "two_floors"
+    words = "products cut toward zero, then joined with C by cutting downwards, one rounding"
+    oracle = "FlooredSum"
+    has_fraction_bits = True
+
+    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+        """Return one chain over all K; with two partial sums a C far below the others is dropped."""
+        p, group = product, accumulator.group
+        left, right = take_apart(p.a, p.fa, group), take_apart(p.b, p.fb, group)
+        state, layout = bits_of(p.start), result_layout(accumulator, nearest=True)
+        window = accumulator.fraction_bits + 1 if accumulator.run > 1 else 1 << 20
+
+        def piece(start: int, stop: int) -> None:
+            amd_dot.floored_dot(
+                tuple(left), tuple(right), p.fa.mantissa_bits + p.fb.mantissa_bits, group, accumulator.run,
+                accumulator.fraction_bits, _WIDE_BITS, window, layout, state, start, stop,
+            )  # fmt: skip
+
+        by_rows(piece, p)
+        return values_of(state, accumulator)
