@@ -92,16 +92,15 @@ def main(args: Sequence[str] | None = None) -> None:
 @cli.command()
 @machine_readable
 def info(as_json: bool, as_csv: bool) -> None:
-    """Tell versions, machine, threads and folders."""
+    """Tell versions, computer, threads and folders."""
     from .. import _jit, _threads
     from ..study import catalogue
-    from ..study.run import store
+    from ..study.run import fingerprint
 
-    machine = store.machine()
     rows: list[Sequence[Cell]] = [
-        *store.versions().items(),
-        ("code", store.code_hash()),
-        *((key, ", ".join(value) if isinstance(value, list) else value) for key, value in machine.items()),
+        *fingerprint.versions().items(),
+        ("code", fingerprint.code_hash()),
+        *((key, ", ".join(value) if isinstance(value, list) else value) for key, value in fingerprint.host().items()),
         ("threads", _threads.get_num_threads()),
         ("kernel cache", str(_jit.cache_folder or "none: no folder can be written")),
         ("ablations", str(catalogue.folder())),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from .output import CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
     from ..study.catalogue import Study
+    from ..study.kinds.kind import MeasuringKind, Report, TrainingKind
+    from ..study.run.plan import Plan
 
 
 @click.command()
@@ -65,34 +67,53 @@ def ablate(
         _list([catalogue.load(name) for name in names or known], as_json, as_csv)
         return
     loaded = sorted((catalogue.load(name) for name in names or known), key=lambda item: item.tier)
-    planned_kinds = [item for item in loaded if hasattr(item, "planner")]
-    if (changes or checkpoints or scheduler) and not planned_kinds:
+    training, measuring = _by_kind(loaded)
+    if (changes or checkpoints or scheduler) and not training:
         raise CommandError(f"{loaded[0].name} trains nothing: only --quick and --seeds change its size")
     if jobs is not None and scheduler is not None:
         raise CommandError("--jobs and --scheduler exclude each other")
-    settings = _settings(planned_kinds, quick, seeds, checkpoints, changes)
+    settings = _settings([study for study, _ in training], quick, seeds, checkpoints, changes)
     if not no_plot:
         from ..study.report.style import require_matplotlib
 
         require_matplotlib()
     size = "quick" if quick else "full"
     plans = [
-        importlib.import_module(item.planner).plan(item, setting, out / f"{item.name}-{size}", data=data)
-        for item, setting in zip(planned_kinds, settings, strict=True)
+        kind.plan(study, setting, out / f"{study.name}-{size}", data=data)
+        for (study, kind), setting in zip(training, settings, strict=True)
     ]
     broken = False
-    for study in loaded:
-        if study not in planned_kinds:
-            broken |= _measure(study, quick, seeds, out, no_plot, as_json, as_csv)
+    for study, kind in measuring:
+        found = _measure(study, kind, quick, seeds, out / f"{study.name}-{size}", not no_plot)
+        broken |= _tell(found, as_json, as_csv)
     if plans:
+        from ..study.kinds.catalogue import report
         from ..study.run.executors import pool
 
-        with pool(jobs, scheduler) as executor:
+        with pool(scheduler) as executor:
             for planned in plans:
                 _run(planned, jobs, executor, not resume)
-                broken |= _report(planned.folder, no_plot, as_json, as_csv)
+                broken |= _tell(report(planned.folder, plot=not no_plot), as_json, as_csv)
     if broken:
         sys.exit(1)
+
+
+def _by_kind(
+    studies: Sequence[Study],
+) -> tuple[list[tuple[Study, TrainingKind[Any, Any]]], list[tuple[Study, MeasuringKind[Any, Any]]]]:
+    """Return the studies with their kinds, those that train apart from those that only measure."""
+    from ..study.kinds.catalogue import kind_of
+    from ..study.kinds.kind import TrainingKind
+
+    training: list[tuple[Study, TrainingKind[Any, Any]]] = []
+    measuring: list[tuple[Study, MeasuringKind[Any, Any]]] = []
+    for study in studies:
+        kind = kind_of(study)
+        if isinstance(kind, TrainingKind):
+            training.append((study, kind))
+        else:
+            measuring.append((study, kind))
+    return training, measuring
 
 
 def _list(ablations: Sequence[Study], as_json: bool, as_csv: bool) -> None:
@@ -104,30 +125,20 @@ def _list(ablations: Sequence[Study], as_json: bool, as_csv: bool) -> None:
 
 
 def _measure(
-    study: Study, quick: bool, seeds: int | None, out: Path, no_plot: bool, as_json: bool, as_csv: bool
-) -> bool:
-    """Run a study that trains nothing and print its table; return whether a published figure did not come out."""
+    study: Study, kind: MeasuringKind[Any, Any], quick: bool, seeds: int | None, folder: Path, plot: bool
+) -> Report:
+    """Run a study that trains nothing, with a bar of its progress."""
     from rich.console import Console
     from rich.progress import Progress
 
-    runner: Any = importlib.import_module(study.runner)  # type: ignore[attr-defined]
-    size = "quick" if quick else "full"
+    setting = study.quick if quick else study.full
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(study.name, total=None)
-        outcome, files = runner.run(
-            study, runner.sized(study, quick, seeds), out / f"{study.name}-{size}",
-            command=f"lowprec ablate {study.name}{' --quick' * quick}", plot=not no_plot,
+        return kind.measure(
+            study, setting if seeds is None else replace(setting, seeds=seeds), folder,
+            command=f"lowprec ablate {study.name}{' --quick' * quick}", plot=plot,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )  # fmt: skip
-    if as_json:
-        click.echo(files[-1].read_text(encoding="utf-8"), nl=False)
-    elif as_csv:
-        click.echo(runner.claims_csv(outcome), nl=False)
-    else:
-        runner.show(outcome, Console())
-    for path in files:
-        click.echo(f"wrote {path}", err=True)
-    return not outcome.holds
 
 
 def _settings(
@@ -151,14 +162,14 @@ def _settings(
     return [setting.with_({key: value for key, value in wanted.items() if hasattr(setting, key)}) for setting in plain]
 
 
-def _run(planned: Any, jobs: int | None, executor: Any, fresh: bool) -> None:
+def _run(planned: Plan, jobs: int | None, executor: Any, fresh: bool) -> None:
     from rich.console import Console
 
     from ..study.run.progress import display
     from ..study.run.runner import run_study
 
     console = Console(stderr=True)
-    console.print(planned.ablation.question, markup=False, highlight=False, soft_wrap=True, style="bold")
+    console.print(planned.study.question, markup=False, highlight=False, soft_wrap=True, style="bold")
     console.print(
         f"{len(planned.tasks)} runs ({planned.setting}) into {planned.folder}; Ctrl-C keeps what is finished",
         markup=False, highlight=False, soft_wrap=True,
@@ -167,24 +178,21 @@ def _run(planned: Any, jobs: int | None, executor: Any, fresh: bool) -> None:
         run_study(planned, jobs=jobs, executor=executor, fresh=fresh, display=shown)
 
 
-def _report(folder: Path, no_plot: bool, as_json: bool, as_csv: bool) -> bool:
-    """Write and print the report of a study; return whether it must not be trusted."""
+def _tell(report: Report, as_json: bool, as_csv: bool) -> bool:
+    """Print a report; return whether it must not be trusted, or a published figure did not come out."""
     from rich.console import Console
 
-    from ..study.report import reports
-
-    written = reports.report(folder, plot=not no_plot)
     if as_json:
-        click.echo((folder / "summary.json").read_text(encoding="utf-8"), nl=False)
+        click.echo(report.summary.read_text(encoding="utf-8"), nl=False)
     elif as_csv:
-        click.echo(written.module.table_csv(written.summary), nl=False)
+        click.echo(report.table_csv(), nl=False)
     else:
-        written.module.show(written.summary, Console())
-    for path in written.files:
+        report.show(Console())
+    for path in report.files:
         click.echo(f"wrote {path}", err=True)
-    for reason in written.broken:
+    for reason in report.broken:
         click.echo(f"error: {reason}", err=True)
-    return bool(written.broken)
+    return bool(report.broken) or not report.holds
 
 
 @click.command("report")
@@ -199,20 +207,20 @@ def report_command(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> No
         from ..study.report.style import require_matplotlib
 
         require_matplotlib()
-    from ..study.report import reports
+    from ..study.kinds import catalogue as kinds
     from ..study.report.document import Document
-    from ..study.run.plans import STUDY_FILE
+    from ..study.run.store import STUDY_FILE
 
-    folders = reports.studies_in(runs)
+    folders = kinds.studies_in(runs)
     if len(folders) > 1 and (as_json or as_csv):
         names = ", ".join(path.name for path in folders)
         raise CommandError(f"{runs} holds several studies, --json and --csv need one of them: {names}")
     broken, documents = False, []
     for folder in folders:
         if (folder / STUDY_FILE).is_file():
-            broken |= _report(folder, no_plot, as_json, as_csv)
+            broken |= _tell(kinds.report(folder, plot=not no_plot), as_json, as_csv)
         documents.append(Document.read(folder))
     if not no_plot and folders != [runs]:
-        click.echo(f"wrote {reports.page(documents, runs)}", err=True)
+        click.echo(f"wrote {kinds.page(documents, runs)}", err=True)
     if broken:
         sys.exit(1)

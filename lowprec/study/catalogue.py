@@ -22,11 +22,7 @@ TIERS = {
 class Study(Protocol):
     """What every file of `ablations/` defines as `ablation`, whatever it measures.
 
-    A kind of study whose runs need the trainer names a `planner`: a module with
-    ``plan(study, setting, folder, *, data)``, which returns a `Plan`. One that needs none names a `runner`: a module
-    with ``sized(study, quick, seeds)``, which returns the setting, ``run(study, setting, folder, *, command, plot,
-    progress)``, which returns the outcome (it has ``holds``) and the files, ``claims_csv(outcome)`` and
-    ``show(outcome, console)``. The command imports it.
+    Its kind, which says how it is run and reported, is found by its class: `lowprec.study.kinds.catalogue`.
     """
 
     @property

@@ -9,6 +9,7 @@ import os
 import numpy as np
 import pytest
 from golden_runs import golden
+from lowprec.study.run.trainer import weights_hash
 
 import lowprec as lp
 from lowprec import recipes
@@ -18,7 +19,6 @@ from lowprec.moe.run import checkpoint, saving
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.train import Diverged, Schedule, Trainer, default_rate, train
 from lowprec.registry import UnknownNameError
-from lowprec.study.run.trainer import weights_hash
 
 MICRO = golden.MICRO
 STEADY = Schedule(peak=4e-3, warmup_steps=2, total_steps=100)

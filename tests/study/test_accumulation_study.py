@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from lowprec.study.kinds.tensors.run import run, sized
 
 import lowprec as lp
 from lowprec.cli import app as cli
 from lowprec.study import Claim, Measured, TensorSetting, TensorStudy, load
-from lowprec.study.kinds.tensors.run import run, sized
 from lowprec.study.kinds.tensors.study import error_of, exact_product, quantized, sweep
 
 SMALL = TensorSetting(rows=24, seeds=2, lengths=(128, 1024))

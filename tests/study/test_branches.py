@@ -6,6 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lowprec.study.analysis.summary import summarize
+from lowprec.study.design.quantities import BRANCH_METRICS
+from lowprec.study.report.report import document, sentences
+from lowprec.study.run.plans import read_study
+from lowprec.study.run.trainer import Schedule, Trainer, configuration, describe, weights_hash
 from test_study import SMALL, ablation, make, results
 
 from lowprec.moe.data.corpus import load_corpus
@@ -13,13 +18,8 @@ from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
 from lowprec.recipe.linears import GemmSpec
 from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
-from lowprec.study.analysis.summary import summarize
 from lowprec.study.design.expectations import AS_EXPECTED, BOTH, NEITHER
-from lowprec.study.design.quantities import BRANCH_METRICS
-from lowprec.study.report.report import document, sentences
-from lowprec.study.run.plans import read_study
 from lowprec.study.run.store import StudyError, read_json, write_json
-from lowprec.study.run.trainer import Schedule, Trainer, configuration, describe, weights_hash
 
 SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, seeds=1, warmup_steps=4)
 UNBALANCED = Arm("none", config={"bias_rate": 0.0})

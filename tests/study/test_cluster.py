@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lowprec.study.run.cluster import cluster
 from test_study import make, results
 
 from lowprec.cli import app as cli
 from lowprec.study import run_study
 from lowprec.study.run import cluster as cluster_module
-from lowprec.study.run.cluster import cluster
 from lowprec.study.run.store import StudyError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")

@@ -7,13 +7,13 @@ import math
 from dataclasses import asdict, replace
 
 import pytest
+from lowprec.study.analysis.summary import summarize
 from test_study import SMALL, make
 
 from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
 from lowprec.study import Arm, run_study
 from lowprec.study.analysis.costs_of_recipes import COSTS, bits_of, multiply_adds, with_tail
-from lowprec.study.analysis.summary import summarize
 from lowprec.study.report import cost_plots, report, reports
 from lowprec.study.report.cost_panels import Point, differing, draw_panels, front, height_of
 from lowprec.study.report.document import Figure, Text

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lowprec.study.analysis.curves import curves, write_csv
+from lowprec.study.analysis.summary import summarize
+from lowprec.study.report.sentences import count, interval, percent
 from rich.console import Console
 from test_study import SMALL, make
 
 from lowprec.study import Arm, run_study
-from lowprec.study.analysis.curves import curves, write_csv
 from lowprec.study.analysis.smoothing import ema
-from lowprec.study.analysis.summary import summarize
 from lowprec.study.report import plots, report, style
-from lowprec.study.report.sentences import count, interval, percent
 from lowprec.study.run.progress import Bars, Lines, Running, Silent, Snapshot, clock, display
 from lowprec.study.run.store import StudyError
 

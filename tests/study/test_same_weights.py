@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from lowprec.study.design.quantities import METRICS
 
 import lowprec as lp
 from lowprec.kernels.model.divergence import tile_range
@@ -18,7 +19,6 @@ from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, run_stu
 from lowprec.study.analysis.comparison import compare, compare_layers, kl_of_tokens, record
 from lowprec.study.analysis.probe import describe
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
-from lowprec.study.design.quantities import METRICS
 from lowprec.study.design.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.kinds.same_weights import study as module
 from lowprec.study.kinds.same_weights.report import document, report, table_csv

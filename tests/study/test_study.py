@@ -15,13 +15,13 @@ from pathlib import Path
 import fake_trainer
 import numpy as np
 import pytest
+from lowprec.study.analysis.summary import summarize
+from lowprec.study.run.plans import read_study
 
 from lowprec.moe.data.corpus import SOURCES
 from lowprec.study import Ablation, Arm, Setting, load, names, plan, run_study
-from lowprec.study.analysis.summary import summarize
 from lowprec.study.run import runner as runner_module
 from lowprec.study.run import tasks as tasks_module
-from lowprec.study.run.plans import read_study
 from lowprec.study.run.runner import check_same
 from lowprec.study.run.store import RunFailed, RunFolder, StudyError, code_hash, differences, read_json
 

@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
+from lowprec.study.analysis.summary import summarize
 from test_study import results
 
 import lowprec
 from lowprec.study import Ablation, Arm, Setting, plan, run_study
-from lowprec.study.analysis.summary import summarize
 
 SMALL = Setting(config="nano", checkpoint_steps=2, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
 ABLATION = Ablation(

@@ -1,1 +1,1 @@
-"""What is asked: arms, sizes, stress, expectations."""
+"""What is asked: arms, sizes, stress, expectations and published claims, sources."""

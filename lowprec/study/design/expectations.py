@@ -1,4 +1,4 @@
-"""What was expected before a measurement, as data, and which of two answers came out, computed from the results."""
+"""What was expected before a measurement, or published, as data, and what came out, computed from the results."""
 
 from __future__ import annotations
 
@@ -116,3 +116,22 @@ def span(ends: Range | None) -> str:
     if math.isinf(high):
         return f"at least {low:g}"
     return f"at most {high:g}" if math.isinf(low) else f"{low:g} to {high:g}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Our side of a claim: the number in words, the number, and whether the claim holds."""
+
+    words: str
+    value: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published figure, and the function that measures it here."""
+
+    claim: str
+    source: str
+    published: str
+    measure: Callable[[], Measured]

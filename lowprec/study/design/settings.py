@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowprec.registry import Registry
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SettingT = TypeVar("SettingT", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,18 @@ class Setting:
         >>> Setting("nano", 10, 5, 1, 2).with_({"branch_steps": "7"}).branch_steps
         7
         """
-        return replace(self, **parsed_changes(self, changes))
+        return changed(self, changes)
 
 
-def parsed_changes(setting: Any, changes: dict[str, str | int | float]) -> dict[str, Any]:
-    """Return changes of a setting's fields, with text parsed as the type that the field has.
+def changed(setting: SettingT, changes: Mapping[str, str | int | float]) -> SettingT:
+    """Return a setting with some fields changed; text is parsed as the type that the field has.
 
     Raises
     ------
     UnknownNameError
         If there is no such field.
     ValueError
-        If a value cannot be read.
+        If a value cannot be read or is out of range.
     """
     types: Registry[type] = Registry("setting", type)
     for item in fields(setting):
@@ -103,4 +109,4 @@ def parsed_changes(setting: Any, changes: dict[str, str | int | float]) -> dict[
             parsed[name] = kind(value)
         except ValueError:
             raise ValueError(f"{name}: cannot read {value!r} as {kind.__name__}") from None
-    return parsed
+    return replace(setting, **parsed)

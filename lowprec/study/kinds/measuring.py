@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._files import to_csv, write_json, write_text
+from ..design.expectations import Claim, Measured
 from ..report import html
 from ..report.document import Document, Table, markdown
-from ..report.reports import PAGE
-from ..run.store import code_hash, machine, versions
-
-if TYPE_CHECKING:
-    from .tensors.study import Claim, Measured
+from ..run.fingerprint import code_hash, host, versions
 
 COLUMNS = ("claim", "source", "published", "ours", "agrees", "command")
 
@@ -70,12 +67,6 @@ def claims_json(outcome: Claimed) -> list[dict[str, Any]]:
     ]
 
 
-def sized(study: Any, quick: bool, seeds: int | None) -> Any:
-    """Return the setting that a command asks for."""
-    setting = study.quick if quick else study.full
-    return setting if seeds is None else replace(setting, seeds=seeds)
-
-
 def made_of() -> dict[str, Any]:
     """Return what all studies of one page must have in common."""
     return {"code": code_hash(), "versions": versions()}
@@ -91,7 +82,7 @@ def write_reports(
     found : Document
         The report, for `report.md`, `document.json` and, with `page`, `report.html`.
     content : mapping
-        The outcome, for `summary.json`; name, question, versions and machine are added.
+        The outcome, for `summary.json`; name, question, versions and host are added.
     folder : Path
         Where to.
     tables : mapping of str to str
@@ -106,9 +97,9 @@ def write_reports(
         write_text(folder / name, text)
     files = [*(folder / name for name in texts), found.write(folder)]
     if page:
-        files.append(html.write([found], folder / PAGE))
+        files.append(html.write([found], folder / html.PAGE))
     about = {"study": found.name, "question": found.question}
-    took = {"seconds": time.process_time() - began, "versions": versions(), "machine": machine()}
+    took = {"seconds": time.process_time() - began, "versions": versions(), "host": host()}
     write_json(folder / "summary.json", {**about, **content, **took})
     return [*files, folder / "summary.json"]
 

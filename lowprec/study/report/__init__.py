@@ -1,1 +1,1 @@
-"""How it is told: documents, pages, figures, sentences."""
+"""How it is told: documents, pages, and what figures and tables of several kinds share."""

@@ -11,9 +11,11 @@ from html import escape
 from pathlib import Path
 
 from ..._files import write_text
-from ..run.store import StudyError, differences
+from ..run.fingerprint import differences
+from ..run.store import StudyError
 from .document import Bullets, Details, Document, Figure, Heading, Part, Table, Text
 
+PAGE = "report.html"
 STYLE = """
 :root { color-scheme: light; --ink: #202020; --soft: #606060; --line: #d8d8d8; --wash: #f5f5f3; --accent: #0072B2; }
 * { box-sizing: border-box; }

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import io
 import textwrap
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._files import write_bytes
 from ..run.store import StudyError
-
-if TYPE_CHECKING:
-    from ..analysis.summary import StudySummary
 
 #: The reference is always neutral and a positive control vermilion; other arms go on (Okabe and Ito's palette).
 NEUTRAL = "#4d4d4d"
@@ -81,29 +77,3 @@ def save(figure: Any, stem: Path) -> list[Path]:
         figure.savefig(content, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
         write_bytes(path, content.getvalue())
     return files
-
-
-@dataclass(frozen=True)
-class Look:
-    """Colour, dashes and width of an arm's line."""
-
-    color: str
-    dashes: Any
-    width: float
-
-
-def looks_of(study: StudySummary) -> dict[str, Look]:
-    """Return the look of every arm: the reference neutral, controls vermilion, the others by their place."""
-    looks = {study.ablation.reference.name: Look(NEUTRAL, "-", 2.6)}
-    colored = [item for item in study.arms if item.arm.role in ("treatment", "control")]
-    place = 0
-    for item in colored:
-        if item.arm.role == "control":
-            looks[item.arm.name] = Look(CONTROL, "-", 1.6)
-        else:
-            looks[item.arm.name] = Look(PALETTE[place % len(PALETTE)], DASHES[place % len(DASHES)], 1.6)
-            place += 1
-    for item in study.arms:
-        if item.arm.role == "floor":
-            looks[item.arm.name] = Look(FLOOR, "-", 1.0)
-    return looks

@@ -1,1 +1,1 @@
-"""How it is run: plans, tasks, executors, and runs on disk."""
+"""How it is run: plans and their tasks, the trainer behind them, executors, runs on disk and their fingerprints."""

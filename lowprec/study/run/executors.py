@@ -1,18 +1,26 @@
-"""Where runs are executed: single-threaded processes side by side, the calling process, or anyone's executor.
+"""Where runs are executed: single-threaded processes side by side, the calling process, a cluster, anyone's executor.
 
 Several single-threaded processes finish more runs an hour than one process with several threads, and no result depends
 on the choice. Processes are spawned, never forked: a forked child of a process with threads may hang.
+
+Workers of a Dask scheduler (extra `cluster`) must see the study's folder under the same path and have the same lowprec;
+a worker with other code refuses its runs. A run whose worker dies is given to another one and begins again: nothing but
+that run is lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TypeVar
+
+from .store import StudyError
 
 R = TypeVar("R")
 
@@ -27,6 +35,10 @@ SINGLE_THREAD = {
         "MKL_NUM_THREADS",
     )
 }
+#: What `--scheduler` takes for a cluster of its own on this computer.
+LOCAL = "local"
+#: Seconds to wait for a scheduler's answer, and for its first worker.
+PATIENCE = 10.0
 
 
 class InlineExecutor(Executor):
@@ -54,7 +66,7 @@ def cores() -> int:
 
 
 @contextmanager
-def pool(jobs: int | None, scheduler: str | None = None) -> Iterator[Executor | None]:
+def pool(scheduler: str | None) -> Iterator[Executor | None]:
     """Provide the executor of a command: a Dask cluster's, or None where every study makes workers of its own.
 
     Raises
@@ -65,10 +77,23 @@ def pool(jobs: int | None, scheduler: str | None = None) -> Iterator[Executor | 
     if scheduler is None:
         yield None
         return
-    from .cluster import cluster
-
     with cluster(scheduler) as executor:
         yield executor
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Let processes that start meanwhile inherit `SINGLE_THREAD`."""
+    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
+    os.environ.update(SINGLE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -94,18 +119,13 @@ def workers(jobs: int | None) -> Iterator[Executor]:
         return
     import multiprocessing
 
-    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
-    os.environ.update(SINGLE_THREAD)  # inherited by the children, which start lazily
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    context = multiprocessing.get_context("spawn")
+    with _single_threaded():  # children start lazily
+        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker)
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin_worker() -> None:
@@ -122,3 +142,62 @@ def _die_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+# --- a cluster -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def cluster(address: str, *, patience: float | None = None) -> Iterator[Executor]:
+    """Provide an executor on a Dask cluster.
+
+    Parameters
+    ----------
+    address : str
+        "tcp://host:8786" of a scheduler, or "local" for a cluster of one worker per core, which ends with the block.
+    patience : float, optional
+        Seconds to wait for an answer, `PATIENCE` by default.
+
+    Raises
+    ------
+    StudyError
+        If Dask is missing, the scheduler cannot be reached, or it has no workers.
+    """
+    if find_spec("distributed") is None:
+        raise StudyError("--scheduler needs Dask: pip install 'lowprec[cluster]'")
+    import distributed
+
+    patience = PATIENCE if patience is None else patience
+    with _single_threaded(), contextlib.ExitStack() as stack:
+        target: Any = address
+        if address == LOCAL:
+            target = distributed.LocalCluster(
+                n_workers=cores(), threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=40
+            )
+            stack.callback(target.close)
+        client = _connect(target, patience)
+        stack.callback(client.close)
+        _require_workers(client, address, patience)
+        yield client.get_executor(pure=False)
+
+
+def _connect(target: Any, patience: float) -> Any:
+    import distributed
+
+    try:
+        return distributed.Client(target, timeout=patience, set_as_default=False)
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError; an address without sense is a ValueError
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise StudyError(
+            f"scheduler {target!r} cannot be reached ({reason}); start one with `dask scheduler`, or pass "
+            "--scheduler local"
+        ) from None
+
+
+def _require_workers(client: Any, address: str, patience: float) -> None:
+    try:
+        client.wait_for_workers(1, timeout=patience)
+    except TimeoutError:
+        raise StudyError(
+            f"scheduler {address!r} has no workers; start one with `dask worker {address} --nthreads 1`"
+        ) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
@@ -13,9 +12,10 @@ from typing import Any
 
 from ..._files import set_aside, write_json
 from . import executors, store
-from .plans import STUDY_FILE, Plan
+from .fingerprint import differences
+from .plan import Plan
 from .progress import Display, Running, Silent, Snapshot
-from .store import RunFailed, StudyError
+from .store import STUDY_FILE, RunFailed, StudyError
 from .tasks import Stopped, Task, run_task
 
 #: Seconds that runs have to notice that the study stops: a step of a large model, and a scheduler that is gone.
@@ -36,7 +36,7 @@ def check_same(tasks: Sequence[Task]) -> None:
     for task in tasks:
         run = task.folder.read()
         if run is not None and run.get("status") in store.FINISHED:
-            for line in store.differences(run.get("fingerprint"), task.fingerprint):
+            for line in differences(run.get("fingerprint"), task.fingerprint):
                 found.setdefault(line, task.name)
     if found:
         lines = [line for line in found if not line.startswith("checkpoint.")] or list(found)
@@ -122,8 +122,8 @@ def unfinished(planned: Plan) -> list[Task]:
 def warm(tasks: Sequence[Task]) -> None:
     """Run one small step of every recipe in this process, so that all kernels are compiled and on disk."""
     recipes = {task.recipe_name: task for task in tasks}
-    for task in recipes.values():
-        _warm(task.backend, task.recipe_name, task)
+    for name, task in recipes.items():
+        _warm(name, task)
 
 
 @functools.cache
@@ -131,14 +131,14 @@ def _warmed() -> set[tuple[str, str]]:
     return set()
 
 
-def _warm(backend: str, name: str, task: Task) -> None:
-    if (backend, name) in _warmed():
+def _warm(name: str, task: Task) -> None:
+    key = task.backend.name, name
+    if key in _warmed():
         return
-    trainer = importlib.import_module(backend)
-    schedule = trainer.Schedule(**{"peak": 1e-3, **task.schedule, "warmup_steps": 0, "total_steps": 1})
-    small = trainer.Trainer("nano", task.recipe, trainer.load_corpus(task.data), seed=0, schedule=schedule)
-    small.step()
-    _warmed().add((backend, name))
+    schedule = {"peak": 1e-3, **task.schedule, "warmup_steps": 0, "total_steps": 1}
+    corpus = task.backend.load_corpus(task.data)
+    task.backend.new("nano", task.recipe, corpus, seed=0, schedule=schedule).step()
+    _warmed().add(key)
 
 
 class _Runner:

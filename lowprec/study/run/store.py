@@ -8,42 +8,16 @@ holds nan and inf, which a diverged run needs and JSON has no words for.
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
-import os
-import platform
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import lowprec
 
 from ... import _files
 from ..._files import csv_rows, make_folder, read_csv, write_json, write_text
 
-RUN_FILE, METRICS_FILE = "run.json", "metrics.csv"
+STUDY_FILE, RUN_FILE, METRICS_FILE = "study.json", "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
-#: Sources that cannot change the numbers of a run; of the study's own, only those that execute runs can.
-NOT_NUMERICS = (
-    "__main__", "_files", "interop", "reference", "testing",
-    "_ablations/", "_reference_data/", "cli/", "costs/", "measure/", "oracle/",
-)  # fmt: skip
-EXECUTE_RUNS = (
-    "study/run/tasks",
-    "study/run/trainer",
-    "study/design/stress",
-    "study/analysis/probe",
-    "study/analysis/comparison",
-    "study/kinds/same_weights/study",
-)
-#: Features of a processor that a run records.
-CPU_FEATURES = (
-    "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",
-    "asimdhp", "bf16", "sve",
-)  # fmt: skip
 
 
 class StudyError(RuntimeError):
@@ -71,6 +45,19 @@ def read_json(path: Path) -> dict[str, Any]:
         raise StudyError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise StudyError(f"{error}; remove that folder and run again") from None
+
+
+def read_study_file(folder: Path) -> dict[str, Any]:
+    """Read the description of the study that a folder holds.
+
+    Raises
+    ------
+    StudyError
+        If it holds none, or a damaged one.
+    """
+    if not (folder / STUDY_FILE).is_file():
+        raise StudyError(f"{str(folder)!r} holds no study ({STUDY_FILE} is missing)")
+    return read_json(folder / STUDY_FILE)
 
 
 def check_writable(path: Path) -> None:
@@ -168,94 +155,3 @@ class RunFolder:
     def remove(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-# --- what a run's numbers depend on ----------------------------------------------------------------------------------
-
-
-@functools.cache
-def code_hash() -> str:
-    """Return a hash of all sources of the package that can change a run's numbers (sixteen hexadecimal digits)."""
-    root = Path(lowprec.__file__).resolve().parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).with_suffix("").as_posix()
-        if name.startswith(NOT_NUMERICS):
-            continue
-        if name.startswith("study/") and name not in EXECUTE_RUNS:
-            continue
-        digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that take part in the arithmetic."""
-    return {
-        "lowprec": lowprec.__version__,
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("numpy", "numba", "llvmlite")},
-    }
-
-
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return one line for every place where two nests of JSON types differ.
-
-    Examples
-    --------
-    >>> differences({"data": "aa", "steps": 3}, {"data": "bb", "steps": 3})
-    ["data: 'aa' then, 'bb' now"]
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        found = []
-        for key in [*old, *(key for key in new if key not in old)]:
-            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        return found
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            line for i, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{path}[{i}]")
-        ]
-    return [] if old == new else [f"{path}: {old!r} then, {new!r} now"]
-
-
-@functools.cache
-def machine() -> dict[str, Any]:
-    """Describe the machine: for the record, since runs do not depend on it."""
-    cpu, flags = platform.processor() or "unknown", ""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                cpu = value.strip()
-            elif key.strip() in ("flags", "Features"):
-                flags = value
-                break
-    except OSError:
-        pass
-    return {
-        "cpu": cpu,
-        "features": [name for name in CPU_FEATURES if name in flags.split()],
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "system": platform.platform(),
-        "executable": sys.executable,
-        "openblas": _openblas_core(),
-    }
-
-
-def _openblas_core() -> str | None:
-    """Return the kernel family that NumPy's OpenBLAS chose, None if it cannot be asked."""
-    import ctypes
-
-    import numpy.linalg  # noqa: F401  (loads the library)
-
-    try:
-        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line}
-        # SciPy brings a copy of its own, which has nothing to do with NumPy's.
-        library = ctypes.CDLL(next(path for path in sorted(mapped) if "scipy.libs" not in path))
-        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
-            if hasattr(library, name):
-                function = getattr(library, name)
-                function.restype = ctypes.c_char_p
-                return str(function().decode())
-    except (OSError, StopIteration, AttributeError):
-        pass
-    return None

@@ -1,7 +1,7 @@
 """One run of a study, from an empty folder to a finished one; this is what worker processes execute.
 
-Two kinds: *preparing* a BF16 checkpoint, which can itself be continued after an interruption, and *branching* an arm
-from it. Everything a run needs is in its `Task`, so that any executor on any machine that sees the folder can run it.
+Two sorts: *preparing* a BF16 checkpoint, which can itself be continued after an interruption, and *branching* an arm
+from it. Everything a run needs is in its `Task`, so that any executor on any computer that sees the folder can run it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import math
 import tempfile
 import time
@@ -18,11 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .store import RunFolder, StudyError, code_hash
+from .fingerprint import code_hash, host
+from .store import RunFolder, StudyError
 
 if TYPE_CHECKING:
     from lowprec.moe.model.config import MoEConfig
     from lowprec.recipe import Recipe
+
+    from .backend import Backend, Trainer
 
 CHECKPOINT_FILE = "checkpoint.npz"
 #: Seconds between two saves of a checkpoint in preparation.
@@ -45,8 +47,8 @@ class Task:
         Its folder below the study's, "checkpoints/c0" or "dsv3/c0-s1".
     study : Path
         The study's folder.
-    backend : str
-        Module with the trainer, see `lowprec.study.run.trainer`.
+    backend : Backend
+        Makes the trainer.
     config : str or MoEConfig
         The model.
     recipe, data : str
@@ -75,7 +77,7 @@ class Task:
 
     name: str
     study: Path
-    backend: str
+    backend: Backend
     config: str | MoEConfig
     recipe: str | Recipe
     data: str
@@ -158,18 +160,18 @@ def run_task(task: Task) -> dict[str, Any]:
 
 
 def _prepare(task: Task) -> dict[str, Any]:
-    backend, corpus = importlib.import_module(task.backend), corpus_of(task)
-    folder, schedule = task.folder, backend.Schedule(**task.schedule)
-    trainer, start = None, 0
+    backend, folder, corpus = task.backend, task.folder, corpus_of(task)
+    trainer: Trainer | None = None
+    start = 0
     saved = _partial(task)
     if saved is not None:
         try:
-            trainer, start = backend.Trainer.load(saved, data=corpus), int(saved.stem.rpartition("-")[2])
+            trainer, start = backend.load(saved, corpus), int(saved.stem.rpartition("-")[2])
         except (ValueError, OSError):  # a damaged file: begin again
             saved.unlink()
     if trainer is None:
         folder.remove()
-        trainer = backend.Trainer(task.config, task.recipe, corpus, seed=task.seed, schedule=schedule)
+        trainer = backend.new(task.config, task.recipe, corpus, seed=task.seed, schedule=task.schedule)
     folder.start(described(task), keep_rows=start)
     began = last = time.monotonic()
     for step in range(start, task.steps):
@@ -206,22 +208,9 @@ def _partial(task: Task) -> Path | None:
 
 
 def _branch(task: Task) -> dict[str, Any]:
-    backend, corpus = importlib.import_module(task.backend), corpus_of(task)
-    folder = task.folder
+    backend, folder, corpus = task.backend, task.folder, corpus_of(task)
     folder.remove()
-    schedule = backend.Schedule(**task.schedule)
-    if task.weights_seed is None:
-        trainer = backend.Trainer.load(
-            task.checkpoint_file, recipe=task.recipe, schedule=schedule, data_seed=task.seed, data=corpus
-        )
-    else:
-        trainer = backend.Trainer(
-            task.config, task.recipe, corpus, seed=task.weights_seed, schedule=schedule, data_seed=task.seed
-        )
-    if task.perturb:
-        trainer.perturb()
-    if task.calibration:
-        trainer.calibrate(task.calibration)
+    trainer = _first_step(task, corpus)
     folder.start(described(task))
     began = time.monotonic()
     done, own, in_bf16, stepping = 0, math.inf, math.inf, math.nan
@@ -235,7 +224,7 @@ def _branch(task: Task) -> dict[str, Any]:
         stepping = time.monotonic() - began
         own = trainer.evaluate()
         in_bf16 = own if (task.tail[1] if task.tail else task.recipe) == "bf16" else trainer.evaluate(recipe="bf16")
-    except backend.Diverged as error:
+    except backend.diverged as error:
         own, in_bf16, stepping = math.inf, math.inf, time.monotonic() - began
         folder.finish("running", reason=str(error))
     if folder.rows() != done:
@@ -255,17 +244,36 @@ def _branch(task: Task) -> dict[str, Any]:
     return folder.read() or {}
 
 
-def _with_recipe(trainer: Any, recipe: str | Recipe, task: Task, corpus: Any) -> Any:
+def _first_step(task: Task, corpus: Any) -> Trainer:
+    """Return the trainer of an arm, before its first step."""
+    trainer: Trainer
+    if task.weights_seed is None:
+        trainer = task.backend.load(
+            task.checkpoint_file, corpus, recipe=task.recipe, schedule=task.schedule, data_seed=task.seed
+        )
+    else:
+        trainer = task.backend.new(
+            task.config, task.recipe, corpus, seed=task.weights_seed, schedule=task.schedule, data_seed=task.seed
+        )
+    if task.perturb:
+        trainer.perturb()
+    if task.calibration:
+        trainer.calibrate(task.calibration)
+    return trainer
+
+
+def _with_recipe(trainer: Trainer, recipe: str | Recipe, task: Task, corpus: Any) -> Trainer:
     """Return a trainer that goes on in another precision, with the bits of a run that was saved and resumed so."""
     with tempfile.TemporaryDirectory(dir=task.folder.path) as folder:
         saved = Path(folder) / CHECKPOINT_FILE
         trainer.save(saved)
-        return type(trainer).load(saved, recipe=recipe, data=corpus)
+        found: Trainer = task.backend.load(saved, corpus, recipe=recipe)
+        return found
 
 
 @functools.lru_cache(maxsize=2)
-def _load(backend: str, data: str) -> Any:
-    return importlib.import_module(backend).load_corpus(data)
+def _load(backend: Backend, data: str) -> Any:
+    return backend.load_corpus(data)
 
 
 def corpus_of(task: Task) -> Any:
@@ -278,10 +286,8 @@ def corpus_of(task: Task) -> Any:
 
 
 def described(task: Task) -> dict[str, Any]:
-    """Return what `run.json` says of a task and of the machine it runs on."""
-    from .store import machine
-
-    return {**task.describe(), "machine": machine(), "data": task.data}
+    """Return what `run.json` says of a task and of the computer it runs on."""
+    return {**task.describe(), "host": host(), "data": task.data}
 
 
 def stop(task: Task) -> None:

@@ -13,6 +13,7 @@ from lowprec.measure.distributions import distributions
 from lowprec.measure.metrics import gain_bias, magnitude_bias
 from lowprec.measure.spread import tile_range
 
+from .plots import draw_bias, draw_magnitude, draw_pareto
 from .study import ErrorFigure, ErrorOutcome, Row
 
 ROUNDINGS = ("linear", "log", "logmean")
@@ -106,21 +107,15 @@ def bias_rows(outcome: ErrorOutcome, data: tuple[str, ...], bits: tuple[int, ...
 
 def pareto(suffix: str, data: tuple[str, ...], caption: str) -> ErrorFigure:
     """Return the figure of SQNR against bits per value."""
-    from .plots import draw_pareto
-
     return ErrorFigure(suffix, partial(pareto_rows, data=data), draw_pareto, caption)
 
 
 def against_magnitude(suffix: str, data: str, formats: tuple[str, ...], caption: str, octaves: int = 26) -> ErrorFigure:
     """Return the figure of relative error against magnitude."""
-    from .plots import draw_magnitude
-
     rows = partial(magnitude_rows, data=data, formats=formats, octaves=octaves)
     return ErrorFigure(suffix, rows, draw_magnitude, caption)
 
 
 def bias(suffix: str, data: tuple[str, ...], bits: tuple[int, ...], caption: str, size: int = 1024) -> ErrorFigure:
     """Return the figure of LogFMT's bias against theory."""
-    from .plots import draw_bias
-
     return ErrorFigure(suffix, partial(bias_rows, data=data, bits=bits, size=size), draw_bias, caption)

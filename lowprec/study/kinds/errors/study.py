@@ -7,9 +7,8 @@ the numbers behind it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,19 +18,11 @@ from numpy.typing import NDArray
 
 from lowprec.measure.distributions import distributions
 
-from ...._files import to_csv, write_text
-from ...run.store import check_writable
-from ..measuring import Claimed, claims_csv, sized, write_reports
-from ..tensors.study import Claim, Measured
-from .report import as_json, document, errors_csv, show
+from ...design.expectations import Claim, Measured
+from ..measuring import Claimed
 
 if TYPE_CHECKING:
     from lowprec.measure.atlas import FormatErrors
-
-__all__ = [
-    "ErrorArm", "ErrorFigure", "ErrorOutcome", "ErrorSetting", "ErrorStudy", "PublishedTable", "claims_csv",
-    "claims_of", "run", "show", "sized", "sweep",
-]  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -168,7 +159,6 @@ class ErrorStudy:
     claims: tuple[Claim, ...] = ()
     figures: tuple[ErrorFigure, ...] = ()
     tier: ClassVar[str] = "T1"
-    runner: ClassVar[str] = "lowprec.study.kinds.errors.study"
 
     def __post_init__(self) -> None:
         for kind, names in (("arm", [arm.name for arm in self.arms]), ("data", list(self.data))):
@@ -244,43 +234,3 @@ def claims_of(table: PublishedTable, outcome: ErrorOutcome) -> list[tuple[Claim,
 
 def _same(measured: Measured) -> Measured:
     return measured
-
-
-def run(
-    study: ErrorStudy,
-    setting: ErrorSetting,
-    folder: Path,
-    *,
-    command: str = "",
-    plot: bool = True,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[ErrorOutcome, list[Path]]:
-    """Measure as `lowprec.study.catalogue.Study` asks of a runner; write ``<name>.csv``, figures and the reports.
-
-    The numbers of a figure ``<name><suffix>.png`` are in ``<name><suffix>_figure.csv``.
-
-    Raises
-    ------
-    StudyError
-        If the folder cannot be written, or matplotlib is missing.
-    """
-    began = time.process_time()
-    check_writable(folder)
-    swept = sweep(study, setting, progress)
-    pairs = [pair for table in study.tables for pair in claims_of(table, swept)]
-    pairs += [(claim, claim.measure()) for claim in study.claims]
-    outcome = replace(swept, command=command, measured=tuple(pairs))
-    files = [folder / f"{study.name}.csv"]
-    write_text(files[0], errors_csv(outcome))
-    figures = []
-    for figure in study.figures:
-        stem = folder / f"{study.name}{figure.suffix}"
-        rows = figure.rows(outcome)
-        numbers = stem.with_name(f"{stem.name}_figure.csv")
-        write_text(numbers, to_csv(list(rows[0]), [list(row.values()) for row in rows]))
-        files.append(numbers)
-        if plot:
-            files += figure.draw(rows, outcome, stem)
-            figures.append((figure.caption, stem.name))
-    found, tables = document(outcome, folder, figures), {"claims.csv": claims_csv(outcome)}
-    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot, began)]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...._files import to_csv, write_text
 from ...analysis.costs_of_recipes import COSTS, bits_of
-from ...design.quantities import METRICS
 from ...report.cost_panels import Point, differing, draw_panels, front, height_of
-from ...report.findings_table import number
+from ...report.parts import number
 from ...report.style import CONTROL, NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
-
-if TYPE_CHECKING:
-    from .summary import WeightsSummary
+from .study import METRICS
+from .summary import WeightsSummary
 
 MARKERS = ("o", "s", "D", "^", "v")
 

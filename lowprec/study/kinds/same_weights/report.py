@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...._files import plain, to_csv, write_json, write_text
-from ...design.quantities import METRICS
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.findings_table import expected_table, finding_sentence, number
-from ...report.recipes_text import environment, recipe_details
+from ...report.parts import environment, expected_table, finding_sentence, number, recipe_details
+from ..kind import Report
+from .study import METRICS
 from .summary import WeightsSummary, summarize
 
 #: Metrics of the table, and how a number of each is written.
@@ -126,7 +127,7 @@ def as_json(summary: WeightsSummary) -> dict[str, Any]:
     return result
 
 
-def report(folder: Path, plot: bool) -> tuple[WeightsSummary, Document, list[Path]]:
+def report(folder: Path, plot: bool) -> Report:
     """Write everything about a finished study into its folder."""
     summary = summarize(folder)
     figures: list[tuple[str, str]] = []
@@ -140,7 +141,8 @@ def report(folder: Path, plot: bool) -> tuple[WeightsSummary, Document, list[Pat
     for name, text in texts.items():
         write_text(folder / name, text)
     write_json(folder / "summary.json", as_json(summary))
-    return summary, found, [*files, *(folder / name for name in texts), folder / "summary.json"]
+    files += [*(folder / name for name in texts), folder / "summary.json"]
+    return Report(summary, found, files, partial(show, summary), partial(table_csv, summary), summary.broken)
 
 
 def show(summary: WeightsSummary, console: Any) -> None:

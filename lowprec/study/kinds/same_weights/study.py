@@ -6,27 +6,34 @@ recipes is seen where branches of trainings would need hours. What it cannot sho
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib
-import json
-import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...._files import plain, to_csv, write_text
-from ...design.ablation import Arm, parsed_changes
+from ...._files import plain
+from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.quantities import LAYER_METRICS, METRICS
+from ...design.settings import changed
 from ...design.stress import Healthy, Stress
-from ...run import plans, store
-from ...run.plans import Plan, checkpoint_task, what_all_share
-from ...run.tasks import Task, corpus_of, described, stop
+from ...run.store import StudyError, read_study_file
 
-LAYERS_FILE = "layers.csv"
-#: Folder, beside those of the studies, of the BF16 checkpoints that they share.
-SHARED_CHECKPOINTS = "checkpoints"
+#: Of all metrics, the ones of a whole batch, in the order of the table, and what they are.
+METRICS = {
+    "loss": "cross-entropy, nats per byte",
+    "kl": "KL(reference || arm) of the predictions, nats per byte",
+    "kl_percent": "KL(reference || arm) of the predictions, in per cent of the reference's loss",
+    "gradient_error": "|g - g_ref| / |g_ref| over all linear layers",
+    "one_minus_cos": "1 - cosine of the two gradients, all linear layers",
+    "embedding_error": "|g - g_ref| / |g_ref| of the embedding",
+    "token_error_median": "median over tokens of |d(dx)| / |dx|, all linear layers whose rows are tokens",
+    "token_error_p99": "99th percentile of the same",
+    "routing_flips": "share of tokens, over the layers with a router, whose set of experts differs",
+    "flushed": "share of non-zero values that quantization made 0",
+    "saturated": "share of non-zero values that were cut to the largest magnitude",
+    "tokens_flushed": "share of the rows of output gradients that became all 0",
+    "kurtosis": "median over linear layers of the inputs' kurtosis",
+    "tile_range": "median over linear layers of the inputs' range in a tile, octaves",
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class WeightsSetting:
         ValueError
             If a value cannot be read or is out of range.
         """
-        return replace(self, **parsed_changes(self, changes))
+        return changed(self, changes)
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,6 @@ class SameWeights:
     headline: str = "kl_percent"
     notes: str = ""
     tier: ClassVar[str] = "T2"
-    planner: ClassVar[str] = "lowprec.study.kinds.same_weights.study"
 
     def __post_init__(self) -> None:
         for what, names in (("arm", [arm.name for arm in self.arms]), ("stress", [s.name for s in self.stresses])):
@@ -151,116 +157,12 @@ class SameWeights:
         return next(arm for arm in self.arms if arm.role == "reference")
 
 
-@dataclass(frozen=True)
-class Measurement(Task):
-    """One arm at one checkpoint: all conditions, all batches.
-
-    Parameters
-    ----------
-    reference : str or Recipe
-        The precision to compare with.
-    stresses : tuple of Stress
-        The conditions.
-    """
-
-    reference: Any = "bf16"
-    stresses: tuple[Stress, ...] = field(default=(Healthy(),), hash=False)
-
-    def execute(self) -> dict[str, Any]:
-        """Measure, and return the finished `run.json`."""
-        from lowprec.recipe import recipes
-
-        from ...analysis.comparison import compare, compare_layers, record
-
-        corpus, folder = corpus_of(self), self.folder
-        folder.remove()
-        folder.start(described(self))
-        began = time.monotonic()
-        trainer = importlib.import_module(self.backend).Trainer.load(self.checkpoint_file, data=corpus)
-        config, batches = trainer.config, self.steps // len(self.stresses)
-        head = ("stress", "batch", "layer", "kind", *LAYER_METRICS)
-        layers: list[tuple[Any, ...]] = []
-        for stress in self.stresses:
-            for batch in range(batches):
-                stop(self)
-                tokens = _windows(corpus, config.sequence, config.batch, batches)[batch]
-                theirs = record(trainer.model, recipes.get(self.reference), stress, tokens, self.seed)
-                ours = record(trainer.model, recipes.get(self.recipe), stress, tokens, self.seed)
-                folder.append({"stress": stress.name, "batch": batch, **compare(ours, theirs)})
-                for layer, kind, values in compare_layers(ours, theirs):
-                    layers.append((stress.name, batch, layer, kind, *values.values()))
-        write_text(folder.path / LAYERS_FILE, to_csv(head, layers))
-        seconds = time.monotonic() - began
-        folder.finish("done", seconds=seconds, evaluation_seconds=0.0, timed_steps=self.steps)
-        return folder.read() or {}
-
-
-def _windows(corpus: Any, sequence: int, batch: int, batches: int) -> list[Any]:
-    """Return batches of held-out text, uint8 [batch, sequence + 1] each."""
-    from lowprec.moe.data.corpus import held_out_windows
-
-    windows = held_out_windows(corpus, sequence, batches * batch * sequence)
-    if len(windows) < batches * batch:
-        raise store.StudyError(
-            f"the held-out text has {len(windows)} windows, {batches} batches of {batch} are needed: fewer --seeds"
-        )
-    return [windows[i * batch : (i + 1) * batch] for i in range(batches)]
-
-
-def plan(
-    study: SameWeights, setting: WeightsSetting, folder: Path, *, data: str = "stdlib", backend: str | None = None
-) -> Plan:
-    """List the runs of a study; nothing is written.
-
-    The BF16 checkpoints lie beside the study's folder and serve every study with the same code, data and sizes.
-
-    Raises
-    ------
-    UnknownNameError
-        If a configuration or recipe is not in its catalogue.
-    ValueError
-        If the data cannot be used.
-    """
-    backend = backend or plans.BACKEND
-    trainer = importlib.import_module(backend)
-    data, common = what_all_share(data, backend)
-    folder = folder.resolve()
-    shared = folder.parent / SHARED_CHECKPOINTS
-    checkpoints = []
-    for number in range(setting.checkpoints):
-        task = checkpoint_task(setting, number, data, backend, common, shared)
-        key = hashlib.sha256(json.dumps(plain(task.fingerprint), sort_keys=True).encode()).hexdigest()[:12]
-        checkpoints.append(replace(task, name=f"{setting.config}-{setting.checkpoint_steps}-c{number}-{key}"))
-    reference = trainer.describe(setting.config, study.reference.precision)["recipe"]
-    stresses = [{"kind": type(stress).__name__, **plain(stress)} for stress in study.stresses]
-    arms = []
-    for number, checkpoint in enumerate(checkpoints):
-        for arm in study.arms:
-            what = {
-                **trainer.describe(setting.config, arm.precision), "reference": reference, "stresses": stresses,
-                "batches": setting.seeds, "seed": number, "checkpoint": checkpoint.fingerprint,
-            }  # fmt: skip
-            arms.append(
-                Measurement(
-                    f"{arm.name}/c{number}", folder, backend, setting.config, arm.precision, data, number,
-                    setting.seeds * len(study.stresses), {}, {**what, **common}, checkpoint.name, False, shared,
-                    study.reference.precision, study.stresses,
-                )
-            )  # fmt: skip
-    return Plan(study, setting, folder, describe(study, setting), tuple(checkpoints), tuple(arms))
-
-
 def describe(study: SameWeights, setting: WeightsSetting) -> dict[str, Any]:
     """Return what `study.json` keeps: enough to report without the ablation's file."""
     arms = tuple(replace(arm, recipe=arm.recipe_name, change={}) for arm in study.arms)
     content = {item.name: getattr(study, item.name) for item in fields(study)}
     content |= {"arms": arms, "stresses": [stress.name for stress in study.stresses]}
-    return {"kind": "same_weights", "ablation": plain(content), "setting": plain(setting)}
-
-
-@functools.cache
-def _planned_names() -> tuple[str, ...]:
-    return tuple(item.name for item in fields(SameWeights))
+    return {"ablation": plain(content), "setting": plain(setting)}
 
 
 def read_study(folder: Path) -> tuple[SameWeights, WeightsSetting]:
@@ -269,15 +171,15 @@ def read_study(folder: Path) -> tuple[SameWeights, WeightsSetting]:
     Raises
     ------
     StudyError
-        If the file was written by another version.
+        If the folder holds no study, or one that another version wrote.
     """
-    content = store.read_json(folder / "study.json")
+    content = read_study_file(folder)
     try:
-        kept = {name: content["ablation"][name] for name in _planned_names()}
+        kept = {item.name: content["ablation"][item.name] for item in fields(SameWeights)}
         kept["arms"] = tuple(Arm(**arm) for arm in kept["arms"])
         kept["stresses"] = tuple(Healthy(name) for name in kept["stresses"])
         kept["quick"], kept["full"] = WeightsSetting(**kept["quick"]), WeightsSetting(**kept["full"])
         kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
         return SameWeights(**kept), WeightsSetting(**content["setting"])
     except (KeyError, TypeError, ValueError) as error:
-        raise store.StudyError(f"{folder}: study.json was written by another version of lowprec ({error})") from None
+        raise StudyError(f"{folder}: study.json was written by another version of lowprec ({error})") from None

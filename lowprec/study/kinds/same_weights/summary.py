@@ -11,11 +11,12 @@ import numpy as np
 
 from ...._files import read_csv
 from ...analysis.statistics import spread
-from ...analysis.summary import check_mixture
 from ...design.expectations import Finding
-from ...design.quantities import LAYER_METRICS, METRICS
-from ...run.store import RunFolder, StudyError
-from .study import LAYERS_FILE, SameWeights, WeightsSetting, read_study
+from ...report.parts import count, several
+from ...run.fingerprint import check_mixture, unfinished_error
+from ...run.store import RunFolder
+from .measurement import LAYER_METRICS, LAYERS_FILE
+from .study import METRICS, SameWeights, WeightsSetting, read_study
 
 #: Arm and condition.
 Key = tuple[str, str]
@@ -40,7 +41,7 @@ class WeightsSummary:
     broken : list of str
         Reasons why the study must not be trusted.
     about : dict
-        `run.json` of the first run: sizes, versions, machine.
+        `run.json` of the first run: sizes, versions, host.
     recipes : dict of str to dict
         The arms' recipes in full.
     """
@@ -75,8 +76,6 @@ class WeightsSummary:
     @property
     def size(self) -> str:
         """What was measured, in words."""
-        from ...report.sentences import count, several
-
         fingerprint, setting = self.about["fingerprint"], self.setting
         tokens = int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"])
         parameters = fingerprint["parameters"]
@@ -122,8 +121,7 @@ def summarize(folder: Path) -> WeightsSummary:
                 numbers = [float(row[key]) for key in LAYER_METRICS]
                 collected.setdefault((arm.name, row["stress"]), {}).setdefault(place, []).append(numbers)
     if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise StudyError(f"{folder}: {len(missing)} runs are not finished ({shown}); resume the study first")
+        raise unfinished_error(folder, missing)
     layers = {
         key: {place: dict(zip(LAYER_METRICS, map(_mean, zip(*rows, strict=True)), strict=True))
               for place, rows in places.items()}

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 
+from ...design.expectations import Claim
+
 if TYPE_CHECKING:
     from lowprec.scaling.quantize import Quantized
     from lowprec.tensorcore.accumulator import Accumulator
@@ -35,9 +37,9 @@ class TensorArm:
     label : str
         Its name in the figure.
     accumulator : str or Accumulator
-        The machine.
+        What adds them.
     promote_every : int, optional
-        Length in k of the chains that are added up in FP32; None leaves everything to the machine.
+        Length in k of the chains that are added up in FP32; None leaves everything to the accumulator.
     role : {"treatment", "control", "reference"}
         How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
     """
@@ -77,25 +79,6 @@ class TensorSetting:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Our side of a claim: the number in words, the number, and whether the claim holds."""
-
-    words: str
-    value: float
-    holds: bool
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A published figure, and the function that measures it here."""
-
-    claim: str
-    source: str
-    published: str
-    measure: Callable[[], Measured]
-
-
-@dataclass(frozen=True)
 class TensorStudy:
     """One question about single GEMMs.
 
@@ -129,7 +112,6 @@ class TensorStudy:
     title: Callable[[Errors], str] = lambda errors: ""
     marks: tuple[tuple[str, int, float, str], ...] = ()
     tier: ClassVar[str] = "T1"
-    runner: ClassVar[str] = "lowprec.study.kinds.tensors.run"
 
     def __post_init__(self) -> None:
         for kind, names in (("arm", [a.name for a in self.arms]), ("data", [d.name for d in self.data])):
@@ -197,7 +179,7 @@ def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, i
     Returns
     -------
     Errors
-        The same numbers on every machine and for any number of threads.
+        The same numbers on every computer and for any number of threads.
     """
     lengths = setting.lengths
     shape = (len(MEASURES), len(study.data), len(study.arms), len(lengths), setting.seeds)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..._files import to_csv, write_text
-from ..analysis.statistics import relative_differences
-from .difference_axis import draw_rules, set_scale
-from .sentences import percent
-from .style import NEUTRAL, STYLE, looks_of, new_figure, require_matplotlib, save
-
-if TYPE_CHECKING:
-    from ..analysis.statistics import Paired
-    from ..analysis.summary import ArmSummary, StudySummary
+from ...._files import to_csv, write_text
+from ...analysis.statistics import Paired, relative_differences
+from ...report.parts import percent
+from ...report.style import NEUTRAL, STYLE, new_figure, require_matplotlib, save
+from .looks import draw_rules, looks_of, set_scale
+from .summary import ArmSummary, StudySummary
 
 
 def title(study: StudySummary) -> str:

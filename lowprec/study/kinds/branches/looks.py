@@ -1,17 +1,45 @@
-"""The axis that relative differences of losses stand on: margin, reference and floor, all arms in sight."""
+"""How arms of branches look in every figure, and the axis of relative differences: margin, reference and floor."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .style import FLOOR, NEUTRAL
+from ...report.style import CONTROL, DASHES, FLOOR, NEUTRAL, PALETTE
+from .summary import StudySummary
 
 Which = Literal["x", "y"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, dashes and width of an arm's line."""
+
+    color: str
+    dashes: Any
+    width: float
+
+
+def looks_of(study: StudySummary) -> dict[str, Look]:
+    """Return the look of every arm: the reference neutral, controls vermilion, the others by their place."""
+    looks = {study.ablation.reference.name: Look(NEUTRAL, "-", 2.6)}
+    colored = [item for item in study.arms if item.arm.role in ("treatment", "control")]
+    place = 0
+    for item in colored:
+        if item.arm.role == "control":
+            looks[item.arm.name] = Look(CONTROL, "-", 1.6)
+        else:
+            looks[item.arm.name] = Look(PALETTE[place % len(PALETTE)], DASHES[place % len(DASHES)], 1.6)
+            place += 1
+    for item in study.arms:
+        if item.arm.role == "floor":
+            looks[item.arm.name] = Look(FLOOR, "-", 1.0)
+    return looks
 
 
 def draw_rules(axes: Any, which: Which, margin: float, floor: float = math.nan) -> None:

@@ -1,21 +1,22 @@
-"""Tables and sentences of a finished study: on screen, as Markdown, CSV and JSON."""
+"""What branches found: tables and sentences, on screen, as a document, CSV and JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._files import plain, to_csv, write_json, write_text
-from ..analysis.inference import infer
-from ..analysis.statistics import Paired
-from ..analysis.summary import ArmSummary, StudySummary, summarize
-from .cost_plots import costs, note
-from .document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from .findings_table import expected_table, finding_sentence
-from .recipes_text import environment, recipe_details
-from .sentences import interval, percent
+from ...._files import plain, to_csv, write_json, write_text
+from ...analysis.inference import infer
+from ...analysis.statistics import Paired
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
+from ...report.parts import environment, expected_table, finding_sentence, interval, percent, recipe_details
+from ..kind import Report
+from .cost_figure import costs, note
+from .sentences import sentence
+from .summary import ArmSummary, StudySummary, summarize
 
 COLUMNS = (
     "arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "p (Holm)",
@@ -64,7 +65,7 @@ def verdict(item: ArmSummary) -> str:
 def sentences(study: StudySummary) -> list[str]:
     """Return the verdicts, one sentence per arm, and what could not be trusted first."""
     found = (finding_sentence(item) for item in study.findings)
-    return [*study.broken, *(study.sentence(item) for item in study.arms), *found]
+    return [*study.broken, *(sentence(study, item) for item in study.arms), *found]
 
 
 def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
@@ -90,7 +91,7 @@ def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple
     if study.broken:
         parts.append(Bullets(tuple(study.broken), warning=True))
     parts += [Figure(title, stem) for title, stem in figures[:1]]
-    parts.append(Bullets(tuple(study.sentence(item) for item in study.arms)))
+    parts.append(Bullets(tuple(sentence(study, item) for item in study.arms)))
     caption = (
         f"Measured with: {study.size}. "
         f"r = (L - L_{ablation.reference.name}) / L_{ablation.reference.name} of the validation loss, paired by "
@@ -179,7 +180,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
                 "role": item.arm.role,
                 "recipe": item.arm.recipe_name,
                 "verdict": item.verdict,
-                "sentence": study.sentence(item),
+                "sentence": sentence(study, item),
                 "expected": item.arm.expected,
                 "source": item.arm.source,
                 "own": _numbers(item.own),
@@ -225,21 +226,26 @@ def _speed(study: StudySummary, runs: Any) -> float:
     return study.tokens_per_step / middle if middle > 0 else float("nan")
 
 
-def report(folder: Path, plot: bool) -> tuple[StudySummary, Document, list[Path]]:
+def report(folder: Path, plot: bool) -> Report:
     """Write everything about a finished study into its folder: figures, `report.md`, `table.csv`, `summary.json`."""
     study = summarize(folder)
     figures: list[tuple[str, str]] = []
     files: list[Path] = []
     if plot:
-        from . import cost_plots, forest, plots
+        from . import cost_figure, curves, forest
 
-        for suffix, drawing in (("", plots), ("_pairs", forest), ("_cost", cost_plots)):
+        for suffix, draw, title in (
+            ("", curves.draw, curves.title),
+            ("_pairs", forest.draw, forest.title),
+            ("_cost", cost_figure.draw, cost_figure.title),
+        ):
             stem = folder / f"{study.ablation.name}{suffix}"
-            files += (drawn := drawing.draw(study, stem))
+            files += (drawn := draw(study, stem))
             if stem.with_suffix(".svg") in drawn:
-                figures.append((drawing.title(study), stem.name))
+                figures.append((title(study), stem.name))
     found = document(study, folder, figures)
-    return study, found, [*files, *write(study, folder, found)]
+    files += write(study, folder, found)
+    return Report(study, found, files, partial(show, study), partial(table_csv, study), study.broken)
 
 
 def write(study: StudySummary, folder: Path, found: Document | None = None) -> list[Path]:
@@ -284,5 +290,5 @@ def show(study: StudySummary, console: Any) -> None:
     if not console.is_terminal:
         console.width = max(console.width, 160)
     console.print(table)
-    for sentence in sentences(study):
-        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    for line in sentences(study):
+        console.print(f"• {line}", markup=False, highlight=False, soft_wrap=not console.is_terminal)

@@ -1,17 +1,20 @@
-"""What a study of formats reports: tidy numbers, claims and every measured table, JSON, and a table on the screen."""
+"""Studies of formats, as a kind of study: how one is run, and what it reports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from ...._files import to_csv
+from ...._files import to_csv, write_text
 from ...report.document import Document, Figure, Heading, Part, Table, Text
-from ..measuring import claims_json, claims_table, made_of, show_claims, show_table
-
-if TYPE_CHECKING:
-    from .study import ErrorOutcome
+from ...run.store import check_writable
+from ..kind import MeasuringKind, Report
+from ..measuring import claims_csv, claims_json, claims_table, made_of, show_claims, show_table, write_reports
+from .study import ErrorOutcome, ErrorSetting, ErrorStudy, claims_of, sweep
 
 #: Measures that have a table, in words, with scale and decimals.
 TABLES = (
@@ -19,6 +22,54 @@ TABLES = (
     ("relative_rms", "Relative error of a value, root mean square, %", 100.0, 3),
     ("flushed", "Values that became 0, %", 100.0, 3),
 )
+
+
+class ErrorKind(MeasuringKind[ErrorStudy, ErrorSetting]):
+    """What each codec loses on each kind of values, published tables beside our own."""
+
+    name: ClassVar[str] = "errors"
+    study: ClassVar[type] = ErrorStudy
+
+    def measure(
+        self,
+        study: ErrorStudy,
+        setting: ErrorSetting,
+        folder: Path,
+        *,
+        command: str = "",
+        plot: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Report:
+        """Measure, and write ``<name>.csv``, figures and the reports.
+
+        The numbers of a figure ``<name><suffix>.png`` are in ``<name><suffix>_figure.csv``.
+
+        Raises
+        ------
+        StudyError
+            If the folder cannot be written, or matplotlib is missing.
+        """
+        began = time.process_time()
+        check_writable(folder)
+        swept = sweep(study, setting, progress)
+        pairs = [pair for table in study.tables for pair in claims_of(table, swept)]
+        pairs += [(claim, claim.measure()) for claim in study.claims]
+        outcome = replace(swept, command=command, measured=tuple(pairs))
+        files = [folder / f"{study.name}.csv"]
+        write_text(files[0], errors_csv(outcome))
+        figures = []
+        for figure in study.figures:
+            stem = folder / f"{study.name}{figure.suffix}"
+            rows = figure.rows(outcome)
+            numbers = stem.with_name(f"{stem.name}_figure.csv")
+            write_text(numbers, to_csv(list(rows[0]), [list(row.values()) for row in rows]))
+            files.append(numbers)
+            if plot:
+                files += figure.draw(rows, outcome, stem)
+                figures.append((figure.caption, stem.name))
+        found, tables = document(outcome, folder, figures), {"claims.csv": claims_csv(outcome)}
+        files += write_reports(found, as_json(outcome), folder, tables, plot, began)
+        return Report(outcome, found, files, partial(show, outcome), partial(claims_csv, outcome), holds=outcome.holds)
 
 
 def errors_csv(outcome: ErrorOutcome) -> str:

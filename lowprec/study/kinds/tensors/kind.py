@@ -1,20 +1,20 @@
-"""Run a study of single GEMMs, and write what it found."""
+"""Studies of single GEMMs, as a kind of study: how one is run, and what it reports."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...._files import to_csv, write_text
 from ...report.document import Document, Figure, Part, Text
 from ...run.store import check_writable
-from ..measuring import Claimed, claims_csv, claims_json, claims_table, made_of, show_claims, sized, write_reports
+from ..kind import MeasuringKind, Report
+from ..measuring import Claimed, claims_csv, claims_json, claims_table, made_of, show_claims, write_reports
 from .study import MEASURES, Errors, TensorSetting, TensorStudy, sweep
-
-__all__ = ["Outcome", "claims_csv", "document", "errors_csv", "run", "show", "sized"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,37 +25,44 @@ class Outcome(Claimed):
     errors: Errors
 
 
-def run(
-    study: TensorStudy,
-    setting: TensorSetting,
-    folder: Path,
-    *,
-    command: str = "",
-    plot: bool = True,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Outcome, list[Path]]:
-    """Measure as `lowprec.study.catalogue.Study` asks of a runner; write ``<name>.csv``, its figure and the reports.
+class TensorKind(MeasuringKind[TensorStudy, TensorSetting]):
+    """Errors of accumulators against K, and published figures beside our own."""
 
-    Raises
-    ------
-    StudyError
-        If the folder cannot be written, or matplotlib is missing.
-    """
-    began = time.process_time()
-    check_writable(folder)
-    errors = sweep(study, setting, progress)
-    measured = tuple((claim, claim.measure()) for claim in study.claims)
-    outcome = Outcome(study, errors, measured=measured, command=command)
-    stem = folder / study.name
-    files = [stem.with_suffix(".csv")]
-    write_text(files[0], errors_csv(errors))
-    if plot:
-        from .plots import draw
+    name: ClassVar[str] = "tensors"
+    study: ClassVar[type] = TensorStudy
 
-        files += draw(errors, stem)
-    found = document(outcome, folder, study.name if plot else None)
-    tables = {"claims.csv": claims_csv(outcome)}
-    return outcome, [*files, *write_reports(found, as_json(outcome), folder, tables, plot, began)]
+    def measure(
+        self,
+        study: TensorStudy,
+        setting: TensorSetting,
+        folder: Path,
+        *,
+        command: str = "",
+        plot: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Report:
+        """Measure, and write ``<name>.csv``, its figure and the reports.
+
+        Raises
+        ------
+        StudyError
+            If the folder cannot be written, or matplotlib is missing.
+        """
+        began = time.process_time()
+        check_writable(folder)
+        errors = sweep(study, setting, progress)
+        measured = tuple((claim, claim.measure()) for claim in study.claims)
+        outcome = Outcome(study, errors, measured=measured, command=command)
+        stem = folder / study.name
+        files = [stem.with_suffix(".csv")]
+        write_text(files[0], errors_csv(errors))
+        if plot:
+            from .plots import draw
+
+            files += draw(errors, stem)
+        found, tables = document(outcome, folder, study.name if plot else None), {"claims.csv": claims_csv(outcome)}
+        files += write_reports(found, as_json(outcome), folder, tables, plot, began)
+        return Report(outcome, found, files, partial(show, outcome), partial(claims_csv, outcome), holds=outcome.holds)
 
 
 def errors_csv(errors: Errors) -> str:

@@ -1,9 +1,9 @@
-"""From the folders of a study to numbers and sentences that say what was measured and no more."""
+"""From the folders of a study of branches to numbers: each arm against the reference, pair by pair."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..design.ablation import Ablation
-from ..design.arms import Arm
-from ..design.expectations import Finding
-from ..design.settings import Setting
-from ..report.sentences import count, sentence, several
-from ..run.plans import pairs_of, read_study, run_name
-from ..run.store import RunFolder, StudyError, differences
-from .power import detectable_difference, equivalence_power, pairs_needed
-from .smoothing import max_relative_error
-from .statistics import Paired, bootstrap_interval, holm, paired, relative_differences, root_mean_square
-
-#: Of a fingerprint: what all runs of one report must have in common.
-SHARED = ("code", "versions", "data", "config", "backend")
-#: And what all runs of one arm must.
-OF_AN_ARM = ("recipe", "tail", "config")
+from ...analysis.power import detectable_difference, equivalence_power, pairs_needed
+from ...analysis.smoothing import max_relative_error
+from ...analysis.statistics import Paired, bootstrap_interval, holm, paired, relative_differences, root_mean_square
+from ...design.arms import Arm
+from ...design.expectations import Finding
+from ...design.settings import Setting
+from ...report.parts import count, several
+from ...run.fingerprint import check_mixture, unfinished_error
+from ...run.store import RunFolder
+from .ablation import Ablation, pairs_of, read_study, run_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +123,7 @@ class StudySummary:
     data : str
         Hash of the data.
     about : dict
-        `run.json` of one run: versions, machine.
+        `run.json` of one run: versions, host.
     recipes : dict
         The arms' recipes in full.
     """
@@ -194,10 +189,6 @@ class StudySummary:
             if item.identical is False
         ]
 
-    def sentence(self, item: ArmSummary) -> str:
-        """Return the verdict on one arm in one sentence."""
-        return sentence(self, item)
-
 
 def summarize(folder: Path) -> StudySummary:
     """Read a finished study.
@@ -232,8 +223,7 @@ def summarize(folder: Path) -> StudySummary:
             found.append(_pair_run(checkpoint, seed, run, record))
         runs[arm.name] = tuple(found)
     if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise StudyError(f"{folder}: {len(missing)} runs are not finished ({shown}); resume the study first")
+        raise unfinished_error(folder, missing)
     reference = runs[ablation.reference.name]
     arms = [
         _arm_summary(arm, runs[arm.name], reference, ablation.margin)
@@ -267,35 +257,6 @@ def _recipe(fingerprint: dict[str, Any]) -> Any:
     """Return what an arm ran in, the tail included."""
     recipe = fingerprint["recipe"]
     return {**recipe, "tail": fingerprint["tail"]} if "tail" in fingerprint else recipe
-
-
-def check_mixture(
-    folder: Path,
-    name: str,
-    record: dict[str, Any],
-    first: dict[str, Any],
-    first_of_arm: dict[str, Any],
-    varied: Collection[str] = (),
-) -> None:
-    """Refuse a report over runs of different code, packages, data or model, or over two versions of an arm's recipe.
-
-    `varied` are the places, ``"config.bias_rate"`` for example, in which arms differ on purpose.
-
-    Raises
-    ------
-    StudyError
-        If the run was made of something else than the others; the message says what.
-    """
-    found = []
-    for key, other in [*((key, first) for key in SHARED), *((key, first_of_arm) for key in OF_AN_ARM)]:
-        lines = differences(other["fingerprint"].get(key), record["fingerprint"].get(key), key)
-        found += [line for line in lines if other is first_of_arm or line.partition(": ")[0] not in varied]
-    if found:
-        shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
-        raise StudyError(
-            f"{folder} mixes runs that cannot be compared: {name} differs from {first['name']} in {shown} "
-            '("then" is the latter); resume the study with --fresh, or report each on its own'
-        )
 
 
 def _pair_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) -> PairRun:

@@ -1,64 +1,12 @@
-"""What was measured, in words that say no more than that."""
+"""What was measured of each arm of branches, in a sentence that says no more than that."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from ..analysis.inference import BETTER, EQUIVALENT, NOT_RESOLVED, WORSE
-
-if TYPE_CHECKING:
-    from ..analysis.summary import ArmSummary, StudySummary
-
-
-def percent(value: float, *, sign: bool = True) -> str:
-    """Return a relative difference as a percentage with three decimals, without the percent sign.
-
-    Examples
-    --------
-    >>> percent(0.00062), percent(float("nan")), percent(0.0025, sign=False)
-    ('+0.062', 'n/a', '0.250')
-    """
-    if math.isnan(value):
-        return "n/a"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return f"{100 * value:+.3f}" if sign else f"{100 * value:.3f}"
-
-
-def interval(bounds: tuple[float, float]) -> str:
-    """Return an interval in per cent.
-
-    Examples
-    --------
-    >>> interval((-0.001, 0.002))
-    '[-0.100, +0.200]'
-    """
-    return "n/a" if math.isinf(bounds[0]) else f"[{percent(bounds[0])}, {percent(bounds[1])}]"
-
-
-def count(number: float) -> str:
-    """Return a large number in short.
-
-    Examples
-    --------
-    >>> count(843_392), count(81_920), count(1_433_216)
-    ('0.84M', '82k', '1.43M')
-    """
-    if number >= 500_000:
-        return f"{number / 1e6:.3g}M" if number >= 1e7 else f"{number / 1e6:.2f}M"
-    return f"{number / 1e3:.0f}k" if number >= 1000 else f"{number:.0f}"
-
-
-def several(number: int, one: str, more: str = "") -> str:
-    """Return a number of things.
-
-    Examples
-    --------
-    >>> several(1, "pair"), several(2, "pair")
-    ('1 pair', '2 pairs')
-    """
-    return f"{number} {one if number == 1 else more or one + 's'}"
+from ...analysis.inference import BETTER, EQUIVALENT, NOT_RESOLVED, WORSE
+from ...report.parts import interval, percent, several
+from .summary import ArmSummary, StudySummary
 
 
 def sentence(study: StudySummary, item: ArmSummary) -> str:

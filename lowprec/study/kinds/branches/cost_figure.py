@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..._files import to_csv, write_text
-from ..analysis.costs_of_recipes import COSTS, bits_of, with_tail
-from .cost_panels import Point, differing, draw_panels, height_of
-from .difference_axis import draw_rules, set_scale
-from .style import STYLE, looks_of, new_figure, require_matplotlib, save
-
-if TYPE_CHECKING:
-    from ..analysis.summary import StudySummary
-    from ..design.arms import Arm
+from ...._files import to_csv, write_text
+from ...analysis.costs_of_recipes import COSTS, bits_of, with_tail
+from ...design.arms import Arm
+from ...report.cost_panels import Point, differing, draw_panels, height_of
+from ...report.style import STYLE, new_figure, require_matplotlib, save
+from .looks import draw_rules, looks_of, set_scale
+from .summary import StudySummary
 
 COLUMNS = ("arm", "role", "recipe", *COSTS, "pairs", "diverged", "mean", "ci90_low", "ci90_high")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .design.arms import Arm
+from .arms import Arm
 
 DEEPSEEK_V3 = "DeepSeek-V3 technical report (arXiv:2412.19437)"
 ISCA = "Insights into DeepSeek-V3 (arXiv:2505.09343)"

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from .arms import Arm, Tail
-from .expectations import Expectation
-from .quantities import BRANCH_METRICS
-from .settings import Setting, parsed_changes
+from ...._files import plain
+from ...design.arms import Arm
+from ...design.expectations import Expectation
+from ...design.settings import Setting
+from ...run.store import StudyError, read_study_file
 
-__all__ = ["Ablation", "Arm", "Setting", "Tail", "parsed_changes"]
+#: What is measured of the arms of a branch, means over pairs.
+BRANCH_METRICS = {
+    "loss_percent": "(L - L_ref) / L_ref of the validation loss in the arm's own precision, per cent",
+    "loss_percent_bf16": "the same weights evaluated in BF16, per cent",
+    "train_error_percent": "largest difference of the smoothed training losses, per cent",
+    "diverged": "share of runs that diverged",
+    "max_violation": "max(load) / mean(load) - 1 of the busiest expert, mean over the last quarter of the steps",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Ablation:
     notes : str
         What the sizes cost and what they cannot show.
     expectations : tuple of Expectation
-        Numbers that were expected, over metrics of `lowprec.study.design.quantities.BRANCH_METRICS`.
+        Numbers that were expected, over metrics of `BRANCH_METRICS`.
     """
 
     name: str
@@ -49,7 +59,6 @@ class Ablation:
     margin: float = 0.0025
     notes: str = ""
     expectations: tuple[Expectation, ...] = ()
-    planner: ClassVar[str] = "lowprec.study.run.plans"
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -96,3 +105,43 @@ class Ablation:
     def arms_of(self, *roles: str) -> tuple[Arm, ...]:
         """Return the arms with one of these roles, in order."""
         return tuple(arm for arm in self.arms if arm.role in roles)
+
+
+# --- its runs, and what study.json keeps of it -----------------------------------------------------------------------
+
+
+def run_name(arm: Arm, checkpoint: int, seed: int) -> str:
+    """Return the folder of a run below the study's."""
+    return f"{arm.name}/c{checkpoint}-s{seed}"
+
+
+def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
+    """Yield (checkpoint, seed) of every pair of an arm."""
+    for checkpoint in range(setting.checkpoints):
+        for seed in range(setting.seeds if arm.pairs is None else min(arm.pairs, setting.seeds)):
+            yield checkpoint, seed
+
+
+def describe(ablation: Ablation, setting: Setting) -> dict[str, Any]:
+    """Return what `study.json` keeps: enough to report without the ablation's file."""
+    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}, tail=None) for arm in ablation.arms)
+    return {"ablation": plain(replace(ablation, arms=arms)), "setting": plain(setting)}
+
+
+def read_study(folder: Path) -> tuple[Ablation, Setting]:
+    """Read `study.json` back.
+
+    Raises
+    ------
+    StudyError
+        If the folder holds no study, or one that another version wrote.
+    """
+    content = read_study_file(folder)
+    try:
+        fields = dict(content["ablation"])
+        fields["arms"] = tuple(Arm(**arm) for arm in fields["arms"])
+        fields["quick"], fields["full"] = Setting(**fields["quick"]), Setting(**fields["full"])
+        fields["expectations"] = tuple(Expectation.of(item) for item in fields["expectations"])
+        return Ablation(**fields), Setting(**content["setting"])
+    except (KeyError, TypeError) as error:
+        raise StudyError(f"{folder}: study.json was written by another version of lowprec ({error})") from None

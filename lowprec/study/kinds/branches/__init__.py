@@ -1,0 +1,1 @@
+"""Branches of a BF16 checkpoint, or trainings from scratch: each arm in pairs with the reference."""

@@ -1,0 +1,137 @@
+"""What reports of several kinds have in common: numbers in words, expectations beside findings, recipes, the host."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..design.expectations import Finding, span
+from .document import Details, Table
+
+EXPECTED_COLUMNS = ("expected", "quantity", "expected range", "published range", "found", "which happened")
+
+
+# --- numbers in words ------------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits.
+
+    Examples
+    --------
+    >>> number(0.09743), number(12345.6), number(float("nan")), number(0.0), number(2.5e-7)
+    ('0.0974', '12300', 'n/a', '0', '2.5e-07')
+    """
+    if math.isnan(value):
+        return "n/a"
+    return f"{float(f'{value:.3g}'):.10g}"
+
+
+def percent(value: float, *, sign: bool = True) -> str:
+    """Return a relative difference as a percentage with three decimals, without the percent sign.
+
+    Examples
+    --------
+    >>> percent(0.00062), percent(float("nan")), percent(0.0025, sign=False)
+    ('+0.062', 'n/a', '0.250')
+    """
+    if math.isnan(value):
+        return "n/a"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return f"{100 * value:+.3f}" if sign else f"{100 * value:.3f}"
+
+
+def interval(bounds: tuple[float, float]) -> str:
+    """Return an interval in per cent.
+
+    Examples
+    --------
+    >>> interval((-0.001, 0.002))
+    '[-0.100, +0.200]'
+    """
+    return "n/a" if math.isinf(bounds[0]) else f"[{percent(bounds[0])}, {percent(bounds[1])}]"
+
+
+def count(number: float) -> str:
+    """Return a large number in short.
+
+    Examples
+    --------
+    >>> count(843_392), count(81_920), count(1_433_216)
+    ('0.84M', '82k', '1.43M')
+    """
+    if number >= 500_000:
+        return f"{number / 1e6:.3g}M" if number >= 1e7 else f"{number / 1e6:.2f}M"
+    return f"{number / 1e3:.0f}k" if number >= 1000 else f"{number:.0f}"
+
+
+def several(number: int, one: str, more: str = "") -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> several(1, "pair"), several(2, "pair")
+    ('1 pair', '2 pairs')
+    """
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+# --- expectations ----------------------------------------------------------------------------------------------------
+
+
+def expected_table(findings: Sequence[Finding]) -> Table:
+    """Return expectations beside findings; the last column is computed."""
+    rows = tuple(
+        (
+            item.expectation.words, item.expectation.quantity, span(item.expectation.expected),
+            span(item.expectation.published), number(item.value), item.outcome,
+        )
+        for item in findings
+    )  # fmt: skip
+    return Table(EXPECTED_COLUMNS, rows)
+
+
+def finding_sentence(item: Finding) -> str:
+    """Return what was expected, found, and which of the two happened."""
+    return f"{item.expectation.words}: {item.expectation.quantity} is {number(item.value)}, {item.outcome}."
+
+
+# --- recipes and environment -----------------------------------------------------------------------------------------
+
+
+def recipe_details(recipes: Mapping[str, Any]) -> list[Details]:
+    """Return one folded part for each different recipe, named by its arms."""
+    arms: dict[str, list[str]] = {}
+    for arm, recipe in recipes.items():
+        arms.setdefault(_text(recipe), []).append(arm)
+    return [Details(f"Recipe of {', '.join(names)}", text) for text, names in arms.items()]
+
+
+def _text(recipe: Any) -> str:
+    """Return a recipe as a few lines of JSON, a line for each rule."""
+    if not isinstance(recipe, dict):
+        return str(recipe)
+    lines = []
+    for key, value in recipe.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [f"{key}:", *(f"  {json.dumps(item, ensure_ascii=False)}" for item in value)]
+        else:
+            lines.append(f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines)
+
+
+def environment(record: Mapping[str, Any]) -> Details:
+    """Return code, versions, data and host of a run as a folded part."""
+    fingerprint, host = record["fingerprint"], record.get("host", {})
+    lines = [f"code: {fingerprint.get('code')}", f"data sha256: {fingerprint.get('data')}"]
+    versions = fingerprint.get("versions")
+    lines += [f"{name}: {value}" for name, value in versions.items()] if isinstance(versions, dict) else []
+    lines += [
+        f"{name}: {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in host.items()
+        if name != "executable"
+    ]
+    return Details("Environment of the first run", "\n".join(lines))

@@ -1,0 +1,197 @@
+"""What a study needs of a trainer: a `Backend`, lowprec's own by default."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..._files import plain
+
+if TYPE_CHECKING:
+    from lowprec.moe.data.corpus import Corpus
+    from lowprec.moe.model.config import MoEConfig
+    from lowprec.moe.run.trainer import StepRecord
+    from lowprec.moe.run.trainer import Trainer as MoETrainer
+    from lowprec.recipe import Recipe
+
+
+class Trainer(Protocol):
+    """A model in training."""
+
+    def step(self) -> StepRecord:
+        """Take one optimizer step and return what is recorded of it, a dataclass of numbers."""
+
+    def evaluate(self, recipe: str | None = None) -> float:
+        """Return the validation loss, in the trainer's own precision or in a recipe."""
+
+    def perturb(self) -> Any:
+        """Multiply one weight by (1 + 2^-7)."""
+
+    def calibrate(self, batches: int) -> None:
+        """Send batches through the model before the first step, for scales that earlier steps decide."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything that `Backend.load` needs to go on with the same bits."""
+
+
+class Backend(Protocol):
+    """Makes trainers for the runs of a study.
+
+    A task carries its backend to worker processes: it can be pickled, and equal ones make equal trainers. Schedules
+    come as the fields of `lowprec.moe.run.schedule.Schedule`.
+    """
+
+    def __hash__(self) -> int:
+        """Return the same for equal ones."""
+
+    @property
+    def name(self) -> str:
+        """Stands in the fingerprint of every run."""
+
+    @property
+    def diverged(self) -> type[Exception]:
+        """What `Trainer.step` raises where the loss is finite no more."""
+
+    def load_corpus(self, source: str) -> Any:
+        """Return the data of a name or a path; its `sha256` stands in the fingerprint."""
+
+    def configuration(self, config: str, changes: Mapping[str, Any]) -> Any:
+        """Return the configuration of an arm: one of the catalogue's by name, with what differs from it."""
+
+    def describe(self, config: Any, recipe: str | Recipe) -> dict[str, Any]:
+        """Return `config`, `recipe` and `parameters` (`total`, `active`) in full, as JSON's types."""
+
+    def new(
+        self,
+        config: Any,
+        recipe: str | Recipe,
+        corpus: Any,
+        *,
+        seed: int,
+        schedule: Mapping[str, Any],
+        data_seed: int | None = None,
+    ) -> Trainer:
+        """Return a trainer with initial weights."""
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        corpus: Any,
+        *,
+        recipe: str | Recipe | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        data_seed: int | None = None,
+    ) -> Any:
+        """Return a saved trainer, which goes on, or a branch of it where something is to change.
+
+        A study of the same weights asks for its `config` and `model`, too.
+        """
+
+    def weights_hash(self, trainer: Any) -> str:
+        """Return a hash of all weights: equal exactly if every bit is."""
+
+
+@dataclass(frozen=True)
+class MoEBackend:
+    """lowprec's own trainer; its modules are imported when one is made."""
+
+    @property
+    def name(self) -> str:
+        """Stands in the fingerprint of every run."""
+        return "lowprec.moe"
+
+    @property
+    def diverged(self) -> type[Exception]:
+        """What a step raises where the loss is finite no more."""
+        from lowprec.moe.run.trainer import Diverged
+
+        return Diverged
+
+    @property
+    def trainer(self) -> type[MoETrainer]:
+        """The class of its trainers."""
+        from lowprec.moe.run.trainer import Trainer as MoETrainer
+
+        return MoETrainer
+
+    def load_corpus(self, source: str) -> Corpus:
+        """Return the data of a name or a path."""
+        from lowprec.moe.data.corpus import load_corpus
+
+        return load_corpus(source)
+
+    def configuration(self, config: str, changes: Mapping[str, Any]) -> str | MoEConfig:
+        """Return the configuration of an arm.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such field, or it cannot have such a value.
+        """
+        from lowprec.moe.model.config import configs
+
+        return dataclasses.replace(configs[config], **changes) if changes else config
+
+    def describe(self, config: str | MoEConfig, recipe: str | Recipe) -> dict[str, Any]:
+        """Return configuration and recipe in full, as JSON's types, for `run.json`.
+
+        Raises
+        ------
+        UnknownNameError
+            If a name is not in its catalogue.
+        """
+        from lowprec.moe.model.config import configs
+        from lowprec.recipe import recipes
+
+        shape = configs.get(config)
+        counts = shape.parameter_counts()
+        return {
+            "config": plain(shape),
+            "recipe": plain(recipes.get(recipe).as_dict()),
+            "parameters": {"total": counts.total, "active": counts.active},
+        }
+
+    def new(
+        self,
+        config: str | MoEConfig,
+        recipe: str | Recipe,
+        corpus: Corpus,
+        *,
+        seed: int,
+        schedule: Mapping[str, Any],
+        data_seed: int | None = None,
+    ) -> MoETrainer:
+        """Return a trainer with initial weights."""
+        from lowprec.moe.run.schedule import Schedule
+
+        return self.trainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        corpus: Corpus,
+        *,
+        recipe: str | Recipe | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        data_seed: int | None = None,
+    ) -> MoETrainer:
+        """Return a saved trainer, or a branch of it."""
+        from lowprec.moe.run.schedule import Schedule
+
+        rates = None if schedule is None else Schedule(**schedule)
+        return self.trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus)
+
+    def weights_hash(self, trainer: MoETrainer) -> str:
+        """Return a hash of all weights: equal exactly if every bit is."""
+        digest = hashlib.sha256()
+        for name, array in trainer.model.params.items():
+            digest.update(name.encode() + b"\0" + array.tobytes())
+        return digest.hexdigest()
+
+
+#: The backend of a study that names none.
+BACKEND: Backend = MoEBackend()

@@ -1,0 +1,180 @@
+"""What the numbers of a run depend on: its fingerprint's code and versions, how two fingerprints differ, and the host.
+
+A run can be resumed, and stand in a report beside others, only where its fingerprint is theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Collection
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import lowprec
+
+from .store import StudyError
+
+#: Sources that cannot change the numbers of a run: files, and folders with all that they hold.
+NOT_NUMERICS = (
+    "__main__", "_files", "interop", "reference", "testing",
+    "_ablations/", "_reference_data/", "cli/", "costs/", "measure/", "oracle/", "study/",
+)  # fmt: skip
+#: But these files of theirs can: they execute runs.
+EXECUTE_RUNS = (
+    "study/run/backend",
+    "study/run/tasks",
+    "study/design/stress",
+    "study/analysis/comparison",
+    "study/analysis/probe",
+    "study/kinds/same_weights/measurement",
+)
+#: Of a fingerprint: what all runs of one report must have in common.
+SHARED = ("code", "versions", "data", "config", "backend")
+#: And what all runs of one arm must.
+OF_AN_ARM = ("recipe", "tail", "config")
+#: Features of a processor that a run records.
+CPU_FEATURES = (
+    "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",
+    "asimdhp", "bf16", "sve",
+)  # fmt: skip
+
+
+@functools.cache
+def code_hash() -> str:
+    """Return a hash of all sources of the package that can change a run's numbers (sixteen hexadecimal digits).
+
+    Where a source lies counts as much as what it says.
+    """
+    root = Path(lowprec.__file__).resolve().parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).with_suffix("").as_posix()
+        if makes_numbers(name):
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def makes_numbers(source: str) -> bool:
+    """Tell whether a source, by its path below the package without ending, can change the numbers of a run.
+
+    Examples
+    --------
+    >>> makes_numbers("moe/run/trainer"), makes_numbers("study/run/tasks"), makes_numbers("study/report/html")
+    (True, True, False)
+    """
+    if source in EXECUTE_RUNS:
+        return True
+    return not any(source.startswith(name) if name.endswith("/") else source == name for name in NOT_NUMERICS)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that take part in the arithmetic."""
+    return {
+        "lowprec": lowprec.__version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("numpy", "numba", "llvmlite")},
+    }
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Return one line for every place where two nests of JSON types differ.
+
+    Examples
+    --------
+    >>> differences({"data": "aa", "steps": 3}, {"data": "bb", "steps": 3})
+    ["data: 'aa' then, 'bb' now"]
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        return found
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line for i, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{path}[{i}]")
+        ]
+    return [] if old == new else [f"{path}: {old!r} then, {new!r} now"]
+
+
+def check_mixture(
+    folder: Path,
+    name: str,
+    record: dict[str, Any],
+    first: dict[str, Any],
+    first_of_arm: dict[str, Any],
+    varied: Collection[str] = (),
+) -> None:
+    """Refuse a report over runs of different code, packages, data or model, or over two versions of an arm's recipe.
+
+    `varied` are the places, ``"config.bias_rate"`` for example, in which arms differ on purpose.
+
+    Raises
+    ------
+    StudyError
+        If the run was made of something else than the others; the message says what.
+    """
+    found = []
+    for key, other in [*((key, first) for key in SHARED), *((key, first_of_arm) for key in OF_AN_ARM)]:
+        lines = differences(other["fingerprint"].get(key), record["fingerprint"].get(key), key)
+        found += [line for line in lines if other is first_of_arm or line.partition(": ")[0] not in varied]
+    if found:
+        shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
+        raise StudyError(
+            f"{folder} mixes runs that cannot be compared: {name} differs from {first['name']} in {shown} "
+            '("then" is the latter); resume the study with --fresh, or report each on its own'
+        )
+
+
+def unfinished_error(folder: Path, missing: list[str]) -> StudyError:
+    """Return the error of a report over a study that has not come to its end."""
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return StudyError(f"{folder}: {len(missing)} runs are not finished ({shown}); resume the study first")
+
+
+@functools.cache
+def host() -> dict[str, Any]:
+    """Describe this computer: for the record, since runs do not depend on it."""
+    cpu, flags = platform.processor() or "unknown", ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                cpu = value.strip()
+            elif key.strip() in ("flags", "Features"):
+                flags = value
+                break
+    except OSError:
+        pass
+    return {
+        "cpu": cpu,
+        "features": [name for name in CPU_FEATURES if name in flags.split()],
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": platform.platform(),
+        "executable": sys.executable,
+        "openblas": _openblas_core(),
+    }
+
+
+def _openblas_core() -> str | None:
+    """Return the kernel family that NumPy's OpenBLAS chose, None if it cannot be asked."""
+    import ctypes
+
+    import numpy.linalg  # noqa: F401  (loads the library)
+
+    try:
+        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line}
+        # SciPy brings a copy of its own, which has nothing to do with NumPy's.
+        library = ctypes.CDLL(next(path for path in sorted(mapped) if "scipy.libs" not in path))
+        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
+            if hasattr(library, name):
+                function = getattr(library, name)
+                function.restype = ctypes.c_char_p
+                return str(function().decode())
+    except (OSError, StopIteration, AttributeError):
+        pass
+    return None

@@ -1,0 +1,96 @@
+"""The plan of a study: all its runs, in the order in which they start, and what each depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import backend as backends
+from .backend import Backend
+from .fingerprint import code_hash, versions
+from .tasks import Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a study, in the order in which they start.
+
+    Attributes
+    ----------
+    study, setting : Any
+        What is asked, and at which size.
+    folder : Path
+        Where it is kept.
+    description : dict
+        What `study.json` keeps: enough to report without the ablation's file.
+    checkpoints, arms : tuple of Task
+        The runs.
+    """
+
+    study: Any
+    setting: Any
+    folder: Path
+    description: dict[str, Any]
+    checkpoints: tuple[Task, ...]
+    arms: tuple[Task, ...]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All runs, checkpoints first."""
+        return self.checkpoints + self.arms
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all runs of a study have in common.
+
+    Attributes
+    ----------
+    backend : Backend
+        Makes the trainers.
+    data : str
+        A corpus by name, or a whole path.
+    fingerprint : dict
+        What their numbers depend on: data, code, versions, backend.
+    """
+
+    backend: Backend
+    data: str
+    fingerprint: dict[str, Any]
+
+    @classmethod
+    def of(cls, data: str, backend: Backend | None = None) -> Common:
+        """Load the data, and return what runs on it share; `BACKEND` is the default.
+
+        Raises
+        ------
+        ValueError
+            If the data cannot be used.
+        """
+        from lowprec.moe.data.corpus import SOURCES
+
+        backend = backend or backends.BACKEND
+        data = data if data in SOURCES else str(Path(data).resolve())
+        fingerprint = {
+            "data": backend.load_corpus(data).sha256,
+            "code": code_hash(),
+            "versions": versions(),
+            "backend": backend.name,
+        }
+        return cls(backend, data, fingerprint)
+
+
+def checkpoint_task(setting: Any, number: int, common: Common, folder: Path) -> Task:
+    """Return the run that trains BF16 checkpoint `number` of a setting."""
+    schedule = {
+        "peak": setting.learning_rate,
+        "warmup_steps": setting.warmup_steps,
+        "total_steps": setting.checkpoint_steps,
+        "kind": "constant",
+    }
+    what = {**common.backend.describe(setting.config, "bf16"), "schedule": schedule, "seed": number}
+    return Task(
+        f"checkpoints/c{number}", folder, common.backend, setting.config, "bf16", common.data, number,
+        setting.checkpoint_steps, schedule, {**what, **common.fingerprint},
+    )  # fmt: skip
