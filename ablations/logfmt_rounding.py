@@ -3,8 +3,7 @@
 import numpy as np
 
 import lowprec as lp
-from lowprec.study import Expectation, sources
-from lowprec.study.kinds.claims.study import ClaimArm, Claims
+from lowprec.study import ClaimArm, Claims, Expectation, sources
 
 CODECS = ("fp8_1x128", "e5m2_1x128", "logfmt8", "logfmt10", "bf16")
 ROUNDINGS = ("linear", "log", "logmean")

@@ -100,7 +100,7 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
     summary = _read(folder / "summary.json")
     study = load(name)
     runs = [_read(file) for file in folder.glob("*/*/run.json")]
-    machine = runs[0]["machine"] if runs else summary["machine"]
+    host = runs[0]["host"] if runs else summary["host"]
     found = {
         "name": name,
         "tier": study.tier,
@@ -110,7 +110,7 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
         "command": _command(name, folder.name.endswith("-quick"), runs),
         "size": summary.get("size") or ", ".join(f"{k} {v}" for k, v in summary["setting"].items()),
         "core_seconds": round(_core_seconds(runs) if runs else summary["seconds"]),
-        "machine": {key: machine[key] for key in ("cpu", "cores", "system")},
+        "host": {key: host[key] for key in ("cpu", "cores", "system")},
         "code": runs[0]["fingerprint"]["code"] if runs else "",
         "arms": [
             {
@@ -195,8 +195,8 @@ def _overview(results: dict[str, Any]) -> str:
             item = results[name]
             cost = f"`{item['command']}`, {_minutes(item['core_seconds'])}"
             rows.append((first, f"[{name}](#{name})", item["tier"], _outcome(item), cost))
-    machines = {(r["machine"]["cpu"], r["machine"]["cores"]) for r in results.values()}
-    where = "; ".join(f"{cpu}, {cores} cores" for cpu, cores in sorted(machines))
+    hosts = {(r["host"]["cpu"], r["host"]["cores"]) for r in results.values()}
+    where = "; ".join(f"{cpu}, {cores} cores" for cpu, cores in sorted(hosts))
     total = _minutes(sum(r["core_seconds"] for r in results.values()))
     head = ("question", "study", "tier", "came out as expected", "command, time of one core")
     note = f"Together {total} of one core at most, on {where}, two runs at a time, while other work ran beside them."

@@ -163,12 +163,17 @@ def _is_file(file: TextIO, path: Path) -> bool:
         return False
 
 
-def set_aside(folder: Path) -> Path:
-    """Rename a folder, locked by the caller, to the next free `<name>.<number>` and return the new path."""
+def place_aside(folder: Path) -> Path:
+    """Return the next free `<name>.<number>` beside a folder."""
     number = 1
     while (target := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    folder.rename(target)
+    return target
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a folder, locked by the caller, to `place_aside` and return the new path."""
+    target = folder.rename(place_aside(folder))
     (target / _LOCK).unlink(missing_ok=True)
     return target
 

@@ -40,34 +40,6 @@ def noise(*key):
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8]) / 2**63 - 1
 
 
-def load_corpus(source):
-    if source == "missing":
-        raise ValueError("corpus 'missing': no such file; give 'stdlib' or the path of a text file")
-    return SimpleNamespace(sha256=hashlib.sha256(source.encode()).hexdigest())
-
-
-def configuration(config, changes):
-    return {"name": config, **changes}
-
-
-def describe(config, recipe):
-    changes = {} if isinstance(config, str) else config
-    config = config if isinstance(config, str) else config["name"]
-    if recipe not in DAMAGE:
-        raise ValueError(f"unknown recipe {recipe!r}")
-    if config not in ("nano", "pilot"):
-        raise ValueError(f"unknown model configuration {config!r}")
-    # Only the parent describes: workers of these tests start without the real package.
-    from lowprec.moe.model.config import configs
-    from lowprec.recipe import recipes
-
-    return {
-        "config": {**asdict(configs[config]), "batch": 16, "sequence": 128, "bias_rate": 0.003, **changes},
-        "recipe": recipes[recipe].as_dict() if recipe in recipes else {"name": recipe},
-        "parameters": {"total": 1_433_216, "active": 843_392},
-    }
-
-
 class Trainer:
     def __init__(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
         self.config, self.recipe, self.schedule = config, recipe, schedule
@@ -124,5 +96,47 @@ class Trainer:
         return trainer
 
 
-def weights_hash(trainer):
-    return hashlib.sha256(repr((trainer.nudge, trainer.position, trainer.data_seed)).encode()).hexdigest()
+@dataclass(frozen=True)
+class FakeBackend:
+    """What `lowprec.study.run.backend.Backend` asks for."""
+
+    name = "fake_trainer"
+    diverged = Diverged
+
+    def load_corpus(self, source):
+        if source == "missing":
+            raise ValueError("corpus 'missing': no such file; give 'stdlib' or the path of a text file")
+        return SimpleNamespace(sha256=hashlib.sha256(source.encode()).hexdigest())
+
+    def configuration(self, config, changes):
+        return {"name": config, **changes}
+
+    def describe(self, config, recipe):
+        changes = {} if isinstance(config, str) else config
+        config = config if isinstance(config, str) else config["name"]
+        if recipe not in DAMAGE:
+            raise ValueError(f"unknown recipe {recipe!r}")
+        if config not in ("nano", "pilot"):
+            raise ValueError(f"unknown model configuration {config!r}")
+        # Only the parent describes: workers of these tests start without the real package.
+        from lowprec.moe.model.config import configs
+        from lowprec.recipe import recipes
+
+        return {
+            "config": {**asdict(configs[config]), "batch": 16, "sequence": 128, "bias_rate": 0.003, **changes},
+            "recipe": recipes[recipe].as_dict() if recipe in recipes else {"name": recipe},
+            "parameters": {"total": 1_433_216, "active": 843_392},
+        }
+
+    def new(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
+        return Trainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)
+
+    def load(self, path, corpus, *, recipe=None, schedule=None, data_seed=None):
+        rates = None if schedule is None else Schedule(**schedule)
+        return Trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus)
+
+    def weights_hash(self, trainer):
+        return hashlib.sha256(repr((trainer.nudge, trainer.position, trainer.data_seed)).encode()).hexdigest()
+
+
+FAKE = FakeBackend()

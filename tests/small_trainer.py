@@ -1,12 +1,21 @@
 """The real trainer with a validation that takes no time, for tests in worker processes."""
 
-from lowprec.study.run.trainer import Diverged, Schedule, describe, load_corpus, weights_hash
+from dataclasses import dataclass
 
-from lowprec.study.run import trainer
+from lowprec.moe.run.trainer import Trainer
+from lowprec.study.run.backend import MoEBackend
 
-__all__ = ["Diverged", "Schedule", "Trainer", "describe", "load_corpus", "weights_hash"]
 
-
-class Trainer(trainer.Trainer):
+class SmallTrainer(Trainer):
     def evaluate(self, recipe=None):
         return super().evaluate(recipe, n_bytes=2048)
+
+
+@dataclass(frozen=True)
+class SmallBackend(MoEBackend):
+    @property
+    def trainer(self):
+        return SmallTrainer
+
+
+SMALL = SmallBackend()

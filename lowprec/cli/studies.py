@@ -166,7 +166,7 @@ def _run(planned: Plan, jobs: int | None, executor: Any, fresh: bool) -> None:
     from rich.console import Console
 
     from ..study.run.progress import display
-    from ..study.run.runner import run_study
+    from ..study.run.runner import run_study, start_afresh
 
     console = Console(stderr=True)
     console.print(planned.study.question, markup=False, highlight=False, soft_wrap=True, style="bold")
@@ -174,8 +174,12 @@ def _run(planned: Plan, jobs: int | None, executor: Any, fresh: bool) -> None:
         f"{len(planned.tasks)} runs ({planned.setting}) into {planned.folder}; Ctrl-C keeps what is finished",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
+    if fresh and (kept := start_afresh(planned.folder)):
+        console.print(
+            f"starting afresh; the old runs are kept as {kept}", markup=False, highlight=False, soft_wrap=True
+        )
     with display(console) as shown:
-        run_study(planned, jobs=jobs, executor=executor, fresh=fresh, display=shown)
+        run_study(planned, jobs=jobs, executor=executor, display=shown)
 
 
 def _tell(report: Report, as_json: bool, as_csv: bool) -> bool:

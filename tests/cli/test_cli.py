@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fake_trainer import FAKE
 
 import lowprec
 from lowprec.cli import app as cli
 from lowprec.study import names
 from lowprec.study.report import style
-from lowprec.study.run import plans
 from lowprec.study.run import runner as runner_module
 
 ROOT = Path(lowprec.__file__).parent.parent
@@ -53,7 +53,7 @@ def refused(*arguments, match=""):
 
 @pytest.fixture
 def fake(monkeypatch):
-    monkeypatch.setattr(plans, "BACKEND", "fake_trainer")
+    monkeypatch.setattr("lowprec.study.run.backend.BACKEND", FAKE)
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ def test_bugs_are_not_dressed_as_mistakes(monkeypatch):
     def bug(*args, **kwargs):
         raise AssertionError("internal")
 
-    monkeypatch.setattr("lowprec.study.run.store.machine", bug)
+    monkeypatch.setattr("lowprec.study.run.fingerprint.host", bug)
     assert isinstance(run("info").exception, AssertionError)
 
 

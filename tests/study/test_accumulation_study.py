@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from lowprec.study.kinds.tensors.run import run, sized
 
 import lowprec as lp
 from lowprec.cli import app as cli
 from lowprec.study import Claim, Measured, TensorSetting, TensorStudy, load
+from lowprec.study.kinds.tensors.kind import TensorKind
 from lowprec.study.kinds.tensors.study import error_of, exact_product, quantized, sweep
 
 SMALL = TensorSetting(rows=24, seeds=2, lengths=(128, 1024))
@@ -38,13 +38,13 @@ def test_published_figures_come_out(study: TensorStudy, number: int) -> None:
     assert ours.holds, f"{claim.claim}: published {claim.published}, ours {ours.words}"
 
 
-def test_a_wrong_machine_does_not_give_them(study: TensorStudy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_accumulator_does_not_give_them(study: TensorStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one fraction bit less every figure but the cleared bits is off, so agreement says something."""
     right = {name: lp.accumulators[name] for name in ("hopper_fp8", "ada_fp8")}
     mma, gemm = lp.mma, lp.gemm
 
-    def shortened(machine: object) -> object:
-        return right[machine].with_(fraction_bits=12) if machine in right else machine
+    def shortened(accumulator: object) -> object:
+        return right[accumulator].with_(fraction_bits=12) if accumulator in right else accumulator
 
     def wrong_mma(*operands: object, accumulator: object = "hopper_fp8", **rest: object) -> object:
         return mma(*operands, accumulator=shortened(accumulator), **rest)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_command_writes_table_figure_and_numbers(
     assert table["agrees"] == "yes"
     assert table["command"] == "lowprec ablate accumulation --quick"
     assert "| fraction bits of FP8 sums on B200 | DeepGEMM, issue 176 | 25 |" in (folder / "report.md").read_text()
-    # For machines, and with a figure that does not come out.
+    # As JSON and CSV, and with a figure that does not come out.
     small = dataclasses.replace(small, claims=claims)
     code, out, _ = command("ablate", "accumulation", "--quick", "--seeds", 1, "--no-plot", "--json", "--out", tmp_path)
     assert code == 1
@@ -126,11 +126,11 @@ def test_what_training_needs_is_refused(tmp_path: Path) -> None:
 
 def test_bad_studies_are_refused(study: TensorStudy, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seeds must be whole numbers of at least 1, not 0"):
-        sized(study, True, 0)
+        dataclasses.replace(study.quick, seeds=0)
     with pytest.raises(ValueError, match=r"lengths must be whole numbers of at least 1, not \(\)"):
         TensorSetting(rows=1, seeds=1, lengths=())
     with pytest.raises(ValueError, match="arms need names of their own"):
         dataclasses.replace(study, arms=(study.arms[0], study.arms[0]))
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeError, match="cannot be written"):
-        run(study, SMALL, tmp_path / "file")
+        TensorKind().measure(study, SMALL, tmp_path / "file")

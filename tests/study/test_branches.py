@@ -6,19 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowprec.study.analysis.summary import summarize
-from lowprec.study.design.quantities import BRANCH_METRICS
-from lowprec.study.report.report import document, sentences
-from lowprec.study.run.plans import read_study
-from lowprec.study.run.trainer import Schedule, Trainer, configuration, describe, weights_hash
-from test_study import SMALL, ablation, make, results
+from fake_trainer import FAKE
+from toys import SMALL, ablation, make, results
 
 from lowprec.moe.data.corpus import load_corpus
 from lowprec.moe.model.config import configs
+from lowprec.moe.run.schedule import Schedule
+from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import recipes
 from lowprec.recipe.linears import GemmSpec
 from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
 from lowprec.study.design.expectations import AS_EXPECTED, BOTH, NEITHER
+from lowprec.study.kinds.branches.ablation import BRANCH_METRICS, read_study
+from lowprec.study.kinds.branches.report import document, sentences
+from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study.run.backend import BACKEND
 from lowprec.study.run.store import StudyError, read_json, write_json
 
 SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, seeds=1, warmup_steps=4)
@@ -90,7 +92,7 @@ def test_a_tail_changes_the_precision_and_nothing_else(tmp_path, short_evaluatio
     by_hand.save(tmp_path / "saved.npz")
     by_hand = Trainer.load(tmp_path / "saved.npz", recipe="float32", data=corpus)
     assert [by_hand.step().loss] == rows["float32"][2:]
-    assert weights_hash(by_hand) == runs["float32"]["weights"]
+    assert BACKEND.weights_hash(by_hand) == runs["float32"]["weights"]
     assert runs["float32"]["validation_loss"] != runs["float32"]["validation_loss_bf16"]
 
 
@@ -119,7 +121,7 @@ def test_a_calibrated_branch_is_the_trainer_calibrated(tmp_path, short_evaluatio
     )  # fmt: skip
     by_hand.calibrate(2)
     by_hand.step()
-    assert weights_hash(by_hand) == task.folder.read()["weights"]
+    assert BACKEND.weights_hash(by_hand) == task.folder.read()["weights"]
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True])
@@ -138,7 +140,7 @@ def scratch(tmp_path, *more, **changes):
 def test_arms_from_scratch_have_no_checkpoint_but_pairs(tmp_path):
     planned = scratch(tmp_path)
     assert planned.checkpoints == ()
-    assert planned.ablation.tier == "T4"
+    assert planned.study.tier == "T4"
     assert ablation().tier == "T3"
     by_name = {task.name: task for task in planned.arms}
     ours, theirs = by_name["none/c1-s0"], by_name["bf16/c1-s0"]
@@ -179,10 +181,10 @@ def test_configurations_go_with_arms_from_scratch(tmp_path):
     with pytest.raises(ValueError, match="warmup_steps=30 of branch_steps=20, from scratch"):
         replace(SCRATCH, warmup_steps=30)
     with pytest.raises(ValueError, match="warmup_steps=20 are more than checkpoint_steps=2"):
-        plan(ablation(), replace(SMALL, checkpoint_steps=2), tmp_path, backend="fake_trainer")
-    assert configuration("nano", {"bias_rate": 0.0}) == replace(configs["nano"], bias_rate=0.0)
+        plan(ablation(), replace(SMALL, checkpoint_steps=2), tmp_path, backend=FAKE)
+    assert BACKEND.configuration("nano", {"bias_rate": 0.0}) == replace(configs["nano"], bias_rate=0.0)
     with pytest.raises(TypeError, match="bias_rat"):
-        configuration("nano", {"bias_rat": 0.0})
+        BACKEND.configuration("nano", {"bias_rat": 0.0})
 
 
 def test_from_scratch_is_the_trainer_from_scratch(tmp_path, short_evaluation):
@@ -197,7 +199,7 @@ def test_from_scratch_is_the_trainer_from_scratch(tmp_path, short_evaluation):
         columns = task.folder.columns()
         assert columns["loss"] == [record.loss for record in records]
         assert columns["max_violation"] == [record.max_violation for record in records]
-        assert task.folder.read()["weights"] == weights_hash(trainer)
+        assert task.folder.read()["weights"] == BACKEND.weights_hash(trainer)
 
 
 # --- expectations of branches ----------------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ def expecting(*more):
 def test_what_was_expected_of_branches_is_judged_and_reported(tmp_path):
     planned = run_study(scratch(tmp_path, **expecting()), jobs=0)
     kept, _ = read_study(planned.folder)
-    assert kept.expectations == planned.ablation.expectations
+    assert kept.expectations == planned.study.expectations
     study = summarize(planned.folder)
     assert [item.outcome for item in study.findings] == [BOTH, AS_EXPECTED, NEITHER]
     # By hand, from the runs' files: the last quarter of 20 steps, the means over two pairs.
@@ -281,13 +283,13 @@ def test_every_branch_study_is_complete(name):
 @pytest.mark.parametrize("name", BRANCHES)
 def test_every_arm_binds(name, config):
     for arm in LOADED[name].arms:
-        shape = configs.get(configuration(config, arm.config))
+        shape = configs.get(BACKEND.configuration(config, arm.config))
         layers = [item for item, size in shape.parameter_shapes().items() if len(size) == 2 and item != "embed"]
         for precision in (arm.precision, *([arm.tail.precision] if arm.tail else [])):
             bound = recipes.get(precision).bind(seed=1, layers=shape.layers)
             for layer in layers:
                 assert bound.linear(layer) is bound.linear(layer)
-            assert describe(shape, precision)["recipe"]["name"] == recipes.get(precision).name
+            assert BACKEND.describe(shape, precision)["recipe"]["name"] == recipes.get(precision).name
 
 
 @pytest.mark.parametrize("name", BRANCHES)

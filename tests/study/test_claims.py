@@ -1,7 +1,6 @@
 """Studies that are tables of claims, and that every shipped ablation can be planned."""
 
 import csv
-import importlib
 import json
 from dataclasses import replace
 
@@ -12,7 +11,9 @@ from lowprec.cli import app as cli
 from lowprec.study import catalogue
 from lowprec.study.catalogue import TIERS, Study
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation
-from lowprec.study.kinds.claims.study import ClaimArm, Claims, ClaimSetting, run, sized
+from lowprec.study.kinds.catalogue import kind_of
+from lowprec.study.kinds.claims.study import ClaimArm, Claims, ClaimSetting
+from lowprec.study.kinds.kind import TrainingKind
 from lowprec.study.report.document import Document
 
 TOY = Claims(
@@ -33,8 +34,9 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
     assert item.name == name
     assert item.question.endswith("?")
     assert getattr(item, "source", "x")
-    if hasattr(item, "planner"):
-        planned = importlib.import_module(item.planner).plan(item, item.quick, tmp_path / name)
+    kind = kind_of(item)
+    if isinstance(kind, TrainingKind):
+        planned = kind.plan(item, item.quick, tmp_path / name)
         precisions = {getattr(arm.precision, "name", arm.precision) for arm in item.arms}
         assert {task.recipe_name for task in planned.arms} == precisions
         assert item.tier == "T3" or item.expectations
@@ -44,7 +46,8 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
 
 
 def test_claims_are_measured_judged_and_written(tmp_path):
-    outcome, files = run(TOY, sized(TOY, True, None), tmp_path / "toy", command="lowprec ablate toy")
+    report = kind_of(TOY).measure(TOY, TOY.quick, tmp_path / "toy", command="lowprec ablate toy")
+    outcome, files = report.outcome, report.files
     assert [item.outcome for item in outcome.findings] == [AS_EXPECTED, AS_PUBLISHED]
     assert {path.name for path in files} == {path.name for path in (tmp_path / "toy").iterdir()}
     rows = list(csv.DictReader((tmp_path / "toy/table.csv").read_text().splitlines()))

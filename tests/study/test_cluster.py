@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lowprec.study.run.cluster import cluster
-from test_study import make, results
+from fake_trainer import FAKE
+from toys import make, results
 
 from lowprec.cli import app as cli
 from lowprec.study import run_study
-from lowprec.study.run import cluster as cluster_module
+from lowprec.study.run import executors
+from lowprec.study.run.executors import cluster
 from lowprec.study.run.store import StudyError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of sockets tha
 
 def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
     inline = run_study(make(tmp_path / "inline"), jobs=0)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]))
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.02")
     planned = make(tmp_path / "dask")
     killed = []
@@ -48,8 +49,8 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_a_scheduler_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("lowprec.study.run.plans.BACKEND", "fake_trainer")
-    monkeypatch.setattr(cluster_module, "PATIENCE", 0.3)
+    monkeypatch.setattr("lowprec.study.run.backend.BACKEND", FAKE)
+    monkeypatch.setattr(executors, "PATIENCE", 0.3)
     result = CliRunner().invoke(cli.cli, ["ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--scheduler",
                                           "tcp://127.0.0.1:9", "--out", str(tmp_path)])  # fmt: skip
     assert result.exit_code == 2
@@ -72,7 +73,7 @@ def test_a_scheduler_without_workers_is_said_so():
 
 
 def test_missing_dask_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(cluster_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(executors, "find_spec", lambda name: None)
     with pytest.raises(StudyError, match=r"pip install 'lowprec\[cluster\]'"), cluster("local"):
         pass
 

@@ -7,14 +7,15 @@ import math
 from dataclasses import asdict, replace
 
 import pytest
-from lowprec.study.analysis.summary import summarize
-from test_study import SMALL, make
+from toys import SMALL, make
 
 from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
 from lowprec.study import Arm, run_study
 from lowprec.study.analysis.costs_of_recipes import COSTS, bits_of, multiply_adds, with_tail
-from lowprec.study.report import cost_plots, report, reports
+from lowprec.study.kinds import catalogue as kinds
+from lowprec.study.kinds.branches import cost_figure, report
+from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.report.cost_panels import Point, differing, draw_panels, front, height_of
 from lowprec.study.report.document import Figure, Text
 from lowprec.study.report.style import new_figure
@@ -125,13 +126,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reported(folder):
-    return reports.report(folder)
+    return kinds.report(folder)
 
 
 def test_the_csv_has_the_numbers_of_the_summary_bit_for_bit(folder, reported):
     with open(folder / "toy_cost.csv", newline="") as file:
         rows = {row["arm"]: row for row in csv.DictReader(file)}
-    assert list(rows) == [arm.name for arm in reported.summary.ablation.arms]
+    assert list(rows) == [arm.name for arm in reported.outcome.ablation.arms]
     content = json.loads((folder / "summary.json").read_text())
     for arm in content["arms"]:
         row = rows[arm["arm"]]
@@ -149,8 +150,8 @@ def test_the_csv_has_the_numbers_of_the_summary_bit_for_bit(folder, reported):
 
 
 def test_the_points_are_the_rows(reported):
-    study = reported.summary
-    points = {point.arm: point for point in cost_plots.points_of(study)}
+    study = reported.outcome
+    points = {point.arm: point for point in cost_figure.points_of(study)}
     assert set(points) == {"bf16", "dsv3", "fp4_naive", "no_promotion"}  # boom has no cost
     assert points["bf16"].value == 0.0
     own = study.arm("dsv3").own
@@ -160,34 +161,34 @@ def test_the_points_are_the_rows(reported):
 
 def test_what_has_no_cost_is_named_in_figure_and_report(folder, reported):
     told = "Without a cost, since the recipe does not name all its formats: boom."
-    assert cost_plots.note(reported.summary) == told
+    assert cost_figure.note(reported.outcome) == told
     assert Text(told) in reported.document.parts
     assert told in (folder / "report.md").read_text()
     assert told in (folder / "report.html").read_text()
 
 
 def test_the_figure_is_in_every_report(folder, reported):
-    assert Figure(cost_plots.title(reported.summary), "toy_cost") in reported.document.parts
+    assert Figure(cost_figure.title(reported.outcome), "toy_cost") in reported.document.parts
     assert "](toy_cost.png)" in (folder / "report.md").read_text()
     assert 'aria-label="Accuracy against cost: ' in (folder / "report.html").read_text()
     finding = "Accuracy against cost: dsv3 is the cheapest equivalent arm (8.5 bits an operand, bf16 16)"
-    assert cost_plots.title(reported.summary) == finding
+    assert cost_figure.title(reported.outcome) == finding
 
 
 def test_a_diverged_arm_has_no_value_and_is_drawn(reported, tmp_path):
-    study = reported.summary
+    study = reported.outcome
     known = replace(study, recipes={**study.recipes, "boom": recipes["nvfp4"].as_dict()})
-    found = {point.arm: point for point in cost_plots.points_of(known)}["boom"]
+    found = {point.arm: point for point in cost_figure.points_of(known)}["boom"]
     assert math.isnan(found.value)
-    assert all(path.stat().st_size > 300 for path in cost_plots.draw(known, tmp_path / "figure"))
-    assert cost_plots.note(known) == ""
+    assert all(path.stat().st_size > 300 for path in cost_figure.draw(known, tmp_path / "figure"))
+    assert cost_figure.note(known) == ""
 
 
 def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(folder, tmp_path):
     study = summarize(folder)
     same = replace(study, recipes=dict.fromkeys(study.recipes, recipes["bf16"].as_dict()))
     (tmp_path / "figure.svg").write_text("of an earlier report")
-    assert [path.name for path in cost_plots.draw(same, tmp_path / "figure")] == ["figure.csv"]
+    assert [path.name for path in cost_figure.draw(same, tmp_path / "figure")] == ["figure.csv"]
     assert not (tmp_path / "figure.svg").exists()
     text = report.markdown(report.document(same))
     assert "Accuracy against cost is not drawn: all arms spend the same (16 bits of a multiplied operand, " in text
@@ -196,7 +197,7 @@ def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(folder, t
 def test_a_tail_of_a_branch_is_counted(folder):
     study = summarize(folder)
     tailed = {**recipes["nvfp4"].as_dict(), "tail": {"from_step": 15, **recipes["bf16"].as_dict()}}
-    found = cost_plots.costs(replace(study, recipes={**study.recipes, "dsv3": tailed}))["dsv3"]
+    found = cost_figure.costs(replace(study, recipes={**study.recipes, "dsv3": tailed}))["dsv3"]
     assert study.setting.branch_steps == SMALL.branch_steps == 20
     expected = 0.75 * bits(recipes["nvfp4"])["operands"] + 0.25 * bits(recipes["bf16"])["operands"]
     assert found["operands"] == pytest.approx(expected)

@@ -10,7 +10,8 @@ from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, lo
 from lowprec.study.kinds.errors import figures as error_figures
 from lowprec.study.kinds.errors import plots as error_plots
 from lowprec.study.kinds.errors.figures import bias_rows, magnitude_rows, on_front, pareto_rows
-from lowprec.study.kinds.errors.study import claims_of, run, sized, sweep
+from lowprec.study.kinds.errors.kind import ErrorKind
+from lowprec.study.kinds.errors.study import claims_of, sweep
 from lowprec.study.kinds.errors.wire_cost import cost_rows
 from lowprec.study.report.document import Document
 
@@ -34,8 +35,6 @@ def test_the_atlas_is_a_study(study):
     assert {table.measure for table in study.tables} == {"sqnr", "relative_rms"}
     assert sum(len(row) for table in study.tables for row in table.rows.values()) == 18 * 10 + 18 * 6
     assert len(study.claims) == 13
-    assert sized(study, True, None) == study.quick
-    assert sized(study, False, 3).seeds == 3
 
 
 def test_a_table_comes_out(study, outcome):
@@ -107,7 +106,8 @@ def test_run_writes_everything(tmp_path):
         quick=ErrorSetting(4, 256, 1), full=SMALL, figures=(error_figures.pareto("_front", ("gauss",), "The front"),),
         tables=(PublishedTable("SQNR", "sqnr", "me", ("gauss",), {"logfmt8": (37.0,)}, within=1.5),),
     )  # fmt: skip
-    outcome, files = run(mine, mine.quick, tmp_path, command="here", plot=False)
+    report = ErrorKind().measure(mine, mine.quick, tmp_path, command="here", plot=False)
+    outcome, files = report.outcome, report.files
     assert outcome.holds
     assert [path.name for path in files] == [
         "mine.csv",
@@ -126,7 +126,7 @@ def test_run_writes_everything(tmp_path):
     assert "| LogFMT-8 | 8.5 |" in report
     assert "here" in report
     assert Document.read(tmp_path).tier == "T1"
-    _, drawn = run(mine, mine.quick, tmp_path, command="here")
+    drawn = ErrorKind().measure(mine, mine.quick, tmp_path, command="here").files
     assert {"mine_front.png", "mine_front.svg", "report.html"} == {path.name for path in {*drawn} - {*files}}
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 1

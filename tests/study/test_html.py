@@ -9,11 +9,13 @@ from html.parser import HTMLParser
 
 import pytest
 from click.testing import CliRunner
-from test_study import make
+from toys import make
 
 from lowprec.cli import app as cli
 from lowprec.study import Arm, run_study
-from lowprec.study.report import html, reports
+from lowprec.study.kinds.branches.sentences import sentence
+from lowprec.study.kinds.catalogue import report
+from lowprec.study.report import html
 from lowprec.study.report.document import Bullets, Details, Document, Heading, Table, Text, markdown
 from lowprec.study.run.store import StudyError, read_json
 
@@ -71,11 +73,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reported(folder):
-    return reports.report(folder)
+    return report(folder)
 
 
 def test_the_page_is_whole_and_loads_nothing(folder, reported):
-    text = (folder / reports.PAGE).read_text(encoding="utf-8")
+    text = (folder / html.PAGE).read_text(encoding="utf-8")
     checker = Checker()
     checker.feed(text)
     assert checker.open == []
@@ -86,13 +88,13 @@ def test_the_page_is_whole_and_loads_nothing(folder, reported):
     assert text.count("<svg") == 3
     shown = " ".join("".join(checker.text).split())
     for item in reported.summary.arms:
-        assert " ".join(reported.summary.sentence(item).split()) in shown
+        assert " ".join(sentence(reported.outcome, item).split()) in shown
     assert "avx" in shown or "cores" in shown  # the environment
 
 
 def test_markdown_and_page_say_the_same(folder, reported):
     text, checker = markdown(reported.document), Checker()
-    checker.feed((folder / reports.PAGE).read_text(encoding="utf-8"))
+    checker.feed((folder / html.PAGE).read_text(encoding="utf-8"))
     rows = [row for part in reported.document.parts if isinstance(part, Table) for row in (part.head, *part.rows)]
     assert len(rows) > len(reported.summary.arms)
     for row in rows:
@@ -175,7 +177,7 @@ def test_a_browser_draws_the_page(folder, reported, tmp_path):
     narrow = tmp_path / "narrow.png"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
              "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]  # fmt: skip
-    page = (folder / reports.PAGE).resolve().as_uri()
+    page = (folder / html.PAGE).resolve().as_uri()
     for path, width in ((picture, 1000), (narrow, 400)):
         draw = [BROWSER, *flags, f"--window-size={width},2600", f"--screenshot={path}", page]
         subprocess.run(draw, check=True, capture_output=True, timeout=120)

@@ -9,15 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowprec.study.analysis.curves import curves, write_csv
-from lowprec.study.analysis.summary import summarize
-from lowprec.study.report.sentences import count, interval, percent
 from rich.console import Console
-from test_study import SMALL, make
+from toys import SMALL, make
 
 from lowprec.study import Arm, run_study
 from lowprec.study.analysis.smoothing import ema
-from lowprec.study.report import plots, report, style
+from lowprec.study.kinds.branches import curves as plots
+from lowprec.study.kinds.branches import report
+from lowprec.study.kinds.branches.curves import curves, write_csv
+from lowprec.study.kinds.branches.sentences import sentence
+from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study.report import style
+from lowprec.study.report.parts import count, interval, percent
 from lowprec.study.run.progress import Bars, Lines, Running, Silent, Snapshot, clock, display
 from lowprec.study.run.store import StudyError
 
@@ -131,7 +134,7 @@ def test_the_title_states_the_finding(study):
 
 
 def test_sentences_say_what_was_measured(study):
-    said = {item.arm.name: study.sentence(item) for item in study.arms}
+    said = {item.arm.name: sentence(study, item) for item in study.arms}
     own = study.arm("dsv3").own
     assert said["dsv3"].startswith(
         f"dsv3: {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, 4 pairs): "
@@ -152,8 +155,8 @@ def test_sentences_say_what_was_measured(study):
 
 def test_a_difference_that_holm_does_not_keep_is_said_so(study):
     item = study.arm("fp4_naive")
-    assert "Holm" not in study.sentence(item)
-    assert "does not survive Holm's correction over the arms (p = 0.2)" in study.sentence(replace(item, p_holm=0.2))
+    assert "Holm" not in sentence(study, item)
+    assert "does not survive Holm's correction over the arms (p = 0.2)" in sentence(study, replace(item, p_holm=0.2))
 
 
 def test_markdown_has_the_table_the_sentences_and_the_expectation(study):
@@ -165,7 +168,7 @@ def test_markdown_has_the_table_the_sentences_and_the_expectation(study):
     assert [line.split(" | ")[0] for line in body] == [f"| {item.arm.name}" for item in study.arms]
     assert {line.count("|") for line in lines[head : head + 2 + len(study.arms)]} == {len(report.COLUMNS) + 1}
     for item in study.arms:
-        assert f"- {study.sentence(item)}" in lines
+        assert f"- {sentence(study, item)}" in lines
     assert any(line.startswith("| dsv3 | equivalent | a report | equivalent (+") for line in lines)
 
 
@@ -192,7 +195,7 @@ def test_the_screen_shows_table_and_sentences(study, capsys):
     report.show(study, Console(width=200))
     shown = capsys.readouterr().out
     for item in study.arms:
-        assert study.sentence(item)[:60] in shown
+        assert sentence(study, item)[:60] in shown
         assert item.verdict in shown
 
 

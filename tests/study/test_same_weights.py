@@ -8,20 +8,20 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from lowprec.study.design.quantities import METRICS
+import small_trainer
 
 import lowprec as lp
 from lowprec.kernels.model.divergence import tile_range
 from lowprec.moe.data.corpus import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
-from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, run_study
+from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, plan, run_study
 from lowprec.study.analysis.comparison import compare, compare_layers, kl_of_tokens, record
 from lowprec.study.analysis.probe import describe
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
 from lowprec.study.design.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
-from lowprec.study.kinds.same_weights import study as module
 from lowprec.study.kinds.same_weights.report import document, report, table_csv
+from lowprec.study.kinds.same_weights.study import METRICS
 from lowprec.study.kinds.same_weights.summary import summarize
 
 SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
@@ -239,7 +239,7 @@ def test_expectations_that_make_no_sense():
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("same")
     item = study(stresses=(Healthy(), UnevenTokens()))
-    return run_study(module.plan(item, SMALL, out / "toy", backend="small_trainer"), jobs=0)
+    return run_study(plan(item, SMALL, out / "toy", backend=small_trainer.SMALL), jobs=0)
 
 
 def test_a_study_from_checkpoint_to_findings(finished):
@@ -256,18 +256,19 @@ def test_a_study_from_checkpoint_to_findings(finished):
 
 def test_resuming_repeats_nothing_and_checkpoints_are_shared(finished):
     files = {path: path.read_bytes() for path in finished.folder.parent.rglob("*.csv")}
-    other = module.plan(study(name="other"), SMALL, finished.folder.parent / "other", backend="small_trainer")
+    other = plan(study(name="other"), SMALL, finished.folder.parent / "other", backend=small_trainer.SMALL)
     assert [task.folder.path for task in other.checkpoints] == [task.folder.path for task in finished.checkpoints]
     assert all(task.finished() for task in other.checkpoints)
     again = run_study(
-        module.plan(study(stresses=(Healthy(), UnevenTokens())), SMALL, finished.folder, backend="small_trainer"),
+        plan(study(stresses=(Healthy(), UnevenTokens())), SMALL, finished.folder, backend=small_trainer.SMALL),
         jobs=0,
     )
     assert {path: path.read_bytes() for path in again.folder.parent.rglob("*.csv")} == files
 
 
 def test_reports_hold_every_bit_and_the_findings(finished, tmp_path):
-    summary, found, files = report(finished.folder, plot=True)
+    written = report(finished.folder, plot=True)
+    summary, found, files = written.outcome, written.document, written.files
     assert {path.suffix for path in files} == {".md", ".csv", ".json", ".png", ".svg"}
     rows = {(row["arm"], row["stress"], row["metric"]): row for row in csv.DictReader(table_csv(summary).splitlines())}
     assert float(rows["dsv3", "healthy", "kl"]["mean"]) == summary.mean("kl", "dsv3")
@@ -291,5 +292,5 @@ def test_arms_that_cannot_be_are_refused_before_anything_runs(tmp_path):
     for change, match in (({"dyy": "e5m2 1x128"}, "'dyy'"), ({"dy": "e5m9 1x128"}, "e5m9")):
         arms = (*study().arms, Arm("odd", recipe="dsv3", change=change))
         with pytest.raises((TypeError, ValueError, KeyError), match=match):
-            module.plan(study(arms=arms), SMALL, tmp_path / "toy")
+            plan(study(arms=arms), SMALL, tmp_path / "toy")
     assert not list(tmp_path.iterdir())

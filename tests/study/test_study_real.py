@@ -3,11 +3,12 @@
 import os
 from pathlib import Path
 
-from lowprec.study.analysis.summary import summarize
-from test_study import results
+import small_trainer
+from toys import results
 
 import lowprec
 from lowprec.study import Ablation, Arm, Setting, plan, run_study
+from lowprec.study.kinds.branches.summary import summarize
 
 SMALL = Setting(config="nano", checkpoint_steps=2, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
 ABLATION = Ablation(
@@ -32,10 +33,10 @@ def test_two_threads_here_and_single_thread_workers_give_the_same_bits(tmp_path,
     before = lowprec.get_num_threads()
     lowprec.set_num_threads(2)
     try:
-        here = run_study(plan(ABLATION, SMALL, tmp_path / "here", backend="small_trainer"), jobs=0)
+        here = run_study(plan(ABLATION, SMALL, tmp_path / "here", backend=small_trainer.SMALL), jobs=0)
     finally:
         lowprec.set_num_threads(before)
-    workers = run_study(plan(ABLATION, SMALL, tmp_path / "workers", backend="small_trainer"), jobs=2)
+    workers = run_study(plan(ABLATION, SMALL, tmp_path / "workers", backend=small_trainer.SMALL), jobs=2)
     assert results(here.folder) == results(workers.folder)
     study = summarize(workers.folder)
     assert study.arm("again").verdict == "bit-identical"

@@ -1,1 +1,5 @@
 """What is asked: arms, sizes, stress, expectations and published claims, sources."""
+
+from . import sources
+
+__all__ = ["sources"]

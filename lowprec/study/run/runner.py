@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from pathlib import Path
 from typing import Any
 
-from ..._files import set_aside, write_json
+from ..._files import place_aside, set_aside, write_json
 from . import executors, store
 from .fingerprint import differences
 from .plan import Plan
@@ -39,12 +39,33 @@ def check_same(tasks: Sequence[Task]) -> None:
             for line in differences(run.get("fingerprint"), task.fingerprint):
                 found.setdefault(line, task.name)
     if found:
+        folder = tasks[-1].study
         lines = [line for line in found if not line.startswith("checkpoint.")] or list(found)
         shown = "; ".join(lines[:4]) + (f"; and {len(lines) - 4} more" if len(lines) > 4 else "")
+        reason = f"holds runs of something else ({shown})"
+        if any(line.startswith("code: ") for line in lines):
+            reason = (
+                "holds runs of other code: since they ran, lowprec's sources that make a run's numbers have changed, "
+                f"or where they lie ({shown}), so these runs cannot go on"
+            )
         raise StudyError(
-            f"{tasks[-1].study} holds runs of something else ({shown}); "
-            "--fresh moves them aside and starts over, --out keeps both"
+            f"{folder} {reason}; --fresh keeps them as {place_aside(folder).name} and starts afresh, "
+            "--out keeps both"
         )
+
+
+def start_afresh(folder: Path) -> Path | None:
+    """Move the runs in a study's folder aside; return where they are kept, None if there were none.
+
+    Raises
+    ------
+    StudyError
+        If a study is running there.
+    """
+    if not folder.is_dir():
+        return None
+    with store.lock(folder):  # not from under a study that is running
+        return set_aside(folder)
 
 
 def run_study(
@@ -83,9 +104,8 @@ def run_study(
         Passed on after the workers stopped.
     """
     show = Silent() if display is None else display
-    if fresh and planned.folder.is_dir():
-        with store.lock(planned.folder):  # not from under a study that is running
-            set_aside(planned.folder)
+    if fresh:
+        start_afresh(planned.folder)
     check_same(planned.tasks)
     store.check_writable(planned.folder)
     with contextlib.ExitStack() as locks:

@@ -1,0 +1,105 @@
+"""Inline, threads, spawned processes: the same bits, and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from toys import make, results
+
+from lowprec.study import run_study
+
+
+def test_any_executor_will_do(tmp_path):
+    inline = run_study(make(tmp_path / "a"), jobs=0)
+    with ThreadPoolExecutor(3) as pool:
+        threads = run_study(make(tmp_path / "b"), executor=pool)
+        assert pool.submit(int, 1).result() == 1  # someone else's executor is left open
+    ours, theirs = results(inline.folder), results(threads.folder)
+    assert ours == theirs
+
+
+def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]))
+    inline = run_study(make(tmp_path / "a"), jobs=0)
+    spawned = run_study(make(tmp_path / "b"), jobs=2)
+    assert results(inline.folder) == results(spawned.folder)
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
+    from lowprec.study.run.executors import workers
+
+    with workers(1) as pool:
+        assert pool.submit(os.getenv, "OPENBLAS_NUM_THREADS").result() == "1"
+        assert pool.submit(os.getenv, "LOWPREC_NUM_THREADS").result() == "1"
+        assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("jobs", [-1, True, 1.5])
+def test_jobs_that_make_no_sense(tmp_path, jobs):
+    with pytest.raises(ValueError, match="jobs must be a whole number of at least 0"):
+        run_study(make(tmp_path), jobs=jobs)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import toys
+from lowprec.study import run_study
+if __name__ == "__main__":
+    run_study(toys.make(Path(sys.argv[1])), jobs=2)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
+    reference = run_study(make(tmp_path / "reference"), jobs=0)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = os.environ | {
+        "FAKE_STEP_SECONDS": "0.02",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]),
+    }
+    target = tmp_path / "stopped"
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(target)],
+        env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not list(target.glob("toy/*/c*-s*/run.json")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if how == signal.SIGINT:
+            os.killpg(process.pid, how)  # as Ctrl-C does: to the whole group
+        else:
+            os.kill(process.pid, how)
+        process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    assert process.returncode != 0
+    deadline = time.monotonic() + 20
+    while _group_alive(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _group_alive(process.pid)
+    before = results(target / "toy")
+    done = {name: value for name, value in before.items() if value[0]["status"] == "done"}
+    assert done
+    assert len(done) < len(reference.tasks)
+    run_study(make(target), jobs=0)
+    after = results(target / "toy")
+    assert done.items() <= after.items()
+    assert after == results(reference.folder)
+
+
+def _group_alive(group):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            return True
+    return False

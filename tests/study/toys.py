@@ -1,0 +1,40 @@
+"""A small study with a trainer that takes milliseconds, and what a folder of runs holds."""
+
+from fake_trainer import FAKE
+
+from lowprec.study import Ablation, Arm, Setting, plan
+from lowprec.study.run.store import read_json
+
+SMALL = Setting(config="nano", checkpoint_steps=30, branch_steps=20, checkpoints=2, seeds=2)
+
+
+def ablation(*more, **changes):
+    arms = (
+        Arm("bf16", role="reference"),
+        Arm("again", role="repeat", pairs=1),
+        Arm("perturb", role="floor"),
+        Arm("dsv3", recipe="dsv3", expected="equivalent", source="a report"),
+        Arm("fp4_naive", recipe="fp4_naive", role="control"),
+    )
+    fields = {"name": "toy", "question": "Does it?", "arms": arms + more, "quick": SMALL, "full": SMALL}
+    return Ablation(**(fields | changes))
+
+
+def make(tmp_path, *more, setting=SMALL, data="stdlib", **changes):
+    return plan(ablation(*more, **changes), setting, tmp_path / "toy", data=data, backend=FAKE)
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+
+
+def results(folder):
+    """All that a run's numbers are, without the clock."""
+    found = {}
+    for path in sorted(folder.glob("*/*/run.json")):
+        run = read_json(path)
+        clocks = ("seconds", "evaluation_seconds", "timed_steps")
+        rest = {key: value for key, value in run.items() if key not in clocks}
+        metrics = path.with_name("metrics.csv")  # a killed run may not have come that far
+        found[path.parent.relative_to(folder)] = (rest, metrics.read_bytes() if metrics.exists() else b"")
+    return found
