@@ -2,15 +2,13 @@
 
 import os
 import signal
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from fake_trainer import FAKE
-from toys import make, results
+from toys import SEARCH, make, results
 
 from lowprec.cli import app as cli
 from lowprec.study import run_study
@@ -24,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of sockets tha
 
 def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
     inline = run_study(make(tmp_path / "inline"), jobs=0)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", SEARCH)
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.02")
     planned = make(tmp_path / "dask")
     killed = []

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from toys import make, results
+from toys import SEARCH, make, results
 
 from lowprec.study import run_study
 
@@ -25,7 +25,7 @@ def test_any_executor_will_do(tmp_path):
 
 def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", SEARCH)
     inline = run_study(make(tmp_path / "a"), jobs=0)
     spawned = run_study(make(tmp_path / "b"), jobs=2)
     assert results(inline.folder) == results(spawned.folder)
@@ -60,7 +60,7 @@ def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {
         "FAKE_STEP_SECONDS": "0.02",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]),
+        "PYTHONPATH": SEARCH,
     }
     target = tmp_path / "stopped"
     process = subprocess.Popen(

@@ -1,16 +1,22 @@
 """Runs of something else are not mixed, and what makes a run's numbers is in the hash."""
 
 import json
+import sys
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from toys import SMALL, make, snapshot
 
 from lowprec.study import run_study
 from lowprec.study.kinds.branches.summary import summarize
-from lowprec.study.run.fingerprint import differences
+from lowprec.study.run.fingerprint import EXECUTE_RUNS, NOT_NUMERICS, code_hash, differences, makes_numbers
 from lowprec.study.run.runner import check_same
 from lowprec.study.run.store import StudyError
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))  # `rooms` reads the imports for the drawing, too
+import rooms
 
 
 @pytest.mark.parametrize(
@@ -68,3 +74,52 @@ def test_a_report_over_mixed_runs_is_refused(tmp_path, run, key):
         StudyError, match=f"mixes runs that cannot be compared: {run} differs from .* in {key}: .*another"
     ):
         summarize(planned.folder)
+
+
+def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_why(tmp_path):
+    planned = run_study(make(tmp_path), jobs=0)
+    for path in planned.folder.glob("*/*/run.json"):
+        run = json.loads(path.read_text())
+        path.write_text(json.dumps(run | {"fingerprint": run["fingerprint"] | {"code": "other"}}))
+    before = snapshot(planned.folder)
+    with pytest.raises(StudyError) as caught:
+        run_study(make(tmp_path), jobs=0)
+    assert str(caught.value) == (
+        f"{planned.folder} holds runs of other code: since they ran, lowprec's sources that make a run's numbers have "
+        f"changed, or where they lie (code: 'other' then, {code_hash()!r} now), so these runs cannot go on; --fresh "
+        "keeps them as toy.1 and starts afresh, --out keeps both"
+    )
+    assert snapshot(planned.folder) == before
+    run_study(make(tmp_path), jobs=0, fresh=True)
+    kept = {path.relative_to(tmp_path / "toy.1"): text for path, text in snapshot(tmp_path / "toy.1").items()}
+    assert kept == {path.relative_to(planned.folder): text for path, text in before.items()}
+
+
+# --- what is in the hash ---------------------------------------------------------------------------------------------
+
+#: What a run's code imports and is not in the hash: it writes and describes what was computed.
+KEEPS_BOOKS = {"_files", "study/run/fingerprint", "study/run/store"}
+
+
+def test_every_source_that_is_named_exists():
+    """A renamed file would leave the hash, or enter it, unseen."""
+    copied = tomllib.loads((rooms.PACKAGE.parent / "pyproject.toml").read_text())
+    copied = copied["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    places = {f"{target.removeprefix('lowprec/')}/": rooms.PACKAGE.parent / source for source, target in copied.items()}
+    for name in NOT_NUMERICS + EXECUTE_RUNS:
+        path = places.get(name, rooms.PACKAGE / (name if name.endswith("/") else f"{name}.py"))
+        assert path.is_dir() if name.endswith("/") else path.is_file(), name
+
+
+def test_all_that_a_run_executes_is_in_the_hash():
+    graph = {name.removeprefix("lowprec.").replace(".", "/"): used for name, used in rooms.file_graph().items()}
+    todo, seen = [*EXECUTE_RUNS], set()
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in graph:
+            continue
+        seen.add(name)
+        if name not in KEEPS_BOOKS:
+            assert makes_numbers(name), f"{name} takes part in runs: its changes must start them afresh"
+            todo += [used.removeprefix("lowprec.").replace(".", "/") for used in graph[name]]
+    assert {"moe/run/trainer", "kernels/cast/rounding", "study/run/tasks"} <= seen

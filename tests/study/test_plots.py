@@ -17,6 +17,7 @@ from lowprec.study.analysis.smoothing import ema
 from lowprec.study.kinds.branches import curves as plots
 from lowprec.study.kinds.branches import report
 from lowprec.study.kinds.branches.curves import curves, write_csv
+from lowprec.study.kinds.branches.looks import looks_of
 from lowprec.study.kinds.branches.sentences import sentence
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.report import style
@@ -265,7 +266,7 @@ def test_names_of_many_arms_stand_apart_in_the_key(tmp_path):
     many = summarize(run_study(make(tmp_path, *more, setting=replace(SMALL, seeds=1)), jobs=0).folder)
     figure = Figure(figsize=(9.2, 6.4), dpi=160)
     axes = figure.add_axes((0.76, 0.5, 0.22, 0.43))
-    plots._draw_key(axes, many, style.looks_of(many))
+    plots._draw_key(axes, many, looks_of(many))
     figure.canvas.draw()
     shown = {text.get_text(): text.get_window_extent() for text in axes.texts}
     assert {"bf16", "reference", "fp4_naive", "arm6", "boom", "diverged", "noise floor"} <= set(shown)

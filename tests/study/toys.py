@@ -1,10 +1,16 @@
 """A small study with a trainer that takes milliseconds, and what a folder of runs holds."""
 
+import os
+import sys
+from pathlib import Path
+
 from fake_trainer import FAKE
 
 from lowprec.study import Ablation, Arm, Setting, plan
 from lowprec.study.run.store import read_json
 
+#: The path by which other processes find this module and the fake trainer.
+SEARCH = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path])
 SMALL = Setting(config="nano", checkpoint_steps=30, branch_steps=20, checkpoints=2, seeds=2)
 
 
