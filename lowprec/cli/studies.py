@@ -187,7 +187,7 @@ def _tell(report: Report, as_json: bool, as_csv: bool) -> bool:
     from rich.console import Console
 
     if as_json:
-        click.echo(report.summary.read_text(encoding="utf-8"), nl=False)
+        click.echo(report.summary_file.read_text(encoding="utf-8"), nl=False)
     elif as_csv:
         click.echo(report.table_csv(), nl=False)
     else:

@@ -87,7 +87,7 @@ def test_the_page_is_whole_and_loads_nothing(folder, reported):
     assert "@import" not in text
     assert text.count("<svg") == 3
     shown = " ".join("".join(checker.text).split())
-    for item in reported.summary.arms:
+    for item in reported.outcome.arms:
         assert " ".join(sentence(reported.outcome, item).split()) in shown
     assert "avx" in shown or "cores" in shown  # the environment
 
@@ -96,7 +96,7 @@ def test_markdown_and_page_say_the_same(folder, reported):
     text, checker = markdown(reported.document), Checker()
     checker.feed((folder / html.PAGE).read_text(encoding="utf-8"))
     rows = [row for part in reported.document.parts if isinstance(part, Table) for row in (part.head, *part.rows)]
-    assert len(rows) > len(reported.summary.arms)
+    assert len(rows) > len(reported.outcome.arms)
     for row in rows:
         assert "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" in text
         assert tuple(row) in checker.rows

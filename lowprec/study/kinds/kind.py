@@ -53,7 +53,7 @@ class Report:
     holds: bool = True
 
     @property
-    def summary(self) -> Path:
+    def summary_file(self) -> Path:
         """The file with everything in JSON."""
         return self.document.folder / "summary.json"
 
