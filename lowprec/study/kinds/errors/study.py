@@ -34,7 +34,7 @@ class ErrorArm:
     Parameters
     ----------
     name : str
-        Codec or quantizer recipe.
+        Codec or quantizer.
     label : str
         Its name in tables and figures.
     family : str
