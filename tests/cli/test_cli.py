@@ -229,7 +229,7 @@ def test_info():
         (["cast", "1", "--too", "e4m3fn"], "no such option: '--too'"),
         (["cast", "1e400", "--to", "e4m3fn"], "'1e400' does not fit float64"),
         (["cast", "0x1p5000", "--to", "e4m3fn"], "'0x1p5000' does not fit float64"),
-        (["quantizers", "nvfp5_te"], "unknown quantizer recipe 'nvfp5_te': did you mean 'nvfp4_te'"),
+        (["quantizers", "nvfp5_te"], "unknown quantizer 'nvfp5_te': did you mean 'nvfp4_te'"),
         (["accumulators", "hoper_fp8"], "unknown accumulator 'hoper_fp8': did you mean 'hopper_fp8'"),
         (["costs", "nodes", "--dim", "7"], "--dim changes nothing in the table nodes; it is for wire"),
         (["costs", "wire", "--tokens", "0"], "0 is not in the range x>=1"),
