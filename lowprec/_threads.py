@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ._ieee import set_standard
+
 _threads: int | None = None
 _pool: ThreadPoolExecutor | None = None
 _pool_owner: tuple[int, int] | None = None  # (process, threads) that `_pool` was made for
@@ -85,7 +87,7 @@ def _workers(n: int) -> ThreadPoolExecutor:
         if _pool is None or _pool_owner != owner:
             if _pool is not None and _pool_owner is not None and _pool_owner[0] == owner[0]:
                 _pool.shutdown(wait=False)
-            _pool, _pool_owner = ThreadPoolExecutor(n, thread_name_prefix="lowprec"), owner
+            _pool, _pool_owner = ThreadPoolExecutor(n, thread_name_prefix="lowprec", initializer=set_standard), owner
         return _pool
 
 

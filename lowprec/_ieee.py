@@ -1,0 +1,90 @@
+"""The floating-point mode of the calling thread: ours for as long as we compute, and the caller's again afterwards.
+
+A library built with ``-ffast-math``, or ``torch.set_flush_denormal(True)``, leaves a thread that flushes subnormals to
+zero; others change the direction of rounding. Bits that depended on that would be nobody's. Every public function that
+computes is marked with `standard`; threads of our own start in the standard mode (`_threads`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ENVIRONMENT_BYTES = 512  # more than any C library's fenv_t
+_DEFAULT = ctypes.c_void_p(-1)  # FE_DFL_ENV of glibc and musl: to nearest, no flushing
+
+# Names, not literals: the compiler would fold an operation on two literals.
+_ONE, _LEAST, _HALF_ULP, _HALF_ULP_BELOW = 1.0, 5e-324, 2.0**-53, 2.0**-54
+
+
+def is_standard() -> bool:
+    """Tell whether this thread keeps subnormals and rounds to nearest even; some 0.1 us.
+
+    Examples
+    --------
+    >>> is_standard()
+    True
+    """
+    return _LEAST * _ONE != 0.0 and _ONE + _HALF_ULP == _ONE and _ONE - _HALF_ULP_BELOW == _ONE
+
+
+@functools.cache
+def _environment() -> tuple[Callable[..., int], Callable[..., int]]:
+    """Return C's fegetenv and fesetenv."""
+    library = ctypes.CDLL(None)
+    get, set_ = library.fegetenv, library.fesetenv
+    get.argtypes = set_.argtypes = [ctypes.c_void_p]
+    return get, set_
+
+
+def set_standard() -> None:
+    """Give this thread the standard mode.
+
+    Raises
+    ------
+    RuntimeError
+        If it has another one and the C library cannot change it.
+    """
+    if is_standard():
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        _environment()[1](_DEFAULT)
+    if not is_standard():
+        raise RuntimeError(
+            "this thread flushes subnormals to zero or does not round to nearest, and its mode cannot be changed from "
+            "here: set it back before calling lowprec"
+        )
+
+
+def standard(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that computes in the standard mode, whatever the caller's is, and leaves that as it was.
+
+    Examples
+    --------
+    >>> @standard
+    ... def half(x):
+    ...     return x / 2
+    >>> half(5e-324)
+    0.0
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_standard():
+            return function(*args, **kwargs)
+        callers = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
+        with contextlib.suppress(OSError, AttributeError):  # `set_standard` says it better
+            _environment()[0](callers)
+        set_standard()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _environment()[1](callers)
+
+    return call
