@@ -87,4 +87,5 @@ def standard(function: Callable[P, R]) -> Callable[P, R]:
         finally:
             _environment()[1](callers)
 
+    call.computes_in_standard_mode = True  # type: ignore[attr-defined]  # a test asks the public functions for it
     return call

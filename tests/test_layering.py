@@ -18,6 +18,7 @@ FILES = rooms.files()
 
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
+    {"_ieee"},
     {"_files", "_jit", "_threads", "registry"},
     {"kernels"},
     {"format"},

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
+from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy
 from ..format.rounding import Rounding, resolve
@@ -17,6 +18,7 @@ from .choice import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder,
 from .constants import decode_constants, has_fast_kernel, has_word_kernel
 
 
+@standard
 def encode(
     x: ArrayLike,
     fmt: str | Format,
@@ -86,6 +88,7 @@ def encode(
     return result
 
 
+@standard
 def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
     """Decode codes of a format to their values, exactly.
 
@@ -136,6 +139,7 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
     return result
 
 
+@standard
 def round_to(
     x: ArrayLike,
     fmt: str | Format,
@@ -196,6 +200,7 @@ def round_to(
     return result
 
 
+@standard
 def round_in_place(x: NDArray[np.float32], fmt: Format) -> NDArray[np.float32]:
     """Do ``round_to(x, fmt, out=x)`` for a float32 array, with fewer checks: for what is called all the time."""
     constants = nearest_constants(fmt)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowprec._ieee import standard
 from lowprec.cast.casts import decode, encode
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize, resolve
@@ -86,6 +87,7 @@ class BlockCodec:
         shape = content.shape
         return Wire(self, content, shape, self.prefix_bytes + rows_of(shape) * self.row_bytes(shape[-1]))
 
+    @standard
     def encode(self, x: Array) -> Wire:
         """Return codes and scales; a tile with NaN or infinity arrives as NaN."""
         values = checked_values(self.name, x)
@@ -121,11 +123,13 @@ class BlockCodec:
         q.scale[bad] = np.nan
         return q
 
+    @standard
     def decode(self, wire: Wire) -> Floats:
         """Return scale times code."""
         values: Floats = wire.content.dequantize()
         return values
 
+    @standard
     def round_trip(self, x: Array) -> Floats:
         """Return what arrives of `x`."""
         return self.decode(self.encode(x))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowprec._ieee import standard
 from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 
@@ -59,17 +60,20 @@ class CastCodec:
         """Return the bytes sent for a row."""
         return -(-columns * formats[self.format].bits // 8)
 
+    @standard
     def encode(self, x: Array) -> Wire:
         """Return the codes; what is not finite stays so if the format has room for it."""
         values = checked_values(self.name, x)
         nbytes = rows_of(values.shape) * self.row_bytes(values.shape[-1])
         return Wire(self, Cast(encode(values, self.format), formats[self.format]), values.shape, nbytes)
 
+    @standard
     def decode(self, wire: Wire) -> Floats:
         """Return the values of the codes."""
         values: Floats = decode(wire.content.codes, wire.content.format)
         return values
 
+    @standard
     def round_trip(self, x: Array) -> Floats:
         """Return the values on the format's grid."""
         values = checked_values(self.name, x)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lowprec import logfmt
+from lowprec._ieee import standard
 from lowprec.cast.casts import round_to
 from lowprec.logfmt import deepep
 
@@ -72,6 +73,7 @@ class LogFMTCodec(_Logarithmic):
         whole, rest = divmod(columns, self.tile)
         return (whole + (rest > 0)) * 4 + whole * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
+    @standard
     def encode(self, x: Array) -> Wire:
         """Return codes and ends; a tile with NaN or infinity arrives as NaN."""
         values = checked_values(self.name, x)
@@ -153,6 +155,7 @@ class DeepEPCodec(_Logarithmic):
         if columns % 512:
             raise ValueError(f"codec {self.name}: rows of {columns} values; a multiple of 512 is needed")
 
+    @standard
     def encode(self, x: Array) -> Wire:
         """Return the messages of rows."""
         values = checked_values(self.name, x)

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._ieee import standard
 from ..cast.casts import round_to
 from ..registry import Registry
 from . import Codec, codecs
@@ -68,6 +69,7 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Floats:
     return result
 
 
+@standard
 def combine_low_latency(
     outputs: npt.ArrayLike,
     weights: npt.ArrayLike,
@@ -121,6 +123,7 @@ def combine_low_latency(
     return round_to(total, store)
 
 
+@standard
 def combine_normal(
     outputs: npt.ArrayLike,
     nodes: npt.ArrayLike,

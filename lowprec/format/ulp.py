@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._ieee import standard
 from .catalogue import Format, formats
 
 
+@standard
 def ulp(x: ArrayLike, fmt: str | Format) -> NDArray[np.float64]:
     """Return the distance between neighbouring values of a format in the binade of each number.
 

@@ -22,6 +22,7 @@ from typing import Literal, overload
 
 import numpy.typing as npt
 
+from .._ieee import standard
 from .arrays import one_of
 from .deepep import DeepEPMessage as DeepEPMessage
 from .deepep import Units as Units
@@ -60,6 +61,7 @@ def encode(
     mode: Literal["deepep"],
     units: Units | None = None,
 ) -> DeepEPMessage: ...
+@standard
 def encode(
     x: npt.ArrayLike,
     bits: int | None = None,

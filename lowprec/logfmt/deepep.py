@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
+from lowprec._ieee import standard
 from lowprec.kernels.logfmt import deepep as kernels
 
 from .arrays import Floats, as_float32, whole
@@ -135,6 +136,7 @@ class DeepEPMessage:
         """Bits on the wire per value, metadata included."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
+    @standard
     def decode(self, out: Floats | None = None) -> Floats:
         """Return the float32 values that the receiver multiplies by its weights and adds up.
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
+from lowprec._ieee import standard
 from lowprec.cast import casts as cast
 from lowprec.kernels.logfmt import encode as logfmt_encode
 from lowprec.kernels.logfmt import grid as kernels
@@ -104,6 +105,7 @@ class LogFMT:
         """Bits on the wire per value, metadata included."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
+    @standard
     def decode(self, out: Floats | None = None) -> Floats:
         """Return the values that the codes stand for.
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowprec._ieee import standard
+
 Wide = npt.NDArray[np.float64]
 
 
@@ -73,6 +75,7 @@ class Comparison:
         )
 
 
+@standard
 def compare(a: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
     """Compare an array with the one it should be.
 
@@ -116,6 +119,7 @@ def compare(a: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
     )
 
 
+@standard
 def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return 10 log10(sum r^2 / sum (a - r)^2), the signal to quantization noise ratio in dB.
 

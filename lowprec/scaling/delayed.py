@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._ieee import standard
 from ..format.catalogue import formats
 from .job import largest_magnitude
 from .quantize import as_float32, quantize
@@ -70,6 +71,7 @@ class DelayedScaling:
         self.history: NDArray[np.float32] = np.zeros(self.quantizer.history, np.float32)
         self.multiplier = np.float32(1)
 
+    @standard
     def quantize(self, x: ArrayLike, **options: Any) -> Quantized:
         """Quantize with the step's scale and note the amax; options as for `lowprec.quantize`."""
         values = as_float32(x)

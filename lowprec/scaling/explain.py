@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._ieee import standard
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import formats
 from .granularity import Granularity
@@ -186,6 +187,7 @@ ALONE: dict[str, Callable[[Cast, Codes], Mask]] = {
 """What can be said of an element without a rule for all of them; stochastic rounding ends at the last."""
 
 
+@standard
 def explain(
     codes: ArrayLike,
     scale: ArrayLike,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
+from .._ieee import standard
 from ..kernels.cast.random_bits import random_word
 from ..kernels.scaling import hadamard as kernels
 
@@ -58,6 +59,7 @@ def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
     return vector
 
 
+@standard
 def hadamard(
     x: ArrayLike, size: int = 16, signs: str | int = "te", *, axis: int = -1, inverse: bool = False
 ) -> NDArray[np.float32]:

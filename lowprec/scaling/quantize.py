@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._ieee import standard
 from ..format.catalogue import Format
 from ..format.rounding import Rounding
 from .granularity import Granularity as Granularity
@@ -24,6 +25,7 @@ from .quantizer import Division, Quantizer, quantizers
 from .quantizer import ScaleKind as ScaleKind
 
 
+@standard
 def quantize(
     x: ArrayLike,
     fmt: str | Format | None = None,
@@ -126,6 +128,7 @@ def quantize(
     return Quantized(codes, scales, job.format, job.granularity, q.scale, job.tensor_scale, q)
 
 
+@standard
 def quantize_dequantize(
     x: ArrayLike,
     fmt: str | Format | None = None,
@@ -183,6 +186,7 @@ def quantize_dequantize(
     return result
 
 
+@standard
 def quantize_both(
     x: ArrayLike,
     fmt: str | Format | None = None,
@@ -229,6 +233,7 @@ def quantize_both(
     return rows, quantize(values, fmt, block.T, **options).T
 
 
+@standard
 def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> Quantized:
     """Quantize the values of a quantized matrix in other blocks: 1x128 to 128x1 for Wgrad's operand.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..kernels.float32.gemm import transpose
 from .granularity import Granularity
@@ -108,6 +109,7 @@ class Quantized:
         transpose(self.codes, codes)
         return replace(self, codes=codes, scale=np.ascontiguousarray(self.scale.T), granularity=self.granularity.T)
 
+    @standard
     def dequantize(self, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Return the values ``float32(scale * decode(codes))``, times the tensor's scale where there is one.
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._ieee import standard
 from ..cast.casts import round_to
 from ..cast.choice import nearest_constants
 from ..format.catalogue import Format, formats
@@ -38,6 +39,7 @@ _FLOAT32 = formats["float32"]
 _SPLIT_TILE = 128  # k that stay together when K is split
 
 
+@standard
 def gemm(
     a: Quantized,
     b: Quantized | PackedOperand,
@@ -220,6 +222,7 @@ def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32
         return np.multiply(array.astype(np.float32), np.float32(beta), order="C")
 
 
+@standard
 def matmul_f32(
     a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None, *, to: str | Format = "float32"
 ) -> Float32Matrix:

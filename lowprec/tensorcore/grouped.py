@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lowprec._ieee import standard
+
 from ..scaling.quantize import Granularity, Quantized
 from .gemm import gemm
 from .operands import along_k, pages
@@ -16,6 +18,7 @@ from .packed import PackedOperand
 from .product import Float32Matrix
 
 
+@standard
 def grouped_gemm(
     a: Quantized,
     b: Quantized | Sequence[Quantized | PackedOperand],
@@ -127,6 +130,7 @@ def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(-(-array.astype(np.int64) // align) * align)])
 
 
+@standard
 def grouped_wgrad(
     dy: Quantized, x: Quantized, counts: ArrayLike, *, c: ArrayLike | None = None, align: int = 128, **options: Any
 ) -> Float32Matrix:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._ieee import standard
 from ..cast.arrays import as_codes
 from ..format.catalogue import Format, formats
 from .accumulator import FLOAT64, Accumulator
@@ -20,6 +21,7 @@ from .operands import as_multiplied, check_shapes
 from .product import BlockScales, Product
 
 
+@standard
 def mma(
     a: ArrayLike,
     b: ArrayLike,

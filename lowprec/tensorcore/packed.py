@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
@@ -51,6 +52,7 @@ class PackedOperand:
         return f"PackedOperand({self.quantized!r} for {self.accumulator})"
 
 
+@standard
 def pack_operand(
     q: Quantized, accumulator: str | Accumulator = "hopper_fp8", a_format: str | Format | None = None
 ) -> PackedOperand:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lowprec._ieee import standard
 from lowprec.moe.data.corpus import Corpus, load_corpus
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
@@ -67,6 +68,7 @@ def default_rate(config: MoEConfig) -> float:
     return 2e-3 * math.sqrt(128 / config.dim)
 
 
+@standard
 def train(
     config: MoEConfig | str | os.PathLike[str] = "tiny",
     recipe: Recipe | str = "bf16",

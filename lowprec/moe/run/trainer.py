@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lowprec._ieee import standard
 from lowprec.moe.data.corpus import Corpus, batches, held_out_floor, held_out_windows
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
@@ -112,6 +113,7 @@ class Trainer:
     (1, 2048, True)
     """
 
+    @standard
     def __init__(
         self,
         config: MoEConfig | str | os.PathLike[str],
@@ -144,6 +146,7 @@ class Trainer:
         )
         self.ema = None if ema is None else ParameterEMA(self.model.params, ema)
 
+    @standard
     def step(self) -> StepRecord:
         """Make one optimizer step.
 
@@ -193,6 +196,7 @@ class Trainer:
             seconds=time.perf_counter() - begin,
         )
 
+    @standard
     def evaluate(
         self, recipe: Recipe | str | None = None, *, n_bytes: int = EVALUATION_BYTES, mean_weights: bool = False
     ) -> float:

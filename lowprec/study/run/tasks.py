@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowprec._ieee import standard
+
 from .fingerprint import code_hash, host
 from .store import RunFolder, StudyError
 
@@ -136,6 +138,7 @@ class Task:
         }
 
 
+@standard
 def run_task(task: Task) -> dict[str, Any]:
     """Execute a task and return its finished `run.json`.
 

@@ -1,0 +1,113 @@
+"""The caller's floating-point mode changes no bit, and is the caller's again afterwards."""
+
+import ctypes
+import inspect
+import platform
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec import _ieee, _threads
+
+#: Bits of the x86 control and status register, beside the masks of exceptions, which are set as it is: flags, and what
+#: changes results: subnormal operands are zero, the direction of rounding, subnormal results are zero.
+FLAGS, CHANGES_RESULTS = range(6), (6, 13, 14, 15)
+MXCSR_OFFSET = 28  # in glibc's fenv_t
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc", reason="sets the register by glibc's fesetenv"
+)
+
+
+@contextmanager
+def mode(bit: int) -> Iterator[None]:
+    """Set one bit of this thread's register for the length of a block."""
+    get, set_ = _ieee._environment()
+    before = ctypes.create_string_buffer(512)
+    get(before)
+    changed = ctypes.create_string_buffer(before.raw, 512)
+    (register,) = struct.unpack_from("<I", before.raw, MXCSR_OFFSET)
+    struct.pack_into("<I", changed, MXCSR_OFFSET, register | 1 << bit)
+    set_(changed)
+    try:
+        yield
+    finally:
+        set_(before)
+
+
+def small(shape: tuple[int, ...]) -> np.ndarray:
+    """Values whose products, and some of which themselves, are subnormal."""
+    rng = np.random.default_rng(3)
+    return (rng.standard_normal(shape) * np.exp2(rng.integers(-140, -100, shape))).astype(np.float32)
+
+
+X = small((64, 256))
+QX, QW = lp.quantize(X, "e4m3fn", "1x128"), lp.quantize(small((48, 256)), "e4m3fn", "128x128")
+CODES = lp.encode(np.random.default_rng(1).standard_normal((32, 64)), "e5m2")
+TOKENS, CHANGED = lp.round_to(small((4, 512)), "bfloat16"), X * np.float32(1 + 2**-12)
+CALLS = {
+    "encode": lambda: lp.encode(X, "bfloat16"),
+    "decode": lambda: lp.decode(np.arange(1 << 16, dtype=np.uint16), "bfloat16"),
+    "round_to": lambda: lp.round_to(X, "tf32"),
+    "quantize": lambda: lp.quantize(X, quantizer="nvfp4_te").dequantize(),
+    "quantize_both": lambda: lp.quantize_both(X, "e4m3fn")[1].dequantize(),
+    "quantize_dequantize": lambda: lp.quantize_dequantize(X, "e4m3fn", "1x128"),
+    "requantize": lambda: lp.requantize(QX, "128x1").dequantize(),
+    "hadamard": lambda: lp.hadamard(X, 16),
+    "gemm": lambda: lp.gemm(QX, QW),
+    "exact": lambda: lp.gemm(QX, QW, accumulator="exact"),
+    "mma": lambda: lp.mma(CODES, CODES, accumulator="hopper_fp8", a_format="e5m2", b_format="e5m2"),
+    "matmul_f32": lambda: lp.matmul_f32(X, X),
+    "logfmt": lambda: lp.logfmt.encode(X, 8).decode(),
+    "deepep": lambda: lp.logfmt.encode(TOKENS, mode="deepep").decode(),
+    "codec": lambda: lp.codecs["fp8_1x128"].encode(X).decode(),
+    "ulp": lambda: lp.ulp(X, "bfloat16"),
+    "compare": lambda: np.array(repr(lp.compare(X, CHANGED))),
+    "train": lambda: lp.train("nano", "bf16", steps=1).metrics["loss"].to_numpy(),
+}
+
+
+@pytest.mark.parametrize("bit", [*FLAGS, *CHANGES_RESULTS])
+@pytest.mark.parametrize("name", CALLS)
+def test_bits_are_the_same_in_every_mode(name: str, bit: int) -> None:
+    if name == "train" and bit not in (6, 15):
+        pytest.skip("one step in every mode would take a minute")
+    expected = CALLS[name]()
+    with mode(bit):
+        standard = _ieee.is_standard()
+        got = CALLS[name]()
+        assert _ieee.is_standard() == standard == (bit in FLAGS), "the caller's mode is as it was"
+    assert got.tobytes() == expected.tobytes()
+
+
+def test_the_calls_above_would_notice() -> None:
+    """The inputs hold what the modes change: without the guard, each of them gives other bits."""
+    plain = X * np.float32(0.75)
+    for bit in CHANGES_RESULTS:
+        with mode(bit):
+            changed = X * np.float32(0.75)
+        assert changed.tobytes() != plain.tobytes(), bit
+
+
+def test_our_threads_start_in_the_standard_mode(keep_threads: None) -> None:
+    lp.set_num_threads(3)
+    modes = []
+    with mode(15):
+        _threads._pool_owner = None  # so that the pool is made here, by a thread that flushes
+        _threads.run_chunks(lambda start, stop: modes.append(_ieee.is_standard()), 64, 1)
+    assert sum(modes) >= len(modes) - 64 // 3, "the caller's own pieces alone may be computed in the caller's mode"
+    assert any(modes)
+
+
+def test_every_public_function_that_computes_is_guarded() -> None:
+    counts_or_bits = {"get_num_threads", "set_num_threads", "load_config", "pack", "unpack"}
+    found = {
+        name
+        for name in lp.__all__
+        if inspect.isfunction(value := getattr(lp, name)) and not getattr(value, "computes_in_standard_mode", False)
+    }
+    assert found - counts_or_bits == {name for name in found if "kernel" in name or name == "using"}
