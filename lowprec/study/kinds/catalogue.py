@@ -19,13 +19,20 @@ from .kind import MeasuringKind, Report, TrainingKind
 from .same_weights.kind import SameWeightsKind
 from .tensors.kind import TensorKind
 
-#: Kinds whose runs need the trainer; a study that ran is reported from its folder, where `study.json` names its kind.
-TRAINING: list[TrainingKind[Any, Any]] = [BranchKind(), SameWeightsKind()]
-#: Kinds that are measured in one go.
-MEASURING: list[MeasuringKind[Any, Any]] = [TensorKind(), ErrorKind(), ClaimKind()]
+AnyKind = TrainingKind[Any, Any] | MeasuringKind[Any, Any]
+
+#: Every kind by its name.
+KINDS: dict[str, AnyKind] = {
+    kind.name: kind for kind in (BranchKind(), SameWeightsKind(), TensorKind(), ErrorKind(), ClaimKind())
+}
 
 
-def kind_of(study: Study) -> TrainingKind[Any, Any] | MeasuringKind[Any, Any]:
+def register(kind: AnyKind) -> None:
+    """Add a kind of study, in place of one of the same name: its studies are run and reported like any other."""
+    KINDS[kind.name] = kind
+
+
+def kind_of(study: Study) -> AnyKind:
     """Return the kind of a study.
 
     Raises
@@ -33,11 +40,10 @@ def kind_of(study: Study) -> TrainingKind[Any, Any] | MeasuringKind[Any, Any]:
     TypeError
         If it is of none.
     """
-    kinds: tuple[TrainingKind[Any, Any] | MeasuringKind[Any, Any], ...] = (*TRAINING, *MEASURING)
-    for kind in kinds:
+    for kind in KINDS.values():
         if isinstance(study, kind.study):
             return kind
-    known = ", ".join(kind.study.__name__ for kind in kinds)
+    known = ", ".join(kind.study.__name__ for kind in KINDS.values())
     raise TypeError(f"{type(study).__name__} {study.name!r} is of no kind of study; there are {known}")
 
 
@@ -81,8 +87,8 @@ def report(folder: Path, plot: bool = True) -> Report:
         If the folder holds no finished study, or runs that cannot be compared.
     """
     name = read_study_file(folder).get("kind")
-    kind = next((kind for kind in TRAINING if kind.name == name), None)
-    if kind is None:
+    kind = KINDS.get(str(name))
+    if not isinstance(kind, TrainingKind):
         raise StudyError(f"{folder / STUDY_FILE} was written by another version of lowprec (kind {name!r})")
     found = kind.report(folder, plot)
     files = [*found.files, found.document.write(folder)]

@@ -1,0 +1,96 @@
+"""Kinds of studies: what each must have, and that one of one's own is run by the same command."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lowprec.cli import app
+from lowprec.study import Ablation, catalogue, plan
+from lowprec.study.kinds import catalogue as kinds
+from lowprec.study.kinds.kind import MeasuringKind, Report, TrainingKind
+from lowprec.study.kinds.measuring import write_reports
+from lowprec.study.report.document import Document, Text
+
+HERE = Path(kinds.__file__).parent
+
+
+def test_every_folder_is_a_kind_and_is_listed():
+    folders = {path.parent.name for path in HERE.glob("*/kind.py")}
+    assert folders == {path.name for path in HERE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert {type(kind).__module__.split(".")[-2] for kind in kinds.KINDS.values()} == folders
+    assert all(name == kind.name for name, kind in kinds.KINDS.items())
+    assert len({kind.study for kind in kinds.KINDS.values()}) == len(folders)
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS.values(), ids=lambda kind: kind.name)
+def test_a_kind_either_trains_or_measures(kind):
+    assert isinstance(kind, TrainingKind) != isinstance(kind, MeasuringKind)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "missing"), [(TrainingKind, "plan, report|plan and report"), (MeasuringKind, "measure")]
+)
+def test_what_a_kind_lacks_is_said(protocol, missing):
+    class Half(protocol):
+        name, study = "half", dict
+
+    with pytest.raises(TypeError, match=f"abstract methods? '?({missing})|{missing}"):
+        Half()
+
+
+@dataclass(frozen=True)
+class Size:
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Counting:
+    name: str = "counting"
+    question: str = "How many?"
+    arms: tuple = ()
+    quick: Size = Size(1)
+    full: Size = Size(2)
+    tier: str = "T1"
+
+
+class CountingKind(MeasuringKind[Counting, Size]):
+    name, study = "counting", Counting
+
+    def measure(self, study, setting, folder, *, command="", plot=True, progress=None):
+        folder.mkdir(parents=True)
+        found = Document(study.name, study.question, study.tier, (Text(f"{setting.seeds}, {command}"),), {}, folder)
+        files = write_reports(found, {"count": setting.seeds}, folder, {}, False, 0.0)
+        return Report(
+            setting.seeds, found, files, lambda console: console.print(setting.seeds), lambda: "n\n", holds=False
+        )
+
+
+def test_a_kind_of_ones_own_is_run_by_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "load", lambda name: Counting())
+    with pytest.raises(TypeError, match="Counting 'counting' is of no kind of study; there are Ablation, SameWeights"):
+        kinds.kind_of(Counting())
+    monkeypatch.setattr(kinds, "KINDS", dict(kinds.KINDS))
+    kinds.register(CountingKind())
+    arguments = ["ablate", "counting", "--seeds", "7", "--no-plot", "--out", str(tmp_path)]
+    shown = CliRunner().invoke(app.cli, arguments)
+    assert (shown.exit_code, shown.stdout) == (1, "7\n")  # a published figure did not come out
+    assert Document.read(tmp_path / "counting-full").parts == (Text("7, lowprec ablate counting"),)
+    refused = CliRunner().invoke(app.cli, [*arguments, "--set", "seeds=3"])
+    assert refused.stderr == "error: counting trains nothing: only --quick and --seeds change its size\n"
+    with pytest.raises(TypeError, match="counting trains nothing, so there is nothing to plan"):
+        plan(Counting(), Size(1), tmp_path)
+
+
+def test_listing_imports_no_kind():
+    """What runs and draws is imported when a study is run."""
+    assert Ablation.__module__ == "lowprec.study.kinds.branches.ablation"
+    code = (
+        "import sys; from lowprec.study import catalogue; [catalogue.load(name) for name in catalogue.names()]\n"
+        "print(*(name for name in sys.modules if name.startswith('lowprec.study') and name.endswith('.kind')))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stdout.split() == []
