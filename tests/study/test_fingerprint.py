@@ -1,5 +1,6 @@
 """Runs of something else are not mixed, and what makes a run's numbers is in the hash."""
 
+import ast
 import json
 import sys
 import tomllib
@@ -123,3 +124,11 @@ def test_all_that_a_run_executes_is_in_the_hash():
             assert makes_numbers(name), f"{name} takes part in runs: its changes must start them afresh"
             todo += [used.removeprefix("lowprec.").replace(".", "/") for used in graph[name]]
     assert {"moe/run/trainer", "kernels/cast/rounding", "study/run/tasks"} <= seen
+
+
+def test_every_sort_of_run_is_in_the_hash():
+    for path in rooms.files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and "Task" in [node.name, *map(ast.unparse, node.bases)]:
+                name = path.relative_to(rooms.PACKAGE).with_suffix("").as_posix()
+                assert name in EXECUTE_RUNS, f"{node.name} is executed by workers: EXECUTE_RUNS has to name {name}"
