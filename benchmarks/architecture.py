@@ -11,7 +11,7 @@ import statistics
 import click
 from common import Table, machine_line
 
-from lowprec.moe.data.corpus import load_corpus
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig, configs
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.train import Trainer, default_rate

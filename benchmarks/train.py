@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 import lowprec as lp
-from lowprec.moe.data.corpus import Corpus, load_corpus
+from lowprec.moe.data.corpus import Corpus
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run.train import Schedule, Trainer
 
 

@@ -106,7 +106,8 @@ def torch_model(config: MoEConfig, params: dict, biases: dict):
 
 def batches(config: MoEConfig):
     """Return the step's bytes by number."""
-    from lowprec.moe.data.corpus import batches, load_corpus
+    from lowprec.moe.data.corpus import batches
+    from lowprec.moe.data.sources import load_corpus
 
     return batches(load_corpus("stdlib"), 0, config.batch, config.sequence)
 
@@ -152,7 +153,7 @@ def torch_seconds(config: MoEConfig, steps: int, threads: int | None) -> list[fl
 def our_seconds(config: MoEConfig, recipe: str, steps: int, threads: int | None) -> list[float]:
     """Return the seconds of each step."""
     import lowprec as lp
-    from lowprec.moe.data.corpus import load_corpus
+    from lowprec.moe.data.sources import load_corpus
     from lowprec.moe.run.train import Schedule, Trainer
 
     if threads is not None:

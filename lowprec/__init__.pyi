@@ -23,7 +23,7 @@ from .moe.model.config import configs as configs
 from .moe.model.config_file import load_config as load_config
 from .moe.run.train import train as train
 from .recipe.catalogue import recipes as recipes
-from .recipe.description import Recipe as Recipe
+from .recipe.recipe import Recipe as Recipe
 from .scaling.delayed import DelayedScaling as DelayedScaling
 from .scaling.granularity import Granularity as Granularity
 from .scaling.hadamard import hadamard as hadamard

@@ -74,9 +74,7 @@ def set_num_threads(n: int) -> None:
     >>> lp.set_num_threads(before)
     """
     global _threads
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise ValueError(f"set_num_threads: {n!r}: a whole number >= 1 is needed")
-    _threads = int(n)
+    _threads = whole("set_num_threads", "n", n, 1)
 
 
 def _workers(n: int) -> ThreadPoolExecutor:

@@ -12,7 +12,8 @@ import lowprec as lp
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {
     "formats.md": "make_formats", "quantizers.md": "make_quantizers", "codecs.md": "make_codecs",
-    "costs.md": "make_costs", "ablations.md": "make_ablations", "architecture.md": "make_architecture",
+    "costs.md": "make_costs", "recipes.md": "make_recipes",
+    "ablations.md": "make_ablations", "architecture.md": "make_architecture",
     "architecture.svg": "make_architecture",
 }  # fmt: skip
 

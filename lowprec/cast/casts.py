@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
+from .._arrays import apart, output, outside
 from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy
 from ..format.rounding import Rounding, resolve
 from ..kernels.cast import nearest as kernels
-from .arrays import as_codes, as_output, as_values, key_of, outside
+from .arrays import as_codes, as_values, key_of
 from .choice import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder, run
 from .constants import decode_constants, has_fast_kernel, has_word_kernel
 
@@ -80,11 +81,12 @@ def encode(
     """
     f = formats.get(fmt)
     mode, chosen = resolve(f, rounding, policy, overflow)
-    values = as_values(x)
-    result = as_output(out, values.shape, f.code_dtype, "encode")
+    values = as_values("encode", x)
+    result = output("encode", out, values.shape, f.code_dtype)
+    key = key_of("encode", mode, seed, offset)
     if chosen.raises:
-        refuse(values, f, mode, chosen, key_of(mode, seed, offset))
-    run(encoder(plan_of(f, mode, chosen), key_of(mode, seed, offset)), values, result, f)
+        refuse(values, f, mode, chosen, key)
+    run(encoder(plan_of(f, mode, chosen), key), apart(values, result), result, f)
     return result
 
 
@@ -121,8 +123,8 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
     """
     f = formats.get(fmt)
     c = as_codes(codes, f, check=not has_fast_kernel(f, decoding=True))
-    result = as_output(out, c.shape, np.dtype(np.float32), "decode")
-    flat, into = c.reshape(-1), result.reshape(-1)
+    result = output("decode", out, c.shape, np.float32)
+    flat, into = apart(c, result).reshape(-1), result.reshape(-1)
     if has_fast_kernel(f, decoding=True):
         constants = decode_constants(f)
         narrow = f.bits < 8 * c.dtype.itemsize
@@ -131,7 +133,7 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
             if not narrow:
                 kernels.decode32(flat[a:b], into[a:b], constants)
             elif kernels.decode32_seen(flat[a:b], into[a:b], constants) >> f.bits:
-                raise outside(int(flat[a:b].max()), f)
+                raise outside(str(f), int(flat[a:b].max()), f.bits)
 
         _threads.run_chunks(piece, flat.size, GRAIN)
     else:
@@ -181,21 +183,19 @@ def round_to(
     """
     f = formats.get(fmt)
     mode, chosen = resolve(f, rounding, policy, overflow)
-    values = as_values(x)
-    result = as_output(out, values.shape, np.dtype(np.float32), "round_to")
-    key = key_of(mode, seed, offset)
+    values = as_values("round_to", x)
+    result = output("round_to", out, values.shape, np.float32)
+    key = key_of("round_to", mode, seed, offset)
     if chosen.raises:
         refuse(values, f, mode, chosen, key)
     plan = plan_of(f, mode, chosen)
     if not (has_word_kernel(f) or has_fast_kernel(f)):
         return decode(encode(values, f, rounding=mode, policy=chosen, seed=seed, offset=offset), f, out=result)
-    if np.may_share_memory(values, result):
-        if values.dtype != np.float32 or values.__array_interface__["data"] != result.__array_interface__["data"]:
-            values = values.copy()
-        elif plan.round_nearest is not None:
-            constants, flat = plan.round_nearest, result.reshape(-1)
-            _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
-            return result
+    values = apart(values, result, in_place=True)
+    if plan.round_nearest is not None and np.may_share_memory(values, result):
+        constants, flat = plan.round_nearest, result.reshape(-1)
+        _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
+        return result
     run(rounder(f, plan, key), values, result, f)
     return result
 

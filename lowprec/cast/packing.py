@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
+from .._arrays import apart, codes_of, output, whole
 from ..kernels.cast import packing as kernels
 
 _GRAIN = 1 << 17  # codes per piece of work; a multiple of 8 codes fills whole bytes
@@ -55,26 +56,18 @@ def pack(codes: ArrayLike, bits: int, *, out: NDArray[np.uint8] | None = None) -
     >>> lp.unpack([33, 3], 4, 3).tolist()
     [1, 2, 3]
     """
-    _check_bits(bits)
-    c = np.asarray(codes)
-    if c.dtype.kind not in "iu":
-        if c.size:
-            raise TypeError(f"pack: codes are unsigned integers, not {c.dtype}")
-        c = c.astype(np.uint8)
-    if not (c.dtype.kind == "u" and 8 * c.dtype.itemsize <= bits) and c.size:
-        low, high = int(c.min()), int(c.max())
-        if low < 0 or high >> bits:
-            raise ValueError(f"pack: code {low if low < 0 else high} is outside 0..{(1 << bits) - 1} ({bits} bits)")
-    flat = np.ascontiguousarray(c, dtype=np.uint8 if bits <= 8 else np.uint16).reshape(-1)
-    into = _bytes(out, packed_size(flat.size, bits))
+    bits = whole("pack", "bits", bits, 1, 16)
+    c = codes_of(f"bits={bits}", codes, bits, np.dtype(np.uint8 if bits <= 8 else np.uint16))
+    into = output("pack", out, (packed_size(c.size, bits),), np.uint8)
+    flat = apart(c, into).reshape(-1)
     if bits in (8, 16):
         into[...] = flat.astype("<u2").view(np.uint8) if bits == 16 else flat
         return into
-    whole = {4: 2, 6: 4}.get(bits, 1)
+    together = {4: 2, 6: 4}.get(bits, 1)
 
     def piece(a: int, b: int) -> None:
         x, y = flat[a:b], into[a * bits // 8 : packed_size(b, bits)]
-        even = (b - a) // whole * whole
+        even = (b - a) // together * together
         if bits == 4:
             kernels.pack_pairs(x[:even], y[: even // 2])
         elif bits == 6:
@@ -113,7 +106,7 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
     TypeError
         If `packed` does not hold bytes.
     """
-    _check_bits(bits)
+    bits, n = whole("unpack", "bits", bits, 1, 16), whole("unpack", "count", count, 0)
     p = np.asarray(packed)
     if p.dtype.kind in "iu" and p.dtype != np.uint8 and p.dtype.itemsize > 1 and not isinstance(packed, np.ndarray):
         if p.size and (p.min() < 0 or p.max() > 255):
@@ -123,26 +116,18 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
         p = p.astype(np.uint8)
     if p.dtype != np.uint8:
         raise TypeError(f"unpack: packed codes are bytes (uint8), not {p.dtype}")
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
-        raise ValueError(f"unpack: count={count!r}: a whole number >= 0 is needed")
-    n, needed = int(count), packed_size(int(count), bits)
-    if p.size != needed:
-        raise ValueError(f"unpack: {n} codes of {bits} bits take {needed} bytes, not {p.size}")
-    flat = np.ascontiguousarray(p).reshape(-1)
-    dtype = np.dtype(np.uint8 if bits <= 8 else np.uint16)
-    if out is None:
-        out = np.empty(n, dtype)
-    elif out.size != n or out.dtype != dtype or not out.flags.c_contiguous:
-        raise ValueError(f"unpack: out is {out.dtype} {out.shape}, needed is contiguous {dtype} ({n},)")
-    into = out.reshape(-1)
+    if p.size != packed_size(n, bits):
+        raise ValueError(f"unpack: {n} codes of {bits} bits take {packed_size(n, bits)} bytes, not {p.size}")
+    into = output("unpack", out, (n,), np.uint8 if bits <= 8 else np.uint16)
+    flat = np.ascontiguousarray(apart(p, into)).reshape(-1)
     if bits in (8, 16):
         into[...] = flat.view("<u2") if bits == 16 else flat
-        return out
-    whole = {4: 2, 6: 4}.get(bits, 1)
+        return into
+    together = {4: 2, 6: 4}.get(bits, 1)
 
     def piece(a: int, b: int) -> None:
         x, y = flat[a * bits // 8 : packed_size(b, bits)], into[a:b]
-        even = (b - a) // whole * whole
+        even = (b - a) // together * together
         if bits == 4:
             kernels.unpack_pairs(x[: even // 2], y[:even])
         elif bits == 6:
@@ -153,18 +138,4 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
             kernels.unpack_any(x[even * bits // 8 :], bits, y[even:])
 
     _threads.run_chunks(piece, n, _GRAIN)
-    return out
-
-
-def _check_bits(bits: int) -> None:
-    if isinstance(bits, bool) or not isinstance(bits, (int, np.integer)) or not 1 <= bits <= 16:
-        raise ValueError(f"bits={bits!r}: 1 to 16 are possible")
-
-
-def _bytes(out: NDArray[np.uint8] | None, size: int) -> NDArray[np.uint8]:
-    if out is None:
-        return np.empty(size, np.uint8)
-    if not isinstance(out, np.ndarray) or out.dtype != np.uint8 or out.shape != (size,) or not out.flags.c_contiguous:
-        found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise ValueError(f"pack: out is {found}, needed is contiguous uint8 ({size},)")
-    return out
+    return into

@@ -41,7 +41,7 @@ def train_command(
     config: str, names: tuple[str, ...], steps: int, warmup: int, data: str, as_json: bool, as_csv: bool
 ) -> None:
     """Time training steps: tokens a second, peak memory and phases, recipes taking turns."""
-    from ..moe.data.corpus import load_corpus
+    from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.run.profile import PHASES, training_speed
     from ..recipe import load_recipe

@@ -63,7 +63,7 @@ def train(
     """Train one model from scratch and print its losses."""
     from rich.console import Console
 
-    from ..moe.data.corpus import load_corpus
+    from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.model.memory import memory_policies
     from ..moe.run.ema import ParameterEMA

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowprec._arrays import Array, Floats, as_float32
 from lowprec._ieee import standard
 from lowprec.cast.casts import decode, encode
 from lowprec.format.catalogue import Format, formats
@@ -13,9 +14,7 @@ from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
 from lowprec.scaling.quantizer import Quantizer
 
 from .wire import (
-    Array,
     Bytes,
-    Floats,
     Shape,
     Wire,
     WireError,
@@ -111,8 +110,7 @@ class BlockCodec:
 
     def _quantize_finite(self, values: Array) -> Quantized:
         """Quantize, whatever the quantizer does with NaN and infinity: here a tile that has one arrives as NaN."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = np.ascontiguousarray(values, dtype=np.float32)
+        x = as_float32(f"codec {self.name}", values)
         finite = np.isfinite(x)
         if finite.all():
             return quantize(x, quantizer=self._resolved)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowprec._arrays import Array, Floats
 from lowprec._ieee import standard
 from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 
 from .wire import (
-    Array,
     Codec,
-    Floats,
     Shape,
     Wire,
     as_bytes,

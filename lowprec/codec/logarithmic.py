@@ -8,11 +8,12 @@ from typing import Any, Literal
 import numpy as np
 
 from lowprec import logfmt
+from lowprec._arrays import Array, Floats
 from lowprec._ieee import standard
 from lowprec.cast.casts import round_to
 from lowprec.logfmt import deepep
 
-from .wire import Array, Floats, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
+from .wire import Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
 
 class _Logarithmic:

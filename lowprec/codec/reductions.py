@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowprec._arrays import as_float32
+
 from .._ieee import standard
 from ..cast.casts import round_to
 from ..registry import Registry
@@ -299,7 +301,7 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
     (5.44, 4.77)
     """
     chosen, wire = all_reduces.get(algorithm), codecs.get(codec)
-    x = np.ascontiguousarray(shards, dtype=np.float32)
+    x = as_float32("all_reduce", shards)
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"all_reduce: shards are {x.shape}; [ranks, ..., columns] with one rank or more is needed")
     rows = int(np.prod(x.shape[1:-1], dtype=np.int64))
@@ -307,10 +309,10 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
 
 
 def _slots(name: str, outputs: npt.ArrayLike) -> Floats:
-    x = np.asarray(outputs)
+    x = as_float32(name, outputs)
     if x.ndim != 3:
         raise ValueError(f"{name}: outputs are {x.shape}; [tokens, slots, columns] is needed")
-    stored: Floats = round_to(np.ascontiguousarray(x, dtype=np.float32), "bfloat16")
+    stored: Floats = round_to(x, "bfloat16")
     return stored
 
 

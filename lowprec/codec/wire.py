@@ -7,17 +7,15 @@ The receiver knows the shape, as an expert knows the width of a token; nothing e
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from lowprec._arrays import Array, Floats, real_numbers, whole
 from lowprec.cast.packing import pack, packed_size, unpack
 
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
 
@@ -108,9 +106,7 @@ def checked_values(name: str, x: Any) -> Array:
     ValueError
         If it is a single number.
     """
-    array = np.asarray(x)
-    if array.dtype.kind not in "fiuV" or array.dtype.names is not None:  # 'V': bfloat16 and its like
-        raise TypeError(f"codec {name}: values of type {array.dtype}; real numbers are needed")
+    array = real_numbers(f"codec {name}", x)
     if array.ndim < 1:
         raise ValueError(f"codec {name}: a single number is no row; an array of one or more axes is needed")
     return array
@@ -125,10 +121,10 @@ def checked_shape(name: str, shape: Any) -> Shape:
         If it is none.
     """
     try:
-        sizes = tuple(operator.index(size) for size in shape)
-    except TypeError:
+        sizes = tuple(whole("", "size", size, 0) for size in shape)
+    except (TypeError, ValueError):
         sizes = ()
-    if not sizes or min(sizes) < 0:
+    if not sizes:
         raise ValueError(f"codec {name}: shape {shape!r}: one or more whole numbers >= 0 are needed")
     return sizes
 

@@ -1,10 +1,9 @@
-"""Checks of numbers that users give, and objects from plain data: unknown or missing keys are errors that help."""
+"""Objects from plain data: unknown or missing keys are errors that help."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,31 +25,6 @@ def named(kind: str, name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise ValueError(f"{kind}: name={name!r}: a name is needed")
     return f"{kind} {name!r}"
-
-
-def whole(owner: str, name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least `least`.
-
-    Raises
-    ------
-    ValueError
-        With owner, name and value in words.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{owner}: {name}={value!r}: a whole number >= {least} is needed")
-
-
-def positive(owner: str, name: str, value: Any, *, zero: bool = False) -> None:
-    """Refuse what is not a finite number above 0 (or 0, if that is allowed).
-
-    Raises
-    ------
-    ValueError
-        With owner, name and value in words.
-    """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and (value > 0 or (zero and value == 0))):
-        raise ValueError(f"{owner}: {name}={value!r}: a finite number {'>= 0' if zero else '> 0'} is needed")
 
 
 def build(kind: type[T], data: Any, owner: str) -> T:

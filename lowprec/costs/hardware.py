@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowprec._arrays import positive, whole
 from lowprec.registry import Registry
 
-from .fields import build, find, from_file, named, positive, whole
+from .fields import build, find, from_file, named
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Hardware:
         ):  # fmt: skip
             positive(owner, field, getattr(self, field))
         positive(owner, "latency", self.latency, zero=True)
-        whole(owner, "gpus_per_node", self.gpus_per_node)
+        whole(owner, "gpus_per_node", self.gpus_per_node, 1)
         for part, all_ in (
             ("effective_bandwidth", "bandwidth"),
             ("effective_scale_up_bandwidth", "scale_up_bandwidth"),

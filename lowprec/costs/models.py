@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from lowprec._arrays import whole
 from lowprec.registry import Registry
 
-from .fields import build, find, from_file, named, whole
+from .fields import build, find, from_file, named
 
 
 @runtime_checkable
@@ -59,7 +60,7 @@ class LatentAttention:
 
     def __post_init__(self) -> None:
         for name in ("heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
-            whole("LatentAttention", name, getattr(self, name))
+            whole("LatentAttention", name, getattr(self, name), 1)
 
     def weights(self, dim: int) -> int:
         """Return the elements of its matrices in one layer."""
@@ -102,7 +103,7 @@ class GroupedAttention:
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "head_dim"):
-            whole("GroupedAttention", name, getattr(self, name))
+            whole("GroupedAttention", name, getattr(self, name), 1)
         if self.heads % self.kv_heads:
             raise ValueError(f"GroupedAttention: kv_heads={self.kv_heads} must divide heads={self.heads}")
 
@@ -188,7 +189,7 @@ class ModelShape:
     def __post_init__(self) -> None:
         owner = named("model", self.name)
         for name in ("dim", "layers", "vocabulary", "expert_groups", "kept_groups"):
-            whole(owner, name, getattr(self, name))
+            whole(owner, name, getattr(self, name), 1)
         for name in ("dense_width", "experts", "top_k", "shared_experts", "expert_width"):
             whole(owner, name, getattr(self, name), 0)
         if not isinstance(self.attention, Attention):

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .fields import positive, whole
+from lowprec._arrays import positive, whole
+
 from .hardware import Hardware, find_hardware
 from .models import ModelShape, find_model
 from .traffic import Bits, row_bytes
@@ -72,9 +73,9 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     (5.2947, 3.629)
     """
     for name, value in (("experts", experts), ("top_k", top_k), ("nodes", nodes)):
-        whole("uniform_nodes", name, value)
+        whole("uniform_nodes", name, value, 1)
     kept = nodes if kept is None else kept
-    whole("uniform_nodes", "kept", kept)
+    whole("uniform_nodes", "kept", kept, 1)
     if experts % nodes or kept > nodes or top_k > kept * (experts // nodes):
         raise ValueError(
             f"uniform_nodes: {top_k} of {experts} experts on {kept} of {nodes} nodes: nodes must divide experts, and "
@@ -115,8 +116,8 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     >>> measured_nodes([[0, 1], [0, 7], [6, 7]], experts=8, nodes=2).shares
     (0.0, 0.6666666666666666, 0.3333333333333333)
     """
-    whole("measured_nodes", "experts", experts)
-    whole("measured_nodes", "nodes", nodes)
+    whole("measured_nodes", "experts", experts, 1)
+    whole("measured_nodes", "nodes", nodes, 1)
     array = np.asarray(chosen)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
         raise ValueError(
@@ -198,7 +199,7 @@ def node_traffic(
     """
     shape, gpu = find_model(model), find_hardware(machine)
     positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
-    whole("node_traffic", "tokens", tokens)
+    whole("node_traffic", "tokens", tokens, 1)
     if not shape.experts:
         raise ValueError(f"node_traffic: {shape.name} has no experts, so nothing is dispatched")
     if nodes_per_token > shape.top_k:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .fields import positive, whole
+from lowprec._arrays import positive, whole
+
 from .hardware import Hardware, find_hardware
 from .models import ModelShape, find_model
 
@@ -49,7 +50,7 @@ def bits_per_value(codec: Bits) -> float:
 
 def row_bytes(codec: Bits, columns: int) -> float:
     """Return the bytes of one row of `columns` values, short last tiles and padding included."""
-    whole("row_bytes", "columns", columns)
+    whole("row_bytes", "columns", columns, 1)
     if isinstance(codec, (int, float)):
         return bits_per_value(codec) * columns / 8
     found = _codec(codec)
@@ -142,7 +143,7 @@ def decode_limit(
     dim = shape.dim if dim is None else dim
     layers = shape.layers if layers is None else layers
     for name, value in (("tokens", tokens), ("dim", dim), ("layers", layers)):
-        whole("decode_limit", name, value)
+        whole("decode_limit", name, value, 1)
     bandwidth = gpu.effective_bandwidth if effective else gpu.bandwidth
     assert bandwidth is not None
     values = tokens * shape.copies * dim
@@ -179,6 +180,6 @@ def deepep_bandwidth(
     98.5
     """
     positive("deepep_bandwidth", "seconds", seconds)
-    whole("deepep_bandwidth", "tokens", tokens)
-    whole("deepep_bandwidth", "top_k", top_k)
+    whole("deepep_bandwidth", "tokens", tokens, 1)
+    whole("deepep_bandwidth", "top_k", top_k, 1)
     return tokens * top_k * deepep_message_bytes(dim, codec, header) / seconds

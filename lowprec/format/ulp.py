@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._arrays import real_numbers
 from .._ieee import standard
 from .catalogue import Format, formats
 
@@ -40,9 +41,7 @@ def ulp(x: ArrayLike, fmt: str | Format) -> NDArray[np.float64]:
     [0.125, 0.125, 32.0, 0.001953125, 32.0]
     """
     f = formats.get(fmt)
-    a = np.asarray(x)
-    if a.dtype.kind not in "fiuV" or a.dtype.names is not None:
-        raise TypeError(f"ulp: values of dtype {a.dtype} are not real numbers")
+    a = real_numbers("ulp", x)
     with np.errstate(invalid="ignore"):
         values = a.astype(np.float64)
     exponents = np.frexp(values)[1] - 1

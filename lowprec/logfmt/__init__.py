@@ -22,15 +22,16 @@ from typing import Literal, overload
 
 import numpy.typing as npt
 
+from .._arrays import one_of
 from .._ieee import standard
-from .arrays import one_of
 from .deepep import DeepEPMessage as DeepEPMessage
 from .deepep import Units as Units
 from .deepep import deepep_from_bytes, encode_deepep, same_units
-from .header import paper_from_bytes, read_header
+from .encoder import Rounding, encode_paper
+from .header import read_header
 from .paper import LogFMT as LogFMT
-from .paper import Meta, Rounding, encode_paper
-from .wire import unpack as unpack
+from .paper import Meta, paper_from_bytes
+from .paper import unpack as unpack
 
 __all__ = ["DeepEPMessage", "LogFMT", "Units", "encode", "from_bytes", "unpack"]
 
@@ -138,7 +139,7 @@ def encode(
     >>> z.codes.tolist(), z.bits_per_value
     ([1, 2, 3, 4, 5, 6, 7, 1, 2, 11], 7.2)
     """
-    one_of("mode", mode, ("paper", "deepep"))
+    one_of("logfmt", "mode", mode, ("paper", "deepep"))
     if mode == "paper":
         if units is not None:
             raise ValueError("logfmt: units belong to mode 'deepep'; mode 'paper' has no approximate log2")

@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
+from lowprec._arrays import Floats, apart, output, whole
 from lowprec._ieee import standard
 from lowprec.kernels.logfmt import deepep as kernels
 
-from .arrays import Floats, as_float32, whole
+from .arrays import exact_float32
 from .header import Header, with_header
 from .wire import Bytes, Flags, any_pairs_from_bytes, join_rows, pairs_to_bytes, split_rows
 
@@ -155,14 +156,9 @@ class DeepEPMessage:
         ValueError
             If `out` does not fit.
         """
-        if out is None:
-            out = np.empty(self.shape, np.float32)
-        elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-            raise ValueError(
-                f"logfmt: out is {out.dtype} {out.shape}; a C-contiguous float32 array {self.shape} is needed"
-            )
+        out = output("logfmt", out, self.shape, np.float32)
         values = out.reshape(-1)
-        codes = np.ascontiguousarray(self.codes).reshape(-1)
+        codes = np.ascontiguousarray(apart(self.codes, out)).reshape(-1)
         amin, amax = _words(self.amin).reshape(-1), _words(self.amax).reshape(-1)
         fit = _tiles_fit(self.cast, self.shape[-1])
         log2, _, fractions = self.units.tables()
@@ -257,7 +253,7 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
     ValueError
         If the channels are not a multiple of 512 or the bytes end within a token.
     """
-    chunk = chunk_of(whole("channels", channels, 0))
+    chunk = chunk_of(whole("logfmt", "channels", channels, 0))
     data = np.asarray(wire)
     if data.dtype != np.uint8 or data.ndim != 1:
         raise ValueError(f"logfmt: wire is {data.dtype} {data.shape}; uint8 bytes in one dimension are needed")
@@ -309,7 +305,7 @@ def _as_words(x: npt.ArrayLike) -> tuple[tuple[int, ...], Words]:
     given = np.asarray(x)
     if given.dtype.name == "bfloat16" and given.ndim:
         return given.shape, np.ascontiguousarray(given).view(np.uint16)
-    values = np.ascontiguousarray(as_float32(given))
+    values = np.ascontiguousarray(exact_float32(given))
     patterns = values.view(np.uint32)
     wrong = (patterns & np.uint32(0xFFFF) != 0) & ~np.isnan(values)
     if wrong.any():

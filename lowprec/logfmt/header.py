@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import from_rows
-from .paper import LogFMT
-from .wire import Bytes, pack, row_bytes, unpack
+from .wire import Bytes
 
 # Magic, CRC-32 of all that follows it, version, mode, bits, octaves, meta bits, fallback, axis, axes, tile; then the
 # shape, 8 bytes an axis; all little-endian.
@@ -68,33 +66,3 @@ def read_header(data: bytes) -> tuple[Header, Bytes]:
     if mode == 1 and (bits, tile, axis) != (10, 128, axes - 1):
         raise ValueError(f"logfmt: mode 'deepep' with {bits} bits, tiles of {tile}, axis {axis} is not known here")
     return Header(mode, bits, octaves, meta_bits, bool(fallback), axis, tile, shape), payload
-
-
-def to_bytes(z: LogFMT) -> bytes:
-    """Return the bytes of `LogFMT.to_bytes`."""
-    axis = z.axis % len(z.shape)
-    header = Header(0, z.bits, z.octaves, z.meta_bits, z.fallback is not None, axis, z.tile, z.shape)
-    return with_header(header, pack(z).reshape(-1))
-
-
-def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
-    """Read the payload of mode paper."""
-    shape, axis = header.shape, header.axis
-    columns = shape[axis]
-    lead = (*shape[:axis], *shape[axis + 1 :])
-    rows = int(np.prod(lead, dtype=object))
-    options: dict[str, Any] = {"meta_bits": header.meta_bits, "clamp_octaves": header.octaves}
-    if header.fallback and columns:
-        z = unpack(payload, columns, header.bits, header.tile, fallback="bf16", **options)
-    else:
-        length = row_bytes(columns, header.bits, header.tile, header.meta_bits)
-        if payload.size != rows * length:
-            raise ValueError(f"logfmt: {payload.size} bytes; shape {shape} in {header.bits} bits takes {rows * length}")
-        z = unpack(payload.reshape(rows, length), columns, header.bits, header.tile, **options)
-    if z.codes.shape[0] != rows:
-        raise ValueError(f"logfmt: bytes of {z.codes.shape[0]} rows; shape {shape} has {rows}")
-    return LogFMT(
-        from_rows(z.codes, shape, axis), from_rows(z.amin, shape, axis), from_rows(z.amax, shape, axis),
-        header.bits, header.tile, header.octaves, axis if axis != len(shape) - 1 else -1,
-        "fp32" if header.meta_bits == 64 else "bf16", "bf16" if header.fallback else None,
-    )  # fmt: skip

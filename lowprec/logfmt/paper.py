@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
+from lowprec._arrays import Array, Floats, apart, one_of, output, whole
 from lowprec._ieee import standard
 from lowprec.cast import casts as cast
-from lowprec.kernels.logfmt import encode as logfmt_encode
 from lowprec.kernels.logfmt import grid as kernels
-from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
 
-from .arrays import Array, Floats, as_float32, as_rows, from_rows, one_of, whole
+from .arrays import as_rows, from_rows
+from .header import Header, with_header
+from .wire import (
+    Bytes,
+    Flags,
+    from_streams,
+    join_rows,
+    pairs_from_bytes,
+    pairs_to_bytes,
+    row_bytes,
+    split_rows,
+    to_streams,
+)  # fmt: skip
 
-Rounding = Literal["linear", "log", "logmean", "stochastic"]
 Meta = Literal["bf16", "fp32"]
 
 _GRAIN = 512  # tiles per piece of work
-_RULES = {
-    "linear": logfmt_encode.LINEAR,
-    "log": logfmt_encode.LOG,
-    "logmean": logfmt_encode.LOGMEAN,
-    "stochastic": logfmt_encode.STOCHASTIC,
-}
 TILES_OF_A_CHUNK = 8  # that are sent as bfloat16 together, if one of them is not fit for LogFMT
 
 
@@ -96,9 +100,13 @@ class LogFMT:
     @property
     def nbytes(self) -> int:
         """Length of `pack()`, or the sum of the lengths of its rows."""
-        from .wire import packed_sizes
-
-        return int(packed_sizes(self).sum())
+        rows, columns = as_rows(self.codes, self.axis).shape
+        if not self.fallback:
+            return int(rows * row_bytes(columns, self.bits, self.tile, self.meta_bits))
+        metas = self.amax.size * self.meta_bits // 8
+        widths = np.array(_chunk_widths(columns, self.bits, self.tile), np.int64).reshape(-1, 2)
+        chunks = np.where(as_rows(self.cast, self.axis), widths[:, 0], widths[:, 1])
+        return int(metas) + int(chunks.sum())
 
     @property
     def bits_per_value(self) -> float:
@@ -124,21 +132,21 @@ class LogFMT:
         ValueError
             If `out` does not fit, or a code has more than `bits` bits.
         """
-        if out is not None and (out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous):
-            raise ValueError(
-                f"logfmt: out is {out.dtype} {out.shape}; a C-contiguous float32 array {self.shape} is needed"
-            )
         codes, amin, amax = (as_rows(array, self.axis) for array in (self.codes, self.amin, self.amax))
+        if out is not None:
+            out = output("logfmt", out, self.shape, np.float32)
+            codes, amin, amax = (apart(array, out) for array in (codes, amin, amax))
         direct = out is not None and self.axis in (-1, len(self.shape) - 1)
         rows = as_rows(out, -1) if out is not None and direct else np.empty(codes.shape, np.float32)
-        fallen = self._fallen()
+        fallen = self.fallen()
         if fallen is not None:
             words, codes = codes, np.where(fallen, codes.dtype.type(0), codes)
         if self.bits != 8 * codes.itemsize and codes.size and int(codes.max()) >> self.bits:
             raise ValueError(f"logfmt: code {codes.max()} is outside 0..{(1 << self.bits) - 1} ({self.bits} bits)")
+        tile = min(self.tile, max(1, codes.shape[1]))
         _threads.run_chunks(
             lambda start, stop: kernels.decode_tiles(
-                codes.reshape(-1), amin.reshape(-1), amax.reshape(-1), codes.shape[1], self.bits, self.tile,
+                codes.reshape(-1), amin.reshape(-1), amax.reshape(-1), codes.shape[1], self.bits, tile,
                 self.octaves, rows.reshape(-1), start, stop,
             ),
             amin.size,
@@ -167,121 +175,158 @@ class LogFMT:
             Leading axes as the values', without the tiles' axis. With a fallback, where rows may differ in length: one
             dimension, row after row.
         """
-        from .wire import pack
-
-        return pack(self)
+        codes, amin, amax = (as_rows(array, self.axis) for array in (self.codes, self.amin, self.amax))
+        metas = pairs_to_bytes(amin, amax, self.meta_bits)
+        if not self.fallback:
+            rows = np.concatenate([metas, to_streams(codes, self.bits, self.tile)], axis=1)
+            return rows.reshape(*np.moveaxis(self.codes, self.axis, -1).shape[:-1], rows.shape[1])
+        cast, size = as_rows(self.cast, self.axis), TILES_OF_A_CHUNK * self.tile
+        encoded, raw = [], []
+        for c, first in enumerate(range(0, codes.shape[1], size)):
+            part = codes[:, first : first + size]
+            # What stands in a chunk that fell back is no code of `bits` bits.
+            encoded.append(to_streams(np.where(cast[:, c : c + 1], part, np.uint16(0)), self.bits, self.tile))
+            raw.append(np.ascontiguousarray(part, dtype="<u2").view(np.uint8))
+        return join_rows(metas, cast, encoded, raw)
 
     def to_bytes(self) -> bytes:
         """Return a header that tells all of bits, tiles and shape, and then `pack()`: `from_bytes` needs no more."""
-        from .header import to_bytes
+        axis = self.axis % len(self.shape)
+        header = Header(
+            0, self.bits, self.octaves, self.meta_bits, self.fallback is not None, axis, self.tile, self.shape
+        )
+        return with_header(header, self.pack().reshape(-1))
 
-        return to_bytes(self)
-
-    def _fallen(self) -> npt.NDArray[np.bool_] | None:
+    def fallen(self) -> npt.NDArray[np.bool_] | None:
         """Return which values [rows, columns] are bfloat16 numbers, or None if there are none."""
         if not self.fallback:
             return None
         cast_chunks = as_rows(self.cast, self.axis)
         columns = self.shape[self.axis]
-        return np.repeat(~cast_chunks, TILES_OF_A_CHUNK * self.tile, axis=1)[:, :columns]
+        return np.repeat(~cast_chunks, min(TILES_OF_A_CHUNK * self.tile, columns), axis=1)[:, :columns]
 
 
-def encode_paper(
-    x: npt.ArrayLike,
-    bits: int,
-    tile: int,
+def unpack(
+    wire: Bytes,
+    columns: int,
+    bits: int = 8,
+    tile: int = 128,
     *,
-    axis: int,
-    rounding: Rounding,
-    clamp_octaves: int,
-    meta: Meta | None,
-    fallback: Literal["bf16"] | None,
-    nonfinite: Literal["raise", "poison"],
-    seed: int,
-    offset: int,
+    meta_bits: int,
+    clamp_octaves: int = 32,
+    fallback: Literal["bf16"] | None = None,
 ) -> LogFMT:
-    """Encode an array as `lowprec.logfmt.encode` says."""
-    bits, tile, octaves = (
-        whole("bits", bits, 3, 16),
-        whole("tile", tile, 1),
-        whole("clamp_octaves", clamp_octaves, 1, 32),
-    )
-    rule = _RULES[one_of("rounding", rounding, tuple(_RULES))]
-    one_of("meta", meta, (None, "bf16", "fp32"))
-    one_of("fallback", fallback, (None, "bf16"))
-    one_of("nonfinite", nonfinite, ("raise", "poison"))
-    seed, offset = whole("seed", seed, 0, 2**63 - 1), whole("offset", offset, 0, 2**62)
-    values = as_float32(x)
-    if not -values.ndim <= whole_axis(axis) < values.ndim:
-        raise ValueError(
-            f"logfmt: axis {axis!r}: the array has {values.ndim}, from {-values.ndim} to {values.ndim - 1}"
-        )
-    axis = whole_axis(axis) % values.ndim
-    rows = as_rows(values, axis)
-    tiles = -(-rows.shape[1] // tile)
-    codes = np.empty(rows.shape, np.uint8 if bits <= 8 else np.uint16)
-    amin, amax = (np.empty((len(rows), tiles), np.float32) for _ in range(2))
-    flat, flat_codes, mins, maxs = (array.reshape(-1) for array in (rows, codes, amin, amax))
-    bad: list[int] = []
+    """Read back what `LogFMT.pack` wrote.
 
-    def piece(start: int, stop: int) -> None:
-        if rule == logfmt_encode.STOCHASTIC:
-            found = logfmt_stochastic.encode_tiles_stochastic(
-                flat, rows.shape[1], bits, tile, octaves, meta == "bf16", seed, offset, flat_codes, mins, maxs,
-                start, stop,
-            )  # fmt: skip
-        else:
-            found = logfmt_encode.encode_tiles(
-                flat, rows.shape[1], bits, tile, octaves, rule, meta == "bf16", flat_codes, mins, maxs, start, stop
-            )
-        if found >= 0:
-            bad.append(found)
+    Parameters
+    ----------
+    wire : uint8 array [..., bytes of a row]
+        The bytes; with a fallback of one dimension, row after row.
+    columns : int
+        Values in a row.
+    bits, tile, clamp_octaves, fallback
+        As given to `encode`.
+    meta_bits : {32, 64}
+        As `LogFMT.meta_bits` was.
 
-    _threads.run_chunks(piece, amin.size, _GRAIN)
-    if bad:
-        _refuse_or_poison(min(bad), rows, tile, amin, amax, nonfinite, meta)
-    shape = values.shape
-    result = LogFMT(
-        from_rows(codes, shape, axis), from_rows(amin, shape, axis), from_rows(amax, shape, axis),
-        bits, tile, octaves, axis if axis != values.ndim - 1 else -1, meta, fallback,
-    )  # fmt: skip
-    fallen = result._fallen()
-    if fallen is None:
-        return result
-    wide = codes.astype(np.uint16)
-    wide[fallen] = cast.encode(rows[fallen], "bfloat16")
-    return LogFMT(from_rows(wide, shape, axis), *(getattr(result, name) for name in _AFTER_CODES))
-
-
-_AFTER_CODES = ("amin", "amax", "bits", "tile", "octaves", "axis", "meta", "fallback")
-
-
-def whole_axis(axis: int) -> int:
-    """Return an axis number.
+    Returns
+    -------
+    LogFMT
+        The same codes and metadata, tiles along the last axis.
 
     Raises
     ------
-    TypeError
-        If it is no whole number.
+    ValueError
+        If a number is out of range, there are too few or too many bytes, a tile's ends are no ends, or padding bits are
+        not zero.
+
+    Examples
+    --------
+    >>> from lowprec import logfmt
+    >>> z = logfmt.encode(np.linspace(-1, 1, 300, dtype=np.float32))
+    >>> back = logfmt.unpack(z.pack(), 300, meta_bits=z.meta_bits)
+    >>> np.array_equal(back.codes, z.codes), back.nbytes
+    (True, 324)
     """
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise TypeError(f"logfmt: axis {axis!r}: a whole number is needed")
-    return int(axis)
-
-
-def _refuse_or_poison(
-    first: int, rows: Floats, tile: int, amin: Floats, amax: Floats, nonfinite: str, meta: Meta | None
-) -> None:
-    """Raise for a tile that is not finite, unless it is to be poisoned; bfloat16 ends that overflowed always raise."""
-    overflowed = np.isinf(amax)
-    if overflowed.any():
-        row, part = (int(i) for i in np.argwhere(overflowed)[0])
-        largest = np.abs(rows[row, part * tile : (part + 1) * tile]).max()
+    bits, tile, octaves = (
+        whole("logfmt", "bits", bits, 3, 16),
+        whole("logfmt", "tile", tile, 1),
+        whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
+    )
+    columns, meta_bits = whole("logfmt", "columns", columns, 0), one_of("logfmt", "meta_bits", meta_bits, (32, 64))
+    one_of("logfmt", "fallback", fallback, (None, "bf16"))
+    data = np.asarray(wire)
+    length = row_bytes(columns, bits, tile, meta_bits)
+    if data.dtype != np.uint8 or data.ndim < 1 or (data.ndim > 1 and fallback is not None):
+        raise ValueError(f"logfmt: wire is {data.dtype} {data.shape}; uint8 bytes in rows are needed")
+    if fallback is not None:
+        return _unpack_varying(data, columns, bits, tile, meta_bits, octaves)
+    if data.shape[-1] != length:
         raise ValueError(
-            f"logfmt: {largest} in row {row}, tile {part}: no bfloat16 number is as large; use meta='fp32'"
+            f"logfmt: wire is {data.dtype} {data.shape}; rows of {columns} values in {bits} bits are {length} uint8"
         )
-    if nonfinite == "raise":
-        row, part = divmod(first, amax.shape[1])
-        ends = rows[row, part * tile : (part + 1) * tile]
-        value = ends[~np.isfinite(ends)][0]
-        raise ValueError(f"logfmt: {value} in row {row}, tile {part}; use nonfinite='poison' to let it through as NaN")
+    lead = data.shape[:-1]
+    rows = np.ascontiguousarray(data).reshape(int(np.prod(lead, dtype=np.int64)), length)
+    tiles = -(-columns // tile)
+    amin, amax = pairs_from_bytes(rows[:, : tiles * meta_bits // 8], meta_bits)
+    codes = from_streams(rows[:, tiles * meta_bits // 8 :], columns, bits, tile)
+    shape = (*lead, columns)
+    axis = len(shape) - 1
+    return LogFMT(
+        from_rows(codes, shape, axis), from_rows(amin, shape, axis), from_rows(amax, shape, axis), bits, tile, octaves
+    )
+
+
+def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
+    """Read the payload of mode paper."""
+    shape, axis = header.shape, header.axis
+    columns = shape[axis]
+    lead = (*shape[:axis], *shape[axis + 1 :])
+    rows = int(np.prod(lead, dtype=object))
+    options: dict[str, Any] = {"meta_bits": header.meta_bits, "clamp_octaves": header.octaves}
+    if header.fallback and columns:
+        z = unpack(payload, columns, header.bits, header.tile, fallback="bf16", **options)
+    else:
+        length = row_bytes(columns, header.bits, header.tile, header.meta_bits)
+        if payload.size != rows * length:
+            raise ValueError(f"logfmt: {payload.size} bytes; shape {shape} in {header.bits} bits takes {rows * length}")
+        z = unpack(payload.reshape(rows, length), columns, header.bits, header.tile, **options)
+    if z.codes.shape[0] != rows:
+        raise ValueError(f"logfmt: bytes of {z.codes.shape[0]} rows; shape {shape} has {rows}")
+    return LogFMT(
+        from_rows(z.codes, shape, axis), from_rows(z.amin, shape, axis), from_rows(z.amax, shape, axis),
+        header.bits, header.tile, header.octaves, axis if axis != len(shape) - 1 else -1,
+        "fp32" if header.meta_bits == 64 else "bf16", "bf16" if header.fallback else None,
+    )  # fmt: skip
+
+
+def _chunk_widths(columns: int, bits: int, tile: int) -> list[tuple[int, int]]:
+    """Return for each chunk of a row how many bytes it takes in LogFMT and in bfloat16."""
+    size = TILES_OF_A_CHUNK * tile
+    counts = [min(size, columns - first) for first in range(0, columns, size)]
+    return [(row_bytes(n, bits, tile, 0), 2 * n) for n in counts]
+
+
+def _unpack_varying(data: Bytes, columns: int, bits: int, tile: int, meta_bits: int, octaves: int) -> LogFMT:
+    tiles = -(-columns // tile)
+    if not tiles and data.size:
+        raise ValueError(f"logfmt: {data.size} bytes; rows of 0 values take none")
+    if data.size < tiles * meta_bits // 8:  # before any work that grows with the columns
+        if data.size:
+            raise ValueError(f"logfmt: row 0 begins at byte 0 of {data.size}; it is cut short")
+        ends = np.empty((0, tiles), np.float32)
+        return LogFMT(np.empty((0, columns), np.uint16), ends, ends, bits, tile, octaves, -1, None, "bf16")
+
+    def fit(meta: Bytes) -> Flags:
+        amin, amax = pairs_from_bytes(meta[None], meta_bits)
+        return LogFMT(amin[0], amin[0], amax[0], bits, tile, octaves, fallback="bf16").cast
+
+    metas, cast, encoded, raw = split_rows(data, tiles * meta_bits // 8, _chunk_widths(columns, bits, tile), fit)
+    amin, amax = pairs_from_bytes(metas, meta_bits)
+    codes = np.empty((len(metas), columns), np.uint16)
+    size = TILES_OF_A_CHUNK * tile
+    for c, first in enumerate(range(0, columns, size)):
+        part = codes[:, first : first + size]
+        packed = from_streams(encoded[c], part.shape[1], bits, tile)
+        part[...] = np.where(cast[:, c : c + 1], packed, np.ascontiguousarray(raw[c]).view("<u2"))
+    return LogFMT(codes, amin, amax, bits, tile, octaves, -1, None, "bf16")

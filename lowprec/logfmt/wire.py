@@ -1,17 +1,14 @@
-"""LogFMT as bytes: rows of metadata and bit streams, of one length or of several."""
+"""Codes and ends as bytes: rows of metadata and bit streams, of one length or of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from lowprec._arrays import Array
 from lowprec.cast import packing
-
-from .arrays import Array, as_rows, from_rows, one_of, whole
-from .paper import TILES_OF_A_CHUNK, LogFMT
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -22,106 +19,6 @@ def row_bytes(columns: int, bits: int, tile: int, meta_bits: int) -> int:
     whole_tiles, rest = divmod(columns, tile)
     streams = whole_tiles * packing.packed_size(tile, bits) + packing.packed_size(rest, bits)
     return (whole_tiles + (rest > 0)) * meta_bits // 8 + streams
-
-
-def packed_sizes(z: LogFMT) -> npt.NDArray[np.int64]:
-    """Return the bytes of each row of `LogFMT.pack`."""
-    rows, columns = as_rows(z.codes, z.axis).shape
-    if not z.fallback:
-        return np.full(rows, row_bytes(columns, z.bits, z.tile, z.meta_bits), np.int64)
-    metas = as_rows(z.amax, z.axis).shape[1] * z.meta_bits // 8
-    widths = np.array(_chunk_widths(columns, z.bits, z.tile), np.int64).reshape(-1, 2)
-    chunks: npt.NDArray[np.int64] = np.where(as_rows(z.cast, z.axis), widths[:, 0], widths[:, 1])
-    sizes: npt.NDArray[np.int64] = metas + chunks.sum(axis=1, dtype=np.int64)
-    return sizes
-
-
-def pack(z: LogFMT) -> Bytes:
-    """Return the bytes of `LogFMT.pack`."""
-    codes, amin, amax = (as_rows(array, z.axis) for array in (z.codes, z.amin, z.amax))
-    metas = pairs_to_bytes(amin, amax, z.meta_bits)
-    if not z.fallback:
-        rows = np.concatenate([metas, to_streams(codes, z.bits, z.tile)], axis=1)
-        return rows.reshape(*np.moveaxis(z.codes, z.axis, -1).shape[:-1], rows.shape[1])
-    cast, size = as_rows(z.cast, z.axis), TILES_OF_A_CHUNK * z.tile
-    encoded, raw = [], []
-    for c, first in enumerate(range(0, codes.shape[1], size)):
-        part = codes[:, first : first + size]
-        # What stands in a chunk that fell back is no code of `bits` bits.
-        encoded.append(to_streams(np.where(cast[:, c : c + 1], part, np.uint16(0)), z.bits, z.tile))
-        raw.append(np.ascontiguousarray(part, dtype="<u2").view(np.uint8))
-    return join_rows(metas, cast, encoded, raw)
-
-
-def unpack(
-    wire: Bytes,
-    columns: int,
-    bits: int = 8,
-    tile: int = 128,
-    *,
-    meta_bits: int,
-    clamp_octaves: int = 32,
-    fallback: Literal["bf16"] | None = None,
-) -> LogFMT:
-    """Read back what `LogFMT.pack` wrote.
-
-    Parameters
-    ----------
-    wire : uint8 array [..., bytes of a row]
-        The bytes; with a fallback of one dimension, row after row.
-    columns : int
-        Values in a row.
-    bits, tile, clamp_octaves, fallback
-        As given to `encode`.
-    meta_bits : {32, 64}
-        As `LogFMT.meta_bits` was.
-
-    Returns
-    -------
-    LogFMT
-        The same codes and metadata, tiles along the last axis.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, there are too few or too many bytes, a tile's ends are no ends, or padding bits are
-        not zero.
-
-    Examples
-    --------
-    >>> from lowprec import logfmt
-    >>> z = logfmt.encode(np.linspace(-1, 1, 300, dtype=np.float32))
-    >>> back = logfmt.unpack(z.pack(), 300, meta_bits=z.meta_bits)
-    >>> np.array_equal(back.codes, z.codes), back.nbytes
-    (True, 324)
-    """
-    bits, tile, octaves = (
-        whole("bits", bits, 3, 16),
-        whole("tile", tile, 1),
-        whole("clamp_octaves", clamp_octaves, 1, 32),
-    )
-    columns, meta_bits = whole("columns", columns, 0), one_of("meta_bits", meta_bits, (32, 64))
-    one_of("fallback", fallback, (None, "bf16"))
-    data = np.asarray(wire)
-    length = row_bytes(columns, bits, tile, meta_bits)
-    if data.dtype != np.uint8 or data.ndim < 1 or (data.ndim > 1 and fallback is not None):
-        raise ValueError(f"logfmt: wire is {data.dtype} {data.shape}; uint8 bytes in rows are needed")
-    if fallback is not None:
-        return _unpack_varying(data, columns, bits, tile, meta_bits, octaves)
-    if data.shape[-1] != length:
-        raise ValueError(
-            f"logfmt: wire is {data.dtype} {data.shape}; rows of {columns} values in {bits} bits are {length} uint8"
-        )
-    lead = data.shape[:-1]
-    rows = np.ascontiguousarray(data).reshape(int(np.prod(lead, dtype=np.int64)), length)
-    tiles = -(-columns // tile)
-    amin, amax = pairs_from_bytes(rows[:, : tiles * meta_bits // 8], meta_bits)
-    codes = from_streams(rows[:, tiles * meta_bits // 8 :], columns, bits, tile)
-    shape = (*lead, columns)
-    axis = len(shape) - 1
-    return LogFMT(
-        from_rows(codes, shape, axis), from_rows(amin, shape, axis), from_rows(amax, shape, axis), bits, tile, octaves
-    )
 
 
 # --- rows of one length ----------------------------------------------------------------------------------------------
@@ -277,30 +174,3 @@ def _scatter(out: Bytes, places: npt.NDArray[np.int64], rows: Bytes) -> None:
 def _gather(data: Bytes, places: npt.NDArray[np.int64], size: int) -> Bytes:
     rows: Bytes = data[places[:, None] + np.arange(size)]
     return rows
-
-
-def _chunk_widths(columns: int, bits: int, tile: int) -> list[tuple[int, int]]:
-    """Return for each chunk of a row how many bytes it takes in LogFMT and in bfloat16."""
-    size = TILES_OF_A_CHUNK * tile
-    counts = [min(size, columns - first) for first in range(0, columns, size)]
-    return [(row_bytes(n, bits, tile, 0), 2 * n) for n in counts]
-
-
-def _unpack_varying(data: Bytes, columns: int, bits: int, tile: int, meta_bits: int, octaves: int) -> LogFMT:
-    tiles = -(-columns // tile)
-    if not tiles and data.size:
-        raise ValueError(f"logfmt: {data.size} bytes; rows of 0 values take none")
-
-    def fit(meta: Bytes) -> Flags:
-        amin, amax = pairs_from_bytes(meta[None], meta_bits)
-        return LogFMT(amin[0], amin[0], amax[0], bits, tile, octaves, fallback="bf16").cast
-
-    metas, cast, encoded, raw = split_rows(data, tiles * meta_bits // 8, _chunk_widths(columns, bits, tile), fit)
-    amin, amax = pairs_from_bytes(metas, meta_bits)
-    codes = np.empty((len(metas), columns), np.uint16)
-    size = TILES_OF_A_CHUNK * tile
-    for c, first in enumerate(range(0, columns, size)):
-        part = codes[:, first : first + size]
-        packed = from_streams(encoded[c], part.shape[1], bits, tile)
-        part[...] = np.where(cast[:, c : c + 1], packed, np.ascontiguousarray(raw[c]).view("<u2"))
-    return LogFMT(codes, amin, amax, bits, tile, octaves, -1, None, "bf16")

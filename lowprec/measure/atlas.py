@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lowprec._arrays import as_float32
 from lowprec.codec import Codec, codecs
 from lowprec.measure.metrics import compare, gain_bias
 from lowprec.measure.spread import tile_range
@@ -138,12 +139,9 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
     >>> f"{row.sqnr:.1f} dB with {row.bits_per_value} bits, R = {row.octaves:.1f} octaves"
     '31.8 dB with 8.25 bits, R = 9.1 octaves'
     """
-    given = np.asarray(x)
-    if given.dtype.kind not in "fiuV" or given.dtype.names is not None:
-        raise TypeError(f"errors_of: values of type {given.dtype}; real numbers are needed")
-    if given.ndim < 1 or given.size == 0:
-        raise ValueError(f"errors_of: the array is {given.shape}; rows of one value or more are needed")
-    values = np.ascontiguousarray(given, dtype=np.float32)
+    values = as_float32("errors_of", x)
+    if values.ndim < 1 or values.size == 0:
+        raise ValueError(f"errors_of: the array is {values.shape}; rows of one value or more are needed")
     bad = ~np.isfinite(values)
     if bad.any():
         raise ValueError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowprec._arrays import real_numbers
 from lowprec._ieee import standard
 
 Wide = npt.NDArray[np.float64]
@@ -398,16 +399,13 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     return 1.0 - 2.0 * float((x * r).sum()) / total if total else 0.0
 
 
-def real_numbers(name: str, x: npt.ArrayLike) -> Wide:
+def as_wide(name: str, x: npt.ArrayLike) -> Wide:
     """Return an array as float64, and refuse what holds no real numbers in the name of a function."""
-    array = np.asarray(x)
-    if array.dtype.kind not in "fiuV" or array.dtype.names is not None:
-        raise TypeError(f"{name}: values of type {array.dtype}; real numbers are needed")
-    return array.astype(np.float64)
+    return real_numbers(name, x).astype(np.float64)
 
 
 def _pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:
-    x, r = real_numbers("compare", a), real_numbers("compare", reference)
+    x, r = as_wide("compare", a), as_wide("compare", reference)
     if x.shape != r.shape:
         raise ValueError(f"compare: shapes differ: {x.shape} against a reference of {r.shape}")
     return x, r

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .metrics import Wide, real_numbers
+from .metrics import Wide, as_wide
 
 
 def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
@@ -37,7 +37,7 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     >>> tile_range([1.0, -8.0, 0.0, 3.0, 3.0], tile=3)
     array([3., 0.])
     """
-    wide = np.abs(real_numbers("tile_range", x))
+    wide = np.abs(as_wide("tile_range", x))
     if wide.ndim < 1 or isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
         raise ValueError(
             f"tile_range: tiles of {tile!r} in an array {wide.shape}: rows and a whole number >= 1 are needed"
@@ -76,7 +76,7 @@ def kurtosis(x: npt.ArrayLike) -> float:
     >>> kurtosis([-1.0, 1.0, -1.0, 1.0])
     1.0
     """
-    wide = real_numbers("kurtosis", x)
+    wide = as_wide("kurtosis", x)
     centred = wide - wide.mean() if wide.size else wide
     square = float((centred**2).sum()) ** 2
     return float((centred**4).sum() * wide.size) / square if square else 0.0

@@ -23,7 +23,7 @@ from lowprec.format.catalogue import formats
 from lowprec.scaling.delayed import DelayedScaling
 from lowprec.scaling.quantize import Quantized, quantize
 
-from .description import CACHES, DIRECTIONS, Recipe
+from .description import CACHES, DIRECTIONS, Description
 from .linears import OPERANDS
 from .names import check_blocks, matches
 from .operations import LinearOps, linear_ops
@@ -40,7 +40,7 @@ class BoundRecipe:
 
     Parameters
     ----------
-    recipe : Recipe
+    recipe : Description
         What to bind; see `Recipe.bind`.
     seed : int
         The run's seed.
@@ -49,7 +49,7 @@ class BoundRecipe:
 
     Attributes
     ----------
-    recipe : Recipe
+    recipe : Description
         The description.
     step : int
         Number of the step that runs, from 0.
@@ -65,7 +65,7 @@ class BoundRecipe:
     [[128.0, 128.0, 128.0], [128.0, 128.0, 128.0]]
     """
 
-    def __init__(self, recipe: Recipe, seed: int = 0, layers: int | None = None) -> None:
+    def __init__(self, recipe: Description, seed: int = 0, layers: int | None = None) -> None:
         check_blocks([*(rule.pattern for rule in recipe.rules), *(rule.pattern for rule in recipe.storage)], layers)
         self.recipe = recipe
         self.seed = seed

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowprec.registry import Registry
-
-from .description import Recipe, Rule
+from .description import Rule
 from .linears import BF16_LINEAR, LinearSpec
-
-recipes: Registry[Recipe] = Registry("recipe", Recipe)
-"""The catalogue of training recipes."""
+from .recipe import Recipe
+from .recipe import recipes as recipes
 
 #: The router's gate multiplies BF16 values, its gradient as it comes.
 GATE = Rule("layers.*.ffn.gate", BF16_LINEAR.with_(dy="float32"))

@@ -1,6 +1,6 @@
-"""Recipes: the whole of a training run's precision as one description.
+"""What a recipe says: the whole of a training run's precision as one description.
 
-A `Recipe` says for every linear layer (by the first rule whose pattern matches its name) how the operands of its
+For every linear layer (by the first rule whose pattern matches its name), how the operands of its
 three multiplications are quantized and on which machine they run; for every tensor that is kept, by its name, in which
 form; which codecs tensors go through on their way to the experts and back; and in which formats the optimizer keeps
 its state. A layer never asks: it holds what the recipe bound to the run (`BoundRecipe`) gave it.
@@ -17,16 +17,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from lowprec.codec import codecs
 
 from .linears import BF16_LINEAR, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
 from .tensors import TensorSpec
-
-if TYPE_CHECKING:
-    from .binding import BoundRecipe
 
 #: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
@@ -59,8 +56,8 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The precision of everything in a training run.
+class Description:
+    """The precision of everything in a training run, as data: what a `Recipe` says.
 
     Parameters
     ----------
@@ -150,26 +147,7 @@ class Recipe:
         """What the rules say of most linear layers: of attention's first one in a middle block."""
         return self.spec("layers.0.attn.wq_a", layers=3)
 
-    def bind(self, seed: int = 0, layers: int | None = None) -> BoundRecipe:
-        """Return the precision of one run: what layers hold, with the state that some of it needs.
-
-        Parameters
-        ----------
-        seed : int
-            The run's seed: with step, layer and tensor it decides the bits of everything stochastic.
-        layers : int, optional
-            How many blocks the model has; needed if a rule counts from the last one.
-
-        Raises
-        ------
-        ValueError
-            If it is needed and missing, or a rule names a block that the model has not.
-        """
-        from .binding import BoundRecipe
-
-        return BoundRecipe(self, seed, layers)
-
-    def with_(self, **changes: Any) -> Recipe:
+    def with_(self, **changes: Any) -> Self:
         """Return a recipe that differs.
 
         Parameters
@@ -256,31 +234,6 @@ class Recipe:
             "quantize",
             "layers",
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the recipe as plain data, as results keep it."""
-        from .toml import as_dict
-
-        return as_dict(self)
-
-    def to_toml(self) -> str:
-        """Return the recipe as TOML that `from_toml` reads."""
-        from .toml import to_toml
-
-        return to_toml(self)
-
-    @classmethod
-    def from_toml(cls, text: str) -> Recipe:
-        """Read a recipe from TOML, whole or as what differs from one of the catalogue.
-
-        Raises
-        ------
-        ValueError
-            If it is no TOML, or names what does not exist; the message quotes it.
-        """
-        from .toml import from_toml
-
-        return from_toml(text)
 
 
 def _patterns(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:

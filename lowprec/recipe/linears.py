@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lowprec._arrays import whole_or_none
 from lowprec.format.catalogue import formats
 from lowprec.tensorcore.accumulator import Accumulator
 from lowprec.tensorcore.catalogue import accumulators
@@ -102,9 +103,7 @@ class GemmSpec:
             object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))
         accumulator = accumulator_named(self.accumulator)
         object.__setattr__(self, "accumulator", _name_of(self.accumulator, accumulator))
-        n = self.promote_every
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-            raise ValueError(f"promote_every={n!r}: a whole number >= 1, or None for never")
+        whole_or_none("", "promote_every", self.promote_every, 1)
         accumulator.check_inputs(formats[self.a.format], formats[self.b.format])
         if self.a.transform != self.b.transform:
             raise ValueError(f"{self.a} x {self.b}: Hadamard transforms cancel only if both operands have the same one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .description import CACHES, Recipe
+from .description import CACHES, Description
 from .linears import OPERANDS
 from .names import LINEARS
 
@@ -35,7 +35,7 @@ class Row:
     precision: str
 
 
-def rows(recipe: Recipe) -> list[Row]:
+def rows(recipe: Description) -> list[Row]:
     """Return the table: multiplications of linear layers, what is kept, what is sent, what the optimizer holds.
 
     Layers that share a precision share lines; names without a number stand for every middle block.
@@ -60,7 +60,7 @@ def rows(recipe: Recipe) -> list[Row]:
     return table
 
 
-def _linears(recipe: Recipe) -> list[Row]:
+def _linears(recipe: Description) -> list[Row]:
     """Return the multiplications of a middle block's layers and of the head."""
     groups: dict[object, list[str]] = {}
     for name in LINEARS:
@@ -78,7 +78,7 @@ def _linears(recipe: Recipe) -> list[Row]:
     return table
 
 
-def _special_blocks(recipe: Recipe) -> list[Row]:
+def _special_blocks(recipe: Description) -> list[Row]:
     """Return a line for each block that differs."""
     counted = [rule for rule in recipe.rules if rule.pattern.startswith("layers.") and rule.pattern[7] in "-0123456789"]
     return [Row(rule.pattern, "all three", str(rule.linear)) for rule in counted]
@@ -99,7 +99,7 @@ def _joined(names: list[str]) -> str:
     return "".join(out)[2:]
 
 
-def as_text(recipe: Recipe) -> str:
+def as_text(recipe: Description) -> str:
     """Return the table as Markdown."""
     lines = ["| part | what | precision |", "|---|---|---|"]
     lines += [f"| {row.part} | {row.what} | {row.precision} |" for row in rows(recipe)]

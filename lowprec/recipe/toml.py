@@ -28,18 +28,19 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lowprec.registry import Registry
 
-from .description import Recipe, Rule, Storage
+from .description import Description, Rule, Storage
 from .linears import OPERANDS, GemmSpec, LinearSpec
 
 _NEVER = "never"
 
+D = TypeVar("D", bound=Description)
 
-def as_dict(recipe: Recipe) -> dict[str, Any]:
+
+def as_dict(recipe: Description) -> dict[str, Any]:
     """Return a recipe as plain data of TOML's types."""
     plain = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
     plain["linear"] = [{"layers": rule.pattern, **_linear(rule.linear)} for rule in plain.pop("rules")]
@@ -58,7 +59,7 @@ def _gemm(spec: GemmSpec) -> dict[str, Any]:
     return plain if spec.library == "deepgemm" else {**plain, "library": spec.library}
 
 
-def to_toml(recipe: Recipe) -> str:
+def to_toml(recipe: Description) -> str:
     """Return a recipe as TOML."""
     plain = as_dict(recipe)
     tables = {"linear": plain.pop("linear"), "storage": plain.pop("storage")}
@@ -75,8 +76,17 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def from_toml(text: str) -> Recipe:
+def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
     """Read a recipe from TOML.
+
+    Parameters
+    ----------
+    text : str
+        The TOML.
+    kind : type
+        What to make of it.
+    bases : Registry
+        Where the recipes are that one may differ from.
 
     Raises
     ------
@@ -88,8 +98,8 @@ def from_toml(text: str) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"recipe: this is no TOML: {error}") from None
     if "base" in data:
-        return _changed(data)
-    known = {f.name for f in dataclasses.fields(Recipe)} - {"rules"} | {"linear"}
+        return _changed(data, bases[data.pop("base")])
+    known = {f.name for f in dataclasses.fields(Description)} - {"rules"} | {"linear"}
     _only(data, known, "recipe")
     if "name" not in data:
         raise ValueError("recipe: 'name' is missing (or 'base', the recipe that it differs from)")
@@ -98,44 +108,16 @@ def from_toml(text: str) -> Recipe:
     for key, value in data.items():
         if not isinstance(value, str):
             raise ValueError(f"recipe: {key} = {value!r}: a text is needed")
-    return Recipe(**{"description": "", **data, "rules": rules, "storage": storage})
+    return kind(**{"description": "", **data, "rules": rules, "storage": storage})
 
 
-def load_recipe(recipe: Recipe | str) -> Recipe:
-    """Return a recipe: itself, one by its name, or one in a file whose name ends in ``.toml``.
-
-    Raises
-    ------
-    ValueError, OSError
-        As for `from_toml`, or if the file cannot be read.
-    UnknownNameError
-        If there is none of that name.
-
-    Examples
-    --------
-    >>> load_recipe("dsv3").dispatch
-    'fp8_1x128_ue8m0'
-    """
-    from .catalogue import recipes
-
-    if not (isinstance(recipe, str) and recipe.endswith(".toml")):
-        return recipes.get(recipe)
-    try:
-        return from_toml(Path(recipe).read_bytes().decode())
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{recipe!r}: {error}") from None
-
-
-def _changed(data: dict[str, Any]) -> Recipe:
+def _changed(data: dict[str, Any], base: D) -> D:
     """Return the base with changes."""
-    from .catalogue import recipes
-
-    base = recipes[data.pop("base")]
     if "storage" in data:
         data["storage"] = (*(_storage(row) for row in _rows(data["storage"], "storage")), *base.storage)
     if "linear" in data:
         data["rules"] = (*(_rule(row) for row in _rows(data.pop("linear"), "linear")), *base.rules)
-    _only(data, set(Recipe.changes()), "recipe")
+    _only(data, set(Description.changes()), "recipe")
     _never_to_none(data)
     return base.with_(**data)
 

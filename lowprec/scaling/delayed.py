@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._arrays import as_float32
 from .._ieee import standard
 from ..format.catalogue import formats
 from .job import largest_magnitude
-from .quantize import as_float32, quantize
-from .quantized import Quantized, as_matrix
+from .quantize import quantize
+from .quantized import Quantized
 from .quantizer import Quantizer, quantizers
 
 _LARGEST = np.finfo(np.float32).max
@@ -74,9 +75,9 @@ class DelayedScaling:
     @standard
     def quantize(self, x: ArrayLike, **options: Any) -> Quantized:
         """Quantize with the step's scale and note the amax; options as for `lowprec.quantize`."""
-        values = as_float32(x)
+        values = as_float32("DelayedScaling", x)
         if values.size:
-            self.history[0] = max(self.history[0], largest_magnitude(as_matrix(values)))
+            self.history[0] = max(self.history[0], largest_magnitude(values))
         plain = self.quantizer.with_(history=None)
         return quantize(values, quantizer=plain, multiplier=float(self.multiplier), **options)
 

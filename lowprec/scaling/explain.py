@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._arrays import as_float32, as_matrix
 from .._ieee import standard
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import formats
 from .granularity import Granularity
 from .hadamard import hadamard
-from .quantize import as_float32, as_matrix, quantize, resolve
+from .quantize import quantize, resolve
 from .quantized import Quantized
 from .quantizer import ARITHMETICS, Quantizer
 
@@ -233,7 +234,7 @@ def explain(
     [['', 'tie away from zero', '', 'tie toward zero']]
     """
     q = resolve(None, granularity, quantizer)
-    values = as_matrix(as_float32(x))
+    values = as_matrix(as_float32("explain", x))
     expected = quantize(values, quantizer=q)
     found, scales = np.asarray(codes), np.asarray(scale, dtype=np.float32)
     if found.shape != expected.codes.shape or scales.shape != expected.scale.shape:

@@ -15,7 +15,7 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +25,33 @@ from ..cast.casts import decode, encode
 from ..cast.packing import pack, unpack
 from ..format.catalogue import Format, formats
 from .granularity import Granularity
-from .quantized import Quantized
-from .quantizer import SCALES, Quantizer
+from .quantizer import SCALES, Quantizer, ScaleKind
 
 KIND, VERSION = "lowprec.Quantized", 2
 _SCALE_FORMATS = {"ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
 
 
-def save(q: Quantized, path: str | os.PathLike[str]) -> None:
+class Content(NamedTuple):
+    """What is kept of a quantized matrix: the fields of `lowprec.Quantized`, in their order."""
+
+    codes: NDArray[Any]
+    scale: NDArray[np.float32]
+    format: Format
+    granularity: Granularity
+    scale_kind: ScaleKind
+    tensor_scale: np.float32 | None
+    quantizer: Quantizer | None
+
+
+def write(path: str | os.PathLike[str], q: Content) -> None:
     """Write a quantized matrix; the file appears whole or not at all.
 
     Parameters
     ----------
-    q : Quantized
-        Its scales must be exact in the way they are said to be stored.
     path : path-like
         Where to; the name is taken as it is.
+    q : Content
+        Its scales must be exact in the way they are said to be stored.
 
     Raises
     ------
@@ -54,7 +65,7 @@ def save(q: Quantized, path: str | os.PathLike[str]) -> None:
     header = {
         "kind": KIND,
         "version": VERSION,
-        "shape": list(q.shape),
+        "shape": list(q.codes.shape),
         "format": dataclasses.asdict(fmt),
         "granularity": str(q.granularity),
         "scale_kind": q.scale_kind,
@@ -66,17 +77,17 @@ def save(q: Quantized, path: str | os.PathLike[str]) -> None:
     write_npz(path, {"header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8), **arrays})
 
 
-def load(path: str | os.PathLike[str]) -> Quantized:
+def read(path: str | os.PathLike[str]) -> Content:
     """Read a quantized matrix.
 
     Parameters
     ----------
     path : path-like
-        A file of `save`.
+        A file of `write`.
 
     Returns
     -------
-    Quantized
+    Content
 
     Raises
     ------
@@ -107,10 +118,10 @@ def load(path: str | os.PathLike[str]) -> Quantized:
         raise ValueError(f"{path}: version {header.get('version')!r} of the file; this program reads version {VERSION}")
     if header.get("sha256") != _digest(arrays):
         raise ValueError(f"{path}: damaged: codes or scales are not those of its header")
-    return _quantized(header, arrays, path)
+    return _content(header, arrays, path)
 
 
-def _quantized(header: dict[str, Any], arrays: dict[str, NDArray[Any]], path: Any) -> Quantized:
+def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]], path: Any) -> Content:
     try:
         fmt = Format(**header["format"])
         shape, scale_shape = tuple(header["shape"]), tuple(header["scale_shape"])
@@ -120,7 +131,7 @@ def _quantized(header: dict[str, Any], arrays: dict[str, NDArray[Any]], path: An
             raise ValueError(f"scale_kind {kind!r}")
         scales = arrays["scales"] if kind == "fp32" else decode(arrays["scales"], _SCALE_FORMATS[kind])
         tensor = header["tensor_scale"]
-        return Quantized(
+        return Content(
             codes, scales.reshape(scale_shape), fmt, Granularity.parse(header["granularity"]), kind,
             None if tensor is None else np.float32(float.fromhex(tensor)), _quantizer(header["quantizer"]),
         )  # fmt: skip
@@ -142,7 +153,7 @@ def _quantizer(fields: dict[str, Any] | None) -> Quantizer | None:
     return Quantizer(**{**fields, "format": fmt.name if known else fmt})
 
 
-def _stored_scales(q: Quantized) -> NDArray[Any]:
+def _stored_scales(q: Content) -> NDArray[Any]:
     if q.scale_kind == "fp32":
         return q.scale
     fmt = _SCALE_FORMATS[q.scale_kind]

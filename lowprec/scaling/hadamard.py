@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
+from .._arrays import LARGEST_SEED, as_float32, halves
 from .._ieee import standard
 from ..kernels.cast.random_bits import random_word
 from ..kernels.scaling import hadamard as kernels
@@ -41,22 +42,27 @@ def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
     ValueError
         For any other size or signs.
     """
-    if not isinstance(size, int) or size < 2 or size & (size - 1):
-        raise ValueError(f"hadamard: size {size!r}: a power of two, at least 2")
+    check_size(size)
     if signs == "none":
         vector = np.ones(size, np.float32)
     elif signs == "te":
         if size != 16:
             raise ValueError(f"hadamard: signs='te' is for size 16, not {size}; 'none' or a seed is possible")
         vector = np.array(TE_SIGNS, np.float32)
-    elif isinstance(signs, int) and not isinstance(signs, bool) and 0 <= signs < 1 << 64:
-        lo, hi = np.uint32(signs & 0xFFFFFFFF), np.uint32(signs >> 32)
+    elif isinstance(signs, int) and not isinstance(signs, bool) and 0 <= signs <= LARGEST_SEED:
+        lo, hi = halves(signs)
         words = [int(random_word(lo, hi, np.uint32(j), np.uint32(0))) for j in range(size)]
         vector = np.array([-1.0 if word >> 31 else 1.0 for word in words], np.float32)
     else:
         raise ValueError(f"hadamard: signs={signs!r}: 'te', 'none' or a seed from 0 to 2^64 - 1")
     vector.flags.writeable = False
     return vector
+
+
+def check_size(size: int) -> None:
+    """Raise a ValueError unless a transform can have this size."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size & (size - 1):
+        raise ValueError(f"hadamard: size {size!r}: a power of two, at least 2")
 
 
 @standard
@@ -97,16 +103,17 @@ def hadamard(
     >>> hadamard(hadamard(x), inverse=True)[0, 3].item()
     8.0
     """
-    vector = sign_vector(size, signs)
-    values = np.ascontiguousarray(x, dtype=np.float32)
+    check_size(size)
+    values = as_float32("hadamard", x)
     if values.ndim != 2 or axis not in (-1, 0, 1):
         raise ValueError(f"hadamard: a matrix and axis -1, 0 or 1 are needed, not shape {values.shape} and {axis!r}")
     length = values.shape[0] if axis == 0 else values.shape[1]
     if length % size:
         raise ValueError(f"hadamard: {length} values along the axis are not a multiple of the size {size}")
     out = np.empty(values.shape, np.float32)
-    if out.size == 0:
+    if out.size == 0:  # however long the runs would be
         return out
+    vector = sign_vector(size, signs)
     factor = np.float32(1 / math.sqrt(size))
     work: Callable[..., None] = kernels.transform_columns if axis == 0 else kernels.transform_rows
     items = length // size if axis == 0 else values.shape[0]

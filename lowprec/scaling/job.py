@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _threads
+from ..cast.arrays import key_of
 from ..cast.constants import (
     decode_constants,
     encode_constants,
@@ -99,7 +100,8 @@ class BlockJob:
         self.x = x
         self.mode, policy = resolve(f, rounding, "ocp_sat")
         self.words = word_constants(f, special_codes(f, self.mode, policy), self.mode)
-        self.seed, self.offset = _key(self.mode, seed, offset)
+        low, high, self.offset = key_of("quantize", self.mode, seed, offset)
+        self.seed = low, high
         self.cast = _cast_constants(f)
         self.by_words = not self.mode.is_nearest_even or self.cast.encode is None
         if q.choice is not None and self.by_words:
@@ -217,16 +219,6 @@ class BlockJob:
         strips = self.scale_shape[0]
         grain = max(1, (1 << 16) // (self.rows * x.shape[1]))
         _threads.run_chunks(lambda a, b: work(x, into, scales, 0, a, b), strips, grain)
-
-
-def _key(mode: Rounding, seed: int | None, offset: int) -> tuple[tuple[np.uint32, np.uint32], int]:
-    if not mode.is_stochastic:
-        return (np.uint32(0), np.uint32(0)), 0
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
-        raise ValueError(f"quantize: rounding={mode.name!r} needs a seed from 0 to 2^64 - 1, not {seed!r}")
-    if not isinstance(offset, (int, np.integer)) or not 0 <= offset < 1 << 62:
-        raise ValueError(f"quantize: offset={offset!r}: a whole number from 0 to 2^62 is needed")
-    return (np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)), int(offset)
 
 
 def largest_magnitude(x: NDArray[np.float32]) -> np.float32:

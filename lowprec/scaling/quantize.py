@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._arrays import apart, as_float32, as_matrix, output
 from .._ieee import standard
 from ..format.catalogue import Format
 from ..format.rounding import Rounding
 from .granularity import Granularity as Granularity
 from .job import BlockJob
 from .quantized import Quantized as Quantized
-from .quantized import as_matrix as as_matrix
-from .quantized import float32_output
 from .quantizer import Division, Quantizer, quantizers
 from .quantizer import ScaleKind as ScaleKind
 
@@ -109,7 +108,7 @@ def quantize(
     q = resolve(
         fmt, granularity, quantizer, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor
     )
-    values = as_float32(x)
+    values = as_float32("quantize", x)
     job = BlockJob(
         q,
         as_matrix(values),
@@ -123,6 +122,7 @@ def quantize(
         codes, scales = np.empty(values.shape, job.format.code_dtype), np.empty(job.scale_shape, np.float32)
     else:
         codes, scales = _reused(out, values.shape, job)
+        job.x = apart(apart(job.x, codes), scales)
     if values.size:
         job.codes(as_matrix(codes), scales)
     return Quantized(codes, scales, job.format, job.granularity, q.scale, job.tensor_scale, q)
@@ -175,9 +175,10 @@ def quantize_dequantize(
     q = resolve(
         fmt, granularity, quantizer, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor
     )
-    values = as_float32(x)
-    result = float32_output(out, values.shape, "quantize_dequantize")
+    values = as_float32("quantize_dequantize", x)
+    result = output("quantize_dequantize", out, values.shape, np.float32)
     if values.size:
+        values = apart(values, result, in_place=True)
         job = BlockJob(
             q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
             offset=offset,
@@ -222,7 +223,7 @@ def quantize_both(
     >>> rows.scale.shape, columns.scale.shape
     ((200, 10), (300, 7))
     """
-    values = as_float32(x)
+    values = as_float32("quantize_both", x)
     if values.ndim != 2:
         raise ValueError(f"quantize_both: a matrix is needed, not shape {values.shape}")
     rows = quantize(values, fmt, granularity, **options)
@@ -312,21 +313,6 @@ def _changed(q: Quantizer, changes: tuple[tuple[str, Any], ...]) -> Quantizer:
     return replace(q, **dict(changes))
 
 
-def as_float32(x: ArrayLike) -> NDArray[np.float32]:
-    """Return values as a contiguous float32 array.
-
-    Raises
-    ------
-    TypeError
-        If they are not real numbers.
-    """
-    values = np.asarray(x)
-    if values.dtype.kind not in "fiuV" or values.dtype.names is not None or values.dtype.name.startswith("void"):
-        raise TypeError(f"quantize: values of dtype {values.dtype} are not real numbers")
-    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes Inf, and its block NaN
-        return np.ascontiguousarray(values, dtype=np.float32).reshape(values.shape)
-
-
 def _reused(out: Quantized, shape: tuple[int, ...], job: BlockJob) -> tuple[NDArray[Any], NDArray[np.float32]]:
     fits = (
         isinstance(out, Quantized)
@@ -337,7 +323,6 @@ def _reused(out: Quantized, shape: tuple[int, ...], job: BlockJob) -> tuple[NDAr
         raise ValueError(
             f"quantize: out is {out!r}, needed are {job.format.code_dtype} codes {shape} and scales {job.scale_shape}"
         )
-    for array in (out.codes, out.scale):
-        if not (array.flags.c_contiguous and array.flags.writeable):
-            raise ValueError("quantize: out's arrays must be C-contiguous and writeable")
-    return out.codes, out.scale
+    arrays = (out.codes, out.scale)
+    codes, scales = (output("quantize", array, array.shape, array.dtype) for array in arrays)
+    return codes, scales

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arrays import apart, as_matrix, matrix_shape, output
 from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..kernels.float32.gemm import transpose
+from . import file
 from .granularity import Granularity
 from .job import dequantize
 from .quantizer import SCALE_BITS, Quantizer, ScaleKind
@@ -123,26 +125,27 @@ class Quantized:
         ValueError
             If `out` does not fit.
         """
-        out = float32_output(out, self.shape, "dequantize")
+        out = output("dequantize", out, self.shape, np.float32)
         if out.size == 0:
             return out
-        codes = as_matrix(self.codes)
+        codes, scale = as_matrix(apart(self.codes, out)), apart(self.scale, out)
         block = self.granularity.block((codes.shape[0], codes.shape[1]))
         tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
-        dequantize(codes, self.scale, block, self.format, tensor, as_matrix(out))
+        dequantize(codes, scale, block, self.format, tensor, as_matrix(out))
         return out
 
-    def requantize(self, granularity: str | Granularity, **options: Any) -> Quantized:
-        """Return ``lowprec.requantize(self, granularity, ...)``: the values in other blocks."""
-        from .quantize import requantize
-
-        return requantize(self, granularity, **options)
-
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, see `lowprec.scaling.file`."""
-        from .file import save
+        """Write it to a file, see `lowprec.scaling.file`.
 
-        save(self, path)
+        Raises
+        ------
+        ValueError
+            If a scale is not exact as a power of two or E4M3 number, where it is said to be one.
+        OSError
+            If the file cannot be written.
+        """
+        fields = (getattr(self, field.name) for field in dataclasses.fields(self))
+        file.write(path, file.Content(*fields))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Quantized:
@@ -152,10 +155,14 @@ class Quantized:
         ------
         ValueError
             If the file is damaged, something else, or of an unknown version.
+        OSError
+            If it cannot be read.
         """
-        from .file import load
-
-        return load(path)
+        content = file.read(path)
+        try:
+            return Quantized(*content)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: damaged header: {error}") from None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = self.dequantize()
@@ -168,32 +175,3 @@ class Quantized:
             f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape))}, {self.granularity} with "
             f"{scales}, {self.bits_per_value:.4g} bits per value)"
         )
-
-
-def as_matrix(a: NDArray[Any]) -> NDArray[Any]:
-    """View a contiguous array as a matrix: leading axes become rows, a vector one row."""
-    return a.reshape(matrix_shape(a.shape))
-
-
-def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return rows and columns of an array's matrix: leading axes are rows, a vector is one row."""
-    *rows, columns = shape or (1,)
-    return math.prod(rows), columns
-
-
-def float32_output(out: NDArray[np.float32] | None, shape: tuple[int, ...], who: str) -> NDArray[np.float32]:
-    """Return `out` if it fits, or a new array.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit.
-    """
-    if out is None:
-        return np.empty(shape, np.float32)
-    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != np.float32:
-        found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise ValueError(f"{who}: out is {found}, needed is contiguous float32 {shape}")
-    if not (out.flags.c_contiguous and out.flags.writeable):
-        raise ValueError(f"{who}: out must be C-contiguous and writeable")
-    return out

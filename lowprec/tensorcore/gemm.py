@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._arrays import apart, as_float32, check_product, check_shape, output, real_numbers, whole, whole_or_none
 from .._ieee import standard
 from ..cast.casts import round_to
 from ..cast.choice import nearest_constants
@@ -26,7 +27,6 @@ from .library import Library, libraries
 from .operands import (
     along_k,
     check_quantized,
-    check_shapes,
     pages,
     product_of,
     without_scale,
@@ -136,9 +136,8 @@ def gemm(
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
     a, b, factor = without_tensor_scales(a, b, alpha)
-    if isinstance(split_k, bool) or not isinstance(split_k, (int, np.integer)) or split_k < 1:
-        raise ValueError(f"gemm: split_k={split_k!r}: a whole number >= 1 is needed")
-    options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": int(split_k)}
+    split_k = whole("gemm", "split_k", split_k, 1)
+    options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k}
     options |= {"promote_every": _interval(accumulator, library, promote_every), "alpha": factor}
     if len(a.shape) == 3 and len(b.shape) == 3:
         pages_a, pages_b = pages(a), pages(b)
@@ -149,7 +148,7 @@ def gemm(
         for i, (qa, qb) in enumerate(zip(pages_a, pages_b, strict=True)):
             result[i] = _multiply(qa, qb, None if addend is None else addend[i], **options)
     else:
-        check_shapes("gemm", a.codes, b.codes)
+        check_product("gemm", a.shape, b.shape)
         result = _multiply(a, b, _addend(c, beta, (a.shape[0], b.shape[0])), kept=kept, **options)
     return result if target.same_codes(_FLOAT32) else round_to(result, target, out=result)
 
@@ -160,7 +159,7 @@ def _multiply(
 ) -> Float32Matrix:  # fmt: skip
     """Return alpha times the product of two matrices, plus the addend, which is overwritten."""
     accumulator.check_inputs(a.format, b.format)
-    check_shapes("gemm", a.codes, b.codes)
+    check_product("gemm", a.shape, b.shape)
     if 0 in (a.shape[0], b.shape[0]):
         return np.zeros((a.shape[0], b.shape[0]), np.float32)
     k = a.shape[1]
@@ -203,21 +202,15 @@ def _interval(accumulator: Accumulator, library: Library, promote_every: int | s
         if accumulator.promote_every is not None or accumulator.scale_format is not None:
             return accumulator.promote_every
         return library.promote_every
-    whole = isinstance(promote_every, (int, np.integer)) and not isinstance(promote_every, bool)
-    if promote_every is not None and (not whole or int(promote_every) < 1):
-        raise ValueError(f"gemm: promote_every={promote_every!r}: a whole number >= 1 or None is needed")
-    return None if promote_every is None else int(promote_every)
+    return whole_or_none("gemm", "promote_every", promote_every, 1)
 
 
 def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32Matrix | None:
     """Return beta * C in float32."""
     if c is None:
         return None
-    array = np.asarray(c)
-    if array.dtype.kind not in "fiu":
-        raise TypeError(f"gemm: c is {array.dtype}, needed is float32")
-    if array.shape != shape:
-        raise ValueError(f"gemm: c is {array.shape}, needed is {shape}")
+    array = real_numbers("gemm: c", c)
+    check_shape("gemm", "c", array, shape)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return np.multiply(array.astype(np.float32), np.float32(beta), order="C")
 
@@ -257,16 +250,14 @@ def matmul_f32(
     array([[11., 17.]], dtype=float32)
     """
     x, y = _float32_operand(a), _float32_operand(b)
-    check_shapes("matmul_f32", x, y)
+    check_product("matmul_f32", x.shape, y.shape)
     shape = (x.shape[0], y.shape[0])
     target = formats.get(to)
     as_it_is = target.same_codes(_FLOAT32)
     constants = None if as_it_is else nearest_constants(target)
-    if out is None:
-        out = np.zeros(shape, np.float32) if constants is None else np.empty(shape, np.float32)
-    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise ValueError(f"matmul_f32: out is {out.dtype} {out.shape}, needed is contiguous float32 {shape}")
-    elif constants is None:
+    out = output("matmul_f32", out, shape, np.float32)
+    x, y = apart(x, out), apart(y, out)
+    if constants is None:
         out[...] = 0
     accumulate_f32(x, y, out, constants)
     if constants is None and not as_it_is:
@@ -276,5 +267,6 @@ def matmul_f32(
 
 def _float32_operand(a: ArrayLike) -> Float32Matrix:
     """Return float32 that is contiguous, or the transposed view of something contiguous."""
-    array = np.asarray(a, np.float32)
-    return array if array.ndim == 2 and array.flags.f_contiguous else np.ascontiguousarray(array)
+    array = real_numbers("matmul_f32", a)
+    turned = array.ndim == 2 and array.flags.f_contiguous
+    return as_float32("matmul_f32", array.T).T if turned else as_float32("matmul_f32", array)

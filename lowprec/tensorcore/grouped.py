@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowprec._ieee import standard
 
+from .._arrays import check_shape, real_numbers, whole
 from ..scaling.quantize import Granularity, Quantized
 from .gemm import gemm
 from .operands import along_k, pages
@@ -92,9 +93,7 @@ def grouped_gemm(
         limits = _whole(counts, "counts", (count,), 0, a.shape[1])
         groups = [(q, np.arange(limits[e]), e) for e, q in enumerate(pages(a))]
         shape = (count, a.shape[1], n)
-    addend = None if c is None else np.asarray(c)
-    if addend is not None and addend.shape != shape:
-        raise ValueError(f"grouped_gemm: c is {addend.shape}, needed is {shape}")
+    addend = _addend("grouped_gemm", c, shape)
     out = np.zeros(shape, np.float32)
     for w, (q, rows, page) in zip(weights, groups, strict=True):
         into, more = (x if x is None or page is None else x[page] for x in (out, addend))
@@ -125,8 +124,7 @@ def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
     array = np.asarray(counts)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
         raise ValueError(f"run_starts: counts are {array!r}, needed are whole numbers >= 0, one for each expert")
-    if isinstance(align, bool) or not isinstance(align, int) or align < 1:
-        raise ValueError(f"run_starts: align={align!r}: a whole number >= 1 is needed")
+    align = whole("run_starts", "align", align, 1)
     return np.concatenate([[0], np.cumsum(-(-array.astype(np.int64) // align) * align)])
 
 
@@ -183,14 +181,20 @@ def grouped_wgrad(
     if ends.max(initial=0) > dy.shape[1]:
         raise ValueError(f"grouped_wgrad: runs end at {ends.max()}, beyond K = {dy.shape[1]}")
     shape = (sizes.size, dy.shape[0], x.shape[0])
-    addend = None if c is None else np.asarray(c)
-    if addend is not None and addend.shape != shape:
-        raise ValueError(f"grouped_wgrad: c is {addend.shape}, needed is {shape}")
+    addend = _addend("grouped_wgrad", c, shape)
     out = np.zeros(shape, np.float32)
     for e, (start, end) in enumerate(zip(starts[:-1].tolist(), ends.tolist(), strict=True)):
         more = None if addend is None else addend[e]
         out[e] = gemm(along_k(dy, start, end), along_k(x, start, end), more, **options)
     return out
+
+
+def _addend(who: str, c: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    if c is None:
+        return None
+    addend = real_numbers(f"{who}: c", c)
+    check_shape(who, "c", addend, shape)
+    return addend
 
 
 def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:

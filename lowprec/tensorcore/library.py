@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from .._arrays import whole_or_none
 from ..registry import Registry
 
 ScalesAt = Literal["promotion", "end"]
@@ -45,9 +46,7 @@ class Library:
     def __post_init__(self) -> None:
         if self.scales not in SCALES_AT:
             raise ValueError(f"Library {self.name}: scales={self.scales!r}: one of {', '.join(SCALES_AT)}")
-        every = self.promote_every
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-            raise ValueError(f"Library {self.name}: promote_every={every!r}: a whole number >= 1 or None is needed")
+        whole_or_none(f"Library {self.name}", "promote_every", self.promote_every, 1)
 
     def __str__(self) -> str:
         return self.name

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._arrays import check_product, check_shape, real_numbers
 from .._ieee import standard
 from ..cast.arrays import as_codes
 from ..format.catalogue import Format, formats
@@ -17,7 +18,7 @@ from .accumulator import FLOAT64, Accumulator
 from .catalogue import accumulators
 from .chains import multiply
 from .kinds.sequential import sequential_f64
-from .operands import as_multiplied, check_shapes
+from .operands import as_multiplied
 from .product import BlockScales, Product
 
 
@@ -93,7 +94,7 @@ def mma(
     fa, fb = (formats.get(accumulator.default_format if f is None else f) for f in (a_format, b_format))
     accumulator.check_inputs(fa, fb)
     x, y = as_codes(a, fa), as_codes(b, fb)
-    check_shapes("mma", x, y)
+    check_product("mma", x.shape, y.shape)
     start = _addend(c, (x.shape[0], y.shape[0]), accumulator)
     scales = _block_scales(accumulator, a_scale, b_scale, x, y)
     if start.size == 0:
@@ -115,7 +116,7 @@ def _mma64(
         if operand.dtype not in (np.dtype(np.uint64), np.dtype(np.float64)):
             raise TypeError(f"{accumulator}: operands are float64 numbers or their bits as uint64, not {operand.dtype}")
     x, y = (np.ascontiguousarray(operand).view(np.float64) for operand in (x, y))
-    check_shapes("mma", x, y)
+    check_product("mma", x.shape, y.shape)
     return sequential_f64(x, y, _addend(c, (x.shape[0], y.shape[0]), accumulator))
 
 
@@ -146,9 +147,8 @@ def _addend(c: ArrayLike | None, shape: tuple[int, int], accumulator: Accumulato
     dtype = np.dtype(accumulator.dtype)
     if c is None:
         return np.zeros(shape, dtype)
-    array = np.asarray(c)
-    if array.dtype.kind not in "fiu" or (dtype != np.float32 and array.dtype != dtype):
+    array = real_numbers("mma: c", c)
+    if dtype != np.float32 and array.dtype != dtype:
         raise TypeError(f"mma: c is {array.dtype}, needed is {dtype}, the type of {accumulator}'s results")
-    if array.shape != shape:
-        raise ValueError(f"mma: c is {array.shape}, needed is {shape}")
+    check_shape("mma", "c", array, shape)
     return np.ascontiguousarray(array, dtype)

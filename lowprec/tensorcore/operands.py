@@ -17,14 +17,6 @@ from .library import Library
 from .product import BlockScales, Float32Matrix, Product, Schedule
 
 
-def check_shapes(who: str, a: NDArray[Any], b: NDArray[Any]) -> None:
-    """Raise a ValueError unless a is [M, K] and b is [N, K]."""
-    if a.ndim != 2 or b.ndim != 2:
-        raise ValueError(f"{who}: a is {a.shape}, b is {b.shape}; needed are matrices [M, K] and [N, K]")
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"{who}: K differs: a is {a.shape}, b is {b.shape}; b is [N, K], not transposed")
-
-
 def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
     """Raise unless an operand is `Quantized`, with scales that are positive and finite, or the NaN of a NaN block.
 

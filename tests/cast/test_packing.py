@@ -50,10 +50,10 @@ def test_nibbles_low_first_and_shapes() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: lp.pack([16], 4), "code 16 is outside 0..15"),
+        (lambda: lp.pack([16], 4), "code 16 is outside bits=4's 0..15"),
         (lambda: lp.pack([-1], 4), "code -1 is outside"),
-        (lambda: lp.pack([1], 17), "bits=17: 1 to 16"),
-        (lambda: lp.pack([1], 0), "bits=0: 1 to 16"),
+        (lambda: lp.pack([1], 17), "pack: bits=17: a whole number from 1 to 16"),
+        (lambda: lp.pack([1], 0), "pack: bits=0: a whole number from 1 to 16"),
         (lambda: lp.pack([1, 2], 4, out=np.empty(2, np.uint8)), "needed is contiguous uint8"),
         (lambda: lp.unpack(np.zeros(2, np.uint8), 4, 5), "5 codes of 4 bits take 3 bytes, not 2"),
         (lambda: lp.unpack(np.zeros(2, np.uint8), 4, -1), "count=-1"),

@@ -251,7 +251,7 @@ def test_info():
         (["gemm", "{matrix}", "{other}"], "K differs"),
         (["gemm", "{matrix}", "{matrix}", "--accumulator", "hooper_fp8"], "did you mean 'hopper_fp8'"),
         (["gemm", "{matrix}", "{matrix}", "--promote-every", "-3"], "promote_every=-3: a whole number >= 1 or None"),
-        (["logfmt", "{matrix}", "--bits", "77"], "bits 77: a whole number from 3 to 16"),
+        (["logfmt", "{matrix}", "--bits", "77"], "bits=77: a whole number from 3 to 16"),
         (["logfmt", "{matrix}", "--mode", "deepep", "--bits", "8"], "mode 'deepep' is what it is, with bits 10"),
         (["logfmt", "{matrix}", "--rounding", "up"], "'up' is not one of"),
         (["logfmt", "{text}"], "not a .npy file of numbers"),

@@ -116,7 +116,7 @@ def test_bad_wires():
     z = encode(np.ones(300, F))
     with pytest.raises(ValueError, match=r"wire is uint8 \(312,\); rows of 301 values in 8 bits are 313 uint8"):
         unpack(z.pack(), 301, meta_bits=32)
-    with pytest.raises(ValueError, match="meta_bits 16: 32 or 64"):
+    with pytest.raises(ValueError, match="meta_bits=16: 32 or 64"):
         unpack(z.pack(), 300, meta_bits=16)
 
 
@@ -150,20 +150,20 @@ def test_out():
     assert z.decode(out=out) is out
     assert out.tobytes() == z.decode().tobytes()
     for bad in (np.empty((4, 201), F), np.empty((4, 200)), np.empty((200, 4), F).T):
-        with pytest.raises(ValueError, match=r"a C-contiguous float32 array \(4, 200\) is needed"):
+        with pytest.raises(ValueError, match=r"needed is contiguous float32 \(4, 200\)"):
             z.decode(out=bad)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"bits": 2}, ValueError, "bits 2: a whole number from 3 to 16"),
-        ({"bits": 17}, ValueError, "bits 17"),
-        ({"bits": 8.0}, TypeError, "bits 8.0"),
-        ({"tile": 0}, ValueError, "tile 0: a whole number >= 1"),
-        ({"clamp_octaves": 33}, ValueError, "clamp_octaves 33: a whole number from 1 to 32"),
-        ({"mode": "deep"}, ValueError, "mode 'deep': 'paper' or 'deepep' is needed"),
-        ({"nonfinite": "drop"}, ValueError, "nonfinite 'drop': 'raise' or 'poison'"),
+        ({"bits": 2}, ValueError, "bits=2: a whole number from 3 to 16"),
+        ({"bits": 17}, ValueError, "bits=17"),
+        ({"bits": 8.0}, ValueError, "bits=8.0"),
+        ({"tile": 0}, ValueError, "tile=0: a whole number >= 1"),
+        ({"clamp_octaves": 33}, ValueError, "clamp_octaves=33: a whole number from 1 to 32"),
+        ({"mode": "deep"}, ValueError, "mode='deep': 'paper' or 'deepep' is needed"),
+        ({"nonfinite": "drop"}, ValueError, "nonfinite='drop': 'raise' or 'poison'"),
     ],
 )
 def test_bad_arguments(arguments, error, message):

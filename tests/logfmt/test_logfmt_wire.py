@@ -52,9 +52,9 @@ def test_tiles_along_any_axis(axis, rounding):
 
 def test_axes_that_are_not_there():
     for axis in (2, -3, 7):
-        with pytest.raises(ValueError, match=f"axis {axis}: the array has 2, from -2 to 1"):
+        with pytest.raises(ValueError, match=f"axis={axis}: a whole number from -2 to 1"):
             encode(gauss(3, 4), axis=axis)
-    with pytest.raises(TypeError, match=r"axis 1\.0: a whole number"):
+    with pytest.raises(ValueError, match=r"axis=1\.0: a whole number"):
         encode(gauss(3, 4), axis=1.0)
 
 
@@ -236,7 +236,7 @@ def test_wires_of_the_wrong_length():
             unpack(wire[:size], 2500, meta_bits=64, fallback="bf16")
     with pytest.raises(ValueError, match="rows of 0 values take none"):
         unpack(wire, 0, meta_bits=64, fallback="bf16")
-    with pytest.raises(ValueError, match="columns -1: a whole number >= 0"):
+    with pytest.raises(ValueError, match="columns=-1: a whole number >= 0"):
         unpack(wire, -1, meta_bits=64)
     with pytest.raises(ValueError, match="uint8 bytes in rows are needed"):
         unpack(wire.astype(np.int64), 2500, meta_bits=64)
@@ -268,13 +268,13 @@ def test_bytes_are_the_same_whatever_the_threads():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"rounding": "up"}, ValueError, "rounding 'up': 'linear', 'log', 'logmean', 'stochastic' is needed"),
-        ({"meta": "fp16"}, ValueError, "meta 'fp16': None, 'bf16', 'fp32' is needed"),
-        ({"fallback": True}, ValueError, "fallback True: None or 'bf16' is needed"),
-        ({"clamp_octaves": 0}, ValueError, "clamp_octaves 0: a whole number from 1 to 32"),
-        ({"seed": -1}, ValueError, "seed -1: a whole number from 0"),
-        ({"offset": 0.5}, TypeError, r"offset 0\.5: a whole number"),
-        ({"bits": True}, ValueError, "bits True"),
+        ({"rounding": "up"}, ValueError, "rounding='up': 'linear', 'log', 'logmean', 'stochastic' is needed"),
+        ({"meta": "fp16"}, ValueError, "meta='fp16': None, 'bf16', 'fp32' is needed"),
+        ({"fallback": True}, ValueError, "fallback=True: None or 'bf16' is needed"),
+        ({"clamp_octaves": 0}, ValueError, "clamp_octaves=0: a whole number from 1 to 32"),
+        ({"seed": -1}, ValueError, "seed=-1: a whole number from 0"),
+        ({"offset": 0.5}, ValueError, r"offset=0\.5: a whole number"),
+        ({"bits": True}, ValueError, "bits=True"),
     ],
 )
 def test_bad_options(options, error, message):

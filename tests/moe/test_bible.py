@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lowprec.moe.data import texts
-from lowprec.moe.data.corpus import SOURCES, load_corpus
+from lowprec.moe.data.sources import SOURCES, load_corpus
 
 SOURCE = '''raise ImportError("this file is never imported")
 bible = Bible(

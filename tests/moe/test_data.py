@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from lowprec.moe.data import corpus as data
-from lowprec.moe.data import texts
+from lowprec.moe.data import sources, texts
 
 TEXT = bytes(i * i % 251 for i in range(200_000))
 
 
 @pytest.fixture(scope="module")
 def stdlib():
-    return data.load_corpus("stdlib")
+    return sources.load_corpus("stdlib")
 
 
 def test_the_standard_library_is_the_same_text_every_time(stdlib):
-    again = data.load_corpus("stdlib")
+    again = sources.load_corpus("stdlib")
     assert again.sha256 == stdlib.sha256
     assert again.bytes == again.train.size + again.held_out.size == stdlib.bytes
 
@@ -60,12 +60,12 @@ def test_a_walk_is_sorted_and_leaves_out_what_it_says(tmp_path):
 def test_a_text_file(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(TEXT)
-    corpus = data.load_corpus(path)
+    corpus = sources.load_corpus(path)
     assert corpus.train.tobytes() + corpus.held_out.tobytes() == TEXT
     assert corpus.held_out.size == data.HELD_OUT_BYTES
     assert corpus.sha256 == data.corpus_from_bytes("other name", TEXT).sha256
     assert corpus.sha256 != data.corpus_from_bytes("x", TEXT, held_out=1000).sha256
-    assert data.load_corpus(corpus.name).sha256 == corpus.sha256
+    assert sources.load_corpus(corpus.name).sha256 == corpus.sha256
     with pytest.raises(ValueError, match="read-only"):
         corpus.train[0] = 1
 
@@ -84,14 +84,14 @@ def test_bad_files(tmp_path, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
-        data.load_corpus(path)
+        sources.load_corpus(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_folder_is_no_corpus(tmp_path):
     with pytest.raises(ValueError, match="is not a file"):
-        data.load_corpus(tmp_path)
+        sources.load_corpus(tmp_path)
 
 
 def test_too_much_held_out():
@@ -142,11 +142,11 @@ def test_every_place_can_be_read():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((-1, 2, 8), ValueError, "seed -1: a whole number from 0"),
-        ((2**64, 2, 8), ValueError, "seed 18446744073709551616"),
-        ((0.5, 2, 8), TypeError, "seed 0.5: a whole number"),
-        ((0, 0, 8), ValueError, "batch 0"),
-        ((0, 1, True), TypeError, "sequence True"),
+        ((-1, 2, 8), ValueError, "seed=-1: a whole number from 0"),
+        ((2**64, 2, 8), ValueError, "seed=18446744073709551616"),
+        ((0.5, 2, 8), ValueError, "seed=0.5: a whole number"),
+        ((0, 0, 8), ValueError, "batch=0"),
+        ((0, 1, True), ValueError, "sequence=True"),
         ((0, 1, 100_000_000), ValueError, "too short: 134464 bytes to train on, one window has 100000001"),
     ],
 )
@@ -174,7 +174,7 @@ def test_validation_windows_cover_the_held_out_part_without_overlap(stdlib):
 
 def test_another_process_reads_the_same_windows(stdlib):
     program = (
-        "import hashlib; from lowprec.moe.data import corpus as data; c = data.load_corpus();"
+        "import hashlib; from lowprec.moe.data import sources; c = sources.load_corpus();"
         "print(c.sha256, hashlib.sha256(data.batches(c, 5, 16, 128)[9].tobytes()).hexdigest())"
     )
     here = hashlib.sha256(data.batches(stdlib, 5, 16, 128)[9].tobytes()).hexdigest()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowprec.moe.data import corpus as data
-from lowprec.moe.data import synthetic
+from lowprec.moe.data import sources, synthetic
 from lowprec.moe.run.train import Schedule, Trainer
 
 
@@ -64,7 +64,7 @@ def test_chances_add_up_to_one():
 
 
 def test_the_corpus_is_the_same_everywhere_and_known():
-    corpus = data.load_corpus("synthetic")
+    corpus = sources.load_corpus("synthetic")
     assert corpus.sha256 == "bc77ecd5e99cdc0d8559c5987d56912acb6c3ad419d65bfeb227ef79bb41f600"
     assert corpus.oracle.shape == corpus.held_out.shape
     assert corpus.oracle.min() >= 0
@@ -76,7 +76,7 @@ def test_the_corpus_is_the_same_everywhere_and_known():
 
 
 def test_runs_report_what_is_above_the_floor():
-    corpus = data.load_corpus("synthetic")
+    corpus = sources.load_corpus("synthetic")
     trainer = Trainer("nano", "bf16", corpus, seed=0, schedule=Schedule(2e-3, 2, 50))
     first = trainer.excess(n_bytes=4096)
     for _ in range(5):

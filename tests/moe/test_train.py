@@ -12,7 +12,8 @@ from golden_runs import golden
 
 import lowprec as lp
 from lowprec import recipes
-from lowprec.moe.data.corpus import corpus_from_bytes, held_out_windows, load_corpus
+from lowprec.moe.data.corpus import corpus_from_bytes, held_out_windows
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.moe.run import checkpoint, saving
 from lowprec.moe.run.checkpoint import CheckpointError
@@ -342,8 +343,8 @@ def test_schedules():
         ((math.nan, 1, 2), "learning rate nan"),
         ((math.inf, 1, 2), "learning rate inf"),
         (("1e-3", 1, 2), "learning rate '1e-3'"),
-        ((1.0, -1, 2), "warmup_steps -1: a whole number >= 0"),
-        ((1.0, 0, 0), "total_steps 0: a whole number >= 1"),
+        ((1.0, -1, 2), "warmup_steps=-1: a whole number >= 0"),
+        ((1.0, 0, 0), "total_steps=0: a whole number >= 1"),
         ((1.0, 1.5, 2), "warmup_steps 1.5"),
         ((1.0, 3, 2), "warmup_steps 3 are more than total_steps 2"),
         ((1.0, 1, 2, "cosine"), "schedule kind 'cosine': known are constant, linear_to_zero, deepseek"),
@@ -381,7 +382,7 @@ def test_train(text, tmp_path):
     [
         ({"config": "nanno"}, UnknownNameError, "unknown model configuration 'nanno': did you mean 'nano'"),
         ({"recipe": "dsv2"}, UnknownNameError, "unknown recipe 'dsv2': did you mean 'dsv3'"),
-        ({"steps": 0}, ValueError, "steps 0: a whole number >= 1"),
+        ({"steps": 0}, ValueError, "steps=0: a whole number >= 1"),
         ({"steps": 2.0}, ValueError, "steps 2.0"),
         ({"steps": math.nan}, ValueError, "steps nan"),
         ({"seed": -1}, ValueError, "seed -1"),

@@ -1,7 +1,6 @@
-"""Recipes as data: words for one operand, rules by name, variations of them, and the page that shows them all."""
+"""Recipes as data: words for one operand, rules by name, and variations of them."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import lowprec as lp
 from lowprec.moe.model.config import configs
 from lowprec.recipe import LinearSpec, Rule, Storage, TensorSpec, recipes
 from lowprec.recipe.names import LINEARS, matches
-from lowprec.recipe.page import page
 from lowprec.recipe.table import as_text, rows
 
 LAYERS = [name for name, shape in configs["tiny"].parameter_shapes().items() if len(shape) == 2 and name != "embed"]
@@ -145,7 +143,3 @@ def test_the_table_says_it_all(name):
         assert str(getattr(spec, gemm)) in said
     assert {row.part for row in table} >= {"wire", "kept for backward", "optimizer"}
     assert recipes[name].dispatch in said
-
-
-def test_the_page_is_current():
-    assert (Path(__file__).parents[2] / "docs" / "recipes.md").read_text() == page()

@@ -9,7 +9,7 @@ import pytest
 from fake_trainer import FAKE
 from toys import SMALL, ablation, make, results
 
-from lowprec.moe.data.corpus import load_corpus
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import configs
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer

@@ -12,7 +12,7 @@ import small_trainer
 
 import lowprec as lp
 from lowprec.kernels.model.divergence import tile_range
-from lowprec.moe.data.corpus import load_corpus
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, plan, run_study

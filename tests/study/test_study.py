@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toys import SMALL, ablation, make
 
-from lowprec.moe.data.corpus import SOURCES
+from lowprec.moe.data.sources import SOURCES
 from lowprec.study import Arm, load, names, run_study
 from lowprec.study.kinds.branches.ablation import read_study
 from lowprec.study.kinds.branches.summary import summarize

@@ -336,7 +336,7 @@ def test_mistakes_of_gemm() -> None:
     for call, message in cases:
         with pytest.raises((ValueError, KeyError), match=message):
             call()
-    with pytest.raises(TypeError, match="c is complex128"):
+    with pytest.raises(TypeError, match="gemm: c: values of type complex128"):
         lp.gemm(qa, qb, np.zeros((3, 4), complex))
 
 

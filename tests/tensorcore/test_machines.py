@@ -480,7 +480,7 @@ def test_values_that_do_not_fit(options: dict, message: str) -> None:
     ("options", "message"),
     [
         ({"c": np.zeros((2, 2), np.float32), "accumulator": "hopper_fp8_f16"}, "c is float32, needed is float16"),
-        ({"c": np.zeros((2, 2), complex)}, "c is complex128"),
+        ({"c": np.zeros((2, 2), complex)}, "mma: c: values of type complex128"),
         ({"a": np.zeros((2, 32), np.float32)}, "codes of e4m3fn are unsigned integers, not float32"),
         ({"a": SOME, "accumulator": "fp64"}, "float64 numbers or their bits as uint64, not uint8"),
         (

@@ -1,24 +1,19 @@
 """Text to train on, as bytes, and the windows that a step reads.
 
-The default corpus needs no download: the `.py` sources of the standard library that runs this very program, some 9 MB
-of English-like text and code. A result is comparable with another one only if the corpus hashes agree, so the hash
-travels with every checkpoint and run.
-
-Which bytes a step sees follows from (seed, step) alone: a resumed run, a branch and a run on another machine read the
-same windows, and nothing of a generator has to be saved.
+A result is comparable with another one only if the corpus hashes agree, so the hash travels with every checkpoint and
+run. Which bytes a step sees follows from (seed, step) alone: a resumed run, a branch and a run on another machine read
+the same windows, and nothing of a generator has to be saved.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from lowprec._arrays import whole
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -108,50 +103,6 @@ def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES)
     return make_corpus(name, text[:-held_out], text[-held_out:], f"{len(text)} bytes")
 
 
-def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
-    """Read a corpus.
-
-    Parameters
-    ----------
-    source : str or path
-        "stdlib" for the sources of the running Python's standard library; "bible" for three translations of the
-        Bible (extra ``data``), the same bytes everywhere; "synthetic" for a source of known entropy; else the path of
-        any text file (one that is really called so: "./stdlib").
-
-    Returns
-    -------
-    Corpus
-        The text, its hash and its fixed held-out part: about 5 % of the files of the standard library, chosen by the
-        hash of their names, or the last 65,536 bytes of a file.
-
-    Raises
-    ------
-    ValueError
-        If the file does not exist, is no file, is empty or shorter than 131,072 bytes; if the packages of a corpus are
-        missing or hold another text.
-
-    Examples
-    --------
-    >>> corpus = load_corpus("stdlib")
-    >>> corpus.train.size > 5_000_000, corpus.held_out.size > 65_536
-    (True, True)
-    """
-    if source in SOURCES:
-        return SOURCES[str(source)]()
-    path = Path(source)
-    if not path.exists():
-        raise ValueError(f"corpus {os.fspath(source)!r}: no such file; give {_NAMES} or the path of a text file")
-    if not path.is_file():
-        raise ValueError(f"corpus {os.fspath(source)!r} is not a file; give {_NAMES} or the path of a text file")
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"corpus {os.fspath(source)!r} cannot be read: {error.strerror}") from None
-    if not text:
-        raise ValueError(f"corpus {os.fspath(source)!r} is empty; at least {MINIMUM_BYTES} bytes are needed")
-    return corpus_from_bytes(os.fspath(source), text)
-
-
 @dataclass(frozen=True, eq=False)
 class Batches:
     """The windows of every step; `batches[step]` reads step number `step`.
@@ -215,9 +166,9 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
     >>> [row.tobytes() for row in windows[5]]
     [b'ZABCDEFGH', b'IJKLMNOPQ']
     """
-    _check_whole("seed", seed, 0, 2**64 - 1)
-    _check_whole("batch", batch, 1, None)
-    _check_whole("sequence", sequence, 1, None)
+    whole("corpus", "seed", seed, 0, 2**64 - 1)
+    whole("corpus", "batch", batch, 1)
+    whole("corpus", "sequence", sequence, 1)
     if corpus.train.size <= sequence:
         raise ValueError(
             f"corpus {corpus.name!r} is too short: {corpus.train.size} bytes to train on, one window has {sequence + 1}"
@@ -266,8 +217,8 @@ def held_out_floor(corpus: Corpus, sequence: int, total: int) -> float:
 
 
 def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:
-    _check_whole("sequence", sequence, 1, None)
-    _check_whole("bytes to evaluate", total, 1, None)
+    whole("corpus", "sequence", sequence, 1)
+    whole("corpus", "bytes to evaluate", total, 1)
     last = corpus.held_out.size - sequence - 1
     if last < 0:
         raise ValueError(
@@ -276,34 +227,3 @@ def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:
     # Inputs may not be shared between windows; one's last target may be the next one's first input.
     count = max(1, min(total, corpus.held_out.size - 1) // sequence)
     return [last * i // max(1, count - 1) for i in range(count)]
-
-
-def _check_whole(what: str, value: Any, low: int, high: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{what} {value!r}: a whole number is needed")
-    if value < low or (high is not None and value > high):
-        limits = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{what} {value}: a whole number {limits} is needed")
-
-
-def _standard_library() -> Corpus:
-    from lowprec.moe.data.texts import standard_library
-
-    return standard_library()
-
-
-def _bible() -> Corpus:
-    from lowprec.moe.data.texts import bible
-
-    return bible()
-
-
-def _synthetic() -> Corpus:
-    from lowprec.moe.data.synthetic import synthetic
-
-    return synthetic()
-
-
-#: Corpora that have a name.
-SOURCES: dict[str, Callable[[], Corpus]] = {"stdlib": _standard_library, "bible": _bible, "synthetic": _synthetic}
-_NAMES = ", ".join(map(repr, SOURCES))

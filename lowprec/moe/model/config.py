@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from lowprec._arrays import positive, whole
 from lowprec.registry import Registry
 
 _AT_LEAST_ZERO = {"dense_layers", "shared_experts", "mtp_depth"}
@@ -100,14 +101,9 @@ class MoEConfig:
             value = getattr(self, field.name)
             if field.type == "int":
                 least = 0 if field.name in _AT_LEAST_ZERO else 1
-                if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                    raise ValueError(
-                        f"MoEConfig {self.name!r}: {field.name}={value!r}: a whole number >= {least} is needed"
-                    )
-            elif field.type == "float" and not (
-                isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-            ):
-                raise ValueError(f"MoEConfig {self.name!r}: {field.name}={value!r}: a finite number >= 0 is needed")
+                whole(f"MoEConfig {self.name!r}", field.name, value, least)
+            elif field.type == "float":
+                positive(f"MoEConfig {self.name!r}", field.name, value, zero=True)
             elif field.type == "bool" and not isinstance(value, bool):
                 raise ValueError(f"MoEConfig {self.name!r}: {field.name}={value!r}: true or false is needed")
             elif field.type == "str" and not (isinstance(value, str) and value):

@@ -20,7 +20,7 @@ from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import check_tiles, get_config
 from lowprec.moe.model.layers import Array, Embedding, Linear, Params, RMSNorm, cross_entropy
 from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
-from lowprec.moe.model.mtp import NextButOne
+from lowprec.moe.model.mtp import MultiTokenPrediction
 from lowprec.moe.model.routing import Routing
 from lowprec.recipe import BoundRecipe, Recipe, load_recipe
 
@@ -128,7 +128,7 @@ class Model:
         self._blocks = [Block(i, config, recipe, self.memory) for i in range(config.layers)]
         self._norm = RMSNorm("norm", config.norm_eps, recipe)
         self._head = Linear("head", recipe)
-        self._mtp = NextButOne(config, recipe, self.memory) if config.mtp_depth else None
+        self._mtp = MultiTokenPrediction(config, recipe, self.memory) if config.mtp_depth else None
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model in another precision; parameters and biases are shared, not copied."""

@@ -36,7 +36,7 @@ class _Saved(NamedTuple):
     routing: Routing
 
 
-class NextButOne:
+class MultiTokenPrediction:
     """The module of depth 1; embedding and head stay with the model.
 
     Parameters

@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
-from lowprec.moe.data.corpus import Corpus, load_corpus
+from lowprec.moe.data.corpus import Corpus
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.memory import MemoryPolicy
+from lowprec.moe.model.model import Model
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.checkpoint import CheckpointError
+from lowprec.moe.run.ema import ParameterEMA
+from lowprec.moe.run.optim import AdamW
 from lowprec.moe.run.schedule import Schedule
 from lowprec.recipe import Recipe
 
-if TYPE_CHECKING:
-    from lowprec.moe.run.trainer import Trainer
+
+class Resumable(Protocol):
+    """What a checkpoint holds of a trainer: all that its next step depends on."""
+
+    config: MoEConfig
+    corpus: Corpus
+    model: Model
+    optimizer: AdamW
+    ema: ParameterEMA | None
+    schedule: Schedule
+    schedule_start: int
+    seed: int
+    data_seed: int
+    steps: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """Its precision."""
+
+
+T = TypeVar("T", bound=Resumable)
 
 #: Arrays that are read into a trainer as they are; moments may be in another storage there.
 _PLAIN = ("weights/", "biases/", "ema/")
 
 
-def save(trainer: Trainer, path: str | os.PathLike[str]) -> None:
+def save(trainer: Resumable, path: str | os.PathLike[str]) -> None:
     """Write a checkpoint; see `Trainer.save`."""
     bound = trainer.model.recipe.state_dict()
     header = {
@@ -50,7 +73,7 @@ def save(trainer: Trainer, path: str | os.PathLike[str]) -> None:
 
 
 def load(
-    kind: type[Trainer],
+    make: Callable[..., T],
     path: str | os.PathLike[str],
     *,
     recipe: Recipe | str | None,
@@ -58,8 +81,8 @@ def load(
     data_seed: int | None,
     data: Corpus | None,
     memory: MemoryPolicy | str,
-) -> Trainer:
-    """Return a trainer with the state of a checkpoint; see `Trainer.load`."""
+) -> T:
+    """Return what `make` makes, with the state of a checkpoint; see `Trainer.load`."""
     header, arrays = checkpoint.read(path)
     place = f"checkpoint {os.fspath(path)!r}"
     try:
@@ -75,7 +98,7 @@ def load(
             raise CheckpointError(
                 f"{place} comes from lowprec {header['code']}, which had other sizes: {error}"
             ) from None
-        trainer = kind(
+        trainer = make(
             config,
             Recipe.from_toml(header["recipe_toml"]) if recipe is None else recipe,
             corpus,
@@ -99,7 +122,7 @@ def load(
     return trainer
 
 
-def state(trainer: Trainer) -> dict[str, Any]:
+def state(trainer: Resumable) -> dict[str, Any]:
     """Return the arrays that make up a trainer's state, by kind and name; what the recipe remembers aside."""
     kinds: dict[str, Mapping[str, Any]] = {
         "weights": trainer.model.params,
@@ -111,7 +134,7 @@ def state(trainer: Trainer) -> dict[str, Any]:
     return {f"{kind}/{name}": array for kind, named in kinds.items() for name, array in named.items()}
 
 
-def _take(trainer: Trainer, arrays: dict[str, Any], moments: tuple[str, str], place: str) -> None:
+def _take(trainer: Resumable, arrays: dict[str, Any], moments: tuple[str, str], place: str) -> None:
     """Copy a checkpoint's arrays into a trainer's."""
     own = state(trainer)
     if odd := sorted(own.keys() ^ arrays.keys()):

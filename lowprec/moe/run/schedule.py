@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowprec._arrays import positive, whole
+
 #: Shares of DeepSeek-V3's tokens: up to where the rate is constant, and from where it is a tenth.
 _CONSTANT, _TAIL = 0.676, 0.966
 KINDS = ("constant", "linear_to_zero", "deepseek")
@@ -49,12 +51,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"schedule kind {self.kind!r}: known are {', '.join(KINDS)}")
-        if not (isinstance(self.peak, (int, float)) and 0 < self.peak < math.inf):
-            raise ValueError(f"learning rate {self.peak!r}: a finite number above 0 is needed")
-        for name, least in (("warmup_steps", 0), ("total_steps", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} {value!r}: a whole number >= {least} is needed")
+        positive("Schedule", "learning rate", self.peak)
+        whole("Schedule", "warmup_steps", self.warmup_steps, 0)
+        whole("Schedule", "total_steps", self.total_steps, 1)
         if self.warmup_steps > self.total_steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} are more than total_steps {self.total_steps}")
 

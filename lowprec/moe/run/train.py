@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lowprec._arrays import whole
 from lowprec._ieee import standard
-from lowprec.moe.data.corpus import Corpus, load_corpus
+from lowprec.moe.data.corpus import Corpus
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
 from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
@@ -143,8 +145,7 @@ def train(
     """
     config, recipe = get_config(config), load_recipe(recipe)
     for name, number in (("steps", steps), ("save_every", save_every)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueError(f"{name} {number!r}: a whole number >= 1 is needed")
+        whole("train", name, number, 1)
     if resume and out is None:
         raise ValueError("resume: the folder to go on from is missing; give out")
     if out is not None:

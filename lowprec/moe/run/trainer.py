@@ -105,7 +105,7 @@ class Trainer:
 
     Examples
     --------
-    >>> from lowprec.moe.data.corpus import load_corpus
+    >>> from lowprec.moe.data.sources import load_corpus
     >>> schedule = Schedule(peak=4e-3, warmup_steps=10, total_steps=100)
     >>> trainer = Trainer("nano", "bf16", load_corpus("stdlib"), seed=0, schedule=schedule)
     >>> record = trainer.step()

@@ -120,7 +120,7 @@ class MoEBackend:
 
     def load_corpus(self, source: str) -> Corpus:
         """Return the data of a name or a path."""
-        from lowprec.moe.data.corpus import load_corpus
+        from lowprec.moe.data.sources import load_corpus
 
         return load_corpus(source)
 

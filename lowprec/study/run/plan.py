@@ -68,7 +68,7 @@ class Common:
         ValueError
             If the data cannot be used.
         """
-        from lowprec.moe.data.corpus import SOURCES
+        from lowprec.moe.data.sources import SOURCES
 
         backend = backend or backends.BACKEND
         data = data if data in SOURCES else str(Path(data).resolve())

@@ -100,7 +100,8 @@ def prediction_changes(names: list[str], config: str, steps: int, seed: int = 0)
         nats per byte, and its standard error over batches; ``loss_change`` and ``loss_change_error``, the same of the
         difference in loss, in per cent of the loss.
     """
-    from lowprec.moe.data.corpus import held_out_windows, load_corpus
+    from lowprec.moe.data.corpus import held_out_windows
+    from lowprec.moe.data.sources import load_corpus
     from lowprec.moe.model.config import configs
     from lowprec.moe.run.schedule import Schedule
     from lowprec.moe.run.train import default_rate

@@ -1,15 +1,15 @@
-"""The page docs/recipes.md, from the catalogue: ``python -m lowprec.recipe.page > docs/recipes.md``."""
+"""Writes docs/recipes.md from the catalogue: ``python docs/make_recipes.py``."""
 
 from __future__ import annotations
 
-import sys
+from pages import write
 
-from .catalogue import recipes
-from .table import as_text
+from lowprec.recipe import recipes
+from lowprec.recipe.table import as_text
 
 _HEAD = """# Training recipes
 
-Made from the catalogue by `python -m lowprec.recipe.page > docs/recipes.md`; `lowprec recipes NAME` prints one table,
+Made from the catalogue by `python docs/make_recipes.py`; `lowprec recipes NAME` prints one table,
 `lowprec recipes NAME --toml` a file to change and to train with, `lowprec train --recipe FILE.toml`.
 
 Operands are described as `lowprec.recipe.tensors` says: element format, block that shares a scale (seen with the sum's
@@ -30,5 +30,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
+PAGES = {"recipes.md": page}
+
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    write(PAGES)

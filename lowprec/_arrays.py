@@ -1,0 +1,275 @@
+"""What public functions are given, checked once and in one way: arrays, the array for a result, seeds, whole numbers.
+
+Each check names who asks, quotes what came and says what is needed. An array is taken if it holds real numbers: NumPy's
+floats and integers, and the types of ml_dtypes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+Option = TypeVar("Option")
+
+#: Seeds have two words of 32 bits.
+LARGEST_SEED = (1 << 64) - 1
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def real_numbers(who: str, x: ArrayLike) -> Array:
+    """Return an array of real numbers, in the type that it has.
+
+    Raises
+    ------
+    TypeError
+        If it holds something else, or has a mask, which would be lost.
+    """
+    if isinstance(x, np.ndarray) and type(x) is not np.ndarray and hasattr(x, "filled"):  # numpy.ma may not be loaded
+        raise TypeError(f"{who}: a masked array, whose mask would be lost; real numbers are needed: x.filled(...)")
+    array = np.asarray(x)
+    kind = array.dtype.kind
+    # 'V' is how NumPy sees the types of ml_dtypes, among others.
+    if kind not in "fiu" and (kind != "V" or array.dtype.names is not None or array.dtype.name.startswith("void")):
+        raise TypeError(f"{who}: values of type {array.dtype}; real numbers are needed")
+    return array
+
+
+def as_float32(who: str, x: ArrayLike) -> Floats:
+    """Return real numbers as contiguous float32, the array itself if it is that; beyond its range they become Inf.
+
+    Raises
+    ------
+    TypeError
+        If they are not real numbers.
+    """
+    array = real_numbers(who, x)
+    if array.dtype == np.float32 and array.flags.c_contiguous:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape)
+
+
+# --- codes -----------------------------------------------------------------------------------------------------------
+
+
+def codes_of(owner: str, codes: ArrayLike, bits: int, dtype: np.dtype[Any], *, check: bool = True) -> Array:
+    """Return contiguous codes of `bits` bits in their own type.
+
+    Codes that have the type already are not looked at unless `check` says so.
+
+    Raises
+    ------
+    TypeError
+        If they are not integers.
+    ValueError
+        If one has more bits.
+    """
+    c = np.asarray(codes)
+    if c.dtype.kind not in "iu":
+        if c.size == 0:
+            return np.zeros(c.shape, dtype)
+        raise TypeError(
+            f"codes of {owner} are unsigned integers, not {c.dtype}; values are encoded with lowprec.encode"
+        )
+    if not (c.dtype == dtype and (bits == 8 * c.dtype.itemsize or not check)):
+        check_codes(owner, c, bits)
+    return np.ascontiguousarray(c, dtype=dtype).reshape(c.shape)
+
+
+def check_codes(owner: str, codes: Array, bits: int) -> None:
+    """Raise a ValueError if one of some integers is no code of `bits` bits."""
+    if codes.size == 0:
+        return
+    low, high = int(codes.min()), int(codes.max())
+    if low < 0 or high >> bits:
+        raise outside(owner, high if high >> bits else low, bits)
+
+
+def outside(owner: str, code: int, bits: int) -> ValueError:
+    """Return the error of a code that has more than `bits` bits."""
+    return ValueError(f"code {code} is outside {owner}'s 0..{(1 << bits) - 1}")
+
+
+# --- the array for a result ------------------------------------------------------------------------------------------
+
+
+def output(who: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any] | type[np.generic]) -> Array:
+    """Return `out` if a result fits in, a new array for None.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit, is not C-contiguous or cannot be written.
+    """
+    if out is None:
+        return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray) or hasattr(out, "filled") or isinstance(out, np.matrix):
+        found = type(out).__name__
+    elif out.shape != shape or out.dtype != dtype:
+        found = f"{out.dtype} {out.shape}"
+    elif not out.flags.c_contiguous:
+        found = "not C-contiguous"
+    elif not out.flags.writeable:
+        found = "read-only"
+    else:
+        return out
+    raise ValueError(f"{who}: out is {found}, needed is contiguous {np.dtype(dtype)} {shape}")
+
+
+def apart(values: Array, out: Array, *, in_place: bool = False) -> Array:
+    """Return values that writing `out` does not change: a copy where the two overlap in memory.
+
+    With `in_place`, all of `out` may be all of the values: for what reads each before it writes it.
+    """
+    if not np.may_share_memory(values, out):
+        return values
+    if in_place and (values.dtype, values.shape) == (out.dtype, out.shape) and _start(values) == _start(out):
+        return values
+    return values.copy()
+
+
+def _start(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def as_matrix(a: Array) -> Array:
+    """View a contiguous array as a matrix: leading axes become rows, a vector one row."""
+    return a.reshape(matrix_shape(a.shape))
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and columns of an array's matrix: leading axes are rows, a vector is one row."""
+    *rows, columns = shape or (1,)
+    return math.prod(rows), columns
+
+
+def check_shape(who: str, name: str, array: Array, shape: tuple[int, ...]) -> None:
+    """Raise a ValueError unless an array has a shape."""
+    if array.shape != shape:
+        raise ValueError(f"{who}: {name} is {array.shape}, needed is {shape}")
+
+
+def check_product(who: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Raise a ValueError unless a is the shape of a matrix [M, K] and b of [N, K]."""
+    if len(a) != 2 or len(b) != 2:
+        raise ValueError(f"{who}: a is {a}, b is {b}; needed are matrices [M, K] and [N, K]")
+    if a[1] != b[1]:
+        raise ValueError(f"{who}: K differs: a is {a}, b is {b}; b is [N, K], not transposed")
+
+
+# --- numbers and names -----------------------------------------------------------------------------------------------
+
+
+def whole(who: str, name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """Return a whole number within limits; a bool is none.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or outside.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, (bool, np.ndarray)) or not _within(number, low, high):
+        raise ValueError(f"{_called(who, name, value)}: a whole number{_limits(low, high)} is needed")
+    return number
+
+
+def whole_or_none(who: str, name: str, value: Any, low: int | None = None) -> int | None:
+    """Return a whole number of at least `low`, or None.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    if value is None:
+        return None
+    try:
+        return whole(who, name, value, low)
+    except ValueError:
+        raise ValueError(f"{_called(who, name, value)}: a whole number{_limits(low, None)} or None is needed") from None
+
+
+def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
+    """Return a finite number above 0, or from 0 on.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        raise ValueError(f"{_called(who, name, value)}: a finite number {'>= 0' if zero else '> 0'} is needed")
+    return float(value)
+
+
+def one_of(who: str, name: str, value: Option, allowed: tuple[Option, ...]) -> Option:
+    """Return an option if it is among those allowed.
+
+    Raises
+    ------
+    ValueError
+        If not.
+    """
+    if isinstance(value, np.ndarray) or not any(value is option or value == option for option in allowed):
+        choices = " or ".join(map(repr, allowed)) if len(allowed) < 3 else ", ".join(map(repr, allowed))
+        raise ValueError(f"{_called(who, name, value)}: {choices} is needed")
+    return value
+
+
+def _called(who: str, name: str, value: Any) -> str:
+    return f"{who}: {name}={value!r}" if who else f"{name}={value!r}"
+
+
+def _within(number: int, low: int | None, high: int | None) -> bool:
+    return (low is None or low <= number) and (high is None or number <= high)
+
+
+def _limits(low: int | None, high: int | None) -> str:
+    if low is None:
+        return ""
+    return f" >= {low}" if high is None else f" from {low} to {_short(high)}"
+
+
+def _short(number: int) -> str:
+    for text, power in ((f"2^{number.bit_length()} - 1", number + 1), (f"2^{number.bit_length() - 1}", number)):
+        if power > 1 << 32 and power & (power - 1) == 0:
+            return text
+    return str(number)
+
+
+# --- random numbers --------------------------------------------------------------------------------------------------
+
+
+def halves(seed: int) -> tuple[np.uint32, np.uint32]:
+    """Return the words of a seed, the low one first."""
+    return np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
+
+
+def random_key(who: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
+    """Return the words of the seed that `what` needs, and the index of the first element.
+
+    Raises
+    ------
+    ValueError
+        If the seed is missing or has more than 64 bits, or the index is negative or too large.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"{who}: {what} needs a seed from 0 to {_short(LARGEST_SEED)}, not {seed!r}")
+    return *halves(int(seed)), whole(who, "offset", offset, 0, 1 << 62)

@@ -1,0 +1,110 @@
+"""From values to LogFMT as the paper defines it: tiles, their ends, and what happens to values that are not finite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lowprec import _threads
+from lowprec._arrays import Floats, one_of, whole
+from lowprec.cast import casts as cast
+from lowprec.kernels.logfmt import encode as logfmt_encode
+from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
+
+from .arrays import as_rows, exact_float32, from_rows
+from .paper import LogFMT, Meta
+
+Rounding = Literal["linear", "log", "logmean", "stochastic"]
+
+_GRAIN = 512  # tiles per piece of work
+_RULES = {
+    "linear": logfmt_encode.LINEAR,
+    "log": logfmt_encode.LOG,
+    "logmean": logfmt_encode.LOGMEAN,
+    "stochastic": logfmt_encode.STOCHASTIC,
+}
+
+
+def encode_paper(
+    x: npt.ArrayLike,
+    bits: int,
+    tile: int,
+    *,
+    axis: int,
+    rounding: Rounding,
+    clamp_octaves: int,
+    meta: Meta | None,
+    fallback: Literal["bf16"] | None,
+    nonfinite: Literal["raise", "poison"],
+    seed: int,
+    offset: int,
+) -> LogFMT:
+    """Encode an array as `lowprec.logfmt.encode` says."""
+    bits, tile, octaves = (
+        whole("logfmt", "bits", bits, 3, 16),
+        whole("logfmt", "tile", tile, 1),
+        whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
+    )
+    rule = _RULES[one_of("logfmt", "rounding", rounding, tuple(_RULES))]
+    one_of("logfmt", "meta", meta, (None, "bf16", "fp32"))
+    one_of("logfmt", "fallback", fallback, (None, "bf16"))
+    one_of("logfmt", "nonfinite", nonfinite, ("raise", "poison"))
+    seed, offset = whole("logfmt", "seed", seed, 0, 2**63 - 1), whole("logfmt", "offset", offset, 0, 2**62)
+    values = exact_float32(x)
+    axis = whole("logfmt", "axis", axis, -values.ndim, values.ndim - 1) % values.ndim
+    rows = as_rows(values, axis)
+    tiles = -(-rows.shape[1] // tile)
+    codes = np.empty(rows.shape, np.uint8 if bits <= 8 else np.uint16)
+    amin, amax = (np.empty((len(rows), tiles), np.float32) for _ in range(2))
+    flat, flat_codes, mins, maxs = (array.reshape(-1) for array in (rows, codes, amin, amax))
+    bad: list[int] = []
+    width = min(tile, max(1, rows.shape[1]))  # of the longest tile that there is
+
+    def piece(start: int, stop: int) -> None:
+        if rule == logfmt_encode.STOCHASTIC:
+            found = logfmt_stochastic.encode_tiles_stochastic(
+                flat, rows.shape[1], bits, width, octaves, meta == "bf16", seed, offset, flat_codes, mins, maxs,
+                start, stop,
+            )  # fmt: skip
+        else:
+            found = logfmt_encode.encode_tiles(
+                flat, rows.shape[1], bits, width, octaves, rule, meta == "bf16", flat_codes, mins, maxs, start, stop
+            )
+        if found >= 0:
+            bad.append(found)
+
+    _threads.run_chunks(piece, amin.size, _GRAIN)
+    if bad:
+        _refuse_or_poison(min(bad), rows, tile, amin, amax, nonfinite, meta)
+    shape = values.shape
+    result = LogFMT(
+        from_rows(codes, shape, axis), from_rows(amin, shape, axis), from_rows(amax, shape, axis),
+        bits, tile, octaves, axis if axis != values.ndim - 1 else -1, meta, fallback,
+    )  # fmt: skip
+    fallen = result.fallen()
+    if fallen is None:
+        return result
+    wide = codes.astype(np.uint16)
+    wide[fallen] = cast.encode(rows[fallen], "bfloat16")
+    return replace(result, codes=from_rows(wide, shape, axis))
+
+
+def _refuse_or_poison(
+    first: int, rows: Floats, tile: int, amin: Floats, amax: Floats, nonfinite: str, meta: Meta | None
+) -> None:
+    """Raise for a tile that is not finite, unless it is to be poisoned; bfloat16 ends that overflowed always raise."""
+    overflowed = np.isinf(amax)
+    if overflowed.any():
+        row, part = (int(i) for i in np.argwhere(overflowed)[0])
+        largest = np.abs(rows[row, part * tile : (part + 1) * tile]).max()
+        raise ValueError(
+            f"logfmt: {largest} in row {row}, tile {part}: no bfloat16 number is as large; use meta='fp32'"
+        )
+    if nonfinite == "raise":
+        row, part = divmod(first, amax.shape[1])
+        ends = rows[row, part * tile : (part + 1) * tile]
+        value = ends[~np.isfinite(ends)][0]
+        raise ValueError(f"logfmt: {value} in row {row}, tile {part}; use nonfinite='poison' to let it through as NaN")

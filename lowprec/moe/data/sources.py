@@ -1,0 +1,63 @@
+"""Where a corpus comes from: its name, or the path of a file.
+
+The default one needs no download: the `.py` sources of the standard library that runs this very program, some 9 MB of
+English-like text and code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from lowprec.moe.data.corpus import MINIMUM_BYTES, Corpus, corpus_from_bytes
+from lowprec.moe.data.synthetic import synthetic
+from lowprec.moe.data.texts import bible, standard_library
+
+#: Corpora that have a name.
+SOURCES: dict[str, Callable[[], Corpus]] = {"stdlib": standard_library, "bible": bible, "synthetic": synthetic}
+
+
+def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
+    """Read a corpus.
+
+    Parameters
+    ----------
+    source : str or path
+        "stdlib" for the sources of the running Python's standard library; "bible" for three translations of the
+        Bible (extra ``data``), the same bytes everywhere; "synthetic" for a source of known entropy; else the path of
+        any text file (one that is really called so: "./stdlib").
+
+    Returns
+    -------
+    Corpus
+        The text, its hash and its fixed held-out part: about 5 % of the files of the standard library, chosen by the
+        hash of their names, or the last 65,536 bytes of a file.
+
+    Raises
+    ------
+    ValueError
+        If the file does not exist, is no file, is empty or shorter than 131,072 bytes; if the packages of a corpus are
+        missing or hold another text.
+
+    Examples
+    --------
+    >>> corpus = load_corpus("stdlib")
+    >>> corpus.train.size > 5_000_000, corpus.held_out.size > 65_536
+    (True, True)
+    """
+    if source in SOURCES:
+        return SOURCES[str(source)]()
+    names = ", ".join(map(repr, SOURCES))
+    path = Path(source)
+    if not path.exists():
+        raise ValueError(f"corpus {os.fspath(source)!r}: no such file; give {names} or the path of a text file")
+    if not path.is_file():
+        raise ValueError(f"corpus {os.fspath(source)!r} is not a file; give {names} or the path of a text file")
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"corpus {os.fspath(source)!r} cannot be read: {error.strerror}") from None
+    if not text:
+        raise ValueError(f"corpus {os.fspath(source)!r} is empty; at least {MINIMUM_BYTES} bytes are needed")
+    return corpus_from_bytes(os.fspath(source), text)

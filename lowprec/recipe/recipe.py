@@ -1,0 +1,90 @@
+"""Recipes: a description of a run's precision that can be bound to a run, written and read; and their catalogue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lowprec.registry import Registry
+
+from . import toml
+from .binding import BoundRecipe
+from .description import Description
+
+
+class Recipe(Description):
+    """The precision of everything in a training run.
+
+    Its parameters are those of `lowprec.recipe.description.Description`; `with_` gives one that differs.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> print(lp.recipes["dsv3"].spec("layers.1.attn.wq_a"))
+    x e4m3fn 1x128, w e4m3fn 128x128, dy e4m3fn 1x128 on hopper_fp8, promoted every 128
+    >>> Recipe.from_toml(lp.recipes["dsv3"].to_toml()) == lp.recipes["dsv3"]
+    True
+    """
+
+    def bind(self, seed: int = 0, layers: int | None = None) -> BoundRecipe:
+        """Return the precision of one run: what layers hold, with the state that some of it needs.
+
+        Parameters
+        ----------
+        seed : int
+            The run's seed: with step, layer and tensor it decides the bits of everything stochastic.
+        layers : int, optional
+            How many blocks the model has; needed if a rule counts from the last one.
+
+        Raises
+        ------
+        ValueError
+            If it is needed and missing, or a rule names a block that the model has not.
+        """
+        return BoundRecipe(self, seed, layers)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the recipe as plain data, as results keep it."""
+        return toml.as_dict(self)
+
+    def to_toml(self) -> str:
+        """Return the recipe as TOML that `from_toml` reads."""
+        return toml.to_toml(self)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Recipe:
+        """Read a recipe from TOML, whole or as what differs from one of the catalogue.
+
+        Raises
+        ------
+        ValueError
+            If it is no TOML, or names what does not exist; the message quotes it.
+        """
+        return toml.from_toml(text, cls, recipes)
+
+
+recipes: Registry[Recipe] = Registry("recipe", Recipe)
+"""The catalogue of training recipes; `lowprec.recipe.catalogue` fills it."""
+
+
+def load_recipe(recipe: Recipe | str) -> Recipe:
+    """Return a recipe: itself, one by its name, or one in a file whose name ends in ``.toml``.
+
+    Raises
+    ------
+    ValueError, OSError
+        As for `Recipe.from_toml`, or if the file cannot be read.
+    UnknownNameError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> load_recipe("dsv3").dispatch
+    'fp8_1x128_ue8m0'
+    """
+    if not (isinstance(recipe, str) and recipe.endswith(".toml")):
+        return recipes.get(recipe)
+    try:
+        return Recipe.from_toml(Path(recipe).read_bytes().decode())
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{recipe!r}: {error}") from None

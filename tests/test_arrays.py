@@ -1,0 +1,252 @@
+"""What every public function does alike with what it is given: arrays of something else, room for results, numbers."""
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec import _arrays, logfmt
+from lowprec.codec import codecs
+from lowprec.codec.reductions import all_reduce
+from lowprec.format.ulp import ulp
+from lowprec.measure.atlas import errors_of
+from lowprec.measure.metrics import compare
+from lowprec.measure.spread import kurtosis, tile_range
+from lowprec.scaling.hadamard import hadamard
+
+ONES = np.ones((16, 128), np.float32)
+QUANTIZED = lp.quantize(ONES, "e4m3fn", "1x128")
+CODES = np.full((16, 128), 56, np.uint8)
+TAKE_VALUES = {
+    "encode": lambda x: lp.encode(x, "e4m3fn"),
+    "round_to": lambda x: lp.round_to(x, "e4m3fn"),
+    "quantize": lambda x: lp.quantize(x, "e4m3fn"),
+    "quantize_dequantize": lambda x: lp.quantize_dequantize(x, "e4m3fn"),
+    "quantize_both": lambda x: lp.quantize_both(x, "e4m3fn"),
+    "DelayedScaling": lambda x: lp.DelayedScaling().quantize(x),
+    "hadamard": hadamard,
+    "matmul_f32": lambda x: lp.matmul_f32(x, ONES),
+    "matmul_f32 ": lambda x: lp.matmul_f32(ONES, x.T.copy().T),
+    "gemm: c": lambda x: lp.gemm(QUANTIZED, QUANTIZED, x[:, :16]),
+    "mma: c": lambda x: lp.mma(CODES, CODES, x[:, :16]),
+    "logfmt": logfmt.encode,
+    "codec": lambda x: codecs["fp8_1x128"].encode(x),
+    "codec bf16": lambda x: codecs["bf16"].round_trip(x),
+    "all_reduce": lambda x: all_reduce(x, "fp8_1x128"),
+    "ulp": lambda x: ulp(x, "e4m3fn"),
+    "compare": lambda x: compare(x, ONES),
+    "errors_of": lambda x: errors_of(x, "fp8_1x128"),
+    "tile_range": tile_range,
+    "kurtosis": kurtosis,
+}
+NOT_REAL = {
+    "complex": ONES * 1j,
+    "text": ONES.astype(str),
+    "bytes": ONES.astype("S"),
+    "dates": np.zeros((16, 128), "datetime64[s]"),
+    "times": np.zeros((16, 128), "timedelta64[s]"),
+    "objects": ONES.astype(object),
+    "truth": ONES > 0,
+    "records": np.zeros((16, 128), [("a", np.float32)]),
+    "raw": np.zeros((16, 128), "V4"),
+    "masked": np.ma.masked_greater(ONES, 2.0),
+}
+
+
+@pytest.mark.parametrize("what", NOT_REAL)
+@pytest.mark.parametrize("name", TAKE_VALUES)
+def test_only_real_numbers_are_taken(name, what):
+    with pytest.raises(TypeError, match="real numbers are needed") as caught:
+        TAKE_VALUES[name](NOT_REAL[what])
+    assert str(caught.value).startswith(name.split()[0])
+
+
+@pytest.mark.parametrize("name", TAKE_VALUES)
+def test_real_numbers_of_every_type_are_taken(name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for dtype in (np.float16, np.float64, np.int8, np.uint64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ">f4"):
+        TAKE_VALUES[name](ONES.astype(dtype))
+
+
+# --- results in the memory of what they come from --------------------------------------------------------------------
+
+N = 1 << 19  # bytes: several pieces of work
+BYTES = np.random.default_rng(0).integers(0, 256, N, np.uint8)
+
+
+def values(raw, start, count):
+    return raw[start : start + 4 * count].view(np.float32)
+
+
+def codes(raw, start, count):
+    return raw[start : start + count]
+
+
+def matrix(raw, start, rows, columns):
+    return values(raw, start, rows * columns).reshape(rows, columns)
+
+
+def quantize_onto(x, room):
+    out = lp.Quantized(room[: x.size].reshape(x.shape), np.ones((16, 4), np.float32), "e4m3fn", "1x128")
+    q = lp.quantize(x, "e4m3fn", out=out)
+    return np.concatenate([q.codes.reshape(-1), q.scale.reshape(-1).view(np.uint8)])
+
+
+def dequantize_onto(given, out):
+    scale = np.float32([[2.0]])
+    return lp.Quantized(given.reshape(1, -1), scale, "e4m3fn", "tensor").dequantize(out=out.reshape(1, -1))
+
+
+def scales_onto(scale, out):
+    q = lp.Quantized(np.full((16, 512), 56, np.uint8), scale.reshape(16, 4), "e4m3fn", "1x128")
+    return q.dequantize(out=out.reshape(16, 512))
+
+
+def logfmt_onto(given, out):
+    z = logfmt.encode(np.linspace(-1, 1, given.size, dtype=np.float32))
+    return logfmt.LogFMT(given & np.uint8(0x7F), z.amin, z.amax, 8).decode(out=out)
+
+
+def deepep_onto(ends, out):
+    z = logfmt.encode(lp.round_to(np.linspace(-1, 1, 512 * 128, dtype=np.float32), "bfloat16"), mode="deepep")
+    return logfmt.DeepEPMessage(z.codes, z.amin, lp.round_to(np.abs(ends), "bfloat16"), z.units).decode(out=out)
+
+
+COUNT = N // 8
+OVERLAPPING = {
+    # function of (input, room for the result), views of the bytes
+    "encode": (lambda x, out: lp.encode(x, "e4m3fn", out=out), values, COUNT, codes, COUNT),
+    "encode 32": (lambda x, out: lp.encode(x, "float32", out=out.view(np.uint32)), values, COUNT, values, COUNT),
+    "decode": (lambda x, out: lp.decode(x, "e4m3fn", out=out), codes, COUNT, values, COUNT),
+    "round_to": (lambda x, out: lp.round_to(x, "e4m3fn", out=out), values, COUNT, values, COUNT),
+    "round_to stochastic": (
+        lambda x, out: lp.round_to(x, "e4m3fn", rounding="stochastic", seed=1, out=out), values, COUNT, values, COUNT,
+    ),
+    "pack": (lambda x, out: lp.pack(x, 8, out=out), codes, COUNT, codes, COUNT),
+    "unpack": (lambda x, out: lp.unpack(x, 4, 2 * COUNT, out=out), codes, COUNT, codes, 2 * COUNT),
+    "quantize": (lambda x, out: quantize_onto(x.reshape(16, 512), out), values, 8192, codes, 8192),
+    "quantize_dequantize": (
+        lambda x, out: lp.quantize_dequantize(x.reshape(16, -1), "e4m3fn", out=out.reshape(16, -1)),
+        values, COUNT, values, COUNT,
+    ),
+    "dequantize": (dequantize_onto, codes, COUNT, values, COUNT),
+    "dequantize scales": (scales_onto, values, 64, values, 8192),
+    "logfmt": (logfmt_onto, codes, COUNT, values, COUNT),
+    "deepep": (deepep_onto, values, 512, values, 512 * 128),
+    "matmul_f32": (
+        lambda x, out: lp.matmul_f32(x.reshape(64, 64), np.eye(64), out=out.reshape(64, 64)), values, 4096, values,
+        4096,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_results_may_go_where_the_input_is(name):
+    function, view, count, room, size = OVERLAPPING[name]
+    with np.errstate(all="ignore"):
+        for start in (0, 4, 64, 4096):
+            for place in (0, 4, 128, 8192):
+                raw = BYTES.copy()
+                if view is values:  # bits of numbers that are finite
+                    numbers = raw.view(np.float32)
+                    numbers[...] = np.random.default_rng(1).standard_normal(numbers.size)
+                x = view(raw, start, count)
+                expected = function(x.copy(), np.empty_like(room(raw, place, size)))
+                got = function(x, room(raw, place, size))
+                assert got.tobytes() == expected.tobytes(), (start, place)
+
+
+def test_rounding_in_place_takes_no_memory_of_its_own():
+    x = values(BYTES.copy(), 0, COUNT)
+    assert _arrays.apart(x, x, in_place=True) is x
+    assert _arrays.apart(x, x) is not x
+    assert _arrays.apart(x[:8], x[8:16]) is not None
+    assert np.shares_memory(_arrays.apart(x[:8], x[8:16]), x)
+
+
+@pytest.mark.parametrize("quantizer", sorted(lp.quantizers))
+def test_every_quantizer_works_in_place(quantizer):
+    if lp.quantizers[quantizer].history is not None:
+        pytest.skip("it has a state, and is used through DelayedScaling")
+    x = np.random.default_rng(0).standard_normal((128, 256), dtype=np.float32)
+    expected = lp.quantize_dequantize(x, quantizer=quantizer)
+    assert lp.quantize_dequantize(x, quantizer=quantizer, out=x) is x
+    assert x.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("bad", "found"),
+    [
+        ([[0.0]], "list"),
+        (np.empty((2, 2)), r"float64 \(2, 2\)"),
+        (np.empty((2, 3), np.float32), r"float32 \(2, 3\)"),
+        (np.empty((2, 2), ">f4"), r">f4 \(2, 2\)"),
+        (np.empty((2, 4), np.float32)[:, ::2], "not C-contiguous"),
+        (np.ma.masked_array(np.empty((2, 2), np.float32)), "MaskedArray"),
+        (np.broadcast_to(np.float32(0), (2, 2)), "not C-contiguous"),
+        (np.frombuffer(bytes(16), np.float32).reshape(2, 2), "read-only"),
+    ],
+)
+def test_room_for_a_result_must_fit(bad, found):
+    x = np.ones((2, 2), np.float32)
+    q = lp.quantize(x, "e4m3fn")
+    z = logfmt.encode(x)
+    for work in (
+        lambda: lp.round_to(x, "e4m3fn", out=bad),
+        lambda: lp.decode(np.zeros((2, 2), np.uint8), "e4m3fn", out=bad),
+        lambda: lp.quantize_dequantize(x, "e4m3fn", out=bad),
+        lambda: q.dequantize(out=bad),
+        lambda: lp.matmul_f32(x, x, out=bad),
+        lambda: z.decode(out=bad),
+    ):
+        with pytest.raises(ValueError, match=rf"^\w+: out is {found}, needed is contiguous float32 \(2, 2\)$"):
+            work()
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "message"),
+    [
+        (0, 1, None, "f: n=0: a whole number >= 1 is needed"),
+        (True, 1, None, "f: n=True: a whole number >= 1 is needed"),
+        (2.0, 0, 3, "f: n=2.0: a whole number from 0 to 3 is needed"),
+        (None, None, None, "f: n=None: a whole number is needed"),
+        (-1, 0, 2**64 - 1, "f: n=-1: a whole number from 0 to 2^64 - 1 is needed"),
+        (2**62 + 1, 0, 2**62, f"f: n={2**62 + 1}: a whole number from 0 to 2^62 is needed"),
+        (np.array(3), 0, None, "f: n=array(3): a whole number >= 0 is needed"),
+    ],
+)
+def test_whole_numbers(value, low, high, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  (the whole message is compared)
+        _arrays.whole("f", "n", value, low, high)
+    assert str(caught.value) == message
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    assert [type(_arrays.whole("f", "n", n, 0, 9)) for n in (3, np.int8(3), np.uint64(3))] == [int] * 3
+    assert _arrays.whole_or_none("f", "n", None) is None
+    with pytest.raises(ValueError, match=r"^n=0: a whole number >= 1 or None is needed$"):
+        _arrays.whole_or_none("", "n", 0, 1)
+
+
+def test_positive_numbers():
+    assert _arrays.positive("f", "x", np.float32(0.5)) == 0.5
+    assert _arrays.positive("f", "x", 0, zero=True) == 0.0
+    for bad in (0, -1.0, float("nan"), float("inf"), True, "1", None):
+        with pytest.raises(ValueError, match=r"f: x=.*: a finite number > 0 is needed"):
+            _arrays.positive("f", "x", bad)
+
+
+def test_sizes_are_checked_before_the_work():
+    for work in (
+        lambda: hadamard(ONES, 2**40),
+        lambda: hadamard(np.zeros((0, 2**20), np.float32), 2**40, signs="none"),
+        lambda: logfmt.unpack(np.zeros(8, np.uint8), 2**40, meta_bits=32, fallback="bf16"),
+    ):
+        with pytest.raises(ValueError, match=r"multiple of the size|cut short"):
+            work()
+    assert hadamard(np.zeros((0, 2**40), np.float32), 2**40, signs="none").shape == (0, 2**40)
+    assert logfmt.unpack(np.zeros(0, np.uint8), 2**30, meta_bits=32, fallback="bf16").shape == (0, 2**30)
+    assert logfmt.encode(ONES, tile=2**40, fallback="bf16").decode().tobytes() == ONES.tobytes()
+    assert lp.quantize(ONES, "e4m3fn", f"1x{2**40}").scale.shape == (16, 1)
