@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ._arrays import whole
 from ._ieee import set_standard
 
 _threads: int | None = None
