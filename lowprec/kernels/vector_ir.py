@@ -81,3 +81,13 @@ def size(kind: Any) -> int:
     """Return how many bytes a scalar or vector type takes."""
     count, item = (kind.count, kind.element) if isinstance(kind, ir.VectorType) else (1, kind)
     return int(count * (_BITS.get(item) or item.width) // 8)
+
+
+def fields(builder: Any, value: Any) -> list[Any]:
+    """Return what a tuple holds."""
+    return [builder.extract_value(value, i) for i in range(len(value.type.elements))]
+
+
+def address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    """Return where an array begins."""
+    return builder.ptrtoint(context.make_array(kind)(context, builder, array).data, I64)

@@ -18,11 +18,11 @@ from .. import _threads
 from .._threads import Allocate, scratch
 from ..cast.constants import decode_constants
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore import fused_dot, fused_pack, gemm_fused, gemm_fused_rz
+from ..kernels.tensorcore import fused_dot, narrow_pack, narrow_portable, narrow_tile
+from ..kernels.tensorcore.gemm import Chains, Operand, Sums
 from ..registry import Registry
 from .accumulator import Accumulator
-
-Packed = tuple[NDArray[np.float32], NDArray[np.int8], NDArray[np.uint32]]
+from .product import Float32Matrix, Schedule
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FusedKernel:
             and machine.fraction_bits <= self.max_fraction_bits
         )
 
-    def pack_rows(self, codes: NDArray[Any], fmt: Format, group: int) -> Packed:
+    def pack_rows(self, codes: NDArray[Any], fmt: Format, group: int) -> Operand:
         """Lay out operand A [M, K]."""
         m, k = codes.shape
         rows, depth = _up(m, 4), _up(max(k, 1), group)
@@ -73,13 +73,13 @@ class FusedKernel:
         masks = scratch("a_masks", rows * (depth // group) * 2, np.uint32)
         if self.masks:
             constants = decode_constants(fmt), _layout(fmt)
-            fused_pack.pack_quads(codes, group, *constants, depth, values, exponents, masks)
-            return values.reshape(rows // 4, -1), exponents, masks
-        by_row = values.reshape(rows, depth), exponents.reshape(rows, depth)
-        fused_pack.pack_rows(codes, decode_constants(fmt), _layout(fmt), *by_row)
-        return *by_row, masks
+            narrow_pack.pack_quads(codes, group, *constants, depth, values, exponents, masks)
+        else:
+            by_row = values.reshape(rows, depth), exponents.reshape(rows, depth)
+            narrow_pack.pack_rows(codes, decode_constants(fmt), _layout(fmt), *by_row)
+        return Operand(values, exponents, masks)
 
-    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Packed:
+    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Operand:
         """Lay out operand B [N, K]."""
         n, k = codes.shape
         columns, depth = _up(n, self.panel), _up(max(k, 1), group)
@@ -89,8 +89,33 @@ class FusedKernel:
         factor = np.float32(self.factor)
         options = self.panel, group, decode_constants(fmt), _layout(fmt), factor, depth, values, exponents, masks
         grain = max(1, (1 << 20) // (64 * depth)) * 64
-        _threads.run_chunks(lambda i, j: fused_pack.pack_panels(codes, *options, i, j), n, grain)
-        return values, exponents, masks
+        _threads.run_chunks(lambda i, j: narrow_pack.pack_panels(codes, *options, i, j), n, grain)
+        return Operand(values, exponents, masks)
+
+    def compute(
+        self, machine: Accumulator, a: Operand, b: Operand, schedule: Schedule,
+        c: Float32Matrix | None, out: Float32Matrix,
+    ) -> None:  # fmt: skip
+        """Compute some rows of ``D = A @ B.T``.
+
+        Parameters
+        ----------
+        machine : Accumulator
+            One that it `supports`.
+        a, b : Operand
+            From `pack_rows` and `pack_panels`: finite codes.
+        schedule : Schedule
+            Scales by block of K, and promotion.
+        c : [M, N] float32 or None
+            First addend of the chain.
+        out : [M, N] float32
+            The result; it comes in as zeros.
+        """
+        (m, n), group = out.shape, machine.group
+        groups = a.values.size // (_up(m, 4) * group)
+        sums = Sums(group, machine.fraction_bits, machine.output_bits, 0)
+        chains = Chains(groups, schedule.length // group, int(schedule.promote), int(c is not None), 0, n)
+        self.run(a, b, sums, chains, schedule.scale_a, schedule.scale_b, out if c is None else c, out)
 
 
 fused_kernels: Registry[FusedKernel] = Registry("fused kernel", FusedKernel)
@@ -101,30 +126,30 @@ for _kernel in (
         frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
         max_group=32,
         max_fraction_bits=14,
-        panel=gemm_fused_rz.PANEL,
-        factor=1 + 2.0**-16,
+        panel=narrow_tile.COLUMNS,
+        factor=narrow_tile.FACTOR,
         masks=True,
-        run=gemm_fused_rz.gemm_avx512,
+        run=narrow_tile.gemm_avx512,
     ),
     FusedKernel(
         "fma",
         frozenset({"avx2", "fma"}),
         max_group=32,
         max_fraction_bits=14,
-        panel=gemm_fused_rz.PANEL,
-        factor=1 + 2.0**-16,
+        panel=narrow_tile.COLUMNS,
+        factor=narrow_tile.FACTOR,
         masks=True,
-        run=gemm_fused_rz.gemm_fma,
+        run=narrow_tile.gemm_fma,
     ),
     FusedKernel(
         "portable",
         frozenset(),
         max_group=64,
         max_fraction_bits=13,
-        panel=gemm_fused.PANEL,
+        panel=narrow_portable.PANEL,
         factor=1.0,
         masks=False,
-        run=gemm_fused.gemm_fused,
+        run=narrow_portable.gemm_portable,
     ),
 ):
     fused_kernels.register(_kernel.name, _kernel)
@@ -147,9 +172,9 @@ def self_test(candidate: FusedKernel) -> bool:
     fused_dot.fused_dot_reference(
         a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind, 5, group, 13, 13, got, expected
     )
-    ones = np.ones((1, n), np.float32)
-    packed = (*candidate.pack_rows(a, e4m3, group), *candidate.pack_panels(b, e5m2, group))
-    candidate.run(*packed, group, 13, 13, k, False, ones[:, :m], ones, got, False, got, 0, m)
+    machine = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
+    packed = candidate.pack_rows(a, e4m3, group), candidate.pack_panels(b, e5m2, group)
+    candidate.compute(machine, *packed, Schedule.one_chain(m, n, k, group), None, got)
     return rounds_to_nearest() and got.tobytes() == expected.tobytes()
 
 
@@ -165,6 +190,8 @@ class OperandTables:
     significand: NDArray[np.int64]  # signed; +-1 for Inf
     exponent: NDArray[np.int64]
     kind: NDArray[np.int8]
+    special: bool  # whether any code is NaN or Inf
+    max_code: int  # the largest finite one
 
 
 @functools.lru_cache(maxsize=32)
@@ -183,9 +210,12 @@ def operand_tables(fmt: Format) -> OperandTables:
         np.where(codes & fmt.sign_mask, -significand, significand).astype(np.int64),
         (np.maximum(field, 1) - 1 + fmt.emin).astype(np.int64),
         kind.astype(np.int8),
+        bool(kind.any()),
+        fmt.max_code,
     )
 
 
+@functools.lru_cache(maxsize=32)
 def _layout(fmt: Format) -> tuple[int, int, int, int]:
     return fmt.mantissa_bits, fmt.emin - 1, 0xFFFFFFFF & ~fmt.sign_mask, 8 - fmt.bits
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import _jit
 from ..format.catalogue import Format
-from ..kernels.tensorcore.fused_pack_f64 import exponent_range
+from ..kernels.tensorcore.wide_pack import exponent_range
 from .accumulator import Accumulator
 from .fused_kernels import fused_kernels, rounds_to_nearest
 from .product import Float32Matrix
@@ -77,7 +77,7 @@ def lowest_exponent(machine: Accumulator) -> int:
 class Panel(NamedTuple):
     """Part of B as a kernel wants it: `columns` of the result from `first`, and the exponents in it."""
 
-    arrays: tuple[NDArray[Any], ...]
+    packed: Any
     first: int
     columns: int
     extent: Extent

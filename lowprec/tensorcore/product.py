@@ -44,6 +44,14 @@ class Schedule:
         """Return that of a single chain over all K, in whole groups, without scales."""
         return cls(-(-max(k, 1) // group) * group, np.ones((1, m), np.float32), np.ones((1, n), np.float32), None)
 
+    def of_rows(self, rows: NDArray[np.intp] | slice) -> Schedule:
+        """Return that of some rows of the result."""
+        return replace(self, scale_a=np.ascontiguousarray(self.scale_a[:, rows]))
+
+    def of_columns(self, columns: NDArray[np.intp]) -> Schedule:
+        """Return that of some columns of the result."""
+        return replace(self, scale_b=np.ascontiguousarray(self.scale_b[:, columns]))
+
 
 class Product(NamedTuple):
     """``A @ B.T``, and C if it is a chain; with a schedule, a scaled sum of chains that start from +0.
@@ -77,7 +85,7 @@ class Product(NamedTuple):
             a=self.a[rows],
             c=None if self.c is None else self.c[rows],
             scales=None if s is None else s._replace(a=s.a[rows]),
-            schedule=None if t is None else replace(t, scale_a=np.ascontiguousarray(t.scale_a[:, rows])),
+            schedule=t and t.of_rows(rows),
         )
 
     def of_columns(self, columns: NDArray[np.intp]) -> Product:
@@ -87,7 +95,7 @@ class Product(NamedTuple):
             b=self.b[columns],
             c=None if self.c is None else np.ascontiguousarray(self.c[:, columns]),
             scales=None if s is None else s._replace(b=s.b[columns]),
-            schedule=None if t is None else replace(t, scale_b=np.ascontiguousarray(t.scale_b[:, columns])),
+            schedule=t and t.of_columns(columns),
         )
 
     def chain(self, start: int, stop: int, c: Matrix, block: int = 0) -> Product:

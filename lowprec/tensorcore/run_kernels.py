@@ -1,6 +1,6 @@
 """Fused sums of runs that are scaled inside the instruction (mxf4, mxf4nvf4), in whole bytes and float64 lanes.
 
-One kernel in three forms (`kernels.tensorcore.gemm_fused_runs`, `panel_kernels`).
+One kernel in three forms (`kernels.tensorcore.runs_tile`, `panel_kernels`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from .._threads import Allocate, over_rows, scratch
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore import fused_pack_runs as pack
-from ..kernels.tensorcore import gemm_fused_runs as gemm
-from ..kernels.tensorcore.fused_tile_runs import FACTOR, MAX_SUM
+from ..kernels.tensorcore import runs_pack as pack
+from ..kernels.tensorcore import runs_tile as gemm
+from ..kernels.tensorcore.gemm import Chains, Sums
+from ..kernels.tensorcore.runs_tile import FACTOR, MAX_SUM
 from ..kernels.tensorcore.wide_sum import COLUMNS, ROWS
 from .accumulator import Accumulator
 from .integers import scale_parts
@@ -91,7 +92,7 @@ class RunKernel(PanelKernel):
                 b[columns], scale[columns], machine.scale_block, _elements_of(fmt), *of_scale, runs,
                 self.factor * fmt.smallest_subnormal, *views,
             )  # fmt: skip
-            yield Panel((records,), first, width, of_scale.extent(scale[columns]))
+            yield Panel(records, first, width, of_scale.extent(scale[columns]))
 
     def _some_columns(
         self, machine: Accumulator, fa: Format, a: NDArray[Any], scale: NDArray[Any], panel: Panel,
@@ -102,6 +103,9 @@ class RunKernel(PanelKernel):
         of_scale, elements = _scales_of(formats[str(machine.scale_format)]), _elements_of(fa)
         runs, groups = machine.group // pack.RUN, -(-max(k, 1) // machine.group)
         addend = out if c is None else c
+        sums = Sums(machine.group, machine.fraction_bits, machine.output_bits, lowest_exponent(machine))
+        chains = Chains(groups, groups, 0, int(c is not None), first, n)
+        ones = np.ones((1, max(_ROWS_AT_ONCE, first + n)), np.float32)  # all scales are inside
 
         def some_rows(start: int, stop: int) -> None:
             rows = slice(start, stop)
@@ -114,10 +118,7 @@ class RunKernel(PanelKernel):
             if c is None or is_usual(c[rows, first : first + n]):
                 normal = of_scale.extent(scale[rows]).is_normal(panel.extent, machine, 36 * 4 * k)
                 result = "normal" if normal else result
-            self.forms[result](
-                records, *panel.arrays, groups, runs, machine.fraction_bits, lowest_exponent(machine),
-                machine.output_bits, addend[rows], c is not None, out[rows], first, n, 0, stop - start,
-            )  # fmt: skip
+            self.forms[result](records, panel.packed, sums, chains, ones, ones, addend[rows], out[rows])
 
         over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
 

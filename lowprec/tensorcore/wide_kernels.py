@@ -1,6 +1,6 @@
 """Fused group sums that float32 lanes are too narrow for: float16, bfloat16 and TF32 machines, 22 to 40 fraction bits.
 
-One kernel in three forms (`kernels.tensorcore.gemm_fused_f64`, `panel_kernels`).
+One kernel in three forms (`kernels.tensorcore.wide_tile`, `panel_kernels`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from .._threads import Allocate, over_rows, scratch
 from ..cast.constants import decode_constants
 from ..format.catalogue import Format, formats
 from ..kernels.cast.nearest import decode32
-from ..kernels.tensorcore import fused_pack_f64 as pack
-from ..kernels.tensorcore import gemm_fused_f64 as gemm
-from ..kernels.tensorcore.fused_tile_f64 import MAX_SIGNIFICANT_BITS
+from ..kernels.tensorcore import wide_pack as pack
+from ..kernels.tensorcore import wide_tile as gemm
+from ..kernels.tensorcore.gemm import Chains, Operand, Sums
 from ..kernels.tensorcore.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
+from ..kernels.tensorcore.wide_tile import MAX_SIGNIFICANT_BITS
 from .accumulator import Accumulator
 from .panel_kernels import (
     NO_ZERO_EXPONENT,
@@ -111,7 +112,7 @@ class WideKernel(PanelKernel):
                 extent = extent.joined(Extent().widened(x, fmt).shifted(shift.exponents))
                 some = values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :]
                 pack.pack_panels(x, fmt.emin, group, self.factor, shift.exponents, shift.block, *some)
-            yield Panel((values, exponents, masks), first, stop - first, extent)
+            yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
         self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, plan: Schedule, promote: int,
@@ -122,13 +123,15 @@ class WideKernel(PanelKernel):
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         per_row = groups * depth
         addend = out if c is None else c
+        sums = Sums(group, machine.fraction_bits, machine.output_bits, lowest_exponent(machine))
+        chains = Chains(groups, plan.length // group, promote, int(c is not None), first, n)
         usual = plan.promote or plan.scale_a.shape[0] == 1
 
         def some_rows(start: int, stop: int) -> None:
             rows = slice(start, stop)
             x, shift = _values(a[rows], fa), shifts.rows(rows)
             padded = -(-x.shape[0] // ROWS) * ROWS
-            left = (
+            left = Operand(
                 scratch("wide_a_values", padded * per_row, np.float64),
                 scratch("wide_a_exponents", padded * per_row, np.int32),
                 scratch("wide_a_masks", padded * groups * words, np.uint64),
@@ -138,12 +141,8 @@ class WideKernel(PanelKernel):
             if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
                 normal = Extent().widened(x, fa).shifted(shift.exponents).is_normal(panel.extent, machine, k)
                 result = "normal" if normal else result
-            self.forms[result](
-                *left, *panel.arrays, groups, group, machine.fraction_bits, lowest_exponent(machine),
-                machine.output_bits, plan.length // group, promote,
-                np.ascontiguousarray(plan.scale_a[:, rows]), plan.scale_b, addend[rows], c is not None,
-                out[rows], first, n, 0, x.shape[0],
-            )  # fmt: skip
+            scale_a = np.ascontiguousarray(plan.scale_a[:, rows])
+            self.forms[result](left, panel.packed, sums, chains, scale_a, plan.scale_b, addend[rows], out[rows])
 
         over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
 

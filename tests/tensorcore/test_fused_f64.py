@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec import _jit
 from lowprec.format.catalogue import Format, formats
-from lowprec.kernels.tensorcore import fused_pack_f64 as pack
+from lowprec.kernels.tensorcore import wide_pack as pack
 from lowprec.kernels.tensorcore.wide_sum import FACTOR
 from lowprec.oracle import fields, fused_dot
 from lowprec.oracle.fused import Rule
@@ -155,7 +155,7 @@ def test_the_exponent_of_zeros_shows() -> None:
     assert not KERNELS["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
 
 
-# --- the bounds of `fused_tile_f64`'s docstring -----------------------------------------------------------------------
+# --- the bounds of `wide_tile`'s docstring -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -392,7 +392,7 @@ def test_kernels_are_found_in_the_cache_again(tmp_path: Path) -> None:
     """A second process compiles nothing: neither the kernels nor what they call."""
     script = (
         "import numpy as np, lowprec as lp\n"
-        "from lowprec.kernels.tensorcore import gemm_fused_f64 as g\n"
+        "from lowprec.kernels.tensorcore import wide_tile as g\n"
         "lp.set_fused_kernel('portable')\n"
         "x = lp.encode(np.ones((4, 16), np.float32), 'bfloat16')\n"
         "lp.mma(x, x, accumulator='hopper_bf16')\n"

@@ -123,7 +123,7 @@ def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
         check(unit, a, b, scales, rng.standard_normal((m, n)).astype(np.float32))
 
 
-# --- the bounds of `fused_tile_runs`'s docstring ----------------------------------------------------------------------
+# --- the bounds of `runs_tile`'s docstring ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sign", [0, 8])

@@ -3,7 +3,7 @@
 A group of L products and C is one sum: every nonzero term is aligned to the largest exponent E among them, cut to a
 multiple of 2^(E - F), added exactly, and the sum is brought to the result's format. This takes any codes (NaN, Inf,
 subnormals, zeros of both signs), any C, any L and F, three ways to cut and any result format; what
-`gemm_fused` computes tens of times faster is a special case.
+`gemm` computes tens of times faster is a special case.
 
 Integers of 64 bits hold it all: a product of two significands, shifted left so that its last bit is worth at
 most 2^-F of its own exponent, stays below 2^max(F + 2, 48), and 257 of them below 2^57.

@@ -1,6 +1,6 @@
 """The ends of a fused group sum in float64 lanes: M and C on the way in, the accumulator's format on the way out.
 
-`fused_tile_f64` says why this is exact; what lies between, products or scaled runs of them, is the tiles' own.
+`wide_tile` says why this is exact; what lies between, products or scaled runs of them, is the tiles' own.
 """
 
 from typing import Any, NamedTuple

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..._threads import fresh, over_rows
 from ...format.catalogue import Format, formats
-from ...kernels.tensorcore import fused_dot, fused_pack
+from ...kernels.tensorcore import fused_dot, narrow_pack
 from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind
 from ..fused_kernels import FusedKernel, fused_kernels, operand_tables
 from ..integers import bits_of, by_rows, result_layout, take_apart, values_of, zero_exponent
@@ -122,14 +122,12 @@ class Float32Lanes:
         schedule = p.schedule or Schedule.one_chain(m, n, k, group)
         panels, columns = laid_out or (kernel.pack_panels(p.b, p.fb, group), _rows_with_special(p.b, p.fb))
         out = np.zeros((m, n), np.float32)
-        addend = out if p.c is None else p.c
 
         def some_rows(first: int, stop: int) -> None:
-            packed_a = kernel.pack_rows(p.a[first:stop], p.fa, group)
-            kernel.run(
-                *packed_a, *panels, group, accumulator.fraction_bits, accumulator.output_bits, schedule.length,
-                schedule.promote, schedule.scale_a, schedule.scale_b, addend, p.c is not None, out, first, stop,
-            )  # fmt: skip
+            rows = slice(first, stop)
+            packed_a = kernel.pack_rows(p.a[rows], p.fa, group)
+            some = schedule if stop - first == m else schedule.of_rows(rows)
+            kernel.compute(accumulator, packed_a, panels, some, None if p.c is None else p.c[rows], out[rows])
 
         over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
         rows = _rows_with_special(p.a, p.fa)
@@ -147,14 +145,15 @@ def _usual(c: Float32Matrix) -> NDArray[np.bool_]:
 
 def _rows_with_special(codes: Matrix, fmt: Format) -> NDArray[np.intp]:
     """Return the rows that hold NaN or Inf."""
-    if not operand_tables(fmt).kind.any():
+    tables = operand_tables(fmt)
+    if not tables.special:
         return _NONE
     if fmt.specials != "fnuz":  # their codes lie above the largest finite one; there are hardly ever any
-        largest = fused_pack.largest_magnitude(codes.reshape(-1), np.uint8(0xFF & ~fmt.sign_mask))
-        if largest <= fmt.max_code:
+        largest = narrow_pack.largest_magnitude(codes.reshape(-1), np.uint8(0xFF & ~fmt.sign_mask))
+        if largest <= tables.max_code:
             return _NONE
     out = np.empty(codes.shape[0], np.bool_)
-    fused_dot.rows_with_special(codes, operand_tables(fmt).kind, out)
+    fused_dot.rows_with_special(codes, tables.kind, out)
     return np.flatnonzero(out)
 
 

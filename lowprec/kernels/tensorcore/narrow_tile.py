@@ -1,9 +1,10 @@
-"""The innermost step of the fast tensor-core kernels: a chain of groups for 4 rows x 64 columns.
+"""Groups of FP8 products in float32 lanes, rounding toward zero: the innermost step, for 4 rows x 64 columns.
 
-Written in LLVM's vector IR because two things cannot be said in Python syntax: a fused multiply-add that rounds
-toward zero by its own encoding (AVX-512), and accumulators that stay in registers over the whole group.
+The same conditions hold as for `narrow_portable`, with groups of up to 32 products (a multiple of 4) and fraction bits
+up to 14. Written in LLVM's vector IR because two things cannot be said in Python syntax: a fused multiply-add that
+rounds toward zero by its own encoding (AVX-512), and accumulators that stay in registers over the whole group.
 
-With M + S in the accumulator (see `gemm_fused`) and B multiplied by 1 + 2^-16 beforehand, one fused multiply-add
+With M + S in the accumulator (see `narrow_portable`) and B multiplied by 1 + 2^-16 beforehand, one fused multiply-add
 that rounds toward zero multiplies, aligns, truncates and adds:
 
 * M + S > 0, so rounding toward zero is rounding down: p / q becomes floor(p / q * (1 + 2^-16)).
@@ -20,11 +21,17 @@ M follows from the accumulator's own exponent, as 2^23 q <= M + S < 2^24 q.
 
 from typing import Any, NamedTuple
 
-from lowprec._jit import cgutils, intrinsic, ir, types
+import numpy as np
 
-from ..vector_ir import F32, I8, I32, I64, TOWARD_ZERO, VectorCode, fill
+from lowprec._jit import cgutils, intrinsic, ir, types, variant
+
+from ..buffers import aligned_f32, aligned_i8
+from ..vector_ir import F32, I8, I32, I64, TOWARD_ZERO, VectorCode, fields, fill
+from .gemm import Operand, make_gemm
 
 ROWS, COLUMNS = 4, 64
+BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
+FACTOR = 1 + 2.0**-16  # of B's values
 NO_PRODUCT = -40  # every nonzero product has a larger exponent (>= -32)
 
 
@@ -41,33 +48,29 @@ class Shape(NamedTuple):
 
 
 def make_tile(shape: Shape) -> Any:
-    """Return the intrinsic ``tile(`` the fourteen arguments below ``)`` for use inside kernels.
+    """Return the intrinsic ``tile(a, b, state, groups, sums, following)`` for use inside kernels.
 
     Arrays are passed as addresses of the chain's first group::
 
-        a_values, a_exponents   [groups * group][4] float32, int8
-        a_masks                 [groups][2][4] uint32: positive, negative
-        b_values, b_exponents   [groups * group][64] float32 times 1 + 2^-16, int8
-        b_masks                 [groups][2][64] uint32: positive, negative
-        state                   [4][64] float32: C on entry (zero is +0), D on return
-        groups, group           at least 1; a multiple of 4, at most 32
-        fraction_bits, keep     int32: F, and the fraction bits of D
-        top                     [4][64] int8: the largest exponents of the first group's products on entry (from
-                                `make_first_exponents`), of the group at the next two addresses on return; only used
-        next_a, next_b          if `shape.interleaved`
+        a           values, exponents   [groups * group][4] float32, int8
+                    masks               [groups][2][4] uint32: positive, negative
+        b           the same, [64] for [4]; values times `FACTOR`
+        state       [4][64] float32: C on entry (zero is +0), D on return
+        groups      at least 1
+        sums        `gemm.Sums`: the group is a multiple of 4, at most 32
+        following   top [4][64] int8, a's and b's exponents: the largest exponents of the first group's products on
+                    entry (from `make_first_exponents`), of the group at these two addresses on return; only used if
+                    `shape.interleaved`
     """
-    signature = types.void(*[types.intp] * 9, types.int32, types.int32, *[types.intp] * 3)
 
-    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-        _Tile(builder, shape, *values).emit()
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        a, b, state, groups, sums, following = values
+        parts = (fields(builder, part) for part in (a, b, sums, following))
+        _Tile(builder, shape, state, groups, *parts).emit()
         return context.get_dummy_value()
 
-    def tile(
-        typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any, b_exponents: Any,
-        b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
-        top: Any, next_a: Any, next_b: Any,
-    ) -> Any:  # fmt: skip
-        return signature, codegen
+    def tile(typingctx: Any, a: Any, b: Any, state: Any, groups: Any, sums: Any, following: Any) -> Any:
+        return types.void(a, b, types.intp, types.intp, sums, following), codegen
 
     return intrinsic(tile)
 
@@ -148,15 +151,15 @@ class _Tile(_Exponents):
     """Emits the instructions of one tile; methods stand in the order of execution."""
 
     def __init__(
-        self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any,
-        b_exponents: Any, b_masks: Any, state: Any, groups: Any, group: Any, fraction_bits: Any, keep: Any,
-        top: Any, next_a: Any, next_b: Any,
-    ) -> None:  # fmt: skip
+        self, builder: Any, shape: Shape, state: Any, groups: Any, a: Any, b: Any, sums: Any, following: Any
+    ) -> None:
         super().__init__(builder, shape)
-        self.top, self.next_a, self.next_b = top, next_a, next_b
-        self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
-        self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
-        self.state, self.groups, self.group, self.keep = state, groups, group, keep
+        self.state, self.groups = state, groups
+        self.a_values, self.a_exponents, self.a_masks = a
+        self.b_values, self.b_exponents, self.b_masks = b
+        self.group = sums[0]
+        fraction_bits, keep = (builder.trunc(bits, I32) for bits in sums[1:3])
+        self.top, self.next_a, self.next_b = following
         self.int_vector = ir.VectorType(I32, shape.lanes)
         self.float_vector = ir.VectorType(F32, shape.lanes)
         # M for the biased exponent e is the float with the bits (e << 23) + m_bits: 1.5 * 2^(23 - F) above 2^e.
@@ -270,3 +273,42 @@ class _Tile(_Exponents):
         q = b.bitcast(b.sub(exponent, fill(vector, 23 << 23)), self.float_vector)
         value = self.multiply_add(b.sitofp(count, self.float_vector), q, b.fsub(total, m))
         return b.and_(b.bitcast(value, vector), self.clear)
+
+
+# What `variant` gives another meaning: the tile, the search that comes before a sweep's first one, if it is wanted.
+tile, first_exponents, interleaved = None, None, False
+
+
+def _sweep(a, b, state, place, sums, groups):
+    """Add a block's products onto the running sums; A and B are laid out by `narrow_pack`, in quads and panels."""
+    k, inside = groups * sums.group, place.group * sums.group
+    top = aligned_i8(ROWS * COLUMNS)
+    b_at = Operand(
+        np.intp(b.values.ctypes.data + (place.column * k + inside * COLUMNS) * 4),
+        np.intp(b.exponents.ctypes.data + place.column * k + inside * COLUMNS),
+        np.intp(b.masks.ctypes.data + (place.column // COLUMNS * groups + place.group) * 2 * COLUMNS * 4),
+    )
+    if interleaved:
+        a_exponents = np.intp(a.exponents.ctypes.data + place.row * k + inside * ROWS)
+        first_exponents(a_exponents, b_at.exponents, sums.group, np.intp(top.ctypes.data))
+    for i0 in range(place.row, place.end, ROWS):
+        a_at = Operand(
+            np.intp(a.values.ctypes.data + (i0 * k + inside * ROWS) * 4),
+            np.intp(a.exponents.ctypes.data + i0 * k + inside * ROWS),
+            np.intp(a.masks.ctypes.data + (i0 // ROWS * groups + place.group) * 2 * ROWS * 4),
+        )
+        state_at = np.intp(state.ctypes.data + (i0 - place.row) * COLUMNS * 4)
+        following = a_at.exponents + (ROWS * k if i0 + ROWS < place.end else 0)
+        more = (np.intp(top.ctypes.data), following, b_at.exponents)
+        tile(a_at, b_at, state_at, place.stop - place.group, sums, more)
+    top[0] = 0  # an address alone does not keep an array
+
+
+def _variant(name: str, shape: Shape) -> Any:
+    names = {"tile": make_tile(shape), "first_exponents": make_first_exponents(shape)}
+    sweep = variant(_sweep, f"sweep_{name}", **names, interleaved=shape.interleaved)
+    return make_gemm(f"gemm_narrow_{name}", sweep, COLUMNS, BATCH, aligned_f32, toward_zero=not shape.embedded)
+
+
+gemm_avx512 = _variant("avx512", Shape(lanes=16, vectors=4, embedded=True, interleaved=True))
+gemm_fma = _variant("fma", Shape(lanes=8, vectors=2, embedded=False, interleaved=False))

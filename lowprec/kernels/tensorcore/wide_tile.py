@@ -40,42 +40,45 @@ exponents so small that no sum with them exceeds `lowest`, for lowest >= -800.
 
 from typing import Any
 
-from lowprec._jit import cgutils, intrinsic, ir, types
+from lowprec._jit import cgutils, intrinsic, ir, types, variant
 
-from ..vector_ir import F64, I8, I16, I32, I64, fill, indices
-from .wide_sum import COLUMNS, ROWS, Shape, WideSum
+from ..buffers import aligned_f64
+from ..vector_ir import F64, I8, I16, I32, I64, address, fields, fill, indices
+from . import wide_portable
+from .gemm import Operand, make_gemm
+from .wide_sum import COLUMNS, RESULTS, ROWS, Shape, WideSum
 
 MAX_SIGNIFICANT_BITS = 11  # of an operand
+BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
+SLICE = 512  # products after which the next rows get their turn, so that a panel's slice stays in a near cache
 
 
 def make_tile(shape: Shape) -> Any:
-    """Return the intrinsic ``tile(`` the thirteen arguments below ``)`` for use inside kernels.
+    """Return the intrinsic ``tile(a, b, state, groups, sums)`` for use inside kernels.
 
-    Arrays begin with the chain's first group; `depth` is the group size, padded with zeros::
+    Arrays begin with the chain's first group; `depth` is the group size, padded with zeros to a multiple of 4::
 
-        a_values, a_exponents   [groups * depth][4] float64, int32 (the 16 bits twice)
-        a_masks                 [groups][words][4] uint64: positive << 32 | negative
-        b_values, b_exponents   [groups * depth][32] float64 times FACTOR, int16
-        b_masks                 [groups][words][32] uint64: negative << 32 | positive
-        state                   [4][32] float64: C on entry (zero is +0), D on return
-        groups, depth, words    at least 1; a multiple of 4; mask words of 32 products in a group
-        fraction_bits, lowest, keep     int32: F, the least E, and the fraction bits of D
+        a           values, exponents   [groups * depth][4] float64, int32 (the 16 bits twice)
+                    masks               [groups][words of 32 products][4] uint64: positive << 32 | negative
+        b           values, exponents   [groups * depth][32] float64 times `FACTOR`, int16
+                    masks               [groups][words][32] uint64: negative << 32 | positive
+        state       [4][32] float64: C on entry (zero is +0), D on return
+        groups      at least 1
+        sums        `gemm.Sums`
     """
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        addresses = [
-            builder.ptrtoint(context.make_array(kind)(context, builder, value).data, I64)
-            for kind, value in zip(signature.args[:7], values[:7], strict=True)
+        a, b, state, groups, sums = values
+        operands = [
+            [address(context, builder, *pair) for pair in zip(kind, fields(builder, operand), strict=True)]
+            for kind, operand in zip(signature.args[:2], (a, b), strict=True)
         ]
-        _Tile(builder, shape, *addresses, *values[7:]).emit()
+        at = address(context, builder, signature.args[2], state)
+        _Tile(builder, shape, operands[0], operands[1], at, groups, fields(builder, sums)).emit()
         return context.get_dummy_value()
 
-    def tile(
-        typingctx: Any, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any, b_exponents: Any, b_masks: Any,
-        state: Any, groups: Any, depth: Any, words: Any, fraction_bits: Any, lowest: Any, keep: Any,
-    ) -> Any:  # fmt: skip
-        arrays = a_values, a_exponents, a_masks, b_values, b_exponents, b_masks, state
-        return types.void(*arrays, *[types.intp] * 3, *[types.int32] * 3), codegen
+    def tile(typingctx: Any, a: Any, b: Any, state: Any, groups: Any, sums: Any) -> Any:
+        return types.void(a, b, state, types.intp, sums), codegen
 
     return intrinsic(tile)
 
@@ -83,15 +86,14 @@ def make_tile(shape: Shape) -> Any:
 class _Tile(WideSum):
     """Emits the instructions of one tile; methods stand in the order of execution."""
 
-    def __init__(
-        self, builder: Any, shape: Shape, a_values: Any, a_exponents: Any, a_masks: Any, b_values: Any,
-        b_exponents: Any, b_masks: Any, state: Any, groups: Any, depth: Any, words: Any, fraction_bits: Any,
-        lowest: Any, keep: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, builder: Any, shape: Shape, a: Any, b: Any, state: Any, groups: Any, sums: Any) -> None:
+        group, fraction_bits, keep, lowest = sums[0], *(builder.trunc(number, I32) for number in sums[1:])
         super().__init__(builder, shape, fraction_bits, keep)
-        self.a_values, self.a_exponents, self.a_masks = a_values, a_exponents, a_masks
-        self.b_values, self.b_exponents, self.b_masks = b_values, b_exponents, b_masks
-        self.state, self.groups, self.depth, self.words = state, groups, depth, words
+        self.a_values, self.a_exponents, self.a_masks = a
+        self.b_values, self.b_exponents, self.b_masks = b
+        self.state, self.groups = state, groups
+        self.depth = builder.and_(builder.add(group, I64(3)), I64(-4))
+        self.words = builder.udiv(builder.add(group, I64(31)), I64(32))
         lanes = shape.lanes
         self.ints = ir.VectorType(I32, 2 * lanes)
         self.shorts = ir.VectorType(I16, 4 * lanes)  # as many bytes as a vector of float64
@@ -200,3 +202,45 @@ class _Tile(WideSum):
             for slot, mask in zip(sums[r], masks, strict=True):
                 count = self.call(f"llvm.ctpop.v{lanes}i64", self.longs, b.and_(a, mask))
                 b.store(b.bitcast(b.add(b.bitcast(b.load(slot), self.longs), count), self.doubles), slot)
+
+
+tile = None  # what `variant` gives another meaning
+
+
+def _sweep(a, b, state, place, sums, groups):
+    """Add a block's products onto the running sums; A and B are laid out by `wide_pack`."""
+    depth, words = (sums.group + 3) // 4 * 4, (sums.group + 31) // 32
+    chunk = max(SLICE // depth, 1)
+    for g0 in range(place.group, place.stop, chunk):
+        count = min(chunk, place.stop - g0)
+        b_at = place.column // COLUMNS * groups + g0
+        b_part = Operand(
+            b.values[b_at * depth * COLUMNS :], b.exponents[b_at * depth * COLUMNS :], b.masks[b_at * words * COLUMNS :]
+        )
+        for i0 in range(place.row, place.end, ROWS):
+            a_at = i0 // ROWS * groups + g0
+            a_part = Operand(
+                a.values[a_at * depth * ROWS :], a.exponents[a_at * depth * ROWS :], a.masks[a_at * words * ROWS :]
+            )
+            d = state[(i0 - place.row) * COLUMNS : (i0 - place.row + ROWS) * COLUMNS]
+            tile(a_part, b_part, d, count, sums)
+
+
+def _variant(name: str, tile: Any, toward_zero: bool) -> Any:
+    sweep = variant(_sweep, f"sweep_{name}", tile=tile)
+    return make_gemm(f"gemm_wide_{name}", sweep, COLUMNS, BATCH, aligned_f64, toward_zero)
+
+
+def _fast(result: str, lanes: int, vectors: int, embedded: bool) -> Any:
+    shape = Shape(lanes, vectors, embedded, interleaved=embedded, result=result)
+    return _variant(f"{lanes}_{result}", make_tile(shape), toward_zero=not embedded)
+
+
+# By kind of result (`RESULTS`); each is compiled when it is first called.
+gemm_avx512 = {result: _fast(result, 8, 4, True) for result in RESULTS}
+gemm_fma = {result: _fast(result, 4, 2, False) for result in RESULTS if result != "float16"}
+gemm_portable = {
+    result: _variant(f"portable_{result}", wide_portable.tiles[result], toward_zero=False)
+    for result in ("float32", "float16")
+}
+gemm_portable["normal"] = gemm_portable["float32"]

@@ -10,7 +10,7 @@ result is truncated to the accumulator's format.
   a's stands in r beforehand.
 * A term is t = r * s with s = sa * sb, scales' significands being below 2 with at most 4 bits, times the elements'
   units: |t| <= 2304 * 4 u 2^e <= 576 * 4 * 2^E for E2M1, whose u is 1 / 4. It has at most 12 + 8 = 20 significant bits.
-* As in `fused_tile_f64` the sum is kept as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward
+* As in `wide_tile` the sum is kept as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward
   zero, r * s onto it, multiplies, aligns, rounds down and adds. |S| <= runs * 2304 * 2^F + 2^(F + 1) + runs + 1 must
   be below 2^51: F <= 37 for groups of 64.
 * B's scales are multiplied by 1 + 2^-49, exact in 53 bits. s = sa * sb then is rounded to 53 bits, so that its excess
@@ -28,41 +28,45 @@ C, M, and the end of the sum are `wide_sum`'s. NaN in a scale makes the sum NaN;
 
 from typing import Any
 
-from lowprec._jit import cgutils, intrinsic, ir, types
+import numpy as np
 
-from ..vector_ir import F64, I8, I16, I32, I64, fill
-from .fused_pack_runs import A_BYTES, B_BYTES
+from lowprec._jit import cgutils, cpu_features, intrinsic, ir, kernel, types, variant
+
+from ..buffers import aligned_f64
+from ..vector_ir import F64, I8, I16, I32, I64, address, fields, fill
+from .gemm import make_gemm
+from .runs_pack import A_BYTES, B_BYTES, RUN
+from .wide_portable import close_sums, open_sums
 from .wide_sum import COLUMNS, ROWS, Shape, WideSum
 
+RESULTS = ("normal", "float32")
+BATCH = 256  # rows that sweep over one slice of a panel
+SLICE = 1024  # products after which the next rows get their turn
 FACTOR = 1 + 2.0**-49
 MAX_SUM = 2304  # of a run, in the elements' units
 
 
 def make_tile(shape: Shape, dot_instruction: bool) -> Any:
-    """Return the intrinsic ``tile(`` the eight arguments below ``)`` for use inside kernels.
+    """Return the intrinsic ``tile(a, b, state, groups, sums)`` for use inside kernels.
 
     Arrays begin with the chain's first run::
 
-        a, b            uint8: records of `fused_pack_runs`
-        state           [4][32] float64: C on entry (zero is +0), D on return
-        groups, runs    how many groups, and runs in each: at least 1
-        fraction_bits, lowest, keep     int32: F, the least E, and the fraction bits of D
+        a, b        uint8: records of `runs_pack`
+        state       [4][32] float64: C on entry (zero is +0), D on return
+        groups      at least 1
+        sums        `gemm.Sums`: the group is whole runs
 
     `dot_instruction` tells whether the CPU sums four products of bytes in one step (AVX-512 VNNI).
     """
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        addresses = [
-            builder.ptrtoint(context.make_array(kind)(context, builder, value).data, I64)
-            for kind, value in zip(signature.args[:3], values[:3], strict=True)
-        ]
-        _Tile(builder, shape, dot_instruction, *addresses, *values[3:]).emit()
+        *arrays, groups, sums = values
+        a, b, state = (address(context, builder, *pair) for pair in zip(signature.args[:3], arrays, strict=True))
+        _Tile(builder, shape, dot_instruction, a, b, state, groups, fields(builder, sums)).emit()
         return context.get_dummy_value()
 
-    def tile(
-        typingctx: Any, a: Any, b: Any, state: Any, groups: Any, runs: Any, fraction_bits: Any, lowest: Any, keep: Any
-    ) -> Any:
-        return types.void(a, b, state, types.intp, types.intp, *[types.int32] * 3), codegen
+    def tile(typingctx: Any, a: Any, b: Any, state: Any, groups: Any, sums: Any) -> Any:
+        return types.void(a, b, state, types.intp, sums), codegen
 
     return intrinsic(tile)
 
@@ -71,12 +75,13 @@ class _Tile(WideSum):
     """Emits the instructions of one tile; methods stand in the order of execution."""
 
     def __init__(
-        self, builder: Any, shape: Shape, dot_instruction: bool, a: Any, b: Any, state: Any, groups: Any, runs: Any,
-        fraction_bits: Any, lowest: Any, keep: Any,
-    ) -> None:  # fmt: skip
+        self, builder: Any, shape: Shape, dot_instruction: bool, a: Any, b: Any, state: Any, groups: Any, sums: Any
+    ) -> None:
+        group, fraction_bits, keep, lowest = sums[0], *(builder.trunc(number, I32) for number in sums[1:])
         super().__init__(builder, shape, fraction_bits, keep)
         self.dot_instruction = dot_instruction
-        self.a, self.b, self.state, self.groups, self.runs = a, b, state, groups, runs
+        self.a, self.b, self.state, self.groups = a, b, state, groups
+        self.runs = builder.udiv(group, I64(RUN))
         self.step = shape.lanes * shape.vectors  # columns that are worked on at a time
         self.ints = ir.VectorType(I32, self.step)
         self.shorts = ir.VectorType(I16, 4 * shape.lanes)  # as many bytes as a vector of float64
@@ -176,3 +181,92 @@ class _Tile(WideSum):
         both = b.bitcast(b.add(b.add(found[0], found[1]), b.add(found[2], found[3])), self.ints)
         low = b.ashr(b.shl(both, fill(self.ints, 16)), fill(self.ints, 16))
         return b.add(total, b.add(low, b.ashr(both, fill(self.ints, 16))))
+
+
+def _portable_tile(a, b, state, groups, sums):
+    """Do the tile's work in plain loops and default rounding; B's scales come without the factor.
+
+    A term has at most 20 significant bits, so that it and its multiple by the power of two 1 / q are exact in float64,
+    and its whole part is below 2^53 as the tile's sums are.
+    """
+    runs = sums.group // RUN
+    least = np.int16((sums.lowest + 1023) << 4)
+    top, summed = np.empty(4 * COLUMNS, np.int16), np.empty(COLUMNS, np.int32)
+    total, inverse = aligned_f64(4 * COLUMNS), aligned_f64(4 * COLUMNS)
+    a_words, a_numbers = a.view(np.int32), a.view(np.float64)
+    b_words, b_numbers, b_shorts = b.view(np.int32), b.view(np.float64), b.view(np.int16)
+    for g in range(groups):
+        top[:] = least
+        for run in range(g * runs, (g + 1) * runs):
+            y = b_shorts[run * (B_BYTES // 2) + 384 : run * (B_BYTES // 2) + 416]
+            z = b_shorts[run * (B_BYTES // 2) + 416 : run * (B_BYTES // 2) + 448]
+            for r in range(ROWS):
+                at = run * (A_BYTES // 4) + r
+                e, bits = np.int16(a_words[at + 28]), np.int16(a_words[at + 32])
+                t = top[r * COLUMNS : (r + 1) * COLUMNS]
+                for j in range(COLUMNS):
+                    sum_e = np.int16(e + y[j])
+                    t[j] = max(t[j], sum_e) if np.int16(bits & z[j]) != np.int16(0) else t[j]
+        open_sums(state, top, np.int32(sums.fraction_bits), False, total, inverse)
+        for run in range(g * runs, (g + 1) * runs):
+            w = b_words[run * (B_BYTES // 4) : run * (B_BYTES // 4) + 4 * COLUMNS]
+            scale = b_numbers[run * (B_BYTES // 8) + 64 : run * (B_BYTES // 8) + 96]
+            for r in range(ROWS):
+                at = run * (A_BYTES // 4) + r
+                summed[:] = a_words[at + 24]
+                for t in range(4):
+                    x = a_words[at + 4 * t]
+                    x0, x1 = np.int32(x << np.int32(24)) >> np.int32(24), np.int32(x << np.int32(16)) >> np.int32(24)
+                    x2, x3 = np.int32(x << np.int32(8)) >> np.int32(24), np.int32(x) >> np.int32(24)
+                    line = w[t * COLUMNS : (t + 1) * COLUMNS]
+                    for j in range(COLUMNS):
+                        summed[j] += _four(line[j], np.int32(x0), np.int32(x1), np.int32(x2), np.int32(x3))
+                s = a_numbers[run * (A_BYTES // 8) + 8 + r]
+                into, inv = total[r * COLUMNS : (r + 1) * COLUMNS], inverse[r * COLUMNS : (r + 1) * COLUMNS]
+                for j in range(COLUMNS):
+                    into[j] += np.trunc(np.float64(summed[j]) * (s * scale[j]) * inv[j])
+        close_sums(total, inverse, np.int32(sums.keep), False, state)
+
+
+@kernel
+def _four(word, x0, x1, x2, x3):
+    """Return the sum of four products of A's elements and a word of B's."""
+    mask = np.int32(0xFF)
+    low = np.int32(x0 * np.int32(word & mask)) + np.int32(x1 * np.int32(np.int32(word >> np.int32(8)) & mask))
+    high = np.int32(x2 * np.int32(np.int32(word >> np.int32(16)) & mask)) + np.int32(
+        x3 * np.int32(np.int32(word >> np.int32(24)) & mask)
+    )
+    return np.int32(np.int32(low) + np.int32(high))
+
+
+tile = None  # what `variant` gives another meaning
+
+
+def _sweep(a, b, state, place, sums, groups):
+    """Add a block's products onto the running sums; A and B are records of `runs_pack`."""
+    runs = sums.group // RUN
+    chunk = max(SLICE // sums.group, 1)
+    for g0 in range(place.group, place.stop, chunk):
+        count = min(chunk, place.stop - g0)
+        panel = b[(place.column // COLUMNS * groups + g0) * runs * B_BYTES :]
+        for i0 in range(place.row, place.end, ROWS):
+            quad = a[(i0 // ROWS * groups + g0) * runs * A_BYTES :]
+            d = state[(i0 - place.row) * COLUMNS : (i0 - place.row + ROWS) * COLUMNS]
+            tile(quad, panel, d, count, sums)
+
+
+def _variant(name: str, tile: Any, toward_zero: bool) -> Any:
+    sweep = variant(_sweep, f"sweep_{name}", tile=tile)
+    return make_gemm(f"gemm_runs_{name}", sweep, COLUMNS, BATCH, aligned_f64, toward_zero)
+
+
+def _fast(result: str, lanes: int, embedded: bool) -> Any:
+    shape = Shape(lanes, 2, embedded, interleaved=False, result=result)
+    dots = embedded and "avx512vnni" in cpu_features()
+    return _variant(f"{lanes}_{result}" + "_dot" * dots, make_tile(shape, dots), toward_zero=not embedded)
+
+
+# By kind of result; each is compiled when it is first called.
+gemm_avx512 = {result: _fast(result, 8, True) for result in RESULTS}
+gemm_fma = {result: _fast(result, 4, False) for result in RESULTS}
+gemm_portable = dict.fromkeys(RESULTS, _variant("portable", variant(_portable_tile, "tile"), toward_zero=False))

@@ -1,0 +1,164 @@
+"""The loop of every fused GEMM: rows in batches, columns in panels, K in blocks over which the scales are constant.
+
+Lanes and layouts differ, and with them the sweep: what adds a block's products onto the running sums of a batch of rows
+and a panel of columns. `make_gemm` puts one in. What is around it, C and scales, is the same for all.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding, variant
+
+U, L = np.uint32, np.uint64
+TO_NEAREST, TOWARD_ZERO = np.int32(1), np.int32(0)
+
+
+class Operand(NamedTuple):
+    """A or B as the packers lay it out, all flat: values, un-normalised exponents and sign masks."""
+
+    values: Any
+    exponents: Any
+    masks: Any
+
+
+class Sums(NamedTuple):
+    """What an accumulator does to one group of products."""
+
+    group: int  # products, before padding
+    fraction_bits: int  # F
+    keep: int  # fraction bits of the result
+    lowest: int  # least exponent E
+
+
+class Chains(NamedTuple):
+    """How groups become an output, and which outputs are wanted."""
+
+    groups: int  # in K
+    block: int  # groups over which the scales are constant
+    # 0: One chain over all K, in units of the current block's scale. When the scales change, the running sum is
+    #    multiplied by float32(s_before / s_now) and truncated to `keep` bits; s multiplies the end result.
+    # 1: Each block's chain starts from +0, and ``out = fma(s, chain, out)`` in float32, s = scale_a * scale_b.
+    # 2: So, and each of these sums is rounded to float16.
+    promote: int
+    use_c: int  # 1: the first chain starts from C; 0: from +0
+    first: int  # column of the result with which B begins
+    columns: int  # that B has
+
+
+class Place(NamedTuple):
+    """What a sweep works on."""
+
+    row: int
+    end: int  # of the rows
+    column: int  # of B
+    panel: int  # columns of the running sums
+    width: int  # of them that count, the others are padding
+    group: int
+    stop: int  # of the groups
+
+
+# What `make_gemm` gives another meaning: columns in a panel, rows in a batch, what allocates the running sums, the
+# sweep, and whether it wants the thread's rounding mode toward zero.
+panel, batch, sums_of, sweep, toward_zero = 64, 256, None, None, False
+
+
+def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
+    """Compute columns ``first .. first + columns`` of ``D = A @ B.T`` [M, N] on an emulated tensor core.
+
+    `a` and `b` are laid out as the sweep wants them. All else is float32: `scale_a` [blocks, M] and `scale_b` [blocks,
+    at least N], `c` and `out` [M, N]; `out` must come in as zeros where there is promotion. Outputs that are not
+    finite, or whose operands or C are beyond what the sweep says, mean nothing.
+    """
+    m, blocks = out.shape[0], scale_a.shape[0]
+    state = sums_of(batch * panel)  # the chains' results so far, truncated; rows and columns of padding are zeros
+    for r0 in range(0, m, batch):
+        r1 = min(r0 + batch, m)
+        for j0 in range(0, chains.columns, panel):
+            width = min(panel, chains.columns - j0)
+            for index in range(blocks):
+                g0 = index * chains.block
+                place = Place(r0, r1, j0, panel, width, g0, min(g0 + chains.block, chains.groups))
+                _begin(state, index, place, sums.keep, chains, (scale_a, scale_b), c)
+                if toward_zero:
+                    set_rounding(TOWARD_ZERO)
+                sweep(a, b, state, place, sums, chains.groups)
+                if toward_zero:
+                    set_rounding(TO_NEAREST)
+                if chains.promote or index == blocks - 1:
+                    _finish(state, index, place, chains, (scale_a, scale_b), out)
+
+
+@kernel
+def _begin(state, index, place, keep, chains, scales, c):
+    """Set the running sums at the beginning of a block: +0, C, or what they were in units of the new scale."""
+    (scale_a, scale_b), panel = scales, place.panel
+    left = chains.first + place.column
+    if chains.promote or index == 0:
+        state[: (place.end - place.row + 3) // 4 * 4 * panel] = 0
+    if index == 0 and chains.use_c:
+        for i in range(place.row, place.end):
+            d, row = state[(i - place.row) * panel : (i - place.row + 1) * panel], c[i, left : left + place.width]
+            for j in range(place.width):
+                d[j] = row[j] + np.float32(0)  # -0 becomes +0
+    if index > 0 and not chains.promote:
+        clear = U(U(0xFFFFFFFF) << U(23 - keep))
+        s_before, s_now = scale_b[index - 1], scale_b[index]
+        for i in range(place.row, place.end):
+            before, now = scale_a[index - 1, i], scale_a[index, i]
+            d = state[(i - place.row) * panel : (i - place.row + 1) * panel]
+            for j in range(place.width):
+                ratio = np.float32(before * s_before[left + j]) / np.float32(now * s_now[left + j])
+                bits = bits32(np.float32(np.float32(d[j]) * ratio))
+                d[j] = float32_from_bits(U(bits & clear)) + np.float32(0)
+
+
+@kernel
+def _finish(state, index, place, chains, scales, out):
+    """Scale the running sums at the end of a block, and add them to the result or store them there."""
+    (scale_a, scale_b), panel = scales, place.panel
+    left = chains.first + place.column
+    s_b = scale_b[index, left : left + place.width]
+    for i in range(place.row, place.end):
+        s_a = scale_a[index, i]
+        d = state[(i - place.row) * panel : (i - place.row + 1) * panel]
+        into = out[i, left : left + place.width]
+        if chains.promote:
+            for j in range(place.width):
+                into[j] = fma32(np.float32(s_a * s_b[j]), np.float32(d[j]), into[j])
+            if chains.promote == 2:
+                for j in range(place.width):
+                    into[j] = _to_float16(into[j])
+        else:
+            for j in range(place.width):
+                into[j] = np.float32(s_a * s_b[j]) * np.float32(d[j])
+
+
+@kernel
+def _to_float16(x):
+    """Round float32 to float16's grid, to nearest even; NaN beyond it."""
+    v = np.float64(x)
+    binade = float64_from_bits(L(bits64(v) & L(0x7FF << 52)))
+    magic = max(binade, 2.0**-14) * (1.5 * 2.0**42)
+    d = (v + magic) - magic
+    return np.float32(d if abs(d) < 2.0**16 else np.nan)
+
+
+def make_gemm(name: str, sweep: Any, panel: int, batch: int, sums_of: Any, toward_zero: bool) -> Any:
+    """Return the loop around a sweep, a kernel of its own: `name` is unique.
+
+    Parameters
+    ----------
+    name : str
+        The kernel's name in the cache.
+    sweep : kernel
+        ``sweep(a, b, state, place, sums, groups)`` adds groups of products onto `state` [batch][panel].
+    panel, batch : int
+        Columns of B that lie together, and the rows that go over them while they stay in a near cache.
+    sums_of : kernel
+        Allocates so many float32 or float64.
+    toward_zero : bool
+        Whether the sweep wants the thread to round toward zero meanwhile.
+    """
+    names = {"sweep": sweep, "panel": panel, "batch": batch, "sums_of": sums_of, "toward_zero": toward_zero}
+    return variant(_gemm, name, **names)
