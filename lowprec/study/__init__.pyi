@@ -6,13 +6,13 @@ from .design.arms import Tail as Tail
 from .design.expectations import Claim as Claim
 from .design.expectations import Expectation as Expectation
 from .design.expectations import Measured as Measured
-from .design.settings import Setting as Setting
 from .design.stress import AlignedSwiGLU as AlignedSwiGLU
 from .design.stress import ChannelOutliers as ChannelOutliers
 from .design.stress import Healthy as Healthy
 from .design.stress import ScaledLoss as ScaledLoss
 from .design.stress import UnevenTokens as UnevenTokens
 from .kinds.branches.ablation import Ablation as Ablation
+from .kinds.branches.ablation import Setting as Setting
 from .kinds.catalogue import plan as plan
 from .kinds.claims.study import ClaimArm as ClaimArm
 from .kinds.claims.study import Claims as Claims

@@ -88,7 +88,7 @@ def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_
     assert str(caught.value) == (
         f"{planned.folder} holds runs of other code: since they ran, lowprec's sources that make a run's numbers have "
         f"changed, or where they lie (code: 'other' then, {code_hash()!r} now), so these runs cannot go on; --fresh "
-        "keeps them as toy.1 and starts afresh, --out keeps both"
+        "keeps them as toy.1 and starts afresh, another --out keeps both"
     )
     assert snapshot(planned.folder) == before
     run_study(make(tmp_path), jobs=0, fresh=True)

@@ -49,7 +49,8 @@ def check_same(tasks: Sequence[Task]) -> None:
                 f"or where they lie ({shown}), so these runs cannot go on"
             )
         raise StudyError(
-            f"{folder} {reason}; --fresh keeps them as {place_aside(folder).name} and starts afresh, --out keeps both"
+            f"{folder} {reason}; --fresh keeps them as {place_aside(folder).name} and starts afresh, "
+            "another --out keeps both"
         )
 
 

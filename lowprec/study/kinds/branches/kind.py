@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...design.arms import Arm
-from ...design.settings import Setting
 from ...run.backend import Backend
 from ...run.plan import Common, Plan, checkpoint_task
 from ...run.tasks import Task
 from ..kind import Report, TrainingKind
-from .ablation import Ablation, describe, pairs_of, run_name
+from .ablation import Ablation, Setting, describe, pairs_of, run_name
 
 #: Arms of one checkpoint have data seeds from here on, this far apart: far from those of the checkpoints themselves.
 SEEDS_PER_CHECKPOINT = 1000

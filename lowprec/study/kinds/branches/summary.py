@@ -16,11 +16,10 @@ from ...analysis.smoothing import max_relative_error
 from ...analysis.statistics import Paired, bootstrap_interval, holm, paired, relative_differences, root_mean_square
 from ...design.arms import Arm
 from ...design.expectations import Finding
-from ...design.settings import Setting
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
-from .ablation import Ablation, pairs_of, read_study, run_name
+from .ablation import Ablation, Setting, pairs_of, read_study, run_name
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...design.expectations import Expectation
+from ...design.settings import check_whole
 
 #: Given the seeds to draw data with, returns the measured numbers by (metric, arm).
 Measure = Callable[[int], dict[tuple[str, str], float]]
@@ -26,8 +27,7 @@ class ClaimSetting:
     seeds: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < 1:
-            raise ValueError(f"seeds must be a whole number of at least 1, not {self.seeds!r}")
+        check_whole(self, seeds=1)
 
     def __str__(self) -> str:
         return f"data of {self.seeds} seeds"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lowprec.measure.distributions import distributions
 
 from ...design.expectations import Claim, Measured
+from ...design.settings import check_whole
 from ..measuring import Claimed
 
 if TYPE_CHECKING:
@@ -59,10 +60,7 @@ class ErrorSetting:
     training_steps: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("rows", "columns", "seeds", "training_steps"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+        check_whole(self, rows=1, columns=1, seeds=1, training_steps=1)
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.columns} values, {self.seeds} seeds"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ...._files import plain
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import changed
+from ...design.settings import changed, check_rate, check_whole
 from ...design.stress import Healthy, Stress
 from ...run.store import StudyError, read_study_file
 
@@ -64,14 +64,8 @@ class WeightsSetting:
     warmup_steps: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_steps", "checkpoints", "seeds"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if isinstance(self.warmup_steps, bool) or not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be a whole number of at least 0, not {self.warmup_steps!r}")
-        if not 0.0 < self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate must be positive and finite, not {self.learning_rate!r}")
+        check_whole(self, checkpoint_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
+        check_rate(self)
 
     def __str__(self) -> str:
         before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"

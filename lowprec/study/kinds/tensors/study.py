@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import lowprec as lp
 
 from ...design.expectations import Claim
+from ...design.settings import check_whole
 
 if TYPE_CHECKING:
     from lowprec.scaling.quantize import Quantized
@@ -70,9 +71,9 @@ class TensorSetting:
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for name, value in (("rows", self.rows), ("seeds", self.seeds), ("lengths", min(self.lengths, default=0))):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be whole numbers of at least 1, not {getattr(self, name)!r}")
+        check_whole(self, rows=1, seeds=1)
+        if not self.lengths or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in self.lengths):
+            raise ValueError(f"lengths must be whole numbers of at least 1, not {self.lengths!r}")
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.rows} outputs, K {self.lengths[0]} to {self.lengths[-1]}, {self.seeds} seeds"
