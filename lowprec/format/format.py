@@ -29,6 +29,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arrays import whole
+
 Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"]
 SPECIALS: tuple[Specials, ...] = ("ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric")
 
@@ -108,8 +110,8 @@ class Format:
             raise ValueError(f"Format {self.name}: mantissa_bits={m!r}: 0 to 23 are possible")
         if self.bias is None:
             object.__setattr__(self, "bias", 1 - m if integer else (1 << (e - 1)) - 1)
-        elif not _is_int(self.bias):
-            raise ValueError(f"Format {self.name}: bias={self.bias!r}: a whole number is needed")
+        else:
+            whole(f"Format {self.name}", "bias", self.bias)
         if integer and not (self.signed and self.has_zero and m >= 1):
             raise ValueError(f"Format {self.name}: specials={self.specials!r} needs a sign, a zero and 1 to 23 bits")
         if self.specials == "ieee" and (m == 0 or e == 1):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from .._arrays import whole_or_none
+
 _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
 
 
@@ -24,9 +26,8 @@ class Granularity:
     columns: int | None
 
     def __post_init__(self) -> None:
-        for size in (self.rows, self.columns):
-            if size is not None and (not isinstance(size, int) or size < 1):
-                raise ValueError(f"Granularity: {self.rows!r} x {self.columns!r}: sizes are whole numbers >= 1 or None")
+        whole_or_none("Granularity", "rows", self.rows, 1)
+        whole_or_none("Granularity", "columns", self.columns, 1)
 
     @classmethod
     def parse(cls, text: str | Granularity) -> Granularity:

@@ -38,6 +38,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from .._arrays import one_of, whole_or_none
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from .granularity import Granularity
@@ -136,8 +137,8 @@ class Quantizer:
     note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        _one_of("scale", self.scale, SCALES)
-        _one_of("division", self.division, DIVISIONS)
+        one_of("Quantizer", "scale", self.scale, SCALES)
+        one_of("Quantizer", "division", self.division, DIVISIONS)
         if self.arithmetic not in ARITHMETICS[self.scale]:
             known = ", ".join(repr(name) for name in ARITHMETICS[self.scale])
             raise ValueError(f"arithmetic={self.arithmetic!r} gives no {self.scale} scale: one of {known}")
@@ -150,18 +151,17 @@ class Quantizer:
         if not 0.0 < self.bound <= 448.0:
             raise ValueError(f"bound={self.bound!r}: above 0 and at most E4M3's 448")
         if self.choice is not None:
-            _one_of("choice", self.choice, get_args(Choice))
+            one_of("Quantizer", "choice", self.choice, get_args(Choice))
             if self.arithmetic != "plain":
                 raise ValueError(f"choice={self.choice!r} goes with arithmetic='plain', not {self.arithmetic!r}")
         for case in ("zero", "inf", "nan"):
-            _one_of(case, getattr(self, case), ("rule", *SPECIALS))
+            one_of("Quantizer", case, getattr(self, case), ("rule", *SPECIALS))
         for case in ("inf", "nan"):
             if getattr(self, case) == "rule":
                 raise ValueError(f"{case}='rule': no arithmetic has a result there; one of {', '.join(SPECIALS)}")
         for size in ("hadamard", "history"):
             value = getattr(self, size)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise ValueError(f"{size}={value!r}: a whole number or None is needed")
+            whole_or_none("Quantizer", size, value)
         if self.hadamard is not None and (self.hadamard < 2 or self.hadamard & (self.hadamard - 1)):
             raise ValueError(f"hadamard={self.hadamard!r}: a power of two, at least 2")
         if self.history is not None and self.history < 1:
@@ -184,11 +184,6 @@ class Quantizer:
         'reciprocal'
         """
         return replace(self, **changes)
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: one of {', '.join(allowed)}")
 
 
 quantizers: Registry[Quantizer] = Registry("quantizer", Quantizer)

@@ -14,7 +14,7 @@ from ..format.catalogue import Format
 from ..kernels.tensorcore import promote as promotion
 from ..registry import cached
 from .accumulator import Accumulator, FastKernel
-from .product import Float32Matrix, Matrix, Product, Schedule
+from .product import Float32Matrix, Matrix, Product, Schedule, canonical_nan
 from .selection import REFERENCE, selected_name
 
 
@@ -99,8 +99,7 @@ class Chains:
                 promotion.promote(state.astype(np.float32, copy=False), sa, sb, result)
         if not schedule.promote:
             promotion.promote(state.astype(np.float32, copy=False), scale_a[-1], scale_b[-1], result)
-        promotion.canonical_nan(result)
-        return result
+        return canonical_nan(result)
 
     def promoted(self, product: Product, promote_every: int) -> Matrix:
         """Add chains of `promote_every` products, each from +0, to C in float32 and return C's type."""
@@ -113,8 +112,4 @@ class Chains:
             total: Float32Matrix = c.astype(np.float32)
             for k in range(0, max(product.shape[2], 1), promote_every):
                 total += self.compute(product.chain(k, k + promote_every, np.zeros_like(c), block))
-            promotion.canonical_nan(total)
-            result = total.astype(c.dtype)
-        if result.dtype == np.float16:
-            result.view(np.uint16)[np.isnan(result)] = 0x7FFF
-        return result
+            return canonical_nan(total.astype(c.dtype))

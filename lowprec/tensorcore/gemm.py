@@ -17,7 +17,6 @@ from ..cast.casts import round_to
 from ..cast.choice import nearest_constants
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
-from ..kernels.tensorcore import promote as promotion
 from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
 from .catalogue import accumulators
@@ -33,7 +32,7 @@ from .operands import (
     without_tensor_scales,
 )
 from .packed import PackedOperand
-from .product import Float32Matrix
+from .product import Float32Matrix, canonical_nan
 
 _FLOAT32 = formats["float32"]
 _SPLIT_TILE = 128  # k that stay together when K is split
@@ -183,8 +182,7 @@ def _multiply(
         scales = np.ones(a.shape[0], np.float32), np.ones(b.shape[0], np.float32)
     result = np.zeros_like(total) if addend is None else addend
     epilogue.finish(total, *scales, alpha, result)
-    promotion.canonical_nan(result)
-    return result
+    return canonical_nan(result)
 
 
 def _product(

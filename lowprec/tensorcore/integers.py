@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from .. import _threads
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import fused_dot
-from ..kernels.tensorcore import promote as promotion
 from .accumulator import Accumulator
 from .product import Matrix, Product
 
@@ -86,15 +85,6 @@ def bits_of(c: Matrix) -> NDArray[np.uint32]:
 def values_of(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
     """Return the numbers that bits mean as an accumulator's results."""
     return bits.astype(np.uint16).view(np.float16) if accumulator.output == "float16" else bits.view(np.float32)
-
-
-def canonical(d: Matrix) -> Matrix:
-    """Give every NaN the bits that a tensor core's has."""
-    if d.dtype == np.float16:
-        d.view(np.uint16)[np.isnan(d)] = 0x7FFF
-    else:
-        promotion.canonical_nan(d)
-    return d
 
 
 def by_rows(piece: Any, product: Product) -> None:

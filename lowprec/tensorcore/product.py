@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..format.catalogue import Format
+from ..kernels.tensorcore import promote as promotion
 
 Float32Matrix = NDArray[np.float32]
 Matrix = NDArray[Any]
@@ -104,3 +105,12 @@ class Product(NamedTuple):
         s = self.scales
         scales = None if s is None else BlockScales(*(x[:, start // block : stop // block] for x in s))
         return Product(self.fa, self.fb, a, b, c, scales)
+
+
+def canonical_nan(d: Matrix) -> Matrix:
+    """Give every NaN of results, float16 or float32 [M, N], the bits that a tensor core's has."""
+    if d.dtype == np.float16:
+        d.view(np.uint16)[np.isnan(d)] = 0x7FFF
+    else:
+        promotion.canonical_nan(d)
+    return d

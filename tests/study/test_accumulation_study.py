@@ -125,7 +125,7 @@ def test_what_training_needs_is_refused(tmp_path: Path) -> None:
 
 
 def test_bad_studies_are_refused(study: TensorStudy, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="seeds must be a whole number of at least 1, not 0"):
+    with pytest.raises(ValueError, match="seeds=0: a whole number >= 1 is needed"):
         dataclasses.replace(study.quick, seeds=0)
     with pytest.raises(ValueError, match=r"lengths must be whole numbers of at least 1, not \(\)"):
         TensorSetting(rows=1, seeds=1, lengths=())

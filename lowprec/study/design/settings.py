@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lowprec._arrays import positive, whole
 from lowprec.registry import Registry
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ def check_whole(setting: Any, **least: int) -> None:
         If one is not; the message names it.
     """
     for name, low in least.items():
-        value = getattr(setting, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ValueError(f"{name} must be a whole number of at least {low}, not {value!r}")
+        whole("", name, getattr(setting, name), low)
 
 
 def check_rate(setting: Any) -> None:
@@ -36,8 +35,7 @@ def check_rate(setting: Any) -> None:
     ValueError
         If it is not.
     """
-    if not 0.0 < setting.learning_rate < float("inf"):
-        raise ValueError(f"learning_rate must be positive and finite, not {setting.learning_rate!r}")
+    positive("", "learning_rate", setting.learning_rate)
 
 
 def changed(setting: SettingT, changes: Mapping[str, str | int | float]) -> SettingT:

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+from lowprec._arrays import whole
+
 from .store import StudyError
 
 R = TypeVar("R")
@@ -112,8 +114,7 @@ def workers(jobs: int | None) -> Iterator[Executor]:
     """
     if jobs is None:
         jobs = cores()
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 0:
-        raise ValueError(f"jobs must be a whole number of at least 0, not {jobs!r}")
+    whole("", "jobs", jobs, 0)
     if jobs == 0:
         yield InlineExecutor()
         return

@@ -9,8 +9,7 @@ from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore import exact_dot
 from ..accumulator import Accumulator, Kind
-from ..integers import canonical
-from ..product import Matrix, Product
+from ..product import Matrix, Product, canonical_nan
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 512
@@ -42,4 +41,4 @@ class Exact(Kind):
             raise ValueError(f"{accumulator.name}: K = {k} is beyond {_MAX_K}")
         x, y, out = decode(product.a, product.fa), decode(product.b, product.fb), np.empty_like(c)
         over_rows(lambda i, j: exact_dot.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
-        return canonical(out)
+        return canonical_nan(out)

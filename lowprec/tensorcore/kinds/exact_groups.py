@@ -7,8 +7,8 @@ import numpy as np
 from ...cast.casts import decode
 from ...kernels.tensorcore import amd_dot
 from ..accumulator import Accumulator, Kind
-from ..integers import by_rows, canonical
-from ..product import Matrix, Product
+from ..integers import by_rows
+from ..product import Matrix, Product, canonical_nan
 
 
 class ExactGroups(Kind):
@@ -22,4 +22,4 @@ class ExactGroups(Kind):
         """Return one chain: a group's products and C exactly, one rounding to nearest even."""
         x, y, state = decode(product.a, product.fa), decode(product.b, product.fb), np.array(product.start)
         by_rows(lambda start, stop: amd_dot.exact_group_dot(x, y, accumulator.group, state, start, stop), product)
-        return canonical(state)
+        return canonical_nan(state)

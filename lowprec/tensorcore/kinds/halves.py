@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ..accumulator import Accumulator, Computed, FastKernel, Kind
-from ..integers import canonical
-from ..product import Matrix, Product, Schedule
+from ..product import Matrix, Product, Schedule, canonical_nan
 from ..wide_kernels import WideKernel
 from .fused import wide_kernel
 from .panels import not_finite
@@ -47,7 +46,7 @@ class Halves(Kind):
                     d = (half.astype(np.float64) + d.astype(np.float64)).astype(np.float16)
                 else:
                     d = half + d
-        return canonical(d)
+        return canonical_nan(d)
 
     def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
         """Return the kernel for wide fused sums, fed with promoted chains."""

@@ -7,8 +7,8 @@ import numpy as np
 from ...cast.casts import decode
 from ...kernels.tensorcore import amd_dot
 from ..accumulator import Accumulator, Kind
-from ..integers import by_rows, canonical
-from ..product import Matrix, Product
+from ..integers import by_rows
+from ..product import Matrix, Product, canonical_nan
 
 
 class Pairwise(Kind):
@@ -25,4 +25,4 @@ class Pairwise(Kind):
         y[np.abs(y) < product.fb.smallest_normal] = 0
         state = np.array(product.start)
         by_rows(lambda start, stop: amd_dot.pairwise_dot(x, y, accumulator.group, state, start, stop), product)
-        return canonical(state)
+        return canonical_nan(state)

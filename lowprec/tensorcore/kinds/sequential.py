@@ -10,8 +10,7 @@ from ...cast.casts import decode
 from ...kernels.tensorcore.sequential import sequential64
 from ..accumulator import FLOAT64, Accumulator, Kind
 from ..float32 import accumulate_f32
-from ..integers import canonical
-from ..product import Float32Matrix, Matrix, Product
+from ..product import Float32Matrix, Matrix, Product, canonical_nan
 
 
 class Sequential(Kind):
@@ -32,7 +31,7 @@ class Sequential(Kind):
         """Return one chain in float32."""
         out: Float32Matrix = product.start.copy()
         accumulate_f32(decode(product.a, product.fa), decode(product.b, product.fb), out)
-        return canonical(out)
+        return canonical_nan(out)
 
 
 def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
