@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from lowprec import _threads
+from lowprec._arrays import as_matrix, whole
+from lowprec.kernels.model import divergence
+
 from .metrics import Wide, as_wide
+
+_GRAIN = 1 << 16  # values per piece of work
 
 
 def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
@@ -37,20 +43,16 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     >>> tile_range([1.0, -8.0, 0.0, 3.0, 3.0], tile=3)
     array([3., 0.])
     """
-    wide = np.abs(as_wide("tile_range", x))
-    if wide.ndim < 1 or isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
-        raise ValueError(
-            f"tile_range: tiles of {tile!r} in an array {wide.shape}: rows and a whole number >= 1 are needed"
-        )
-    if wide.size == 0:
-        return np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
-    starts = np.arange(0, wide.shape[-1], tile)
-    high = np.maximum.reduceat(wide, starts, axis=-1)
-    low = np.minimum.reduceat(np.where(wide == 0, np.inf, wide), starts, axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        octaves = np.log2(high) - np.log2(low)
-    octaves[~np.isfinite(high) | (high == 0)] = np.nan
-    return np.asarray(octaves)
+    wide, tile = as_wide("tile_range", x), whole("tile_range", "tile", tile, 1)
+    if wide.ndim < 1:
+        raise ValueError("tile_range: a single number has no tiles; an array of one or more axes is needed")
+    tile = min(tile, max(1, wide.shape[-1]))
+    octaves = np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
+    if octaves.size:
+        rows, into = as_matrix(np.ascontiguousarray(wide)), as_matrix(octaves)
+        grain = max(1, _GRAIN // rows.shape[1])
+        _threads.run_chunks(lambda a, b: divergence.tile_range(rows, tile, into, a, b), len(rows), grain)
+    return octaves
 
 
 def kurtosis(x: npt.ArrayLike) -> float:
@@ -64,7 +66,7 @@ def kurtosis(x: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        1 or more; 0 where all values are equal.
+        1 or more; NaN where all values are equal, as it is 0 / 0 there.
 
     Raises
     ------
@@ -77,6 +79,8 @@ def kurtosis(x: npt.ArrayLike) -> float:
     1.0
     """
     wide = as_wide("kurtosis", x)
-    centred = wide - wide.mean() if wide.size else wide
-    square = float((centred**2).sum()) ** 2
-    return float((centred**4).sum() * wide.size) / square if square else 0.0
+    if wide.size < 2:
+        return float("nan")
+    square = np.square(wide - np.sum(wide) / wide.size)
+    variance = float(np.sum(square)) / wide.size
+    return float(np.sum(np.square(square))) / wide.size / variance**2 if variance > 0 else float("nan")

@@ -214,7 +214,7 @@ def test_info():
         (["train", "--steps", "0"], "0 is not in the range x>=1"),
         (["train", "--recipe", "dsv4"], "unknown recipe 'dsv4': did you mean 'dsv3'"),
         (["train", "--config", "nanu"], "unknown model configuration 'nanu': did you mean 'nano'"),
-        (["train", "--config", "nano", "--learning-rate", "nan"], "learning rate nan: a finite number above 0"),
+        (["train", "--config", "nano", "--learning-rate", "nan"], "learning_rate=nan: a finite number > 0"),
         (["train", "--memory", "dsv4"], "unknown memory policy 'dsv4': did you mean 'dsv3'"),
         (["train", "--memory", "all"], "unknown memory policy 'all': known: keep, norms, up_projections"),
         (["train", "--data", "missing.txt"], "missing.txt': no such file"),

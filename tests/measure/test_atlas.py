@@ -76,10 +76,15 @@ def test_tile_range():
     assert tile_range(np.zeros((0, 5))).shape == (0, 1)
     assert tile_range(np.zeros((3, 0))).shape == (3, 0)
     for bad in (0, -1, 1.5, True):
-        with pytest.raises(ValueError, match="tile_range: tiles of"):
+        with pytest.raises(ValueError, match=r"tile_range: tile=.*: a whole number >= 1 is needed"):
             tile_range([1.0], bad)
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError, match="a single number has no tiles"):
         tile_range(1.0)
+    binades = tile_range(np.ldexp(1.0, np.array([[0, 1], [-1074, 1023], [-149, 0]])))
+    assert binades.tolist() == [[1.0], [2097.0], [149.0]]
+    x = np.abs(np.random.default_rng(0).standard_normal((40, 300))) + 1e-9
+    wanted = [[np.log2(part.max() / part.min()) for part in np.split(row, [128, 256])] for row in x]
+    np.testing.assert_allclose(tile_range(x), wanted, rtol=1e-14)
     assert tile_range(np.array([[1, 4]], ml_dtypes.bfloat16)).tolist() == [[2.0]]
     assert gain_bias([2.0, 2.0], [1.0, 2.0]) == pytest.approx(6 / 5 - 1)
 

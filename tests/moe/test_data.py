@@ -174,7 +174,7 @@ def test_validation_windows_cover_the_held_out_part_without_overlap(stdlib):
 
 def test_another_process_reads_the_same_windows(stdlib):
     program = (
-        "import hashlib; from lowprec.moe.data import sources; c = sources.load_corpus();"
+        "import hashlib; from lowprec.moe.data import corpus as data, sources; c = sources.load_corpus();"
         "print(c.sha256, hashlib.sha256(data.batches(c, 5, 16, 128)[9].tobytes()).hexdigest())"
     )
     here = hashlib.sha256(data.batches(stdlib, 5, 16, 128)[9].tobytes()).hexdigest()

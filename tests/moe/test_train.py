@@ -339,10 +339,10 @@ def test_schedules():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0, 1, 2), "learning rate 0.0: a finite number above 0"),
-        ((math.nan, 1, 2), "learning rate nan"),
-        ((math.inf, 1, 2), "learning rate inf"),
-        (("1e-3", 1, 2), "learning rate '1e-3'"),
+        ((0.0, 1, 2), "learning_rate=0.0: a finite number > 0"),
+        ((math.nan, 1, 2), "learning_rate=nan"),
+        ((math.inf, 1, 2), "learning_rate=inf"),
+        (("1e-3", 1, 2), "learning_rate='1e-3'"),
         ((1.0, -1, 2), "warmup_steps=-1: a whole number >= 0"),
         ((1.0, 0, 0), "total_steps=0: a whole number >= 1"),
         ((1.0, 1.5, 2), "warmup_steps 1.5"),
@@ -387,7 +387,7 @@ def test_train(text, tmp_path):
         ({"steps": math.nan}, ValueError, "steps nan"),
         ({"seed": -1}, ValueError, "seed -1"),
         ({"data": "no/such/file"}, ValueError, "corpus 'no/such/file': no such file"),
-        ({"learning_rate": -1.0}, ValueError, "learning rate -1.0"),
+        ({"learning_rate": -1.0}, ValueError, "learning_rate=-1.0"),
     ],
 )
 def test_bad_arguments_leave_no_folder(text, tmp_path, changes, error, message):

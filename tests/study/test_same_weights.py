@@ -11,13 +11,13 @@ import pytest
 import small_trainer
 
 import lowprec as lp
-from lowprec.kernels.model.divergence import tile_range
+from lowprec.measure.spread import kurtosis
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, plan, run_study
 from lowprec.study.analysis.comparison import compare, compare_layers, kl_of_tokens, record
-from lowprec.study.analysis.probe import describe
+from lowprec.study.analysis.probe import TILE, describe
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
 from lowprec.study.design.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.kinds.same_weights.report import document, report, table_csv
@@ -143,11 +143,12 @@ def test_flush_and_saturation_are_counted_from_the_specs():
 
 
 def test_tile_range_is_in_octaves():
-    x = np.array([[0.0, 4.0, -1.0, 0.5, 0.0]])
-    out = np.empty((1, 2))
-    tile_range(x, 4, out, 0, 1)
-    assert out[0, 0] == pytest.approx(3.0, rel=1e-14)
-    assert math.isnan(out[0, 1])
+    tile = [0.0, 4.0, -1.0, 0.5] * (TILE // 4)
+    record = describe(np.array([[*tile, 0.0]], np.float32), None)
+    assert record.tile_range == 3.0  # the median of what is a number
+    assert record.kurtosis == kurtosis([*tile, 0.0])
+    assert math.isnan(describe(np.zeros((2, 3), np.float32), None).tile_range)
+    assert math.isnan(describe(np.ones((2, 3), np.float32), None).kurtosis)
 
 
 # --- stress ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -43,16 +44,23 @@ def relative_entropy(p_logits: Any, q_logits: Any, out: Any, start: int, stop: i
 def tile_range(x: Any, tile: int, out: Any, start: int, stop: int) -> None:
     """Write out [T, tiles] float64: log2 of the largest over the smallest non-zero magnitude in each tile of a row.
 
-    NaN for a tile without a non-zero value.
+    NaN for a tile without a non-zero value, and for one with NaN or infinity. Between powers of two it is exact.
     """
     columns = x.shape[1]
     for t in range(start, stop):
         for j in range(out.shape[1]):
             low = np.inf
             high = 0.0
+            finite = True
             for c in range(j * tile, min(columns, (j + 1) * tile)):
                 size = abs(np.float64(x[t, c]))
+                finite = finite and size < np.inf
                 if size > 0.0:
                     low = min(low, size)
                     high = max(high, size)
-            out[t, j] = (log64(high) - log64(low)) * _LOG2_E if high > 0.0 else np.nan
+            if finite and high > 0.0:
+                top, binade = math.frexp(high)
+                bottom, below = math.frexp(low)
+                out[t, j] = np.float64(binade - below) + (log64(top) - log64(bottom)) * _LOG2_E
+            else:
+                out[t, j] = np.nan

@@ -51,7 +51,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"schedule kind {self.kind!r}: known are {', '.join(KINDS)}")
-        positive("Schedule", "learning rate", self.peak)
+        positive("Schedule", "learning_rate", self.peak)
         whole("Schedule", "warmup_steps", self.warmup_steps, 0)
         whole("Schedule", "total_steps", self.total_steps, 1)
         if self.warmup_steps > self.total_steps:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.kernels.model.divergence import tile_range
+from lowprec.measure.spread import kurtosis, tile_range
 
 if TYPE_CHECKING:
     from lowprec.recipe import BoundRecipe, TensorSpec
@@ -174,11 +174,10 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
         flushed = int(np.count_nonzero(gone & used))
         rows_flushed = int(np.count_nonzero(gone.all(axis=1) & rows))
         saturated = _saturated(wide, got, quantized)
-    ranges = np.empty((len(wide), -(-wide.shape[1] // TILE)))
-    tile_range(wide, TILE, ranges, 0, len(wide))
+    ranges = tile_range(wide, TILE)
     seen = ranges[~np.isnan(ranges)]
     return TensorRecord(
-        wide.size, nonzero, flushed, saturated, int(np.count_nonzero(rows)), rows_flushed, _kurtosis(wide),
+        wide.size, nonzero, flushed, saturated, int(np.count_nonzero(rows)), rows_flushed, kurtosis(wide),
         float(np.median(seen)) if seen.size else float("nan"),
     )  # fmt: skip
 
@@ -191,11 +190,3 @@ def _saturated(x: NDArray[np.float64], got: Array, quantized: Any) -> int:
     )
     half = (form.value(form.max_code) - form.value(form.max_code - 1)) / 2 / form.max
     return int(np.count_nonzero(largest & (np.abs(x) > np.abs(got.astype(np.float64)) * (1 + 1.001 * half))))
-
-
-def _kurtosis(x: NDArray[np.float64]) -> float:
-    if x.size < 2:
-        return float("nan")
-    square = np.square(x - np.sum(x) / x.size)
-    variance = float(np.sum(square)) / x.size
-    return float(np.sum(np.square(square))) / x.size / variance**2 if variance > 0 else float("nan")
