@@ -54,7 +54,7 @@ def tile_range(x: Any, tile: int, out: Any, start: int, stop: int) -> None:
             finite = True
             for c in range(j * tile, min(columns, (j + 1) * tile)):
                 size = abs(np.float64(x[t, c]))
-                finite = finite and size < np.inf
+                finite = finite and bool(size < np.inf)
                 if size > 0.0:
                     low = min(low, size)
                     high = max(high, size)
