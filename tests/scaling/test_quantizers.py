@@ -264,13 +264,13 @@ def test_a_quantizer_of_ones_own_works_everywhere() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"scale": "fp16"}, "scale='fp16': one of fp32, ue8m0, e4m3"),
+        ({"scale": "fp16"}, "scale='fp16': 'fp32', 'ue8m0', 'e4m3' is needed"),
         ({"arithmetic": "floor"}, "arithmetic='floor' gives no fp32 scale: one of 'amax/max'"),
         ({"scale": "e4m3", "arithmetic": "amax/max"}, "gives no e4m3 scale: one of 'folded'"),
         ({"bound": 500.0}, "bound=500.0: above 0 and at most E4M3's 448"),
         ({"choice": "mae"}, "choice='mae' goes with arithmetic='plain'"),
         ({"nan": "rule"}, "nan='rule': no arithmetic has a result there"),
-        ({"zero": "two"}, "zero='two': one of rule, one"),
+        ({"zero": "two"}, "zero='two': 'rule', 'one'"),
         ({"hadamard": 12}, "hadamard=12: a power of two"),
         ({"history": 0}, "history=0: at least 1 step"),
         ({"smallest_exponent": -130}, "smallest_exponent=-130: -127 or -126"),

@@ -150,7 +150,7 @@ def test_storage_counts_codes_and_scales() -> None:
         ({"granularity": "1x"}, "granularity='1x': rows x columns"),
         ({"granularity": "0x128"}, "granularity='0x128'"),
         ({"granularity": 128}, "granularity=128"),
-        ({"scale": "fp16"}, "scale='fp16': one of fp32, ue8m0"),
+        ({"scale": "fp16"}, "scale='fp16': 'fp32', 'ue8m0'"),
         ({"division": "shift"}, "division='shift'"),
         ({"amax_floor": -1.0}, "amax_floor=-1.0: a finite number >= 0"),
         ({"amax_floor": np.nan}, "amax_floor=nan"),
