@@ -1,0 +1,413 @@
+"""Bits depend on fields, never on names: an entry under a new name, or under that of another, gives the same bits.
+
+Every entry of every catalogue is copied under a new name, and under the name of some other entry of its catalogue; what
+it does to arrays, in products, on the wire and in training must not change.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec.cast.constants import has_word_kernel
+from lowprec.codec import CastCodec, DeepEPCodec
+from lowprec.codec.wire import Codec
+from lowprec.moe.data.corpus import corpus_from_bytes
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.run.train import Schedule, Trainer
+from lowprec.recipe import GemmSpec, LinearSpec, Rule, Storage, TensorSpec
+from lowprec.registry import Registry
+from lowprec.tensorcore.gemm import matmul_f32
+
+F32 = NDArray[np.float32]
+
+
+def names_for(catalogue: Registry[Any], name: str) -> tuple[str, str]:
+    """Return a name that nothing has, and one that another entry has."""
+    names = catalogue.names()
+    return f"renamed_{name}", names[(names.index(name) + 1) % len(names)]
+
+
+def copies(catalogue: Registry[Any], name: str) -> list[Any]:
+    return [replace(catalogue[name], name=new) for new in names_for(catalogue, name)]
+
+
+@cache
+def numbers() -> F32:
+    """Return a matrix of all that casts tell apart: ties, overflow, subnormals, zeros, NaN and Inf."""
+    rng = np.random.default_rng(11)
+    x = rng.standard_normal((8, 256)).astype(np.float32) * np.exp2(rng.integers(-24, 20, (8, 1))).astype(np.float32)
+    x[1] = lp.formats["e4m3fn"].values()
+    x[2, ::2] = (x[1, ::2] + x[1, 1::2]) / 2
+    x[3, :8] = 0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 2.0**-149, 3e38
+    return x
+
+
+@cache
+def matrix() -> F32:
+    """Return finite values, some tiles of which are as small as gradients or zero."""
+    x = np.nan_to_num(numbers(), posinf=3.0, neginf=-3.0) * np.float32(2.0**-10)
+    x[5] = 0
+    x[6] *= np.float32(1e-7)
+    return x.astype(np.float32)
+
+
+def bits(*arrays: Any) -> list[bytes]:
+    return [np.ascontiguousarray(a).tobytes() for a in arrays]
+
+
+# --- formats, roundings, policies ------------------------------------------------------------------------------------
+
+
+def cast_bits(fmt: lp.Format, rounding: Any = "nearest_even", policy: Any = None) -> list[bytes]:
+    x, options = numbers(), {"rounding": rounding, "policy": policy}
+    if lp.roundings.get(rounding).is_stochastic:
+        options["seed"] = 3
+    codes = lp.encode(x, fmt, **options)
+    wide = lp.encode(x.astype(np.float64), fmt, **options)
+    return bits(codes, wide, lp.round_to(x, fmt, **options), lp.decode(codes, fmt))
+
+
+@pytest.mark.parametrize("name", [*lp.formats, "p3109_k8p3se", "p3109_k6p4uf"])
+def test_formats(name: str) -> None:
+    fmt = lp.formats[name]
+    for other in (replace(fmt, name=f"renamed_{name}"), replace(fmt, name="e5m2"), replace(fmt, name="float32")):
+        for rounding in ("nearest_even", "toward_zero", "stochastic"):
+            assert cast_bits(other, rounding) == cast_bits(fmt, rounding)
+        assert cast_bits(other, policy="torch_2_13") == cast_bits(fmt, policy="torch_2_13")
+        assert other.holds(fmt)
+        assert lp.ulp([0.3], other) == lp.ulp([0.3], fmt)
+        product = [matmul_f32(matrix(), matrix(), to=f) for f in (other, fmt)]
+        assert product[0].tobytes() == product[1].tobytes()
+        if fmt.bits <= 16 and has_word_kernel(fmt) and fmt.signed:
+            assert quantizer_bits(lp.Quantizer(format=other)) == quantizer_bits(lp.Quantizer(format=fmt))
+
+
+@pytest.mark.parametrize("name", lp.roundings)
+def test_roundings(name: str) -> None:
+    mode, seed = lp.roundings[name], {"seed": 5} if lp.roundings[name].is_stochastic else {}
+    for other in [*copies(lp.roundings, name), replace(mode, name="nearest_even"), replace(mode, name="stochastic")]:
+        for fmt in ("e4m3fn", "e2m1fn", "bfloat16", "int8", "e8m0fnu", "p3109_k8p4se"):
+            assert cast_bits(lp.formats[fmt], other) == cast_bits(lp.formats[fmt], mode)
+        for quantizer in ("dsv3_inference", "nvfp4_te", "mxint8"):
+            q, wanted = (lp.quantize(matrix(), quantizer=quantizer, rounding=r, **seed) for r in (other, mode))
+            assert bits(q.codes, q.scale) == bits(wanted.codes, wanted.scale)
+            x, wanted_x = (
+                lp.quantize_dequantize(matrix(), quantizer=quantizer, rounding=r, **seed) for r in (other, mode)
+            )
+            assert bits(x) == bits(wanted_x)
+
+
+def test_a_name_alone_rounds_nothing_up() -> None:
+    empty, cut = lp.Rounding("nearest_even"), lp.roundings["toward_zero"]
+    assert cast_bits(lp.formats["e4m3fn"], empty) == cast_bits(lp.formats["e4m3fn"], cut)
+    q, wanted = (lp.quantize(matrix(), "e4m3fn", rounding=r) for r in (empty, cut))
+    assert bits(q.codes) == bits(wanted.codes)
+    assert bits(q.codes) != bits(lp.quantize(matrix(), "e4m3fn").codes)
+
+
+@pytest.mark.parametrize("name", lp.policies)
+def test_policies(name: str) -> None:
+    for other in [*copies(lp.policies, name), replace(lp.policies[name], name="p3109_satnone")]:
+        for fmt in ("e4m3fn", "e5m2", "ue4m3", "e2m1fn", "p3109_k8p4se", "p3109_k8p4ue", "p3109_k6p3sf", "float16"):
+            for rounding in ("nearest_even", "to_odd", "up", "toward_zero"):
+                f = lp.formats[fmt]
+                assert cast_bits(f, rounding, other) == cast_bits(f, rounding, lp.policies[name]), (fmt, rounding)
+
+
+# --- quantizers ------------------------------------------------------------------------------------------------------
+
+
+def quantizer_bits(q: lp.Quantizer) -> list[bytes]:
+    x, out = matrix(), []
+    if q.history is not None:
+        state = lp.DelayedScaling(q)
+        for step in (1, 2, 4):
+            made = state.quantize(x / step)
+            out += bits(made.codes, made.scale)
+            state.end_step()
+        return out
+    made = lp.quantize(x, quantizer=q)
+    rows, columns = lp.quantize_both(x[:, :128].repeat(16, axis=0), quantizer=q)
+    again = made.requantize("1x16")
+    noisy = lp.quantize(x, quantizer=q, rounding="stochastic", seed=1) if q.choice is None else made
+    plain = lp.quantize_dequantize(x, quantizer=q)
+    turned = (rows.codes, rows.scale, columns.codes, columns.scale)
+    return bits(made.codes, made.scale, plain, noisy.codes, again.codes, again.scale, *turned)
+
+
+@pytest.mark.parametrize("name", lp.quantizers)
+def test_quantizers(name: str) -> None:
+    wanted = quantizer_bits(lp.quantizers[name])
+    for other in copies(lp.quantizers, name):
+        assert quantizer_bits(other) == wanted
+        with lp.quantizers.scoped({f"renamed_{name}": other}):
+            assert quantizer_bits(lp.quantizers[f"renamed_{name}"]) == wanted
+
+
+@pytest.mark.parametrize("name", ["dsv3_inference", "nvfp4_te"])
+def test_what_was_said_beside_a_quantizer_is_not_forgotten(name: str) -> None:
+    changed = lp.quantizers[name].with_(amax_floor=0.5)
+    q = lp.quantize(matrix(), quantizer=name, amax_floor=0.5).requantize("1x32")
+    wanted = lp.quantize(matrix(), quantizer=changed).requantize("1x32")
+    assert bits(q.codes, q.scale) == bits(wanted.codes, wanted.scale)
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def renamed_format(name: str) -> lp.Format:
+    return replace(lp.formats[name], name=f"renamed_{name}")
+
+
+def product_bits(machine: lp.Accumulator, rename: bool) -> list[bytes]:
+    """Return bits of chains and scaled products; operands may have formats of other names."""
+    rng, out = np.random.default_rng(2), []
+    for name in machine.inputs or ("e4m3fn", "e2m1fn"):
+        if name == "float64":
+            a, b = rng.standard_normal((3, 32)), rng.standard_normal((2, 32))
+            out += bits(lp.mma(a, b, accumulator=machine))
+            continue
+        fmt = renamed_format(name) if rename else lp.formats[name]
+        x, y = (rng.standard_normal((rows, 128)).astype(np.float32) for rows in (5, 3))
+        kind = machine.scale_format and {"e8m0fnu": "ue8m0", "e4m3fn": "e4m3"}[machine.scale_format]
+        if fmt.bits <= 16 and machine.output != "float64":
+            block = f"1x{machine.scale_block or 64}"
+            how: dict[str, Any] = {"scale": kind, "arithmetic": "alone"} if kind == "e4m3" else {"scale": kind}
+            q, r = (lp.quantize(v, fmt, block, **how) for v in (x, y))
+            out += bits(lp.gemm(q, r, accumulator=machine, promote_every="auto" if kind else 64))
+        if kind is None:
+            codes = [lp.encode(v, fmt) for v in (x, y)]
+            out += bits(lp.mma(*codes, accumulator=machine, a_format=fmt, b_format=fmt))
+    return out
+
+
+@pytest.mark.parametrize("name", lp.accumulators)
+def test_accumulators(name: str) -> None:
+    wanted = product_bits(lp.accumulators[name], rename=False)
+    assert wanted
+    for other in copies(lp.accumulators, name):
+        assert product_bits(other, rename=False) == wanted
+        assert product_bits(other, rename=True) == wanted
+
+
+@pytest.mark.parametrize("name", lp.libraries)
+def test_libraries(name: str) -> None:
+    q, r = (lp.quantize(matrix()[:4], "e4m3fn", "row"), lp.quantize(matrix()[4:], "e4m3fn", "row"))
+    for other in copies(lp.libraries, name):
+        for out in ("float32", renamed_format("float32"), "bfloat16", renamed_format("bfloat16")):
+            plain = getattr(out, "name", out).removeprefix("renamed_") if isinstance(out, lp.Format) else out
+            wanted = lp.gemm(q, r, library=name, out=plain)
+            assert bits(lp.gemm(q, r, library=other, out=out)) == bits(wanted)
+
+
+# --- codecs ----------------------------------------------------------------------------------------------------------
+
+
+def codec_bits(codec: Codec) -> list[bytes]:
+    out: list[bytes] = []
+    for x in (matrix().reshape(4, 512), lp.round_to(matrix().reshape(4, 512), "bfloat16")):
+        wire = codec.encode(x)
+        back = codec.from_bytes(wire.to_bytes(), x.shape)
+        out += [wire.to_bytes(), *bits(wire.decode(), codec.round_trip(x), back.decode())]
+    return out
+
+
+@pytest.mark.parametrize("name", lp.codecs)
+def test_codecs(name: str) -> None:
+    wanted = codec_bits(lp.codecs[name])
+    for other in copies(lp.codecs, name):
+        assert codec_bits(other) == wanted
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+#: A model of ragged tiles, as small as one with all kinds of layers can be.
+SMALL = MoEConfig(
+    "small", dim=48, layers=3, dense_layers=1, heads=2, nope_dim=12, rope_dim=4, value_dim=10, q_rank=24, kv_rank=16,
+    experts=4, top_k=2, groups=2, kept_groups=1, expert_width=40, dense_width=56, sequence=16, batch=4,
+    ragged_inputs=True,
+)  # fmt: skip
+
+
+def trained(recipe: lp.Recipe, config: MoEConfig = SMALL) -> str:
+    """Return what two training steps make of everything: losses, norms, weights, moments."""
+    text = corpus_from_bytes("bytes", bytes(np.random.default_rng(0).integers(0, 64, 20_000, np.uint8)), held_out=4000)
+    trainer = Trainer(config, recipe, text, seed=1, schedule=Schedule(peak=4e-3, warmup_steps=1, total_steps=10))
+    digest = hashlib.sha256()
+    for _ in range(2):
+        record = trainer.step()
+        digest.update(f"{record.loss.hex()} {record.grad_norm.hex()}".encode())
+    for name in sorted(trainer.model.params):
+        digest.update(trainer.model.params[name].tobytes())
+    digest.update(trainer.evaluate(n_bytes=64).hex().encode())
+    return digest.hexdigest()
+
+
+@cache
+def trained_as_it_is(recipe: lp.Recipe) -> str:
+    return trained(recipe)
+
+
+PLACES = ("dispatch", "combine", "dispatch_grad", "combine_grad", "cache_attention_output", "cache_swiglu_input")
+
+
+def deeply(obj: Any) -> Any:
+    """Return a catalogue's entry that names only renamed entries."""
+    changes: dict[str, Any] = {"name": f"renamed_{obj.name}"}
+    for field in ("format", "quantizer", "scale_format"):
+        value = getattr(obj, field, None)
+        if isinstance(value, str):
+            changes[field] = f"renamed_{value}"
+        elif isinstance(value, lp.Format):
+            changes[field] = replace(value, name=f"renamed_{value}")
+    if isinstance(obj, lp.Accumulator):
+        changes["inputs"] = tuple(name if name == "float64" else f"renamed_{name}" for name in obj.inputs)
+    return replace(obj, **changes)
+
+
+@contextmanager
+def all_renamed() -> Iterator[None]:
+    """Within this every catalogue that a recipe speaks of has each entry a second time, under a new name."""
+    with ExitStack() as stack:
+        for catalogue in (lp.formats, lp.quantizers, lp.accumulators, lp.libraries, lp.codecs):
+            entries: dict[str, Any] = {f"renamed_{name}": deeply(catalogue[name]) for name in catalogue.names()}
+            stack.enter_context(catalogue.scoped(entries))
+        yield
+
+
+def renamed_tensor(spec: TensorSpec) -> TensorSpec:
+    quantizer = spec.quantizer and f"renamed_{spec.quantizer}"
+    return replace(spec, format=f"renamed_{spec.format}", quantizer=quantizer)
+
+
+def renamed_gemm(spec: GemmSpec) -> GemmSpec:
+    return GemmSpec(
+        renamed_tensor(spec.a), renamed_tensor(spec.b), f"renamed_{spec.accumulator}", spec.promote_every,
+        f"renamed_{spec.library}",
+    )  # fmt: skip
+
+
+def renamed_recipe(recipe: lp.Recipe) -> lp.Recipe:
+    """Return a recipe in which every name is a renamed entry's; layers that no rule matches are in BF16 in both."""
+
+    def linear(spec: LinearSpec) -> LinearSpec:
+        gemms = {name: renamed_gemm(getattr(spec, name)) for name in ("fprop", "dgrad", "wgrad")}
+        out = spec.out if spec.out == "activations" else f"renamed_{spec.out}"
+        return replace(spec, **gemms, out=out)
+
+    def words(text: str) -> str:
+        return text if text == "float64" else str(renamed_tensor(TensorSpec.parse(text)))
+
+    return replace(
+        recipe,
+        name=f"renamed_{recipe.name}",
+        rules=tuple(Rule(rule.pattern, linear(rule.linear)) for rule in recipe.rules),
+        storage=tuple(Storage(rule.pattern, f"renamed_{rule.codec}") for rule in recipe.storage),
+        **{field: f"renamed_{getattr(recipe, field)}" for field in PLACES},
+        **{field: words(getattr(recipe, field)) for field in ("moment_m", "moment_v", "master")},
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in lp.recipes if name != "float64"])  # its products are BLAS's
+def test_recipes(name: str) -> None:
+    recipe = lp.recipes[name]
+    assert trained(replace(recipe, name=names_for(lp.recipes, name)[1])) == trained_as_it_is(recipe)
+    with all_renamed():
+        assert trained(renamed_recipe(recipe)) == trained_as_it_is(recipe)
+
+
+KEPT = {"layers.*.attn.q": "e5m6_1x128_ue8m0", "layers.*.attn.k": "bf16", "layers.*.attn.output": "fp16"}
+
+
+@pytest.mark.parametrize("name", ["bf16", "dsv3", "float32"])
+def test_what_recipes_keep(name: str) -> None:
+    recipe = lp.recipes[name].with_(storage=KEPT, moments="e4m3fn 1x128", master="bfloat16")
+    with all_renamed():
+        assert trained(renamed_recipe(recipe)) == trained_as_it_is(recipe)
+
+
+CASTS = [name for name in lp.codecs if isinstance(lp.codecs[name], CastCodec)]
+SENT = [name for name in lp.codecs if not isinstance(lp.codecs[name], DeepEPCodec)]  # which is for rows of 512
+SOME = [name for name in SENT if not name.startswith("logfmt") or name in ("logfmt8", "logfmt10")]
+
+
+# Casts beside other ways of storing activations, too: they are what these may be stored in already.
+@pytest.mark.parametrize(
+    ("base", "name"), [*(("bf16", n) for n in SOME), *((b, n) for b in ("dsv3", "float32") for n in CASTS)]
+)
+def test_codecs_in_training(base: str, name: str) -> None:
+    wanted = trained_as_it_is(lp.recipes[base].with_(name="wanted", **dict.fromkeys(PLACES, name)))
+    for other in names_for(lp.codecs, name):
+        with lp.codecs.scoped({"another": replace(lp.codecs[name], name=other)}):
+            assert trained(lp.recipes[base].with_(name="mine", **dict.fromkeys(PLACES, "another"))) == wanted
+
+
+def test_recipes_call_entries_as_catalogues_do() -> None:
+    quantizer = lp.quantizers["deepgemm"].with_(name="te_block")
+    machine = replace(lp.accumulators["hopper_fp8"], name="ada_fp8")
+    with (
+        lp.quantizers.scoped(another=quantizer),
+        lp.accumulators.scoped(another=machine),
+        lp.formats.scoped(another_one=replace(lp.formats["e5m2"], name="e4m3fn")),
+    ):
+        assert TensorSpec.parse("another").resolved == quantizer
+        assert GemmSpec("another", "another", "another", 128).machine == machine
+        assert str(TensorSpec.parse("another_one 1x32")) == "another_one 1x32"
+    with pytest.raises(ValueError, match="the accumulator registered as 'ada_fp8' is another one"):
+        GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128)
+
+
+def test_configurations() -> None:
+    nano = lp.configs["nano"]  # larger ones take minutes, and differ in their numbers alone
+    for config in (SMALL, nano):
+        wanted = trained(lp.recipes["dsv3"], config)
+        for name in ("renamed", "tiny"):
+            assert trained(lp.recipes["dsv3"], replace(config, name=name)) == wanted
+
+
+# --- the same name in two catalogues ---------------------------------------------------------------------------------
+
+
+def known(catalogue: Registry[Any]) -> set[str]:
+    return {*catalogue.names(), *(alias for name in catalogue for alias in catalogue.aliases(name))}
+
+
+def operand(recipe: lp.Recipe, x: F32) -> F32:
+    """Return what the input of most linear layers becomes; delayed scaling at the scale that it begins with."""
+    return recipe.main.x.quantize(x).dequantize()
+
+
+def by_name(name: str, x: F32) -> dict[str, F32]:
+    """Return what each catalogue that has a name makes of an array."""
+    found: dict[str, F32] = {}
+    if name in lp.quantizers:
+        found["quantizer"] = lp.quantize_dequantize(x, quantizer=lp.quantizers[name].with_(history=None))
+    if name in lp.codecs:
+        found["codec"] = lp.codecs[name].round_trip(x)
+    if name in lp.recipes:
+        found["recipe"] = operand(lp.recipes[name], x)
+    return found
+
+
+CATALOGUES: list[Registry[Any]] = [lp.quantizers, lp.codecs, lp.recipes]
+SHARED = sorted(n for n in set().union(*map(known, CATALOGUES)) if sum(n in c for c in CATALOGUES) > 1)
+
+
+def test_some_names_are_shared() -> None:
+    assert {"bf16", "mxfp8", "nvfp4", "te_block", "mxfp4_rceil", "mxfp4_floor"} <= set(SHARED)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_equal_names_mean_equal_arithmetic(name: str) -> None:
+    first, *others = by_name(name, matrix()).items()
+    assert others
+    for which, values in others:
+        assert bits(values) == bits(first[1]), f"{name!r} as {which} is not what it is as {first[0]}"
