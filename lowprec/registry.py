@@ -202,7 +202,7 @@ class Registry(Generic[T]):
         return [alias for alias, target in self._aliases.items() if target == name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._objects)
+        return iter(self.names())
 
     def __len__(self) -> int:
         return len(self._objects)

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import lowprec as lp
+from lowprec._jit import cpu_features
 from lowprec.cast.constants import has_word_kernel
 from lowprec.codec import CastCodec, DeepEPCodec
 from lowprec.codec.wire import Codec
@@ -24,6 +25,7 @@ from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.run.train import Schedule, Trainer
 from lowprec.recipe import GemmSpec, LinearSpec, Rule, Storage, TensorSpec
 from lowprec.registry import Registry
+from lowprec.tensorcore.fused_kernels import fused_kernels
 from lowprec.tensorcore.gemm import matmul_f32
 
 F32 = NDArray[np.float32]
@@ -208,6 +210,17 @@ def test_libraries(name: str) -> None:
             assert bits(lp.gemm(q, r, library=other, out=out)) == bits(wanted)
 
 
+def test_fused_kernels() -> None:
+    machines = [lp.accumulators[name] for name in ("hopper_fp8", "hopper_bf16", "blackwell_nvfp4", "hopper_fp8_mma")]
+    wanted = [product_bits(machine, rename=False) for machine in machines]
+    for name in fused_kernels:
+        kernel = fused_kernels[name]
+        if kernel.features <= cpu_features():
+            with fused_kernels.scoped(another=replace(kernel, name="another")), lp.using(kernel="another"):
+                assert lp.get_fused_kernel() == "another"
+                assert [product_bits(machine, rename=False) for machine in machines] == wanted
+
+
 # --- codecs ----------------------------------------------------------------------------------------------------------
 
 
@@ -359,7 +372,7 @@ def test_recipes_call_entries_as_catalogues_do() -> None:
         lp.formats.scoped(another_one=replace(lp.formats["e5m2"], name="e4m3fn")),
     ):
         assert TensorSpec.parse("another").resolved == quantizer
-        assert GemmSpec("another", "another", "another", 128).machine == machine
+        assert GemmSpec("another", "another", "another", 128).summed_by == machine
         assert str(TensorSpec.parse("another_one 1x32")) == "another_one 1x32"
     with pytest.raises(ValueError, match="the accumulator registered as 'ada_fp8' is another one"):
         GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128)

@@ -56,16 +56,16 @@ def accumulator_named(name: str | Accumulator) -> Accumulator:
     return accumulators[changed[1]].with_(**changes)
 
 
-def _name_of(given: str | Accumulator, machine: Accumulator) -> str:
-    """Return the name by which a recipe can call a machine.
+def _name_of(given: str | Accumulator, accumulator: Accumulator) -> str:
+    """Return the name by which a recipe can call an accumulator.
 
     Raises
     ------
     ValueError
-        If its name finds another machine, or none.
+        If its name finds another one, or none.
     """
-    name = (isinstance(given, str) and accumulators.listed(given)) or machine.name
-    if accumulator_named(name) != machine:
+    name = (isinstance(given, str) and accumulators.listed(given)) or accumulator.name
+    if accumulator_named(name) != accumulator:
         raise ValueError(f"the accumulator registered as {name!r} is another one; recipes call them by their names")
     return name
 

@@ -55,8 +55,8 @@ def fastest(
 ) -> Kernel | None:
     """Return the form to use for a machine and its operands, None if there is none; the portable need not pass."""
     for name in (selected_kernel().name, "portable"):
-        candidate = kernels[name]
-        if candidate.supports(machine, fa, fb) and (name == "portable" or passes(name)):
+        candidate = kernels.get(name)  # None: a fused kernel of one's own, which has no such form
+        if candidate is not None and candidate.supports(machine, fa, fb) and (name == "portable" or passes(name)):
             return candidate
     return None
 

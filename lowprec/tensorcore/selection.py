@@ -7,12 +7,12 @@ variable LOWPREC_FUSED_KERNEL names another one for the whole process.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 
 from .. import _jit
+from ..registry import cached
 from .fused_kernels import FusedKernel, fused_kernels, self_test
 
 #: The slow kernels that define the bits: each kind's own, in integers where it has one.
@@ -113,7 +113,7 @@ def _checked(name: str) -> str:
     return name
 
 
-@functools.cache
+@cached(None)
 def _fastest() -> FusedKernel:
     features = _jit.cpu_features()
     for name in fused_kernels:
