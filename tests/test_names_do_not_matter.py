@@ -200,6 +200,19 @@ def test_accumulators(name: str) -> None:
         assert product_bits(other, rename=True) == wanted
 
 
+def test_scales_are_read_in_the_accumulators_own_format() -> None:
+    """Powers of two in 7 bits: the same codes mean other scales, in the fast kernel and in the reference."""
+    shifted = replace(lp.formats["e8m0fnu"], name="e7m0", exponent_bits=7, bias=63)
+    x = lp.encode(np.random.default_rng(4).standard_normal((3, 64)), "e4m3fn")
+    scale = np.full((3, 2), 60, np.uint8)
+    with lp.formats.scoped({shifted.name: shifted}):
+        other = replace(lp.accumulators["blackwell_mxf8"], name="other", scale_format=shifted.name)
+        for kernel in ("auto", "reference"):
+            with lp.using(kernel=kernel):
+                wanted = lp.mma(x, x, accumulator="blackwell_mxf8", a_scale=scale + 64, b_scale=scale + 64)
+                assert lp.mma(x, x, accumulator=other, a_scale=scale, b_scale=scale).tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize("name", lp.libraries)
 def test_libraries(name: str) -> None:
     q, r = (lp.quantize(matrix()[:4], "e4m3fn", "row"), lp.quantize(matrix()[4:], "e4m3fn", "row"))

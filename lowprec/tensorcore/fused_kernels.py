@@ -155,25 +155,27 @@ for _kernel in (
     fused_kernels.register(_kernel.name, _kernel)
 
 
+_E4M3, _E5M2 = formats["e4m3fn"], formats["e5m2"]
+
+
 def self_test(candidate: FusedKernel) -> bool:
     """Compare a kernel with the integer reference on all finite codes of both FP8 formats, signs and scales mixed.
 
     It takes some milliseconds and guards against a compiler or a CPU that does not do what the kernel relies on; a
     thread left in another rounding mode counts as a failure too.
     """
-    e4m3, e5m2 = formats["e4m3fn"], formats["e5m2"]
     m, n, k, group = 8, 70, 160, 32
     rng = np.random.Generator(np.random.Philox(2024))
     a = rng.integers(0, 0x7F, (m, k), dtype=np.uint8) | rng.integers(0, 2, (m, k), dtype=np.uint8) << 7
     b = rng.integers(0, 0x7C, (n, k), dtype=np.uint8) | rng.integers(0, 2, (n, k), dtype=np.uint8) << 7
     a[rng.random((m, k)) < 0.2] = 0
-    x, y = operand_tables(e4m3), operand_tables(e5m2)
+    x, y = operand_tables(_E4M3), operand_tables(_E5M2)
     expected, got = np.zeros((m, n), np.float32), np.zeros((m, n), np.float32)
     fused_dot.fused_dot_reference(
         a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind, 5, group, 13, 13, got, expected
     )
     machine = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
-    packed = candidate.pack_rows(a, e4m3, group), candidate.pack_panels(b, e5m2, group)
+    packed = candidate.pack_rows(a, _E4M3, group), candidate.pack_panels(b, _E5M2, group)
     candidate.compute(machine, *packed, Schedule.one_chain(m, n, k, group), None, got)
     return rounds_to_nearest() and got.tobytes() == expected.tobytes()
 

@@ -30,8 +30,10 @@ class Parts(NamedTuple):
         return tuple(np.ascontiguousarray(part.T) for part in self)
 
 
-def take_apart(codes: Matrix, fmt: Format, group: int, scale: Matrix | None = None, block: int = 1) -> Parts:
-    """Split codes [R, K]; power-of-two scales (codes of E8M0, [R, K / block]) go into the exponents."""
+def take_apart(
+    codes: Matrix, fmt: Format, group: int, scale: Matrix | None = None, scale_format: str | None = None, block: int = 1
+) -> Parts:
+    """Split codes [R, K]; scales that are powers of two, codes [R, K / block], go into the exponents."""
     p = fmt.params
     rows, k = codes.shape
     significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
@@ -41,7 +43,7 @@ def take_apart(codes: Matrix, fmt: Format, group: int, scale: Matrix | None = No
         (significand, exponent, kind),
     )  # fmt: skip
     if scale is not None:
-        _, x, nan = scale_parts(scale, formats["e8m0fnu"])
+        _, x, nan = scale_parts(scale, formats[str(scale_format)])
         by_code = np.repeat(x, block, axis=1)[:, :k].astype(np.int16)
         np.add(exponent, by_code, out=exponent, where=significand != 0)
         kind[np.repeat(nan, block, axis=1)[:, :k]] = fused_dot.NOT_A_NUMBER

@@ -62,8 +62,8 @@ class Fused(FusedSum):
         """Return one chain in integers."""
         p, group = product, accumulator.group
         sa, sb = (None, None) if p.scales is None else p.scales
-        left = take_apart(p.a, p.fa, group, sa, accumulator.scale_block)
-        right = take_apart(p.b, p.fb, group, sb, accumulator.scale_block).T
+        scaling = accumulator.scale_format, accumulator.scale_block
+        left, right = take_apart(p.a, p.fa, group, sa, *scaling), take_apart(p.b, p.fb, group, sb, *scaling).T
         state = bits_of(p.start)
 
         def piece(start: int, stop: int) -> None:
@@ -173,6 +173,9 @@ def wide_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> WideKernel 
     return fastest(KERNELS, passes, accumulator, fa, fb)
 
 
+_FLOAT16 = formats["float16"]
+
+
 @functools.cache
 def passes(name: str) -> bool:
     """Compare a form with the reference: all signs, zeros, and terms that lose bits."""
@@ -182,7 +185,7 @@ def passes(name: str) -> bool:
 def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
     """Return what a form makes of some products, and what is right."""
     rng = np.random.Generator(np.random.Philox(2025))
-    half = formats["float16"]
+    half = _FLOAT16
     x, y = (
         (rng.integers(0, 0x7C00, rows) | rng.integers(0, 2, rows) << 15).astype(np.uint16)
         for rows in ((6, 50), (40, 50))

@@ -74,6 +74,9 @@ def _whole(codes: Matrix, fmt: Format) -> NDArray[np.int32]:
     return (decode(codes, fmt) / np.float32(fmt.smallest_subnormal)).astype(np.int32)
 
 
+_E2M1 = formats["e2m1fn"]
+
+
 @functools.cache
 def passes(name: str) -> bool:
     """Compare a form with the reference: all codes, zero and subnormal scales, a C that moves the alignment."""
@@ -83,7 +86,7 @@ def passes(name: str) -> bool:
 def _trial(kernel: RunKernel) -> tuple[Float32Matrix, Float32Matrix]:
     """Return what a form makes of some products, and what is right."""
     rng = np.random.Generator(np.random.Philox(2026))
-    fp4 = formats["e2m1fn"]
+    fp4 = _E2M1
     accumulator = Accumulator(
         "self-test", "fused_runs", group=64, fraction_bits=35, output="float32", zero_exponent=-139,
         scale_format="e4m3fn", scale_block=16, run=16,
