@@ -138,7 +138,7 @@ def quantizer_bits(q: lp.Quantizer) -> list[bytes]:
         return out
     made = lp.quantize(x, quantizer=q)
     rows, columns = lp.quantize_both(x[:, :128].repeat(16, axis=0), quantizer=q)
-    again = made.requantize("1x16")
+    again = lp.requantize(made, "1x16")
     noisy = lp.quantize(x, quantizer=q, rounding="stochastic", seed=1) if q.choice is None else made
     plain = lp.quantize_dequantize(x, quantizer=q)
     turned = (rows.codes, rows.scale, columns.codes, columns.scale)
@@ -157,8 +157,8 @@ def test_quantizers(name: str) -> None:
 @pytest.mark.parametrize("name", ["dsv3_inference", "nvfp4_te"])
 def test_what_was_said_beside_a_quantizer_is_not_forgotten(name: str) -> None:
     changed = lp.quantizers[name].with_(amax_floor=0.5)
-    q = lp.quantize(matrix(), quantizer=name, amax_floor=0.5).requantize("1x32")
-    wanted = lp.quantize(matrix(), quantizer=changed).requantize("1x32")
+    q = lp.requantize(lp.quantize(matrix(), quantizer=name, amax_floor=0.5), "1x32")
+    wanted = lp.requantize(lp.quantize(matrix(), quantizer=changed), "1x32")
     assert bits(q.codes, q.scale) == bits(wanted.codes, wanted.scale)
 
 
