@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_trainer
 from fake_trainer import FAKE
 from toys import SMALL, ablation, make, results
 
@@ -25,12 +26,6 @@ from lowprec.study.run.store import StudyError, read_json, write_json
 
 SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, seeds=1, warmup_steps=4)
 UNBALANCED = Arm("none", config={"bias_rate": 0.0})
-
-
-@pytest.fixture
-def short_evaluation(monkeypatch):
-    """The real trainer's evaluations, on a sixteenth of the bytes."""
-    monkeypatch.setitem(Trainer.evaluate.__kwdefaults__, "n_bytes", 4096)
 
 
 # --- tails -----------------------------------------------------------------------------------------------------------
@@ -67,7 +62,7 @@ def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
     assert not list(planned.folder.glob("switched/*/tmp*"))
 
 
-def test_a_tail_changes_the_precision_and_nothing_else(tmp_path, short_evaluation):
+def test_a_tail_changes_the_precision_and_nothing_else(tmp_path):
     """On the real trainer: the bits of a run that was saved at that step and resumed with the other recipe."""
     setting = Setting("nano", checkpoint_steps=1, branch_steps=3, checkpoints=1, seeds=1, warmup_steps=0)
     arms = (
@@ -76,7 +71,7 @@ def test_a_tail_changes_the_precision_and_nothing_else(tmp_path, short_evaluatio
         Arm("float32", tail=Tail(0.3, "float32")),
     )
     study = Ablation("tails", "Does it?", arms, setting, setting)
-    planned = run_study(plan(study, setting, tmp_path / "tails"), jobs=0)
+    planned = run_study(plan(study, setting, tmp_path / "tails", backend=small_trainer.SMALL), jobs=0)
     runs = {task.name.partition("/")[0]: task.folder.read() for task in planned.arms}
     rows = {task.name.partition("/")[0]: task.folder.columns()["loss"] for task in planned.arms}
     for key in ("weights", "validation_loss", "validation_loss_bf16"):
@@ -110,10 +105,11 @@ def test_calibration_is_part_of_what_runs_are_and_no_longer_than_the_checkpoint(
     assert {task.calibration for task in plan(study, fresh, tmp_path).arms} == {0}
 
 
-def test_a_calibrated_branch_is_the_trainer_calibrated(tmp_path, short_evaluation):
+def test_a_calibrated_branch_is_the_trainer_calibrated(tmp_path):
     setting = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
     arms = (Arm("bf16", role="reference"), Arm("warm", recipe="te_delayed", calibration=2))
-    planned = run_study(plan(Ablation("warm", "Does it?", arms, setting, setting), setting, tmp_path / "s"), jobs=0)
+    study = Ablation("warm", "Does it?", arms, setting, setting)
+    planned = run_study(plan(study, setting, tmp_path / "s", backend=small_trainer.SMALL), jobs=0)
     task = next(task for task in planned.arms if task.name.startswith("warm"))
     by_hand = Trainer.load(
         task.checkpoint_file, recipe="te_delayed", schedule=Schedule(**task.schedule), data_seed=task.seed,
@@ -126,7 +122,7 @@ def test_a_calibrated_branch_is_the_trainer_calibrated(tmp_path, short_evaluatio
 
 @pytest.mark.parametrize("count", [-1, 1.5, True])
 def test_calibration_counts_batches(count):
-    with pytest.raises(ValueError, match="arm 'a': calibration counts batches, 0 or more"):
+    with pytest.raises(ValueError, match=r"arm 'a': calibration=.*: a whole number >= 0 is needed"):
         Arm("a", calibration=count)
 
 
@@ -187,10 +183,10 @@ def test_configurations_go_with_arms_from_scratch(tmp_path):
         BACKEND.configuration("nano", {"bias_rat": 0.0})
 
 
-def test_from_scratch_is_the_trainer_from_scratch(tmp_path, short_evaluation):
+def test_from_scratch_is_the_trainer_from_scratch(tmp_path):
     setting = Setting("nano", checkpoint_steps=0, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
     study = Ablation("scratch", "Does it?", (Arm("bf16", role="reference"), UNBALANCED), setting, setting)
-    planned = run_study(plan(study, setting, tmp_path / "scratch"), jobs=0)
+    planned = run_study(plan(study, setting, tmp_path / "scratch", backend=small_trainer.SMALL), jobs=0)
     schedule = Schedule(peak=2e-3, warmup_steps=1, total_steps=2, kind="linear_to_zero")
     for task, rate in zip(sorted(planned.arms, key=lambda task: task.name), (3e-3, 0.0), strict=True):
         config = replace(configs["nano"], bias_rate=rate)

@@ -40,7 +40,7 @@ def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("jobs", [-1, True, 1.5])
 def test_jobs_that_make_no_sense(tmp_path, jobs):
-    with pytest.raises(ValueError, match=r"jobs=.*: a whole number >= 0"):
+    with pytest.raises(ValueError, match=r"jobs=.*: a whole number >= 0 is needed"):
         run_study(make(tmp_path), jobs=jobs)
 
 

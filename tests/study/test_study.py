@@ -119,7 +119,7 @@ def test_ablations_that_make_no_sense(arms, message):
         ({"name": "a/b"}, "arm name 'a/b': letters, digits and"),
         ({"name": ""}, "arm name '': letters, digits and"),
         ({"name": "a", "role": "best"}, "arm 'a': unknown role 'best'; allowed are reference, repeat"),
-        ({"name": "a", "pairs": 0}, "arm 'a': pairs must be at least 1, not 0"),
+        ({"name": "a", "pairs": 0}, "arm 'a': pairs=0: a whole number >= 1 or None is needed"),
     ],
 )
 def test_arms_that_make_no_sense(fields, message):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lowprec._arrays import whole, whole_or_none
+
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
@@ -124,10 +126,8 @@ class Arm:
             raise ValueError(f"arm name {self.name!r}: letters, digits and _ . + - only, since it names a folder")
         if self.role not in ROLES:
             raise ValueError(f"arm {self.name!r}: unknown role {self.role!r}; allowed are {', '.join(ROLES)}")
-        if self.pairs is not None and self.pairs < 1:
-            raise ValueError(f"arm {self.name!r}: pairs must be at least 1, not {self.pairs}")
-        if isinstance(self.calibration, bool) or not isinstance(self.calibration, int) or self.calibration < 0:
-            raise ValueError(f"arm {self.name!r}: calibration counts batches, 0 or more, not {self.calibration!r}")
+        whole_or_none(f"arm {self.name!r}", "pairs", self.pairs, 1)
+        whole(f"arm {self.name!r}", "calibration", self.calibration, 0)
 
     @property
     def recipe_name(self) -> str:

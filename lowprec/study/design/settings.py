@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lowprec._arrays import positive, whole
+from lowprec._arrays import whole
 from lowprec.registry import Registry
 
 if TYPE_CHECKING:
@@ -25,17 +25,6 @@ def check_whole(setting: Any, **least: int) -> None:
     """
     for name, low in least.items():
         whole("", name, getattr(setting, name), low)
-
-
-def check_rate(setting: Any) -> None:
-    """Make sure that a setting's learning rate is one.
-
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    positive("", "learning_rate", setting.learning_rate)
 
 
 def changed(setting: SettingT, changes: Mapping[str, str | int | float]) -> SettingT:

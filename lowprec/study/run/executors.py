@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from lowprec._arrays import whole
-
+from ..._arrays import whole
 from .store import StudyError
 
 R = TypeVar("R")
@@ -112,9 +111,7 @@ def workers(jobs: int | None) -> Iterator[Executor]:
     ValueError
         If `jobs` is negative.
     """
-    if jobs is None:
-        jobs = cores()
-    whole("", "jobs", jobs, 0)
+    jobs = cores() if jobs is None else whole("", "jobs", jobs, 0)
     if jobs == 0:
         yield InlineExecutor()
         return

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...._arrays import positive
 from ...._files import plain
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import changed, check_rate, check_whole
+from ...design.settings import changed, check_whole
 from ...run.store import StudyError, read_study_file
 
 #: What is measured of the arms of a branch, means over pairs.
@@ -57,7 +58,7 @@ class Setting:
         check_whole(self, checkpoint_steps=0, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
         if self.from_scratch and self.warmup_steps > self.branch_steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} of branch_steps={self.branch_steps}, from scratch")
-        check_rate(self)
+        positive("", "learning_rate", self.learning_rate)
 
     @property
     def from_scratch(self) -> bool:

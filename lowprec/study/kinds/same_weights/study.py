@@ -10,10 +10,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...._arrays import positive
 from ...._files import plain
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import changed, check_rate, check_whole
+from ...design.settings import changed, check_whole
 from ...design.stress import Healthy, Stress
 from ...run.store import StudyError, read_study_file
 
@@ -65,7 +66,7 @@ class WeightsSetting:
 
     def __post_init__(self) -> None:
         check_whole(self, checkpoint_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
-        check_rate(self)
+        positive("", "learning_rate", self.learning_rate)
 
     def __str__(self) -> str:
         before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lowprec as lp
+from lowprec._arrays import whole
 
 from ...design.expectations import Claim
 from ...design.settings import check_whole
@@ -72,8 +73,10 @@ class TensorSetting:
 
     def __post_init__(self) -> None:
         check_whole(self, rows=1, seeds=1)
-        if not self.lengths or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in self.lengths):
-            raise ValueError(f"lengths must be whole numbers of at least 1, not {self.lengths!r}")
+        if not self.lengths:
+            raise ValueError("lengths=(): one length at least is needed")
+        for length in self.lengths:
+            whole("", "lengths", length, 1)
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.rows} outputs, K {self.lengths[0]} to {self.lengths[-1]}, {self.seeds} seeds"
