@@ -26,6 +26,8 @@ NOT_NUMERICS = (
 )  # fmt: skip
 #: But these files of theirs can: they execute runs.
 EXECUTE_RUNS = (
+    "measure/metrics",
+    "measure/spread",
     "study/run/backend",
     "study/run/tasks",
     "study/design/stress",
