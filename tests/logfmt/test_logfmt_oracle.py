@@ -1,4 +1,4 @@
-"""LogFMT's roundings in the logarithm and at random against exact rationals, and the bound of the first guess."""
+"""LogFMT's roundings in the logarithm and stochastic against exact rationals, and the bound of the first guess."""
 
 import mpmath
 import numpy as np
@@ -234,7 +234,7 @@ def test_registers_or_tables_give_the_same_values(bits, kind):
         assert results[0] == results[1]
 
 
-# --- at random, in linear space --------------------------------------------------------------------------------------
+# --- stochastic, in linear space -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", [3, 4, 8, 11])

@@ -72,7 +72,7 @@ def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint
     tokens : uint8 array [B, S + 1]
         The batch.
     seed : int
-        Of whatever the recipe does at random.
+        Of the recipe's stochastic rounding.
 
     Returns
     -------
