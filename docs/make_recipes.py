@@ -14,7 +14,7 @@ Made from the catalogue by `python docs/make_recipes.py`; `lowprec recipes NAME`
 
 Operands are described as `lowprec.recipe.tensors` says: element format, block that shares a scale (seen with the sum's
 axis as columns), kind of scale, or the name of a quantizer of `lowprec.quantizers`. Every product is exact on the
-machine that it names. Layers that no line names run in BF16 on `float32`, one fixed-order FMA chain.
+accumulator that it names. Layers that no line names run in BF16 on `float32`, one fixed-order FMA chain.
 """
 
 

@@ -1,9 +1,9 @@
 """What a recipe says: the whole of a training run's precision as one description.
 
 For every linear layer (by the first rule whose pattern matches its name), how the operands of its
-three multiplications are quantized and on which machine they run; for every tensor that is kept, by its name, in which
-form; which codecs tensors go through on their way to the experts and back; and in which formats the optimizer keeps
-its state. A layer never asks: it holds what the recipe bound to the run (`BoundRecipe`) gave it.
+three multiplications are quantized and on which accumulator they run; for every tensor that is kept, by its name, in
+which form; which codecs tensors go through on their way to the experts and back; and in which formats the optimizer
+keeps its state. A layer never asks: it holds what the recipe bound to the run (`BoundRecipe`) gave it.
 
 Names of linear layers are ``layers.0.attn.wq_a``, ``wq_b``, ``wkv_a``, ``wkv_b``, ``wo``; ``layers.0.ffn.w1``, ``w2``,
 ``w3`` in a dense block; ``layers.1.ffn.gate``, ``layers.1.ffn.shared.w1`` ..., ``layers.1.ffn.experts.0.w1`` ... in a

@@ -56,12 +56,12 @@ class FusedKernel:
     masks: bool
     run: Callable[..., None]
 
-    def supports(self, machine: Accumulator) -> bool:
-        """Tell whether a machine lies within the kernel's bounds."""
+    def supports(self, accumulator: Accumulator) -> bool:
+        """Tell whether an accumulator lies within the kernel's bounds."""
         return (
-            machine.group % 4 == 0
-            and machine.group <= self.max_group
-            and machine.fraction_bits <= self.max_fraction_bits
+            accumulator.group % 4 == 0
+            and accumulator.group <= self.max_group
+            and accumulator.fraction_bits <= self.max_fraction_bits
         )
 
     def pack_rows(self, codes: NDArray[Any], fmt: Format, group: int) -> Operand:
@@ -93,14 +93,14 @@ class FusedKernel:
         return Operand(values, exponents, masks)
 
     def compute(
-        self, machine: Accumulator, a: Operand, b: Operand, schedule: Schedule,
+        self, accumulator: Accumulator, a: Operand, b: Operand, schedule: Schedule,
         c: Float32Matrix | None, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute some rows of ``D = A @ B.T``.
 
         Parameters
         ----------
-        machine : Accumulator
+        accumulator : Accumulator
             One that it `supports`.
         a, b : Operand
             From `pack_rows` and `pack_panels`: finite codes.
@@ -111,9 +111,9 @@ class FusedKernel:
         out : [M, N] float32
             The result; it comes in as zeros.
         """
-        (m, n), group = out.shape, machine.group
+        (m, n), group = out.shape, accumulator.group
         groups = a.values.size // (_up(m, 4) * group)
-        sums = Sums(group, machine.fraction_bits, machine.output_bits, 0)
+        sums = Sums(group, accumulator.fraction_bits, accumulator.output_bits, 0)
         chains = Chains(groups, schedule.length // group, int(schedule.promote), int(c is not None), 0, n)
         self.run(a, b, sums, chains, schedule.scale_a, schedule.scale_b, out if c is None else c, out)
 
@@ -174,9 +174,9 @@ def self_test(candidate: FusedKernel) -> bool:
     fused_dot.fused_dot_reference(
         a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind, 5, group, 13, 13, got, expected
     )
-    machine = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
+    accumulator = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
     packed = candidate.pack_rows(a, _E4M3, group), candidate.pack_panels(b, _E5M2, group)
-    candidate.compute(machine, *packed, Schedule.one_chain(m, n, k, group), None, got)
+    candidate.compute(accumulator, *packed, Schedule.one_chain(m, n, k, group), None, got)
     return rounds_to_nearest() and got.tobytes() == expected.tobytes()
 
 

@@ -42,8 +42,8 @@ class PanelKernel:
     factor: float
     forms: Mapping[str, Callable[..., None]]
 
-    def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
-        """Tell whether a machine and its operands lie within the kernel's bounds."""
+    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether an accumulator and its operands lie within the kernel's bounds."""
         raise AssertionError("every kernel has its own")
 
 
@@ -51,12 +51,12 @@ Kernel = TypeVar("Kernel", bound=PanelKernel)
 
 
 def fastest(
-    kernels: Mapping[str, Kernel], passes: Callable[[str], bool], machine: Accumulator, fa: Format, fb: Format
+    kernels: Mapping[str, Kernel], passes: Callable[[str], bool], accumulator: Accumulator, fa: Format, fb: Format
 ) -> Kernel | None:
-    """Return the form to use for a machine and its operands, None if there is none; the portable need not pass."""
+    """Return the form to use for an accumulator and its operands, None if there is none; the portable need not pass."""
     for name in (selected_kernel().name, "portable"):
         candidate = kernels.get(name)  # None: a fused kernel of one's own, which has no such form
-        if candidate is not None and candidate.supports(machine, fa, fb) and (name == "portable" or passes(name)):
+        if candidate is not None and candidate.supports(accumulator, fa, fb) and (name == "portable" or passes(name)):
             return candidate
     return None
 
@@ -69,9 +69,9 @@ def proves_itself(kernel: Kernel, trial: Callable[[Kernel], tuple[Float32Matrix,
     return rounds_to_nearest() and got.tobytes() == wanted.tobytes()
 
 
-def lowest_exponent(machine: Accumulator) -> int:
-    """Return the exponent that a machine's zero products count as, one below all where they do not count."""
-    return NO_ZERO_EXPONENT if machine.zero_exponent is None else machine.zero_exponent
+def lowest_exponent(accumulator: Accumulator) -> int:
+    """Return the exponent that an accumulator's zero products count as, one below all where they do not count."""
+    return NO_ZERO_EXPONENT if accumulator.zero_exponent is None else accumulator.zero_exponent
 
 
 class Panel(NamedTuple):
@@ -106,10 +106,10 @@ class Extent(NamedTuple):
             return self
         return Extent(self.low + int(exponents.min()), self.high + int(exponents.max()))
 
-    def is_normal(self, other: Extent, machine: Accumulator, k: int) -> bool:
+    def is_normal(self, other: Extent, accumulator: Accumulator, k: int) -> bool:
         """Tell whether sums of K products and a usual C stay within float32's normal numbers."""
         high = self.high + other.high + 2 + max(k, 1).bit_length()
-        return self.low + other.low - machine.fraction_bits >= -126 and high <= 126
+        return self.low + other.low - accumulator.fraction_bits >= -126 and high <= 126
 
 
 def is_usual(c: Float32Matrix) -> bool:

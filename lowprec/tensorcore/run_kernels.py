@@ -41,69 +41,69 @@ _COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at
 class RunKernel(PanelKernel):
     """One form of the kernel; B's scales are multiplied by `factor`."""
 
-    def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
-        """Tell whether a machine and its operands lie within the kernel's bounds."""
-        if machine.run != pack.RUN or machine.align != "truncate":
+    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether an accumulator and its operands lie within the kernel's bounds."""
+        if accumulator.run != pack.RUN or accumulator.align != "truncate":
             return False
-        scale = formats[str(machine.scale_format)]
-        runs = machine.group // machine.run
-        term = 4 * MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**machine.fraction_bits
+        scale = formats[str(accumulator.scale_format)]
+        runs = accumulator.group // accumulator.run
+        term = 4 * MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**accumulator.fraction_bits
         return (
             all(_is_small(f) for f in (fa, fb))
             and scale.bits <= 8
             and scale.mantissa_bits <= 3
             and scale.emin >= -127
             and scale.emax <= 128
-            and machine.output != "float16"
-            and (machine.zero_exponent is None or NO_ZERO_EXPONENT <= machine.zero_exponent <= -126)
-            and runs * (term + 1) + 2 ** (machine.fraction_bits + 1) + 1 < 2**51
+            and accumulator.output != "float16"
+            and (accumulator.zero_exponent is None or NO_ZERO_EXPONENT <= accumulator.zero_exponent <= -126)
+            and runs * (term + 1) + 2 ** (accumulator.fraction_bits + 1) + 1 < 2**51
             and term < 2**48.5
         )
 
     def compute(
-        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        plan: Schedule | None, c: Float32Matrix | None, scales: BlockScales | None = None,
+        self, accumulator: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        schedule: Schedule | None, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return one chain over all K [M, N]; where it is not finite, it may be wrong.
 
-        Arguments are those of `wide_kernels.WideKernel.compute`; `plan` says nothing, as all scales are inside.
+        Arguments are those of `wide_kernels.WideKernel.compute`; `schedule` says nothing, as all scales are inside.
         """
         assert scales is not None
         out = np.empty((a.shape[0], b.shape[0]), np.float32)
-        for panel in panels or self.panels(machine, operands[1], b, scales.b):
-            self._some_columns(machine, operands[0], a, scales.a, panel, c, out)
+        for panel in panels or self.panels(accumulator, operands[1], b, scales.b):
+            self._some_columns(accumulator, operands[0], a, scales.a, panel, c, out)
         return out
 
     def panels(
-        self, machine: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        self, accumulator: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
         allocate: Allocate = scratch,
     ) -> Iterator[Panel]:  # fmt: skip
         """Lay out B, some hundred columns of the result at a time."""
         assert scale is not None
-        (n, k), of_scale = b.shape, _scales_of(formats[str(machine.scale_format)])
-        runs = -(-max(k, 1) // machine.group) * (machine.group // pack.RUN)
+        (n, k), of_scale = b.shape, _scales_of(formats[str(accumulator.scale_format)])
+        runs = -(-max(k, 1) // accumulator.group) * (accumulator.group // pack.RUN)
         for first in range(0, n, _COLUMNS_AT_ONCE):
             columns = slice(first, min(first + _COLUMNS_AT_ONCE, n))
             width = columns.stop - first
             records = allocate("runs_b", -(-width // COLUMNS) * runs * pack.B_BYTES, np.uint8)
             views = (records.view(kind) for kind in (np.int32, np.float64, np.int16))
             pack.pack_panels(
-                b[columns], scale[columns], machine.scale_block, _elements_of(fmt), *of_scale, runs,
+                b[columns], scale[columns], accumulator.scale_block, _elements_of(fmt), *of_scale, runs,
                 self.factor * fmt.smallest_subnormal, *views,
             )  # fmt: skip
             yield Panel(records, first, width, of_scale.extent(scale[columns]))
 
     def _some_columns(
-        self, machine: Accumulator, fa: Format, a: NDArray[Any], scale: NDArray[Any], panel: Panel,
+        self, accumulator: Accumulator, fa: Format, a: NDArray[Any], scale: NDArray[Any], panel: Panel,
         c: Float32Matrix | None, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
         (m, k), first, n = a.shape, panel.first, panel.columns
-        of_scale, elements = _scales_of(formats[str(machine.scale_format)]), _elements_of(fa)
-        runs, groups = machine.group // pack.RUN, -(-max(k, 1) // machine.group)
+        of_scale, elements = _scales_of(formats[str(accumulator.scale_format)]), _elements_of(fa)
+        runs, groups = accumulator.group // pack.RUN, -(-max(k, 1) // accumulator.group)
         addend = out if c is None else c
-        sums = Sums(machine.group, machine.fraction_bits, machine.output_bits, lowest_exponent(machine))
+        sums = Sums(accumulator.group, accumulator.fraction_bits, accumulator.output_bits, lowest_exponent(accumulator))
         chains = Chains(groups, groups, 0, int(c is not None), first, n)
         ones = np.ones((1, max(_ROWS_AT_ONCE, first + n)), np.float32)  # all scales are inside
 
@@ -111,12 +111,12 @@ class RunKernel(PanelKernel):
             rows = slice(start, stop)
             records = scratch("runs_a", -(-(stop - start) // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
             pack.pack_quads(
-                a[rows], scale[rows], machine.scale_block, elements, *of_scale, groups * runs,
+                a[rows], scale[rows], accumulator.scale_block, elements, *of_scale, groups * runs,
                 fa.smallest_subnormal, *(records.view(kind) for kind in (np.int32, np.float64)),
             )  # fmt: skip
             result = "float32"
             if c is None or is_usual(c[rows, first : first + n]):
-                normal = of_scale.extent(scale[rows]).is_normal(panel.extent, machine, 36 * 4 * k)
+                normal = of_scale.extent(scale[rows]).is_normal(panel.extent, accumulator, 36 * 4 * k)
                 result = "normal" if normal else result
             self.forms[result](records, panel.packed, sums, chains, ones, ones, addend[rows], out[rows])
 

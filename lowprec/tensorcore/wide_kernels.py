@@ -1,4 +1,4 @@
-"""Fused group sums that float32 lanes are too narrow for: float16, bfloat16 and TF32 machines, 22 to 40 fraction bits.
+"""Fused group sums that float32 lanes are too narrow for: float16, bfloat16 and TF32, 22 to 40 fraction bits.
 
 One kernel in three forms (`kernels.tensorcore.wide_tile`, `panel_kernels`).
 """
@@ -43,36 +43,40 @@ _COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
 class WideKernel(PanelKernel):
     """One form of the kernel; B's values are multiplied by `factor`."""
 
-    def supports(self, machine: Accumulator, fa: Format, fb: Format) -> bool:
-        """Tell whether a machine and its operands lie within the kernel's bounds."""
-        smallest = formats[machine.dtype].emin if machine.dtype in self.forms or machine.dtype == "float32" else None
+    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether an accumulator and its operands lie within the kernel's bounds."""
+        smallest = (
+            formats[accumulator.dtype].emin
+            if accumulator.dtype in self.forms or accumulator.dtype == "float32"
+            else None
+        )
         return (
             smallest is not None
-            and machine.align == "truncate"
-            and machine.fraction_bits <= MAX_FRACTION_BITS
+            and accumulator.align == "truncate"
+            and accumulator.fraction_bits <= MAX_FRACTION_BITS
             # Where no term is zero, C is not, and then E is at least its exponent anyway.
-            and (machine.zero_exponent is None or NO_ZERO_EXPONENT <= machine.zero_exponent <= smallest)
+            and (accumulator.zero_exponent is None or NO_ZERO_EXPONENT <= accumulator.zero_exponent <= smallest)
             and all(f.mantissa_bits < MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
             and all(f.has_zero for f in (fa, fb))
-            and (machine.scale_format is None or _has_fitting_scales(machine))
+            and (accumulator.scale_format is None or _has_fitting_scales(accumulator))
         )
 
     def compute(
-        self, machine: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
-        plan: Schedule, c: Float32Matrix | None, scales: BlockScales | None = None,
+        self, accumulator: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        schedule: Schedule, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None, onto: Float32Matrix | None = None,
     ) -> Float32Matrix:  # fmt: skip
         """Return the scaled sums of chains [M, N]; where they are not finite, they may be wrong.
 
         Parameters
         ----------
-        machine : Accumulator
+        accumulator : Accumulator
             One that it `supports`.
         operands : (Format, Format)
             Formats of A and B.
         a, b : [M, K], [N, K] codes
             NaN and Inf among them make results that are not finite.
-        plan : Schedule
+        schedule : Schedule
             Scales by block of K, and promotion.
         c : [M, N] float32 or None
             First addend of the chain.
@@ -81,23 +85,23 @@ class WideKernel(PanelKernel):
         panels : iterable of Panel, optional
             What `panels` made of B.
         onto : [M, N] float32, optional
-            What promoted chains are added to, in place of +0. Every sum is then rounded to the machine's own type.
+            What promoted chains are added to, in place of +0. Every sum is then rounded to the accumulator's own type.
         """
         out = np.zeros((a.shape[0], b.shape[0]), np.float32) if onto is None else onto
-        promote = int(plan.promote) + (onto is not None and machine.output == "float16")
-        shifts = Shifts.of(scales and scales.a, machine, len(a))
-        for panel in panels or self.panels(machine, operands[1], b, scales and scales.b):
-            self._some_columns(machine, operands[0], a, panel, plan, promote, c, shifts, out)
+        promote = int(schedule.promote) + (onto is not None and accumulator.output == "float16")
+        shifts = Shifts.of(scales and scales.a, accumulator, len(a))
+        for panel in panels or self.panels(accumulator, operands[1], b, scales and scales.b):
+            self._some_columns(accumulator, operands[0], a, panel, schedule, promote, c, shifts, out)
         return out
 
     def panels(
-        self, machine: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        self, accumulator: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
         allocate: Allocate = scratch,
     ) -> Iterator[Panel]:  # fmt: skip
         """Lay out B, some hundred columns of the result at a time."""
-        (n, k), group = b.shape, machine.group
+        (n, k), group = b.shape, accumulator.group
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
-        per_row, shifts = groups * depth, Shifts.of(scale, machine, n)
+        per_row, shifts = groups * depth, Shifts.of(scale, accumulator, n)
         at_once = max(_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE // per_row // COLUMNS * COLUMNS)
         for first in range(0, n, at_once):
             stop = min(first + at_once, n)
@@ -115,17 +119,17 @@ class WideKernel(PanelKernel):
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
-        self, machine: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, plan: Schedule, promote: int,
+        self, accumulator: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, schedule: Schedule, promote: int,
         c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
-        group, (m, k), n, first = machine.group, a.shape, panel.columns, panel.first
+        group, (m, k), n, first = accumulator.group, a.shape, panel.columns, panel.first
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         per_row = groups * depth
         addend = out if c is None else c
-        sums = Sums(group, machine.fraction_bits, machine.output_bits, lowest_exponent(machine))
-        chains = Chains(groups, plan.length // group, promote, int(c is not None), first, n)
-        usual = plan.promote or plan.scale_a.shape[0] == 1
+        sums = Sums(group, accumulator.fraction_bits, accumulator.output_bits, lowest_exponent(accumulator))
+        chains = Chains(groups, schedule.length // group, promote, int(c is not None), first, n)
+        usual = schedule.promote or schedule.scale_a.shape[0] == 1
 
         def some_rows(start: int, stop: int) -> None:
             rows = slice(start, stop)
@@ -137,12 +141,12 @@ class WideKernel(PanelKernel):
                 scratch("wide_a_masks", padded * groups * words, np.uint64),
             )
             pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
-            result = "float32" if machine.output != "float16" else "float16"
+            result = "float32" if accumulator.output != "float16" else "float16"
             if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
-                normal = Extent().widened(x, fa).shifted(shift.exponents).is_normal(panel.extent, machine, k)
+                normal = Extent().widened(x, fa).shifted(shift.exponents).is_normal(panel.extent, accumulator, k)
                 result = "normal" if normal else result
-            scale_a = np.ascontiguousarray(plan.scale_a[:, rows])
-            self.forms[result](left, panel.packed, sums, chains, scale_a, plan.scale_b, addend[rows], out[rows])
+            scale_a = np.ascontiguousarray(schedule.scale_a[:, rows])
+            self.forms[result](left, panel.packed, sums, chains, scale_a, schedule.scale_b, addend[rows], out[rows])
 
         over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
 
@@ -161,11 +165,11 @@ class Shifts(NamedTuple):
     block: int
 
     @classmethod
-    def of(cls, scale: NDArray[Any] | None, machine: Accumulator, rows: int) -> Shifts:
+    def of(cls, scale: NDArray[Any] | None, accumulator: Accumulator, rows: int) -> Shifts:
         """Read an operand's scales, given as codes."""
         if scale is None:
             return cls(np.empty((rows, 0), np.int16), 1)
-        return cls(_exponents_of(formats[str(machine.scale_format)])[scale], machine.scale_block)
+        return cls(_exponents_of(formats[str(accumulator.scale_format)])[scale], accumulator.scale_block)
 
     def rows(self, some: slice) -> Shifts:
         """Return those of some rows."""
@@ -180,11 +184,11 @@ def _exponents_of(fmt: Format) -> NDArray[np.int16]:
     return np.where(np.isnan(values), pack.NOT_A_NUMBER, exponents).astype(np.int16)
 
 
-def _has_fitting_scales(machine: Accumulator) -> bool:
-    """Tell whether a machine's scales can be multiplied into the operands: powers of two that float64 bears."""
-    fmt = formats[str(machine.scale_format)]
+def _has_fitting_scales(accumulator: Accumulator) -> bool:
+    """Tell whether an accumulator's scales can be multiplied into the operands: powers of two that float64 bears."""
+    fmt = formats[str(accumulator.scale_format)]
     plain = not (fmt.mantissa_bits or fmt.has_zero or fmt.sign_mask)
-    return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and machine.group % 4 == 0
+    return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and accumulator.group % 4 == 0
 
 
 KERNELS = {

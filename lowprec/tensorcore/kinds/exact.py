@@ -1,4 +1,4 @@
-"""``exact``: what no machine does, one rounding for the whole sum."""
+"""``exact``: what no chip does, one rounding for the whole sum."""
 
 from __future__ import annotations
 
