@@ -66,7 +66,7 @@ def by_mma(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
 
 def by_oracle(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
     """Compute every 64th word of d with the oracle."""
-    rule = oracle.MACHINES[machine_of(instruction)].rule
+    rule = oracle.ACCUMULATORS[machine_of(instruction)].rule
     fa, fb = (oracle.FORMATS[FORMATS[fmt.name]] for fmt in (instruction.a, instruction.b))
     rows, columns = ((x >> fmt.shift).tolist() for x, fmt in ((a, instruction.a), (b, instruction.b)))
     start, n = c.ravel().tolist(), len(b)
