@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..format.catalogue import Format
-from ..kernels.tensorcore import promote as promotion
+from ..kernels.tensorcore import epilogue
 from ..registry import cached
 from .accumulator import Accumulator, FastKernel
 from .product import Float32Matrix, Matrix, Product, Schedule, canonical_nan
@@ -93,12 +93,12 @@ class Chains:
             if schedule.promote:
                 state[...] = 0
             elif i:
-                promotion.rescale(state, scale_a[i - 1], scale_b[i - 1], sa, sb, self.accumulator.output_bits)
+                epilogue.rescale(state, scale_a[i - 1], scale_b[i - 1], sa, sb, self.accumulator.output_bits)
             state = self.compute(product.chain(i * length, (i + 1) * length, state))
             if schedule.promote:
-                promotion.promote(state.astype(np.float32, copy=False), sa, sb, result)
+                epilogue.promote(state.astype(np.float32, copy=False), sa, sb, result)
         if not schedule.promote:
-            promotion.promote(state.astype(np.float32, copy=False), scale_a[-1], scale_b[-1], result)
+            epilogue.promote(state.astype(np.float32, copy=False), scale_a[-1], scale_b[-1], result)
         return canonical_nan(result)
 
     def promoted(self, product: Product, promote_every: int) -> Matrix:

@@ -72,11 +72,10 @@ class FusedKernel:
         exponents = scratch("a_exponents", rows * depth, np.int8)
         masks = scratch("a_masks", rows * (depth // group) * 2, np.uint32)
         if self.masks:
-            constants = decode_constants(fmt), _layout(fmt)
-            narrow_pack.pack_quads(codes, group, *constants, depth, values, exponents, masks)
+            narrow_pack.pack_quads(codes, group, depth, _reading(fmt), values, exponents, masks)
         else:
             by_row = values.reshape(rows, depth), exponents.reshape(rows, depth)
-            narrow_pack.pack_rows(codes, decode_constants(fmt), _layout(fmt), *by_row)
+            narrow_pack.pack_rows(codes, _reading(fmt), *by_row)
         return Operand(values, exponents, masks)
 
     def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Operand:
@@ -86,11 +85,11 @@ class FusedKernel:
         values = allocate("b_values", columns * depth, np.float32)
         exponents = allocate("b_exponents", columns * depth, np.int8)
         masks = allocate("b_masks", columns * (depth // group) * 2 if self.masks else 0, np.uint32)
-        factor = np.float32(self.factor)
-        options = self.panel, group, decode_constants(fmt), _layout(fmt), factor, depth, values, exponents, masks
+        packed = Operand(values, exponents, masks)
+        options = (self.panel, group, depth), _reading(fmt), np.float32(self.factor), packed
         grain = max(1, (1 << 20) // (64 * depth)) * 64
         _threads.run_chunks(lambda i, j: narrow_pack.pack_panels(codes, *options, i, j), n, grain)
-        return Operand(values, exponents, masks)
+        return packed
 
     def compute(
         self, accumulator: Accumulator, a: Operand, b: Operand, schedule: Schedule,
@@ -171,9 +170,9 @@ def self_test(candidate: FusedKernel) -> bool:
     a[rng.random((m, k)) < 0.2] = 0
     x, y = operand_tables(_E4M3), operand_tables(_E5M2)
     expected, got = np.zeros((m, n), np.float32), np.zeros((m, n), np.float32)
-    fused_dot.fused_dot_reference(
-        a, b, x.significand, x.exponent, x.kind, y.significand, y.exponent, y.kind, 5, group, 13, 13, got, expected
-    )
+    rule = fused_dot.Rule(5, group, 13, fused_dot.TRUNCATE, fused_dot.NEVER)
+    tables = (x.significand, x.exponent), (y.significand, y.exponent)
+    fused_dot.fused_dot_reference(a, b, *tables, rule, 13, got, expected)
     accumulator = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
     packed = candidate.pack_rows(a, _E4M3, group), candidate.pack_panels(b, _E5M2, group)
     candidate.compute(accumulator, *packed, Schedule.one_chain(m, n, k, group), None, got)
@@ -218,8 +217,10 @@ def operand_tables(fmt: Format) -> OperandTables:
 
 
 @functools.lru_cache(maxsize=32)
-def _layout(fmt: Format) -> tuple[int, int, int, int]:
-    return fmt.mantissa_bits, fmt.emin - 1, 0xFFFFFFFF & ~fmt.sign_mask, 8 - fmt.bits
+def _reading(fmt: Format) -> tuple[Any, tuple[int, int, int, int]]:
+    """Return how the packers read codes: the constants of `decode_bits`, and of exponents and signs."""
+    fields = fmt.mantissa_bits, fmt.emin - 1, 0xFFFFFFFF & ~fmt.sign_mask, 8 - fmt.bits
+    return decode_constants(fmt), fields
 
 
 def _up(n: int, multiple: int) -> int:

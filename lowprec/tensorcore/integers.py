@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,38 +10,21 @@ from numpy.typing import NDArray
 from .. import _threads
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import fused_dot
-from .accumulator import Accumulator
+from ..kernels.tensorcore.fused_dot import Parts, Result, Rule
+from .accumulator import ALIGNMENTS, Accumulator
 from .product import Matrix, Product
 
 _WORK = 1 << 17  # multiply-adds that are worth a thread
-
-
-class Parts(NamedTuple):
-    """Codes taken apart, each array of the codes' shape but the last, which is [rows, groups]."""
-
-    significand: NDArray[np.int32]
-    exponent: NDArray[np.int16]
-    kind: NDArray[np.int8]
-    special: NDArray[np.bool_]
-
-    @property
-    def T(self) -> tuple[Matrix, ...]:
-        """All four transposed, contiguous."""
-        return tuple(np.ascontiguousarray(part.T) for part in self)
 
 
 def take_apart(
     codes: Matrix, fmt: Format, group: int, scale: Matrix | None = None, scale_format: str | None = None, block: int = 1
 ) -> Parts:
     """Split codes [R, K]; scales that are powers of two, codes [R, K / block], go into the exponents."""
-    p = fmt.params
     rows, k = codes.shape
     significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
     kind = np.empty((rows, k), np.int8)
-    fused_dot.take_apart(
-        codes, p.mantissa_bits, p.emin, p.max_code, p.inf_code, p.nan_code, p.sign_mask, p.has_zero,
-        (significand, exponent, kind),
-    )  # fmt: skip
+    fused_dot.take_apart(codes, fmt.params, significand, exponent, kind)
     if scale is not None:
         _, x, nan = scale_parts(scale, formats[str(scale_format)])
         by_code = np.repeat(x, block, axis=1)[:, :k].astype(np.int16)
@@ -63,20 +46,24 @@ def scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.
     return parts.significand, exponent, nan
 
 
-def result_layout(accumulator: Accumulator, nearest: bool = False) -> tuple[int, ...]:
-    """Return what `kernels.tensorcore.fused_dot.close_result` wants to know of an accumulator's results.
+def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
+    """Return the format of an accumulator's results.
 
     They are truncated unless they are float16, or `nearest`.
     """
     stored = formats[accumulator.dtype]
     rounding = fused_dot.NEAREST if nearest or accumulator.output == "float16" else fused_dot.TRUNCATE
     assert stored.inf_code is not None
-    return stored.mantissa_bits, accumulator.output_bits, stored.emin, stored.inf_code, stored.sign_mask, rounding
+    return Result(
+        stored.mantissa_bits, accumulator.output_bits, stored.emin, stored.inf_code, stored.sign_mask, rounding
+    )
 
 
-def zero_exponent(accumulator: Accumulator) -> int:
-    """Return the exponent that zeros have in the alignment."""
-    return fused_dot.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
+def group_rule(accumulator: Accumulator, low_bits: int) -> Rule:
+    """Return how an accumulator sums a group of products, the last bits of whose significands are worth 2^-low_bits."""
+    zero = fused_dot.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
+    align = (fused_dot.TRUNCATE, fused_dot.FLOOR, fused_dot.NEAREST)[ALIGNMENTS.index(accumulator.align)]
+    return Rule(low_bits, accumulator.group, accumulator.fraction_bits, align, zero)
 
 
 def bits_of(c: Matrix) -> NDArray[np.uint32]:

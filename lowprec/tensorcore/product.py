@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..format.catalogue import Format
-from ..kernels.tensorcore import promote as promotion
+from ..kernels.tensorcore import epilogue
 
 Float32Matrix = NDArray[np.float32]
 Matrix = NDArray[Any]
@@ -112,5 +112,5 @@ def canonical_nan(d: Matrix) -> Matrix:
     if d.dtype == np.float16:
         d.view(np.uint16)[np.isnan(d)] = 0x7FFF
     else:
-        promotion.canonical_nan(d)
+        epilogue.canonical_nan(d)
     return d

@@ -18,6 +18,7 @@ from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import runs_pack as pack
 from ..kernels.tensorcore import runs_tile as gemm
 from ..kernels.tensorcore.gemm import Chains, Sums
+from ..kernels.tensorcore.runs_pack import Tables
 from ..kernels.tensorcore.runs_tile import FACTOR, MAX_SUM
 from ..kernels.tensorcore.wide_sum import COLUMNS, ROWS
 from .accumulator import Accumulator
@@ -83,15 +84,12 @@ class RunKernel(PanelKernel):
         assert scale is not None
         (n, k), of_scale = b.shape, _scales_of(formats[str(accumulator.scale_format)])
         runs = -(-max(k, 1) // accumulator.group) * (accumulator.group // pack.RUN)
+        tables = Tables(_elements_of(fmt), *of_scale, self.factor * fmt.smallest_subnormal)
         for first in range(0, n, _COLUMNS_AT_ONCE):
             columns = slice(first, min(first + _COLUMNS_AT_ONCE, n))
             width = columns.stop - first
             records = allocate("runs_b", -(-width // COLUMNS) * runs * pack.B_BYTES, np.uint8)
-            views = (records.view(kind) for kind in (np.int32, np.float64, np.int16))
-            pack.pack_panels(
-                b[columns], scale[columns], accumulator.scale_block, _elements_of(fmt), *of_scale, runs,
-                self.factor * fmt.smallest_subnormal, *views,
-            )  # fmt: skip
+            pack.pack_panels(b[columns], scale[columns], accumulator.scale_block, tables, runs, records)
             yield Panel(records, first, width, of_scale.extent(scale[columns]))
 
     def _some_columns(
@@ -100,7 +98,8 @@ class RunKernel(PanelKernel):
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
         (m, k), first, n = a.shape, panel.first, panel.columns
-        of_scale, elements = _scales_of(formats[str(accumulator.scale_format)]), _elements_of(fa)
+        of_scale = _scales_of(formats[str(accumulator.scale_format)])
+        tables = Tables(_elements_of(fa), *of_scale, fa.smallest_subnormal)
         runs, groups = accumulator.group // pack.RUN, -(-max(k, 1) // accumulator.group)
         addend = out if c is None else c
         sums = Sums(accumulator.group, accumulator.fraction_bits, accumulator.output_bits, lowest_exponent(accumulator))
@@ -110,10 +109,7 @@ class RunKernel(PanelKernel):
         def some_rows(start: int, stop: int) -> None:
             rows = slice(start, stop)
             records = scratch("runs_a", -(-(stop - start) // ROWS) * groups * runs * pack.A_BYTES, np.uint8)
-            pack.pack_quads(
-                a[rows], scale[rows], accumulator.scale_block, elements, *of_scale, groups * runs,
-                fa.smallest_subnormal, *(records.view(kind) for kind in (np.int32, np.float64)),
-            )  # fmt: skip
+            pack.pack_quads(a[rows], scale[rows], accumulator.scale_block, tables, groups * runs, records)
             result = "float32"
             if c is None or is_usual(c[rows, first : first + n]):
                 normal = of_scale.extent(scale[rows]).is_normal(panel.extent, accumulator, 36 * 4 * k)

@@ -114,8 +114,8 @@ class WideKernel(PanelKernel):
                 rows = slice(j, min(j + _ROWS_AT_ONCE, stop))
                 x, shift, at = _values(b[rows], fmt), shifts.rows(rows), j - first
                 extent = extent.joined(Extent().widened(x, fmt).shifted(shift.exponents))
-                some = values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :]
-                pack.pack_panels(x, fmt.emin, group, self.factor, shift.exponents, shift.block, *some)
+                some = Operand(values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :])
+                pack.pack_panels(x, fmt.emin, group, self.factor, shift.exponents, shift.block, some)
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
@@ -140,7 +140,7 @@ class WideKernel(PanelKernel):
                 scratch("wide_a_exponents", padded * per_row, np.int32),
                 scratch("wide_a_masks", padded * groups * words, np.uint64),
             )
-            pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, *left)
+            pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, left)
             result = "float32" if accumulator.output != "float16" else "float16"
             if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
                 normal = Extent().widened(x, fa).shifted(shift.exponents).is_normal(panel.extent, accumulator, k)

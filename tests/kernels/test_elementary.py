@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lowprec._jit import kernel
-from lowprec.kernels.float32.elementary import exp64, log64
+from lowprec.kernels.elementary import exp64, log64
 from lowprec.testing import assert_bits_equal
 
 

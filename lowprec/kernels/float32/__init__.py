@@ -1,1 +1,1 @@
-"""Float32 products in one fixed order, and exp and log without a libm."""
+"""Float32 products in one fixed order."""

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel
-from lowprec.kernels.float32.elementary import log64
+from lowprec.kernels.elementary import log64
 from lowprec.kernels.logfmt.grid import (
     Codes,
     Doubles,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import float64_from_bits, kernel
-from lowprec.kernels.float32.elementary import log64
+from lowprec.kernels.elementary import log64
 from lowprec.kernels.logfmt.tables import EXP2, EXP2_SERIES
 
 RELATIVE_ERROR = 2.0**-51

@@ -9,7 +9,7 @@ from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types
 
-from ..vector_ir import F32, F64, I32, I64, VectorCode, fill
+from ..vectors import F32, F64, I32, I64, VectorCode, fill
 
 LANES = 8
 

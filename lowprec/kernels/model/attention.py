@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import kernel
-from lowprec.kernels.float32.elementary import exp64
+from lowprec.kernels.elementary import exp64
 
 # Rows of a product that advance together, and columns that a causal limit is rounded up to: whole vectors.
 _ROWS = 4

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import kernel
-from lowprec.kernels.buffers import aligned_f32
 from lowprec.kernels.float32.gemm import (
     BATCH,
     DEPTH,
@@ -27,6 +26,7 @@ from lowprec.kernels.float32.gemm import (
 )
 from lowprec.kernels.float32.tile import COLUMNS
 from lowprec.kernels.model.attention import causal_softmax, causal_softmax_gradient, copy_head
+from lowprec.kernels.vectors import aligned_f32
 
 LATER_COLUMNS, LATER_TERMS, EARLIER_TERMS = 0, 1, 2  # what `_product` leaves out
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import kernel
-from lowprec.kernels.float32.elementary import exp64, log64
+from lowprec.kernels.elementary import exp64, log64
 
 #: 1 / ln 2.
 _LOG2_E = 1.4426950408889634

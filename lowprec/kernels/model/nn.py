@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import kernel
-from lowprec.kernels.float32.elementary import exp64, log64
+from lowprec.kernels.elementary import exp64, log64
 
 #: Rows that share one partial sum. A split of the rows over threads must fall on multiples of it.
 BLOCK = 64

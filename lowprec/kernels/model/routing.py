@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import kernel
-from lowprec.kernels.float32.elementary import exp64
+from lowprec.kernels.elementary import exp64
 from lowprec.kernels.model.nn import dot
 
 

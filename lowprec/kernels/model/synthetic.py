@@ -7,7 +7,7 @@ import numpy as np
 
 from lowprec._jit import kernel
 from lowprec.kernels.cast.random_bits import random_word
-from lowprec.kernels.float32.elementary import log64
+from lowprec.kernels.elementary import log64
 
 
 @kernel

@@ -12,7 +12,7 @@ from lowprec._jit import bits32, cgutils, float32_from_bits, intrinsic, ir, kern
 
 from ..cast.bounded import INF, encode_bounded, round_bounded
 from ..cast.nearest import encode_bits, round_bits
-from ..vector_ir import I32, VectorCode, fill
+from ..vectors import I32, VectorCode, fill
 
 U = np.uint32
 F = np.float32

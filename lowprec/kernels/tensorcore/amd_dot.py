@@ -4,11 +4,13 @@ CDNA1 sums a few products and C exactly; CDNA2 adds float32 products in pairs an
 products toward zero and then, joined with C, twice toward minus infinity, before it rounds to nearest.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel
 
-from .exact_dot import round_to_odd, two_sum
+from .float64_dot import round_to_odd, two_sum
 from .fused_dot import FAR, FLOOR, TRUNCATE, close_result, cut, open_result, special_sum
 
 U = np.uint32
@@ -88,26 +90,32 @@ def exact_group_dot(a, b, group, state, start, stop):
             state[i, j] = d
 
 
+class Floors(NamedTuple):
+    """How CDNA3 sums the products of a group and C."""
+
+    low_bits: int  # as `fused_dot.Rule`
+    group: int
+    # 1: All products share one alignment. 2: Even and odd k have each their own, and are joined by cutting both sums
+    # downward at the larger exponent.
+    lanes: int
+    fraction_bits: int  # F, of the products and of C
+    wide_bits: int  # joined with C the sum has one more than this, and this after normalising
+    window: int  # C counts only if its exponent is not smaller than the largest by more than this
+
+
 @kernel
-def floored_dot(a, b, low_bits, group, lanes, fraction_bits, wide_bits, window, result, state, start, stop):
+def floored_dot(a, b, rule, result, state, start, stop):
     """Compute rows `start` to `stop` of ``D = A @ B.T + C`` as CDNA3 does, groups chained in increasing k.
 
     Parameters
     ----------
-    a, b : significand int32 [M, K] and [N, K], exponent int16, kind int8, special bool [M, groups]
-        From `fused_dot.take_apart`.
-    low_bits, group : int
-        As for `fused_dot.fused_dot`.
-    lanes : int
-        1: all products share one alignment; 2: even and odd k have each their own, and are joined by cutting
-        both sums downward at the larger exponent.
-    fraction_bits, wide_bits : int
-        F of the products and of C; joined with C the sum has wide_bits + 1, and wide_bits after normalising.
-    window : int
-        C counts only if its exponent is not smaller than the largest by more than this.
+    a, b : fused_dot.Parts
+        Of [M, K] and [N, K].
+    rule : Floors
     result, state
         As for `fused_dot.fused_dot`.
     """
+    low_bits, group, lanes, fraction_bits, wide_bits, window = rule
     significand_a, exponent_a, kind_a, special_a = a
     significand_b, exponent_b, kind_b, special_b = b
     k = significand_a.shape[1]

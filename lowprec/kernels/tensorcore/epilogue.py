@@ -1,8 +1,8 @@
-"""The last step of a GEMM: scales, alpha and the addend, in float32."""
+"""What is done to chains' results outside the tensor core, in float32: promotion, scales, alpha and the addend."""
 
 import numpy as np
 
-from lowprec._jit import bits32, fma32, kernel
+from lowprec._jit import bits32, float32_from_bits, fma32, kernel
 
 
 @kernel
@@ -25,3 +25,37 @@ def all_positive(scale):
             bits = np.uint32(bits32(scale[i, j]) - np.uint32(1))  # zeros, negative numbers, Inf and NaN come out large
             wrong |= np.uint32(bits >= np.uint32(0x7F7FFFFF))
     return wrong == np.uint32(0)
+
+
+@kernel
+def promote(partial, scale_a, scale_b, out):
+    """Do ``out = fma(scale_a * scale_b, partial, out)``: scales [M] and [>= N], partial and out [M, N], float32."""
+    m, n = out.shape
+    for i in range(m):
+        s = scale_a[i]
+        for j in range(n):
+            out[i, j] = fma32(np.float32(s * scale_b[j]), partial[i, j], out[i, j])
+
+
+@kernel
+def rescale(state, before_a, before_b, now_a, now_b, keep):
+    """Express a running sum [M, N] in units of the next block's scale, truncated to `keep` fraction bits."""
+    m, n = state.shape
+    clear = np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - keep))
+    for i in range(m):
+        for j in range(n):
+            ratio = np.float32(before_a[i] * before_b[j]) / np.float32(now_a[i] * now_b[j])
+            bits = bits32(state[i, j] * ratio)
+            if np.uint32(bits & np.uint32(0x7FFFFFFF)) < np.uint32(0x7F800000):
+                bits = np.uint32(bits & clear)
+            state[i, j] = float32_from_bits(bits)
+
+
+@kernel
+def canonical_nan(x):
+    """Replace every NaN of `x` [M, N] by 0x7FFFFFFF, as NVIDIA's units return it."""
+    m, n = x.shape
+    for i in range(m):
+        for j in range(n):
+            if x[i, j] != x[i, j]:
+                x[i, j] = float32_from_bits(np.uint32(0x7FFFFFFF))

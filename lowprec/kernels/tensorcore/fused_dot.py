@@ -9,6 +9,8 @@ Integers of 64 bits hold it all: a product of two significands, shifted left so 
 most 2^-F of its own exponent, stays below 2^max(F + 2, 48), and 257 of them below 2^57.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from lowprec._jit import bits64, kernel
@@ -22,13 +24,48 @@ NEVER = -40000  # as exponent of zero terms: they take no part
 COLUMNS = 128
 
 
-@kernel
-def take_apart(codes, mantissa_bits, emin, max_code, inf_code, nan_code, sign_mask, has_zero, parts):
-    """Split codes [R, K] into signed significands, un-normalised exponents and kinds.
+class Parts(NamedTuple):
+    """Codes [R, K] taken apart, or the transpose of that."""
 
-    A value is ``significand * 2^(exponent - mantissa_bits)``; Inf has the significand +-1, a zero the exponent `FAR`.
+    significand: Any  # int32, signed; +-1 for Inf
+    exponent: Any  # int16, un-normalised; `FAR` for zeros
+    kind: Any  # int8: `FINITE`, `INFINITE` or `NOT_A_NUMBER`
+    special: Any  # bool [R, groups]: whether a group holds NaN or Inf
+
+    @property
+    def T(self) -> "Parts":
+        """All four transposed, contiguous."""
+        return Parts(*(np.ascontiguousarray(part.T) for part in self))
+
+
+class Rule(NamedTuple):
+    """How a group is summed; a product is worth ``sa * sb * 2^(ea + eb - low_bits)``."""
+
+    low_bits: int
+    group: int  # L
+    fraction_bits: int  # F
+    align: int  # how terms are cut: `TRUNCATE`, `FLOOR` or `NEAREST`
+    zero_exponent: int  # with which a zero product or a zero C joins the alignment, or `NEVER`
+
+
+class Result(NamedTuple):
+    """A result's format, and how it is rounded to it."""
+
+    fraction: int  # bits that are stored
+    keep: int  # bits that are used
+    emin: int
+    infinity: int  # its bits
+    sign: int  # its bit
+    rounding: int  # `TRUNCATE` or `NEAREST`
+
+
+@kernel
+def take_apart(codes, fmt, significand, exponent, kind):
+    """Split codes [R, K] of a format, given by its `Format.params`, into the first three of `Parts`.
+
+    A value is ``significand * 2^(exponent - mantissa_bits)``.
     """
-    significand, exponent, kind = parts
+    mantissa_bits, emin, sign_mask = fmt.mantissa_bits, fmt.emin, fmt.sign_mask
     rows, columns = codes.shape
     magnitude_mask = (np.int64(1) << 32) - 1 - sign_mask
     for i in range(rows):
@@ -38,15 +75,15 @@ def take_apart(codes, mantissa_bits, emin, max_code, inf_code, nan_code, sign_ma
             field = magnitude >> mantissa_bits
             s = magnitude - (field << mantissa_bits)
             e = emin + field
-            if has_zero:
+            if fmt.has_zero:
                 s += (np.int64(1) << mantissa_bits) if field > 0 else np.int64(0)
                 e = emin + max(field - 1, 0)
             else:
                 s += np.int64(1) << mantissa_bits
             what = FINITE
-            if magnitude == inf_code:
+            if magnitude == fmt.inf_code:
                 what, s = INFINITE, np.int64(1)
-            elif magnitude > max_code or code == nan_code:
+            elif magnitude > fmt.max_code or code == fmt.nan_code:
                 what = NOT_A_NUMBER
             significand[i, p] = -s if code & sign_mask else s
             exponent[i, p] = e if s != 0 else FAR
@@ -79,11 +116,7 @@ def open_result(u, result):
 
 @kernel
 def close_result(total, unit, result):
-    """Return the bits of total * 2^unit in the result's format; a zero is +0.
-
-    `result`: fraction bits of the storage, fraction bits kept, smallest normal exponent, bits of Inf, the
-    sign bit, and `TRUNCATE` or `NEAREST`.
-    """
+    """Return the bits of total * 2^unit in the result's format; a zero is +0."""
     fraction, keep, emin, infinity, sign, rounding = result
     magnitude = abs(total)
     top = np.int64(bits64(np.float64(magnitude)) >> np.uint64(52)) - 1023
@@ -118,24 +151,19 @@ def special_sum(significand_a, kind_a, significand_b, kind_b, c_bits, result):
 
 
 @kernel
-def fused_dot(a, b, low_bits, group, fraction_bits, align, zero_exponent, result, state, start, stop):
+def fused_dot(a, b, rule, result, state, start, stop):
     """Compute rows `start` to `stop` of ``D = A @ B.T + C``, groups chained in increasing k.
 
     Parameters
     ----------
-    a : significand int32 [M, K], exponent int16 [M, K], kind int8 [M, K], special bool [M, groups]
-        From `take_apart`; `special` tells whether a group of a row holds NaN or Inf.
-    b : the same of B, transposed: [K, N] three times, [groups, N]
-        A product is worth ``sa * sb * 2^(ea + eb - low_bits)``.
-    group, fraction_bits, align : int
-        L, F, and how terms are cut: `TRUNCATE`, `FLOOR` or `NEAREST`.
-    zero_exponent : int
-        Exponent with which a zero product or a zero C joins the alignment, or `NEVER`.
-    result : tuple of six int
-        As for `close_result`.
+    a, b : Parts
+        Of A [M, K], and of B transposed, [K, N].
+    rule : Rule
+    result : Result
     state : [M, N] uint32
         C's bits when called, D's afterwards.
     """
+    low_bits, group, fraction_bits, align, zero_exponent = rule
     significand_a, exponent_a, kind_a, special_a = a
     significand_b, exponent_b, kind_b, special_b = b
     k = significand_a.shape[1]
@@ -197,11 +225,12 @@ def fused_dot(a, b, low_bits, group, fraction_bits, align, zero_exponent, result
 
 
 @kernel
-def fused_dot_reference(
-    a, b, significand_a, exponent_a, kind_a, significand_b, exponent_b, kind_b,
-    low_bits, group, fraction_bits, keep, c, out,
-):  # fmt: skip
-    """Compute ``D = A @ B.T + C`` for finite 8-bit codes by tables per code: what kernels test themselves against."""
+def fused_dot_reference(a, b, table_a, table_b, rule, keep, c, out):
+    """Compute ``D = A @ B.T + C`` for finite 8-bit codes: what kernels test themselves against.
+
+    Tables hold significands and exponents by code. The result is float32 of `keep` fraction bits.
+    """
+    (significand_a, exponent_a), (significand_b, exponent_b), group = table_a, table_b, rule.group
     m, k = a.shape
     n = b.shape[0]
     groups = max((k + group - 1) // group, 1)
@@ -214,14 +243,12 @@ def fused_dot_reference(
         for j in range(n):
             s = significand_b[b[j, p]]
             sb[p, j], eb[p, j] = s, exponent_b[b[j, p]] if s != 0 else FAR
-    result = (
-        np.int64(23), np.int64(keep), np.int64(-126), np.int64(0x7F800000), np.int64(0x80000000), np.int64(TRUNCATE)
-    )  # fmt: skip
+    result = Result(23, keep, -126, 0x7F800000, 0x80000000, TRUNCATE)
     bits = out.view(np.uint32)
     bits[:] = c.view(np.uint32)
-    left = (sa, ea, ka, np.zeros((m, groups), np.bool_))
-    right = (sb, eb, kb, np.zeros((groups, n), np.bool_))
-    fused_dot(left, right, low_bits, group, fraction_bits, TRUNCATE, NEVER, result, bits, 0, m)
+    left = Parts(sa, ea, ka, np.zeros((m, groups), np.bool_))
+    right = Parts(sb, eb, kb, np.zeros((groups, n), np.bool_))
+    fused_dot(left, right, rule, result, bits, 0, m)
 
 
 @kernel

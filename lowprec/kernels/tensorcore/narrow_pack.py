@@ -28,12 +28,13 @@ def _exponent(code, mantissa_bits, emin, magnitude):
 
 
 @kernel
-def pack_rows(codes, constants, layout, values, exponents):
+def pack_rows(codes, reading, values, exponents):
     """Lay out A's codes [M, K] by rows: values and exponents [at least M, padded K].
 
-    `constants` are `cast_constants.decode_constants`, `layout` is (mantissa bits, emin - 1, magnitude mask, places
-    from the sign to bit 7).
+    `reading` is `cast.constants.decode_constants` and (mantissa bits, emin - 1, magnitude mask, places from the sign
+    to bit 7).
     """
+    constants, layout = reading
     m, k = codes.shape
     shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
     for i in range(m):
@@ -102,8 +103,9 @@ signs = intrinsic(_signs)
 
 
 @kernel
-def pack_quads(codes, group, constants, layout, padded_k, values, exponents, masks):
+def pack_quads(codes, group, padded_k, reading, values, exponents, masks):
     """Lay out A's codes [M, K] in quads of rows, each [padded K][4], and masks [quads][groups][2][4], all flat."""
+    constants, layout = reading
     m, k = codes.shape
     shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
     to_bit_7 = U(layout[3])
@@ -150,14 +152,15 @@ def pack_quads(codes, group, constants, layout, padded_k, values, exponents, mas
 
 
 @kernel
-def pack_panels(codes, panel, group, constants, layout, factor, padded_k, values, exponents, masks, start, stop):
-    """Lay out rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels of `panel` columns.
+def pack_panels(codes, sizes, reading, factor, packed, start, stop):
+    """Lay out rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels.
 
-    `panel` is a multiple of 64; values are multiplied by `factor`.
-
-    values and exponents are flat, masks [panels * groups, 2, panel] flat or empty. Columns beyond the next multiple
-    of 64 are left as they are: nobody reads them.
+    `sizes` are the columns of a panel, a multiple of 64, the group, and the padded K; values are multiplied by
+    `factor`. `packed` is a `gemm.Operand`, all flat: masks are [panels * groups, 2, panel] or empty. Columns beyond the
+    next multiple of 64 are left as they are: nobody reads them.
     """
+    (panel, group, padded_k), (constants, layout) = sizes, reading
+    values, exponents, masks = packed.values, packed.exponents, packed.masks
     k = codes.shape[1]
     shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
     to_bit_7 = U(layout[3])

@@ -23,7 +23,7 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel
 
-from ..buffers import aligned_f32, aligned_i8
+from ..vectors import aligned_f32, aligned_i8
 from .gemm import make_gemm
 
 U = np.uint32
@@ -36,8 +36,8 @@ NO_PRODUCT = -40  # every nonzero product has a larger exponent (>= -32)
 def _sweep(a, b, state, place, sums, groups):
     """Add a block's products onto the running sums: A laid out by rows, B in panels, without masks.
 
-    It is one function of some length because its loops are short (a microsecond a group): each of its four steps as a
-    kernel of its own, which LLVM does not inline, costs TODO.
+    It is one function of some length because its loops are short, a microsecond for a group: LLVM does not inline
+    callees that are already vectorised, and calls with so many arrays would show.
     """
     k, group = groups * sums.group, sums.group
     acc, bias, top = aligned_f32(4 * PANEL), aligned_f32(4 * PANEL), aligned_i8(4 * PANEL)

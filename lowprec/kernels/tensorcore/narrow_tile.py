@@ -25,8 +25,7 @@ import numpy as np
 
 from lowprec._jit import cgutils, intrinsic, ir, types, variant
 
-from ..buffers import aligned_f32, aligned_i8
-from ..vector_ir import F32, I8, I32, I64, TOWARD_ZERO, VectorCode, fields, fill
+from ..vectors import F32, I8, I32, I64, TOWARD_ZERO, VectorCode, aligned_f32, aligned_i8, fields, fill
 from .gemm import Operand, make_gemm
 
 ROWS, COLUMNS = 4, 64

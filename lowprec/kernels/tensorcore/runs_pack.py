@@ -19,10 +19,9 @@ and of 32 columns of B::
     byte 512    scale       [32] float64, times a factor
     byte 768    exponent    [32] int16: as A's, not biased
     byte 832    nonzero     [32] int16
-
-Tables give, for each code: elements as signed bytes; scales as float64 (NaN for NaN) and their un-normalised
-exponents.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +52,15 @@ def _nonzero(typingctx, address):
 nonzero = intrinsic(_nonzero)
 
 
+class Tables(NamedTuple):
+    """What codes mean."""
+
+    element: Any  # int8 by code, multiples of the smallest subnormal
+    scale: Any  # float64 by scale code, NaN for NaN
+    exponent: Any  # int16: its un-normalised exponent
+    factor: float  # of the scales
+
+
 @kernel
 def _read(codes, table, line):
     """Decode a row, up to its length; what is beyond stays."""
@@ -61,8 +69,10 @@ def _read(codes, table, line):
 
 
 @kernel
-def pack_quads(codes, scale, block, table, scales, exponents, runs, factor, words, numbers):
-    """Lay out A [M, K] with scale codes [M, K / block] as records [quads][runs], seen as int32 and as float64."""
+def pack_quads(codes, scale, block, tables, runs, records):
+    """Lay out A [M, K] with scale codes [M, K / block] as records [quads][runs]."""
+    table, scales, exponents, factor = tables
+    words, numbers = records.view(np.int32), records.view(np.float64)
     m, k = codes.shape
     line = np.zeros(runs * RUN, np.int8)
     elements = line.view(np.int32)
@@ -95,8 +105,10 @@ def pack_quads(codes, scale, block, table, scales, exponents, runs, factor, word
 
 
 @kernel
-def pack_panels(codes, scale, block, table, scales, exponents, runs, factor, words, numbers, shorts):
-    """Lay out B [N, K] with scale codes [N, K / block] as records [panels][runs]: int32, float64 and int16 views."""
+def pack_panels(codes, scale, block, tables, runs, records):
+    """Lay out B [N, K] with scale codes [N, K / block] as records [panels][runs]."""
+    table, scales, exponents, factor = tables
+    words, numbers, shorts = records.view(np.int32), records.view(np.float64), records.view(np.int16)
     n, k = codes.shape
     line = np.zeros(runs * RUN, np.int8)
     elements = line.view(np.uint32)

@@ -32,8 +32,7 @@ import numpy as np
 
 from lowprec._jit import cgutils, cpu_features, intrinsic, ir, kernel, types, variant
 
-from ..buffers import aligned_f64
-from ..vector_ir import F64, I8, I16, I32, I64, address, fields, fill
+from ..vectors import F64, I8, I16, I32, I64, address, aligned_f64, fields, fill
 from .gemm import make_gemm
 from .runs_pack import A_BYTES, B_BYTES, RUN
 from .wide_portable import close_sums, open_sums

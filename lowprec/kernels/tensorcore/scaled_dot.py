@@ -4,6 +4,8 @@ Runs of (16) products are summed exactly and unscaled; the run's sum times both 
 whose exponent is that of the scales alone. The terms of a group and C then take the course of `fused_dot`.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from lowprec._jit import kernel
@@ -13,25 +15,34 @@ from .fused_dot import COLUMNS, FAR, NONZERO, close_result, cut, open_result
 U = np.uint32
 
 
+class ScaledParts(NamedTuple):
+    """An operand [R, K] and its scales [R, K / block], or the transpose of that."""
+
+    value: Any  # int32: multiples of the format's smallest subnormal
+    scale: Any  # int32: significand
+    exponent: Any  # int32
+    nan: Any  # bool
+
+
 @kernel
-def scaled_dot(
-    a, b, low_bits, run, scale_block, group, fraction_bits, align, zero_exponent, result, state, start, stop
-):
+def scaled_dot(a, b, rule, spans, result, state, start, stop):
     """Compute rows `start` to `stop` of ``D = A @ B.T + C``, groups chained in increasing k.
+
+    It is long because a group's terms and their exponents stay in buffers between its parts.
 
     Parameters
     ----------
-    a : values int32 [M, K], scale's significand int32, exponent int32, NaN bool [M, K / scale_block]
-        Values are whole numbers: multiples of the format's smallest subnormal.
-    b : the same of B, transposed: [K, N], [K / scale_block, N] three times
-    low_bits : int
-        A run's term is worth ``sum * ma * mb * 2^(ea + eb - low_bits)``.
-    run, scale_block, group : int
-        Products per exact sum, codes per scale, products per fused sum; each divides the next or is a multiple of it.
-    fraction_bits, align, zero_exponent, result, state
-        As for `fused_dot.fused_dot`; no product at all, or a scale of zero, makes a zero term. A run that cancels
-        to zero keeps its exponent.
+    a, b : ScaledParts
+        Of A [M, K], and of B transposed, [K, N].
+    rule : Rule
+        A run's term is worth ``sum * ma * mb * 2^(ea + eb - low_bits)``. No product at all, or a scale of zero, makes a
+        zero term. A run that cancels to zero keeps its exponent.
+    spans : (int, int)
+        Products per exact sum, and codes per scale; these and the group each divide the next or are multiples of it.
+    result, state
+        As for `fused_dot.fused_dot`.
     """
+    (low_bits, group, fraction_bits, align, zero_exponent), (run, scale_block) = rule, spans
     value_a, scale_a, exponent_a, nan_a = a
     value_b, scale_b, exponent_b, nan_b = b
     k = value_a.shape[1]

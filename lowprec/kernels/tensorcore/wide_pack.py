@@ -83,8 +83,9 @@ signs = intrinsic(_signs)
 
 
 @kernel
-def pack_quads(x, emin, group, shift, block, values, exponents, masks):
+def pack_quads(x, emin, group, shift, block, packed):
     """Lay out A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [][words][4] uint64."""
+    values, exponents, masks = packed
     scaled = shift.shape[1] > 0
     m, k = x.shape
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32
@@ -137,8 +138,9 @@ def pack_quads(x, emin, group, shift, block, values, exponents, masks):
 
 
 @kernel
-def pack_panels(x, emin, group, factor, shift, block, values, exponents, masks):
+def pack_panels(x, emin, group, factor, shift, block, packed):
     """Lay out B [N, K] as values (times `factor`), exponents [panels][groups][depth][32] and masks [..][words][32]."""
+    values, exponents, masks = packed
     scaled = shift.shape[1] > 0
     n, k = x.shape
     depth, words = (group + 3) // 4 * 4, (group + 31) // 32

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowprec._jit import bits64, float64_from_bits, kernel, variant
 
-from ..buffers import aligned_f64
+from ..vectors import aligned_f64
 from .wide_sum import COLUMNS, ROWS
 
 L = np.uint64

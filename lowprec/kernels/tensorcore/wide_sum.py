@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lowprec._jit import ir
 
-from ..vector_ir import F32, F64, I8, I32, I64, TOWARD_ZERO, VectorCode, fill
+from ..vectors import F32, F64, I8, I32, I64, TOWARD_ZERO, VectorCode, fill
 
 ROWS, COLUMNS = 4, 32  # of a tile
 RESULTS = ("normal", "float32", "float16")

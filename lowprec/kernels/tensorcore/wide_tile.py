@@ -42,8 +42,7 @@ from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types, variant
 
-from ..buffers import aligned_f64
-from ..vector_ir import F64, I8, I16, I32, I64, address, fields, fill, indices
+from ..vectors import F64, I8, I16, I32, I64, address, aligned_f64, fields, fill, indices
 from . import wide_portable
 from .gemm import Operand, make_gemm
 from .wide_sum import COLUMNS, RESULTS, ROWS, Shape, WideSum

@@ -7,7 +7,7 @@ import numpy as np
 from ..._threads import over_rows
 from ...cast.casts import decode
 from ...format.catalogue import Format
-from ...kernels.tensorcore import exact_dot
+from ...kernels.tensorcore import float64_dot
 from ..accumulator import Accumulator, Kind
 from ..product import Matrix, Product, canonical_nan
 
@@ -40,5 +40,5 @@ class Exact(Kind):
         if k > _MAX_K:
             raise ValueError(f"{accumulator.name}: K = {k} is beyond {_MAX_K}")
         x, y, out = decode(product.a, product.fa), decode(product.b, product.fb), np.empty_like(c)
-        over_rows(lambda i, j: exact_dot.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
+        over_rows(lambda i, j: float64_dot.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
         return canonical_nan(out)

@@ -14,7 +14,7 @@ from ...format.catalogue import Format, formats
 from ...kernels.tensorcore import fused_dot, narrow_pack
 from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind
 from ..fused_kernels import FusedKernel, fused_kernels, operand_tables
-from ..integers import bits_of, by_rows, result_layout, take_apart, values_of, zero_exponent
+from ..integers import bits_of, by_rows, group_rule, result_layout, take_apart, values_of
 from ..panel_kernels import fastest, proves_itself
 from ..product import Float32Matrix, Matrix, Product, Schedule
 from ..selection import selected_kernel
@@ -64,14 +64,11 @@ class Fused(FusedSum):
         sa, sb = (None, None) if p.scales is None else p.scales
         scaling = accumulator.scale_format, accumulator.scale_block
         left, right = take_apart(p.a, p.fa, group, sa, *scaling), take_apart(p.b, p.fb, group, sb, *scaling).T
-        state = bits_of(p.start)
+        rule = group_rule(accumulator, p.fa.mantissa_bits + p.fb.mantissa_bits)
+        state, layout = bits_of(p.start), result_layout(accumulator)
 
         def piece(start: int, stop: int) -> None:
-            fused_dot.fused_dot(
-                tuple(left), right, p.fa.mantissa_bits + p.fb.mantissa_bits, group, accumulator.fraction_bits,
-                ALIGNMENTS.index(accumulator.align), zero_exponent(accumulator), result_layout(accumulator), state,
-                start, stop,
-            )  # fmt: skip
+            fused_dot.fused_dot(left, right, rule, layout, state, start, stop)
 
         by_rows(piece, p)
         return values_of(state, accumulator)

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ...cast.casts import decode
 from ...format.catalogue import Format, formats
-from ...kernels.tensorcore import scaled_dot
-from ..accumulator import ALIGNMENTS, Accumulator, FastKernel
-from ..integers import bits_of, by_rows, result_layout, scale_parts, values_of, zero_exponent
+from ...kernels.tensorcore.scaled_dot import ScaledParts, scaled_dot
+from ..accumulator import Accumulator, FastKernel
+from ..integers import bits_of, by_rows, group_rule, result_layout, scale_parts, values_of
 from ..panel_kernels import fastest, proves_itself
 from ..product import BlockScales, Float32Matrix, Matrix, Product
 from ..run_kernels import KERNELS, RunKernel
@@ -48,17 +48,15 @@ class FusedRuns(FusedSum):
         """Return one chain in integers."""
         p, fs = product, formats[str(accumulator.scale_format)]
         assert p.scales is not None
-        parts = [_whole(p.a, p.fa), *scale_parts(p.scales.a, fs)], [_whole(p.b, p.fb), *scale_parts(p.scales.b, fs)]
-        left, right = tuple(parts[0]), tuple(np.ascontiguousarray(part.T) for part in parts[1])
+        left = ScaledParts(_whole(p.a, p.fa), *scale_parts(p.scales.a, fs))
+        parts = _whole(p.b, p.fb), *scale_parts(p.scales.b, fs)
+        right = ScaledParts(*(np.ascontiguousarray(part.T) for part in parts))
         low_bits = p.fa.mantissa_bits - p.fa.emin + p.fb.mantissa_bits - p.fb.emin + 2 * fs.mantissa_bits
-        state = bits_of(p.start)
+        rule, spans = group_rule(accumulator, low_bits), (accumulator.run, accumulator.scale_block)
+        state, layout = bits_of(p.start), result_layout(accumulator)
 
         def piece(start: int, stop: int) -> None:
-            scaled_dot.scaled_dot(
-                left, right, low_bits, accumulator.run, accumulator.scale_block, accumulator.group,
-                accumulator.fraction_bits, ALIGNMENTS.index(accumulator.align), zero_exponent(accumulator),
-                result_layout(accumulator), state, start, stop,
-            )  # fmt: skip
+            scaled_dot(left, right, rule, spans, layout, state, start, stop)
 
         by_rows(piece, p)
         return values_of(state, accumulator)

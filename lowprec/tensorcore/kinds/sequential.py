@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ... import _threads
 from ...cast.casts import decode
-from ...kernels.tensorcore.sequential import sequential64
+from ...kernels.tensorcore.float64_dot import sequential64
 from ..accumulator import FLOAT64, Accumulator, Kind
 from ..float32 import accumulate_f32
 from ..product import Float32Matrix, Matrix, Product, canonical_nan

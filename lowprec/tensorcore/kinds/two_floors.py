@@ -23,13 +23,13 @@ class TwoFloors(Kind):
         p, group = product, accumulator.group
         left, right = take_apart(p.a, p.fa, group), take_apart(p.b, p.fb, group)
         state, layout = bits_of(p.start), result_layout(accumulator, nearest=True)
+        low_bits = p.fa.mantissa_bits + p.fb.mantissa_bits
         window = accumulator.fraction_bits + 1 if accumulator.run > 1 else 1 << 20
 
+        rule = amd_dot.Floors(low_bits, group, accumulator.run, accumulator.fraction_bits, _WIDE_BITS, window)
+
         def piece(start: int, stop: int) -> None:
-            amd_dot.floored_dot(
-                tuple(left), tuple(right), p.fa.mantissa_bits + p.fb.mantissa_bits, group, accumulator.run,
-                accumulator.fraction_bits, _WIDE_BITS, window, layout, state, start, stop,
-            )  # fmt: skip
+            amd_dot.floored_dot(left, right, rule, layout, state, start, stop)
 
         by_rows(piece, p)
         return values_of(state, accumulator)

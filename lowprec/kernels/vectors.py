@@ -1,8 +1,10 @@
-"""Small words for writing LLVM vector code: addresses, loads, stores, splats, loops' variables."""
+"""What kernels of full-width vectors are written with: words for LLVM's vector code, and aligned scratch memory."""
 
 from typing import Any
 
-from lowprec._jit import cgutils, ir
+import numpy as np
+
+from lowprec._jit import cgutils, ir, kernel
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
@@ -91,3 +93,30 @@ def fields(builder: Any, value: Any) -> list[Any]:
 def address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     """Return where an array begins."""
     return builder.ptrtoint(context.make_array(kind)(context, builder, array).data, I64)
+
+
+# Full-width loads should not straddle cache lines.
+
+
+@kernel
+def aligned_f32(n):
+    """Return `n` uninitialised float32 that start on a 64-byte boundary."""
+    raw = np.empty(n + 16, np.float32)
+    skip = (-(raw.ctypes.data >> 2)) & 15
+    return raw[skip : skip + n]
+
+
+@kernel
+def aligned_i8(n):
+    """Return `n` uninitialised int8 that start on a 64-byte boundary."""
+    raw = np.empty(n + 64, np.int8)
+    skip = (-raw.ctypes.data) & 63
+    return raw[skip : skip + n]
+
+
+@kernel
+def aligned_f64(n):
+    """Return `n` uninitialised float64 that start on a 64-byte boundary."""
+    raw = np.empty(n + 8)
+    skip = (-(raw.ctypes.data >> 3)) & 7
+    return raw[skip : skip + n]

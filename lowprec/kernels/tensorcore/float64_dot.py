@@ -1,12 +1,12 @@
-"""The exact sum of products of 8-bit numbers and C, rounded once to float32: what no hardware does.
+"""Chains in float64: the exact sum of 8-bit products and C, rounded once, and the FP64 units of all makers.
 
-A product of two FP8 numbers is a multiple of 2^-32 below 2^32 * 4. Split at 1 by the FPU (adding and taking away
+The exact sum is what no hardware does. A product of two FP8 numbers is a multiple of 2^-32 below 2^32 * 4. Split at 1 by the FPU (adding and taking away
 1.5 * 2^52), its integer part and its fraction are summed in two float64 numbers, both exactly for K <= 2^18.
 """
 
 import numpy as np
 
-from lowprec._jit import bits64, float64_from_bits, kernel
+from lowprec._jit import bits64, float64_from_bits, intrinsic, kernel, types
 
 
 @kernel
@@ -73,3 +73,28 @@ def exact_dot(a, b, c, out, start, stop):
                 for p in range(k):
                     total += np.float64(a[i, p]) * np.float64(b[j, p])
                 out[i, j] = np.float32(total)
+
+
+def _fma64(typingctx, a, b, c):
+    if (a, b, c) != (types.float64,) * 3:
+        return None
+
+    def codegen(context, builder, signature, args):
+        return builder.fma(*args)
+
+    return types.float64(types.float64, types.float64, types.float64), codegen
+
+
+fma64 = intrinsic(_fma64)  # a * b + c with one rounding
+
+
+@kernel
+def sequential64(a, b, state, start, stop):
+    """Add rows `start` to `stop` of ``A @ B.T`` onto `state` [M, N] in increasing k; a [M, K], b [K, N], float64."""
+    for i in range(start, stop):
+        d = state[i]
+        for p in range(a.shape[1]):
+            x = np.float64(a[i, p])
+            y = b[p]
+            for j in range(d.size):
+                d[j] = fma64(x, y[j], d[j])
