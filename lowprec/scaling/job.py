@@ -128,7 +128,7 @@ class BlockJob:
         cast = (self.cast.bounded or self.cast.encode, self.cast.encode)
 
         def work(x: Any, codes: Any, scales: Any, _: int, a: int, b: int) -> None:
-            kernel(x, self.rows, self.width, self._fetched_segment, self.rule, cast, codes, scales, a, b)
+            kernel(x, self._blocks(1 << 14), self.rule, cast, codes, scales, a, b)
 
         self._run(work, codes, scales)
 
@@ -145,7 +145,7 @@ class BlockJob:
         cast = (self.cast.bounded or self.cast.round, self.cast.round)
 
         def work(x: Any, values: Any, _: Any, __: int, a: int, b: int) -> None:
-            kernel(x, self.rows, self.width, self._segment, self.rule, cast, tensor, values, a, b)
+            kernel(x, self._blocks(1 << 11), self.rule, cast, tensor, values, a, b)
 
         self._run(work, values, None)
 
@@ -153,14 +153,11 @@ class BlockJob:
         from ..kernels.scaling import quantize_words
 
         words = rounding_words(self.mode)
-
         kernel: Kernel = quantize_words.quantize_strips[self._index]
 
         def work(x: Any, codes: Any, scales: Any, first: int, a: int, b: int) -> None:
-            kernel(
-                x, self.rows, self.width, self._segment, self.rule, self.words, words, self.seed,
-                self.offset + first, codes, scales, a, b,
-            )  # fmt: skip
+            cast = self.words, words, self.seed, self.offset + first
+            kernel(x, self._blocks(1 << 11), self.rule, cast, codes, scales, a, b)
 
         self._run(work, codes, scales)
 
@@ -171,12 +168,10 @@ class BlockJob:
         largest, tensor, inverse = rule_numbers[0], rule_numbers[4], rule_numbers[5]
         numbers = (largest, tensor, inverse, self.tensor_amax, np.float32(largest * np.float32(self.q.bound)))
         casts = (self.cast.bounded, self.cast.encode, words[3], words[4])
-        squares = self.q.choice == "mse"
+        rule = numbers, special, self.q.choice == "mse"
 
         def piece(a: int, b: int) -> None:
-            four_over_six.quantize_strips(
-                self.x, self.rows, self.width, numbers, squares, special, casts, codes, scales, a, b
-            )
+            four_over_six.quantize_strips(self.x, (self.rows, self.width), rule, casts, codes, scales, a, b)
 
         _threads.run_chunks(piece, self.scale_shape[0], max(1, (1 << 14) // (self.rows * self.x.shape[1])))
 
@@ -185,21 +180,17 @@ class BlockJob:
         index: int = kernels.WIDTHS.index(self.width) if self.width in kernels.WIDTHS else 0
         return index
 
-    @property
-    def _segment(self) -> int:
-        """Columns worked on at a time where values come out: 8 KiB of a row, or a strip of at most 4 MiB."""
-        return self._columns(1 << 11)
+    def _blocks(self, wanted: int) -> kernels.Blocks:
+        """Return the blocks of `x` as it is now, in segments of about so many columns, or of a strip of at most 4 MiB.
 
-    @property
-    def _fetched_segment(self) -> int:
-        """The same where codes come out: 64 KiB of a row, as the next segment is fetched while one is cast."""
-        return self._columns(1 << 14)
-
-    def _columns(self, wanted: int) -> int:
+        8 KiB of a row where values come out, 64 KiB where codes come out: there the next segment is fetched while one
+        is cast.
+        """
         if self.rows > 1:
             wanted = max(256, (1 << 20) // self.rows)
         columns = int(self.x.shape[1])
-        return self.width * max(1, min(wanted // self.width, -(-columns // self.width)))
+        segment = self.width * max(1, min(wanted // self.width, -(-columns // self.width)))
+        return kernels.Blocks(self.rows, self.width, segment)
 
     def _run(self, work: Any, into: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Call work(x, into, scales, index of x's first element, first strip, last strip) over pieces."""

@@ -49,12 +49,14 @@ def tree_sum(errors):
 
 
 @kernel
-def quantize_strips(x, rows, width, numbers, squares, special, casts, codes, scales, start, stop):
-    """Quantize strips of x [R, C] in blocks of rows x width into codes [R, C] and scales.
+def quantize_strips(x, block, rule, casts, codes, scales, start, stop):
+    """Quantize strips of x [R, C] in blocks of rows x width (`block`) into codes [R, C] and scales.
 
-    `numbers`: largest element, the tensor's scale, its inverse, the tensor's amax, and the product of largest element
-    and bound; `special` as for `block_scales`; `casts`: bounded, general, and E4M3's for encoding and decoding.
+    `rule` is numbers (largest element, the tensor's scale, its inverse, the tensor's amax, and the product of largest
+    element and bound), scales and factors of special blocks as for `block_scales`, and whether errors are squared.
+    `casts`: bounded, general, and E4M3's for encoding and decoding.
     """
+    (rows, width), (numbers, special, squares) = block, rule
     largest, tensor, inverse, tensor_amax, denominator = numbers
     constants, any_constants, e4m3, e4m3_values = casts
     _, _, inf_scale, inf_factor, nan_scale, nan_factor = special

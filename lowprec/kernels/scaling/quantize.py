@@ -6,6 +6,8 @@ the second pass finds the values in the cache. Magnitudes are compared as intege
 everything else, so what is not finite shows up in the maximum without a test of its own.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel, variant
@@ -14,10 +16,18 @@ from ..cast.bounded import INF
 from ..cast.nearest import decode_bits
 from . import elements
 from .elements import mend_codes, mend_values
-from .scales import block_scales
+from .scales import DIVIDE, block_scales
 
 U = np.uint32
 F = np.float32
+
+
+class Blocks(NamedTuple):
+    """Blocks of rows x width; columns are worked on by segments, each a multiple of the width."""
+
+    rows: int
+    width: int
+    segment: int
 
 
 def amax_row(x, width, amax):
@@ -32,14 +42,14 @@ def round_row(x, width, divide, factor, scale, tensor, constants, values):
     """Stand in."""
 
 
-def _quantize_strips(x, rows, width, segment, rule, cast, codes, scales, start, stop):
-    """Quantize strips `start` to `stop` (of `rows` rows) of x [R, C] in blocks of rows x width, ragged at the edges.
+def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
+    """Quantize strips `start` to `stop` (of some rows each) of x [R, C] in `blocks` (a `Blocks`), ragged at the edges.
 
-    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]; `segment` is a multiple of `width`. `rule` is
-    what `block_scales` takes, `cast` the constants of `encode_row` and of `encode_bits`.
+    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]. `rule` is what `block_scales` takes, `cast` the
+    constants of `encode_row` and of `encode_bits`.
     """
-    how, division, numbers, words, special, use_special_zero = rule
-    divide = division == 0
+    rows, width, segment = blocks
+    divide = rule[1] == DIVIDE
     constants, any_constants = cast
     columns, ahead = x.shape[1], np.int64(4 * segment)  # while a segment is cast, the next is fetched
     amax = np.empty(segment // width, np.uint32)
@@ -54,7 +64,7 @@ def _quantize_strips(x, rows, width, segment, rule, cast, codes, scales, start, 
             a[:] = U(0)
             for i in range(r0, r1):
                 amax_row(x[i, c0:c1], width, a)
-            block_scales(a, how, division, numbers, words, special, use_special_zero, s, f)
+            block_scales(a, rule, s, f)
             worst = U(0)
             for b in range(n):
                 worst = max(worst, a[b])
@@ -64,10 +74,10 @@ def _quantize_strips(x, rows, width, segment, rule, cast, codes, scales, start, 
                     mend_codes(x[i, c0:c1], width, divide, a, f, any_constants, codes[i, c0:c1])
 
 
-def _round_strips(x, rows, width, segment, rule, cast, tensor, values, start, stop):
+def _round_strips(x, blocks, rule, cast, tensor, values, start, stop):
     """Write the values of the codes instead of codes and scales."""
-    how, division, numbers, words, special, use_special_zero = rule
-    divide = division == 0
+    rows, width, segment = blocks
+    divide = rule[1] == DIVIDE
     constants, any_constants = cast
     columns = x.shape[1]
     amax = np.empty(segment // width, np.uint32)
@@ -82,7 +92,7 @@ def _round_strips(x, rows, width, segment, rule, cast, tensor, values, start, st
             a[:] = U(0)
             for i in range(r0, r1):
                 amax_row(x[i, c0:c1], width, a)
-            block_scales(a, how, division, numbers, words, special, use_special_zero, s, f)
+            block_scales(a, rule, s, f)
             worst = U(0)
             for b in range(n):
                 worst = max(worst, a[b])

@@ -11,7 +11,7 @@ from lowprec._jit import bits32, kernel, variant
 from ..cast.random_bits import key_run, key_runs, keyed_word, random_keys
 from ..cast.rounding import encode_word, fixed_word, random_part
 from .elements import WIDTHS, amax_rows
-from .scales import block_scales
+from .scales import DIVIDE, block_scales
 
 U = np.uint32
 F = np.float32
@@ -63,10 +63,13 @@ def amax_row(x, width, amax):
     """Stand in for the variants of `block_elements`."""
 
 
-def _quantize_strips(x, rows, width, segment, rule, constants, words, seed, origin, codes, scales, start, stop):
-    """Quantize strips as `kernels.scaling.quantize` does; the first element of x has the index `origin`."""
-    how, division, numbers, words_of_scale, special, use_special_zero = rule
-    divide = division == 0
+def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
+    """Quantize strips as `kernels.scaling.quantize` does.
+
+    `cast` is the constants of `encode_word`, those of its words, the seed, and the index of the first element of x.
+    """
+    (rows, width, segment), (constants, words, seed, origin) = blocks, cast
+    divide = rule[1] == DIVIDE
     columns = x.shape[1]
     amax = np.empty(segment // width, np.uint32)
     factor = np.empty(segment // width, np.float32)
@@ -81,7 +84,7 @@ def _quantize_strips(x, rows, width, segment, rule, constants, words, seed, orig
             for i in range(r0, r1):
                 amax_row(x[i, c0:c1], width, a)
             s = scales[strip, c0 // width : c0 // width + n]
-            block_scales(a, how, division, numbers, words_of_scale, special, use_special_zero, s, f)
+            block_scales(a, rule, s, f)
             for i in range(r0, r1):
                 at = np.int64(origin) + np.int64(i) * np.int64(columns) + np.int64(c0)
                 if width == 1:

@@ -38,26 +38,59 @@ def power_of_two(code):
 
 
 @kernel
-def block_scales(amax, how, division, numbers, words, special, use_special_zero, scale, factor):
+def _e4m3_scales(amax, how, numbers, e4m3, scale, factor):
+    """Write scales that are E4M3 numbers, and their factors; `how` is one of the five arithmetics of these."""
+    largest, _, floor, _, tensor, tensor_inverse, folded, smallest = numbers
+    n = amax.size
+    for b in range(n):
+        a = max(float32_from_bits(amax[b]), floor)
+        if how == E4M3_FOLDED:
+            t = F(a * folded)
+        elif how == E4M3_QUOTIENTS:
+            t = F(F(a / largest) / tensor)
+        elif how == E4M3_JOINT:
+            t = F(a / folded)
+            t = F(1) if t == F(0) else t
+        elif how == E4M3_PLAIN:
+            t = F(F(a / largest) * tensor_inverse)
+        else:
+            t = F(a / largest)
+        t = max(t, smallest)
+        scale[b] = round_bounded(bits32(t), e4m3)
+    if how in (E4M3_FOLDED, E4M3_PLAIN):
+        for b in range(n):
+            factor[b] = min(F(F(1) / F(scale[b] * tensor)), LARGEST)
+    elif how == E4M3_QUOTIENTS:
+        for b in range(n):
+            factor[b] = F(tensor_inverse / scale[b])
+    elif how == E4M3_JOINT:
+        for b in range(n):
+            factor[b] = max(F(scale[b] * tensor), F(2.0**-149))
+    else:
+        for b in range(n):
+            factor[b] = F(F(1) / scale[b])
+
+
+@kernel
+def block_scales(amax, rule, scale, factor):
     """Write the scales and factors of blocks.
 
     Parameters
     ----------
     amax : uint32 [n]
-    how, division : int
-        An arithmetic and a division of this module.
-    numbers : tuple of float32
-        Largest element, its reciprocal, floor of amax, cap of a multiplier, and of a tensor with a scale of its own:
-        that scale, its inverse, and the folded constant; then the smallest block scale allowed.
-    words : tuple
-        For power-of-two scales: what is added to the bits before their exponent is taken, what is subtracted from it,
-        the smallest code; then the constants of E4M3 for encoding, decoding and rounding.
-    special : tuple of float32
-        Scale and factor of blocks of zeros, with Inf, with NaN.
+    rule : tuple
+        An arithmetic and a division of this module, and then:
+
+        * float32 numbers: largest element, its reciprocal, floor of amax, cap of a multiplier, and of a tensor with a
+          scale of its own: that scale, its inverse, and the folded constant; then the smallest block scale allowed;
+        * words, for power-of-two scales: what is added to the bits before their exponent is taken, what is subtracted
+          from it, the smallest code; then the constants of E4M3 for encoding, decoding and rounding;
+        * float32 scale and factor of blocks of zeros, with Inf, with NaN; and whether the first two are used.
     scale, factor : float32 [n]
     """
-    largest, inverse, floor, cap, tensor, tensor_inverse, folded, smallest = numbers
-    add, subtract, least, e4m3 = words[0], words[1], words[2], words[5]
+    how, division, numbers, words, special, use_special_zero = rule
+    largest, inverse, floor, cap = numbers[0], numbers[1], numbers[2], numbers[3]
+    add, subtract, least = words[0], words[1], words[2]
     n = amax.size
     if how == FIXED:
         for b in range(n):
@@ -99,33 +132,7 @@ def block_scales(amax, how, division, numbers, words, special, use_special_zero,
             scale[b] = power_of_two(code)
             factor[b] = power_of_two(U(U(254) - code))
     else:
-        for b in range(n):
-            a = max(float32_from_bits(amax[b]), floor)
-            if how == E4M3_FOLDED:
-                t = F(a * folded)
-            elif how == E4M3_QUOTIENTS:
-                t = F(F(a / largest) / tensor)
-            elif how == E4M3_JOINT:
-                t = F(a / folded)
-                t = F(1) if t == F(0) else t
-            elif how == E4M3_PLAIN:
-                t = F(F(a / largest) * tensor_inverse)
-            else:
-                t = F(a / largest)
-            t = max(t, smallest)
-            scale[b] = round_bounded(bits32(t), e4m3)
-        if how in (E4M3_FOLDED, E4M3_PLAIN):
-            for b in range(n):
-                factor[b] = min(F(F(1) / F(scale[b] * tensor)), LARGEST)
-        elif how == E4M3_QUOTIENTS:
-            for b in range(n):
-                factor[b] = F(tensor_inverse / scale[b])
-        elif how == E4M3_JOINT:
-            for b in range(n):
-                factor[b] = max(F(scale[b] * tensor), F(2.0**-149))
-        else:
-            for b in range(n):
-                factor[b] = F(F(1) / scale[b])
+        _e4m3_scales(amax, how, numbers, words[5], scale, factor)
     zero_scale, zero_factor, inf_scale, inf_factor, nan_scale, nan_factor = special
     for b in range(n):
         a = amax[b]

@@ -1,7 +1,8 @@
 """Chains in float64: the exact sum of 8-bit products and C, rounded once, and the FP64 units of all makers.
 
-The exact sum is what no hardware does. A product of two FP8 numbers is a multiple of 2^-32 below 2^32 * 4. Split at 1 by the FPU (adding and taking away
-1.5 * 2^52), its integer part and its fraction are summed in two float64 numbers, both exactly for K <= 2^18.
+The exact sum is what no hardware does. A product of two FP8 numbers is a multiple of 2^-32 below 2^32 * 4. Split at
+1 by the FPU (adding and taking away 1.5 * 2^52), its integer part and its fraction are summed in two float64 numbers,
+both exactly for K <= 2^18.
 """
 
 import numpy as np
