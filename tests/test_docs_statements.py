@@ -11,7 +11,7 @@ from lowprec.cli.app import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
     *(ROOT / name / "README.md" for name in ("ablations", "benchmarks", "reference_data", "reference_data/capture")),
 ]  # fmt: skip
 PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -76,3 +76,13 @@ def found(parts: list[str]) -> bool:
         if value is not None:
             return True
     return False
+
+
+def test_files_that_contributing_names_are_there() -> None:
+    """In backticks: paths with a folder, whose first part is one of the project's."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("PYTHONPATH"))
+    tops = {path.name for path in ROOT.iterdir()}
+    named = {word for word in re.findall(r"`([\w./-]+/[\w./-]*)`", text) if word.split("/")[0] in tops}
+    assert len(named) > 20
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
