@@ -14,6 +14,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -94,6 +95,37 @@ def _mode(path: Path) -> int | None:
 def write_text(path: PathLike, text: str) -> None:
     """Write text as UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode())
+
+
+def safe_name(what: str, name: object) -> str:
+    """Return a name that becomes a file or a folder inside another folder, and can lead nowhere else.
+
+    Parameters
+    ----------
+    what : str
+        What it names, for the message.
+    name : object
+        The name, as a file or a program gives it.
+
+    Raises
+    ------
+    ValueError
+        If it is no text, begins with something else than a letter or a digit, is longer than 100 characters, or holds
+        anything but letters, digits and ``_ . + -``.
+
+    Examples
+    --------
+    >>> safe_name("study", "fp8_vs_bf16")
+    'fp8_vs_bf16'
+    >>> safe_name("study", "../evil")
+    Traceback (most recent call last):
+    ValueError: study name '../evil': letters, digits and _ . + - only, 100 at most, since it names a file
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}", name):
+        raise ValueError(
+            f"{what} name {str(name)[:120]!r}: letters, digits and _ . + - only, 100 at most, since it names a file"
+        )
+    return name
 
 
 def make_folder(path: PathLike) -> Path:

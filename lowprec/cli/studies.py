@@ -59,6 +59,9 @@ def ablate(
     """Run ablations: those NAMEd, or in a Python file, or all.
 
     An interrupted ablation goes on where it stopped when the same command is given again.
+
+    Files of ablations are programs, which run with your rights: read one before you run it. TOML, npz and the folders
+    of runs are data and never executed.
     """
     from ..study import catalogue
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import lowprec
+from lowprec._files import safe_name
 from lowprec.registry import Registry
 
 #: What a study asks of the trainer, from nothing to a training: the more, the longer it takes.
@@ -79,7 +80,7 @@ def load(name: str) -> Study:
     FileNotFoundError
         If the file does not exist.
     ValueError
-        If the file defines no `ablation`.
+        If the file defines no `ablation`, or its name cannot be that of a folder.
 
     Examples
     --------
@@ -103,4 +104,5 @@ def load(name: str) -> Study:
     found = getattr(module, "ablation", None)
     if not isinstance(found, Study):
         raise ValueError(f"{path}: defines no `ablation = Ablation(...)`")
+    safe_name("study", found.name)
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lowprec._arrays import whole, whole_or_none
+from lowprec._files import safe_name
 
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
@@ -122,8 +122,7 @@ class Arm:
     calibration: int = 0
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", self.name):
-            raise ValueError(f"arm name {self.name!r}: letters, digits and _ . + - only, since it names a folder")
+        safe_name("arm", self.name)
         if self.role not in ROLES:
             raise ValueError(f"arm {self.name!r}: unknown role {self.role!r}; allowed are {', '.join(ROLES)}")
         whole_or_none(f"arm {self.name!r}", "pairs", self.pairs, 1)

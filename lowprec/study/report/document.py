@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..._files import plain, write_json
-from ..run.store import read_json
+from ..._files import plain, safe_name, write_json
+from ..run.store import StudyError, read_json
 
 DOCUMENT_FILE = "document.json"
 
@@ -44,6 +44,9 @@ class Figure:
 
     title: str
     stem: str
+
+    def __post_init__(self) -> None:
+        safe_name("figure", self.stem)
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,11 @@ class Document:
             If the file is missing or damaged.
         """
         content = read_json(folder / DOCUMENT_FILE)
-        parts = tuple(_part(item) for item in content.pop("parts"))
-        return cls(**content, parts=parts, folder=folder)
+        try:
+            parts = tuple(_part(item) for item in content.pop("parts"))
+            return cls(**content, parts=parts, folder=folder)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StudyError(f"{folder / DOCUMENT_FILE} cannot be used: {error}") from None
 
 
 def _part(content: dict[str, Any]) -> Part:

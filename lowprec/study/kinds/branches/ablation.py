@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...._arrays import positive
-from ...._files import plain
+from ...._files import plain, safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
 from ...design.settings import changed, check_whole
@@ -132,6 +132,7 @@ class Ablation:
     expectations: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
+        safe_name("ablation", self.name)
         names = [arm.name for arm in self.arms]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -205,7 +206,7 @@ def read_study(folder: Path) -> tuple[Ablation, Setting]:
     Raises
     ------
     StudyError
-        If the folder holds no study, or one that another version wrote.
+        If the folder holds no study, or a damaged one, or one that another version wrote.
     """
     content = read_study_file(folder)
     try:
@@ -214,5 +215,5 @@ def read_study(folder: Path) -> tuple[Ablation, Setting]:
         fields["quick"], fields["full"] = Setting(**fields["quick"]), Setting(**fields["full"])
         fields["expectations"] = tuple(Expectation.of(item) for item in fields["expectations"])
         return Ablation(**fields), Setting(**content["setting"])
-    except (KeyError, TypeError) as error:
-        raise StudyError(f"{folder}: study.json was written by another version of lowprec ({error})") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...._files import safe_name
 from ...design.expectations import Expectation
 from ...design.settings import check_whole
 
@@ -68,6 +69,7 @@ class Claims:
     tier: ClassVar[str] = "T1"
 
     def __post_init__(self) -> None:
+        safe_name("study", self.name)
         known = {arm.name for arm in self.arms}
         for item in self.expectations:
             for name in (item.arm, item.over or item.arm):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowprec._files import safe_name
 from lowprec.measure.distributions import distributions
 
 from ...design.expectations import Claim, Measured
@@ -159,6 +160,9 @@ class ErrorStudy:
     tier: ClassVar[str] = "T1"
 
     def __post_init__(self) -> None:
+        safe_name("study", self.name)
+        for figure in self.figures:
+            safe_name("figure", f"{self.name}{figure.suffix}")
         for kind, names in (("arm", [arm.name for arm in self.arms]), ("data", list(self.data))):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice or not names:

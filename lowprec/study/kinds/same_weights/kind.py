@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from ...._files import plain
+from ...._files import plain, safe_name
 from ...run.backend import Backend
 from ...run.plan import Common, Plan, checkpoint_task
 from ...run.tasks import Task
@@ -77,6 +77,7 @@ class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
 
 def _checkpoint(setting: WeightsSetting, number: int, common: Common, shared: Path) -> Task:
     """Return the run of a checkpoint, named after everything that its numbers depend on."""
+    config = safe_name("configuration", setting.config)
     task = checkpoint_task(setting, number, common, shared)
     key = hashlib.sha256(json.dumps(plain(task.fingerprint), sort_keys=True).encode()).hexdigest()[:12]
-    return replace(task, name=f"{setting.config}-{setting.checkpoint_steps}-c{number}-{key}")
+    return replace(task, name=f"{config}-{setting.checkpoint_steps}-c{number}-{key}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...._arrays import positive
-from ...._files import plain
+from ...._files import plain, safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
 from ...design.settings import changed, check_whole
@@ -123,6 +123,7 @@ class SameWeights:
     tier: ClassVar[str] = "T2"
 
     def __post_init__(self) -> None:
+        safe_name("study", self.name)
         for what, names in (("arm", [arm.name for arm in self.arms]), ("stress", [s.name for s in self.stresses])):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice or not names:
@@ -166,7 +167,7 @@ def read_study(folder: Path) -> tuple[SameWeights, WeightsSetting]:
     Raises
     ------
     StudyError
-        If the folder holds no study, or one that another version wrote.
+        If the folder holds no study, or a damaged one, or one that another version wrote.
     """
     content = read_study_file(folder)
     try:
@@ -177,4 +178,4 @@ def read_study(folder: Path) -> tuple[SameWeights, WeightsSetting]:
         kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
         return SameWeights(**kept), WeightsSetting(**content["setting"])
     except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{folder}: study.json was written by another version of lowprec ({error})") from None
+        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None

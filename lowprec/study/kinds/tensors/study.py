@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec._arrays import whole
+from lowprec._files import safe_name
 
 from ...design.expectations import Claim
 from ...design.settings import check_whole
@@ -118,6 +119,7 @@ class TensorStudy:
     tier: ClassVar[str] = "T1"
 
     def __post_init__(self) -> None:
+        safe_name("study", self.name)
         for kind, names in (("arm", [a.name for a in self.arms]), ("data", [d.name for d in self.data])):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice or not names:
