@@ -153,14 +153,16 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     ValueError
-        If somebody else, of this process or another, has the folder; the message says who.
+        If somebody else, of this process or another, has the folder, the message says who; or if it cannot be written.
     """
     path = folder / _LOCK
     file = _lock(path)
     try:
-        file.truncate(0)
-        file.write(f"pid {os.getpid()}")
-        file.flush()
+        try:
+            file.truncate(0)
+            os.write(file.fileno(), f"pid {os.getpid()}".encode())  # at once: what is kept back fails again on closing
+        except OSError as error:  # a full disk: better before the work than after it
+            raise ValueError(f"output folder {os.fspath(folder)!r} cannot be written: {error.strerror}") from None
         yield
     finally:
         path.unlink(missing_ok=True)  # while the lock is held: whoever opens it later makes a new one

@@ -1,0 +1,106 @@
+"""A training run and a study that take moments, and whether what they left is whole."""
+
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+for _folder in ("moe", "study"):  # the small run of one, the fake trainer's study of the other
+    if str(TESTS / _folder) not in sys.path:
+        sys.path.append(str(TESTS / _folder))
+
+from golden_runs import golden  # noqa: E402
+from toys import SMALL, make, results  # noqa: E402
+
+from lowprec._files import read_csv, read_json  # noqa: E402
+from lowprec.moe.data.corpus import corpus_from_bytes  # noqa: E402
+from lowprec.moe.run import checkpoint  # noqa: E402
+from lowprec.moe.run.train import train  # noqa: E402
+from lowprec.recipe import recipes  # noqa: E402
+from lowprec.study import run_study  # noqa: E402
+
+__all__ = ["SMALL", "check_whole", "check_whole_study", "command", "left_by", "results", "study", "train_micro"]
+
+FILES = ("checkpoint.npz", "metrics.csv", "run.json")
+#: State of every kind: random bits, amax histories, a running mean, a narrow moment.
+RECIPE = recipes["nvfp4"].with_(
+    name="faulty",
+    dgrad={"a": "te_delayed e5m2 history4", "b": "te_current", "accumulator": "hopper_fp8"},
+    moment_m="e4m3fn 1x128",
+)
+
+
+@functools.cache
+def text():
+    """The golden text with little to be tested on, which takes most of the time of short runs."""
+    return corpus_from_bytes("short", golden.text().train[:60_000].tobytes(), held_out=300)
+
+
+def train_micro(out, steps=2, **changes):
+    return train(
+        golden.MICRO, RECIPE, steps=steps, seed=1, data=text(), ema=0.9, out=out, **{"save_every": 1, **changes}
+    )
+
+
+def left_by(folder):
+    """All that a training run left, without the clock."""
+    header, arrays = checkpoint.read(folder / "checkpoint.npz")
+    head, rows = read_csv(folder / "metrics.csv")
+    clock = head.index("seconds")
+    curve = [[*row[:clock], *row[clock + 1 :]] for row in rows]
+    return header, {name: array.tobytes() for name, array in arrays.items()}, curve, read_json(folder / "run.json")
+
+
+def check_whole(folder):
+    """Every file of a training run that is there can be read as a whole, and what is hidden is a rest to be removed."""
+    if not folder.exists():
+        return
+    for path in folder.iterdir():
+        if path.name == "checkpoint.npz":
+            checkpoint.read(path)
+        elif path.name == "metrics.csv":
+            head, rows = read_csv(path)
+            assert [int(row[head.index("step")]) for row in rows] == [*range(1, len(rows) + 1)]
+        elif path.name == "run.json":
+            assert {"config", "recipe", "status", "steps", "seed"} <= read_json(path).keys()
+        else:
+            assert path.name == ".lock" or path.name.endswith(".part"), path
+
+
+def study(folder, **changes):
+    """Do, or go on with, a small study of the fake trainer."""
+    options = {"jobs": 0, **changes}
+    return run_study(make(folder, setting=TINY), **options).folder
+
+
+TINY = SMALL.__class__(config="nano", checkpoint_steps=4, branch_steps=3, checkpoints=1, seeds=1, warmup_steps=1)
+
+
+def check_whole_study(folder):
+    """Every file of a study can be read; of a curve that is being written, all but the last row."""
+    for path in folder.rglob("*"):
+        if path.is_dir() or path.name in (".lock", ".stop") or path.name.endswith((".part", ".tmp")):
+            continue
+        if path.suffix == ".json":
+            found = read_json(path)
+            assert found.get("status", "done") in ("done", "running", "failed", "diverged"), path
+            if found.get("status") == "done":
+                head, rows = read_csv(path.with_name("metrics.csv"))
+                assert len(rows) == found["steps"], path
+        elif path.suffix == ".npz":
+            json.loads(path.read_text())
+        else:
+            assert path.name == "metrics.csv", path
+
+
+def command(program, *arguments):
+    """Return what starts a program, given as text, that may import this module."""
+    return [sys.executable, "-c", program, *map(str, arguments)]
+
+
+def environment(**more):
+    """Return variables under which it finds this module, the package and the fake trainer."""
+    search = [str(TESTS / "faults"), str(TESTS / "study"), str(TESTS), str(TESTS.parent), *sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(search), **more}

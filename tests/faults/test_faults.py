@@ -1,0 +1,247 @@
+"""Disks that fail at every n-th operation, are full, or are gone with the power: what is left is whole and goes on."""
+
+import errno
+import os
+import shutil
+import subprocess
+
+import fake_trainer
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from disk import Disk, using
+from runs import FILES, check_whole, check_whole_study, command, environment, left_by, results, study, train_micro
+
+import lowprec as lp
+from lowprec import _files
+from lowprec.cli.app import cli
+from lowprec.study.run.store import StudyError
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What is left of a training run that nothing disturbed, and how many operations of the disk it took."""
+    folder = tmp_path_factory.mktemp("whole")
+    with using(Disk()) as disk:
+        train_micro(folder)
+    return left_by(folder), len(disk.operations)
+
+
+@pytest.fixture(scope="module")
+def whole_study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    with using(Disk()) as disk:
+        left = results(study(folder))
+    return left, len(disk.operations)
+
+
+def test_the_writer_is_one(tmp_path):
+    """Whatever is saved passes through the functions that these tests let fail."""
+    with using(Disk()) as disk:
+        _files.write_bytes(tmp_path / "a", b"1")
+    assert disk.operations == ["write", "fsync", "replace", "fsync"]
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_writing_one_file(tmp_path, for_good):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    for n in range(1, 5):
+        with using(Disk(n, for_good=for_good)):
+            try:
+                _files.write_bytes(path, b"newer")
+            except OSError as error:
+                assert (error.errno, error.filename) == (errno.ENOSPC, os.fspath(path))
+                assert n < 4
+                assert path.read_bytes() == b"old"
+            else:  # the name is taken by then; only that the folder knows it at once is missing
+                assert n == 4
+                assert path.read_bytes() == b"newer"
+        assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_training_run_on_a_disk_that_fails_at_every_operation(tmp_path, whole):
+    left, operations = whole
+    assert operations == 1 + 3 * 3 * 4  # the lock; then two steps and the end, three files each, whose folder follows
+    stopped = 0
+    for n in range(1, operations + 1):
+        folder = tmp_path / str(n)
+        with using(Disk(n, for_good=n % 2 == 0)):
+            try:
+                train_micro(folder)
+            except ValueError as error:
+                stopped += 1
+                assert "cannot be written: No space left on device" in str(error)
+                assert n == 1 or any(name in str(error) for name in FILES)
+        check_whole(folder)
+        assert {*os.listdir(folder)} <= {*FILES}  # neither parts nor a lock
+        train_micro(folder, resume=True)
+        assert left_by(folder) == left
+    assert stopped >= operations * 3 // 4  # that a folder does not know a name yet is no error
+
+
+def test_a_training_run_whose_process_is_gone_at_every_operation(tmp_path, whole):
+    left, operations = whole
+    for n in range(1, operations + 1):
+        folder = tmp_path / str(n)
+        child = os.fork()
+        if not child:
+            with using(Disk(n, die=True)):
+                train_micro(folder)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        check_whole(folder)
+        train_micro(folder, resume=True)
+        assert left_by(folder) == left
+        assert sorted(os.listdir(folder)) == [*FILES]
+
+
+def test_a_study_on_a_disk_that_fails_at_every_operation(tmp_path, whole_study):
+    left, operations = whole_study
+    stopped = 0
+    for n in range(1, operations + 1):
+        with using(Disk(n, for_good=n % 2 == 0)):
+            try:
+                study(tmp_path / str(n))
+            except (StudyError, OSError) as error:
+                stopped += 1
+                assert "No space left on device" in str(error)
+        check_whole_study(tmp_path / str(n))
+        assert results(study(tmp_path / str(n))) == left
+    assert stopped >= operations // 2
+
+
+def test_a_study_whose_process_is_gone_at_every_operation(tmp_path, whole_study):
+    left, operations = whole_study
+    for n in range(1, operations + 1):
+        child = os.fork()
+        if not child:
+            with using(Disk(n, die=True)):
+                study(tmp_path / str(n))
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        check_whole_study(tmp_path / str(n))
+        assert results(study(tmp_path / str(n))) == left
+
+
+# --- two writers ------------------------------------------------------------------------------------------------------
+
+SECOND = """
+import sys
+from pathlib import Path
+import runs
+try:
+    getattr(runs, sys.argv[1])(Path(sys.argv[2]), **eval(sys.argv[3]))
+except (ValueError, RuntimeError) as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("kind", ["train", "study"])
+def test_of_two_writers_the_second_is_refused(tmp_path, kind):
+    """While one writes, another process cannot; the first one's files are those of a run that was alone."""
+    refused = []
+
+    def second(*_):
+        if len(refused) < 2:
+            what, options = ("train_micro", {"resume": True}) if kind == "train" else ("study", {})
+            done = subprocess.run(
+                command(SECOND, what, tmp_path / "shared", options), env=environment(), capture_output=True, text=True,
+                check=False,
+            )  # fmt: skip
+            refused.append((done.returncode, done.stderr))
+
+    if kind == "train":
+        train_micro(tmp_path / "alone")
+        train_micro(tmp_path / "shared", progress=second)
+        assert left_by(tmp_path / "shared") == left_by(tmp_path / "alone")
+    else:
+        step = fake_trainer.Trainer.step
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fake_trainer.Trainer, "step", lambda self: second() or step(self))
+            study(tmp_path / "shared")
+        assert results(tmp_path / "shared" / "toy") == results(study(tmp_path / "alone"))
+    assert len(refused) == 2
+    for status, words in refused:
+        assert status == 1
+        assert f"is in use by another process (pid {os.getpid()})" in words
+
+
+# --- a disk that is full ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 6 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or (made := subprocess.run(mount, capture_output=True, check=False)).returncode:
+        pytest.skip("file systems may not be mounted here" if shutil.which("mount") is None else str(made.stderr))
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(disk, leave):
+    """Leave so many bytes of a disk."""
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    (disk / "filler").write_bytes(bytes(max(0, free - leave)))
+
+
+def test_a_training_run_on_a_full_disk(tmp_path, small_disk):
+    out = small_disk / "run"
+    train_micro(tmp_path / "whole", 3)
+    train_micro(out, 1)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for leave, why in ((0, "run' cannot be written"), (1 << 20, "checkpoint.npz' cannot be written")):
+        fill(small_disk, leave)
+        with pytest.raises(ValueError, match=f"{why}: No space left on device"):
+            train_micro(out, 1, resume=True)
+        check_whole(out)
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+        (small_disk / "filler").unlink()
+    shutil.copytree(out, small_disk / "other")
+    fill(small_disk, 1 << 20)
+    with pytest.raises(ValueError, match=r"its schedule is"):  # a run of one step is no beginning of one of three
+        train_micro(out, 3, resume=True)
+    (small_disk / "filler").unlink()
+    shutil.rmtree(out)
+    fill(small_disk, 5 << 19)  # for one checkpoint, not for the next
+    with pytest.raises(ValueError, match=r"checkpoint.npz' cannot be written: No space left on device"):
+        train_micro(out, 3)
+    check_whole(out)
+    assert left_by(out)[0]["step"] == 1
+    (small_disk / "filler").unlink()
+    shutil.rmtree(small_disk / "other")
+    train_micro(out, 3, resume=True)
+    assert left_by(out) == left_by(tmp_path / "whole")
+
+
+def test_a_study_on_a_full_disk(tmp_path, small_disk):
+    expected = results(study(tmp_path))
+    stopped = 0
+    for kibibytes in range(0, 80, 8):
+        fill(small_disk, kibibytes << 10)
+        try:
+            study(small_disk)
+        except (StudyError, OSError) as error:
+            stopped += 1
+            assert "No space left on device" in str(error)
+        check_whole_study(small_disk / "toy")
+        (small_disk / "filler").unlink()
+    assert stopped > 2
+    assert results(study(small_disk)) == expected
+
+
+def test_a_result_file_on_a_full_disk(tmp_path, small_disk):
+    x = np.random.default_rng(0).standard_normal((64, 1024), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    q, path = lp.quantize(x, "e4m3fn"), small_disk / "q.npz"
+    path.write_bytes(b"old")
+    fill(small_disk, 8 << 10)
+    with pytest.raises(OSError, match=r"No space left on device: '.*q\.npz'"):
+        q.save(path)
+    done = CliRunner().invoke(cli, ["quantize", str(tmp_path / "x.npy"), "--out", str(path)])
+    assert (done.exit_code, done.stderr) == (2, f"error: {path}: No space left on device\n")
+    assert path.read_bytes() == b"old"
+    assert sorted(os.listdir(small_disk)) == ["filler", "q.npz"]
