@@ -214,9 +214,13 @@ def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
         If it is none.
     """
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and (value > 0 or (zero and value == 0))):
+    try:
+        number = float(value) if is_number else math.nan
+    except OverflowError:  # an integer beyond float64
+        number = math.inf
+    if not (math.isfinite(number) and (number > 0 or (zero and number == 0))):
         raise ValueError(f"{_called(who, name, value)}: a finite number {'>= 0' if zero else '> 0'} is needed")
-    return float(value)
+    return number
 
 
 def one_of(who: str, name: str, value: Option, allowed: tuple[Option, ...]) -> Option:

@@ -19,7 +19,8 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
     import numpy as np
 
     try:
-        array = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:  # NumPy itself leaves one open that turns out to be damaged
+            array = np.load(file, allow_pickle=False)
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
     except (ValueError, EOFError):

@@ -81,7 +81,7 @@ def training_flops(
     [394.0, 444.9]
     """
     shape = find_model(model)
-    whole("training_flops", "sequence", sequence, 1)
+    sequence = whole("training_flops", "sequence", sequence, 1)
     if method not in ("consistent", "paper"):
         raise ValueError(f"training_flops: method={method!r}: 'consistent' or 'paper' is needed")
     if method == "paper" and not shape.experts:
@@ -102,5 +102,5 @@ def achieved_flops(flops_per_token: float, tokens_per_day: float, gpus: int) -> 
     """
     positive("achieved_flops", "flops_per_token", flops_per_token)
     positive("achieved_flops", "tokens_per_day", tokens_per_day)
-    whole("achieved_flops", "gpus", gpus, 1)
+    gpus = whole("achieved_flops", "gpus", gpus, 1)
     return flops_per_token * tokens_per_day / SECONDS_PER_DAY / gpus

@@ -72,10 +72,12 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     >>> round(uniform_nodes(256, 8, 8).mean, 4), round(uniform_nodes(256, 8, 8, kept=4).mean, 4)
     (5.2947, 3.629)
     """
-    for name, value in (("experts", experts), ("top_k", top_k), ("nodes", nodes)):
+    experts, top_k, nodes = (
         whole("uniform_nodes", name, value, 1)
+        for name, value in (("experts", experts), ("top_k", top_k), ("nodes", nodes))
+    )
     kept = nodes if kept is None else kept
-    whole("uniform_nodes", "kept", kept, 1)
+    kept = whole("uniform_nodes", "kept", kept, 1)
     if experts % nodes or kept > nodes or top_k > kept * (experts // nodes):
         raise ValueError(
             f"uniform_nodes: {top_k} of {experts} experts on {kept} of {nodes} nodes: nodes must divide experts, and "
@@ -116,8 +118,8 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     >>> measured_nodes([[0, 1], [0, 7], [6, 7]], experts=8, nodes=2).shares
     (0.0, 0.6666666666666666, 0.3333333333333333)
     """
-    whole("measured_nodes", "experts", experts, 1)
-    whole("measured_nodes", "nodes", nodes, 1)
+    experts = whole("measured_nodes", "experts", experts, 1)
+    nodes = whole("measured_nodes", "nodes", nodes, 1)
     array = np.asarray(chosen)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
         raise ValueError(
@@ -199,7 +201,7 @@ def node_traffic(
     """
     shape, gpu = find_model(model), find_hardware(machine)
     positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
-    whole("node_traffic", "tokens", tokens, 1)
+    tokens = whole("node_traffic", "tokens", tokens, 1)
     if not shape.experts:
         raise ValueError(f"node_traffic: {shape.name} has no experts, so nothing is dispatched")
     if nodes_per_token > shape.top_k:

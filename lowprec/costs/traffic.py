@@ -50,7 +50,7 @@ def bits_per_value(codec: Bits) -> float:
 
 def row_bytes(codec: Bits, columns: int) -> float:
     """Return the bytes of one row of `columns` values, short last tiles and padding included."""
-    whole("row_bytes", "columns", columns, 1)
+    columns = whole("row_bytes", "columns", columns, 1)
     if isinstance(codec, (int, float)):
         return bits_per_value(codec) * columns / 8
     found = _codec(codec)
@@ -142,8 +142,9 @@ def decode_limit(
         raise ValueError(f"decode_limit: {shape.name} has no experts, so nothing is dispatched")
     dim = shape.dim if dim is None else dim
     layers = shape.layers if layers is None else layers
-    for name, value in (("tokens", tokens), ("dim", dim), ("layers", layers)):
-        whole("decode_limit", name, value, 1)
+    tokens, dim, layers = (
+        whole("decode_limit", name, value, 1) for name, value in (("tokens", tokens), ("dim", dim), ("layers", layers))
+    )
     bandwidth = gpu.effective_bandwidth if effective else gpu.bandwidth
     assert bandwidth is not None
     values = tokens * shape.copies * dim
@@ -165,7 +166,7 @@ def deepep_message_bytes(dim: int = 7168, codec: Bits = "fp8_1x128", header: int
     >>> deepep_message_bytes(), deepep_message_bytes(codec="bf16", header=0)
     (7408.0, 14336.0)
     """
-    whole("deepep_message_bytes", "header", header, 0)
+    header = whole("deepep_message_bytes", "header", header, 0)
     return header + row_bytes(codec, dim)
 
 
@@ -180,6 +181,6 @@ def deepep_bandwidth(
     98.5
     """
     positive("deepep_bandwidth", "seconds", seconds)
-    whole("deepep_bandwidth", "tokens", tokens, 1)
-    whole("deepep_bandwidth", "top_k", top_k, 1)
+    tokens = whole("deepep_bandwidth", "tokens", tokens, 1)
+    top_k = whole("deepep_bandwidth", "top_k", top_k, 1)
     return tokens * top_k * deepep_message_bytes(dim, codec, header) / seconds

@@ -306,6 +306,7 @@ class Format:
         ValueError
             If there is no such code.
         """
+        code = whole(self.name, "code", code)
         if not 0 <= code < (1 << self.bits):
             raise ValueError(f"{self.name}: code {code} is outside 0..{(1 << self.bits) - 1}")
         sign = -1.0 if code & self.sign_mask else 1.0
@@ -367,6 +368,7 @@ class Format:
         >>> e4m3.nextafter(1.0, 2.0), e4m3.nextafter(0.0, -1.0), e4m3.nextafter(448.0, 1e9)
         (1.125, -0.001953125, 448.0)
         """
+        x, toward = _number(self.name, x), _number(self.name, toward)
         position = self._position(x)
         if math.isnan(toward) or toward == x:
             return math.nan if math.isnan(toward) else x
@@ -407,6 +409,13 @@ def _values(fmt: Format) -> NDArray[np.float32]:
     table = np.array([fmt.value(code) for code in range(1 << fmt.bits)], dtype=np.float32)
     table.flags.writeable = False
     return table
+
+
+def _number(owner: str, value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{owner}: {value!r} is beyond float64") from None
 
 
 def _is_int(value: object) -> bool:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .._arrays import one_of, whole
 from ..registry import Registry
 from .catalogue import Format
 from .policy import OVERFLOWS, Policy
@@ -76,6 +77,13 @@ class Rounding:
     odd: bool = False
     random_bits: int = 0
     variant: Literal["A", "B", "C"] = "A"
+
+    def __post_init__(self) -> None:
+        who = f"Rounding {self.name}"
+        for word in ("plus_word", "minus_word"):
+            whole(who, word, getattr(self, word), 0, _ALL)
+        whole(who, "random_bits", self.random_bits, 0, MAX_RANDOM_BITS)
+        one_of(who, "variant", self.variant, ("A", "B", "C"))
 
     @classmethod
     def stochastic(cls, bits: int = MAX_RANDOM_BITS, variant: Literal["A", "B", "C"] = "A") -> Rounding:

@@ -86,7 +86,9 @@ def pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
         If a pair cannot be the ends of a tile.
     """
     amin, amax = any_pairs_from_bytes(rows, meta_bits)
-    in_order = (amin >= 0) & (amin <= amax) & (amax < np.inf) & ((amin > 0) == (amax > 0)) & ~np.signbit(amin + amax)
+    # A tile of zeros has the ends +0 and +0, as they are written.
+    in_order = (amin >= 0) & (amin <= amax) & (amax < np.inf) & ((amin > 0) == (amax > 0))
+    in_order &= ~(np.signbit(amin) & np.signbit(amax))
     bad = ~(in_order | (np.isnan(amax) & (amin == 0)))
     if bad.any():
         row, tile = (int(i) for i in np.argwhere(bad)[0])

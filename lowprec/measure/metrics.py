@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import real_numbers
+from lowprec._arrays import positive, real_numbers
 from lowprec._ieee import standard
 
 Wide = npt.NDArray[np.float64]
@@ -305,6 +305,7 @@ def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> floa
     0.3333333333333333
     """
     x, r = _pair(a, reference)
+    limit = positive("saturation", "limit", limit, zero=True)
     return _share((np.abs(r) > limit) & (np.abs(x) == limit))
 
 
@@ -365,8 +366,9 @@ def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """
     x, r = _pair(a, reference)
     finite = np.isfinite(r) & np.isfinite(x)
-    power = float((r[finite] ** 2).sum())
-    return _ratio(float((x[finite] * r[finite]).sum()) - power, power)
+    with np.errstate(over="ignore", invalid="ignore"):
+        power, common = float((r[finite] ** 2).sum()), float((x[finite] * r[finite]).sum())
+    return _ratio(common - power, power)
 
 
 def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
@@ -395,8 +397,9 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     0.33333333333333337
     """
     x, r = _pair(a, reference)
-    total = float((x * x + r * r).sum())
-    return 1.0 - 2.0 * float((x * r).sum()) / total if total else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        total, common = float((x * x + r * r).sum()), float((x * r).sum())
+    return 1.0 - 2.0 * common / total if total else 0.0
 
 
 def as_wide(name: str, x: npt.ArrayLike) -> Wide:

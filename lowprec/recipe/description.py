@@ -129,6 +129,10 @@ class Description:
                 TensorSpec.parse(state)
         for wire in (*DIRECTIONS, *(f"cache_{role}" for role in CACHES)):
             codecs.get(getattr(self, wire))
+        for name, kind in (("rules", Rule), ("storage", Storage)):
+            given = getattr(self, name)
+            if not isinstance(given, tuple) or not all(isinstance(item, kind) for item in given):
+                raise TypeError(f"Recipe {self.name}: {name} is a tuple of {kind.__name__}, not {given!r}")
 
     def spec(self, layer: str, layers: int | None = None) -> LinearSpec:
         """Return what the rules say of a linear layer.

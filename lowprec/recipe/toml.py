@@ -92,10 +92,14 @@ def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
     ------
     ValueError
         If it is no TOML, or says something that a recipe does not have.
+    TypeError
+        If it is no text.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"recipe: TOML is a text, not {text!r}")
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"recipe: this is no TOML: {error}") from None
     if "base" in data:
         return _changed(data, bases[data.pop("base")])

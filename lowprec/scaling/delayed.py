@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import as_float32
+from .._arrays import as_float32, whole
 from .._ieee import standard
 from ..format.catalogue import formats
 from .job import largest_magnitude
@@ -68,7 +68,7 @@ class DelayedScaling:
             raise ValueError(f"DelayedScaling: quantizer {self.quantizer.name!r} has no history; 'te_delayed' has")
         if algorithm not in ("max", "most_recent"):
             raise ValueError(f"DelayedScaling: algorithm={algorithm!r}: max or most_recent")
-        self.margin, self.algorithm = margin, algorithm
+        self.margin, self.algorithm = whole("DelayedScaling", "margin", margin, -126, 126), algorithm
         self.history: NDArray[np.float32] = np.zeros(self.quantizer.history, np.float32)
         self.multiplier = np.float32(1)
 

@@ -71,6 +71,7 @@ def grouped_gemm(
     >>> grouped_gemm(qx, qw, expert=[0, 1, -1])[:, 0]
     array([128., 256.,   0.], dtype=float32)
     """
+    _check_quantized("grouped_gemm", a=a)
     weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
     matrices = (Quantized, PackedOperand)
     if isinstance(weights, matrices) or not all(isinstance(w, matrices) and len(w.shape) == 2 for w in weights):
@@ -173,6 +174,7 @@ def grouped_wgrad(
     >>> grouped_wgrad(ones, ones, [3, 100])[:, 0, 0]
     array([  3., 100.], dtype=float32)
     """
+    _check_quantized("grouped_wgrad", dy=dy, x=x)
     starts = run_starts(counts, align)
     sizes = np.asarray(counts, np.int64)
     if len(dy.shape) != 2 or len(x.shape) != 2 or dy.shape[1] != x.shape[1]:
@@ -195,6 +197,12 @@ def _addend(who: str, c: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[An
     addend = real_numbers(f"{who}: c", c)
     check_shape(who, "c", addend, shape)
     return addend
+
+
+def _check_quantized(who: str, **operands: Quantized) -> None:
+    for name, q in operands.items():
+        if not isinstance(q, Quantized):
+            raise TypeError(f"{who}: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
 
 
 def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:

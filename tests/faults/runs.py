@@ -87,7 +87,7 @@ def check_whole_study(folder):
             found = read_json(path)
             assert found.get("status", "done") in ("done", "running", "failed", "diverged"), path
             if found.get("status") == "done":
-                head, rows = read_csv(path.with_name("metrics.csv"))
+                _, rows = read_csv(path.with_name("metrics.csv"))
                 assert len(rows) == found["steps"], path
         elif path.suffix == ".npz":
             json.loads(path.read_text())

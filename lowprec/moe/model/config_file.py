@@ -49,7 +49,7 @@ def load_config(path: str | os.PathLike[str]) -> MoEConfig:
     file = Path(path)
     try:
         given: dict[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"configuration {os.fspath(path)!r} is no TOML: {error}") from None
     base = given.pop("base", None)
     if base is not None and not isinstance(base, str):
