@@ -18,7 +18,7 @@ FILES = rooms.files()
 
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
-    {"_arrays", "_ieee"},
+    {"_arrays", "_ieee", "_values"},
     {"_files", "_jit", "_threads", "registry"},
     {"kernels"},
     {"format"},

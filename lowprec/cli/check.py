@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_SAME = ("same", "none")
 _NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
 
 
@@ -72,9 +73,11 @@ def check(
     """Tell which quantizer made codes and scales.
 
     FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`.
-    Every quantizer whose shapes fit is tried and what differs is counted. Where something differs from --quantizer, or
-    from the nearest one, causes are named: ties broken the other way, reciprocals instead of division, scales by
-    another arithmetic, overflow that is not saturated, values rounded twice.
+    Every quantizer whose shapes fit is tried and what differs is counted: codes, scales, and the scale of the whole
+    tensor (NVFP4's second level, the array tensor_scale). Where something differs from --quantizer, or from the
+    nearest one, causes are named: ties broken the other way, reciprocals instead of division, scales by another
+    arithmetic, inverted or multiplied, overflow that is not saturated, values rounded twice. The exit code is 0
+    whatever differs.
     """
     codes, scale, tensor = _load_codes(file)
     x = _load_array(values, dimensions=2)
@@ -82,30 +85,34 @@ def check(
         raise CommandError(f"{file}: codes {codes.shape} for values {x.shape}")
     if scale.ndim != 2:
         raise CommandError(f"{file}: scale has shape {scale.shape}, a matrix of one scale a block is needed")
-    rows = _ranked(codes, scale, x, quantizer, granularity, file)
+    rows = _ranked(codes, scale, tensor, x, quantizer, granularity, file)
     if not causes:
-        columns = ("quantizer", "codes that differ", "share", "scales that differ", "share of scales")
+        columns = (
+            "quantizer", "codes that differ", "share", "scales that differ", "share of scales", "tensor scale",
+        )  # fmt: skip
         emit(columns, rows, f"{file} against {values}", as_json, as_csv)
     nearest = rows[0]
-    if causes or ((nearest[1] or nearest[3]) and not (as_json or as_csv)):
+    same = not (nearest[1] or nearest[3]) and nearest[5] in _SAME
+    if causes or not (same or as_json or as_csv):
         _emit_causes(codes, scale, tensor, x, str(nearest[0]), granularity, as_json, as_csv)
 
 
 def _ranked(
     codes: NDArray[Any],
     scale: NDArray[np.float32],
+    tensor: float | None,
     x: NDArray[Any],
     quantizer: str | None,
     granularity: str | None,
     file: str,
-) -> list[tuple[str, int, float, int, float]]:
+) -> list[tuple[str, int, float, int, float, str]]:
     """Count what differs from each quantizer that fits, nearest first."""
     import numpy as np
 
     from ..scaling.quantize import quantize
     from ..scaling.quantizer import quantizers
 
-    rows: list[tuple[str, int, float, int, float]] = []
+    rows: list[tuple[str, int, float, int, float, str]] = []
     for name in quantizers.names() if quantizer is None else [quantizer]:
         if quantizers[name].history is not None and quantizer is None:
             continue
@@ -124,10 +131,19 @@ def _ranked(
         wrong = q.codes != codes
         scales = ~((q.scale == scale) | (np.isnan(q.scale) & np.isnan(scale)))
         share = (float(wrong.mean()), float(scales.mean())) if wrong.size else (0.0, 0.0)
-        rows.append((name, int(wrong.sum()), share[0], int(scales.sum()), share[1]))
+        rows.append((name, int(wrong.sum()), share[0], int(scales.sum()), share[1], _tensor(q.tensor_scale, tensor)))
     if not rows:
         raise CommandError(f"{file}: no quantizer has scales of shape {scale.shape} for values {x.shape}")
-    return sorted(rows, key=lambda row: (row[1], row[3]))
+    return sorted(rows, key=lambda row: (row[1], row[3], row[5] not in _SAME))
+
+
+def _tensor(own: np.float32 | None, found: float | None) -> str:
+    """Compare the scales of the whole tensor."""
+    if own is None:
+        return "none" if found is None or found == 1 else "not the quantizer's"
+    if found is None:
+        return "missing"
+    return "same" if found == own or (found != found and own != own) else "differs"
 
 
 def _emit_causes(
@@ -147,6 +163,9 @@ def _emit_causes(
 
     e = explain(codes, scale, x, quantizer, granularity, tensor_scale=tensor)
     rows: list[Sequence[Cell]] = []
+    if e.tensor:
+        own = None if e.expected.tensor_scale is None else float(e.expected.tensor_scale)
+        rows.append(("tensor scale", e.tensor, 1, 1.0, "", tensor, own))
     for what, names, found, expected in (
         ("scale", e.scales, scale, e.expected.scale),
         ("code", e.codes, codes, e.expected.codes),

@@ -8,6 +8,7 @@ import numpy as np
 
 from lowprec._arrays import Array, Floats
 from lowprec._ieee import standard
+from lowprec._values import ByBits
 from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 
@@ -25,7 +26,7 @@ from .wire import (
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
+class Cast(ByBits):
     """Codes of one format without any scale: what `CastCodec` sends."""
 
     codes: Array

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec._arrays import Array, Floats, real_numbers, whole
+from lowprec._values import ByBits
 from lowprec.cast.packing import pack, packed_size, unpack
 
 Bytes = npt.NDArray[np.uint8]
@@ -58,7 +59,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Wire:
+class Wire(ByBits):
     """An array on its way.
 
     Attributes

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import whole
+from .._values import plain_fields
 
 Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"]
 SPECIALS: tuple[Specials, ...] = ("ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric")
@@ -97,6 +98,7 @@ class Format:
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         e, m = self.exponent_bits, self.mantissa_bits
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"Format: name={self.name!r}: a non-empty string is needed")

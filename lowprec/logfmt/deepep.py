@@ -18,7 +18,7 @@ is sent either in 10 bits or, if one of its tiles is not fit, as bfloat16. Where
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from lowprec import _threads
 from lowprec._arrays import Floats, apart, output, whole
 from lowprec._ieee import standard
+from lowprec._values import ByBits
 from lowprec.kernels.logfmt import deepep as kernels
 
 from .arrays import exact_float32
@@ -40,7 +41,7 @@ _NONE: Floats = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class Units(ByBits):
     """What stands for the GPU's lg2.approx and ex2.approx: correctly rounded results where there is no table.
 
     Attributes
@@ -71,6 +72,9 @@ class Units:
             if table is not None and (table.shape != (size,) or not table.flags.c_contiguous):
                 raise ValueError(f"logfmt: table {name} has shape {table.shape}; {size} contiguous numbers are needed")
 
+    def __hash__(self) -> int:  # type: ignore[override]  # tables are never written to
+        return hash(tuple(getattr(self, f.name) is None for f in fields(self)))
+
     def tables(self) -> tuple[Floats, Floats, Floats]:
         """Return log2 of all magnitudes and the other two tables, empty where there is none."""
         log2 = _rounded_log2() if self.log2 is None else self.log2
@@ -92,7 +96,7 @@ def _rounded_log2() -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class DeepEPMessage:
+class DeepEPMessage(ByBits):
     """Tokens as they leave for combine.
 
     Attributes
@@ -112,7 +116,7 @@ class DeepEPMessage:
     amin: Floats = field(repr=False)
     amax: Floats = field(repr=False)
     units: Units = field(default=ROUNDED, repr=False)
-    overflows: int = 0
+    overflows: int = field(default=0, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:

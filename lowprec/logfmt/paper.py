@@ -11,6 +11,7 @@ import numpy.typing as npt
 from lowprec import _threads
 from lowprec._arrays import Array, Floats, apart, one_of, output, whole
 from lowprec._ieee import standard
+from lowprec._values import ByBits
 from lowprec.cast import casts as cast
 from lowprec.kernels.logfmt import grid as kernels
 
@@ -35,7 +36,7 @@ TILES_OF_A_CHUNK = 8  # that are sent as bfloat16 together, if one of them is no
 
 
 @dataclass(frozen=True, eq=False)
-class LogFMT:
+class LogFMT(ByBits):
     """An array in LogFMT.
 
     Attributes

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowprec._arrays import as_float32
+from lowprec._values import ByBits
 from lowprec.codec import Codec, codecs
 from lowprec.measure.metrics import compare, gain_bias
 from lowprec.measure.spread import tile_range
@@ -63,7 +64,7 @@ class FormatErrors:
 
 
 @dataclass(frozen=True, eq=False)
-class Passed:
+class Passed(ByBits):
     """What became of an array: its values, the largest that each could have been, and the bits of one."""
 
     name: str

@@ -86,9 +86,7 @@ class BoundRecipe:
         if layer not in self._linears:
             spec = self.recipe.spec(layer, self.layers)
             role = next((role for pattern, role in _CACHED_INPUTS.items() if matches(layer, pattern)), None)
-            cache = None if role is None else codecs[getattr(self.recipe, f"cache_{role}")]
-            if cache is not None and is_cast(cache, _BF16):  # as layers store it: Wgrad reads what Fprop made of it
-                cache = None
+            cache = None if role is None else self.cache(role)
             self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, _LayerState(self, layer))
         return self._linears[layer]
 
@@ -127,7 +125,7 @@ class BoundRecipe:
         return self._codec(getattr(self.recipe, direction))
 
     def cache(self, role: str) -> Codec | None:
-        """Return the codec of an activation kept for the backward pass, None if it changes nothing that is stored.
+        """Return the codec of an activation kept for the backward pass, None if it is kept as it is stored.
 
         Parameters
         ----------
@@ -137,8 +135,15 @@ class BoundRecipe:
         if role not in CACHES:
             raise ValueError(f"cache {role!r}: one of {', '.join(CACHES)}")
         codec = self._codec(getattr(self.recipe, f"cache_{role}"))
+        if role in _CACHED_INPUTS.values():  # BF16 is how layers store it: Wgrad reads what Fprop made of it
+            whole = self.recipe.activations == "float64"
+            return None if codec is _LOSSLESS or is_cast(codec, _BF16) or whole else codec
         stored = _BF16 if self.recipe.activations == "bfloat16" else _FLOAT32
         return None if codec is _LOSSLESS or keeps(codec, stored) else codec
+
+    def changes(self, direction: str) -> bool:
+        """Return whether a direction has a codec that can change values, see `codec`."""
+        return self.codec(direction) is not _LOSSLESS
 
     def _codec(self, name: str) -> Codec:
         codec = codecs[name]

@@ -37,7 +37,7 @@ _add(
 )
 _add(
     "float64",
-    "no rounding anywhere: for gradient checks",
+    "NumPy's float64 throughout, nothing narrower: for gradient checks",
     (),
     activations="float64",
     moment_m="float64",

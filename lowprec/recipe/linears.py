@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lowprec._arrays import whole_or_none
+from lowprec._values import plain_fields
 from lowprec.format.catalogue import formats
 from lowprec.tensorcore.accumulator import Accumulator
 from lowprec.tensorcore.catalogue import accumulators
@@ -98,6 +99,7 @@ class GemmSpec:
     library: str = "deepgemm"
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         libraries[self.library]
         for side in ("a", "b"):
             object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))

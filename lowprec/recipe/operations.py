@@ -70,6 +70,9 @@ class LinearOps(Protocol):
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
         """Return dW [N, K], not rounded, for dy [T, N]."""
 
+    def words(self, gemm: str) -> str:
+        """Return what ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` computes, as tables print it."""
+
 
 class TensorState(Protocol):
     """What the operands of one layer's multiplications need beside their values."""
@@ -147,7 +150,8 @@ class _Weight(_Operand):
 
     def rows(self, x: Array) -> Operand:
         if self.spec.plain:
-            return x if self.float32 else round_to(x, self.spec.format)
+            seed = self.state.seed(self.name) if self.spec.stochastic else 0
+            return x if self.float32 else round_to(x, self.spec.format, **self.spec.rounding(seed))
         return super().rows(x if self.stored == "float32" else round_to(x, "bfloat16"))
 
     def columns(self, x: Array) -> Operand:
@@ -204,6 +208,12 @@ class _Linear:
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
         return self._product(self.spec.wgrad, self.wgrad_dy.columns(dy), self._wgrad_input(saved.x.kept), "float32")
 
+    def words(self, gemm: str) -> str:
+        more = {"fprop": self.spec.leaves("y"), "dgrad": self.spec.leaves("dx"), "wgrad": ""}
+        if self.spec.quantized and self.spec.wgrad_input == "source" and self.cache is None:
+            more["wgrad"] = ", x from its source"
+        return f"{getattr(self.spec, gemm)}{more[gemm]}"
+
     def _wgrad_input(self, kept: Any) -> Any:
         """Return x^T [K, T] from what was kept of x."""
         if self.cache is not None:
@@ -240,6 +250,9 @@ class _Float64Linear:
 
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
         return np.asarray(dy.T @ saved.x.kept)
+
+    def words(self, gemm: str) -> str:
+        return "float64 x float64 in NumPy"
 
 
 def linear_ops(

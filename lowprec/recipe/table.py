@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from .binding import BoundRecipe
 from .description import CACHES, Description
 from .linears import OPERANDS
-from .names import LINEARS
+from .names import DEPTH, LINEARS
+
+_MIDDLE = DEPTH // 2  # no rule counts so far
 
 _WIRES = {
     "dispatch": "tokens to their experts",
@@ -49,43 +53,51 @@ def rows(recipe: Description) -> list[Row]:
     wire | combine: experts' outputs back | bf16
     wire | combine_grad: gradients to the experts | bf16
     """
-    table = [*_linears(recipe), *_special_blocks(recipe)]
-    store = {"bfloat16": "BF16", "float32": "float32", "float64": "float64"}[recipe.activations]
+    bound = BoundRecipe(recipe, layers=DEPTH)
+    table = [*_linears(bound), *_special_blocks(bound)]
+    store = "BF16" if recipe.activations == "bfloat16" else recipe.activations
     table.append(Row("activations", "residual stream, norms, attention", store))
-    table += [Row(rule.pattern, "kept as", rule.codec) for rule in recipe.storage]
-    table += [Row("wire", f"{name}: {about}", getattr(recipe, name)) for name, about in _WIRES.items()]
-    table += [Row("kept for backward", role.replace("_", " "), getattr(recipe, f"cache_{role}")) for role in CACHES]
+    plain = recipe.activations == "float64"  # then nothing is stored otherwise
+    table += [Row(rule.pattern, "kept as", store if plain else rule.codec) for rule in recipe.storage]
+    for name, about in _WIRES.items():
+        codec = getattr(recipe, name) if bound.changes(name) else f"as it is, {store}"
+        table.append(Row("wire", f"{name}: {about}", codec))
+    for role in CACHES:
+        kept = f"cache_{role}"
+        codec = getattr(recipe, kept) if bound.cache(role) is not None else f"as it is, {store}"
+        table.append(Row("kept for backward", role.replace("_", " "), codec))
     table.append(Row("optimizer", "moments m, v", f"{recipe.moment_m}, {recipe.moment_v}"))
-    table.append(Row("optimizer", "master weights, gradients", f"{recipe.master}, float32"))
+    table.append(Row("optimizer", "master weights, gradients", f"{_master(recipe)}, {bound.dtype}"))
     return table
 
 
-def _linears(recipe: Description) -> list[Row]:
-    """Return the multiplications of a middle block's layers and of the head."""
-    groups: dict[object, list[str]] = {}
+def _master(recipe: Description) -> str:
+    """Return how master weights stay: in the type of the moments' arithmetic, unless they are rounded."""
+    whole = "float64" if recipe.moment_m == "float64" else "float32"
+    return whole if recipe.master in ("float32", "float64") else recipe.master
+
+
+def _linears(bound: BoundRecipe) -> list[Row]:
+    """Return the multiplications of a middle block's layers and of the head, as the bound recipe does them."""
+    groups: dict[tuple[str, ...], list[str]] = {}
     for name in LINEARS:
-        spec = recipe.spec(name, layers=3)
-        groups.setdefault(spec, []).append(name.replace("layers.0.", "").replace("experts.0.", "experts."))
-    table = []
-    for names in groups.values():
-        spec = recipe.spec(_full(names[0]), layers=3)
-        part = _joined(names)
-        more = {"fprop": spec.leaves("y"), "dgrad": spec.leaves("dx"), "wgrad": ""}
-        if spec.quantized and spec.wgrad_input == "source":
-            more["wgrad"] = ", x from its source"
-        for gemm in OPERANDS:
-            table.append(Row(part, gemm.capitalize(), f"{getattr(spec, gemm)}{more[gemm]}"))
-    return table
+        middle = name.replace("layers.0.", f"layers.{_MIDDLE}.").replace("experts.0.", f"experts.{_MIDDLE}.")
+        ops = bound.linear(middle)
+        short = name.replace("layers.0.", "").replace("experts.0.", "experts.")
+        groups.setdefault(tuple(ops.words(gemm) for gemm in OPERANDS), []).append(short)
+    return [
+        Row(_joined(names), gemm.capitalize(), said)
+        for words, names in groups.items()
+        for gemm, said in zip(OPERANDS, words, strict=True)
+    ]
 
 
-def _special_blocks(recipe: Description) -> list[Row]:
-    """Return a line for each block that differs."""
-    counted = [rule for rule in recipe.rules if rule.pattern.startswith("layers.") and rule.pattern[7] in "-0123456789"]
+def _special_blocks(bound: BoundRecipe) -> list[Row]:
+    """Return a line for each block or expert that differs."""
+    if bound.recipe.activations == "float64":
+        return []
+    counted = [rule for rule in bound.recipe.rules if re.search(r"(layers|experts)\.-?\d", rule.pattern)]
     return [Row(rule.pattern, "all three", str(rule.linear)) for rule in counted]
-
-
-def _full(name: str) -> str:
-    return name if name == "head" else f"layers.0.{name}".replace("experts.", "experts.0.")
 
 
 def _joined(names: list[str]) -> str:

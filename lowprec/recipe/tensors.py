@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowprec._values import plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.format.catalogue import Format, formats
 from lowprec.registry import UnknownNameError
@@ -82,6 +83,7 @@ class TensorSpec:
     history: int = 0
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         formats[self.format]
         if self.granularity != PLAIN:
             object.__setattr__(self, "granularity", str(Granularity.parse(self.granularity)))

@@ -5,6 +5,7 @@ Source: TransformerEngine, ``common/recipe/delayed_scaling.cu``; Micikevicius et
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Literal
 
 import numpy as np
@@ -71,6 +72,10 @@ class DelayedScaling:
         self.margin, self.algorithm = whole("DelayedScaling", "margin", margin, -126, 126), algorithm
         self.history: NDArray[np.float32] = np.zeros(self.quantizer.history, np.float32)
         self.multiplier = np.float32(1)
+
+    def __copy__(self) -> DelayedScaling:
+        """Return a state that goes its own way: two of them are never one history."""
+        return copy.deepcopy(self)
 
     @standard
     def quantize(self, x: ArrayLike, **options: Any) -> Quantized:

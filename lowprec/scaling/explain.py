@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import as_float32, as_matrix
 from .._ieee import standard
+from .._values import ByBits
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import formats
 from .granularity import Granularity
@@ -30,12 +31,15 @@ F32 = NDArray[np.float32]
 Codes = NDArray[Any]
 Mask = NDArray[np.bool_]
 _LARGEST = np.finfo(np.float32).max
+_NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
 UNEXPLAINED = "not explained"
 FOUR_OR_SIX = "the other of four and six"
+MISSING = "missing"
+NOT_COMPARED: Literal["not compared"] = "not compared"
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, eq=False)
+class Explanation(ByBits):
     """What differs from a quantizer, and why.
 
     Attributes
@@ -48,16 +52,19 @@ class Explanation:
         The same for the scales of blocks.
     before : ndarray of float32, shape (R, C)
         What the quantizer casts, with the scales found.
+    tensor : str
+        The same for the tensor's scale: ``""`` where it is the quantizer's, or was not compared.
     """
 
     expected: Quantized
     codes: NDArray[Any]
     scales: NDArray[Any]
     before: F32
+    tensor: str = ""
 
 
-@dataclass(frozen=True)
-class Cast:
+@dataclass(frozen=True, eq=False)
+class Cast(ByBits):
     """What a rule may look at: values, their scales as found, and what the quantizer makes of them.
 
     Attributes
@@ -196,7 +203,7 @@ def explain(
     quantizer: str | Quantizer,
     granularity: str | Granularity | None = None,
     *,
-    tensor_scale: float | None = None,
+    tensor_scale: float | Literal["not compared"] | None = NOT_COMPARED,
 ) -> Explanation:
     """Say why codes and scales are not what a quantizer makes of `x`.
 
@@ -212,8 +219,8 @@ def explain(
         What they are compared with.
     granularity : str or Granularity, optional
         Blocks, if not the quantizer's own.
-    tensor_scale : float, optional
-        The tensor's scale found; the quantizer's if not given.
+    tensor_scale : float or None, optional
+        The tensor's scale found, None if there is none; taken to be the quantizer's if not given.
 
     Returns
     -------
@@ -244,7 +251,9 @@ def explain(
         )
     found = found.astype(expected.codes.dtype)
     own = np.float32(1) if expected.tensor_scale is None else expected.tensor_scale
-    tensor = own if tensor_scale is None else np.float32(tensor_scale)
+    given = None if tensor_scale is None or tensor_scale == NOT_COMPARED else np.float32(tensor_scale)
+    tensor = own if given is None else given
+    why_tensor = "" if tensor_scale == NOT_COMPARED else _tensor_cause(values, given, expected, q)
     why_scales = _scale_causes(values, scales, expected, q)
     cast = _cast(values, scales, tensor, expected, q)
     names = np.full(found.shape, "", dtype=object)
@@ -268,7 +277,7 @@ def explain(
             names[hit] = name
             open_ &= ~hit
     names[open_] = UNEXPLAINED
-    return Explanation(expected, names, why_scales, cast.v)
+    return Explanation(expected, names, why_scales, cast.v, why_tensor)
 
 
 def _cast(x: F32, scales: F32, tensor: np.float32, expected: Quantized, q: Quantizer) -> Cast:
@@ -331,7 +340,7 @@ def _scale_causes(x: F32, found: F32, expected: Quantized, q: Quantizer) -> NDAr
     open_ = ~((found == expected.scale) | (np.isnan(found) & np.isnan(expected.scale)))
     if not open_.any():
         return names
-    others = dict(_other_scales(x, expected, q))
+    others = {**dict(_other_scales(x, expected, q)), **_turned(found, expected.scale)}
     whole = others.keys() - {FOUR_OR_SIX}
     _by_rules(names, open_, found, expected.scale, iter(others.items()), np.isfinite(expected.scale), whole)
     names[open_ & (np.isnan(found) | np.isnan(expected.scale))] = "NaN"
@@ -365,6 +374,62 @@ def _other_scales(x: F32, expected: Quantized, q: Quantizer) -> Iterator[tuple[s
     for name, change in others.items():
         if not (change.get("amax_floor") and q.scale == "e4m3"):
             yield name, quantize(x, quantizer=q.with_(granularity=str(expected.granularity), **change)).scale
+
+
+def _turned(found: F32, expected: F32) -> dict[str, F32]:
+    """Return all scales turned over, and all times one factor, where that gives most of those that differ."""
+    differ = (found != expected) & ~(np.isnan(found) & np.isnan(expected))
+    with np.errstate(all="ignore"):
+        turned = {"the inverse": _where_near(found, np.float32(1) / expected)}
+        ratio = found / expected
+        factors = ratio[differ & np.isfinite(ratio) & (ratio > 0)]
+        if factors.size and abs((factor := np.sort(factors)[factors.size // 2]) - 1) > _NO_FACTOR:
+            turned[f"{factor:.6g} times it"] = _where_near(found, expected * factor)
+    return {name: scales for name, scales in turned.items() if 2 * (scales == found)[differ].sum() > differ.sum()}
+
+
+def _where_near(found: F32, meant: F32) -> F32:
+    """Return what is meant, but what was found where that is meant but for a rounding."""
+    near: F32 = np.where(np.abs(found - meant) <= np.spacing(np.abs(meant)), found, meant)
+    return near
+
+
+def _tensor_cause(x: F32, found: np.float32 | None, expected: Quantized, q: Quantizer) -> str:
+    """Say why the tensor's scale is not the quantizer's, ``""`` if it is."""
+    own = expected.tensor_scale
+    if own is None:
+        return "" if found is None or found == 1 else "the quantizer has none"
+    if found is None:
+        return MISSING
+    if found == own or (np.isnan(found) and np.isnan(own)):
+        return ""
+    if not (np.isfinite(found) and found > 0):
+        return "no positive number"
+    others: dict[str, Any] = {}
+    for name in ARITHMETICS[q.scale]:
+        other = q.with_(granularity=str(expected.granularity), arithmetic=name, choice=None)
+        if other.two_level and name != q.arithmetic:
+            others[f"from {name}"] = _of_tensor(x, other)
+    for bound in (256.0, 448.0):
+        other = q.with_(granularity=str(expected.granularity), bound=bound)
+        if bound != q.bound:
+            others[f"bound {bound:g}"] = _of_tensor(x, other)
+    top, aim = np.float32(expected.format.max), np.float32(q.bound)
+    with np.errstate(all="ignore"):
+        others |= {"the inverse": np.float32(1) / own, "amax": own * top * aim}
+        others |= {f"without {top:g}": own * top, f"without {aim:g}": own * aim}
+        near = [name for name, meant in others.items() if found == meant or (
+                not name.startswith("from") and _where_near(np.asarray(found), meant) == found)]  # fmt: skip
+        if near:
+            return near[0]
+        if abs(found / own - 1) <= _NO_FACTOR:
+            return f"{'higher' if found > own else 'lower'} by {abs(found / own - 1):.2g}"
+        return f"{found / own:.6g} times it"
+
+
+def _of_tensor(x: F32, q: Quantizer) -> F32:
+    scale: Any = quantize(x, quantizer=q).tensor_scale
+    return np.asarray(scale)
 
 
 def _four_or_six(chosen: F32, x: F32, expected: Quantized, q: Quantizer) -> F32:

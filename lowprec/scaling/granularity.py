@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from .._arrays import whole_or_none
+from .._values import plain_fields
 
 _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
 
@@ -26,6 +27,7 @@ class Granularity:
     columns: int | None
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         whole_or_none("Granularity", "rows", self.rows, 1)
         whole_or_none("Granularity", "columns", self.columns, 1)
 

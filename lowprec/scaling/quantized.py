@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .._arrays import apart, as_matrix, matrix_shape, output
 from .._ieee import standard
+from .._values import ByBits
 from ..format.catalogue import Format, formats
 from ..kernels.float32.gemm import transpose
 from . import file
@@ -21,8 +22,11 @@ from .quantizer import SCALE_BITS, Quantizer, ScaleKind
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized:
+class Quantized(ByBits):
     """A matrix as codes and scales: ``x ~ scale * decode(codes)``.
+
+    Two of them are equal if all fields are, arrays to the bit. They can be pickled and copied; `copy.copy` shares the
+    arrays.
 
     Parameters
     ----------
@@ -73,6 +77,8 @@ class Quantized:
         fmt, granularity = formats.get(self.format), Granularity.parse(self.granularity)
         object.__setattr__(self, "format", fmt)
         object.__setattr__(self, "granularity", granularity)
+        if self.tensor_scale is not None:
+            object.__setattr__(self, "tensor_scale", np.float32(self.tensor_scale))
         for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__

@@ -39,6 +39,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .._arrays import one_of, whole_or_none
+from .._values import plain_fields
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from .granularity import Granularity
@@ -137,6 +138,7 @@ class Quantizer:
     note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         one_of("Quantizer", "scale", self.scale, SCALES)
         one_of("Quantizer", "division", self.division, DIVISIONS)
         if self.arithmetic not in ARITHMETICS[self.scale]:

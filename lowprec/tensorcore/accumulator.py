@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from .._values import plain_fields
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from .product import Matrix, Product
@@ -97,6 +98,7 @@ class Accumulator:
     verified: str = dataclasses.field(default="not", compare=False)
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         self._check_choice("kind", tuple(kinds))
         self._check_whole("group", 1, 256)
         self._check_whole("fraction_bits", 3, 40)

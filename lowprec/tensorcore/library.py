@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from .._arrays import whole_or_none
+from .._values import plain_fields
 from ..registry import Registry
 
 ScalesAt = Literal["promotion", "end"]
@@ -44,6 +45,7 @@ class Library:
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         if self.scales not in SCALES_AT:
             raise ValueError(f"Library {self.name}: scales={self.scales!r}: one of {', '.join(SCALES_AT)}")
         whole_or_none(f"Library {self.name}", "promote_every", self.promote_every, 1)

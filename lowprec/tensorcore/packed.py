@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from .._ieee import standard
+from .._values import ByBits
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
@@ -14,7 +16,7 @@ from .operands import as_multiplied, multiplied
 
 
 @dataclass(frozen=True, eq=False)
-class PackedOperand:
+class PackedOperand(ByBits):
     """A matrix that `lowprec.gemm` takes as its second operand, laid out for one accumulator.
 
     Attributes
@@ -23,13 +25,16 @@ class PackedOperand:
         What it was made from; rows and columns that hold NaN or Inf are computed from it.
     accumulator : Accumulator
         What it is for.
+    a_format : Format
+        Element format of the other operand.
     kept : Kept or None
         The kernel's own layout, many times as large as the codes; None where the accumulator has none.
     """
 
     quantized: Quantized
     accumulator: Accumulator
-    kept: Kept | None
+    a_format: Format
+    kept: Kept | None = field(compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,6 +52,10 @@ class PackedOperand:
         if accumulator != self.accumulator:
             raise ValueError(f"gemm: b was packed for {self.accumulator}, not for {accumulator}")
         return self.kept
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Lay a copy out anew: kernels read memory where they put it, which a copy of the arrays need not keep."""
+        return pack_operand, (self.quantized, self.accumulator, self.a_format)
 
     def __repr__(self) -> str:
         return f"PackedOperand({self.quantized!r} for {self.accumulator})"
@@ -95,10 +104,10 @@ def pack_operand(
     accumulator = accumulators.get(accumulator)
     if len(q.shape) != 2:
         raise ValueError(f"pack_operand: a matrix [N, K] is needed, not {q.shape}")
-    fa = q.format if a_format is None else formats.get(a_format)
-    accumulator.check_inputs(fa, q.format)
+    a_format = q.format if a_format is None else formats.get(a_format)
+    accumulator.check_inputs(a_format, q.format)
     if 0 in q.shape:
-        return PackedOperand(q, accumulator, None)
+        return PackedOperand(q, accumulator, a_format, None)
     codes, fb, scale = multiplied("b", q, accumulator)
-    _, fa = as_multiplied(codes, fa, accumulator)
-    return PackedOperand(q, accumulator, chains_of(accumulator, fa, fb).keep(codes, fb, scale))
+    _, fa = as_multiplied(codes, a_format, accumulator)
+    return PackedOperand(q, accumulator, a_format, chains_of(accumulator, fa, fb).keep(codes, fb, scale))

@@ -174,6 +174,65 @@ def test_a_scale_of_the_tensor_and_a_floor() -> None:
     assert causes(q, "dsv3_inference", y)[1] == {"amax at least 0"}
 
 
+@pytest.mark.parametrize("name", [name for name in STATELESS if lp.quantizers[name].two_level])
+def test_a_scale_of_the_tensor_that_is_another_one_is_named(name: str) -> None:
+    x = brain((32, 256))
+    q = lp.quantize(x, quantizer=name)
+    own = np.float32(q.tensor_scale)
+    amax = own * np.float32(6) * np.float32(lp.quantizers[name].bound)
+    for found, cause in (
+        (own, ""), (2 * own, "2 times it"), (own / 2, "0.5 times it"), (1 / own, "the inverse"), (None, "missing"),
+        (np.nan, "no positive number"), (-own, "no positive number"), (0.0, "no positive number"), (amax, "amax"),
+        (own * np.float32(6), "without 6"),
+    ):  # fmt: skip
+        e = explain(q.codes, q.scale, x, name, tensor_scale=found)
+        assert e.tensor == cause, found
+        assert set(e.codes.ravel()) == {""}
+        assert set(e.scales.ravel()) == {""}
+    assert explain(q.codes, q.scale, x, name).tensor == ""
+
+
+def test_a_scale_of_the_tensor_by_another_arithmetic_or_of_a_quantizer_without_one() -> None:
+    x = brain((32, 256))
+    q = lp.quantize(x, quantizer="nvfp4_te")
+    assert explain(q.codes, q.scale, x, "nvfp4_4over6", tensor_scale=q.tensor_scale).tensor == "bound 448"
+    q = lp.quantize(x, quantizer="mxfp8")
+    assert explain(q.codes, q.scale, x, "mxfp8", tensor_scale=1.0).tensor == ""
+    assert explain(q.codes, q.scale, x, "mxfp8", tensor_scale=2.0).tensor == "the quantizer has none"
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_scales_that_are_all_inverted_or_multiplied_are_named(name: str) -> None:
+    x = brain((32, 256))
+    q = lp.quantize(x, quantizer=name)
+    for scale, cause in ((1 / q.scale, "the inverse"), (q.scale * np.float32(7), "7 times it")):
+        e = explain(q.codes, scale, x, name, tensor_scale=q.tensor_scale)
+        assert set(e.scales.ravel()) - {""} == {cause}
+        assert set(e.codes.ravel()) == {""}
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"), [(lambda t: 2 * t, "2 times it"), (lambda t: 1 / t, "the inverse"), (None, "missing")]
+)
+def test_the_command_names_what_is_wrong_with_the_scale_of_the_tensor(tmp_path: Path, change, cause: str) -> None:
+    x, source, file = brain((32, 256)), str(tmp_path / "x.npy"), str(tmp_path / "q.npz")
+    np.save(source, x)
+    q = lp.quantize(x, quantizer="nvfp4_te")
+    tensor = {} if change is None else {"tensor_scale": np.float32(change(q.tensor_scale))}
+    np.savez(file, codes=q.codes, scale=q.scale, **tensor)
+    for more in ([], ["--quantizer", "nvfp4_te"], ["--causes"]):
+        shown = CliRunner().invoke(cli, ["check", file, "--values", source, *more])
+        assert shown.exit_code == 0, shown.output
+        assert cause in shown.output
+        assert "nothing differs" not in shown.output
+    done = CliRunner().invoke(cli, ["check", file, "--values", source, "--causes", "--json"])
+    (row,) = json.loads(done.stdout)
+    assert (row["what"], row["cause"]) == ("tensor scale", cause)
+    np.savez(file, codes=q.codes, scale=q.scale, tensor_scale=q.tensor_scale)
+    shown = CliRunner().invoke(cli, ["check", file, "--values", source, "--causes"])
+    assert "nothing differs from nvfp4_te" in shown.output
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"codes \(1, 4\) and scales \(1, 2\)"):
         explain(np.zeros((1, 4), np.uint8), np.ones((1, 2)), np.ones((1, 4)), "dsv3_inference")

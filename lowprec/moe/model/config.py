@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, fields
 
 from lowprec._arrays import positive, whole
+from lowprec._values import plain_fields
 from lowprec.registry import Registry
 
 _AT_LEAST_ZERO = {"dense_layers", "shared_experts", "mtp_depth"}
@@ -97,6 +98,7 @@ class MoEConfig:
     ragged_inputs: bool = False
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int":

@@ -1,0 +1,121 @@
+"""Our objects are values: equal by what they hold, with equal hashes where they cannot change, copied and pickled."""
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.measure.atlas import pass_through
+from lowprec.moe.model.config import configs
+from lowprec.scaling.explain import explain
+
+CATALOGUES = {
+    name: getattr(lp, name)
+    for name in ("formats", "policies", "roundings", "quantizers", "accumulators", "libraries", "codecs", "recipes")
+} | {"configs": configs}
+COPIES = (copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o)))
+_X = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
+_X[1, :128] = -0.0
+_BF16 = lp.round_to(_X, "bfloat16")
+
+
+def _with_arrays():
+    """Return by name what makes an object that holds arrays."""
+    makes = {
+        "Quantized": lambda: lp.quantize(_X, "e4m3fn"),
+        "NVFP4": lambda: lp.quantize(_X, quantizer="nvfp4_te"),
+        "LogFMT": lambda: lp.logfmt.encode(_X),
+        "DeepEPMessage": lambda: lp.logfmt.encode(_BF16, mode="deepep", bits=10),
+        "PackedOperand": lambda: lp.pack_operand(lp.quantize(_X, "e4m3fn")),
+        "Explanation": lambda: explain(*_codes_and_scales(), _X, "dsv3_inference"),
+        "Passed": lambda: pass_through(_X, "fp8_1x128"),
+    }
+    wires = {f"Wire {name}": (lambda codec=lp.codecs[name]: codec.encode(_BF16)) for name in lp.codecs.names()}
+    return makes | wires
+
+
+def _codes_and_scales():
+    q = lp.quantize(_X, "e4m3fn")
+    return q.codes, q.scale
+
+
+@pytest.mark.parametrize("catalogue", CATALOGUES)
+def test_entries_of_catalogues(catalogue):
+    for name in CATALOGUES[catalogue].names():
+        entry = CATALOGUES[catalogue][name]
+        for how in COPIES:
+            again = how(entry)
+            assert again == entry, name
+            assert hash(again) == hash(entry), name
+            assert {entry: 1}[again] == 1
+
+
+@pytest.mark.parametrize("make", _with_arrays().values(), ids=_with_arrays().keys())
+def test_what_holds_arrays(make):
+    value = make()
+    assert value == make()
+    assert not value != make()  # noqa: SIM202  the operator is what is tested
+    assert value != 1
+    for how in COPIES:
+        assert how(value) == value
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(value)
+    deep = copy.deepcopy(value)
+    for f in dataclasses.fields(value):
+        held = getattr(deep, f.name)
+        if f.compare and isinstance(held, np.ndarray) and held.size and held.flags.writeable:
+            held.reshape(-1)[-1:] = "other" if held.dtype.hasobject else held.reshape(-1)[-1] + held.dtype.type(1)
+            assert deep != value
+            break
+
+
+def test_a_bit_that_differs_is_seen():
+    x = _X.copy()
+    x[0, 0] = np.nan
+    q = lp.quantize(x, "e4m3fn")
+    assert np.isnan(q.scale).any()
+    assert q == lp.quantize(x, "e4m3fn")
+    zero = dataclasses.replace(q, codes=np.where(q.codes == 0x80, 0, q.codes).astype(np.uint8))
+    assert np.array_equal(zero.dequantize(), q.dequantize(), equal_nan=True)
+    assert zero != q
+    for change in ({"scale": q.scale * 2}, {"scale_kind": "ue8m0"}, {"tensor_scale": 2.0}, {"format": "e4m3fnuz"}):
+        assert dataclasses.replace(q, **change) != q
+
+
+def test_a_copy_of_a_packed_operand_gives_the_same_bits():
+    a, b = lp.quantize(_X, "e4m3fn"), lp.quantize(_X, "e4m3fn")
+    packed = lp.pack_operand(b)
+    want = lp.gemm(a, b)
+    for how in COPIES:
+        assert np.array_equal(lp.gemm(a, how(packed)), want)
+
+
+def test_states_have_copies_of_their_own():
+    state = lp.DelayedScaling("te_delayed")
+    state.quantize(_X)
+    for how in COPIES:
+        other = how(state)
+        assert other.history.tobytes() == state.history.tobytes()
+        other.end_step()
+        assert other.history[0] == 0 < state.history[0]
+
+
+def test_numbers_of_numpy_in_fields(tmp_path):
+    i = np.int64
+    fmt = lp.Format("mine", exponent_bits=i(4), mantissa_bits=np.uint8(3), bias=np.int16(7), signed=np.True_)
+    quantizer = lp.Quantizer("mine", fmt, hadamard=i(16), signs=i(3), amax_floor=np.float32(0.5), bound=np.float64(448))
+    block = lp.Granularity(i(1), np.int32(128))
+    entries = (fmt, quantizer, block, lp.accumulators["hopper_fp8"].with_(group=i(32), promote_every=i(64)))
+    for entry in entries:
+        for f in dataclasses.fields(entry):
+            assert not isinstance(getattr(entry, f.name), np.generic), f.name
+    assert fmt == lp.Format("mine", exponent_bits=4, mantissa_bits=3, bias=7)
+    for q in (lp.quantize(_X, fmt, block), lp.quantize(_X, quantizer=quantizer)):
+        q.save(tmp_path / "q.npz")
+        assert lp.Quantized.load(tmp_path / "q.npz") == q
+    q = dataclasses.replace(lp.quantize(_X, quantizer="nvfp4_te"), tensor_scale=np.float64(0.25))
+    q.save(tmp_path / "q.npz")
+    assert lp.Quantized.load(tmp_path / "q.npz") == q
