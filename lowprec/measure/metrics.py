@@ -178,7 +178,7 @@ def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     error = np.abs(_error(x, r))
     size = np.abs(r)
     with np.errstate(invalid="ignore", divide="ignore"):
-        quotient = error / size
+        quotient = np.asarray(error / size)
     quotient[error == 0] = 0.0
     quotient[(size == 0) & (error != 0)] = np.nan
     quotient[~np.isfinite(size) & (error != 0)] = np.inf

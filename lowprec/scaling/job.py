@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _threads
 from ..cast.arrays import key_of
+from ..cast.casts import decode
 from ..cast.constants import (
     decode_constants,
     encode_constants,
@@ -104,8 +105,13 @@ class BlockJob:
         self.seed = low, high
         self.cast = _cast_constants(f)
         self.by_words = not self.mode.is_nearest_even or self.cast.encode is None
-        if q.choice is not None and self.by_words:
+        if q.choice is not None and not self.mode.is_nearest_even:
             raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
+        if q.choice is not None and self.cast.bounded is None:
+            raise ValueError(
+                f"quantize: choice={q.choice!r} (four over six) takes floating-point formats with a negative zero and "
+                f"values far within float32's, such as e2m1fn or e4m3fn, not {f}"
+            )
         self.tensor_scale: np.float32 | None = None
         if tensor_amax is not None and not tensor_amax >= 0:
             raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed")
@@ -113,6 +119,10 @@ class BlockJob:
             raise ValueError(f"quantize: multiplier={multiplier!r}: a finite number > 0 is needed")
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.two_level:
+            if q.bound * f.max > np.finfo(np.float32).max:
+                raise ValueError(
+                    f"quantize: two levels of scales take formats such as e2m1fn: {f}'s {f.max:g} is too large"
+                )
             self.tensor_amax = largest_magnitude(x) if tensor_amax is None else np.float32(tensor_amax)
             tensor = tensor_scale(q, f, self.tensor_amax)
             self.tensor_scale = tensor.scale
@@ -228,8 +238,14 @@ def dequantize(
     out: NDArray[np.float32],
 ) -> None:
     """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty."""
-    constants = decode_constants(fmt)
     rows, columns = block
+    if not has_fast_kernel(fmt, decoding=True):
+        by_row = np.repeat(scales, rows, 0)[: codes.shape[0]]
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.multiply(decode(codes, fmt), np.repeat(by_row, columns, 1)[:, : codes.shape[1]], out=out)
+            out *= tensor
+        return
+    constants = decode_constants(fmt)
 
     def piece(a: int, b: int) -> None:
         if columns == 1:

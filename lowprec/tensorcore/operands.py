@@ -97,7 +97,8 @@ def schedule(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every
     if not constant and span % step:
         raise ValueError(f"gemm: scales change every {span} in k, inside {accumulator.name}'s groups of {step}")
     if promote_every is None:
-        if not (constant or rule.has_running_sum):
+        # A float16 sum in units of another scale would be rounded once more: no hardware does that.
+        if not (constant or (rule.has_running_sum and accumulator.output != "float16")):
             raise ValueError(
                 f"gemm: the {accumulator.name} accumulator needs promote_every: scales change every {span} in k"
             )
@@ -162,6 +163,8 @@ def along_k(q: Quantized, start: int, stop: int) -> Quantized:
     """Return the part of a matrix within a range of k that begins where a scale does."""
     codes = np.ascontiguousarray(q.codes[:, start:stop])
     columns = q.granularity.columns
+    if start == stop:
+        return replace(q, codes=codes, scale=q.scale[:, :0])
     if columns is None or columns >= q.shape[1]:
         return replace(q, codes=codes, granularity=Granularity(q.granularity.rows, None))
     if start % columns:
