@@ -119,9 +119,10 @@ class BlockJob:
             raise ValueError(f"quantize: multiplier={multiplier!r}: a finite number > 0 is needed")
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.two_level:
-            if q.bound * f.max > np.finfo(np.float32).max:
+            if float(q.bound) * f.max >= 2.0**128:
                 raise ValueError(
-                    f"quantize: two levels of scales take formats such as e2m1fn: {f}'s {f.max:g} is too large"
+                    f"quantize: two levels of scales take formats such as e2m1fn; {f}'s {f.max:g} times the bound "
+                    f"{q.bound:g} leaves float32"
                 )
             self.tensor_amax = largest_magnitude(x) if tensor_amax is None else np.float32(tensor_amax)
             tensor = tensor_scale(q, f, self.tensor_amax)
