@@ -19,7 +19,7 @@ PROMOTIONS = ("auto", None, 16, 96, 128)
 BLOCKS = {"a": ("1x128", "1x32", "1x16", "row", "tensor"), "b": ("128x128", "1x32", "1x16", "row", "tensor")}
 #: What an error of ours says: what is needed, allowed, or what does not go together with what.
 SAYS_WHAT_FITS = re.compile(
-    r"can\b|needed|needs|takes|multiple|divide|change|no number|compares|positive|given|too wide|one of|must|fit"
+    r"can\b|needed|needs|takes?\b|multiple|divide|change|no number|compares|positive|given|too wide|one of|must|fit"
 )
 
 
