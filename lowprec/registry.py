@@ -186,6 +186,10 @@ class Registry(Generic[T]):
             return self[name_or_object]
         if isinstance(name_or_object, str):
             return self[name_or_object]
+        if isinstance(name_or_object, type) or hasattr(name_or_object, "itemsize"):  # a type of NumPy or ml_dtypes
+            name = getattr(name_or_object, "__name__", None) or getattr(name_or_object, "name", None)
+            if isinstance(name, str) and name in self:
+                return self[name]
         raise TypeError(f"{_a(self.kind)} is a name or {_a(self.type.__name__)}, not {name_or_object!r}")
 
     def listed(self, name: str) -> str | None:

@@ -49,7 +49,10 @@ class _Commands(click.Group):
                 raise
             from ..study.run.store import RunFailed, StudyError
 
-            expected = (ValueError, TypeError, OSError, ArithmeticError, UnknownNameError, StudyError)
+            # MemoryError: as large as a file or an option says. SyntaxError: in the file of an ablation.
+            expected = (
+                ValueError, TypeError, OSError, ArithmeticError, MemoryError, SyntaxError, UnknownNameError, StudyError,
+            )  # fmt: skip
             if not isinstance(error, expected):
                 raise
             raise CommandError(_words(error), 1 if isinstance(error, RunFailed) else 2) from error
@@ -66,6 +69,10 @@ def _one_line(error: click.UsageError) -> click.ClickException:
 def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {error.msg}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}" if str(error) else "not enough memory"
     return str(error) or type(error).__name__
 
 

@@ -40,6 +40,8 @@ def _load_codes(path: str) -> tuple[NDArray[Any], NDArray[np.float32], float | N
             if not {"codes", "scale"} <= set(files):
                 raise CommandError(f"{path}: it holds {', '.join(files) or 'no array'}; {_NEEDED}")
             codes, scale = held["codes"], held["scale"]
+            if not (isinstance(codes, np.ndarray) and isinstance(scale, np.ndarray)):
+                raise CommandError(f"{path}: codes or scale is no array; {_NEEDED}")
             tensor = float(held["tensor_scale"]) if "tensor_scale" in files else None
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None

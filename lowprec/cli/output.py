@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -85,7 +86,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: 
         for i, name in enumerate(columns)
     ]
     console = Console()
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = max(console.width, 160, _table_width(least))  # a file or pipe has no edge to wrap at
     for number, part in enumerate(_parts(least, numbers, console.width)):
         widths = _widths([least[i] for i in part], [full[i] for i in part], console.width)

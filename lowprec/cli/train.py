@@ -98,7 +98,7 @@ def train(
         click.echo(f"{corpus.name} is shorter than the run, which reads it {passes:.1f} times", err=True)
     try:
         with display(Console(stderr=True)) as shown:
-            shown.stage("compiling kernels (once per version)")
+            shown.stage("the first step: its kernels are loaded, or compiled once per version")
             recent: deque[float] = deque(maxlen=20)  # a single step may be a slow one
 
             def progress(record: Any) -> None:

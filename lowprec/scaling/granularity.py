@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .._arrays import whole_or_none
+from .._arrays import whole
 from .._values import plain_fields
 
 _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
@@ -28,8 +28,9 @@ class Granularity:
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        whole_or_none("Granularity", "rows", self.rows, 1)
-        whole_or_none("Granularity", "columns", self.columns, 1)
+        for name in ("rows", "columns"):
+            if getattr(self, name) is not None:
+                whole("Granularity", name, getattr(self, name), 1, (1 << 31) - 1)
 
     @classmethod
     def parse(cls, text: str | Granularity) -> Granularity:

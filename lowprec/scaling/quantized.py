@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .._arrays import apart, as_matrix, matrix_shape, output
 from .._ieee import standard
 from .._values import ByBits
+from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
 from ..kernels.float32.gemm import transpose
 from . import file
@@ -79,6 +80,8 @@ class Quantized(ByBits):
         object.__setattr__(self, "granularity", granularity)
         if self.tensor_scale is not None:
             object.__setattr__(self, "tensor_scale", np.float32(self.tensor_scale))
+        if said_format(self.codes) is not None:
+            object.__setattr__(self, "codes", as_codes(self.codes, fmt))
         for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import check_product, check_shape, real_numbers
 from .._ieee import standard
-from ..cast.arrays import as_codes
+from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
 from .accumulator import FLOAT64, Accumulator
 from .catalogue import accumulators
@@ -91,7 +91,10 @@ def mma(
     accumulator = accumulators.get(accumulator)
     if accumulator.output == FLOAT64:
         return _mma64(a, b, c, accumulator, a_format, b_format)
-    fa, fb = (formats.get(accumulator.default_format if f is None else f) for f in (a_format, b_format))
+    fa, fb = (
+        formats.get((said_format(x) or accumulator.default_format) if f is None else f)
+        for x, f in ((a, a_format), (b, b_format))
+    )
     accumulator.check_inputs(fa, fb)
     x, y = as_codes(a, fa), as_codes(b, fb)
     check_product("mma", x.shape, y.shape)

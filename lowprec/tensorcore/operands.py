@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cast.casts import decode, encode
+from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Granularity, Quantized
 from .accumulator import Accumulator
+from .catalogue import accumulators
 from .library import Library
 from .product import BlockScales, Float32Matrix, Product, Schedule
 
@@ -112,10 +113,25 @@ def schedule(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every
         if not constant and span % promote_every:
             raise ValueError(
                 f"gemm: promote_every={promote_every} does not divide {span}, the k over which scales are constant"
+                f"{_takers(a, b, span)}"
             )
     blocks = -(-max(k, 1) // length)
     scales = [_by_block(q, length, blocks, extent) for q, extent in zip((a, b), spans, strict=True)]
     return Schedule(length, scales[0], scales[1], promote_every)
+
+
+def _takers(a: Quantized, b: Quantized, span: int) -> str:
+    """Return in words which accumulators take such scales inside the instruction, if any does."""
+    names = []
+    for name in accumulators:
+        known = accumulators[name]
+        if not (known.scale_format is not None and known.scale_block and span % known.scale_block == 0):
+            continue
+        fmt = formats[known.scale_format]
+        held = all(bool((round_to(q.scale, fmt) == q.scale).all()) for q in (a, b))
+        if held and known.lists(a.format) and known.lists(b.format):
+            names.append(name)
+    return f"; these accumulators take such scales inside: {', '.join(names)}" if names else ""
 
 
 def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Matrix:

@@ -118,7 +118,7 @@ def run_study(
         todo = unfinished(planned)
         if todo:
             # Compiled once here, found on disk by the workers.
-            show.stage("compiling kernels (once per version, about a minute)")
+            show.stage("one step of every kind: kernels are loaded, or compiled once per version")
             warm(todo)
             context = contextlib.nullcontext(executor) if executor is not None else executors.workers(jobs)
             with context as pool:
