@@ -207,6 +207,8 @@ class Format:
 
     def same_codes(self, other: Format) -> bool:
         """Tell whether codes mean the same as in the other format, whatever the names."""
+        if self is other or self.mantissa_bits != other.mantissa_bits:  # spares the comparison of all
+            return self is other
         return self.layout == other.layout
 
     def holds(self, other: Format) -> bool:

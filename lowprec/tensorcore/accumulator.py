@@ -9,6 +9,7 @@ are chained in increasing k. `Accumulator` holds those numbers. The arithmetic i
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
@@ -129,12 +130,12 @@ class Accumulator:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError(f"Accumulator {self.name}: {field}={value!r}: {low} to {high} are possible")
 
-    @property
+    @functools.cached_property
     def rule(self) -> Kind:
         """What its `kind` names: the object that checks the fields and knows how to sum."""
         return kinds[self.kind]
 
-    @property
+    @functools.cached_property
     def output_bits(self) -> int:
         """Fraction bits of a result."""
         return 52 if self.output == FLOAT64 else formats[self.output].mantissa_bits

@@ -17,6 +17,8 @@ from .catalogue import accumulators
 from .library import Library
 from .product import BlockScales, Float32Matrix, Product, Schedule
 
+_FLOAT32, _TF32 = formats["float32"], formats["tf32"]
+
 
 def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
     """Raise unless an operand is `Quantized`, with scales that are positive and finite, or the NaN of a NaN block.
@@ -38,9 +40,8 @@ def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
 
 def as_multiplied(codes: NDArray[Any], fmt: Format, accumulator: Accumulator) -> tuple[NDArray[Any], Format]:
     """Return codes as they are multiplied: TF32 inputs drop the low 13 bits of float32."""
-    tf32 = formats["tf32"]
-    if fmt.same_codes(formats["float32"]) and accumulator.lists(tf32):
-        return codes >> np.uint32(fmt.mantissa_bits - tf32.mantissa_bits), tf32
+    if fmt.same_codes(_FLOAT32) and accumulator.lists(_TF32):
+        return codes >> np.uint32(_FLOAT32.mantissa_bits - _TF32.mantissa_bits), _TF32
     return codes, fmt
 
 
