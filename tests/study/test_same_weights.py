@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from dataclasses import replace
 from fractions import Fraction
 
@@ -281,12 +282,51 @@ def test_reports_hold_every_bit_and_the_findings(finished, tmp_path):
 
 
 def test_a_measurement_that_differs_is_found_out(finished, tmp_path):
-    import shutil
-
     copy = shutil.copytree(finished.folder, tmp_path / "copy")
     path = copy / "again/c0/layers.csv"
     path.write_text(path.read_text().replace("0.0", "0.1", 1))
     assert "again is NOT bit-identical to bf16" in summarize(copy).broken[0]
+    assert_void(copy, "again is NOT bit-identical to bf16")
+
+
+def assert_void(folder, reason):
+    """Nothing that is printed of a study says more than that it is void, and why."""
+    written = report(folder, plot=True)
+    assert reason in written.broken[0]
+    titles = [part.title for part in written.document.parts if hasattr(part, "stem")]
+    assert titles
+    assert all(title.startswith("VOID: ") and reason in title for title in titles)
+    assert all(item.outcome.startswith("void: ") for item in written.outcome.findings)
+    content = json.loads((folder / "summary.json").read_text())
+    assert content["trustworthy"] is False
+    assert all(item["outcome"].startswith("void: ") for item in content["findings"])
+    text = (folder / "report.md").read_text()
+    assert reason in text
+    assert "as expected |" not in text
+    assert "neither |" not in text
+
+
+def test_a_control_that_does_not_hurt_voids_the_study(finished, tmp_path):
+    copy = shutil.copytree(finished.folder, tmp_path / "copy")
+    for name in ("metrics.csv", "layers.csv"):
+        shutil.copy(copy / "bf16/c0" / name, copy / "fp4_naive/c0" / name)
+    assert_void(copy, "fp4_naive (positive control) is NOT detected")
+
+
+@pytest.mark.parametrize(
+    ("file", "arm", "rows", "reason"),
+    [
+        ("metrics.csv", "dsv3", 1, "dsv3/c0 has 1 of 2 rows in metrics.csv"),
+        ("metrics.csv", "fp4_naive", 0, "fp4_naive/c0 has 0 of 2 rows in metrics.csv"),
+        ("layers.csv", "hybrid", 20, "hybrid/c0 lacks rows in layers.csv"),
+        ("layers.csv", "again", 0, "again/c0 lacks rows in layers.csv"),
+    ],
+)
+def test_a_measurement_that_is_cut_off_voids_the_study(finished, tmp_path, file, arm, rows, reason):
+    copy = shutil.copytree(finished.folder, tmp_path / "copy")
+    path = copy / arm / "c0" / file
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[: rows + 1]))
+    assert_void(copy, reason)
 
 
 def test_arms_that_cannot_be_are_refused_before_anything_runs(tmp_path):

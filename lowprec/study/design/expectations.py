@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..analysis.validity import said
 
 AS_EXPECTED = "as expected"
 AS_PUBLISHED = "as published"
@@ -56,8 +58,8 @@ class Expectation:
             if ends is not None and not ends[0] <= ends[1]:
                 raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), not {ends}")
 
-    def judge(self, value_of: Callable[[str, str, str], float]) -> Finding:
-        """Measure, by `value_of(metric, arm, stress)`, and say which of the two happened."""
+    def judge(self, value_of: Callable[[str, str, str], float], void: Sequence[str] = ()) -> Finding:
+        """Measure, by `value_of(metric, arm, stress)`, and say which of the two happened; void for these reasons."""
         value = value_of(self.metric, self.arm, self.stress)
         if self.over:
             below = value_of(self.metric, self.over, self.stress)
@@ -65,7 +67,7 @@ class Expectation:
         expected = self.expected[0] <= value <= self.expected[1]
         published = self.published is not None and self.published[0] <= value <= self.published[1]
         outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
-        return Finding(self, value, outcome.get((expected, published), NEITHER))
+        return Finding(self, value, said(outcome.get((expected, published), NEITHER), void))
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Expectation:
@@ -93,8 +95,9 @@ class Finding:
         What was expected.
     value : float
         What was measured.
-    outcome : {"as expected", "as published", "as published and expected", "neither"}
-        Computed, never written by hand.
+    outcome : str
+        "as expected", "as published", "as published and expected", "neither", or "void: " and why; computed, never
+        written by hand.
     """
 
     expectation: Expectation

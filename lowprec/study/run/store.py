@@ -147,10 +147,26 @@ class RunFolder:
         except FileNotFoundError:
             return 0
 
+    def lacks(self, record: Mapping[str, Any]) -> str:
+        """Return what is wrong with the number of rows of a finished run, given its `run.json`; empty if nothing."""
+        steps = record.get("timed_steps" if record.get("status") == "diverged" else "steps")
+        if (rows := self.rows()) == steps:
+            return ""
+        return f"has {rows} of {steps} rows in {METRICS_FILE} (remove that folder and run again)"
+
     def columns(self) -> dict[str, list[float]]:
-        """Return the metrics as columns of floats."""
-        head, rows = read_csv(self.metrics)
-        return {name: [float(row[place]) for row in rows] for place, name in enumerate(head)}
+        """Return the metrics as columns of floats.
+
+        Raises
+        ------
+        StudyError
+            If they are damaged.
+        """
+        try:
+            head, rows = read_csv(self.metrics)
+            return {name: [float(row[place]) for row in rows] for place, name in enumerate(head)}
+        except ValueError as error:
+            raise StudyError(f"{self.metrics} is damaged ({error}); remove that folder and run again") from None
 
     def remove(self) -> None:
         """Delete the folder."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...._files import to_csv, write_text
 from ...analysis.costs_of_recipes import COSTS, bits_of, with_tail
+from ...analysis.validity import headline
 from ...design.arms import Arm
 from ...report.cost_panels import Point, differing, draw_panels, height_of
 from ...report.style import STYLE, new_figure, require_matplotlib, save
@@ -72,6 +73,8 @@ def _numbers(point: Point) -> dict[str, str]:
 
 def title(study: StudySummary) -> str:
     """Return the finding: the cheapest arm that is equivalent, by the first cost in which arms differ."""
+    if study.void:
+        return f"Accuracy against cost: {headline(study.void)}"
     points, reference = points_of(study), study.ablation.reference.name
     cost = differing(points)[0]
     bits = {point.arm: point.bits[cost] for point in points}

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from ...._files import to_csv, write_text
 from ...analysis.smoothing import ema
 from ...analysis.statistics import relative_differences
+from ...analysis.validity import VOID, headline
 from ...report.style import FLOOR, STYLE, require_matplotlib, save, wrapped
 from .looks import Look, draw_rules, looks_of, set_scale
-from .summary import ArmSummary, PairRun, StudySummary
+from .measured import ArmSummary, PairRun
+from .summary import StudySummary
 
 BETA = 0.9
 
@@ -130,18 +132,18 @@ def write_csv(path: Path, bands: Sequence[Band]) -> None:
 
 def title(study: StudySummary) -> str:
     """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
+    if study.void:
+        return headline(study.void)
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
     long = {"equivalent": f"equivalent to {reference} within ±{margin:g} %", "worse": f"worse than {reference}",
-            "better": f"better than {reference}", "not resolved": "not resolved"}  # fmt: skip
+            "better": f"better than {reference}", "not resolved": "not resolved",
+            VOID: "void, since runs are incomplete"}  # fmt: skip
     groups: dict[str, list[str]] = {}
     for item in study.arms:
         if item.arm.role in ("treatment", "control"):
             name = item.arm.name + (" (diverged)" if item.own.diverged else "")
-            groups.setdefault(item.own.verdict, []).append(name)
-    parts = [f"{_and(names)}: {long[verdict]}" for verdict, names in groups.items()]
-    if study.broken:
-        parts.insert(0, "NOT REPRODUCIBLE")
-    return "; ".join(parts)
+            groups.setdefault(item.word, []).append(name)
+    return "; ".join(f"{_and(names)}: {long[verdict]}" for verdict, names in groups.items())
 
 
 def _and(names: Sequence[str]) -> str:
@@ -295,7 +297,7 @@ def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
 def _outcome(item: ArmSummary) -> str:
     if item.own.diverged:
         return f"diverged in {item.own.diverged} of {item.own.n}"
-    return f"{100 * item.own.mean:+.2f} %: {item.own.verdict}"
+    return f"{100 * item.own.mean:+.2f} %: {item.word}"
 
 
 def _scale(axes: Any, study: StudySummary, bands: Sequence[Band], margin: float) -> None:

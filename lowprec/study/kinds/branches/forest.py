@@ -10,15 +10,22 @@ import numpy as np
 
 from ...._files import to_csv, write_text
 from ...analysis.statistics import Paired, relative_differences
+from ...analysis.validity import headline
 from ...report.parts import percent
 from ...report.style import NEUTRAL, STYLE, new_figure, require_matplotlib, save
 from .looks import draw_rules, looks_of, set_scale
-from .summary import ArmSummary, StudySummary
+from .measured import ArmSummary
+from .summary import StudySummary
 
 
 def title(study: StudySummary) -> str:
     """Return the finding: the largest mean difference among the treatments, and what the pairs could have seen."""
-    shown = [item for item in study.arms if item.arm.role == "treatment" and math.isfinite(item.own.mean)]
+    if study.void:
+        return headline(study.void)
+    shown = [
+        item for item in study.arms
+        if item.arm.role == "treatment" and math.isfinite(item.own.mean) and not item.void
+    ]  # fmt: skip
     if not shown:
         return "Paired differences of the validation loss"
     worst = max(shown, key=lambda item: abs(item.own.mean))

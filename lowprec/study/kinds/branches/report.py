@@ -11,18 +11,20 @@ from typing import Any
 from ...._files import plain, to_csv, write_json, write_text
 from ...analysis.inference import infer
 from ...analysis.statistics import Paired
+from ...analysis.validity import VOID, said
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from ...report.parts import environment, expected_table, finding_sentence, interval, percent, recipe_details
 from ..kind import Report
 from .cost_figure import costs, note
+from .measured import ArmSummary
 from .sentences import sentence
-from .summary import ArmSummary, StudySummary, summarize
+from .summary import StudySummary, summarize
 
 COLUMNS = (
     "arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "p (Holm)",
     "verdict",
 )  # fmt: skip
-_COLORS = {"equivalent": "green", "bit-identical": "green", "worse": "red", "NOT bit-identical": "red"}
+_COLORS = {"equivalent": "green", "bit-identical": "green", "worse": "red", "NOT bit-identical": "red", VOID: "red"}
 
 
 def rows(study: StudySummary) -> list[tuple[str, ...]]:
@@ -57,6 +59,8 @@ def rows(study: StudySummary) -> list[tuple[str, ...]]:
 
 def verdict(item: ArmSummary) -> str:
     """Return the verdict of an arm with what must not be missed: a divergence, or a mean no larger than the floor."""
+    if item.void:
+        return item.word
     if item.own.diverged:
         return f"{item.verdict} (diverged)"
     return f"{item.verdict} (at the floor)" if item.at_floor and item.arm.role == "treatment" else item.verdict
@@ -77,10 +81,10 @@ def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
 
 def _found(item: ArmSummary) -> str:
     if item.arm.role == "repeat":
-        return item.verdict
+        return item.word
     if item.arm.role == "floor":
         return f"{percent(item.own.mean)} %, SD {percent(item.own.sd, sign=False)} %"
-    return f"{item.verdict} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.verdict} (diverged)"
+    return f"{item.word} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.word} (diverged)"
 
 
 def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple[str, str]] = ()) -> Document:
@@ -189,7 +193,9 @@ def as_json(study: StudySummary) -> dict[str, Any]:
                 "bootstrap90": item.bootstrap90,
                 "power": item.power,
                 "at_floor": item.at_floor,
-                "verdict_over_checkpoints": None if (over := item.own.over_checkpoints) is None else over.verdict,
+                "verdict_over_checkpoints": None
+                if (over := item.own.over_checkpoints) is None
+                else said(over.verdict, item.void),
                 "max_train_error": item.train_error,
                 "max_violation": study.mean("max_violation", item.arm.name),
                 "bits": spent[item.arm.name],

@@ -6,7 +6,8 @@ import math
 
 from ...analysis.inference import BETTER, EQUIVALENT, NOT_RESOLVED, WORSE
 from ...report.parts import interval, percent, several
-from .summary import ArmSummary, StudySummary
+from .measured import ArmSummary
+from .summary import StudySummary
 
 
 def sentence(study: StudySummary, item: ArmSummary) -> str:
@@ -24,17 +25,21 @@ def _measured(item: ArmSummary) -> str:
 
 
 def _treatment(study: StudySummary, item: ArmSummary) -> str:
+    if item.void:
+        return f"{item.arm.name}: {_measured(item)}: {item.verdict}."
     reference, margin = study.ablation.reference.name, f"±{100 * study.ablation.margin:g} %"
     verdict = {
         EQUIVALENT: f"equivalent to {reference} within {margin}",
         WORSE: f"worse than {reference}" + (" (a divergence counts as worse)" if item.own.diverged else ""),
         BETTER: f"better than {reference}",
         NOT_RESOLVED: f"not resolved: neither equivalence within {margin} nor a difference from {reference} is shown",
-    }[item.own.verdict]
+    }[item.verdict]
     return f"{item.arm.name}: {_measured(item)}: {verdict}{_nuance(study, item)}."
 
 
 def _nuance(study: StudySummary, item: ArmSummary) -> str:
+    if item.void:
+        return ""
     own = item.own
     notes = []
     if own.verdict == EQUIVALENT and own.resolved_difference:
@@ -55,8 +60,9 @@ def _nuance(study: StudySummary, item: ArmSummary) -> str:
 
 
 def _control(study: StudySummary, item: ArmSummary) -> str:
-    detected = item.own.diverged > 0 or item.own.ci95[0] > 0.0
-    if detected:
+    if item.damage:
+        return f"{item.arm.name} (positive control): {_measured(item)}: {item.verdict}."
+    if item.detected:
         return f"{item.arm.name} (positive control): {_measured(item)}: detected{_nuance(study, item)}."
     return (
         f"{item.arm.name} (positive control): {_measured(item)}: NOT detected, so this study is too small "
@@ -65,6 +71,8 @@ def _control(study: StudySummary, item: ArmSummary) -> str:
 
 
 def _floor(study: StudySummary, item: ArmSummary) -> str:
+    if item.damage:
+        return f"{item.arm.name} (noise floor): {_measured(item)}: {item.verdict}."
     return (
         f"{item.arm.name} (noise floor): one weight times (1 + 2^-7) moves the loss by {_measured(item)}; "
         f"the root mean square, {percent(study.floor, sign=False)} %, is the floor."
@@ -72,6 +80,8 @@ def _floor(study: StudySummary, item: ArmSummary) -> str:
 
 
 def _repeat(study: StudySummary, item: ArmSummary) -> str:
+    if item.void:
+        return f"{item.arm.name} (A/A): {item.verdict}."
     runs = "1 run" if len(item.runs) == 1 else f"{len(item.runs)} runs"
     same = "bit-identical" if item.identical else "NOT bit-identical"
     return f"{item.arm.name} (A/A): {runs} again, every step's metrics, all weights and the validation loss {same}."

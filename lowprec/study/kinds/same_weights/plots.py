@@ -11,6 +11,7 @@ import numpy as np
 
 from ...._files import to_csv, write_text
 from ...analysis.costs_of_recipes import COSTS, bits_of
+from ...analysis.validity import headline
 from ...report.cost_panels import Point, differing, draw_panels, front, height_of
 from ...report.parts import number
 from ...report.style import CONTROL, NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
@@ -54,6 +55,8 @@ def draw(summary: WeightsSummary, folder: Path) -> tuple[list[tuple[str, str]], 
 
 def title(summary: WeightsSummary) -> str:
     """Return the finding in a line: the arms from the least to the largest headline, with its values at both ends."""
+    if summary.broken:
+        return headline(summary.broken)
     metric = summary.study.headline
     order = sorted(summary.shown, key=lambda arm: _rank(summary.mean(metric, arm)))
     if len(order) < 2:
@@ -146,6 +149,8 @@ def _by_layer(summary: WeightsSummary) -> Any:
 
     arms = [arm for arm in summary.shown if (arm, summary.stresses[0]) in summary.layers][:6]
     tables = {arm: summary.layers[arm, summary.stresses[0]] for arm in arms}
+    if not tables:
+        return None
     places = list(next(iter(tables.values())))
     kinds = list(dict.fromkeys(kind for _, kind in places))
     depth = list(dict.fromkeys(layer for layer, _ in places))
@@ -166,6 +171,7 @@ def _by_layer(summary: WeightsSummary) -> Any:
     )  # fmt: skip
     where = f"layer {worst[2][0]} {worst[2][1]}" if worst[2][0] >= 0 else worst[2][1]
     finding = f"Gradient error by layer: largest in {where} of {worst[1]} ({number(worst[0])})"
+    finding = headline(summary.broken) if summary.broken else finding
     height = 1.5 + 0.20 * len(kinds)
     figure, top = new_figure(9.2, height, finding, summary.size)
     grid = figure.add_gridspec(
@@ -206,6 +212,7 @@ def _by_cost(summary: WeightsSummary) -> Any:
     if not costs or len(points) < 3:
         return None
     finding = f"Accuracy against bits: {', '.join(front(points, costs[0]))} on the front"
+    finding = headline(summary.broken) if summary.broken else finding
     figure, top = new_figure(9.2, 0.9 + height_of(costs), finding, summary.size)
     positive = [point.value for point in points if point.value > 0]
     logarithm = bool(positive) and max(positive) > 8 * min(positive)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...._files import read_csv
 from ...analysis.statistics import spread
+from ...analysis.validity import not_detected, not_identical
 from ...design.expectations import Finding
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
@@ -96,12 +97,14 @@ def summarize(folder: Path) -> WeightsSummary:
         If there is no study, some of its runs are missing, or they cannot be compared.
     """
     study, setting = read_study(folder)
-    values: dict[Key, list[dict[str, float]]] = {}
+    values: dict[Key, list[dict[str, float]]] = {
+        (arm.name, stress.name): [] for arm in study.arms for stress in study.stresses
+    }
     collected: dict[Key, dict[Place, list[list[float]]]] = {}
     about: dict[str, Any] = {}
     records: dict[str, dict[str, Any]] = {}
     contents: dict[str, list[bytes]] = {}
-    missing = []
+    missing, lost = [], []
     for arm in study.arms:
         for checkpoint in range(setting.checkpoints):
             run = RunFolder(folder / f"{arm.name}/c{checkpoint}")
@@ -111,6 +114,9 @@ def summarize(folder: Path) -> WeightsSummary:
                 continue
             about = about or record
             check_mixture(folder, record["name"], record, about, records.setdefault(arm.name, record))
+            if lacks := _lacks(run, record):
+                lost.append(f"{record['name']} {lacks}")
+                continue
             contents.setdefault(arm.name, []).append(
                 run.metrics.read_bytes() + (run.path / LAYERS_FILE).read_bytes()
             )  # fmt: skip
@@ -128,16 +134,55 @@ def summarize(folder: Path) -> WeightsSummary:
         for key, places in collected.items()
     }  # fmt: skip
     recipes = {name: record["fingerprint"]["recipe"] for name, record in records.items()}
-    broken = [
-        f"{arm.name} is NOT bit-identical to {other}: measurements are not reproducible here, so nothing can be trusted"
+    unjudged = WeightsSummary(study, setting, values, layers, (), [], about, recipes)
+    broken = lost + _not_identical(study, contents) + ([] if lost else _not_detected(unjudged))
+    findings = tuple(item.judge(unjudged.mean, broken) for item in study.expectations)
+    return WeightsSummary(study, setting, values, layers, findings, broken, about, recipes)
+
+
+def _lacks(run: RunFolder, record: dict[str, Any]) -> str:
+    """Return what a finished run lacks, in words: batches, or layers of a batch; empty if nothing."""
+    if lacks := run.lacks(record):
+        return lacks
+    places: dict[tuple[str, str], set[tuple[str, str]]] = {
+        (row["stress"], row["batch"]): set() for row in _read(run.metrics)
+    }
+    try:
+        for row in _read(run.path / LAYERS_FILE):
+            places[row["stress"], row["batch"]].add((row["layer"], row["kind"]))
+    except (KeyError, ValueError, FileNotFoundError):
+        return f"has a damaged {LAYERS_FILE} (remove that folder and run again)"
+    whole = set().union(*places.values())
+    if whole and all(found == whole for found in places.values()):
+        return ""
+    return f"lacks rows in {LAYERS_FILE} (remove that folder and run again)"
+
+
+def _not_identical(study: SameWeights, contents: dict[str, list[bytes]]) -> list[str]:
+    return [
+        not_identical(arm.name, other)
         for arm in study.arms
         if arm.role == "repeat"
         for other in _same_recipe(study, arm.name)
-        if contents[arm.name] != contents[other]
+        if arm.name in contents and other in contents and contents[arm.name] != contents[other]
     ]
-    unjudged = WeightsSummary(study, setting, values, layers, (), broken, about, recipes)
-    findings = tuple(item.judge(unjudged.mean) for item in study.expectations)
-    return WeightsSummary(study, setting, values, layers, findings, broken, about, recipes)
+
+
+def _not_detected(summary: WeightsSummary) -> list[str]:
+    """Return the controls whose headline, under some condition, is no larger than what storing in BF16 costs."""
+    metric, arms = summary.study.headline, summary.study.arms
+    found = []
+    for arm in arms:
+        if arm.role == "control":
+            floors = [other.name for other in arms if other.role == "floor"]
+            seen = all(
+                summary.mean(metric, arm.name, stress)
+                > max((summary.mean(metric, floor, stress) for floor in floors), default=0.0)
+                for stress in summary.stresses
+            )
+            if not seen:
+                found.append(not_detected(arm.name))
+    return found
 
 
 def _same_recipe(study: SameWeights, name: str) -> list[str]:
