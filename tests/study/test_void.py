@@ -107,8 +107,9 @@ def test_every_file_and_the_screen_of_a_faulty_study_say_void(faulty, costly):
     written = report(folder)
     assert {path.name for path in written.files} >= {"toy.svg", "toy_pairs.svg", "toy_cost.svg", "report.html"}
     screen = CliRunner().invoke(cli.cli, ["report", str(folder), "--no-plot"])
-    assert screen.exit_code == 1
-    assert f"error: {reason}" in screen.stderr
+    # A study that is too small to see its control is no fault; its verdicts are void all the same.
+    assert screen.exit_code == (0 if "control) is" in reason else 1)
+    assert screen.exit_code == 0 or f"error: {reason}" in screen.stderr
     texts = {"screen": screen.stdout, "csv": written.table_csv()}
     texts |= {name: (folder / name).read_text() for name in ("report.md", "summary.json", "table.csv", "report.html")}
     # The caption of the table explains what the words mean; a verdict would stand elsewhere.

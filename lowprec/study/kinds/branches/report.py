@@ -251,7 +251,7 @@ def report(folder: Path, plot: bool) -> Report:
                 figures.append((title(study), stem.name))
     found = document(study, folder, figures)
     files += write(study, folder, found)
-    return Report(study, found, files, partial(show, study), partial(table_csv, study), study.broken)
+    return Report(study, found, files, partial(show, study), partial(table_csv, study), study.damaged)
 
 
 def write(study: StudySummary, folder: Path, found: Document | None = None) -> list[Path]:

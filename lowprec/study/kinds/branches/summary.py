@@ -116,6 +116,11 @@ class StudySummary:
         return self.damage + self.blind
 
     @property
+    def damaged(self) -> list[str]:
+        """Those of `broken` that are faults; a control that so few pairs do not detect is none, it is a size."""
+        return [reason for reason in self.broken if reason not in self.blind]
+
+    @property
     def broken(self) -> list[str]:
         """Reasons why the study, or some arm of it, must not be trusted; empty if there is none."""
         return [*once([*self.void, *(reason for item in self.arms for reason in item.void)])]
