@@ -223,6 +223,22 @@ def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
     return number
 
 
+def real(who: str, name: str, value: Any) -> float:
+    """Return a real number as a float; NaN and infinities are some, and so is what is too large for a float.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{_called(who, name, value)}: a real number is needed")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def one_of(who: str, name: str, value: Option, allowed: tuple[Option, ...]) -> Option:
     """Return an option if it is among those allowed.
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _threads
+from .._arrays import positive
 from ..cast.arrays import key_of
 from ..cast.casts import decode
 from ..cast.constants import (
@@ -113,10 +114,10 @@ class BlockJob:
                 f"values far within float32's, such as e2m1fn or e4m3fn, not {f}"
             )
         self.tensor_scale: np.float32 | None = None
-        if tensor_amax is not None and not tensor_amax >= 0:
-            raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed")
-        if multiplier is not None and not 0 < multiplier < np.inf:
-            raise ValueError(f"quantize: multiplier={multiplier!r}: a finite number > 0 is needed")
+        if tensor_amax is not None and not (isinstance(tensor_amax, float) and tensor_amax == np.inf):
+            tensor_amax = positive("quantize", "tensor_amax", tensor_amax, zero=True)
+        if multiplier is not None:
+            multiplier = positive("quantize", "multiplier", multiplier)
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.two_level:
             if float(q.bound) * f.max >= 2.0**128:

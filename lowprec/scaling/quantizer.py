@@ -38,7 +38,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .._arrays import one_of, whole_or_none
+from .._arrays import one_of, positive, whole_or_none
 from .._values import plain_fields
 from ..format.catalogue import Format, formats
 from ..registry import Registry
@@ -144,8 +144,7 @@ class Quantizer:
         if self.arithmetic not in ARITHMETICS[self.scale]:
             known = ", ".join(repr(name) for name in ARITHMETICS[self.scale])
             raise ValueError(f"arithmetic={self.arithmetic!r} gives no {self.scale} scale: one of {known}")
-        if not 0.0 <= self.amax_floor < np.inf:
-            raise ValueError(f"amax_floor={self.amax_floor!r}: a finite number >= 0 is needed")
+        positive("", "amax_floor", self.amax_floor, zero=True)
         if self.smallest_exponent not in (-127, -126):
             raise ValueError(f"smallest_exponent={self.smallest_exponent!r}: -127 or -126")
         if not 0.0 <= self.smallest_scale <= 448.0:

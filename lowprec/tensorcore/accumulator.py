@@ -113,6 +113,7 @@ class Accumulator:
         for name in self.inputs:
             if name != FLOAT64:
                 formats[name]  # an unknown name raises here, with the close matches
+        self._check_whole("scale_block", 0, 256)
         if (self.scale_format is None) != (self.scale_block == 0):
             raise ValueError(f"Accumulator {self.name}: scale_format and scale_block go together")
         if self.scale_format is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._arrays import apart, as_float32, check_product, check_shape, output, real_numbers, whole, whole_or_none
+from .._arrays import apart, as_float32, check_product, check_shape, output, real, real_numbers, whole, whole_or_none
 from .._ieee import standard
 from ..cast.casts import round_to
 from ..cast.choice import nearest_constants
@@ -134,6 +134,7 @@ def gemm(
         b = b.quantized
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
+    alpha, beta = real("gemm", "alpha", alpha), real("gemm", "beta", beta)
     a, b, factor = without_tensor_scales(a, b, alpha)
     split_k = whole("gemm", "split_k", split_k, 1)
     options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k}

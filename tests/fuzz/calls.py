@@ -1,0 +1,190 @@
+"""Calls of the public API: what can be called, and arguments for it from its signature."""
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import hostile
+import numpy as np
+from draw import Draw
+
+import lowprec as lp
+from lowprec import costs
+from lowprec._files import write_bytes
+
+Arguments = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Something public that can be called.
+
+    Attributes
+    ----------
+    name : str
+        As users write it, without "lp.".
+    function : callable
+        It.
+    sound : callable
+        Returns arguments that suit each other; options that it does not give are drawn from the signature.
+    result : callable, optional
+        Returns what is documented of a result: the type and the shape of an array.
+    weight : float
+        How often it is called, compared with others.
+    always_hostile : bool
+        Whether every call has something wrong with it.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    sound: Callable[[Draw], Arguments]
+    result: Callable[[Arguments], tuple[Any, tuple[int, ...]]] | None = None
+    weight: float = 1.0
+    always_hostile: bool = False
+
+    @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        return {
+            name: parameter
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name != "self"
+        }
+
+
+WHOLE = {
+    "bits": (3, 16), "tile": (1, 200), "axis": (-2, 2), "clamp_octaves": (1, 32), "seed": (0, 2**64 - 1),
+    "offset": (0, 2**40), "split_k": (1, 4), "size": (2, 64), "columns": (0, 300), "align": (1, 128), "count": (0, 50),
+    "meta_bits": (32, 64), "tokens": (1, 5000), "dim": (1, 9000), "layers": (1, 80), "header": (0, 64),
+    "top_k": (1, 8), "experts": (1, 64), "nodes": (1, 8), "kept": (1, 8), "gpus": (1, 4096), "sequence": (1, 8192),
+    "n": (1, 3), "code": (0, 300), "margin": (-3, 3), "magnitude": (0, 100), "random_bits": (0, 32),
+}  # fmt: skip
+
+
+def annotation_of(parameter: inspect.Parameter) -> str:
+    return parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation)
+
+
+def literals(target: Target, parameter: inspect.Parameter) -> tuple[Any, ...]:
+    """Return the words that a parameter may be, empty if it is not one of some words."""
+    text = annotation_of(parameter)
+    found = re.findall(r"Literal\[([^]]*)\]", text)
+    if found:
+        return tuple(eval(f"({found[0]},)", {}))
+    module = inspect.getmodule(target.function)
+    value = getattr(module, text.split("|")[0].strip(), None)
+    return typing.get_args(value) if typing.get_origin(value) is typing.Literal else ()
+
+
+CATALOGUES = {
+    "Format": lp.formats, "Rounding": lp.roundings, "Policy": lp.policies, "Quantizer": lp.quantizers,
+    "Accumulator": lp.accumulators, "Library": lp.libraries, "Recipe": lp.recipes, "Hardware": costs.hardware,
+    "ModelShape": costs.models, "MoEConfig": lp.configs,
+}  # fmt: skip
+
+
+def kind_of(target: Target, parameter: inspect.Parameter) -> str:
+    """Return what sort of value a parameter takes."""
+    text, name = annotation_of(parameter), parameter.name
+    if literals(target, parameter):
+        return "word"
+    for kind in CATALOGUES:
+        if re.search(rf"\bstr \| {kind}\b|\b{kind} \| str\b", text):
+            return kind
+    if text == "Bits":
+        return "codec"
+    if name == "out" and "Quantized" not in text and "Format" not in text:
+        return "out"
+    if "PathLike" in text:
+        return "path"
+    if "Granularity" in text:
+        return "granularity"
+    if re.search(r"ArrayLike|NDArray|Floats|Bytes|\bArray\b|Float32Matrix|Words", text):
+        return "array"
+    if text.startswith("bytes"):
+        return "bytes"
+    if text.startswith(("int", "str | int")):
+        return "whole"
+    if text.startswith("float"):
+        return "number"
+    if text.startswith("bool"):
+        return "flag"
+    if text.startswith("str"):
+        return "text"
+    return "object"
+
+
+HOSTILE = {
+    "word": hostile.WORDS, "array": hostile.ARRAYS, "whole": hostile.WHOLES, "number": hostile.NUMBERS,
+    "flag": hostile.FLAGS, "text": hostile.TEXTS, "object": hostile.OBJECTS, "bytes": hostile.OBJECTS,
+    "granularity": [*hostile.NAMES, *hostile.OBJECTS, hostile.Hostile("1000000000000x1"), hostile.Hostile("0x0")],
+}  # fmt: skip
+
+
+def hostile_for(target: Target, parameter: inspect.Parameter, draw: Draw) -> hostile.Hostile:
+    kind = kind_of(target, parameter)
+    if kind == "out":
+        return hostile.Hostile(Draw(f"{draw.random.random()}").out((2, 3), np.float32))
+    if kind == "path":
+        return draw.of(paths(draw.folder))
+    return draw.of(HOSTILE[kind] if kind in HOSTILE else hostile.names(kind))
+
+
+def option_for(target: Target, parameter: inspect.Parameter, draw: Draw) -> Any:
+    """Return a sound value, or the default where none can be told from the signature."""
+    kind = kind_of(target, parameter)
+    if kind == "word":
+        return draw.of(literals(target, parameter))
+    if kind in CATALOGUES:
+        return draw.entry(CATALOGUES[kind])
+    if kind == "codec":
+        return draw.one(draw.entry(lp.codecs), 8, 16.5)
+    if kind == "whole" and parameter.name in WHOLE:
+        return draw.random.randint(*WHOLE[parameter.name])
+    if kind == "number":
+        return draw.one(0.0, 1.0, 0.5, 3, -2.0, 1e-4, np.float32(3))
+    if kind == "flag":
+        return draw.chance(0.5)
+    if kind == "granularity":
+        return draw.one("1x128", "1x32", "128x128", "tensor", "row", "column", "7x3", "1x1", lp.Granularity(1, None))
+    return parameter.default
+
+
+def call_of(target: Target, draw: Draw) -> Arguments:
+    """Return arguments: some sound, some with one thing wrong, or two."""
+    arguments = target.sound(draw)
+    for name, parameter in target.parameters.items():
+        if name not in arguments and draw.chance(0.3) and name != "out":
+            value = option_for(target, parameter, draw)
+            if value is not inspect.Parameter.empty:
+                arguments[name] = value
+    draw.sound = dict(arguments)
+    bad = draw.one(1, 2) if target.always_hostile else draw.one(0, 0, 0, 0, 1, 1, 1, 1, 2)
+    names = list(target.parameters)
+    for name in draw.random.sample(names, min(bad, len(names))):
+        found = hostile_for(target, target.parameters[name], draw)
+        draw.hostile.append((name, found))
+        arguments[name] = found.value
+    return arguments
+
+
+def paths(folder: Any) -> list[hostile.Hostile]:
+    """Return files that are not what they should be; all stand in a folder of their own."""
+    names = ("missing", "folder", "empty", "noise", "text", "cut.npz", "x.npy", "bad.toml", "deep.toml")
+    return [hostile.Hostile(folder / name, (name,)) for name in names] + hostile.OBJECTS[:6]
+
+
+def write_files(folder: Any) -> None:
+    """Write what `paths` lists."""
+    (folder / "folder").mkdir()
+    q = lp.quantize(np.ones((4, 128), np.float32), "e4m3fn")
+    q.save(folder / "good.npz")
+    write_bytes(folder / "empty", b"")
+    write_bytes(folder / "noise", np.random.default_rng(0).bytes(3000))
+    write_bytes(folder / "text", b"name = 1\n" * 9)
+    write_bytes(folder / "cut.npz", (folder / "good.npz").read_bytes()[:-90])
+    np.save(folder / "x.npy", np.ones((3, 3)))
+    write_bytes(folder / "bad.toml", b"dim = -1\nlayers = 'x'\n")
+    write_bytes(folder / "deep.toml", b"a = " + b"[" * 5000)

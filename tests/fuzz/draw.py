@@ -1,0 +1,152 @@
+"""What calls are made of: names, arrays in every layout, matrices with scales, arrays for results."""
+
+import random
+from typing import Any
+
+import hostile
+import ml_dtypes
+import numpy as np
+
+import lowprec as lp
+
+#: Formats of elements that have scales.
+ELEMENTS = [name for name in lp.formats.names() if lp.formats[name].bits <= 16 and lp.formats[name].signed]
+SMALL_FORMATS = [name for name in lp.formats.names() if lp.formats[name].bits <= 16]
+VALUES = np.float32([0, -0.0, 1, -1, 0.1, 448, 449, 1e-4, 2.0**-149, 3e38, -7.5, 6, 65504, 1e-30, 17, 0.3])
+SPECIAL = np.float32([np.nan, np.inf, -np.inf])
+
+
+class Draw:
+    """Everything that a call is made of: the same for the same seed."""
+
+    def __init__(self, seed: str, folder: Any = None) -> None:
+        self.random = random.Random(seed)
+        self.folder = folder
+        #: What is wrong with the arguments, and what they were before: see `calls.call_of`.
+        self.hostile: list[tuple[str, hostile.Hostile]] = []
+        self.sound: dict[str, Any] = {}
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def one(self, *options: Any) -> Any:
+        return self.random.choice(options)
+
+    def of(self, options: Any) -> Any:
+        return self.random.choice(list(options))
+
+    # --- names ---
+
+    def entry(self, catalogue: Any, names: list[str] | None = None) -> Any:
+        """Return an entry of a catalogue, by its name or itself."""
+        name = self.of(names or catalogue.names())
+        return catalogue[name] if self.chance(0.2) else name
+
+    def fmt(self, most_bits: int = 32) -> Any:
+        return self.entry(lp.formats, [name for name in lp.formats.names() if lp.formats[name].bits <= most_bits])
+
+    # --- arrays ---
+
+    def shape(self, axes: int | None = None) -> tuple[int, ...]:
+        n = self.one(0, 1, 1, 2, 2, 2, 3) if axes is None else axes
+        return tuple(self.one(0, 1, 2, 3, 5, 16, 33, 64) for _ in range(n))
+
+    def values(self, shape: tuple[int, ...] | None = None, dtype: Any = None, special: float = 0.2) -> Any:
+        """Return numbers of many magnitudes, in some type and layout."""
+        shape = self.shape() if shape is None else shape
+        rng = np.random.default_rng(self.random.getrandbits(32))
+        a = rng.standard_normal(shape).astype(np.float32) * np.float32(2.0 ** self.random.randint(-20, 20))
+        if a.size:
+            flat = a.reshape(-1)
+            for _ in range(self.one(0, 1, 3)):
+                flat[self.random.randrange(a.size)] = self.of(VALUES)
+            if self.chance(special):
+                flat[self.random.randrange(a.size)] = self.of(SPECIAL)
+        kind = self.one("f4", "f4", "f4", "f8", "f2", "b2", "i2", "i4") if dtype is None else dtype
+        with np.errstate(all="ignore"):
+            if kind == "b2":
+                a = a.astype(ml_dtypes.bfloat16)
+            elif kind[0] == "i":
+                a = rng.integers(-100, 100, shape).astype(kind)
+            else:
+                a = a.astype(kind)
+        return self.laid_out(a)
+
+    def large(self) -> Any:
+        """Return enough numbers for more than one thread."""
+        rng = np.random.default_rng(self.random.getrandbits(32))
+        return rng.standard_normal((self.one(300, 520), self.one(512, 1000)), np.float32)
+
+    def laid_out(self, a: Any) -> Any:
+        """Return an array in some layout, or as a list."""
+        if self.chance(0.5):
+            return a
+        if a.size < 20 and a.dtype in (np.float32, np.uint8) and self.chance(0.2):
+            return a.tolist()
+        return self.of(hostile.layouts(a))
+
+    def codes(self, fmt: Any, shape: tuple[int, ...] | None = None) -> Any:
+        f = lp.formats.get(fmt)
+        rng = np.random.default_rng(self.random.getrandbits(32))
+        shape = self.shape() if shape is None else shape
+        return self.laid_out(rng.integers(0, 1 << f.bits, shape, np.uint64).astype(f.code_dtype))
+
+    def out(self, shape: tuple[int, ...], dtype: Any, *overlapping: Any) -> Any:
+        """Return an array for a result: most fit; some overlap an input, others are wrong in one way."""
+        which = self.random.random()
+        if which < 0.6:
+            return np.full(shape, 7, dtype)
+        if which < 0.75:
+            for a in overlapping:
+                if isinstance(a, np.ndarray):
+                    found = overlap(a, shape, np.dtype(dtype), self.one(0, 0, 1, 8))
+                    if found is not None:
+                        return found
+            return np.full(shape, 7, dtype)
+        wrong = self.one("shape", "dtype", "layout", "read-only", "object", "masked")
+        self.hostile.append(("out", hostile.Hostile(wrong)))
+        if wrong == "shape":
+            return np.zeros((*shape, 2), dtype)
+        if wrong == "dtype":
+            return np.zeros(shape, self.one(np.float64, np.int8, np.complex64, object, ">f4"))
+        if wrong == "layout":
+            return np.zeros((*shape, 2), dtype)[..., 0]
+        if wrong == "object":
+            return self.one([], "out", 3, (np.zeros(shape, dtype),), {})
+        a = np.zeros(shape, dtype)
+        if wrong == "masked":
+            return np.ma.array(a)
+        a.flags.writeable = False
+        return a
+
+    # --- quantized matrices ---
+
+    def quantized(self, rows: int, columns: int, fmts: Any = None, blocks: Any = None, scale: str | None = None) -> Any:
+        shape = (rows, columns)
+        x = np.asarray(self.values(shape, "f4", special=0.05), np.float32)
+        if fmts is None and self.chance(0.4):
+            names = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
+            return lp.quantize(x, quantizer=self.of(names)) if columns % 16 == 0 else lp.quantize(x, "e5m2")
+        fmt = self.of(fmts or ELEMENTS)
+        return lp.quantize(x, fmt, blocks or self.one("1x128", "128x128", "tensor", "row", "1x32"), scale=scale,
+                           arithmetic="folded" if scale == "e4m3" else None)  # fmt: skip
+
+
+def overlap(a: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, shift: int) -> np.ndarray | None:
+    """Return an array for a result in the memory of `a`, or None where that has no room."""
+    base = a
+    if not a.flags.writeable or not a.flags.c_contiguous:
+        return None
+    flat = base.reshape(-1).view(np.uint8)
+    needed = int(np.prod(shape)) * dtype.itemsize
+    if flat.size < needed + shift:
+        return None
+    return flat[shift : shift + needed].view(dtype).reshape(shape)
+
+
+def room_for(a: np.ndarray, spare: int) -> np.ndarray:
+    """Return a copy with memory behind it, so that a larger result can overlap it."""
+    memory = np.zeros(a.nbytes + spare, np.uint8)
+    found = memory[: a.nbytes].view(a.dtype).reshape(a.shape)
+    found[...] = a
+    return found

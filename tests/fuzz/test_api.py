@@ -1,0 +1,129 @@
+"""A fuzzer over the public API: the promises of `judge` hold for whatever is passed."""
+
+import os
+import resource
+
+import calls
+import judge
+import pytest
+from targets import Anywhere, targets
+
+import lowprec as lp
+from lowprec import costs, logfmt
+
+CALLS = {"short": 6_000, "long": 1_000_000}
+#: Public, and called through something else here: catalogues by `get`, modules by their functions.
+NOT_CALLED = {"__version__", "codecs", "configs", "formats", "libraries", "policies", "quantizers", "recipes",
+              "roundings", "accumulators", "costs", "logfmt", "metrics"}  # fmt: skip
+#: Public, and not for fuzzing: the slow truth takes exact numbers of those who test against it, and checks little.
+TRUSTED = {"oracle"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("files")
+    calls.write_files(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def all_targets(folder):
+    return {target.name: target for target in targets(folder)}
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch, keep_threads):
+    """Stand in an empty folder, with temporary files beside it and 6 GiB of memory more than now."""
+    for name in ("here", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 30), limits[1]))
+    kernel = lp.get_fused_kernel()
+    yield tmp_path
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    lp.set_fused_kernel(kernel)
+
+
+def test_everything_public_is_called(all_targets):
+    called = {name.split(".")[0] for name in all_targets}
+    assert set(lp.__all__) - called - NOT_CALLED - TRUSTED == set()
+    for module, short, results in ((costs, "costs", {"DecodeLimit", "NodeTraffic", "Published"}),
+                                   (logfmt, "logfmt", {"DeepEPMessage", "LogFMT", "Units"})):  # fmt: skip
+        functions = {name for name in module.__all__ if callable(getattr(module, name))}
+        assert functions - {name.removeprefix(f"{short}.") for name in all_targets} <= results
+
+
+def test_every_parameter_has_a_kind(all_targets):
+    """What a signature says is enough to be hostile to it: few parameters are only "some object"."""
+    objects = {
+        f"{target.name}({name})"
+        for target in all_targets.values()
+        for name, parameter in target.parameters.items()
+        if calls.kind_of(target, parameter) == "object"
+    }
+    assert objects <= OBJECTS, sorted(objects - OBJECTS)
+
+
+#: Matrices with scales, objects of the package, callables, tuples: what no catalogue and no number stands for.
+OBJECTS = {
+    "Accumulator(inputs)",
+    "Granularity.block(shape)",
+    "Policy(saturating)",
+    "Quantized(format)",
+    "Quantized(quantizer)",
+    "Quantized(tensor_scale)",
+    "Recipe(rules)",
+    "Recipe(storage)",
+    "costs.ModelShape(attention)",
+    "costs.NodeCount(shares)",
+    "gemm(a)",
+    "gemm(b)",
+    "grouped_gemm(a)",
+    "grouped_gemm(b)",
+    "grouped_wgrad(dy)",
+    "grouped_wgrad(x)",
+    "logfmt.encode(units)",
+    "logfmt.from_bytes(units)",
+    "pack_operand(q)",
+    "quantize(out)",
+    "requantize(q)",
+    "train(memory)",
+    "train(progress)",
+}
+
+
+def share(target, every, budget):
+    return max(1, round(budget * target.weight / sum(t.weight for t in every)))
+
+
+def run(target, number, folder, alone):
+    """Make calls of one target and return what became of them; the first that breaks a promise ends it."""
+    seen = {"result": 0, "complaint": 0}
+    files = judge.listing(alone, folder)
+    for i in range(number):
+        seen[judge.judge(target, f"{target.name} {i}", folder)] += 1
+        if i % 50 == 0 or i == number - 1:
+            assert judge.listing(alone, folder) == files, f"{target.name}: files were written up to call {i}"
+    return seen
+
+
+NAMES = [target.name for target in targets(Anywhere())]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_calls(name, all_targets, folder, alone):
+    number = share(all_targets[name], all_targets.values(), CALLS["short"])
+    seen = run(all_targets[name], number, folder, alone)
+    assert seen["result"] or number < 20 or all_targets[name].always_hostile, f"no call of {number} was sound: {seen}"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NAMES)
+def test_many_calls(name, all_targets, folder, alone):
+    budget = int(os.environ.get("LOWPREC_FUZZ_CALLS", CALLS["long"]))
+    run(all_targets[name], share(all_targets[name], all_targets.values(), budget), folder, alone)
