@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from lowprec import _threads
 from lowprec._arrays import as_matrix, whole
-from lowprec.kernels.model import divergence
 
 from .metrics import Wide, as_wide
 
@@ -49,6 +48,8 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     tile = min(tile, max(1, wide.shape[-1]))
     octaves = np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
     if octaves.size:
+        from lowprec.kernels.model import divergence  # imports the compiler, which lists of studies do not need
+
         rows, into = as_matrix(np.ascontiguousarray(wide)), as_matrix(octaves)
         grain = max(1, _GRAIN // rows.shape[1])
         _threads.run_chunks(lambda a, b: divergence.tile_range(rows, tile, into, a, b), len(rows), grain)
