@@ -134,10 +134,10 @@ class Draw:
 
 def overlap(a: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, shift: int) -> np.ndarray | None:
     """Return an array for a result in the memory of `a`, or None where that has no room."""
-    base = a
     if not a.flags.writeable or not a.flags.c_contiguous:
         return None
-    flat = base.reshape(-1).view(np.uint8)
+    with_room = isinstance(a.base, np.ndarray) and a.base.dtype == np.uint8 and a.base.ndim == 1  # see `room_for`
+    flat = a.base if with_room else a.reshape(-1).view(np.uint8)
     needed = int(np.prod(shape)) * dtype.itemsize
     if flat.size < needed + shift:
         return None
