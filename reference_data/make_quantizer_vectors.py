@@ -41,4 +41,7 @@ def vectors() -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    from digest import record
+
     PATH.write_text(json.dumps(vectors(), indent=1) + "\n")
+    record(PATH)

@@ -80,11 +80,20 @@ def on_grid(value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", random: i
     return Rounded("finite", negative, max(code, 0))
 
 
+#: Presets whose rules are written out below; those that no rule names overflow to Inf, else to NaN.
+PRESETS = (
+    "ocp_sat", "ocp_nonsat", "ieee", "ml_dtypes", "torch_2_11", "torch_2_13", "cuda_satfinite", "onnx_sat",
+    "p3109_satfinite", "p3109_satpropagate", "p3109_satnone",
+)  # fmt: skip
+
+
 def project(x: Rounded, fmt: AnyFormat, preset: str = "ocp_sat", mode: Mode = "nearest_even") -> int:
     """Return the code that a preset gives for what `on_grid` returned.
 
     The presets are written out here case by case, from the sources that `lowprec.policies` names.
     """
+    if preset not in PRESETS:
+        raise ValueError(f"no rule for the preset {preset!r} is written out; there are {', '.join(PRESETS)}")
     f = fields(fmt)
     largest, nan = max_code(f), nan_code(f)
     sign = 1 << f.width

@@ -67,6 +67,11 @@ def preset_of(name: str) -> str:
     return "p3109_satnone" if name.startswith("p3109") else "ocp_nonsat"
 
 
+def test_every_policy_has_an_oracle() -> None:
+    missing = sorted(set(policies.names()) - set(casts.PRESETS))
+    assert not missing, f"{', '.join(missing)}: write the rule out in lowprec/oracle/casts.py, and its name in PRESETS"
+
+
 @pytest.mark.parametrize("mode", FIXED)
 @pytest.mark.parametrize("name", FORMATS)
 def test_modes_on_critical_float32(name: str, mode: str) -> None:

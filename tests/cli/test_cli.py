@@ -1,12 +1,15 @@
 """The command line: what it prints, how fast it answers, and that every mistake gets one clear line."""
 
 import csv
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -334,3 +337,13 @@ def test_bugs_are_not_dressed_as_mistakes(monkeypatch):
 
 def test_traceback_on_demand():
     assert isinstance(run("--traceback", "formats", "e4m3fx").exception, KeyError)
+
+
+def test_every_command_is_listed():
+    """One that is defined and not in the list of app.py would be there for nobody."""
+    listed = set(cli.cli.commands.values())
+    for module in pkgutil.iter_modules([str(Path(cli.__file__).parent)], "lowprec.cli."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if isinstance(value, click.Command) and not isinstance(value, click.Group):
+                inside = any(value in group.commands.values() for group in listed if isinstance(group, click.Group))
+                assert value in listed or inside, f"{module.name}.{name}"

@@ -55,6 +55,11 @@ def inputs(kind: str) -> F32:
     return x.astype(np.float32)
 
 
+def test_every_quantizer_has_an_oracle() -> None:
+    missing = sorted(set(NAMES) - set(oracle.QUANTIZERS))
+    assert not missing, f"{', '.join(missing)}: write the rule by this name in lowprec/oracle/quantizers.py"
+
+
 @pytest.mark.parametrize("kind", ["bf16", "wide", "rows", "special"])
 @pytest.mark.parametrize("name", NAMES)
 def test_codes_scales_and_values(name: str, kind: str) -> None:
