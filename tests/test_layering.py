@@ -79,3 +79,22 @@ def test_no_circle_between_files() -> None:
         tuple(graphlib.TopologicalSorter(rooms.file_graph()).static_order())
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+#: Functions of more than 60 lines; the docstring of each says why.
+LONG = {
+    "costs/published.py": "_catalogue",
+    "kernels/tensorcore/narrow_portable.py": "_sweep",
+    "kernels/tensorcore/scaled_dot.py": "scaled_dot",
+}
+
+
+def test_functions_are_short() -> None:
+    found = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                if body and (body[-1].end_lineno or 0) - body[0].lineno + 1 > 60:
+                    found[path.relative_to(PACKAGE).as_posix()] = node.name
+    assert found == LONG

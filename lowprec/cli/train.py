@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .output import Cell, CommandError, emit, machine_readable
+
+if TYPE_CHECKING:
+    from ..moe.run.train import Run
 
 
 @click.command()
@@ -115,11 +118,21 @@ def train(
     except KeyboardInterrupt:
         kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"
         raise CommandError(f"stopped; {kept}", 130) from None
-    losses = run.metrics["loss"]
+    row = _row(run, seed, mean_weights=ema is not None and run.status == "done")
+    emit(tuple(row), [tuple(row.values())], "Training, nats per byte", as_json, as_csv)
+    if out is not None:
+        click.echo(f"wrote {out}", err=True)
+    if run.status == "diverged":
+        raise CommandError(f"the run diverged: {run.reason}", 1)
+
+
+def _row(run: Run, seed: int, *, mean_weights: bool) -> dict[str, Cell]:
+    """Return what a run came to."""
+    losses, trainer = run.metrics["loss"], run.trainer
     row: dict[str, Cell] = {
-        "config": shape.name,
-        "recipe": precision.name,
-        "steps": run.trainer.steps,
+        "config": trainer.config.name,
+        "recipe": trainer.recipe.name,
+        "steps": trainer.steps,
         "seed": seed,
         "first loss": float(losses.iloc[0]) if len(losses) else None,
         "last loss": float(losses.iloc[-1]) if len(losses) else None,
@@ -127,10 +140,6 @@ def train(
     }
     if run.excess_loss is not None:
         row["above the source's entropy"] = run.excess_loss
-    if ema is not None and run.status == "done":
-        row["of the mean weights"] = run.trainer.evaluate(mean_weights=True)
-    emit(tuple(row), [tuple(row.values())], "Training, nats per byte", as_json, as_csv)
-    if out is not None:
-        click.echo(f"wrote {out}", err=True)
-    if run.status == "diverged":
-        raise CommandError(f"the run diverged: {run.reason}", 1)
+    if mean_weights:
+        row["of the mean weights"] = trainer.evaluate(mean_weights=True)
+    return row

@@ -81,6 +81,7 @@ def _deepep(microseconds: int, codec: float, header: int) -> float:
 
 
 def _catalogue() -> list[Published]:
+    """Return every figure; long because the papers print so many."""
     rows = []
     table = f"{PAPER}, table 1"
     for model, kilobytes, times, note in (
