@@ -1,4 +1,4 @@
-"""LogFMT tiles rounded at random in linear space, so that the mean of what they decode to is the value itself."""
+"""LogFMT tiles rounded stochastically in linear space, so that the mean of what they decode to is the value itself."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from lowprec._jit import bits32, float64_from_bits, intrinsic, ir, kernel, types
 
 U, L = np.uint32, np.uint64
 ROWS, COLUMNS = 4, 32
-ZERO = np.int16(-16384)  # exponent of a zero: its products stay below the smallest exponent of any machine
+ZERO = np.int16(-16384)  # exponent of a zero: its products stay below the smallest exponent of any accumulator
 NOT_A_NUMBER = -(1 << 12)  # a NaN among the shifts
 
 

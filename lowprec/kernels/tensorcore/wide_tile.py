@@ -1,7 +1,7 @@
 """The innermost step of the wide tensor-core kernels: a chain of groups for 4 rows x 32 columns, in float64 lanes.
 
 One group of L products and C: E is the largest exponent among the nonzero terms (and at least `lowest`, the exponent
-that a machine gives to zeros), every term is truncated toward zero to a multiple of q = 2^(E - F), the sum S q is
+that an accumulator gives to zeros), every term is truncated toward zero to a multiple of q = 2^(E - F), the sum S q is
 exact, and the result is S q truncated to the accumulator's format. Let an operand have at most 11 significant bits
 (FP8 and narrower, float16, bfloat16, tf32), C 24, and F be at most 40. The float64 FPU does nearly all of it:
 
