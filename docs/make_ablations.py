@@ -19,6 +19,7 @@ from typing import Any
 from pages import table, write
 
 from lowprec.study import load
+from lowprec.study.analysis.validity import headline, not_detected
 
 RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 #: Figures of a report that the repository does without: they are large, and the command draws them again.
@@ -210,9 +211,16 @@ def _outcome(item: dict[str, Any]) -> str:
         cells.append(f"{sum('expected' in outcome for outcome in outcomes)} of {len(outcomes)}")
     if item["claims"]:
         cells.append(f"{sum(claim['agrees'] == 'yes' for claim in item['claims'])} of {len(item['claims'])} published")
-    verdicts = [arm["verdict"] for arm in item["arms"] if arm["role"] == "treatment"]
+    verdicts = [arm["verdict"].partition(":")[0] for arm in item["arms"] if arm["role"] == "treatment"]
+    if _void(item):
+        return "; ".join([*cells, "verdicts void"])
     counted = [f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts)]
     return "; ".join([*cells, *counted]) or "measured, nothing judged"
+
+
+def _void(item: dict[str, Any]) -> list[str]:
+    """Return why a study's verdicts are void: controls that it did not see, whenever it was made."""
+    return [not_detected(arm["arm"]) for arm in item["arms"] if arm["role"] == "control" and arm["verdict"] != "worse"]
 
 
 def _minutes(seconds: float) -> str:
@@ -227,6 +235,8 @@ def _section(item: dict[str, Any]) -> str:
     lines = [f"### {item['name']}", "", item["question"], ""]
     if item["published"]:
         lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]
+    if reasons := _void(item):
+        lines += [f"**{headline(reasons)}** The sentences below say what was measured, and no verdict.", ""]
     lines += [f"- {arm['sentence']}" for arm in item["arms"]]
     if item["arms"]:
         lines.append("")
