@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
             array = np.load(file, allow_pickle=False)
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, EOFError):
+    except (ValueError, EOFError, zipfile.BadZipFile):
         raise CommandError(f"{path}: not a .npy file of numbers") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
         held = str(getattr(array, "dtype", "several arrays"))

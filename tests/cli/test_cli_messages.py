@@ -37,6 +37,14 @@ def test_a_header_that_claims_more_than_there_is_memory(tmp_path):
     refused("quantize", tmp_path / "x.npy", "--to", "e4m3fn")
 
 
+def test_an_archive_that_is_cut_off(tmp_path, matrix):
+    content = io.BytesIO()
+    np.savez(content, x=np.ones(10))
+    (tmp_path / "cut.npz").write_bytes(content.getvalue()[:100])
+    for command in (["quantize"], ["gemm", matrix], ["error"]):
+        assert "not a .npy file of numbers" in refused(*command, tmp_path / "cut.npz")
+
+
 @pytest.mark.parametrize("block", ["1x99999999999999999999", "99999999999999999999x1", "0x1"])
 def test_absurd_blocks(matrix, block):
     done = run("quantize", matrix, "--to", "e4m3fn", "--granularity", block)
