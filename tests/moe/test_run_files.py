@@ -314,6 +314,7 @@ def test_the_last_stages_move_no_biases_and_weigh_the_further_byte_less(text):
     assert weights == [0.3] * 7 + [0.1] * 3
     assert moved == [True] * 10  # 9 of 10 steps is 90 %
     assert [Schedule(1.0, 0, 100, "deepseek").bias_share(i) for i in (96, 97)] == [1.0, 0.0]
-    assert Schedule.of_budget(1.0, 100).warmup_steps == 1
-    with pytest.raises(ValueError, match="warm-up 2"):
-        Schedule.of_budget(1.0, 100, warmup=2)
+    starts = [(Schedule.of_run(1.0, steps, "deepseek").warmup_steps, steps) for steps in (1, 100, 300)]
+    assert starts == [(1, 1), (1, 100), (4, 300)]
+    with pytest.raises(ValueError, match="schedule kind 'cosine': known are constant, linear_to_zero, deepseek"):
+        Schedule.of_run(1.0, 100, "cosine")

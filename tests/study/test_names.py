@@ -21,7 +21,7 @@ from lowprec.study.kinds.tensors.study import TensorStudy
 from lowprec.study.report.document import Document, Figure
 from lowprec.study.run.store import StudyError
 
-EVIL = ("../../evil", "/tmp/evil", "..", ".", "", "a/b", "a\\b", "a\0b", "a\n", "-rf", "a b", "é", "x" * 101, 3, None)
+EVIL = ("../../evil", "/evil", "..", ".", "", "a/b", "a\\b", "a\0b", "a\n", "-rf", "a b", "é", "x" * 101, 3, None)
 
 
 @pytest.mark.parametrize("name", EVIL)
@@ -32,7 +32,7 @@ def test_names_that_would_lead_elsewhere(name):
     assert "\0" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a\0b", "a\n", ""])
+@pytest.mark.parametrize("name", ["../../evil", "/evil", "a\0b", "a\n", ""])
 def test_every_kind_of_study_checks_its_name(name):
     size = ErrorSetting(1, 1, 1)
     reference = (Arm("a", role="reference"),)

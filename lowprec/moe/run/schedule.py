@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,55 @@ from lowprec._arrays import positive, whole
 
 #: Shares of DeepSeek-V3's tokens: up to where the rate is constant, and from where it is a tenth.
 _CONSTANT, _TAIL = 0.676, 0.966
-KINDS = ("constant", "linear_to_zero", "deepseek")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a schedule does after its warm-up.
+
+    Attributes
+    ----------
+    share : callable
+        Share of the peak at a step, of the steps of the warm-up, and of all.
+    warmup : callable
+        Steps of the warm-up of a run of so many steps, where nobody says how many.
+    bias_stops, further_falls : float
+        From which share of the steps on the load-balancing bias stands still, and a byte further counts a third.
+    """
+
+    share: Callable[[int, int, int], float]
+    warmup: Callable[[int], int]
+    bias_stops: float = math.inf
+    further_falls: float = math.inf
+
+
+def _constant(step: int, warmup: int, total: int) -> float:
+    return 1.0
+
+
+def _linear_to_zero(step: int, warmup: int, total: int) -> float:
+    return max(0, total - step) / max(1, total - warmup)
+
+
+def _stages(step: int, warmup: int, total: int) -> float:
+    done = step / total
+    if done < _CONSTANT:
+        return 1.0
+    if done < _TAIL:
+        return 0.55 + 0.45 * math.cos(math.pi * (done - _CONSTANT) / (_TAIL - _CONSTANT))
+    return 0.1 if done < 0.989 else 1 / 30
+
+
+def _tenth(steps: int) -> int:
+    return min(steps // 10, 50)
+
+
+#: The curves by the word that a schedule calls them.
+CURVES = {
+    "constant": Curve(_constant, _tenth),
+    "linear_to_zero": Curve(_linear_to_zero, _tenth),
+    "deepseek": Curve(_stages, lambda steps: max(1, int(0.015 * steps)), _TAIL, _CONSTANT),
+}
 
 
 @dataclass(frozen=True)
@@ -49,8 +98,8 @@ class Schedule:
     kind: str = "constant"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"schedule kind {self.kind!r}: known are {', '.join(KINDS)}")
+        if self.kind not in CURVES:
+            raise ValueError(f"schedule kind {self.kind!r}: known are {', '.join(CURVES)}")
         positive("Schedule", "learning_rate", self.peak)
         whole("Schedule", "warmup_steps", self.warmup_steps, 0)
         whole("Schedule", "total_steps", self.total_steps, 1)
@@ -58,28 +107,26 @@ class Schedule:
             raise ValueError(f"warmup_steps {self.warmup_steps} are more than total_steps {self.total_steps}")
 
     @classmethod
-    def of_budget(cls, peak: float, total_steps: int, kind: str = "deepseek", warmup: float = 0.015) -> Schedule:
-        """Return a schedule whose warm-up is a share of the budget as well, one step at least.
+    def of_run(cls, peak: float, total_steps: int, kind: str) -> Schedule:
+        """Return the schedule of a run from scratch: the curve says how long its warm-up is.
 
         Examples
         --------
-        >>> Schedule.of_budget(2e-3, 500).warmup_steps
-        7
+        >>> [Schedule.of_run(2e-3, 300, kind).warmup_steps for kind in ("linear_to_zero", "deepseek")]
+        [30, 4]
         """
-        if not 0 <= warmup <= 1:
-            raise ValueError(f"warm-up {warmup!r}: a share of the steps from 0 to 1 is needed")
-        return cls(peak, max(1, int(warmup * total_steps)) if warmup else 0, total_steps, kind)
+        return cls(peak, CURVES[kind].warmup(total_steps) if kind in CURVES else 0, total_steps, kind)
 
     def bias_share(self, step: int) -> float:
         """Return the share of the load-balancing bias's step size: 1, and 0 from 96.6 % on in DeepSeek-V3's."""
-        return 0.0 if self.kind == "deepseek" and step >= _TAIL * self.total_steps else 1.0
+        return 0.0 if step >= CURVES[self.kind].bias_stops * self.total_steps else 1.0
 
     def further_share(self, step: int) -> float:
         """Return the share of the weight of predicting a byte further: 1, and a third from 67.6 % on in DeepSeek-V3's.
 
         The weight goes from 0.3 to 0.1 there.
         """
-        return 1 / 3 if self.kind == "deepseek" and step >= _CONSTANT * self.total_steps else 1.0
+        return 1 / 3 if step >= CURVES[self.kind].further_falls * self.total_steps else 1.0
 
     def rate(self, step: int) -> float:
         """Return the rate of a step, counted from 0; a float32 value, the same on every machine."""
@@ -89,14 +136,4 @@ class Schedule:
     def _share(self, step: int) -> float:
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
-        if self.kind == "constant":
-            return 1.0
-        if self.kind == "linear_to_zero":
-            left = max(0, self.total_steps - step)
-            return left / max(1, self.total_steps - self.warmup_steps)
-        done = step / self.total_steps
-        if done < _CONSTANT:
-            return 1.0
-        if done < _TAIL:
-            return 0.55 + 0.45 * math.cos(math.pi * (done - _CONSTANT) / (_TAIL - _CONSTANT))
-        return 0.1 if done < 0.989 else 1 / 30
+        return CURVES[self.kind].share(step, self.warmup_steps, self.total_steps)

@@ -151,11 +151,7 @@ def train(
     if out is not None:
         refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again when the folder is ours
     rate = default_rate(config) if learning_rate is None else learning_rate
-    plan = (
-        Schedule.of_budget(rate, steps)
-        if schedule == "deepseek"
-        else Schedule(rate, min(steps // 10, 50), steps, schedule)
-    )
+    plan = Schedule.of_run(rate, steps, schedule)
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
     trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, memory=memory)
     folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, fresh=fresh)
