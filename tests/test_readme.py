@@ -41,3 +41,8 @@ def test_both_commands_are_single_lines() -> None:
     commands = re.findall(r"^python3 -m venv .*$", README.read_text(), flags=re.MULTILINE)
     assert len(commands) == 2
     assert sum("pytest" in command for command in commands) == 1
+
+
+def test_it_is_a_front_door() -> None:
+    """Findings, speed and evidence have pages of their own in docs/."""
+    assert len(README.read_text().split()) <= 1600
