@@ -111,12 +111,15 @@ class BoundRecipe:
         """Function that rounds an array in place to the activations' storage format."""
         return _round_bf16 if self.recipe.activations == "bfloat16" else _keep
 
-    def storage(self, name: str) -> Callable[[Array], Array]:
-        """Return the function that stores a named tensor: it changes an array in place to what is kept of it."""
+    def storage(self, name: str, *, passing: bool = False) -> Callable[[Array], Array]:
+        """Return the function that stores a named tensor: it changes an array in place to what is kept of it.
+
+        A tensor that is only `passing`, because what is made of it is stored at once, is left alone without a rule.
+        """
         for rule in self.recipe.storage:
             if matches(name, rule.pattern, self.layers) and self.recipe.activations != "float64":
                 return _Stored(codecs[rule.codec])
-        return self.store
+        return _keep if passing else self.store
 
     def codec(self, direction: str) -> Codec:
         """Return the codec of ``"dispatch"``, ``"combine"``, ``"dispatch_grad"`` or ``"combine_grad"``."""

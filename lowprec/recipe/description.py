@@ -9,7 +9,8 @@ Names of linear layers are ``layers.0.attn.wq_a``, ``wq_b``, ``wkv_a``, ``wkv_b`
 ``w3`` in a dense block; ``layers.1.ffn.gate``, ``layers.1.ffn.shared.w1`` ..., ``layers.1.ffn.experts.0.w1`` ... in a
 block with experts; ``layers.3.projection`` of a multi-token prediction module; ``head``. ``layers.-1`` is the last
 block. Names of kept tensors: ``embed``; the norms, ``layers.0.attn_norm``, ``layers.0.attn.q_norm``, ``norm`` ...; in
-attention ``layers.0.attn.q``, ``k``, ``v``, ``probs``, ``output``.
+attention ``layers.0.attn.q``, ``k``, ``v``, ``probs``, ``output``; and what a block adds to the residual stream,
+``layers.0.attn_branch`` and ``ffn_branch``.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ TENSORS = (
     "embed",
     *(f"layers.0.attn.{name}" for name in ("q_norm", "kv_norm", "q", "k", "v", "probs", "output")),
     *(f"layers.0.{name}" for name in ("attn_norm", "ffn_norm", "hidden_norm", "embed_norm", "norm")),
+    *(f"layers.0.{name}" for name in ("attn_branch", "ffn_branch")),
     "norm",
 )
 

@@ -49,6 +49,8 @@ class Block:
         else:
             self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe, memory)
         self.gate_name = f"{name}.ffn.gate"
+        # What joins the stream passes: its gradient is the stream's, whatever a codec made of it.
+        self.branches = [recipe.storage(f"{name}.{part}", passing=True) for part in ("attn_branch", "ffn_branch")]
 
     def forward(
         self, params: Params, biases: Params, x: Array, sequence: int
@@ -56,7 +58,7 @@ class Block:
         """Map the stream x [T, d] to the next [T, d]; `routing` is None in a dense block."""
         normed, attn_norm = self.attn_norm.forward(params, x)
         update, attn = self.attn.forward(params, normed, sequence, keep_input=self.keep_input)
-        x = self._add(x, update)
+        x = self._add(x, self.branches[0](update))
         normed, ffn_norm = self.ffn_norm.forward(params, x)
         routing: Routing | None = None
         ffn: Any
@@ -65,7 +67,7 @@ class Block:
         else:
             update, ffn = self.ffn.forward(params, normed, biases[self.gate_name], sequence, keep_input=self.keep_input)
             routing = ffn.routing
-        return self._add(x, update), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
+        return self._add(x, self.branches[1](update)), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
 
     def backward(self, params: Params, grads: Grads, d_x: Array, saved: _SavedBlock) -> Array:
         """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is used up."""
