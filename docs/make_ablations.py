@@ -36,6 +36,8 @@ QUESTIONS = {
     "SwiGLU's inputs kept in FP8": ("swiglu_cache", "swiglu_cache_training"),
     "The wire: dispatch and combine": ("combine_format", "combine_format_training", "error_atlas", "wire_cost"),
     "LogFMT on every residual branch": ("residual_format", "residual_format_training"),
+    "The KV cache in eight bits": ("kv_cache_format",),
+    "Multi-token prediction: drafts accepted": ("mtp_acceptance",),
     "LogFMT: the space to round in": ("logfmt_rounding",),
     "The optimizer's states": ("optimizer_formats",),
     "What is kept out of FP8": ("unprotected", "unprotected_training"),

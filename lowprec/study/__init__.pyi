@@ -22,6 +22,9 @@ from .kinds.errors.study import ErrorFigure as ErrorFigure
 from .kinds.errors.study import ErrorSetting as ErrorSetting
 from .kinds.errors.study import ErrorStudy as ErrorStudy
 from .kinds.errors.study import PublishedTable as PublishedTable
+from .kinds.readings.acceptance import Acceptance as Acceptance
+from .kinds.readings.positions import ByPosition as ByPosition
+from .kinds.readings.study import Readings as Readings
 from .kinds.same_weights.study import SameWeights as SameWeights
 from .kinds.same_weights.study import WeightsSetting as WeightsSetting
 from .kinds.tensors.study import Operands as Operands

@@ -164,6 +164,27 @@ class Model:
         logits, _ = self._forward(self._parameters(), tokens[:, :-1])
         return cross_entropy(logits, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))[0]
 
+    def predictions(self, tokens: npt.NDArray[np.uint8]) -> tuple[Array, Array | None]:
+        """Return what the model says of each next byte, and of the byte after it.
+
+        Parameters
+        ----------
+        tokens : uint8 array [B, S + 1]
+            As for `loss`.
+
+        Returns
+        -------
+        float array [B, S, V]
+            Logits of the next byte.
+        float array [B, S, V] or None
+            Logits of the byte after the next, which know the next one; None without the module that makes them.
+        """
+        _check_tokens(tokens, self.config.vocabulary)
+        params, shape = self._parameters(), (len(tokens), tokens.shape[1] - 1, -1)
+        logits, saved = self._forward(params, tokens[:, :-1])
+        further = None if self._mtp is None else self._further(params, saved.hidden, tokens)[0].reshape(shape)
+        return logits.reshape(shape), further
+
     def activation_bytes(self, tokens: npt.NDArray[np.uint8]) -> dict[str, int]:
         """Return how many bytes the forward pass keeps for the backward pass, by kind.
 
@@ -235,9 +256,7 @@ class Model:
         """
         assert self._mtp is not None
         sequence = tokens.shape[1] - 1
-        embedded = self._embed.forward(params, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))
-        normed, saved = self._mtp.forward(params, self.biases, hidden, embedded, sequence)
-        logits, saved_head = self._head.forward(params, normed)
+        logits, saved, saved_head = self._further(params, hidden, tokens)
         # The last position of a sequence has nothing to predict: the byte after the next is outside.
         targets = np.full((len(tokens), sequence), -1, dtype=np.int64)
         targets[:, :-1] = tokens[:, 2:]
@@ -249,6 +268,14 @@ class Model:
         d_normed = self._head.backward(of_head, self.recipe.store(d_logits), saved_head)
         grads[self._head.name] = grads[self._head.name] + of_head[self._head.name]
         return self._mtp.backward(params, grads, d_normed, saved)
+
+    def _further(self, params: Params, hidden: Array, tokens: Array) -> tuple[Array, Any, Any]:
+        """Return the logits [T, V] of the byte after the next, and what the module and the head saved."""
+        assert self._mtp is not None
+        embedded = self._embed.forward(params, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))
+        normed, saved = self._mtp.forward(params, self.biases, hidden, embedded, tokens.shape[1] - 1)
+        logits, saved_head = self._head.forward(params, normed)
+        return logits, saved, saved_head
 
     def _forward(self, params: Params, inputs: Array) -> tuple[Array, _SavedModel]:
         """Map bytes [B, S] to logits [T, V]."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.kernels.model.divergence import relative_entropy
+from lowprec.kernels.model.nn import cross_entropy
 from lowprec.moe.model.routing import route
 
 from ..design.stress import Stress, WeightedLoss
@@ -175,6 +176,19 @@ def kl_of_tokens(reference: Array, arm: Array) -> NDArray[np.float64]:
     out = np.empty(len(reference))
     relative_entropy(reference, arm, out, 0, len(reference))
     return out
+
+
+def losses_of_tokens(logits: Array, targets: Array) -> NDArray[np.float64]:
+    """Return the cross-entropy of every byte in nats: logits [..., V], targets [...].
+
+    Examples
+    --------
+    >>> losses_of_tokens(np.zeros((1, 2, 4), np.float32), np.array([[0, 3]], np.uint8)).round(6)
+    array([[1.386294, 1.386294]])
+    """
+    losses, flat = np.empty(targets.size), np.ascontiguousarray(logits).reshape(targets.size, -1)
+    cross_entropy(flat, targets.reshape(-1).astype(np.int64), losses, np.empty_like(flat), 0, targets.size)
+    return losses.reshape(targets.shape)
 
 
 def gradient_error(arm: Recording, reference: Recording, names: Iterable[str]) -> float:

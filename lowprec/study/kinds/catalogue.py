@@ -16,6 +16,7 @@ from .branches.kind import BranchKind
 from .claims.kind import ClaimKind
 from .errors.kind import ErrorKind
 from .kind import MeasuringKind, Report, TrainingKind
+from .readings.kind import ReadingKind
 from .same_weights.kind import SameWeightsKind
 from .tensors.kind import TensorKind
 
@@ -23,7 +24,7 @@ AnyKind = TrainingKind[Any, Any] | MeasuringKind[Any, Any]
 
 #: Every kind by its name.
 KINDS: dict[str, AnyKind] = {
-    kind.name: kind for kind in (BranchKind(), SameWeightsKind(), TensorKind(), ErrorKind(), ClaimKind())
+    kind.name: kind for kind in (BranchKind(), SameWeightsKind(), ReadingKind(), TensorKind(), ErrorKind(), ClaimKind())
 }
 
 

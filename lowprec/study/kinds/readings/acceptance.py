@@ -1,0 +1,100 @@
+"""How often the second byte that a prediction module drafts would be accepted, and what that buys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reading import ALL, Reading, Row, predicted
+
+if TYPE_CHECKING:
+    from lowprec.moe.model.model import Model
+    from lowprec.recipe import Recipe
+
+#: Shares of the bytes, from those of which the model is surest.
+QUARTERS = ("surest quarter", "2nd quarter", "3rd quarter", "least sure quarter")
+
+
+@dataclass(frozen=True)
+class Acceptance(Reading):
+    """Drafts of the byte after the next, judged by what the model itself then says of that byte.
+
+    At position i the module, which knows byte i + 1, drafts byte i + 2; with one byte more the main model predicts the
+    same one. A greedy draft is accepted if both have the same most probable byte; a sampled one, by the rule of
+    speculative decoding (arXiv 2211.17192), with probability sum(min(p, q)). Context is held-out text.
+
+    Parameters
+    ----------
+    layers : int
+        Layers of the model whose decoding gets faster, one of which a draft costs.
+    """
+
+    layers: int = 61
+    metrics: ClassVar[Mapping[str, str]] = {
+        "greedy": "share of greedy drafts accepted, %",
+        "sampled": "share of sampled drafts accepted, %",
+        "speed": "tokens a step with greedy drafts, over the time of a step with one layer more",
+        "right_main": "share of bytes that the model itself has right, %",
+        "right_draft": "share of bytes that the draft has right, %",
+    }
+    places: ClassVar[str] = "bytes by the model's certainty"
+    panels: ClassVar[tuple[str, ...]] = ("greedy", "sampled", "speed")
+
+    def read(
+        self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
+    ) -> Iterator[Row]:
+        """Yield a row of all bytes, and one of each quarter of them by the largest probability of the main model."""
+        logits, further = predicted(model, recipe, tokens, seed)
+        if further is None:
+            raise ValueError(f"{model.config.name} has no module for a byte further: mtp_depth=1 gives it one")
+        p, q = (probabilities(x.reshape(-1, x.shape[2])) for x in (logits[:, 1:], further[:, :-1]))
+        truth = tokens[:, 2:].reshape(-1)
+        sure = np.argsort(-p.max(axis=1), kind="stable")
+        greedy, sampled = p.argmax(axis=1) == q.argmax(axis=1), np.minimum(p, q).sum(axis=1)
+        for place, these in ((ALL, sure), *zip(QUARTERS, np.array_split(sure, 4), strict=True)):
+            share = float(np.mean(greedy[these]))
+            yield (
+                place,
+                {
+                    "greedy": 100 * share,
+                    "sampled": 100 * float(np.mean(sampled[these])),
+                    "speed": speed(share, self.layers),
+                    "right_main": 100 * float(np.mean(p[these].argmax(axis=1) == truth[these])),
+                    "right_draft": 100 * float(np.mean(q[these].argmax(axis=1) == truth[these])),
+                },
+            )
+
+
+def speed(accepted: float, layers: int) -> float:
+    """Return how much faster decoding is: 1 + accepted tokens a step, which computes one layer more.
+
+    Decoding is bound by reading weights and caches, so two tokens verified together take one step's time.
+
+    Examples
+    --------
+    >>> [round(speed(accepted, 61), 2) for accepted in (0.8, 0.85, 0.9)]
+    [1.77, 1.82, 1.87]
+    """
+    return (1 + accepted) * layers / (layers + 1)
+
+
+def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the softmax of each row of logits [T, V]: the gradient of a loss, which has it, says where its target is.
+
+    Examples
+    --------
+    >>> probabilities(np.log(np.array([[1.0, 3.0]]))).round(12)
+    array([[0.25, 0.75]])
+    """
+    from lowprec.kernels.model.nn import cross_entropy
+
+    rows, wide = len(logits), np.ascontiguousarray(logits, np.float64)
+    found = np.empty_like(wide)
+    cross_entropy(wide, np.zeros(rows, np.int64), np.empty(rows), found, 0, rows)
+    found *= rows
+    found[:, 0] += 1.0
+    return found

@@ -1,0 +1,136 @@
+"""What a study of readings found: on screen, as a document, as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...._files import plain, to_csv, write_json, write_text
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
+from ...report.parts import environment, expected_table, finding_sentence, number, recipe_details
+from ..kind import Report
+from ..measuring import show_table
+from .summary import EVERYWHERE, ReadingSummary, summarize
+
+
+def cell(summary: ReadingSummary, metric: str, arm: str, place: str = EVERYWHERE) -> str:
+    """Return a mean with half the width of its 90 % interval."""
+    mean, half = summary.mean(metric, arm, place), summary.half(metric, arm, place)
+    return number(mean) if math.isnan(half) or half == 0 else f"{number(mean)} ± {half:.1g}"
+
+
+def overview(summary: ReadingSummary) -> Table:
+    """Return the table of arms and metrics over all places."""
+    metrics = [*summary.study.reading.metrics]
+    rows = tuple((arm, *(cell(summary, metric, arm) for metric in metrics)) for arm in summary.shown)
+    words = "; ".join(f"{name}: {text}" for name, text in summary.study.reading.metrics.items())
+    caption = f"{summary.size}. Means over everything measured, ± half of a 90 % interval. {words}."
+    return Table(("arm", *(metric.replace("_", " ") for metric in metrics)), rows, caption)
+
+
+def by_place(summary: ReadingSummary, metric: str) -> Table:
+    """Return the table of one metric: places and arms."""
+    head = (summary.study.reading.places, *summary.shown)
+    rows = tuple((place, *(cell(summary, metric, arm, place) for arm in summary.shown)) for place in summary.places)
+    return Table(head, rows, summary.study.reading.metrics[metric])
+
+
+def sentences(summary: ReadingSummary) -> list[str]:
+    """Return what was found, most important first."""
+    lines = [*summary.broken, *(finding_sentence(item) for item in summary.findings)]
+    same = [arm.name for arm in summary.study.arms if arm.role == "repeat"]
+    if same and not summary.broken:
+        lines.append(f"{', '.join(same)} (A/A): every number bit-identical.")
+    return lines
+
+
+def document(summary: ReadingSummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
+    """Return the report: figures are pairs of title and stem."""
+    study = summary.study
+    parts: list[Part] = []
+    if summary.broken:
+        parts.append(Bullets(tuple(summary.broken), warning=True))
+    parts += [Figure(words, stem) for words, stem in figures]
+    if study.expectations:
+        parts += [Heading("Expected and found"), expected_table(summary.findings)]
+    if study.published:
+        parts.append(Text(f"Published: {study.published} ({study.source})."))
+    parts += [Heading("Measured"), overview(summary)]
+    if len(summary.places) > 1:
+        for metric in study.reading.panels:
+            parts += [Heading(f"{metric.replace('_', ' ').capitalize()} by {study.reading.places}"),
+                      by_place(summary, metric)]  # fmt: skip
+    if study.notes:
+        parts += [Heading("What this size cannot show"), Text(study.notes)]
+    parts += [Heading("Recipes and environment"), *recipe_details(summary.recipes), environment(summary.about)]
+    made_of = {key: summary.about["fingerprint"].get(key) for key in ("code", "versions", "data")}
+    return Document(study.name, study.question, study.tier, tuple(parts), made_of, folder)
+
+
+def _rows(summary: ReadingSummary) -> list[dict[str, Any]]:
+    return [
+        {
+            "arm": arm.name, "role": arm.role, "recipe": arm.recipe_name, "place": place, "metric": metric,
+            "mean": summary.mean(metric, arm.name, place), "half90": summary.half(metric, arm.name, place),
+            "count": len(summary.of(metric, arm.name, place)),
+        }
+        for arm in summary.study.arms
+        for place in (EVERYWHERE, *summary.places)
+        for metric in summary.study.reading.metrics
+    ]  # fmt: skip
+
+
+def table_csv(summary: ReadingSummary) -> str:
+    """Return the mean of every metric at every place as CSV, floats exact; no place: over all."""
+    rows = _rows(summary)
+    return to_csv(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def as_json(summary: ReadingSummary) -> dict[str, Any]:
+    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
+    study = summary.study
+    findings = [
+        {
+            "expected": item.expectation.words, "quantity": item.expectation.quantity,
+            "expected_range": item.expectation.expected, "published_range": item.expectation.published,
+            "value": item.value, "outcome": item.outcome,
+        }
+        for item in summary.findings
+    ]  # fmt: skip
+    content = {
+        "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
+        "size": summary.size, "published": study.published, "source": study.source,
+        "data_sha256": summary.about["fingerprint"]["data"], "trustworthy": not summary.broken,
+        "reference": study.reference.name, "readings": _rows(summary), "findings": findings,
+    }  # fmt: skip
+    result: dict[str, Any] = plain(content)
+    return result
+
+
+def report(folder: Path, plot: bool) -> Report:
+    """Write everything about a finished study into its folder."""
+    summary = summarize(folder)
+    figures: list[tuple[str, str]] = []
+    files: list[Path] = []
+    if plot:
+        from .plots import draw
+
+        figures, files = draw(summary, folder)
+    found = document(summary, folder, figures)
+    texts = {"report.md": markdown(found), "table.csv": table_csv(summary)}
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    write_json(folder / "summary.json", as_json(summary))
+    files += [*(folder / name for name in texts), folder / "summary.json"]
+    return Report(summary, found, files, partial(show, summary), partial(table_csv, summary), summary.broken)
+
+
+def show(summary: ReadingSummary, console: Any) -> None:
+    """Print the table and what became of the expectations."""
+    found = overview(summary)
+    show_table(console, found.head, found.rows, summary.study.question, summary.size, right=found.head[1:])
+    for sentence in sentences(summary):
+        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)

@@ -1,0 +1,128 @@
+"""Studies that read something off trained models, in several precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...._files import plain, safe_name
+from ...design.arms import Arm
+from ...design.expectations import Expectation
+from ...run.store import StudyError, read_study_file
+from ..same_weights.study import WeightsSetting
+from .reading import Reading
+
+QUICK, FULL = WeightsSetting(), WeightsSetting("pilot", checkpoint_steps=400, checkpoints=4, seeds=4)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """One question that a reading of trained weights answers.
+
+    Parameters
+    ----------
+    name, question : str
+        As in `Ablation`.
+    reading : Reading
+        What is measured.
+    arms : tuple of Arm
+        The precisions; exactly one is the reference.
+    expectations : tuple of Expectation
+        What was written down before the first run; `stress` names a place, by default the mean over all.
+    published, source : str
+        The published result, and where.
+    quick, full : WeightsSetting
+        Two sizes: checkpoints, and batches of each.
+    config : mapping
+        Fields of the model's configuration that differ from the setting's, in all runs: ``{"mtp_depth": 1}``.
+    notes : str
+        What this size cannot show.
+    """
+
+    name: str
+    question: str
+    reading: Reading
+    arms: tuple[Arm, ...]
+    expectations: tuple[Expectation, ...] = ()
+    published: str = ""
+    source: str = ""
+    quick: WeightsSetting = QUICK
+    full: WeightsSetting = FULL
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    notes: str = ""
+    tier: ClassVar[str] = "T2"
+
+    def __post_init__(self) -> None:
+        safe_name("study", self.name)
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names):
+            raise ValueError(f"study {self.name!r}: every arm needs a name of its own, got {names}")
+        references = [arm.name for arm in self.arms if arm.role == "reference"]
+        if len(references) != 1:
+            raise ValueError(f"study {self.name!r}: exactly one arm is the reference, got {references}")
+        for item in self.expectations:
+            for kind, name, known in (
+                ("metric", item.metric, [*self.reading.metrics]), ("arm", item.arm, names),
+                ("arm", item.over or item.arm, names),
+            ):  # fmt: skip
+                if name not in known:
+                    raise ValueError(
+                        f"study {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}; "
+                        f"there are {', '.join(known)}"
+                    )
+
+    @property
+    def reference(self) -> Arm:
+        """The arm that the others are compared with."""
+        return next(arm for arm in self.arms if arm.role == "reference")
+
+
+@dataclass(frozen=True)
+class Described(Reading):
+    """A reading that was made: what a report needs to know of it."""
+
+    words: Mapping[str, str] = field(default_factory=dict, hash=False)
+    axis: str = ""
+    drawn: tuple[str, ...] = ()
+    joined: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("metrics", self.words), ("places", self.axis), ("panels", tuple(self.drawn)), ("lines", self.joined),
+        ):  # fmt: skip
+            object.__setattr__(self, name, value)
+
+    def read(self, *_: Any) -> Any:
+        """Raise: this is what was read, not what reads."""
+        raise TypeError("this reading was made; the ablation's file has the one that reads")
+
+
+def describe(study: Readings, setting: WeightsSetting) -> dict[str, Any]:
+    """Return what `study.json` keeps: enough to report without the ablation's file."""
+    reading = study.reading
+    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}) for arm in study.arms)
+    content = {item.name: getattr(study, item.name) for item in fields(study)}
+    kept = {"words": dict(reading.metrics), "axis": reading.places, "drawn": reading.panels, "joined": reading.lines}
+    return {"ablation": plain(content | {"arms": arms, "reading": kept}), "setting": plain(setting)}
+
+
+def read_study(folder: Path) -> tuple[Readings, WeightsSetting]:
+    """Read `study.json` back.
+
+    Raises
+    ------
+    StudyError
+        If the folder holds no study, or a damaged one, or one that another version wrote.
+    """
+    content = read_study_file(folder)
+    try:
+        kept = {item.name: content["ablation"][item.name] for item in fields(Readings)}
+        kept["arms"] = tuple(Arm(**arm) for arm in kept["arms"])
+        kept["reading"] = Described(**kept["reading"])
+        kept["quick"], kept["full"] = WeightsSetting(**kept["quick"]), WeightsSetting(**kept["full"])
+        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
+        return Readings(**kept), WeightsSetting(**content["setting"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None

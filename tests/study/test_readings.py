@@ -1,0 +1,201 @@
+"""Studies that read something off trained models: readings, their means and intervals, reports, resumption."""
+
+import csv
+import json
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.moe.data.sources import load_corpus
+from lowprec.moe.model.config import configs
+from lowprec.moe.model.model import Model
+from lowprec.study import Acceptance, Arm, ByPosition, Expectation, Readings, WeightsSetting, plan, run_study
+from lowprec.study.analysis.comparison import kl_of_tokens, losses_of_tokens
+from lowprec.study.kinds.readings.acceptance import probabilities
+from lowprec.study.kinds.readings.positions import octaves
+from lowprec.study.kinds.readings.reading import ALL, Reading, predicted
+from lowprec.study.kinds.readings.report import report, table_csv
+from lowprec.study.kinds.readings.study import read_study
+from lowprec.study.kinds.readings.summary import half_width, summarize
+
+SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=2, seeds=2, warmup_steps=1)
+BF16, FP4 = lp.recipes["bf16"], lp.recipes["fp4_naive"]
+
+
+def toy(**changes):
+    arms = (
+        Arm("bf16", role="reference"),
+        Arm("again", role="repeat"),
+        Arm("float32", recipe="float32", role="floor"),
+        Arm("e5m2", change={"storage": {"layers.*.attn.kv_norm": "e5m2_1x128"}}, expected="more"),
+        Arm("fp4_naive", recipe="fp4_naive", role="control", expected="more"),
+    )
+    fields = {
+        "name": "toy", "question": "Is it?", "reading": ByPosition(), "arms": arms, "quick": SMALL,
+        "expectations": (Expectation("more", "kl_percent", "e5m2", "float32", expected=(1.0, 1e9), stress="64-127"),),
+    }  # fmt: skip
+    return Readings(**(fields | changes))
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return load_corpus("stdlib").held_out[: 4 * 129].reshape(4, 129).copy()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model(replace(configs["nano"], mtp_depth=1), "bf16", seed=3)
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_what_losses_are_made_of(model, tokens):
+    logits, further = model.predictions(tokens)
+    losses = losses_of_tokens(logits, tokens[:, 1:])
+    assert losses.mean() == pytest.approx(model.loss(tokens), rel=1e-14)
+    model.loss_and_grads(tokens)
+    assert losses_of_tokens(further[:, :-1], tokens[:, 2:]).sum() / further[:, :, 0].size == pytest.approx(
+        model.mtp_loss, rel=1e-14
+    )
+    assert Model("nano", "bf16").predictions(tokens)[1] is None
+
+
+def test_octaves_partition_positions():
+    found = octaves(100)
+    assert [*found] == ["0", "1", "2-3", "4-7", "8-15", "16-31", "32-63", "64-127"]
+    assert sorted(i for part in found.values() for i in range(100)[part]) == [*range(100)]
+
+
+def test_by_position_agrees_with_its_definition(model, tokens):
+    rows = dict(ByPosition().read(model, FP4, BF16, tokens, 0))
+    ours, theirs = (predicted(model, recipe, tokens, 0)[0] for recipe in (FP4, BF16))
+    kl = kl_of_tokens(theirs.reshape(-1, 256), ours.reshape(-1, 256)).reshape(4, 128)
+    base, loss = (losses_of_tokens(x, tokens[:, 1:]) for x in (theirs, ours))
+    assert [*rows][-1] == ALL
+    assert rows[ALL]["kl_percent"] == pytest.approx(100 * kl.sum() / base.sum())
+    assert rows["64-127"]["loss_percent"] == pytest.approx(100 * (loss[:, 64:].sum() / base[:, 64:].sum() - 1))
+    assert dict(ByPosition().read(model, BF16, BF16, tokens, 0))[ALL] == {"kl_percent": 0.0, "loss_percent": 0.0}
+
+
+def test_acceptance_agrees_with_its_definition(model, tokens):
+    rows = dict(Acceptance().read(model, BF16, BF16, tokens, 0))
+    logits, further = predicted(model, BF16, tokens, 0)
+    accepted, overlap = [], []
+    for b in range(4):
+        for i in range(127):  # the draft at i and the model at i + 1 both predict byte i + 2
+            p, q = (np.exp(x.astype(np.float64)) for x in (logits[b, i + 1], further[b, i]))
+            accepted.append(p.argmax() == q.argmax())
+            overlap.append(np.minimum(p / p.sum(), q / q.sum()).sum())
+    assert rows[ALL]["greedy"] == pytest.approx(100 * np.mean(accepted))
+    assert rows[ALL]["sampled"] == pytest.approx(100 * np.mean(overlap))
+    assert rows[ALL]["speed"] == pytest.approx((1 + np.mean(accepted)) * 61 / 62)
+    quarters = [values["greedy"] for place, values in rows.items() if place != ALL]
+    assert np.mean(quarters) == pytest.approx(rows[ALL]["greedy"])
+    with pytest.raises(ValueError, match="mtp_depth=1"):
+        next(iter(Acceptance().read(Model("nano", "bf16"), BF16, BF16, tokens, 0)))
+
+
+def test_probabilities_sum_to_one():
+    x = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32) * 9
+    p = probabilities(x)
+    assert np.allclose(p, np.exp(x.astype(float)) / np.exp(x.astype(float)).sum(axis=1, keepdims=True), rtol=1e-12)
+    assert np.allclose(p.sum(axis=1), 1, rtol=0, atol=1e-14)
+
+
+# --- means and intervals ---------------------------------------------------------------------------------------------
+
+
+def test_intervals_cover_where_checkpoints_and_batches_are_samples():
+    """Of studies of 4 checkpoints x 4 batches with equal variances at both levels, 90 % and more cover the mean."""
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        values = rng.standard_normal((4, 1)) + rng.standard_normal((1, 4)) + rng.standard_normal((4, 4))
+        rows = np.array([[c, b, values[c, b]] for c in range(4) for b in range(4)])
+        inside += abs(values.mean()) <= half_width(rows)
+    assert inside / 400 >= 0.88
+
+
+def test_an_interval_needs_two_of_something():
+    assert np.isnan(half_width(np.array([[0.0, 0.0, 1.0]])))
+    assert np.isnan(half_width(np.empty((0, 3))))
+    assert half_width(np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])) == 0.0
+
+
+# --- the study -------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_runs_reports_and_resumes(tmp_path):
+    planned = plan(toy(), SMALL, tmp_path / "toy")
+    run_study(planned, jobs=1)
+    found = report(tmp_path / "toy", plot=True)
+    summary = found.outcome
+    assert not summary.broken
+    assert {path.suffix for path in found.files} == {".csv", ".png", ".svg", ".md", ".json"}
+    assert summary.mean("kl_percent", "fp4_naive") > summary.mean("kl_percent", "float32") > 0
+    assert summary.shown == ["float32", "e5m2", "fp4_naive"]
+    rows = list(csv.DictReader(table_csv(summary).splitlines()))
+    assert {row["place"] for row in rows} == {"", ALL, *octaves(128)}
+    one = next(row for row in rows if (row["arm"], row["place"], row["metric"]) == ("e5m2", "8-15", "kl_percent"))
+    assert int(one["count"]) == 4
+    said = json.loads((tmp_path / "toy/summary.json").read_text())
+    assert said["findings"][0]["outcome"] in ("as expected", "neither")
+    before = (tmp_path / "toy/e5m2/c1/readings.csv").stat().st_mtime_ns
+    run_study(planned, jobs=1)
+    assert (tmp_path / "toy/e5m2/c1/readings.csv").stat().st_mtime_ns == before
+    read, setting = read_study(tmp_path / "toy")
+    assert (read.reading.metrics, setting) == (dict(ByPosition.metrics), SMALL)
+    with pytest.raises(TypeError, match="was made"):
+        read.reading.read()
+
+
+def test_a_repeat_that_differs_and_a_control_that_does_not_hurt_void_the_study(tmp_path):
+    weak = replace(toy(), arms=(*toy().arms[:4], Arm("weak", role="control", expected="nothing")))
+    run_study(plan(weak, replace(SMALL, checkpoints=1, seeds=1), tmp_path / "toy"), jobs=1)
+    assert ["weak" in reason for reason in summarize(tmp_path / "toy").broken] == [True]
+    path = tmp_path / "toy/again/c0/readings.csv"
+    path.write_text(path.read_text().replace("\n0,", "\n7,", 1))
+    broken = summarize(tmp_path / "toy").broken
+    assert "again is NOT bit-identical" in broken[0]
+    assert summarize(tmp_path / "toy").findings[0].outcome.startswith("void")
+
+
+@dataclass(frozen=True)
+class Two(Reading):
+    metrics: ClassVar = {"m": "a number"}
+    panels: ClassVar = ("m",)
+    number: int = 1
+
+    def read(self, model, recipe, reference, tokens, seed):
+        yield "a", {"m": float(self.number)}
+        yield "b", {"m": float("nan") if seed % 2 else 3.0 * self.number}
+
+
+def test_without_a_place_for_all_the_mean_is_over_places_and_nan_is_left_out(tmp_path):
+    arms = (Arm("bf16", role="reference"), Arm("other", expected="the same"))
+    study = toy(reading=Two(number=2), arms=arms, expectations=())
+    run_study(plan(study, replace(SMALL, checkpoints=1), tmp_path / "toy"), jobs=1)
+    summary = summarize(tmp_path / "toy")
+    assert summary.mean("m", "other", "b") == 6.0
+    assert summary.mean("m", "other") == pytest.approx((2 + 2 + 6) / 3)
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="unknown metric 'm'"):
+        toy(expectations=(Expectation("w", "m", "e5m2"),))
+    with pytest.raises(ValueError, match="name of its own"):
+        toy(arms=(Arm("a", role="reference"), Arm("a")))
+    with pytest.raises(ValueError, match="exactly one arm is the reference"):
+        toy(arms=(Arm("a"),))
+
+
+def test_another_configuration_has_checkpoints_of_its_own(tmp_path):
+    names = [
+        plan(toy(config=config), SMALL, tmp_path / "toy").checkpoints[0].name
+        for config in ({}, {"sequence": 64}, {"sequence": 64, "mtp_depth": 1})
+    ]
+    assert len(set(names)) == 3
