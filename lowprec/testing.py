@@ -1,4 +1,4 @@
-"""For suites that compare bits: reports of the first differences, and hypothesis strategies of values and codes.
+"""For suites that compare bits: reports of differences, test vectors, and hypothesis strategies of values and codes.
 
 Nothing else in the package imports hypothesis; it is needed for the strategies alone.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .conformance.catalogue import vectors as vectors
 from .format.catalogue import Format, formats
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from . import formats as cli_formats
 from . import recipes as cli_recipes
 from . import studies as cli_studies
 from . import train as cli_train
+from . import vectors as cli_vectors
 from . import verify as cli_verify
 from .output import Cell, CommandError, emit, machine_readable
 
@@ -133,6 +134,7 @@ for _command in (
     cli_error.error,
     cli_recipes.recipes_command,
     cli_train.train,
+    cli_vectors.vectors_command,
     cli_verify.verify,
 ):
     cli.add_command(_command)

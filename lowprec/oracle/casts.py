@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from .values import AnyFormat, Exact, Fields, exact, fields, floor_log2, is_negative_zero, max_code, nan_code, two_to
 
@@ -58,7 +59,13 @@ def away(nu: Fraction, odd: bool, negative: bool, mode: Mode, random: int = 0, b
     raise ValueError(f"rounding {mode!r} is not known to the oracle")
 
 
-def on_grid(value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", random: int = 0, bits: int = 0) -> Rounded:
+Away: TypeAlias = Callable[[Fraction, bool, bool, Mode, int, int], bool]
+"""What `away` is, and what a wrong rule in its place is."""
+
+
+def on_grid(
+    value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", random: int = 0, bits: int = 0, rule: Away = away
+) -> Rounded:
     """Round an exact value to the grid of a format, as if there were codes above its maximum."""
     f = fields(fmt)
     value = exact(value)
@@ -76,7 +83,7 @@ def on_grid(value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", random: i
     quanta = magnitude * two_to(f.mantissa_bits - exponent)
     base = (exponent - lowest - (not f.has_zero)) << f.mantissa_bits
     floor = base + math.floor(quanta)
-    code = floor + away(quanta - math.floor(quanta), floor % 2 == 1, negative, mode, random, bits)
+    code = floor + rule(quanta - math.floor(quanta), floor % 2 == 1, negative, mode, random, bits)
     return Rounded("finite", negative, max(code, 0))
 
 
@@ -160,9 +167,17 @@ def _below_zero(x: Rounded, f: Fields, preset: str, mode: Mode) -> int:
 
 
 def cast(
-    value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", preset: str = "ocp_sat", random: int = 0, bits: int = 0
+    value: Exact,
+    fmt: AnyFormat,
+    mode: Mode = "nearest_even",
+    preset: str = "ocp_sat",
+    random: int = 0,
+    bits: int = 0,
+    rule: Away = away,
 ) -> int:
     """Return the code of an exact value: one rounding, then the policy.
+
+    `rule` decides what is rounded away from zero; another than `away` is a wrong rule that tests must tell apart.
 
     Examples
     --------
@@ -177,5 +192,5 @@ def cast(
     if value == 0 and not f.signed:
         return 0
     if f.signed or preset.startswith("p3109") or value != value or value > 0:
-        return project(on_grid(value, f, mode, random, bits), f, preset, mode)
+        return project(on_grid(value, f, mode, random, bits, rule), f, preset, mode)
     return _nan(f, False, preset)

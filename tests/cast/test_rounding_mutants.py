@@ -1,7 +1,6 @@
 """Wrong rules of rounding and policy: the inputs of the default tests must tell each from the right one."""
 
 import itertools
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from test_rounding_oracle import FIXED, all_bfloat16, critical, expected
 import lowprec as lp
 from lowprec import oracle
 from lowprec.oracle import casts
+from lowprec.oracle.mutants import wrong_rounding
 
 FORMATS = ["e4m3fn", "e5m2", "e4m3fnuz", "e2m1fn", "bfloat16", "p3109_k8p4se", "mxint8"]
 
@@ -23,41 +23,18 @@ def test_critical_inputs_tell_modes_apart(name: str) -> None:
         assert np.count_nonzero(codes[one] != codes[other]) >= 2, (one, other)
 
 
-def mutants(nu: Fraction, odd: bool, negative: bool, mode: str, random: int, bits: int) -> dict[str, bool]:
-    """Rules that are wrong but close, for one fraction."""
-    half, full = Fraction(1, 2), 1 << bits
-    if mode == "nearest_even":
-        return {
-            "ties away": nu >= half, "ties to zero": nu > half, "ties to odd": nu > half or (nu == half and not odd),
-            "two roundings": (cut := Fraction(round(nu * 4), 4)) > half or (cut == half and odd),
-        }  # fmt: skip
-    if mode == "up":
-        return {"nearest for negatives": nu > half if negative else nu > 0, "away": nu > 0, "cut": False}
-    if mode == "A":
-        return {
-            "one too many": int(nu * full) + random + 1 >= full, "strict": int(nu * full) + random > full,
-            "complement": nu * full > random, "C": round(nu * full) + random >= full,
-        }  # fmt: skip
-    if mode == "C":
-        return {"half up": int(nu * full + half) + random >= full, "A": int(nu * full) + random >= full}
-    return {"A": int(nu * full) + random >= full, "C": round(nu * full) + random >= full}
+#: Modes and how many random bits they are given.
+MODES = [*((mode, 0) for mode in FIXED), ("A", 3), ("B", 3), ("C", 3)]
 
 
-@pytest.mark.parametrize(("mode", "bits"), [("nearest_even", 0), ("up", 0), ("A", 3), ("B", 3), ("C", 3)])
-def test_critical_inputs_kill_wrong_rules(mode: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("mode", "bits"), MODES)
+def test_critical_inputs_kill_wrong_rules(mode: str, bits: int) -> None:
     f = oracle.fields(lp.formats["e4m3fn"])
     x = critical("e4m3fn").tolist()
     words = np.random.default_rng(2).integers(0, 1 << max(bits, 1), len(x)).tolist()
     right = [casts.cast(v, f, mode, "ocp_sat", r, bits) for v, r in zip(x, words, strict=True)]
-    names = mutants(Fraction(1, 3), False, False, mode, 0, bits)
-    for name in names:
-
-        def wrong(nu, odd, negative, mode, random=0, bits=0, name=name):  # type: ignore[no-untyped-def]
-            return mutants(nu, odd, negative, mode, random, bits)[name]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(casts, "away", wrong)
-            killed = [casts.cast(v, f, mode, "ocp_sat", r, bits) for v, r in zip(x, words, strict=True)]
+    for name, rule in wrong_rounding(mode).items():
+        killed = [casts.cast(v, f, mode, "ocp_sat", r, bits, rule) for v, r in zip(x, words, strict=True)]
         assert sum(a != b for a, b in zip(right, killed, strict=True)) >= 2, name
 
 

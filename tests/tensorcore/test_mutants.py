@@ -5,8 +5,6 @@ they are at hand, the number of outputs on which each rule fails must be the pub
 """
 
 import functools
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import machine_inputs
@@ -18,44 +16,10 @@ from recordings import Recording, diagonal_mma, needs_recordings, recording
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.oracle import (
-    ADA_FP8,
-    FLOAT32,
-    HOPPER_FP8,
-    AnyRule,
-    ExactGroups,
-    ExactSum,
-    FlooredSum,
-    FlushedPairs,
-    Halves,
-    Rule,
-    Sequential,
-)
+from lowprec.oracle import ADA_FP8, HOPPER_FP8, AnyRule, Rule
+from lowprec.oracle.mutants import FP22_MUTANTS, wrong_rules
 
 MACHINES = {"hopper_fp8": HOPPER_FP8, "ada_fp8": ADA_FP8}
-
-# name -> what is wrong, applied to the right rule of a machine
-MUTANTS = {
-    "the other machine's group": lambda r: replace(r, group=48 - r.group),
-    "interleaved groups of 16": lambda r: replace(r, group=16, interleaved=True),
-    "12 fraction bits": lambda r: replace(r, fraction_bits=12),
-    "14 fraction bits": lambda r: replace(r, fraction_bits=14),
-    "25 fraction bits": lambda r: replace(r, fraction_bits=25),
-    "result cut to 12": lambda r: replace(r, output_fraction=12),
-    "result cut to 14": lambda r: replace(r, output_fraction=14),
-    "result not cut": lambda r: replace(r, output="f32"),
-    "alignment rounds down": lambda r: replace(r, align="floor"),
-    "alignment to nearest": lambda r: replace(r, align="nearest"),
-    "result to nearest": lambda r: replace(r, output_rounding="nearest"),
-    "normalised exponents": lambda r: replace(r, normalise=True),
-    "c added after": lambda r: replace(r, c_aligned=False),
-    "groups in decreasing k": lambda r: replace(r, backwards=True),
-    "subnormal operands normalised": lambda r: replace(r, normalised_subnormals=True),
-    "-0 as a result": lambda r: replace(r, signed_zero=True),
-    "NaN payload kept": lambda r: replace(r, nan_payload=True),
-    "zeros take part at 2^0": lambda r: replace(r, zero_exponent=0),
-    "zeros take part at the smallest product's exponent": lambda r: replace(r, zero_exponent=-28),
-}
 
 # Mismatches among 5,000 recorded outputs: H100 e4m3, H100 e5m2, Ada e4m3, Ada e5m2. The first twelve are published; the
 # thirteenth is published for Ada, whose recordings have c.
@@ -94,9 +58,9 @@ def right(machine: str, pair: tuple[str, str]) -> tuple[Bits, ...]:
 
 @pytest.mark.parametrize("pair", [("e4m3fn", "e4m3fn"), ("e5m2", "e5m2"), ("e4m3fn", "e5m2")], ids="-".join)
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", FP22_MUTANTS)
 def test_default_inputs_kill(mutant: str, machine: str, pair: tuple[str, str]) -> None:
-    rule = MUTANTS[mutant](MACHINES[machine])
+    rule = FP22_MUTANTS[mutant](MACHINES[machine])
     differing = 0
     for x, bits in zip(inputs(pair), right(machine, pair), strict=True):
         differing += np.count_nonzero(wanted(x, rule, *pair) != bits)
@@ -106,96 +70,6 @@ def test_default_inputs_kill(mutant: str, machine: str, pair: tuple[str, str]) -
 
 
 # The other machines: what test_machines_oracle.py compares must tell each from its neighbours.
-
-
-def wrong_fused(r: Rule) -> dict[str, Rule]:
-    """Mutants of a fused sum; some are the machine next door."""
-    result = {"fp22": 13, "f32": 23, "f16": 10}[r.output]
-    rounded: dict[str, Any] = {}
-    if r.fraction_bits >= result:  # else results are hardly ever cut
-        rounded["result cut to one bit less"] = {"output_fraction": result - 1}
-        if r.output != "f16":
-            rounded["result to nearest"] = {"output_rounding": "nearest"}
-    changes: dict[str, dict[str, Any]] = {
-        "half the group": {"group": r.group // 2},
-        "twice the group": {"group": 2 * r.group},
-        "one fraction bit less": {"fraction_bits": r.fraction_bits - 1},
-        "one fraction bit more": {"fraction_bits": r.fraction_bits + 1},
-        "Hopper's fraction bits": {"fraction_bits": 13 if r.fraction_bits != 13 else 25},
-        "alignment rounds down": {"align": "floor"},
-        "alignment to nearest": {"align": "nearest"},
-        "c added after": {"c_aligned": False},
-        "groups in decreasing k": {"backwards": True},
-        "subnormal operands normalised": {"normalised_subnormals": True},
-        "normalised exponents": {"normalise": True},
-        "-0 as a result": {"signed_zero": True},
-        "NaN payload kept": {"nan_payload": True},
-        "zeros take part at 2^0": {"zero_exponent": 0},
-        **rounded,
-    }
-    if r.exact_within > 1:
-        changes["products aligned one by one"] = {"exact_within": 1}
-        del changes["normalised exponents"], changes["subnormal operands normalised"]  # a run's exponent is its scales'
-        changes["runs of 32"] = {"exact_within": 32}
-    return {name: replace(r, **change) for name, change in changes.items()}
-
-
-def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
-    """Mutants of any rule."""
-    match rule:
-        case Rule():
-            return dict(wrong_fused(rule))
-        case Halves(output="f16"):
-            return {
-                "halves swapped": replace(rule, swapped=True), "k < 16 and the rest": replace(rule, contiguous=True),
-                "c first": replace(rule, c_first=True), "the FP22 path": Rule(output="f16"),
-                "12 fraction bits": replace(rule, fraction_bits=12),
-            }  # fmt: skip
-        case Halves():  # sums of float32 halves are exact, so that their order does not show
-            return {
-                "c first": replace(rule, c_first=True), "the FP22 path": Rule(),
-                "13 fraction bits": replace(rule, fraction_bits=13),
-            }  # fmt: skip
-        case ExactGroups(group=group):
-            return {
-                "half the group": ExactGroups(group // 2), "twice the group": ExactGroups(2 * group),
-                "CDNA2": FlushedPairs(group), "CDNA3": FlooredSum(8), "NVIDIA": Rule(group, 24, output="f32"),
-            }  # fmt: skip
-        case FlushedPairs(group=group):
-            mutants: dict[str, AnyRule] = {
-                "subnormals live": replace(rule, flush=False), "CDNA1": ExactGroups(group),
-                "twice the group": replace(rule, group=2 * group), "CDNA3": FlooredSum(8),
-            }  # fmt: skip
-            if group > 2:
-                mutants |= {
-                    "products one by one": replace(rule, pairwise=False),
-                    "half the group": replace(rule, group=group // 2),
-                }
-            return mutants
-        case FlooredSum(group=group):
-            return {
-                "cut toward zero": replace(rule, floor=False), "half the group": replace(rule, group=group // 2),
-                "twice the group": replace(rule, group=2 * group), "CDNA1": ExactGroups(group),
-                "one fraction bit less": replace(rule, fraction_bits=23),
-                "one fraction bit more": replace(rule, fraction_bits=25),
-                "halves or none": replace(rule, halves=not rule.halves), "NVIDIA": Rule(group, 24, output="f32"),
-            }  # fmt: skip
-        case ExactSum():
-            return {
-                "rounded in groups": ExactGroups(4), "rounded at every step": Sequential(),
-                "NVIDIA": Rule(64, 40, output="f32"),
-            }  # fmt: skip
-        case Sequential():
-            wrong = {"last first": _Backwards(rule.c_format)}
-            return {**wrong, "an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else wrong
-    raise AssertionError(f"{type(rule).__name__} needs wrong neighbours here, which the compared inputs must refute")
-
-
-class _Backwards(Sequential):
-    """The last product first."""
-
-    def dot(self, a: Sequence[int], b: Sequence[int], *rest: Any) -> int:
-        return super().dot(a[::-1], b[::-1], *rest)
 
 
 def distinct_machines() -> list[str]:
@@ -231,7 +105,7 @@ def test_default_inputs_tell_machines_apart(name: str) -> None:
 
 def test_the_inputs_know_every_mutant_apart_from_the_right_rule() -> None:
     for machine, rule in MACHINES.items():
-        for mutant, change in MUTANTS.items():
+        for mutant, change in FP22_MUTANTS.items():
             assert change(rule) != rule, f"{mutant} changes nothing of {machine}"
 
 
@@ -253,7 +127,7 @@ def test_recordings_refute(mutant: str, column: int) -> None:
     """Every other rule fails on exactly as many of the 5,000 outputs as was published."""
     gpu, name = RECORDED[column]
     machine = HOPPER_FP8 if gpu == "H100" else ADA_FP8
-    assert mismatches(recording(gpu, name), MUTANTS[mutant](machine)) == PUBLISHED[mutant][column]
+    assert mismatches(recording(gpu, name), FP22_MUTANTS[mutant](machine)) == PUBLISHED[mutant][column]
 
 
 @needs_recordings

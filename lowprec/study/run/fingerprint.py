@@ -22,7 +22,7 @@ from .store import StudyError
 #: Sources that cannot change the numbers of a run: files, and folders with all that they hold.
 NOT_NUMERICS = (
     "__main__", "_files", "interop", "reference", "testing",
-    "_ablations/", "_reference_data/", "cli/", "costs/", "measure/", "oracle/", "study/",
+    "_ablations/", "_reference_data/", "cli/", "conformance/", "costs/", "measure/", "oracle/", "study/",
 )  # fmt: skip
 #: But these files of theirs can: they execute runs.
 EXECUTE_RUNS = (

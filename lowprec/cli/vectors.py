@@ -1,0 +1,130 @@
+"""Commands on test vectors: vectors list, vectors write, vectors check."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from .output import Cell, CommandError, emit, machine_readable
+
+
+@click.group("vectors")
+def vectors_command() -> None:
+    """Test vectors for other implementations: list, write, check."""
+
+
+_LEVEL = click.option(
+    "--level",
+    type=click.IntRange(1, 2),
+    default=1,
+    show_default=True,
+    help="1: boundaries; 2: pairs, random ones, too.",
+)
+_SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is random.")
+
+
+@vectors_command.command("list")
+@click.argument("names", nargs=-1)
+@machine_readable
+def list_command(names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
+    """List the families of sets, or the sets whose names begin as NAMES do."""
+    from ..conformance.catalogue import families, listed
+
+    if not names:
+        rows: list[Sequence[Cell]] = [
+            (f"{name}/{families[name].pattern}", len(families[name].listed()), families[name].about)
+            for name in families
+        ]
+        emit(("sets", "listed", "what each vector is"), rows, "Families of vector sets", as_json, as_csv)
+        return
+    found = [name for name in listed() if name.startswith(tuple(names))]
+    if not found:
+        raise CommandError(f"no set is called {' or '.join(names)}...; lowprec vectors list shows the families")
+    emit(("set",), [(name,) for name in found], "Vector sets", as_json, as_csv)
+
+
+@vectors_command.command("write")
+@click.argument("names", nargs=-1, required=True, metavar="SET...")
+@click.option(
+    "--to", "encoding", default="json", show_default=True, metavar="NAME", help="json, npz, hex, testfloat, c or mlir."
+)
+@click.option("--out", metavar="DIR", help="Folder for the files; standard output if left out.")
+@_LEVEL
+@_SEED
+def write_command(names: tuple[str, ...], encoding: str, out: str | None, level: int, seed: int) -> None:
+    """Write test vectors.
+
+    SET is a name of `lowprec vectors list`, or its beginning up to a slash and a star: decode/*.
+    """
+    from .._files import write_bytes
+    from ..conformance.catalogue import listed, vectors
+    from ..conformance.encodings import encodings
+    from ..conformance.encodings.encoding import stem
+
+    how = encodings[encoding]
+    chosen: list[str] = []
+    for name in names:
+        some = [other for other in listed() if other.startswith(name[:-1])] if name.endswith("*") else [name]
+        if not some:
+            raise CommandError(f"no set is called {name}; lowprec vectors list shows the families")
+        chosen += some
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    elif len(chosen) > 1:
+        raise CommandError(f"{len(chosen)} sets: --out DIR is needed for more than one")
+    for name in chosen:
+        s = vectors(name, level, seed)
+        content = how.write(s)
+        if out is None:
+            sys.stdout.buffer.write(content)
+            continue
+        path = Path(out) / f"{stem(s)}{how.suffix}"
+        write_bytes(path, content)
+        click.echo(f"wrote {path}: {len(s)} vectors, sha256 {s.sha256}", err=True)
+
+
+@vectors_command.command("check")
+@click.argument("name", metavar="SET")
+@click.option(
+    "--command", metavar="'PROG ARGS'", help="Reads inputs as lines of hexadecimal words, answers with lines."
+)
+@click.option("--results", metavar="FILE", help="Answers in a file, a line a vector.")
+@click.option("--shown", type=click.IntRange(min=0), default=10, show_default=True, help="Differences to show.")
+@_LEVEL
+@_SEED
+@machine_readable
+def check_command(
+    name: str, command: str | None, results: str | None, shown: int, level: int, seed: int, as_json: bool, as_csv: bool
+) -> None:
+    """Compare an implementation with a set, line by line, and say what would explain all differences.
+
+    A line of input holds the hexadecimal words of a vector's inputs, the answer those of its results: what
+    `lowprec vectors write SET --to testfloat` shows side by side. Exit code 1 where something differs.
+    """
+    if (command is None) == (results is None):
+        raise CommandError("--command 'PROG ARGS' or --results FILE is needed, one of the two")
+    from ..conformance.catalogue import vectors
+    from ..conformance.check import ask, parse
+    from ..conformance.explain import compare, row
+
+    s = vectors(name, level, seed)
+    if results is not None:
+        try:
+            text = Path(results).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise CommandError(f"{results}: no text; lines of hexadecimal words are needed") from None
+        answers = parse(s, text.splitlines(), results)
+    else:
+        assert command is not None
+        answers = ask(s, command)
+    found = compare(s, answers)
+    rows = [row(s, difference) for difference in found.differences[: None if as_json or as_csv else shown]]
+    columns = ("vector", "input", "theirs", "ours", "exercises")
+    if rows or as_json or as_csv:
+        emit(columns, [[r[column] for column in columns] for r in rows], "First differences", as_json, as_csv)
+    click.echo(found.sentence(), err=as_json or as_csv)
+    if not found:
+        sys.exit(1)

@@ -1,0 +1,449 @@
+"""Vector sets of casts: codes, values on the grid, decoding, and stochastic rounding with its random words."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ..format.catalogue import Format, formats
+from ..format.policy import policies
+from ..format.rounding import roundings
+from ..oracle import casts
+from ..oracle.mutants import wrong_rounding
+from ..oracle.random_bits import random_word
+from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Exact, Fields, decode, encode, fields, max_code
+from .drawing import Stream
+from .family import Family, Made, Rule, checked
+from .points import cast_points, code_points, fraction_points
+from .vectors import Answer, Field, Words, describe
+
+FIXED = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd")
+SOURCES = {"float32": FLOAT32, "float64": FLOAT64}
+_WORDS = {
+    "nearest_even": "round to nearest, ties to even", "nearest_away": "round to nearest, ties away from zero",
+    "toward_zero": "round toward zero", "up": "round up", "down": "round down", "to_odd": "round to odd",
+}  # fmt: skip
+_Codes = Callable[[int], int]
+
+
+class _Rule(NamedTuple):
+    """A `Rule` of one word."""
+
+    words: str
+    code: _Codes
+    mutant: bool = False
+    changes: int = 1
+
+
+_Change = tuple[str, Callable[[_Codes], _Codes]]
+
+
+def format_of(name: str) -> tuple[str, Fields]:
+    """Return a format's own name and its fields."""
+    found: Format = formats[name]
+    return found.name, fields(found)
+
+
+def default_policy(f: Fields) -> str:
+    """Return the policy of casts to which none is given."""
+    return "ocp_sat" if f.width + f.signed <= 8 else policies.get("ieee").name
+
+
+def special_results(f: Fields, mode: str, preset: str) -> dict[str, str]:
+    """Return the codes of what a format cannot hold: all that a policy decides."""
+    beyond = 4 * Fraction(decode(max_code(f), f))
+    tiny = Fraction(1, 1 << 1100)
+    points: dict[str, Exact] = {
+        "beyond the largest": beyond, "beyond the lowest": -beyond, "Inf": math.inf, "-Inf": -math.inf,
+        "NaN": math.nan, "-NaN": math.copysign(math.nan, -1), "-0": -0.0, "just above 0": tiny, "just below 0": -tiny,
+    }  # fmt: skip
+    width = -(-(f.width + f.signed) // 4)
+    return {what: f"0x{casts.cast(value, f, mode, preset):0{width}x}" for what, value in points.items()}
+
+
+class _Casts(Family):
+    """Casts from a source to a format: names are format/rounding/policy."""
+
+    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
+        checked(self.name, parts, 4, self.pattern)
+        name, f = format_of(parts[0])
+        mode = roundings.get(parts[1] if len(parts) > 1 else "nearest_even").name
+        if mode not in FIXED:
+            raise ValueError(f"{self.name}/{'/'.join(parts)}: {mode} takes random words; see the sets stochastic/...")
+        preset = policies.get(parts[2]).name if len(parts) > 2 else default_policy(f)
+        source = parts[3] if len(parts) > 3 else self._default_source(f)
+        if source not in SOURCES:
+            raise ValueError(f"{self.name}/{'/'.join(parts)}: a source is {' or '.join(SOURCES)}, not {source!r}")
+        return self._shown(name, mode, preset, source, self._default_source(f))
+
+    def _default_source(self, f: Fields) -> str:
+        return "float32" if f.mantissa_bits < 20 else "float64"
+
+    def _shown(self, name: str, mode: str, preset: str, source: str, usual: str) -> tuple[str, ...]:
+        return (name, mode, preset) if source == usual else (name, mode, preset, source)
+
+    def _parts(self, parts: Sequence[str]) -> tuple[Fields, str, str, Fields]:
+        f = format_of(parts[0])[1]
+        return f, parts[1], parts[2], SOURCES[parts[3] if len(parts) > 3 else self._default_source(f)]
+
+    def _made(self, parts: Sequence[str], level: int, seed: int, result: Field, answer: Any, nan: str) -> Made:
+        f, mode, preset, source = self._parts(parts)
+        points = cast_points(f, source, level, Stream(seed, "/".join((self.name, *parts))))
+        definition = {
+            "source": describe(source), "target": describe(f), "rounding": _WORDS[mode], "policy": preset,
+            "special codes": special_results(f, mode, preset),
+        }  # fmt: skip
+        inputs = (Field.of("x", source),)
+        return Made(definition, inputs, (result,), (((word,), label) for word, label in points), answer, nan)
+
+    def _codes(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[_Rule]:
+        """Yield rules from a source word to a code."""
+        f, mode, preset, source = self._parts(parts)
+
+        def cast(mode: str, preset: str, rule: casts.Away = casts.away) -> _Codes:
+            return lambda word: casts.cast(_value(word, source), f, mode, preset, rule=rule)
+
+        own = cast(mode, preset)
+        policies_ = [p for p in policies.names() if p != preset]
+        changes = [*_before(f, source), *_after(f, theirs, source)]
+        roundings_ = [_Rule(_WORDS[other], cast(other, preset)) for other in FIXED if other != mode]
+        wrong = [
+            _Rule(f"{_WORDS[mode]}, but {words}", cast(mode, preset, rule), True)
+            for words, rule in wrong_rounding(mode).items()
+            if f.signed or _concerns_positive(rule, mode)
+        ]
+        yield from (*roundings_, *(_Rule(f"policy {other}", cast(mode, other)) for other in policies_), *wrong)
+        yield from (_Rule(words, wrap(own)) for words, wrap in changes)
+        for name in formats.names():
+            other = fields(formats[name])
+            if other.width + other.signed == f.width + f.signed and other != f:
+                yield _Rule(f"codes of {name}", functools.partial(_other_format, other, mode, source))
+        for rounding in FIXED:
+            for preset2 in policies_ if rounding != mode else ():
+                yield _Rule(f"{_WORDS[rounding]}, policy {preset2}", cast(rounding, preset2), False, 2)
+        for (words, wrap), (more, wrap2) in itertools.combinations(changes, 2):
+            yield _Rule(f"{words}; {more}", wrap2(wrap(own)), False, 2)
+        for base in (*roundings_, *wrong):
+            for words, wrap in changes:
+                yield _Rule(f"{base.words}; {words}", wrap(base.code), False, 2)
+
+
+def _concerns_positive(rule: casts.Away, mode: str) -> bool:
+    """Tell whether a wrong rule is wrong for positive numbers, the only ones that some formats have."""
+    fractions = [(Fraction(k, 16), odd) for k in range(16) for odd in (False, True)]
+    return any(rule(nu, odd, False, mode, 0, 0) != casts.away(nu, odd, False, mode) for nu, odd in fractions)
+
+
+def _other_format(f: Fields, mode: str, source: Fields, word: int) -> int:
+    return casts.cast(_value(word, source), f, mode, default_policy(f))
+
+
+def _value(word: int, source: Fields) -> Any:
+    """Return the value of a word, a NaN with its sign."""
+    value = decode(word, source)
+    return math.copysign(math.nan, -1) if value != value and word >> source.width else value
+
+
+def _before(f: Fields, source: Fields) -> Iterator[_Change]:
+    """Yield what may happen to a value before it is rounded."""
+    sign = 1 << source.width
+    top = encode(decode(max_code(f), f), source)
+
+    def on_words(change: _Codes) -> Callable[[_Codes], _Codes]:
+        return lambda code: lambda word: code(change(word))
+
+    def flushed(word: int) -> int:
+        return word // sign * sign if word % sign < 1 << source.mantissa_bits else word
+
+    def beyond(word: int) -> int:
+        return word // sign * sign + max_code(source) if top < word % sign <= max_code(source) else word
+
+    def first(word: int, middle: Fields) -> int:
+        value = _value(word, source)
+        return word if value != value else encode(decode(encode(value, middle, "nonsaturate"), middle), source)
+
+    yield "subnormal inputs flushed to zero", on_words(flushed)
+    for name, middle in (("float32", FLOAT32), ("bfloat16", BFLOAT16), ("float16", FLOAT16)):
+        if middle.mantissa_bits < source.mantissa_bits:
+            yield f"first rounded to {name}", on_words(functools.partial(first, middle=middle))
+    yield "overflow judged before rounding", on_words(beyond)
+
+
+def _after(f: Fields, theirs: Mapping[Words, Words], source: Fields) -> Iterator[_Change]:
+    """Yield what may happen to a code; of `theirs` what is always given for NaN, Inf and overflow."""
+    sign, source_sign = 1 << f.width, 1 << source.width
+    top = encode(decode(max_code(f), f), source)
+
+    def on_codes(change: _Codes) -> Callable[[_Codes], _Codes]:
+        return lambda code: lambda word: change(code(word))
+
+    def flushed(code: int) -> int:
+        return code // sign * sign if f.has_zero and code % sign < 1 << f.mantissa_bits else code
+
+    def unsigned(code: int) -> int:
+        return 0 if code == sign and decode(code, f) == 0 else code
+
+    if f.exponent_bits:
+        yield "subnormal results flushed to zero", on_codes(flushed)
+    if f.signed:
+        yield "-0 becomes +0", on_codes(unsigned)
+    last = max_code(source)
+    members: dict[str, Callable[[int], bool]] = {
+        "NaN": lambda word: word % source_sign > last + 1,
+        "Inf": lambda word: word % source_sign == last + 1,
+        "overflow": lambda word: top < word % source_sign <= last,
+    }
+    for what, member in members.items():
+        found = {(word // source_sign, answer) for (word,), (answer, *_) in theirs.items() if member(word)}
+        codes = dict(sorted(found))
+        if len(found) == len(codes) > 0:
+            said = sorted({f"0x{code:0{-(-(f.width + f.signed) // 4)}X}" for code in codes.values()})
+            yield f"{what} becomes {' or '.join(said)}", functools.partial(_always, member, codes, source_sign)
+
+
+def _always(member: Callable[[int], bool], codes: Mapping[int, int], sign: int, code: _Codes) -> _Codes:
+    return lambda word: codes.get(word // sign, 0) if member(word) else code(word)
+
+
+class CastFamily(_Casts):
+    """Codes from values."""
+
+    name = "cast"
+    pattern = "FORMAT[/ROUNDING[/POLICY[/SOURCE]]]"
+    about = "encode: a number of the source format is rounded once to a code of the target"
+
+    def listed(self) -> list[str]:
+        """Return every format with every rounding and every policy."""
+        return [f"cast/{f}/{mode}/{p}" for f in formats.names() for mode in FIXED for p in policies.names()]
+
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+        """Return a set before its answers."""
+        f, mode, preset, source = self._parts(parts)
+
+        def answer(words: Words) -> Words:
+            return (casts.cast(_value(words[0], source), f, mode, preset),)
+
+        return self._made(parts, level, seed, Field.of("y", f), answer, "payload")
+
+    def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
+        """Yield other roundings and policies, wrong rules, and what may happen before and after."""
+        for rule in self._codes(parts, theirs):
+            yield Rule(rule.words, functools.partial(_single, rule.code), rule.mutant, rule.changes)
+
+
+def _single(code: _Codes, words: Words) -> Words:
+    return (code(words[0]),)
+
+
+class RoundFamily(_Casts):
+    """Values on the grid, as float32."""
+
+    name = "round"
+    pattern = "FORMAT[/ROUNDING[/POLICY[/SOURCE]]]"
+    about = "round_to: a number of the source format is rounded once to a value of the target, given as float32"
+
+    def listed(self) -> list[str]:
+        """Return every format with every rounding by its default policy, from float32 and from float64."""
+        names = []
+        for name in formats.names():
+            f = fields(formats[name])
+            for mode in FIXED:
+                some = {"/".join(self.full((name, mode, default_policy(f), source))) for source in SOURCES}
+                names += sorted(f"round/{rest}" for rest in some)
+        return names
+
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+        """Return a set before its answers."""
+        f, mode, preset, source = self._parts(parts)
+
+        def answer(words: Words) -> Words:
+            return (_as_float32(casts.cast(_value(words[0], source), f, mode, preset), f),)
+
+        return self._made(parts, level, seed, Field.of("y", FLOAT32), answer, "any")
+
+    def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
+        """Yield other roundings and policies, wrong rules, and what may happen before."""
+        f = self._parts(parts)[0]
+        for rule in self._codes(parts, {}):
+            answer = functools.partial(_rounded, rule.code, f)
+            yield Rule(rule.words, answer, rule.mutant, rule.changes)
+
+
+def _rounded(code: _Codes, f: Fields, words: Words) -> Words:
+    return (_as_float32(code(words[0]), f),)
+
+
+def _as_float32(code: int, f: Fields) -> int:
+    return encode(decode(code, f), FLOAT32, "nonsaturate")
+
+
+class DecodeFamily(Family):
+    """Values of codes."""
+
+    name = "decode"
+    pattern = "FORMAT"
+    about = "decode: the value of a code, as float32"
+
+    def listed(self) -> list[str]:
+        """Return every format."""
+        return [f"decode/{name}" for name in formats.names()]
+
+    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
+        """Return the format's own name."""
+        checked(self.name, parts, 1, self.pattern)
+        return (format_of(parts[0])[0],)
+
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+        """Return a set before its answers."""
+        f = format_of(parts[0])[1]
+        points = (((code,), label) for code, label in code_points(f, level, Stream(seed, f"decode/{parts[0]}")))
+        definition = {"source": describe(f), "target": describe(FLOAT32)}
+        fields_ = (Field.of("x", f),), (Field.of("y", FLOAT32),)
+        return Made(definition, *fields_, points, lambda words: (_as_float32(words[0], f),), "any")
+
+    def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
+        """Yield other formats of that width, and what may happen to subnormals and zeros."""
+        f = format_of(parts[0])[1]
+        width, sign = f.width + f.signed, 1 << f.width
+
+        def flushed(words: Words) -> Words:
+            code = words[0]
+            return (_as_float32(code // sign * sign if code % sign < 1 << f.mantissa_bits else code, f),)
+
+        if f.mantissa_bits and f.has_zero and f.exponent_bits:
+            yield Rule("subnormals flushed to zero", flushed, True)
+            yield Rule("subnormals as if normal", lambda words: (_as_float32(_hidden(words[0], f), FLOAT32),), True)
+        for name in formats.names():
+            other = fields(formats[name])
+            if other.width + other.signed == width and other != f:
+                yield Rule(f"read as {name}", functools.partial(_single, functools.partial(_as_float32, f=other)))
+
+
+def _hidden(code: int, f: Fields) -> int:
+    """Return a subnormal's float32 as if it had a hidden bit."""
+    sign, m = 1 << f.width, f.mantissa_bits
+    if not 0 < code % sign < 1 << m:
+        return _as_float32(code, f)
+    size = ((1 << m) + code % sign) * Fraction(2) ** (-f.bias - m)
+    return encode(-size if code >= sign else size, FLOAT32)
+
+
+class StochasticFamily(Family):
+    """Stochastic rounding with the random word given, and the words themselves."""
+
+    name = "stochastic"
+    pattern = "a|b|c[/FORMAT[/BITS]], or words"
+    about = "stochastic rounding (P3109's StochasticA, B, C) of a float32 with N random bits R, saturating (ocp_sat)"
+    _formats = ("e4m3fn", "e5m2", "e2m1fn", "bfloat16", "float16")
+
+    def listed(self) -> list[str]:
+        """Return the variants with 24, 8 and 3 random bits, and the words."""
+        return [
+            *(f"stochastic/{v}/{f}/{n}" for v in "abc" for f in self._formats for n in (24, 8, 3)), "stochastic/words",
+        ]  # fmt: skip
+
+    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
+        """Return variant, format and bits."""
+        checked(self.name, parts, 3, self.pattern)
+        if parts[0] == "words" and len(parts) == 1:
+            return ("words",)
+        if parts[0] not in ("a", "b", "c"):
+            raise ValueError(f"stochastic/{'/'.join(parts)}: a set of this family is called stochastic/{self.pattern}")
+        name = format_of(parts[1] if len(parts) > 1 else "e4m3fn")[0]
+        bits = parts[2] if len(parts) > 2 else "24"
+        if not bits.isdecimal() or not 1 <= int(bits) <= 24:
+            raise ValueError(f"stochastic/{'/'.join(parts)}: {bits!r} random bits: 1 to 24 are possible")
+        return parts[0], name, str(int(bits))
+
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+        """Return a set before its answers."""
+        stream = Stream(seed, "/".join(("stochastic", *parts)))
+        if parts[0] == "words":
+            return _words(level, stream)
+        f, mode, n = format_of(parts[1])[1], parts[0].upper(), int(parts[2])
+
+        def points() -> Iterator[tuple[Words, str]]:
+            for word, label in fraction_points(f, FLOAT32, n):
+                for r, which in _deciding(word, f, mode, n, stream, False):
+                    yield (word, r), f"{label}; {which}"
+            for i, (word, label) in enumerate(cast_points(f, FLOAT32, level, stream)):
+                if f.width > 8 and i % 8 > 3:  # else level 1 would be more than a megabyte
+                    continue
+                for r, which in _deciding(word, f, mode, n, stream, f.width < 5 or i % 8 < 2):
+                    yield (word, r), f"{label}; {which}"
+
+        definition = {
+            "source": describe(FLOAT32), "target": describe(f), "rounding": f"Stochastic{mode}", "random bits": n,
+            "R": "an input; lowprec takes the leading N bits of the word of stochastic/words for (seed, index)",
+            "policy": "ocp_sat", "special codes": special_results(f, "nearest_even", "ocp_sat"),
+        }  # fmt: skip
+        inputs = (Field.of("x", FLOAT32), Field("r", n))
+        return Made(definition, inputs, (Field.of("y", f),), points(), _stochastic(f, mode, n))
+
+    def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
+        """Yield the other variants, wrong rules, and roundings that do not look at R."""
+        if parts[0] == "words":
+            yield Rule(
+                "halves of the index swapped", lambda x: (random_word(x[0], x[1] >> 32 | x[1] % 2**32 << 32),), True
+            )
+            yield Rule(
+                "halves of the seed swapped", lambda x: (random_word(x[0] >> 32 | x[0] % 2**32 << 32, x[1]),), True
+            )
+            yield Rule("without the last xor", lambda x: (random_word(*x) ^ x[1] % 2**32,), True)
+            return
+        f, mode, n = format_of(parts[1])[1], parts[0].upper(), int(parts[2])
+        for words, rule in wrong_rounding(mode).items():
+            yield Rule(f"Stochastic{mode}, but {words}", _stochastic(f, mode, n, rule), True)
+        yield Rule("R complemented", lambda x: _stochastic(f, mode, n)((x[0], x[1] ^ ((1 << n) - 1))), True)
+        for other in "ABC":
+            if other != mode:
+                yield Rule(f"Stochastic{other}", _stochastic(f, other, n))
+        for other in FIXED:
+            yield Rule(_WORDS[other], _stochastic(f, other, n))
+
+
+def _stochastic(f: Fields, mode: str, n: int, rule: casts.Away = casts.away) -> Answer:
+    return lambda words: (casts.cast(_value(words[0], FLOAT32), f, mode, "ocp_sat", words[1], n, rule),)
+
+
+def _deciding(word: int, f: Fields, mode: str, n: int, stream: Stream, every: bool) -> Iterator[tuple[int, str]]:
+    """Yield the least R that rounds away and the one before it; with `every` the ends and a random one, too."""
+    value = _value(word, FLOAT32)
+    last = (1 << n) - 1
+    if value != value or value in (math.inf, -math.inf):
+        yield stream.bits(n), "any R"
+        return
+    low, high = 0, last + 1
+    own = casts.on_grid(value, f, "toward_zero").magnitude
+    while low < high:
+        middle = (low + high) // 2
+        if casts.on_grid(value, f, mode, middle, n).magnitude > own:
+            high = middle
+        else:
+            low = middle + 1
+    if low <= last:
+        yield low, "the least R that rounds away"
+    if low > 0:
+        yield low - 1, "the greatest R that does not round away"
+    if every:
+        yield 0, "R = 0"
+        yield last, "R all ones"
+        yield stream.bits(n), "any R"
+
+
+def _words(level: int, stream: Stream) -> Made:
+    ends = (0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1)
+    points = [((s, i), "seed and index at the ends of words") for s in ends for i in ends]
+    points += [((s, i), "consecutive indices") for s in (0, 1, 2**40 + 7) for i in range(2**32 - 100, 2**32 + 100)]
+    points += [((stream.bits(64), stream.bits(64)), "random") for _ in range(1000 if level == 1 else 10000)]
+    definition = {
+        "keys": "Philox4x32-10, counter (index div 2^32, 0, 0, 0), key (seed mod 2^32, seed div 2^32)",
+        "word": "three rounds of xor-shift and multiply (17, 0xed5ad4bb; 11, 0xac4c1b51; 15, 0x31848bab; 14) of index "
+        "mod 2^32, key words mixed in by xor, +, xor, + before each and after the last; then index mod 2^32 by xor",
+    }
+    fields_ = (Field("seed", 64), Field("index", 64)), (Field("word", 32),)
+    return Made(definition, *fields_, points, lambda words: (random_word(*words),))

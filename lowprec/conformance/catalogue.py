@@ -1,0 +1,66 @@
+"""The catalogue of vector sets: families by name, and sets by their full names."""
+
+from __future__ import annotations
+
+from ..registry import Registry
+from .casts import CastFamily, DecodeFamily, RoundFamily, StochasticFamily
+from .family import Family
+from .vectors import VectorSet
+
+families: Registry[Family] = Registry("family of vector sets", Family)  # type: ignore[type-abstract]
+"""The families by name."""
+for _family in (CastFamily(), DecodeFamily(), RoundFamily(), StochasticFamily()):
+    families.register(_family.name, _family)
+
+
+def split(name: str) -> tuple[Family, tuple[str, ...]]:
+    """Return the family of a set and the other parts of its full name."""
+    family, *parts = name.strip("/").split("/")
+    return families[family], families[family].full(parts)
+
+
+def full_name(name: str) -> str:
+    """Return a set's full name, what was left out filled in."""
+    family, parts = split(name)
+    return "/".join((family.name, *parts))
+
+
+def listed() -> list[str]:
+    """Return the full names of all sets, without those that only a parameter makes."""
+    return [name for family in families for name in families[family].listed()]
+
+
+def vectors(name: str, level: int = 1, seed: int = 0) -> VectorSet:
+    """Make a set of test vectors.
+
+    Parameters
+    ----------
+    name : str
+        As `lowprec vectors list` shows it; what is left out at the end gets its default.
+    level : {1, 2}
+        1: boundaries; 2: pairs of them and random ones as well.
+    seed : int
+        Of the random ones.
+
+    Returns
+    -------
+    VectorSet
+        The same bytes on every machine.
+
+    Raises
+    ------
+    ValueError
+        If there is no such set or level.
+
+    Examples
+    --------
+    >>> s = vectors("cast/e4m3fn/toward_zero")
+    >>> s.name, s.header()["definition"]["special codes"]["Inf"]
+    ('cast/e4m3fn/toward_zero/ocp_sat', '0x7e')
+    """
+    if level not in (1, 2):
+        raise ValueError(f"vectors: level {level!r}: 1 (boundaries) or 2 (pairs and random ones, too)")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"vectors: seed {seed!r}: a whole number from 0 on is needed")
+    family, parts = split(name)
+    return family.make(parts, level, seed)

@@ -1,0 +1,69 @@
+"""mlir: FileCheck tests of arith.truncf and arith.extf, run through MLIR's APFloat emulation."""
+
+from __future__ import annotations
+
+from ...oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TF32, Fields, fields
+from ..vectors import VectorSet
+from .encoding import Encoding, comments
+
+_TYPES: dict[Fields, str] = {FLOAT64: "f64", FLOAT32: "f32", TF32: "tf32", BFLOAT16: "bf16", FLOAT16: "f16"}
+_NARROW = {
+    "e4m3fn": "f8E4M3FN", "e5m2": "f8E5M2", "e4m3fnuz": "f8E4M3FNUZ", "e5m2fnuz": "f8E5M2FNUZ",
+    "e4m3b11fnuz": "f8E4M3B11FNUZ", "e4m3": "f8E4M3", "e3m4": "f8E3M4", "e8m0fnu": "f8E8M0FNU",
+    "e2m3fn": "f6E2M3FN", "e3m2fn": "f6E3M2FN", "e2m1fn": "f4E2M1FN",
+}  # fmt: skip
+_ROUNDINGS = {
+    "nearest_even": "to_nearest_even", "nearest_away": "to_nearest_away", "toward_zero": "toward_zero",
+    "up": "upward", "down": "downward",
+}  # fmt: skip
+_RUN = """// RUN: mlir-opt %s --convert-arith-to-apfloat --convert-to-llvm | \\
+// RUN: mlir-runner -e entry --entry-point-result=void \\
+// RUN:             --shared-libs=%mlir_c_runner_utils \\
+// RUN:             --shared-libs=%mlir_apfloat_wrappers | FileCheck %s
+
+"""
+
+
+def _types() -> dict[Fields, str]:
+    from ...format.catalogue import formats
+
+    return _TYPES | {fields(formats[name]): mlir for name, mlir in _NARROW.items()}
+
+
+def write(s: VectorSet) -> bytes:
+    """Return a set as an integration test; ValueError where arith has no such operation, rounding or type.
+
+    Bits go in and come out as integers, so no printing of floats is trusted; the operation is in a function of its own,
+    so that nothing is folded.
+    """
+    family, _, *rest = s.name.split("/")
+    if family not in ("cast", "decode"):
+        raise ValueError(f"{s.name}: mlir has arith.truncf and arith.extf: the sets cast/... and decode/...")
+    x, y = s.inputs[0], s.results[0]
+    assert x.format is not None
+    assert y.format is not None
+    types = _types()
+    if x.format not in types or y.format not in types:
+        raise ValueError(f"{s.name}: mlir has no such type; it has {', '.join(sorted({**types}.values()))}")
+    source, target = types[x.format], types[y.format]
+    if family == "cast":
+        if rest[0] not in _ROUNDINGS:
+            raise ValueError(f"{s.name}: arith.truncf rounds {', '.join(_ROUNDINGS)}")
+        operation = f"arith.truncf %x {_ROUNDINGS[rest[0]]} : {source} to {target}"
+    else:
+        operation = f"arith.extf %x : {source} to {target}"
+    text = [_RUN, comments(s, "//"), f"\nfunc.func private @convert(%word: i{x.bits}) -> i64 {{\n"]
+    text.append(f"  %x = arith.bitcast %word : i{x.bits} to {source}\n  %y = {operation}\n")
+    text.append(f"  %code = arith.bitcast %y : {target} to i{y.bits}\n  %wide = arith.extui %code : i{y.bits} to i64\n")
+    text.append("  return %wide : i64\n}\n\nfunc.func @entry() {\n")
+    for i, vector in enumerate(s.vectors):
+        ours = vector.results[0]
+        signed = vector.inputs[0] - (vector.inputs[0] >> (x.bits - 1) << x.bits)
+        wanted = "{{.*}}" if s.nan == "any" and y.is_nan(ours) else str(ours)
+        text.append(f"  // {vector.label}\n  // CHECK{'-NEXT' if i else ''}: {{{{^}}}}{wanted}{{{{$}}}}\n")
+        text.append(f"  %x{i} = arith.constant {signed} : i{x.bits}\n")
+        text.append(f"  %y{i} = func.call @convert(%x{i}) : (i{x.bits}) -> i64\n  vector.print %y{i} : i64\n")
+    return "".join([*text, "  return\n}\n"]).encode()
+
+
+ENCODING = Encoding("mlir", ".mlir", "MLIR: FileCheck tests of arith.truncf and arith.extf", write)

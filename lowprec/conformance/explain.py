@@ -1,0 +1,168 @@
+"""What differs between somebody's answers and a set's, and which one rule would explain all of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..oracle.values import Exact
+from .catalogue import split
+from .family import Rule
+from .vectors import Field, Vector, VectorSet, Words
+
+_MOST = 3
+_TRIED = 20_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A vector whose answer differs: its place in the set, the vector, and what came."""
+
+    index: int
+    vector: Vector
+    theirs: Words
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing answers with a set.
+
+    Attributes
+    ----------
+    vectors : VectorSet
+        The set.
+    differences : tuple of Difference
+        Every vector with another answer.
+    explanations : tuple of str
+        Rules that give every answer that came, the likelier first; several if this set cannot tell them apart.
+    nearest : tuple of str and int, optional
+        Where no rule explains all: the one that leaves the fewest answers unexplained, and how many those are.
+    """
+
+    vectors: VectorSet
+    differences: tuple[Difference, ...]
+    explanations: tuple[str, ...] = ()
+    nearest: tuple[str, int] | None = None
+
+    def __bool__(self) -> bool:
+        """Tell whether all answers are the set's."""
+        return not self.differences
+
+    def sentence(self) -> str:
+        """Return what was found in a line."""
+        s, n = self.vectors, len(self.differences)
+        if not n:
+            return f"{s.name}: all {len(s)} answers are right"
+        said = f"{s.name}: {n} of {len(s)} answers differ"
+        which = f"all {n}" if n > 1 else "it"
+        if self.explanations:
+            tie = " (this set does not tell them apart)" if len(self.explanations) > 1 else ""
+            return f"{said}; {which} fit: {', or '.join(self.explanations)}{tie}"
+        if self.nearest is not None:
+            words, left = self.nearest
+            return f"{said}; no known rule gives all answers; nearest: {words}, which leaves {left} unexplained"
+        return f"{said}; no known rule explains them"
+
+
+def compare(s: VectorSet, answers: Sequence[Words]) -> Comparison:
+    """Compare answers with a set's, one for each vector in order, and look for a rule that gives them all.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer answers than vectors.
+    """
+    if len(answers) != len(s):
+        raise ValueError(f"{s.name} has {len(s)} vectors, {len(answers)} answers came")
+    found = tuple(
+        Difference(i, vector, theirs)
+        for i, (vector, theirs) in enumerate(zip(s.vectors, answers, strict=True))
+        if not s.same(vector.results, theirs)
+    )
+    if not found:
+        return Comparison(s, ())
+    fit, nearest = _explanations(s, answers, found)
+    return Comparison(s, found, fit, nearest)
+
+
+def _explanations(
+    s: VectorSet, answers: Sequence[Words], found: Sequence[Difference]
+) -> tuple[tuple[str, ...], tuple[str, int] | None]:
+    family, parts = split(s.name)
+    theirs: Mapping[Words, Words] = {v.inputs: a for v, a in zip(s.vectors, answers, strict=True)}
+    # Those that differ first, far apart from each other: most rules are out after a few.
+    differing = [d.index for d in found]
+    order = _spread(differing) + _spread(sorted(set(range(len(s))) - set(differing)))
+    fit: list[Rule] = []
+    best: tuple[str, int] | None = None
+    sample = order[: min(len(found), 48)] + order[len(found) :][:48]
+    for rule in itertools.islice(family.rules(parts, theirs), _TRIED):
+        if fit and rule.changes > fit[0].changes:
+            break
+        wrong = next((n for n, i in enumerate(order) if not _gives(rule, s, i, answers[i])), None)
+        if wrong is None:
+            fit.append(rule)
+        elif not fit and (wrong > 2 or best is None):
+            left = sum(not _gives(rule, s, i, answers[i]) for i in sample)
+            if best is None or left < best[1]:
+                best = rule.words, left
+    known = [rule.words for rule in fit if not rule.mutant] or [rule.words for rule in fit]
+    fit_words = tuple(known[:_MOST])
+    if fit or best is None:
+        return fit_words, None
+    rule = next(r for r in family.rules(parts, theirs) if r.words == best[0])
+    left = sum(not _gives(rule, s, i, answers[i]) for i in range(len(s)))
+    return (), (best[0], left) if left < len(found) else None
+
+
+def _gives(rule: Rule, s: VectorSet, i: int, theirs: Words) -> bool:
+    return s.same(rule.answer(s.vectors[i].inputs), theirs)
+
+
+def _spread(items: Sequence[int]) -> list[int]:
+    """Return items in an order that soon reaches every part of them."""
+    step = max(len(items) // 37, 1)
+    return [items[i] for start in range(step) for i in range(start, len(items), step)]
+
+
+def shown(fields: Sequence[Field], words: Words, most: int = 4) -> str:
+    """Return words as bits and values, the first few of many."""
+    parts = []
+    for field in fields:
+        own, words = words[: field.count], words[field.count :]
+        parts += [_shown(field, word) for word in own[:most]]
+        if len(own) > most:
+            parts.append(f"... {len(own)} in all")
+    return " ".join(parts)
+
+
+def _shown(field: Field, word: int) -> str:
+    value = field.value(word)
+    return f"0x{field.hex(word)}" + ("" if value is None else f" ({number(value)})")
+
+
+def number(value: Exact) -> str:
+    """Return an exact value in few digits."""
+    if not isinstance(value, float) and value and not 1e-300 < abs(value) < 1e300:
+        return "tiny" if abs(value) < 1 else "huge"
+    return "nan" if value != value else f"{float(value):.9g}" if math.isfinite(value) else str(float(value))
+
+
+def row(s: VectorSet, difference: Difference) -> dict[str, Any]:
+    """Return a difference as cells: where, the inputs, both answers, and what the vector exercises.
+
+    Of many words of a result only those that differ are shown.
+    """
+    vector, theirs = difference.vector, difference.theirs
+    fields = [field for field in s.results for _ in range(field.count)]
+    at = [i for i, (a, b) in enumerate(zip(vector.results, theirs, strict=True)) if a != b]
+    several = f"[{at[0]}] " if len(fields) > 1 else ""
+    first = fields[at[0]]
+    return {
+        "vector": difference.index, "input": shown(s.inputs, vector.inputs),
+        "theirs": several + _shown(first, theirs[at[0]]), "ours": several + _shown(first, vector.results[at[0]]),
+        "exercises": vector.label,
+    }  # fmt: skip

@@ -1,0 +1,194 @@
+"""A set of test vectors: words in, words out, a label each, and a header that says everything that decides a bit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..oracle.values import Exact, Fields, decode
+
+Words: TypeAlias = tuple[int, ...]
+Answer: TypeAlias = Callable[[Words], Words]
+"""Takes a vector's input words, returns its result words."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """Some words of every vector: an argument or a result.
+
+    Attributes
+    ----------
+    name : str
+        What it is called.
+    bits : int
+        Width of a word.
+    format : Fields, optional
+        What a word means; without it a word is a plain number.
+    count : int
+        Words of it in each vector.
+    """
+
+    name: str
+    bits: int
+    format: Fields | None = None
+    count: int = 1
+
+    @classmethod
+    def of(cls, name: str, fmt: Fields, count: int = 1) -> Field:
+        """Return a field of codes of a format."""
+        return cls(name, fmt.width + fmt.signed, fmt, count)
+
+    @property
+    def digits(self) -> int:
+        """Hexadecimal digits of a word."""
+        return -(-self.bits // 4)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Unsigned integer type that holds a word."""
+        return np.dtype(f"u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.bits)}")
+
+    def hex(self, word: int) -> str:
+        """Return a word in all its digits."""
+        return f"{word:0{self.digits}x}"
+
+    def value(self, word: int) -> Exact | None:
+        """Return what a word means, None for a plain number."""
+        return None if self.format is None else decode(word, self.format)
+
+    def is_nan(self, word: int) -> bool:
+        """Tell whether a word is a NaN."""
+        value = self.value(word)
+        return value is not None and value != value
+
+    def describe(self) -> dict[str, Any]:
+        """Return the field as a header says it."""
+        said: dict[str, Any] = {"name": self.name, "bits": self.bits, "count": self.count}
+        return said if self.format is None else said | {"format": describe(self.format)}
+
+
+def describe(fmt: Fields) -> dict[str, Any]:
+    """Return all fields of a format: what decides the meaning of every code."""
+    return {
+        "exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias,
+        "signed": fmt.signed, "specials": fmt.specials, "has_zero": fmt.has_zero,
+    }  # fmt: skip
+
+
+class Vector(NamedTuple):
+    """Words of all inputs, words of all results, and what the vector exercises."""
+
+    inputs: Words
+    results: Words
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class VectorSet:
+    """Test vectors of one operation.
+
+    Attributes
+    ----------
+    name : str
+        Its full name: every choice is spelled out.
+    level, seed : int
+        1 or 2, and what the random ones are drawn with.
+    definition : mapping
+        Everything that decides a bit, and the version of these rules.
+    inputs, results : tuple of Field
+        What the words are.
+    vectors : tuple of Vector
+        The vectors.
+    nan : {"payload", "any"}
+        Whether a NaN as a result must be the one given.
+
+    Examples
+    --------
+    >>> from lowprec.testing import vectors
+    >>> s = vectors("cast/e2m1fn")
+    >>> s.name, len(s), s.field_names
+    ('cast/e2m1fn/nearest_even/ocp_sat', 190, ['x', 'y'])
+    >>> s["x"].dtype, s["y"].dtype, s["y"].shape, s.labels[7]
+    (dtype('uint32'), dtype('uint8'), (190,), '-zero, and half an ulp: a tie, even below')
+    """
+
+    name: str
+    level: int
+    seed: int
+    definition: Mapping[str, Any]
+    inputs: tuple[Field, ...]
+    results: tuple[Field, ...]
+    vectors: tuple[Vector, ...]
+    nan: str = "payload"
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __repr__(self) -> str:
+        return f"VectorSet({self.name}, level {self.level}, {len(self)} vectors, sha256 {self.sha256[:12]})"
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return the words of a field, [vectors] or [vectors, count]."""
+        for fields, side in ((self.inputs, 0), (self.results, 1)):
+            start = 0
+            for field in fields:
+                if field.name == name:
+                    rows = [vector[side][start : start + field.count] for vector in self.vectors]
+                    words = np.array(rows, field.dtype).reshape(len(rows), field.count)
+                    return words[:, 0] if field.count == 1 else words
+                start += field.count
+        raise KeyError(f"{self.name} has no field {name!r}; there are {', '.join(self.field_names)}")
+
+    @property
+    def field_names(self) -> list[str]:
+        """Names of inputs, then of results."""
+        return [field.name for field in (*self.inputs, *self.results)]
+
+    @property
+    def labels(self) -> list[str]:
+        """What each vector exercises."""
+        return [vector.label for vector in self.vectors]
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the content, the same for every encoding: the lines of words, and the labels."""
+        text = "".join(f"{line} {vector.label}\n" for line, vector in zip(self.lines(), self.vectors, strict=True))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def lines(self) -> Iterator[str]:
+        """Return inputs and results of each vector as hexadecimal words."""
+        fields = (*self.inputs, *self.results)
+        for vector in self.vectors:
+            yield hex_words(fields, vector.inputs + vector.results)
+
+    def header(self) -> dict[str, Any]:
+        """Return what a file says before its vectors."""
+        return {
+            "set": self.name, "level": self.level, "seed": self.seed, "vectors": len(self), "sha256": self.sha256,
+            "inputs": [field.describe() for field in self.inputs],
+            "results": [field.describe() for field in self.results],
+            "nan": self.nan, "definition": dict(self.definition),
+        }  # fmt: skip
+
+    def same(self, ours: Words, theirs: Words) -> bool:
+        """Tell whether results agree, by what the set says of NaN."""
+        if ours == theirs or self.nan == "payload":
+            return ours == theirs
+        pairs = zip(spread(self.results), ours, theirs, strict=True)
+        return all(a == b or (field.is_nan(a) and field.is_nan(b)) for field, a, b in pairs)
+
+
+def spread(fields: Sequence[Field]) -> list[Field]:
+    """Return the field of every word of a vector's side."""
+    return [field for field in fields for _ in range(field.count)]
+
+
+def hex_words(fields: Sequence[Field], words: Words) -> str:
+    """Return words as hexadecimal numbers with spaces between."""
+    return " ".join(field.hex(word) for field, word in zip(spread(fields), words, strict=True))

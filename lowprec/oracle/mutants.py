@@ -1,0 +1,200 @@
+"""Rules that are wrong but close to a right one: what vectors and tests must tell apart, and what may explain a dump.
+
+`wrong_rounding` has them for casts, `wrong_rules` for every kind of accumulator, `FP22_MUTANTS` those that people have
+proposed for the FP8 units of Hopper and Ada.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from .accumulators import AnyRule, ExactSum, Sequential
+from .amd import ExactGroups, FlooredSum, FlushedPairs
+from .casts import Away
+from .fused import Rule, Scales
+from .halves import Halves
+from .values import FLOAT32, AnyFormat
+
+_HALF = Fraction(1, 2)
+
+
+def _two_roundings(nu: Fraction, odd: bool, *_: Any) -> bool:
+    cut = Fraction(round(nu * 4), 4)
+    return cut > _HALF or (cut == _HALF and odd)
+
+
+_NEAREST: dict[str, Away] = {
+    "ties away": lambda nu, odd, negative, mode, r, n: nu >= _HALF,
+    "ties to zero": lambda nu, odd, negative, mode, r, n: nu > _HALF,
+    "ties to odd": lambda nu, odd, negative, mode, r, n: nu > _HALF or (nu == _HALF and not odd),
+    "two roundings": _two_roundings,
+}
+_STOCHASTIC_A: Away = lambda nu, odd, negative, mode, r, n: int(nu * (1 << n)) + r >= 1 << n  # noqa: E731
+_STOCHASTIC_C: Away = lambda nu, odd, negative, mode, r, n: round(nu * (1 << n)) + r >= 1 << n  # noqa: E731
+_WRONG_ROUNDING: dict[str, dict[str, Away]] = {
+    "nearest_even": _NEAREST,
+    "nearest_away": {
+        "ties to zero": _NEAREST["ties to zero"],
+        "ties up": lambda nu, odd, negative, mode, r, n: nu > _HALF or (nu == _HALF and not negative),
+    },
+    "toward_zero": {
+        "down": lambda nu, odd, negative, mode, r, n: nu > 0 and negative,
+        "nearest": lambda nu, odd, negative, mode, r, n: nu > _HALF,
+    },
+    "up": {
+        "nearest for negatives": lambda nu, odd, negative, mode, r, n: nu > _HALF if negative else nu > 0,
+        "away": lambda nu, odd, negative, mode, r, n: nu > 0,
+        "cut": lambda nu, odd, negative, mode, r, n: False,
+    },
+    "down": {
+        "nearest for positives": lambda nu, odd, negative, mode, r, n: nu > 0 if negative else nu > _HALF,
+        "away": lambda nu, odd, negative, mode, r, n: nu > 0,
+        "cut": lambda nu, odd, negative, mode, r, n: False,
+    },
+    "to_odd": {
+        "to even": lambda nu, odd, negative, mode, r, n: nu > 0 and odd,
+        "only ties to odd": _NEAREST["ties to odd"],
+    },
+    "A": {
+        "one too many": lambda nu, odd, negative, mode, r, n: int(nu * (1 << n)) + r + 1 >= 1 << n,
+        "strict": lambda nu, odd, negative, mode, r, n: int(nu * (1 << n)) + r > 1 << n,
+        "complement": lambda nu, odd, negative, mode, r, n: nu * (1 << n) > r,
+        "C": _STOCHASTIC_C,
+    },
+    "B": {"A": _STOCHASTIC_A, "C": _STOCHASTIC_C},
+    "C": {
+        "half up": lambda nu, odd, negative, mode, r, n: int(nu * (1 << n) + _HALF) + r >= 1 << n,
+        "A": _STOCHASTIC_A,
+    },
+}
+
+
+def wrong_rounding(mode: str) -> Mapping[str, Away]:
+    """Return the wrong rules next to a rounding, each to take the place of `casts.away`."""
+    return _WRONG_ROUNDING[mode]
+
+
+#: name -> what is wrong, applied to the right rule of Hopper's or Ada's FP8 unit
+FP22_MUTANTS: dict[str, Callable[[Rule], Rule]] = {
+    "the other machine's group": lambda r: replace(r, group=48 - r.group),
+    "interleaved groups of 16": lambda r: replace(r, group=16, interleaved=True),
+    "12 fraction bits": lambda r: replace(r, fraction_bits=12),
+    "14 fraction bits": lambda r: replace(r, fraction_bits=14),
+    "25 fraction bits": lambda r: replace(r, fraction_bits=25),
+    "result cut to 12": lambda r: replace(r, output_fraction=12),
+    "result cut to 14": lambda r: replace(r, output_fraction=14),
+    "result not cut": lambda r: replace(r, output="f32"),
+    "alignment rounds down": lambda r: replace(r, align="floor"),
+    "alignment to nearest": lambda r: replace(r, align="nearest"),
+    "result to nearest": lambda r: replace(r, output_rounding="nearest"),
+    "normalised exponents": lambda r: replace(r, normalise=True),
+    "c added after": lambda r: replace(r, c_aligned=False),
+    "groups in decreasing k": lambda r: replace(r, backwards=True),
+    "subnormal operands normalised": lambda r: replace(r, normalised_subnormals=True),
+    "-0 as a result": lambda r: replace(r, signed_zero=True),
+    "NaN payload kept": lambda r: replace(r, nan_payload=True),
+    "zeros take part at 2^0": lambda r: replace(r, zero_exponent=0),
+    "zeros take part at the smallest product's exponent": lambda r: replace(r, zero_exponent=-28),
+}
+
+
+def wrong_fused(r: Rule) -> dict[str, Rule]:
+    """Return the wrong rules next to a fused sum; some are the machine next door."""
+    result = {"fp22": 13, "f32": 23, "f16": 10}[r.output]
+    rounded: dict[str, Any] = {}
+    if r.fraction_bits >= result:  # else results are hardly ever cut
+        rounded["result cut to one bit less"] = {"output_fraction": result - 1}
+        if r.output != "f16":
+            rounded["result to nearest"] = {"output_rounding": "nearest"}
+    changes: dict[str, dict[str, Any]] = {
+        "half the group": {"group": r.group // 2},
+        "twice the group": {"group": 2 * r.group},
+        "one fraction bit less": {"fraction_bits": r.fraction_bits - 1},
+        "one fraction bit more": {"fraction_bits": r.fraction_bits + 1},
+        "Hopper's fraction bits": {"fraction_bits": 13 if r.fraction_bits != 13 else 25},
+        "alignment rounds down": {"align": "floor"},
+        "alignment to nearest": {"align": "nearest"},
+        "c added after": {"c_aligned": False},
+        "groups in decreasing k": {"backwards": True},
+        "subnormal operands normalised": {"normalised_subnormals": True},
+        "normalised exponents": {"normalise": True},
+        "-0 as a result": {"signed_zero": True},
+        "NaN payload kept": {"nan_payload": True},
+        "zeros take part at 2^0": {"zero_exponent": 0},
+        **rounded,
+    }
+    if r.exact_within > 1:
+        changes["products aligned one by one"] = {"exact_within": 1}
+        del changes["normalised exponents"], changes["subnormal operands normalised"]  # a run's exponent is its scales'
+        changes["runs of 32"] = {"exact_within": 32}
+    return {name: replace(r, **change) for name, change in changes.items()}
+
+
+def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
+    """Return the wrong rules next to any rule of an accumulator."""
+    match rule:
+        case Rule():
+            return dict(wrong_fused(rule))
+        case Halves(output="f16"):
+            return {
+                "halves swapped": replace(rule, swapped=True), "k < 16 and the rest": replace(rule, contiguous=True),
+                "c first": replace(rule, c_first=True), "the FP22 path": Rule(output="f16"),
+                "12 fraction bits": replace(rule, fraction_bits=12),
+            }  # fmt: skip
+        case Halves():  # sums of float32 halves are exact, so that their order does not show
+            return {
+                "c first": replace(rule, c_first=True), "the FP22 path": Rule(),
+                "13 fraction bits": replace(rule, fraction_bits=13),
+            }  # fmt: skip
+        case ExactGroups(group=group):
+            return {
+                "half the group": ExactGroups(group // 2), "twice the group": ExactGroups(2 * group),
+                "CDNA2": FlushedPairs(group), "CDNA3": FlooredSum(8), "NVIDIA": Rule(group, 24, output="f32"),
+            }  # fmt: skip
+        case FlushedPairs(group=group):
+            mutants: dict[str, AnyRule] = {
+                "subnormals live": replace(rule, flush=False), "CDNA1": ExactGroups(group),
+                "twice the group": replace(rule, group=2 * group), "CDNA3": FlooredSum(8),
+            }  # fmt: skip
+            if group > 2:
+                mutants |= {
+                    "products one by one": replace(rule, pairwise=False),
+                    "half the group": replace(rule, group=group // 2),
+                }
+            return mutants
+        case FlooredSum(group=group):
+            return {
+                "cut toward zero": replace(rule, floor=False), "half the group": replace(rule, group=group // 2),
+                "twice the group": replace(rule, group=2 * group), "CDNA1": ExactGroups(group),
+                "one fraction bit less": replace(rule, fraction_bits=23),
+                "one fraction bit more": replace(rule, fraction_bits=25),
+                "halves or none": replace(rule, halves=not rule.halves), "NVIDIA": Rule(group, 24, output="f32"),
+            }  # fmt: skip
+        case ExactSum():
+            return {
+                "rounded in groups": ExactGroups(4), "rounded at every step": Sequential(),
+                "NVIDIA": Rule(64, 40, output="f32"),
+            }  # fmt: skip
+        case Sequential():
+            wrong: dict[str, AnyRule] = {"last first": Backwards(rule.c_format)}
+            return {**wrong, "an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else wrong
+    raise AssertionError(f"{type(rule).__name__} needs wrong neighbours here, which the compared inputs must refute")
+
+
+class Backwards(Sequential):
+    """A wrong rule: the last product first."""
+
+    def dot(
+        self,
+        a: Sequence[int],
+        b: Sequence[int],
+        c_bits: int,
+        a_format: AnyFormat,
+        b_format: AnyFormat,
+        scales: Scales | None = None,
+    ) -> int:
+        """Dot product of two code vectors plus c."""
+        return super().dot(a[::-1], b[::-1], c_bits, a_format, b_format, scales)

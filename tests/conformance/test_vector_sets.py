@@ -1,0 +1,190 @@
+"""Vector sets: what the package computes passes them, known wrong rules do not, their bytes are the same anywhere."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.conformance.casts import FIXED
+from lowprec.conformance.catalogue import families, listed, split, vectors
+from lowprec.conformance.encodings import encodings
+from lowprec.conformance.vectors import VectorSet
+from lowprec.format.rounding import Rounding
+from lowprec.oracle.random_bits import random_word
+
+#: A set of every kind, as the default tests look at them; `-m exhaustive` looks at all that are listed.
+SOME = [
+    *(f"cast/{f}" for f in lp.formats),
+    *(f"cast/{f}/{mode}" for f in ("e4m3fn", "ue5m3", "bfloat16") for mode in FIXED),
+    *(f"cast/{f}/nearest_even/{p}" for f in ("e4m3fn", "e2m1fn") for p in lp.policies),
+    "cast/e5m2/nearest_even/ieee/float64", "round/e4m3fn", "round/e4m3fn/to_odd/ocp_sat/float64",
+    "round/e5m2/nearest_even/torch_2_13/float64", "round/e8m0fnu/up",
+    *(f"decode/{f}" for f in lp.formats), *(f"stochastic/{v}" for v in "abc"), "stochastic/b/e2m1fn/3",
+    "stochastic/c/bfloat16/8", "stochastic/words",
+]  # fmt: skip
+
+
+def test_names_are_listed_in_full() -> None:
+    names = listed()
+    assert len(set(names)) == len(names) > 1000
+    for name in SOME:
+        family, parts = split(name)
+        assert "/".join((family.name, *parts)) in names or len(parts) == 4
+
+
+@pytest.mark.parametrize("name", [n for n in SOME if n.startswith(("cast", "round", "decode"))])
+def test_casts_of_the_package_pass(name: str) -> None:
+    s = vectors(name)
+    family, target, *rest = s.name.split("/")
+    if family == "decode":
+        ours = lp.decode(s["x"], target).view(np.uint32)
+    else:
+        x = s["x"].view({4: np.float32, 8: np.float64}[s["x"].itemsize])
+        cast = lp.encode if family == "cast" else lp.round_to
+        ours = cast(x, target, rounding=rest[0], policy=rest[1])
+        ours = ours.view(np.uint32) if family == "round" else ours
+    wrong = [i for i, (v, y) in enumerate(zip(s.vectors, ours.tolist(), strict=True)) if not s.same(v.results, (y,))]
+    assert not wrong, [s.vectors[i] for i in wrong[:5]]
+
+
+@pytest.mark.parametrize(
+    "name", ["stochastic/a", "stochastic/b/e2m1fn/3", "stochastic/c/bfloat16/8", "stochastic/a/float16/24"]
+)
+def test_stochastic_casts_of_the_package_pass(name: str) -> None:
+    """R is found where the words of a seed lead with it: not every vector's, but some of every set's."""
+    s = vectors(name)
+    variant, target, bits = s.name.split("/")[1:]
+    mode = Rounding.stochastic(int(bits), variant.upper())
+    wanted = {r: i for i in range(1 << 16) if (r := random_word(9, i) >> (32 - int(bits))) is not None}
+    found = [(v, wanted[v.inputs[1]]) for v in s.vectors if v.inputs[1] in wanted]
+    assert len(found) > 20
+    for v, index in found:
+        x = np.array([v.inputs[0]], np.uint32).view(np.float32)
+        assert lp.encode(x, target, rounding=mode, policy="ocp_sat", seed=9, offset=index).tolist() == list(v.results)
+
+
+def killed(s: VectorSet) -> dict[str, int]:
+    """How many vectors tell each known wrong rule apart."""
+    family, parts = split(s.name)
+    return {
+        rule.words: sum(not s.same(v.results, rule.answer(v.inputs)) for v in s.vectors)
+        for rule in family.rules(parts, {}) if rule.mutant
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_known_wrong_rules_are_told_apart(name: str) -> None:
+    counts = killed(vectors(name))
+    assert not {words: n for words, n in counts.items() if n < 2}
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_level_1_is_small_and_labelled(name: str) -> None:
+    s = vectors(name)
+    assert all(s.labels)
+    assert len({v.inputs for v in s.vectors}) == len(s)
+    assert len(encodings["json"].write(s)) <= 1_000_000
+
+
+def test_level_2_holds_level_1_and_more() -> None:
+    for name in ("cast/e4m3fn", "cast/e2m1fn", "decode/float16", "stochastic/words"):
+        one, two = vectors(name), vectors(name, 2)
+        assert {v.inputs for v in one.vectors if v.label != "random"} <= {v.inputs for v in two.vectors}
+        assert len(two) > 2 * len(one)
+        assert (vectors(name, 2, seed=1).sha256 != two.sha256) == (not name.startswith("decode"))  # that is all codes
+        assert all(v.results == x.results for v, x in zip(two.vectors, vectors(name, 2).vectors, strict=True))
+
+
+def test_no_kernel_and_no_float_of_numpy_makes_them() -> None:
+    names = sorted({name.split("/")[0]: name for name in SOME}.values())
+    code = "import sys; from lowprec.conformance.catalogue import vectors\n"
+    code += f"for name in {names}: vectors(name)\n"
+    code += (
+        "print(sorted(name for name in sys.modules if name.startswith(('numba', 'lowprec.kernels', 'lowprec.cast'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+#: Digests, as any machine must have them; docs/vectors.md has them for all sets.
+DIGESTS = {
+    "cast/e4m3fn/nearest_even/ocp_sat": "acf663598a3bfc49f23e60cf55549cc272e9584b7661a6168542b2b1afcc6771",
+    "decode/e4m3fn": "334d1a3e986c",
+    "stochastic/words": "f60fe442c2b1",
+}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_bytes_are_the_same_anywhere(name: str) -> None:
+    assert vectors(name).sha256.startswith(DIGESTS[name])
+
+
+@pytest.mark.parametrize("encoding", ["json", "npz", "hex", "testfloat", "c", "mlir"])
+def test_encodings_hold_every_word(encoding: str, tmp_path) -> None:
+    s = vectors("cast/e2m1fn/up")
+    content = encodings[encoding].write(s)
+    assert content == encodings[encoding].write(vectors("cast/e2m1fn/up"))
+    assert encoding == "testfloat" or s.sha256.encode() in content
+    if encoding == "json":
+        read = json.loads(content)
+        assert [(int(v["x"], 16), int(v["y"], 16), v["label"]) for v in read["vectors"]] == [
+            (*v.inputs, *v.results, v.label) for v in s.vectors
+        ]
+        assert read["header"] == json.loads(json.dumps(s.header()))
+    elif encoding == "npz":
+        (tmp_path / "s.npz").write_bytes(content)
+        with np.load(tmp_path / "s.npz") as held:
+            assert np.array_equal(held["x"], s["x"])
+            assert np.array_equal(held["y"], s["y"])
+            header = json.loads(held["header"].tobytes())
+            assert [header["labels"][i] for i in held["label"]] == s.labels
+        assert {i.date_time for i in zipfile.ZipFile(tmp_path / "s.npz").infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    elif encoding == "hex":
+        lines = [line for line in content.decode().splitlines() if not line.startswith("//")]
+        assert [int(line.split()[0], 16) for line in lines] == [v.inputs[0] << 4 | v.results[0] for v in s.vectors]
+        assert "reg [35:0]" in content.decode()
+        assert "input x = vector[35:4]" in content.decode()
+    elif encoding == "testfloat":
+        assert content.decode().splitlines() == [f"{v.inputs[0]:08x} {v.results[0]:x}" for v in s.vectors]
+    elif encoding == "mlir":
+        text = content.decode()
+        assert "arith.truncf %x upward : f32 to f4E2M1FN" in text
+        assert text.count("func.call @convert") == len(s)
+
+
+def test_mlir_has_no_other_operations() -> None:
+    for name in ("round/e4m3fn", "cast/e5m6", "cast/e4m3fn/to_odd", "decode/int8"):
+        with pytest.raises(ValueError, match=r"mlir|arith"):
+            encodings["mlir"].write(vectors(name))
+    assert "arith.extf %x : f8E5M2 to f32" in encodings["mlir"].write(vectors("decode/e5m2")).decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cast", "a set of this family is called"), ("casts/e4m3fn", "did you mean 'cast'"), ("cast/e4m3", ""),
+        ("cast/e4m3fn/stochastic", "stochastic/"), ("cast/e4m3fn/up/ocp_sat/float16", "a source is"),
+        ("cast/e4m3fn/up/ocp_sat/float32/more", "is called"), ("stochastic/d", "is called"),
+        ("stochastic/a/e4m3fn/25", "1 to 24"), ("decode/none", "unknown format"),
+    ],
+)  # fmt: skip
+def test_names_that_are_none(name: str, words: str) -> None:
+    if not words:
+        assert vectors(name).name.startswith("cast/e4m3/")
+        return
+    with pytest.raises(ValueError, match=words):
+        vectors(name)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", families.names())
+def test_all_listed_sets_are_small_and_tell_wrong_rules_apart(family: str) -> None:
+    for name in families[family].listed():
+        s = vectors(name)
+        assert s.name == name
+        assert len(encodings["json"].write(s)) <= 1_000_000, name
+        assert not {words: n for words, n in killed(s).items() if n < 2}, name
