@@ -169,6 +169,18 @@ def check_product(who: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
         raise ValueError(f"{who}: K differs: a is {a}, b is {b}; b is [N, K], not transposed")
 
 
+def spread(a: Array, times: int, length: int, axis: int = -1) -> Array:
+    """Repeat what tiles share for each of their values along an axis, up to a length; a tile may be longer than that.
+
+    Examples
+    --------
+    >>> spread(np.array([1, 2]), 3, 5).tolist(), spread(np.array([7]), 1 << 60, 2).tolist()
+    ([1, 1, 1, 2, 2], [7, 7])
+    """
+    repeated = np.repeat(a, min(times, max(length, 1)), axis)
+    return repeated[(*[slice(None)] * (axis % a.ndim), slice(length))]
+
+
 # --- numbers and names -----------------------------------------------------------------------------------------------
 
 
@@ -237,6 +249,32 @@ def real(who: str, name: str, value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def real32(who: str, name: str, value: Any) -> np.float32:
+    """Return a real number rounded to float32; what is too large for it becomes an infinity.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        return np.float32(real(who, name, value))
+
+
+def positive32(who: str, name: str, value: Any, *, zero: bool = False) -> np.float32:
+    """Return a number rounded to float32 that is finite, and above 0 or from 0 on, there, too.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    single = real32(who, name, positive(who, name, value, zero=zero))
+    if not (np.isfinite(single) and (single > 0 or zero)):
+        raise ValueError(f"{_called(who, name, value)}: float32 makes {single} of it; a finite number > 0 is needed")
+    return single
 
 
 def one_of(who: str, name: str, value: Option, allowed: tuple[Option, ...]) -> Option:

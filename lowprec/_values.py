@@ -62,3 +62,6 @@ def plain_fields(entry: Any) -> None:
         value = getattr(entry, f.name)
         if isinstance(value, np.generic):
             object.__setattr__(entry, f.name, value.item())
+        elif isinstance(value, tuple) and any(isinstance(item, np.generic) for item in value):
+            plain = (item.item() if isinstance(item, np.generic) else item for item in value)
+            object.__setattr__(entry, f.name, tuple(plain))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import one_of
 from .conformance.catalogue import vectors as vectors
 from .format.catalogue import Format, formats
 
@@ -61,8 +62,7 @@ def assert_bits_equal(
     AssertionError: 1 of 2 differ:
       index 1: 0x39 (1.125) is not 0x3a (1.25), 1 code away
     """
-    if nan not in ("any", "same_bits"):
-        raise ValueError(f"nan={nan!r}: 'any' or 'same_bits'")
+    nan = one_of("", "nan", nan, ("any", "same_bits"))
     a, b = np.asarray(actual), np.asarray(expected)
     if a.shape != b.shape or a.dtype != b.dtype:
         raise AssertionError(f"{a.dtype} {a.shape} is not {b.dtype} {b.shape}")

@@ -1,17 +1,23 @@
 """What every public function does alike with what it is given: arrays of something else, room for results, numbers."""
 
+import ast
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec import _arrays, logfmt
-from lowprec.codec import codecs
+from lowprec import _arrays, costs, logfmt
+from lowprec.codec import BlockCodec, CastCodec, LogFMTCodec, codecs
 from lowprec.codec.reductions import all_reduce
 from lowprec.format.ulp import ulp
 from lowprec.measure.atlas import errors_of
 from lowprec.measure.metrics import compare
 from lowprec.measure.spread import kurtosis, tile_range
+from lowprec.scaling.explain import explain
 from lowprec.scaling.hadamard import hadamard
+from lowprec.study import Setting
 
 ONES = np.ones((16, 128), np.float32)
 QUANTIZED = lp.quantize(ONES, "e4m3fn", "1x128")
@@ -238,7 +244,114 @@ def test_positive_numbers():
             _arrays.positive("f", "x", bad)
 
 
+def test_numbers_in_float32():
+    expected = {1e300: np.inf, -(2**2000): -np.inf, 5e-324: 0, 0.1: np.float32(0.1)}
+    assert {x: _arrays.real32("f", "x", x) for x in expected} == expected
+    assert _arrays.positive32("f", "x", 0, zero=True) == _arrays.positive32("f", "x", 1e-300, zero=True) == 0
+    for bad in (1e300, 1e-300):
+        with pytest.raises(ValueError, match=rf"^f: x={re.escape(repr(bad))}: float32 makes .* of it; a finite"):
+            _arrays.positive32("f", "x", bad)
+
+
+def test_numbers_beyond_float32_are_infinite_or_refused():
+    """Without a warning, whoever takes them as float32."""
+    q = lp.quantize(ONES, quantizer="nvfp4_te")
+    for factor in (1e300, float("inf"), 2**2000):
+        assert np.isinf(lp.gemm(QUANTIZED, QUANTIZED, alpha=factor)).all()
+        assert np.isinf(lp.gemm(QUANTIZED, QUANTIZED, ONES[:, :16], beta=factor)).all()
+        assert np.isinf(lp.gemm(q, q, accumulator="blackwell_nvfp4", alpha=factor)).all()
+    assert np.isnan(lp.gemm(q, q, accumulator="blackwell_nvfp4", alpha=float("nan"))).all()
+    amaxes = (1e300, 2**2000, float("inf"), np.float32(np.inf), np.float16(np.inf))
+    assert len({lp.quantize(ONES, quantizer="nvfp4_te", tensor_amax=amax).codes.tobytes() for amax in amaxes}) == 1
+    for option, value in (("amax_floor", 1e300), ("multiplier", 1e300), ("multiplier", 1e-300), ("tensor_amax", -1.0)):
+        with pytest.raises(ValueError, match=re.escape(f"{option}={value!r}")):
+            lp.quantize(ONES, "mxint8", scale="ue8m0", **{option: value})
+    with pytest.raises(ValueError, match="tensor_amax=nan"):
+        lp.quantize(ONES, quantizer="nvfp4_te", tensor_amax=float("nan"))
+
+
+CHECKS = {"whole", "whole_or_none", "positive", "positive32", "real", "real32"}
+
+
+def test_a_number_that_was_checked_is_used_as_the_check_returns_it():
+    """Where a check's result is dropped, NumPy's uint8 goes on and overflows later; objects plain all their fields."""
+    dropped = []
+    for path in sorted(Path(lp.__file__).parent.rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            called = [
+                (node, node.value.func.id) for node in ast.walk(function)
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+                and isinstance(node.value.func, ast.Name)
+            ]  # fmt: skip
+            if not {"plain_fields", "check_whole"} & {name for _, name in called}:
+                dropped += [f"{path.name}:{node.lineno} {name}" for node, name in called if name in CHECKS]
+    assert dropped == []
+
+
+def test_what_tiles_share_is_spread_over_values_and_no_further():
+    """A tile may be longer than its row; nothing that long is made on the way."""
+    for axis in (0, 1):
+        for length, times in ((5, 2), (4, 2), (1, 7), (3, 3)):
+            a = np.arange(-(-length // times) * 2).reshape((-1, 2) if axis == 0 else (2, -1))
+            want = np.repeat(a, times, axis)[
+                (slice(length), slice(None)) if axis == 0 else (slice(None), slice(length))
+            ]
+            assert np.array_equal(_arrays.spread(a, times, length, axis), want)
+    huge = 2**31 - 1
+    codec = BlockCodec("huge", "e4m3fn", tile=huge)
+    x = ONES.copy()
+    x[3, 7] = np.inf
+    wire = codec.encode(x)
+    assert codec.from_bytes(codec.to_bytes(wire), x.shape) == wire
+    assert codec.limits(wire).shape == x.shape
+    quantizer = lp.quantizers["mxfp8"].with_(inf="one")
+    assert np.isnan(BlockCodec("own", "e4m3fn", huge, "ue8m0", quantizer).round_trip(x)[3]).all()
+    logarithmic = LogFMTCodec("huge", 8, tile=huge)
+    assert logarithmic.limits(logarithmic.encode(ONES)).shape == x.shape
+    q = lp.quantize(ONES, "e4m3fn", f"{huge}x{huge}")
+    assert np.array_equal(lp.gemm(q, q), lp.gemm(QUANTIZED, QUANTIZED))
+    assert np.array_equal(lp.quantize(ONES, "mxint8", f"{huge}x{huge}").dequantize(), ONES)
+    assert errors_of(ONES, lp.Quantizer(granularity=f"{huge}x{huge}")).sqnr == np.inf
+    assert explain(q.codes, q.scale, ONES, lp.Quantizer(granularity=f"{huge}x{huge}"))
+
+
+@pytest.mark.parametrize("wrong", [{"tile": 0}, {"tile": 2**40}, {"tile": True}, {"tile": 1.5}, {"scale": "fp31"},
+                                   {"format": "none"}, {"quantizer": "none"}, {"quantizer": "nvfp4_te"},
+                                   {"tensor_scale": True}])  # fmt: skip
+def test_codecs_refuse_what_they_cannot_be(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises((ValueError, KeyError), match="unknown" if value == "none" else name):
+        BlockCodec(**{"name": "own", "format": "e4m3fn", **wrong})
+
+
+def test_codecs_without_scales_refuse_what_they_cannot_be():
+    for wrong in ({"bits": 2}, {"bits": 17}, {"tile": 0}, {"clamp_octaves": 0}, {"rounding": "none"}):
+        with pytest.raises(ValueError, match=f"codec own: {next(iter(wrong))}="):
+            LogFMTCodec(**{"name": "own", "bits": 8, **wrong})
+    with pytest.raises(KeyError, match="unknown"):
+        CastCodec("own", "none")
+
+
 def test_sizes_are_checked_before_the_work():
+    for steps in (2**64, 10**9 + 1):
+        with pytest.raises(ValueError, match=rf"steps={steps}: a whole number from 1 to 1000000000"):
+            lp.train("nano", steps=steps)
+    with pytest.raises(ValueError, match=r"branch_steps=18446744073709551616: a whole number"):
+        Setting("nano", 0, 2**64, 1, 1)
+    with pytest.raises(ValueError, match=r"history=1099511627776: 1 to 2\^20"):
+        lp.Quantizer(history=2**40)
+    for align in (2**40, 2**64):
+        with pytest.raises(ValueError, match=f"align={align}"):
+            lp.grouped_wgrad(QUANTIZED, QUANTIZED, [3, 4], align=align)
+    for experts, nodes in ((2**40, 2**40), (10**30, 8)):
+        with pytest.raises(ValueError, match=f"experts={experts}"):
+            costs.uniform_nodes(experts, 8, nodes)
+        with pytest.raises(ValueError, match=f"experts={experts}"):
+            costs.measured_nodes([[1, 2]], experts, nodes)
+    with pytest.raises(ValueError, match=f"top_k={2**40}"):
+        costs.uniform_nodes(64, 2**40, 8)
     for work in (
         lambda: hadamard(ONES, 2**40),
         lambda: hadamard(np.zeros((0, 2**20), np.float32), 2**40, signs="none"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
+from lowprec import costs
 from lowprec.measure.atlas import pass_through
 from lowprec.moe.model.config import configs
 from lowprec.scaling.explain import explain
@@ -103,6 +104,25 @@ def test_states_have_copies_of_their_own():
         assert other.history[0] == 0 < state.history[0]
 
 
+def test_numbers_of_numpy_in_costs():
+    """They overflow, or lose digits, where Python's own do not."""
+    v3 = costs.models["deepseek_v3"]
+    for name in ("expert_groups", "top_k", "kept_groups"):
+        changed = dataclasses.replace(v3, **{name: np.uint8(getattr(v3, name))})
+        assert changed == v3
+        assert changed.parameters == v3.parameters
+        assert type(getattr(changed, name)) is int
+    assert type(costs.Hardware("mine", bandwidth=np.float16(1)).bandwidth) is float
+    assert costs.NodeCount((np.float16(0.5), np.float16(0.5))).shares == (0.5, 0.5)
+    small = np.float16(1e-4)
+    assert costs.achieved_flops(np.float16(60000), np.float16(60000), 1) == costs.achieved_flops(60000.0, 60000.0, 1)
+    assert costs.deepep_bandwidth(small, "fp8_1x128", 16) == costs.deepep_bandwidth(float(small), "fp8_1x128", 16)
+    assert costs.bits_per_value(np.float16(8)) == costs.bits_per_value(np.uint8(8)) == 8.0
+    assert costs.row_bytes(np.uint8(8), 7168) == costs.row_bytes(8, 7168)
+    traffic = [costs.node_traffic(nodes_per_token=number(4)) for number in (np.float16, np.uint8, int)]
+    assert traffic[0] == traffic[1] == traffic[2]
+
+
 def test_numbers_of_numpy_in_fields(tmp_path):
     i = np.int64
     fmt = lp.Format("mine", exponent_bits=i(4), mantissa_bits=np.uint8(3), bias=np.int16(7), signed=np.True_)
@@ -112,6 +132,8 @@ def test_numbers_of_numpy_in_fields(tmp_path):
     for entry in entries:
         for f in dataclasses.fields(entry):
             assert not isinstance(getattr(entry, f.name), np.generic), f.name
+    rounding = lp.Rounding("mine", random_bits=np.uint8(3))
+    assert lp.encode([1.1] * 4, "e4m3fn", rounding=rounding, seed=1).shape == (4,)
     assert fmt == lp.Format("mine", exponent_bits=4, mantissa_bits=3, bias=7)
     for q in (lp.quantize(_X, fmt, block), lp.quantize(_X, quantizer=quantizer)):
         q.save(tmp_path / "q.npz")

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowprec._arrays import Array, Floats, as_float32
+from lowprec._arrays import Array, Floats, as_float32, one_of, spread, whole
 from lowprec._ieee import standard
+from lowprec._values import plain_fields
 from lowprec.cast.casts import decode, encode
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize, resolve
-from lowprec.scaling.quantizer import Quantizer
+from lowprec.scaling.quantizer import SCALES, Quantizer
 
 from .wire import (
+    LARGEST_TILE,
     Bytes,
     Shape,
     Wire,
@@ -51,6 +53,11 @@ class BlockCodec:
         `bits_per_value` leaves out.
     about : str
         What it is and where it is used.
+
+    Raises
+    ------
+    ValueError
+        For a field out of its range, or an unknown format or quantizer.
     """
 
     name: str
@@ -60,6 +67,15 @@ class BlockCodec:
     quantizer: str | Quantizer | None = None
     tensor_scale: bool = False
     about: str = "user-defined"
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        who = f"codec {self.name}"
+        whole(who, "tile", self.tile, 1, LARGEST_TILE)
+        one_of(who, "scale", self.scale, SCALES)
+        if (made := self._resolved).scale != self.scale or made.two_level != self.tensor_scale:
+            scales = f"its quantizer makes {made.scale} scales, {'and one' if made.two_level else 'none'} of the tensor"
+            raise ValueError(f"{who}: scale={self.scale!r}, tensor_scale={self.tensor_scale!r}: {scales}")
 
     @property
     def _scale_format(self) -> Format:
@@ -116,8 +132,8 @@ class BlockCodec:
             return quantize(x, quantizer=self._resolved)
         rows, columns = rows_of(x.shape), x.shape[-1]
         bad = np.logical_or.reduceat(~finite.reshape(rows, columns), np.arange(0, columns, self.tile), axis=1)
-        spread = np.repeat(bad, self.tile, axis=1)[:, :columns].reshape(x.shape)
-        q = quantize(np.where(spread, np.float32(0), x), quantizer=self._resolved)
+        spoilt = spread(bad, self.tile, columns).reshape(x.shape)
+        q = quantize(np.where(spoilt, np.float32(0), x), quantizer=self._resolved)
         q.scale[bad] = np.nan
         return q
 
@@ -162,8 +178,7 @@ class BlockCodec:
         body = raw[self.prefix_bytes :].reshape(rows, per_row)
         scale = self._read_scales(np.ascontiguousarray(body[:, :scale_bytes]))
         codes = unpack_rows(self.name, body[:, scale_bytes:], f.bits, columns)
-        spread = np.repeat(scale, self.tile, axis=1)[:, :columns]
-        bad = ~np.isfinite(decode(codes, f)) & np.isfinite(spread)
+        bad = ~np.isfinite(decode(codes, f)) & np.isfinite(spread(scale, self.tile, columns))
         if bad.any():
             row, column = np.argwhere(bad)[0]
             raise WireError(f"codec {self.name}: row {row}, value {column}: code {codes[row, column]:#x} is not finite")
@@ -197,6 +212,6 @@ class BlockCodec:
         """Return the largest magnitude that each value can have, in the shape of the values."""
         q: Quantized = wire.content
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
-        spread = np.repeat(q.scale, self.tile, axis=1)[:, : wire.shape[-1]]
-        limits: Floats = (np.float32(q.format.max) * spread * top).reshape(wire.shape)
+        scales = spread(q.scale, self.tile, wire.shape[-1])
+        limits: Floats = (np.float32(q.format.max) * scales * top).reshape(wire.shape)
         return limits

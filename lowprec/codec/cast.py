@@ -45,11 +45,19 @@ class CastCodec:
         The format, of at most 16 bits, or float32.
     about : str
         What it is and where it is used.
+
+    Raises
+    ------
+    ValueError
+        If the format is unknown.
     """
 
     name: str
     format: str
     about: str = "user-defined"
+
+    def __post_init__(self) -> None:
+        formats[self.format]
 
     @property
     def bits_per_value(self) -> float:

@@ -8,12 +8,13 @@ from typing import Any, Literal
 import numpy as np
 
 from lowprec import logfmt
-from lowprec._arrays import Array, Floats
+from lowprec._arrays import Array, Floats, one_of, spread, whole
 from lowprec._ieee import standard
+from lowprec._values import plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.logfmt import deepep
 
-from .wire import Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
+from .wire import LARGEST_TILE, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
 
 class _Logarithmic:
@@ -55,6 +56,11 @@ class LogFMTCodec(_Logarithmic):
         Largest range of a tile.
     about : str
         What it is and where it is used.
+
+    Raises
+    ------
+    ValueError
+        For a field out of its range.
     """
 
     name: str
@@ -64,6 +70,13 @@ class LogFMTCodec(_Logarithmic):
     clamp_octaves: int = 32
     about: str = "user-defined"
 
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        who = f"codec {self.name}"
+        for name, low, high in (("bits", 3, 16), ("tile", 1, LARGEST_TILE), ("clamp_octaves", 1, 32)):
+            whole(who, name, getattr(self, name), low, high)
+        one_of(who, "rounding", self.rounding, ("linear", "log", "logmean"))
+
     @property
     def bits_per_value(self) -> float:
         """Bits sent for a value of whole tiles, each with a pair of bfloat16 numbers."""
@@ -71,8 +84,8 @@ class LogFMTCodec(_Logarithmic):
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes sent for a row of bfloat16 numbers; other numbers take 4 more for each tile."""
-        whole, rest = divmod(columns, self.tile)
-        return (whole + (rest > 0)) * 4 + whole * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
+        tiles, rest = divmod(columns, self.tile)
+        return (tiles + (rest > 0)) * 4 + tiles * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
     @standard
     def encode(self, x: Array) -> Wire:
@@ -114,8 +127,7 @@ class LogFMTCodec(_Logarithmic):
 
     def limits(self, wire: Wire) -> Floats:
         """Return the largest magnitude of each value's tile, in the shape of the values."""
-        spread = np.repeat(wire.content.amax, self.tile, axis=-1)[..., : wire.shape[-1]]
-        return np.ascontiguousarray(spread)
+        return np.ascontiguousarray(spread(wire.content.amax, self.tile, wire.shape[-1]))
 
 
 @dataclass(frozen=True)

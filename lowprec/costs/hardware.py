@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lowprec._arrays import positive, whole
+from lowprec._values import plain_fields
 from lowprec.registry import Registry
 
 from .fields import build, find, from_file, named
@@ -64,6 +65,7 @@ class Hardware:
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         owner = named("hardware", self.name)
         for field in ("effective_bandwidth", "scale_up_bandwidth"):
             if getattr(self, field) is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lowprec._arrays import whole
+from lowprec._values import plain_fields
 from lowprec.registry import Registry
 
 from .fields import build, find, from_file, named
@@ -59,6 +60,7 @@ class LatentAttention:
     value_dim: int
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         for name in ("heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
             whole("LatentAttention", name, getattr(self, name), 1)
 
@@ -102,6 +104,7 @@ class GroupedAttention:
     bias: bool = False
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         for name in ("heads", "kv_heads", "head_dim"):
             whole("GroupedAttention", name, getattr(self, name), 1)
         if self.heads % self.kv_heads:
@@ -187,6 +190,7 @@ class ModelShape:
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         owner = named("model", self.name)
         for name in ("dim", "layers", "vocabulary", "expert_groups", "kept_groups"):
             whole(owner, name, getattr(self, name), 1)

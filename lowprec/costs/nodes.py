@@ -16,10 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec._arrays import positive, whole
+from lowprec._values import plain_fields
 
 from .hardware import Hardware, find_hardware
 from .models import ModelShape, find_model
 from .traffic import Bits, row_bytes
+
+#: More than any model has; the counts below take time and memory that grow with them.
+_MOST_EXPERTS, _MOST_CHOSEN = 1 << 16, 1 << 8
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,9 @@ class NodeCount:
     """
 
     shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
 
     @property
     def mean(self) -> float:
@@ -72,12 +79,10 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     >>> round(uniform_nodes(256, 8, 8).mean, 4), round(uniform_nodes(256, 8, 8, kept=4).mean, 4)
     (5.2947, 3.629)
     """
-    experts, top_k, nodes = (
-        whole("uniform_nodes", name, value, 1)
-        for name, value in (("experts", experts), ("top_k", top_k), ("nodes", nodes))
-    )
-    kept = nodes if kept is None else kept
-    kept = whole("uniform_nodes", "kept", kept, 1)
+    experts = whole("uniform_nodes", "experts", experts, 1, _MOST_EXPERTS)
+    top_k = whole("uniform_nodes", "top_k", top_k, 1, _MOST_CHOSEN)
+    nodes = whole("uniform_nodes", "nodes", nodes, 1, _MOST_EXPERTS)
+    kept = whole("uniform_nodes", "kept", nodes if kept is None else kept, 1)
     if experts % nodes or kept > nodes or top_k > kept * (experts // nodes):
         raise ValueError(
             f"uniform_nodes: {top_k} of {experts} experts on {kept} of {nodes} nodes: nodes must divide experts, and "
@@ -86,10 +91,10 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     each = experts // nodes
     ways = comb(kept * each, top_k)
     shares = []
-    for m in range(kept + 1):
+    for m in range(min(kept, top_k) + 1):
         hits = sum((-1) ** (m - j) * comb(m, j) * comb(j * each, top_k) for j in range(m + 1))
         shares.append(float(Fraction(comb(kept, m) * hits, ways)))
-    return NodeCount(tuple(shares))
+    return NodeCount((*shares, *[0.0] * (kept + 1 - len(shares))))
 
 
 def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount:
@@ -118,8 +123,8 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     >>> measured_nodes([[0, 1], [0, 7], [6, 7]], experts=8, nodes=2).shares
     (0.0, 0.6666666666666666, 0.3333333333333333)
     """
-    experts = whole("measured_nodes", "experts", experts, 1)
-    nodes = whole("measured_nodes", "nodes", nodes, 1)
+    experts = whole("measured_nodes", "experts", experts, 1, _MOST_EXPERTS)
+    nodes = whole("measured_nodes", "nodes", nodes, 1, _MOST_EXPERTS)
     array = np.asarray(chosen)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
         raise ValueError(
@@ -129,10 +134,9 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
         raise ValueError(f"measured_nodes: expert {array.max()} of {experts}: they are counted from 0")
     if experts % nodes:
         raise ValueError(f"measured_nodes: nodes={nodes} must divide experts={experts}")
-    used = np.zeros((len(array), nodes + 1), bool)  # the last column takes the empty slots
-    on_node = np.where(array < 0, nodes, array // (experts // nodes))
-    used[np.arange(len(array))[:, None], on_node] = True
-    counts = np.bincount(used[:, :nodes].sum(axis=1), minlength=nodes + 1)
+    on_node = np.where(array < 0, -1, array.astype(np.int64) // (experts // nodes))
+    is_new = np.diff(np.sort(on_node, axis=1), axis=1, prepend=-1) > 0  # empty slots come first and are none
+    counts = np.bincount(is_new.sum(axis=1), minlength=nodes + 1)
     return NodeCount(tuple((counts / len(array)).tolist()))
 
 
@@ -200,7 +204,7 @@ def node_traffic(
     2.0
     """
     shape, gpu = find_model(model), find_hardware(machine)
-    positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
+    nodes_per_token = positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
     tokens = whole("node_traffic", "tokens", tokens, 1)
     if not shape.experts:
         raise ValueError(f"node_traffic: {shape.name} has no experts, so nothing is dispatched")

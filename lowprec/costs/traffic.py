@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from lowprec._arrays import positive, whole
 
 from .hardware import Hardware, find_hardware
@@ -42,16 +44,15 @@ def bits_per_value(codec: Bits) -> float:
     >>> bits_per_value("fp8_1x128"), bits_per_value(16)
     (8.25, 16.0)
     """
-    if isinstance(codec, (int, float)) and not isinstance(codec, bool):
-        positive("codec", "bits per value", codec)
-        return float(codec)
+    if isinstance(codec, (int, float, np.integer, np.floating)):
+        return positive("codec", "bits per value", codec)
     return float(_codec(codec).bits_per_value)
 
 
 def row_bytes(codec: Bits, columns: int) -> float:
     """Return the bytes of one row of `columns` values, short last tiles and padding included."""
     columns = whole("row_bytes", "columns", columns, 1)
-    if isinstance(codec, (int, float)):
+    if isinstance(codec, (int, float, np.integer, np.floating)):
         return bits_per_value(codec) * columns / 8
     found = _codec(codec)
     if hasattr(found, "row_bytes"):
@@ -180,7 +181,7 @@ def deepep_bandwidth(
     >>> round(deepep_bandwidth(77e-6, "fp8_1x128", 16) / 1e9, 1)
     98.5
     """
-    positive("deepep_bandwidth", "seconds", seconds)
+    seconds = positive("deepep_bandwidth", "seconds", seconds)
     tokens = whole("deepep_bandwidth", "tokens", tokens, 1)
     top_k = whole("deepep_bandwidth", "top_k", top_k, 1)
     return tokens * top_k * deepep_message_bytes(dim, codec, header) / seconds

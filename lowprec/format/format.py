@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import whole
+from .._arrays import real, whole
 from .._values import plain_fields
 
 Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"]
@@ -117,7 +117,10 @@ class Format:
         if integer and not (self.signed and self.has_zero and m >= 1):
             raise ValueError(f"Format {self.name}: specials={self.specials!r} needs a sign, a zero and 1 to 23 bits")
         if self.specials == "ieee" and (m == 0 or e == 1):
-            raise ValueError(f"Format {self.name}: specials='ieee' needs a mantissa bit for NaN and 2 exponent bits")
+            raise ValueError(
+                f"Format {self.name}: exponent_bits={e}, mantissa_bits={m}: specials='ieee' needs a mantissa bit for "
+                "NaN and 2 exponent bits"
+            )
         if self.specials in ("fnuz", "extended") and not ((self.signed or self.specials != "fnuz") and self.has_zero):
             raise ValueError(
                 f"Format {self.name}: specials={self.specials!r} uses the code of -0, so it needs a sign and a zero"
@@ -372,7 +375,9 @@ class Format:
         >>> e4m3.nextafter(1.0, 2.0), e4m3.nextafter(0.0, -1.0), e4m3.nextafter(448.0, 1e9)
         (1.125, -0.001953125, 448.0)
         """
-        x, toward = _number(self.name, x), _number(self.name, toward)
+        given, x, toward = x, real(self.name, "x", x), real(self.name, "toward", toward)
+        if x == math.inf and given != x:  # an integer beyond float64
+            raise ValueError(f"{self.name}: x={given!r} is not one of its values")
         position = self._position(x)
         if math.isnan(toward) or toward == x:
             return math.nan if math.isnan(toward) else x
@@ -413,13 +418,6 @@ def _values(fmt: Format) -> NDArray[np.float32]:
     table = np.array([fmt.value(code) for code in range(1 << fmt.bits)], dtype=np.float32)
     table.flags.writeable = False
     return table
-
-
-def _number(owner: str, value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{owner}: {value!r} is beyond float64") from None
 
 
 def _is_int(value: object) -> bool:

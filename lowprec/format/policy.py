@@ -41,6 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from .._arrays import one_of
 from .._values import plain_fields
 from ..registry import Registry
 from .catalogue import Format, formats
@@ -139,8 +140,7 @@ class Policy:
     def __post_init__(self) -> None:
         plain_fields(self)
         for field, allowed in CHOICES.items():
-            if getattr(self, field) not in allowed:
-                raise ValueError(f"Policy {self.name}: {field}={getattr(self, field)!r}: one of {', '.join(allowed)}")
+            one_of(f"Policy {self.name}", field, getattr(self, field), allowed)
 
     @property
     def raises(self) -> bool:

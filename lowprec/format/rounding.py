@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .._arrays import one_of, whole
+from .._values import plain_fields
 from ..registry import Registry
 from .catalogue import Format
 from .policy import OVERFLOWS, Policy
@@ -79,6 +80,7 @@ class Rounding:
     variant: Literal["A", "B", "C"] = "A"
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         who = f"Rounding {self.name}"
         for word in ("plus_word", "minus_word"):
             whole(who, word, getattr(self, word), 0, _ALL)
@@ -101,10 +103,8 @@ class Rounding:
         ValueError
             If there is no such variant or number of bits.
         """
-        if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_RANDOM_BITS:
-            raise ValueError(f"stochastic rounding: bits={bits!r}: 1 to {MAX_RANDOM_BITS} are possible")
-        if variant not in ("A", "B", "C"):
-            raise ValueError(f"stochastic rounding: variant={variant!r}: one of A, B, C")
+        bits = whole("stochastic rounding", "bits", bits, 1, MAX_RANDOM_BITS)
+        variant = one_of("stochastic rounding", "variant", variant, ("A", "B", "C"))
         return cls(f"stochastic_{variant.lower()}{bits}", random_bits=bits, variant=variant)
 
     @property

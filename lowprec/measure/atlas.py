@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowprec._arrays import as_float32
+from lowprec._arrays import as_float32, spread
 from lowprec._values import ByBits
 from lowprec.codec import Codec, codecs
 from lowprec.measure.metrics import compare, gain_bias
@@ -102,9 +102,9 @@ def pass_through(x: Floats, fmt: str | Codec | Quantizer) -> Passed:
     if isinstance(found, Quantizer):
         q = quantize(x, quantizer=found)
         rows, columns = q.granularity.block((x.size // x.shape[-1], x.shape[-1]))
-        spread = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[: x.size // x.shape[-1], : x.shape[-1]]
+        by_value = spread(spread(q.scale, rows, x.size // x.shape[-1], 0), columns, x.shape[-1])
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
-        limits = (np.float32(q.format.max) * spread * top).reshape(x.shape)
+        limits = (np.float32(q.format.max) * by_value * top).reshape(x.shape)
         return Passed(found.name, q.dequantize(), limits, q.bits_per_value)
     wire = found.encode(x)
     largest: Any = getattr(found, "limits", lambda _: np.float32(np.inf))(wire)

@@ -403,8 +403,11 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def as_wide(name: str, x: npt.ArrayLike) -> Wide:
-    """Return an array as float64, and refuse what holds no real numbers in the name of a function."""
-    return real_numbers(name, x).astype(np.float64)
+    """Return an array as float64 in C order, and refuse what holds no real numbers in the name of a function.
+
+    The order is that in which NumPy sums: a transposed view would have another last bit.
+    """
+    return real_numbers(name, x).astype(np.float64, order="C")
 
 
 def _pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:

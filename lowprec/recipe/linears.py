@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lowprec._arrays import whole_or_none
+from lowprec._arrays import one_of, whole_or_none
 from lowprec._values import plain_fields
 from lowprec.format.catalogue import formats
 from lowprec.tensorcore.accumulator import Accumulator
@@ -158,8 +158,7 @@ class LinearSpec:
     out: str = AS_ACTIVATIONS
 
     def __post_init__(self) -> None:
-        if self.wgrad_input not in ("cached", "source"):
-            raise ValueError(f"wgrad_input={self.wgrad_input!r}: 'cached' or 'source'")
+        one_of("", "wgrad_input", self.wgrad_input, ("cached", "source"))
         if self.out != AS_ACTIVATIONS:
             formats[self.out]
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowprec._arrays import one_of
 from lowprec._values import plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.format.catalogue import Format, formats
@@ -89,8 +90,7 @@ class TensorSpec:
             object.__setattr__(self, "granularity", str(Granularity.parse(self.granularity)))
         elif self.quantizer or self.scale or self.amax_floor or self.hadamard or self.history:
             raise ValueError(f"{self}: a tensor without blocks has no scales and no transform")
-        if self.scale not in (None, *_SCALES):
-            raise ValueError(f"scale={self.scale!r}: one of {', '.join(_SCALES)}")
+        one_of("", "scale", self.scale, (None, *_SCALES))
         if not self.quantizer and self.scale == "fp32":
             object.__setattr__(self, "scale", None)  # as it is without saying so
         if self.granularity != PLAIN:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import as_float32, whole
+from .._arrays import as_float32, one_of, whole
 from .._ieee import standard
 from ..format.catalogue import formats
 from .job import largest_magnitude
@@ -67,8 +67,7 @@ class DelayedScaling:
         self.quantizer = quantizers.get(quantizer)
         if self.quantizer.history is None:
             raise ValueError(f"DelayedScaling: quantizer {self.quantizer.name!r} has no history; 'te_delayed' has")
-        if algorithm not in ("max", "most_recent"):
-            raise ValueError(f"DelayedScaling: algorithm={algorithm!r}: max or most_recent")
+        algorithm = one_of("DelayedScaling", "algorithm", algorithm, ("max", "most_recent"))
         self.margin, self.algorithm = whole("DelayedScaling", "margin", margin, -126, 126), algorithm
         self.history: NDArray[np.float32] = np.zeros(self.quantizer.history, np.float32)
         self.multiplier = np.float32(1)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import as_float32, as_matrix
+from .._arrays import as_float32, as_matrix, spread
 from .._ieee import standard
 from .._values import ByBits
 from ..cast.casts import decode, encode, round_to
@@ -452,4 +452,4 @@ def _spread(scale: NDArray[Any], expected: Quantized) -> NDArray[Any]:
     """Return every element's scale."""
     shape = as_matrix(expected.codes).shape
     rows, columns = expected.granularity.block((shape[0], shape[1]))
-    return np.repeat(np.repeat(scale, rows, 0), columns, 1)[: shape[0], : shape[1]]
+    return spread(spread(scale, rows, shape[0], 0), columns, shape[1])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
-from .._arrays import LARGEST_SEED, as_float32, halves
+from .._arrays import LARGEST_SEED, as_float32, halves, one_of
 from .._ieee import standard
 from ..kernels.cast.random_bits import random_word
 from ..kernels.scaling import hadamard as kernels
@@ -25,7 +25,6 @@ TE_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 """TransformerEngine's fixed signs for the transform of size 16."""
 
 
-@functools.lru_cache(maxsize=64)
 def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
     """Return the signs of a transform.
 
@@ -43,20 +42,31 @@ def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
         For any other size or signs.
     """
     check_size(size)
+    if isinstance(signs, bool) or not isinstance(signs, (str, int)):
+        raise _wrong_signs(signs)
+    return _sign_vector(size, signs)
+
+
+@functools.lru_cache(maxsize=64)
+def _sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
     if signs == "none":
         vector = np.ones(size, np.float32)
     elif signs == "te":
         if size != 16:
             raise ValueError(f"hadamard: signs='te' is for size 16, not {size}; 'none' or a seed is possible")
         vector = np.array(TE_SIGNS, np.float32)
-    elif isinstance(signs, int) and not isinstance(signs, bool) and 0 <= signs <= LARGEST_SEED:
+    elif isinstance(signs, int) and 0 <= signs <= LARGEST_SEED:
         lo, hi = halves(signs)
         words = [int(random_word(lo, hi, np.uint32(j), np.uint32(0))) for j in range(size)]
         vector = np.array([-1.0 if word >> 31 else 1.0 for word in words], np.float32)
     else:
-        raise ValueError(f"hadamard: signs={signs!r}: 'te', 'none' or a seed from 0 to 2^64 - 1")
+        raise _wrong_signs(signs)
     vector.flags.writeable = False
     return vector
+
+
+def _wrong_signs(signs: object) -> ValueError:
+    return ValueError(f"hadamard: signs={signs!r}: 'te', 'none' or a seed from 0 to 2^64 - 1")
 
 
 def check_size(size: int) -> None:
@@ -105,15 +115,16 @@ def hadamard(
     """
     check_size(size)
     values = as_float32("hadamard", x)
-    if values.ndim != 2 or axis not in (-1, 0, 1):
-        raise ValueError(f"hadamard: a matrix and axis -1, 0 or 1 are needed, not shape {values.shape} and {axis!r}")
+    axis = one_of("hadamard", "axis", axis, (-1, 0, 1))
+    if values.ndim != 2:
+        raise ValueError(f"hadamard: a matrix is needed, not shape {values.shape}")
     length = values.shape[0] if axis == 0 else values.shape[1]
     if length % size:
         raise ValueError(f"hadamard: {length} values along the axis are not a multiple of the size {size}")
     out = np.empty(values.shape, np.float32)
-    if out.size == 0:  # however long the runs would be
+    vector = sign_vector(size if out.size else 16, signs)  # however long the runs of nothing would be
+    if out.size == 0:
         return out
-    vector = sign_vector(size, signs)
     factor = np.float32(1 / math.sqrt(size))
     work: Callable[..., None] = kernels.transform_columns if axis == 0 else kernels.transform_rows
     items = length // size if axis == 0 else values.shape[0]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _threads
-from .._arrays import positive
+from .._arrays import positive32, real32, spread
 from ..cast.arrays import key_of
 from ..cast.casts import decode
 from ..cast.constants import (
@@ -114,10 +114,10 @@ class BlockJob:
                 f"values far within float32's, such as e2m1fn or e4m3fn, not {f}"
             )
         self.tensor_scale: np.float32 | None = None
-        if tensor_amax is not None and not (isinstance(tensor_amax, float) and tensor_amax == np.inf):
-            tensor_amax = positive("quantize", "tensor_amax", tensor_amax, zero=True)
-        if multiplier is not None:
-            multiplier = positive("quantize", "multiplier", multiplier)
+        amax = None if tensor_amax is None else real32("quantize", "tensor_amax", tensor_amax)
+        if amax is not None and not amax >= 0:
+            raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed, Inf included")
+        factor = None if multiplier is None else positive32("quantize", "multiplier", multiplier)
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.two_level:
             if float(q.bound) * f.max >= 2.0**128:
@@ -125,10 +125,10 @@ class BlockJob:
                     f"quantize: two levels of scales take formats such as e2m1fn; {f}'s {f.max:g} times the bound "
                     f"{q.bound:g} leaves float32"
                 )
-            self.tensor_amax = largest_magnitude(x) if tensor_amax is None else np.float32(tensor_amax)
+            self.tensor_amax = largest_magnitude(x) if amax is None else amax
             tensor = tensor_scale(q, f, self.tensor_amax)
             self.tensor_scale = tensor.scale
-        self.rule = scale_rule(q, f, tensor, None if multiplier is None else np.float32(multiplier))
+        self.rule = scale_rule(q, f, tensor, factor)
 
     def codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         """Write codes and scales of the matrix."""
@@ -242,9 +242,9 @@ def dequantize(
     """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty."""
     rows, columns = block
     if not has_fast_kernel(fmt, decoding=True):
-        by_row = np.repeat(scales, rows, 0)[: codes.shape[0]]
+        by_row = spread(scales, rows, codes.shape[0], 0)
         with np.errstate(over="ignore", invalid="ignore"):
-            np.multiply(decode(codes, fmt), np.repeat(by_row, columns, 1)[:, : codes.shape[1]], out=out)
+            np.multiply(decode(codes, fmt), spread(by_row, columns, codes.shape[1]), out=out)
             out *= tensor
         return
     constants = decode_constants(fmt)

@@ -302,15 +302,16 @@ def resolve(
     if granularity is not None:
         changes["granularity"] = str(Granularity.parse(granularity))
     if changes:
-        q = _changed(q, tuple(sorted(changes.items(), key=lambda item: item[0])))
+        q = _changed(q, tuple((name, type(changes[name]), changes[name]) for name in sorted(changes)))
     if q.history is not None:
         raise ValueError(f"quantizer {q.name!r} has a state: lowprec.DelayedScaling({q.name!r}) keeps it")
     return q
 
 
 @functools.lru_cache(maxsize=256)
-def _changed(q: Quantizer, changes: tuple[tuple[str, Any], ...]) -> Quantizer:
-    return replace(q, **dict(changes))
+def _changed(q: Quantizer, changes: tuple[tuple[str, type, Any], ...]) -> Quantizer:
+    """Return a quantizer with fields changed; types are told, as True is equal to 1 and no number here."""
+    return replace(q, **{name: value for name, _, value in changes})
 
 
 def _reused(out: Quantized, shape: tuple[int, ...], job: BlockJob) -> tuple[NDArray[Any], NDArray[np.float32]]:

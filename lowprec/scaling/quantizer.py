@@ -38,7 +38,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .._arrays import one_of, positive, whole_or_none
+from .._arrays import LARGEST_SEED, one_of, positive, positive32, whole, whole_or_none
 from .._values import plain_fields
 from ..format.catalogue import Format, formats
 from ..registry import Registry
@@ -141,15 +141,12 @@ class Quantizer:
         plain_fields(self)
         one_of("Quantizer", "scale", self.scale, SCALES)
         one_of("Quantizer", "division", self.division, DIVISIONS)
-        if self.arithmetic not in ARITHMETICS[self.scale]:
-            known = ", ".join(repr(name) for name in ARITHMETICS[self.scale])
-            raise ValueError(f"arithmetic={self.arithmetic!r} gives no {self.scale} scale: one of {known}")
-        positive("", "amax_floor", self.amax_floor, zero=True)
-        if self.smallest_exponent not in (-127, -126):
-            raise ValueError(f"smallest_exponent={self.smallest_exponent!r}: -127 or -126")
-        if not 0.0 <= self.smallest_scale <= 448.0:
+        one_of(f"Quantizer with {self.scale} scales", "arithmetic", self.arithmetic, ARITHMETICS[self.scale])
+        positive32("", "amax_floor", self.amax_floor, zero=True)
+        whole("", "smallest_exponent", self.smallest_exponent, -127, -126)
+        if positive("", "smallest_scale", self.smallest_scale, zero=True) > 448.0:
             raise ValueError(f"smallest_scale={self.smallest_scale!r}: 0 to 448, an E4M3 number")
-        if not 0.0 < self.bound <= 448.0:
+        if positive("", "bound", self.bound) > 448.0:
             raise ValueError(f"bound={self.bound!r}: above 0 and at most E4M3's 448")
         if self.choice is not None:
             one_of("Quantizer", "choice", self.choice, get_args(Choice))
@@ -163,10 +160,14 @@ class Quantizer:
         for size in ("hadamard", "history"):
             value = getattr(self, size)
             whole_or_none("Quantizer", size, value)
+        if isinstance(self.signs, str):
+            one_of("Quantizer", "signs", self.signs, ("te", "none"))
+        else:
+            whole("Quantizer", "signs", self.signs, 0, LARGEST_SEED)
         if self.hadamard is not None and (self.hadamard < 2 or self.hadamard & (self.hadamard - 1)):
             raise ValueError(f"hadamard={self.hadamard!r}: a power of two, at least 2")
-        if self.history is not None and self.history < 1:
-            raise ValueError(f"history={self.history!r}: at least 1 step")
+        if self.history is not None and not 1 <= self.history <= 1 << 20:
+            raise ValueError(f"history={self.history!r}: 1 to 2^20 steps")
         formats.get(self.format)
         Granularity.parse(self.granularity)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._arrays import apart, as_float32, check_product, check_shape, output, real, real_numbers, whole, whole_or_none
+from .._arrays import apart, as_float32, check_product, check_shape, output, real32, real_numbers, whole, whole_or_none
 from .._ieee import standard
 from ..cast.casts import round_to
 from ..cast.choice import nearest_constants
@@ -134,8 +134,8 @@ def gemm(
         b = b.quantized
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
-    alpha, beta = real("gemm", "alpha", alpha), real("gemm", "beta", beta)
-    a, b, factor = without_tensor_scales(a, b, alpha)
+    a, b, factor = without_tensor_scales(a, b, real32("gemm", "alpha", alpha))
+    factor_of_c = real32("gemm", "beta", beta)
     split_k = whole("gemm", "split_k", split_k, 1)
     options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k}
     options |= {"promote_every": _interval(accumulator, library, promote_every), "alpha": factor}
@@ -144,12 +144,12 @@ def gemm(
         if len(pages_a) != len(pages_b):
             raise ValueError(f"gemm: a is {a.shape}, b is {b.shape}: the number of matrices differs")
         result = np.empty((len(pages_a), a.shape[1], b.shape[1]), np.float32)
-        addend = _addend(c, beta, result.shape)
+        addend = _addend(c, factor_of_c, result.shape)
         for i, (qa, qb) in enumerate(zip(pages_a, pages_b, strict=True)):
             result[i] = _multiply(qa, qb, None if addend is None else addend[i], **options)
     else:
         check_product("gemm", a.shape, b.shape)
-        result = _multiply(a, b, _addend(c, beta, (a.shape[0], b.shape[0])), kept=kept, **options)
+        result = _multiply(a, b, _addend(c, factor_of_c, (a.shape[0], b.shape[0])), kept=kept, **options)
     return result if target.same_codes(_FLOAT32) else round_to(result, target, out=result)
 
 
@@ -204,14 +204,14 @@ def _interval(accumulator: Accumulator, library: Library, promote_every: int | s
     return whole_or_none("gemm", "promote_every", promote_every, 1)
 
 
-def _addend(c: ArrayLike | None, beta: float, shape: tuple[int, ...]) -> Float32Matrix | None:
+def _addend(c: ArrayLike | None, beta: np.float32, shape: tuple[int, ...]) -> Float32Matrix | None:
     """Return beta * C in float32."""
     if c is None:
         return None
     array = real_numbers("gemm: c", c)
     check_shape("gemm", "c", array, shape)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return np.multiply(array.astype(np.float32), np.float32(beta), order="C")
+        return np.multiply(array.astype(np.float32), beta, order="C")
 
 
 @standard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -100,6 +101,8 @@ def grouped_gemm(
         into, more = (x if x is None or page is None else x[page] for x in (out, addend))
         if rows.size and into is not None:
             into[rows] = gemm(_rows(q, rows), w, None if more is None else more[rows], **options)
+    if not any(rows.size for _, rows, _ in groups):
+        gemm(_rows(groups[0][0], groups[0][1]), weights[0], **options)  # what cannot be asked for is still refused
     return out
 
 
@@ -126,7 +129,10 @@ def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
         raise ValueError(f"run_starts: counts are {array!r}, needed are whole numbers >= 0, one for each expert")
     align = whole("run_starts", "align", align, 1)
-    return np.concatenate([[0], np.cumsum(-(-array.astype(np.int64) // align) * align)])
+    starts = [0, *itertools.accumulate(-(-count // align) * align for count in array.tolist())]
+    if starts[-1] >= 1 << 62:
+        raise ValueError(f"run_starts: with align={align} the runs of {array.tolist()} tokens end beyond 2^62")
+    return np.array(starts, np.int64)
 
 
 @standard
@@ -181,7 +187,11 @@ def grouped_wgrad(
         raise ValueError(f"grouped_wgrad: dy is {dy.shape}, x is {x.shape}; needed are [N, K] and [M, K]")
     ends = starts[:-1] + sizes
     if ends.max(initial=0) > dy.shape[1]:
-        raise ValueError(f"grouped_wgrad: runs end at {ends.max()}, beyond K = {dy.shape[1]}")
+        raise ValueError(f"grouped_wgrad: runs with align={align} end at {ends.max()}, beyond K = {dy.shape[1]}")
+    for name, q in (("dy", dy), ("x", x)):
+        columns = q.granularity.block((q.shape[0], q.shape[1]))[1]
+        if (starts[:-1][sizes > 0] % columns).any() and columns < q.shape[1]:
+            raise ValueError(f"grouped_wgrad: align={align}: runs begin inside {name}'s blocks of {columns}")
     shape = (sizes.size, dy.shape[0], x.shape[0])
     addend = _addend("grouped_wgrad", c, shape)
     out = np.zeros(shape, np.float32)

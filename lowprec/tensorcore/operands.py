@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arrays import spread
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
@@ -75,12 +76,12 @@ def multiplied(name: str, q: Quantized, accumulator: Accumulator) -> tuple[NDArr
     return codes, fmt, scale
 
 
-def without_tensor_scales(a: Quantized, b: Quantized, alpha: float) -> tuple[Quantized, Quantized, np.float32]:
+def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tuple[Quantized, Quantized, np.float32]:
     """Take the scales per tensor off two operands; return the epilogue's factor with them."""
-    factor, given = np.float32(alpha), [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
+    factor, given = alpha, [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
     if not given:
         return a, b, factor
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         factor = np.multiply.reduce(np.array(given, np.float32)) * factor
     return replace(a, tensor_scale=None), replace(b, tensor_scale=None), factor
 
@@ -141,7 +142,7 @@ def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Mat
     if scale.shape[1] != blocks or extent != length:
         scale = scale[:, np.minimum(np.arange(blocks) * length // extent, scale.shape[1] - 1)]
     if scale.shape[0] != q.shape[0]:
-        scale = np.repeat(scale, q.granularity.block((q.shape[0], q.shape[1]))[0], axis=0)[: q.shape[0]]
+        scale = spread(scale, q.granularity.block((q.shape[0], q.shape[1]))[0], q.shape[0], 0)
     return np.ascontiguousarray(scale.T)
 
 

@@ -179,3 +179,20 @@ def test_p3109_mostly_fits() -> None:
                         assert "float32" in str(error)  # noqa: PT017
                         refused += 1
     assert (made, refused) == (120, 0)
+
+
+@pytest.mark.parametrize("bad", [np.datetime64("2026-01-01"), "1", None, 1j, [1.0]], ids=str)
+def test_neighbours_of_what_is_no_number(bad):
+    f = lp.formats["e4m3fn"]
+    for name, arguments in (("x", (bad, 1.0)), ("toward", (1.0, bad))):
+        with pytest.raises(TypeError, match=rf"^e4m3fn: {name}=.*: a real number is needed$"):
+            f.nextafter(*arguments)
+    assert f.nextafter(1.0, 2**2000) == 1.125
+    with pytest.raises(ValueError, match=r"is not one of its values"):
+        lp.formats["e5m2"].nextafter(2**2000, 0.0)
+
+
+def test_widths_that_cannot_be_are_quoted():
+    for e, m in ((1, 4), (5, 0)):
+        with pytest.raises(ValueError, match=f"exponent_bits={e}, mantissa_bits={m}: specials='ieee'"):
+            lp.Format("mine", e, m)

@@ -144,7 +144,7 @@ def _judge(target: Target, draw: Draw, arguments: Arguments) -> str:
     if [prints(arguments[name]) for name in inputs] != before:
         raise Finding("an input was changed")
     if _is_complaint(found):
-        _check_message(target, draw, found)
+        _check_message(target, draw, arguments, found)
     else:
         if len(draw.hostile) == 1 and draw.hostile[0][1].refused and _is_asked_for(target, arguments, draw):
             raise Finding(f"{draw.hostile[0][0]} was taken")
@@ -197,7 +197,7 @@ UNREAD: dict[str, tuple[str, ...]] = {
 }
 
 
-def _check_message(target: Target, draw: Draw, error: Exception) -> None:
+def _check_message(target: Target, draw: Draw, arguments: Arguments, error: Exception) -> None:
     text = str(error)
     if not text or len(text) > LONGEST_MESSAGE:
         raise Finding(f"a message of {len(text)} characters: {text[:200]!r}")
@@ -206,6 +206,8 @@ def _check_message(target: Target, draw: Draw, error: Exception) -> None:
     name, bad = draw.hostile[0]
     if name in UNREAD.get(target.name, ()):
         return
+    if "out is" in text and isinstance(arguments.get("out"), np.ndarray) and isinstance(bad.value, np.ndarray):
+        return  # which was made for the array that stood here before
     if bad.quotes and not any(quote and quote in text for quote in bad.quotes) and name not in text:
         if _is_complaint(outcome(target, draw.sound)):
             return  # the rest did not fit together, and that was noticed first

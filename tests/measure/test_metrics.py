@@ -113,6 +113,16 @@ def test_compare_is_one_row_and_reads_well():
     assert row.sqnr == lp.sqnr(lp.codecs["logfmt8"].round_trip(r), r)
 
 
+def test_the_layout_in_memory_changes_no_bit():
+    """NumPy sums a transposed view in another order."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, r = (rng.standard_normal((64, 33)).astype(np.float32) for _ in range(2))
+        views = [(x, y) for x in (a, np.asfortranarray(a)) for y in (r, np.asfortranarray(r))]
+        assert len({lp.compare(x, y) for x, y in views}) == 1
+        assert len({value_spread.kurtosis(x) for x, _ in views}) == 1
+
+
 def test_any_real_type():
     r = np.array([1.0, 2.0, 3.0])
     for dtype in (np.float16, ml_dtypes.bfloat16, np.int8, np.uint64):

@@ -265,15 +265,15 @@ def test_a_quantizer_of_ones_own_works_everywhere() -> None:
     ("fields", "message"),
     [
         ({"scale": "fp16"}, "scale='fp16': 'fp32', 'ue8m0', 'e4m3' is needed"),
-        ({"arithmetic": "floor"}, "arithmetic='floor' gives no fp32 scale: one of 'amax/max'"),
-        ({"scale": "e4m3", "arithmetic": "amax/max"}, "gives no e4m3 scale: one of 'folded'"),
+        ({"arithmetic": "floor"}, "Quantizer with fp32 scales: arithmetic='floor': 'amax/max', "),
+        ({"scale": "e4m3", "arithmetic": "amax/max"}, "Quantizer with e4m3 scales: arithmetic='amax/max': 'folded', "),
         ({"bound": 500.0}, "bound=500.0: above 0 and at most E4M3's 448"),
         ({"choice": "mae"}, "choice='mae' goes with arithmetic='plain'"),
         ({"nan": "rule"}, "nan='rule': no arithmetic has a result there"),
         ({"zero": "two"}, "zero='two': 'rule', 'one'"),
         ({"hadamard": 12}, "hadamard=12: a power of two"),
-        ({"history": 0}, "history=0: at least 1 step"),
-        ({"smallest_exponent": -130}, "smallest_exponent=-130: -127 or -126"),
+        ({"history": 0}, "history=0: 1 to 2^20 steps"),
+        ({"smallest_exponent": -130}, "smallest_exponent=-130: a whole number from -127 to -126"),
         ({"format": "e4m3fm"}, "did you mean 'e4m3fn'"),
         ({"granularity": "1 x 128"}, "granularity='1 x 128'"),
     ],
@@ -387,3 +387,28 @@ def test_empty_matrices_have_as_many_scales_as_blocks(shape: tuple[int, ...], gr
     assert again.dequantize().shape == shape
     if len(shape) == 2:
         assert q.T.scale.shape == q.scale.T.shape
+
+
+@pytest.mark.parametrize("signs", [{}, True, -1, 2**64, "of", 1.0, None, np.array([1, 2])], ids=str)
+def test_signs_are_checked_whether_there_is_a_transform_or_not(signs):
+    for options in ({}, {"hadamard": 16}):
+        with pytest.raises(ValueError, match=r"signs="):
+            lp.Quantizer(signs=signs, **options)
+
+
+def test_a_seed_of_signs_is_no_truth_value():
+    """A table of what was computed before must not answer for what would be refused."""
+    x = np.ones((1, 16), np.float32)
+    lp.hadamard(x, signs=1)
+    for signs in (True, 1.0, {}, [1]):
+        with pytest.raises(ValueError, match=r"hadamard: signs="):
+            lp.hadamard(x, signs=signs)
+    lp.quantize(x, "e4m3fn", amax_floor=1)
+    with pytest.raises(ValueError, match=r"amax_floor=True"):
+        lp.quantize(x, "e4m3fn", amax_floor=True)
+
+
+@pytest.mark.parametrize("axis", [np.array([1, 2]), 2, "1", None], ids=str)
+def test_an_axis_that_is_none_is_quoted(axis):
+    with pytest.raises(ValueError, match=r"hadamard: axis=.*: -1, 0, 1 is needed"):
+        lp.hadamard(np.ones((16, 16), np.float32), axis=axis)

@@ -59,9 +59,9 @@ def test_what_lies_between_runs_is_not_read() -> None:
 
 def test_bad_input() -> None:
     dy, x, _ = operands("hopper_fp8", 128)
-    with pytest.raises(ValueError, match="runs end at"):
+    with pytest.raises(ValueError, match=r"runs with align=128 end at 10000, beyond K = 640"):
         grouped_wgrad(dy, x, [10_000])
-    with pytest.raises(ValueError, match="begins at 32, inside scales that hold for 128"):
+    with pytest.raises(ValueError, match="align=32: runs begin inside dy's blocks of 128"):
         grouped_wgrad(dy, x, [5, 5], align=32)
     with pytest.raises(ValueError, match=r"c is \(1, 2\)"):
         grouped_wgrad(dy, x, COUNTS, c=np.zeros((1, 2)))

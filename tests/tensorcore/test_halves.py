@@ -68,3 +68,31 @@ def test_what_is_not_plain_is_left_to_the_reference() -> None:
     product = Product(e4m3, e4m3, a, b, c)
     want = machine.rule.reference(machine, product)
     assert chains_of(machine, e4m3, e4m3).compute(product).tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("name", lp.formats.names())
+def test_only_what_float16_holds_is_multiplied_as_float16(name: str) -> None:
+    """Of every format: the exact product with 1, or a refusal; no warning that a number left float16."""
+    machine, f = lp.accumulators["hopper_fp8_mma"].with_(inputs=()), lp.formats[name]
+    if f.bits > 16:
+        zeros = np.zeros((1, 4), f.code_dtype)
+        with pytest.raises(ValueError, match="float16 does not hold all values"):
+            lp.mma(zeros, zeros, accumulator=machine, a_format=f, b_format=f)
+        return
+    codes, values = np.arange(1 << f.bits, dtype=f.code_dtype)[:, None], f.values()
+    with np.errstate(over="ignore"):
+        held = ((values.astype(np.float16) == values) | np.isnan(values)).all()
+    one = np.full((1, 1), lp.encode(1.0, "e4m3fn"), np.uint8)
+    if not held:
+        with pytest.raises(ValueError, match=f"float16 does not hold all values of {name}"):
+            lp.mma(codes, one, accumulator=machine, a_format=f, b_format="e4m3fn")
+        return
+    product = lp.mma(codes, one, accumulator=machine, a_format=f, b_format="e4m3fn")[:, 0]
+    kept = np.abs(values) >= 2.0**-13  # the machine's alignment cuts what is smaller
+    assert np.array_equal(product[kept], values[kept], equal_nan=True)
+
+
+def test_a_format_that_leaves_float16_is_refused() -> None:
+    machine = lp.accumulators["ada_bf16"].with_(kind="halves")
+    with pytest.raises(ValueError, match="float16 does not hold all values of bfloat16"):
+        lp.mma(np.full((1, 16), 0x7F00, np.uint16), np.full((1, 16), 0x7F00, np.uint16), accumulator=machine)

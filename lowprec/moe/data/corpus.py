@@ -166,9 +166,8 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
     >>> [row.tobytes() for row in windows[5]]
     [b'ZABCDEFGH', b'IJKLMNOPQ']
     """
-    whole("corpus", "seed", seed, 0, 2**64 - 1)
-    whole("corpus", "batch", batch, 1)
-    whole("corpus", "sequence", sequence, 1)
+    seed = whole("corpus", "seed", seed, 0, 2**64 - 1)
+    batch, sequence = whole("corpus", "batch", batch, 1), whole("corpus", "sequence", sequence, 1)
     if corpus.train.size <= sequence:
         raise ValueError(
             f"corpus {corpus.name!r} is too short: {corpus.train.size} bytes to train on, one window has {sequence + 1}"
@@ -217,8 +216,8 @@ def held_out_floor(corpus: Corpus, sequence: int, total: int) -> float:
 
 
 def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:
-    whole("corpus", "sequence", sequence, 1)
-    whole("corpus", "bytes to evaluate", total, 1)
+    sequence = whole("corpus", "sequence", sequence, 1)
+    total = whole("corpus", "bytes to evaluate", total, 1)
     last = corpus.held_out.size - sequence - 1
     if last < 0:
         raise ValueError(

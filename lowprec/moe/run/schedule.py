@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowprec._arrays import positive, whole
+from lowprec._arrays import one_of, positive, whole
+from lowprec._values import plain_fields
 
 #: Shares of DeepSeek-V3's tokens: up to where the rate is constant, and from where it is a tenth.
 _CONSTANT, _TAIL = 0.676, 0.966
+
+#: At a step a millisecond they take eleven days; beyond, somebody mistyped.
+MOST_STEPS = 10**9
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,11 @@ class Schedule:
     kind: str = "constant"
 
     def __post_init__(self) -> None:
-        if self.kind not in CURVES:
-            raise ValueError(f"schedule kind {self.kind!r}: known are {', '.join(CURVES)}")
+        plain_fields(self)
+        one_of("Schedule", "kind", self.kind, tuple(CURVES))
         positive("Schedule", "learning_rate", self.peak)
         whole("Schedule", "warmup_steps", self.warmup_steps, 0)
-        whole("Schedule", "total_steps", self.total_steps, 1)
+        whole("Schedule", "total_steps", self.total_steps, 1, MOST_STEPS)
         if self.warmup_steps > self.total_steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} are more than total_steps {self.total_steps}")
 

@@ -18,7 +18,7 @@ from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
 from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
 from lowprec.moe.run.files import RunFiles, interruptible, refuse_to_overwrite, run_files
-from lowprec.moe.run.schedule import Schedule
+from lowprec.moe.run.schedule import MOST_STEPS, Schedule
 from lowprec.moe.run.trainer import Diverged, StepRecord, Trainer
 from lowprec.recipe import Recipe, load_recipe
 
@@ -144,8 +144,8 @@ def train(
     ([[1, 2048], [2, 4096]], True)
     """
     config, recipe = get_config(config), load_recipe(recipe)
-    for name, number in (("steps", steps), ("save_every", save_every)):
-        whole("train", name, number, 1)
+    steps = whole("train", "steps", steps, 1, MOST_STEPS)
+    save_every = whole("train", "save_every", save_every, 1)
     if resume and out is None:
         raise ValueError("resume: the folder to go on from is missing; give out")
     if out is not None:

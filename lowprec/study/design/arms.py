@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowprec._arrays import whole, whole_or_none
 from lowprec._files import safe_name
+from lowprec._values import plain_fields
 
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
@@ -122,6 +123,7 @@ class Arm:
     calibration: int = 0
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         safe_name("arm", self.name)
         if self.role not in ROLES:
             raise ValueError(f"arm {self.name!r}: unknown role {self.role!r}; allowed are {', '.join(ROLES)}")

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowprec._arrays import whole
+from lowprec._values import plain_fields
 from lowprec.registry import Registry
 
 if TYPE_CHECKING:
@@ -15,16 +16,21 @@ if TYPE_CHECKING:
 SettingT = TypeVar("SettingT", bound="DataclassInstance")
 
 
+#: Beyond it no study ends; somebody mistyped.
+MOST = 10**9
+
+
 def check_whole(setting: Any, **least: int) -> None:
-    """Make sure that fields of a setting are whole numbers, each of at least so much.
+    """Make sure that fields of a setting are whole numbers, each of at least so much and at most `MOST`.
 
     Raises
     ------
     ValueError
         If one is not; the message names it.
     """
+    plain_fields(setting)
     for name, low in least.items():
-        whole("", name, getattr(setting, name), low)
+        whole("", name, getattr(setting, name), low, MOST)
 
 
 def changed(setting: SettingT, changes: Mapping[str, str | int | float]) -> SettingT:

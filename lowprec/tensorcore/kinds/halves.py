@@ -28,6 +28,13 @@ class Halves(Kind):
     outputs = ("float32", "float16")
     has_fraction_bits = True
 
+    def check_formats(self, accumulator: Accumulator, fa: Format, fb: Format) -> None:
+        """Raise a ValueError unless float16 holds all values: it is what the chip makes of them first."""
+        for fmt in (fa, fb):
+            whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.smallest_subnormal >= 2.0**-24
+            if not (_FLOAT16.holds(fmt) or (whole and -fmt.min <= _FLOAT16.max)):
+                raise ValueError(f"{accumulator.name}: float16 does not hold all values of {fmt}")
+
     def step(self, accumulator: Accumulator) -> int:
         """Return both groups."""
         return 2 * accumulator.group
