@@ -174,9 +174,15 @@ def test_every_quantizer_works_in_place(quantizer):
     if lp.quantizers[quantizer].history is not None:
         pytest.skip("it has a state, and is used through DelayedScaling")
     x = np.random.default_rng(0).standard_normal((128, 256), dtype=np.float32)
-    expected = lp.quantize_dequantize(x, quantizer=quantizer)
-    assert lp.quantize_dequantize(x, quantizer=quantizer, out=x) is x
-    assert x.tobytes() == expected.tobytes()
+    with_specials = x.copy()
+    with_specials[[3, 64, 64], [5, 17, 200]] = np.nan, np.inf, -np.inf
+    for values, multiplier in ((x, None), (with_specials, None), (with_specials, 0.75)):
+        options = {"quantizer": quantizer, "multiplier": multiplier}
+        expected = lp.quantize_dequantize(values, **options).tobytes()
+        assert lp.quantize(values, **options).dequantize().tobytes() == expected
+        place = values.copy()
+        assert lp.quantize_dequantize(place, **options, out=place) is place
+        assert place.tobytes() == expected
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms}
 # Rooms that stand apart, and all that each may import: the slow truth shares no code with what it judges.
 ONLY = {
     "oracle": {"format"},
-    "costs": {"_arrays", "format", "codec", "registry"},
+    "costs": {"_arrays", "_values", "format", "codec", "registry"},
     "interop": {"format"},
     "reference": set(),
 }

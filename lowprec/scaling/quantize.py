@@ -177,12 +177,12 @@ def quantize_dequantize(
     )
     values = as_float32("quantize_dequantize", x)
     result = output("quantize_dequantize", out, values.shape, np.float32)
+    values = apart(values, result, in_place=True)
+    job = BlockJob(
+        q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
+        offset=offset,
+    )  # fmt: skip
     if values.size:
-        values = apart(values, result, in_place=True)
-        job = BlockJob(
-            q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
-            offset=offset,
-        )  # fmt: skip
         job.values(as_matrix(result))
     return result
 

@@ -87,3 +87,16 @@ def use_recipe(recipe: Any) -> Any:
 def use_rounding(rounding: Any) -> Any:
     seed = 5 if rounding.is_stochastic else None
     return [lp.encode(VALUES, name, rounding=rounding, seed=seed).tolist() for name in ("e4m3fn", "bfloat16")]
+
+
+def use_codec(codec: Any) -> Any:
+    x = np.outer(np.float32([1, -3, 0.01]), np.arange(512, dtype=np.float32))
+    x[2, 3] = np.inf
+    try:
+        wire = codec.encode(x)
+    except ValueError as error:  # a format that is no element format
+        return str(error)
+    data = codec.to_bytes(wire)
+    back = codec.from_bytes(data, wire.shape)
+    limits = codec.limits(wire) if hasattr(codec, "limits") else None
+    return data, codec.to_bytes(back) == data, codec.decode(back), codec.bits_per_value, limits

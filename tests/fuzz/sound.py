@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from calls import Arguments
 from draw import ELEMENTS, Draw, room_for
+from numpy.typing import ArrayLike
 
 import lowprec as lp
 from lowprec import costs as prices
@@ -309,3 +310,47 @@ def model(draw: Draw) -> Any:
 
 def bits(draw: Draw) -> Any:
     return draw.one(draw.entry(lp.codecs), 8, 16.25)
+
+
+# --- codecs ---
+
+
+def codec_fields(kind: type) -> Callable[[Draw], Arguments]:
+    """Return the fields of an entry that is of a class."""
+
+    def sound(draw: Draw) -> Arguments:
+        entries = [lp.codecs[name] for name in lp.codecs.names()]
+        entry = draw.of(entry for entry in entries if type(entry) is kind)
+        return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+
+    return sound
+
+
+def round_trip(self: Any, x: "ArrayLike") -> Any:
+    """Send values, as bytes and without them; `self` is a codec, and is not drawn anew."""
+    wire = self.encode(x)
+    data = self.to_bytes(wire)
+    return data, self.from_bytes(data, wire.shape).decode(), self.round_trip(x)
+
+
+def codec_arguments(draw: Draw) -> Arguments:
+    name = draw.of(lp.codecs.names())
+    columns = 512 if hasattr(lp.codecs[name], "columns_multiple") else draw.one(0, 1, 33, 128, 300)
+    return {"self": lp.codecs[name], "x": draw.values((draw.one(0, 1, 3), columns))}
+
+
+def read_bytes(self: Any, data: "bytes", shape: Any) -> Any:
+    """Read what may be damaged; what is read is what was written."""
+    wire = self.from_bytes(data, shape)
+    return wire.decode(), self.to_bytes(wire) == bytes(data)
+
+
+def codec_bytes(draw: Draw) -> Arguments:
+    made = codec_arguments(draw)
+    wire = made["self"].encode(made["x"])
+    data = bytearray(made["self"].to_bytes(wire))
+    for _ in range(draw.one(0, 0, 1, 3) if data else 0):
+        data[draw.random.randrange(len(data))] ^= 1 << draw.random.randrange(8)
+    if draw.chance(0.1) and data:
+        del data[draw.random.randrange(len(data)) :]
+    return {"self": made["self"], "data": bytes(data), "shape": wire.shape}

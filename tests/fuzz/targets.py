@@ -12,7 +12,7 @@ from calls import CATALOGUES, Arguments, Target
 from draw import SMALL_FORMATS, Draw
 
 import lowprec as lp
-from lowprec import costs, logfmt, metrics
+from lowprec import codec, costs, logfmt, metrics
 
 
 class Anywhere:
@@ -31,16 +31,16 @@ def targets(folder: Any) -> list[Target]:
         Target("pack", lp.pack, sound.pack_arguments, results.packed, 2),
         Target("unpack", lp.unpack, sound.unpack_arguments, results.unpacked, 2),
         Target("ulp", lp.ulp, lambda d: {"x": d.values(), "fmt": d.fmt()}, results.like("x", "f8")),
-        Target("quantize", lp.quantize, sound.quantize_arguments, results.quantized, 4),
+        Target("quantize", lp.quantize, sound.quantize_arguments, results.quantized, 8),
         Target("quantize_dequantize", lp.quantize_dequantize, sound.quantize_dequantize_arguments,
-               results.like("x", "f4"), 3),
+               results.like("x", "f4"), 6),
         Target("quantize_both", _both, lambda d: {"x": d.values(d.shape(2)), "fmt": d.fmt(16)}),
         Target("requantize", _requantize, lambda d: {"q": sound.matrix(d), "granularity": d.one("128x1", "tensor")}),
         Target("hadamard", lp.hadamard, sound.hadamard_arguments, results.like("x", "f4")),
-        Target("gemm", lp.gemm, sound.gemm_arguments, results.product, 4),
+        Target("gemm", lp.gemm, sound.gemm_arguments, results.product, 8),
         Target("grouped_gemm", _grouped, sound.grouped_gemm_arguments),
         Target("grouped_wgrad", _wgrad, sound.grouped_wgrad_arguments),
-        Target("mma", lp.mma, sound.mma_arguments, results.instruction, 3),
+        Target("mma", lp.mma, sound.mma_arguments, results.instruction, 6),
         Target("matmul_f32", lp.matmul_f32, sound.matmul, results.matmul),
         Target("pack_operand", lp.pack_operand, sound.pack_operand_arguments),
         Target("compare", lp.compare, sound.pair("a", "reference")),
@@ -70,6 +70,10 @@ def targets(folder: Any) -> list[Target]:
         Target("Quantized.dequantize", sound.method(lp.Quantized, "dequantize"),
                sound.on(sound.matrix, sound.dequantize)),
         Target("Quantized.load", lp.Quantized.load, lambda d: {"path": folder / d.one("good.npz", "cut.npz")}),
+        *(Target(f"codec.{cls.__name__}", objects.used(cls, objects.use_codec), sound.codec_fields(cls), None, 0.5)
+          for cls in (codec.BlockCodec, codec.LogFMTCodec, codec.CastCodec, codec.DeepEPCodec)),
+        Target("codec", sound.round_trip, sound.codec_arguments, None, 2),
+        Target("codec.from_bytes", sound.read_bytes, sound.codec_bytes, None, 2),
         Target("DelayedScaling", lp.DelayedScaling, sound.delayed, None, 0.5),
         Target("DelayedScaling.quantize", sound.delayed_steps, sound.step_arguments, None, 0.5),
         Target("Recipe.from_toml", lp.Recipe.from_toml, _toml),

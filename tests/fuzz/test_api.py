@@ -9,7 +9,7 @@ import pytest
 from targets import Anywhere, targets
 
 import lowprec as lp
-from lowprec import costs, logfmt
+from lowprec import codec, costs, logfmt
 
 CALLS = {"short": 6_000, "long": 1_000_000}
 #: Public, and called through something else here: catalogues by `get`, modules by their functions.
@@ -53,6 +53,7 @@ def test_everything_public_is_called(all_targets):
     called = {name.split(".")[0] for name in all_targets}
     assert set(lp.__all__) - called - NOT_CALLED - TRUSTED == set()
     for module, short, results in ((costs, "costs", {"DecodeLimit", "NodeTraffic", "Published"}),
+                                   (codec, "codec", {"Cast", "Codec", "Wire", "WireError"}),
                                    (logfmt, "logfmt", {"DeepEPMessage", "LogFMT", "Units"})):  # fmt: skip
         functions = {name for name in module.__all__ if callable(getattr(module, name))}
         assert functions - {name.removeprefix(f"{short}.") for name in all_targets} <= results
@@ -72,6 +73,7 @@ def test_every_parameter_has_a_kind(all_targets):
 #: Matrices with scales, objects of the package, callables, tuples: what no catalogue and no number stands for.
 OBJECTS = {
     "Accumulator(inputs)",
+    "codec.from_bytes(shape)",
     "Granularity.block(shape)",
     "Policy(saturating)",
     "Quantized(format)",
@@ -98,7 +100,9 @@ OBJECTS = {
 
 
 def share(target, every, budget):
-    return max(1, round(budget * target.weight / sum(t.weight for t in every)))
+    """Return how many of all calls a target gets: cheap ones get more of them than dear ones."""
+    every = {t.name: t.weight / t.milliseconds for t in every}
+    return max(1, round(budget * every[target.name] / sum(every.values())))
 
 
 def run(target, number, folder, alone):

@@ -344,7 +344,7 @@ def test_schedules():
         ((math.inf, 1, 2), "learning_rate=inf"),
         (("1e-3", 1, 2), "learning_rate='1e-3'"),
         ((1.0, -1, 2), "warmup_steps=-1: a whole number >= 0"),
-        ((1.0, 0, 0), "total_steps=0: a whole number >= 1"),
+        ((1.0, 0, 0), "total_steps=0: a whole number from 1 to 10"),
         ((1.0, 1.5, 2), "warmup_steps=1.5"),
         ((1.0, 3, 2), "warmup_steps 3 are more than total_steps 2"),
         ((1.0, 1, 2, "cosine"), "schedule kind 'cosine': known are constant, linear_to_zero, deepseek"),
@@ -382,7 +382,7 @@ def test_train(text, tmp_path):
     [
         ({"config": "nanno"}, UnknownNameError, "unknown model configuration 'nanno': did you mean 'nano'"),
         ({"recipe": "dsv2"}, UnknownNameError, "unknown recipe 'dsv2': did you mean 'dsv3'"),
-        ({"steps": 0}, ValueError, "steps=0: a whole number >= 1"),
+        ({"steps": 0}, ValueError, "steps=0: a whole number from 1 to 10"),
         ({"steps": 2.0}, ValueError, "steps=2.0"),
         ({"steps": math.nan}, ValueError, "steps=nan"),
         ({"seed": -1}, ValueError, "seed=-1"),

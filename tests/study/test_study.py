@@ -89,9 +89,9 @@ def test_corpora_are_planned_by_name_and_texts_by_path(tmp_path, name):
     ("changes", "message"),
     [
         ({"branch_steps": "many"}, "branch_steps: cannot read 'many' as int"),
-        ({"branch_steps": "0"}, "branch_steps=0: a whole number >= 1 is needed"),
+        ({"branch_steps": "0"}, "branch_steps=0: a whole number from 1 to 10"),
         ({"learning_rate": "nan"}, "learning_rate=nan: a finite number > 0 is needed"),
-        ({"warmup_steps": "-1"}, "warmup_steps=-1: a whole number >= 0 is needed"),
+        ({"warmup_steps": "-1"}, "warmup_steps=-1: a whole number from 0 to 10"),
         ({"branch_step": "3"}, "unknown setting 'branch_step': did you mean 'branch_steps'"),
     ],
 )

@@ -83,6 +83,7 @@ def _round_strips(x, blocks, rule, cast, tensor, values, start, stop):
     amax = np.empty(segment // width, np.uint32)
     scale = np.empty(segment // width, np.float32)
     factor = np.empty(segment // width, np.float32)
+    kept = np.empty(min(segment, columns), np.float32)
     for strip in range(start, stop):
         r0, r1 = strip * rows, min(strip * rows + rows, x.shape[0])
         for c0 in range(0, columns, segment):
@@ -97,9 +98,11 @@ def _round_strips(x, blocks, rule, cast, tensor, values, start, stop):
             for b in range(n):
                 worst = max(worst, a[b])
             for i in range(r0, r1):
+                if worst >= INF:
+                    kept[: c1 - c0] = x[i, c0:c1]  # values may be written over x
                 round_row(x[i, c0:c1], width, divide, f, s, tensor, constants, values[i, c0:c1])
                 if worst >= INF:
-                    mend_values(x[i, c0:c1], width, divide, a, f, s, tensor, any_constants, values[i, c0:c1])
+                    mend_values(kept[: c1 - c0], width, divide, a, f, s, tensor, any_constants, values[i, c0:c1])
 
 
 WIDTHS = elements.WIDTHS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowprec._arrays import one_of, positive, whole
+from lowprec._arrays import positive, whole
 from lowprec._values import plain_fields
 
 #: Shares of DeepSeek-V3's tokens: up to where the rate is constant, and from where it is a tenth.
@@ -103,7 +103,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        one_of("Schedule", "kind", self.kind, tuple(CURVES))
+        if self.kind not in CURVES:
+            raise ValueError(f"schedule kind {self.kind!r}: known are {', '.join(CURVES)}")
         positive("Schedule", "learning_rate", self.peak)
         whole("Schedule", "warmup_steps", self.warmup_steps, 0)
         whole("Schedule", "total_steps", self.total_steps, 1, MOST_STEPS)
