@@ -17,6 +17,8 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 Option = TypeVar("Option")
 
+#: Values that may share a scale or a grid, along an axis; four bytes say how many.
+LARGEST_TILE = (1 << 31) - 1
 #: Seeds have two words of 32 bits.
 LARGEST_SEED = (1 << 64) - 1
 

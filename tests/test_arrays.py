@@ -367,7 +367,15 @@ def test_sizes_are_checked_before_the_work():
             work()
     assert hadamard(np.zeros((0, 2**40), np.float32), 2**40, signs="none").shape == (0, 2**40)
     assert logfmt.unpack(np.zeros(0, np.uint8), 2**30, meta_bits=32, fallback="bf16").shape == (0, 2**30)
-    assert logfmt.encode(ONES, tile=2**40, fallback="bf16").decode().tobytes() == ONES.tobytes()
+    for options in ({}, {"fallback": "bf16"}, {"axis": 0}):
+        z = logfmt.encode(ONES, tile=2**31 - 1, **options)
+        assert z.decode().tobytes() == ONES.tobytes()
+        assert logfmt.from_bytes(z.to_bytes()) == z
+    for tile in (2**31, 2**40, 2**64):
+        with pytest.raises(ValueError, match=f"tile={tile}: a whole number from 1 to 2147483647 is needed"):
+            logfmt.encode(ONES, tile=tile)
+        with pytest.raises(ValueError, match=f"tile={tile}: a whole number from 1 to 2147483647 is needed"):
+            logfmt.unpack(np.zeros(8, np.uint8), 2, tile=tile, meta_bits=32)
     assert lp.quantize(ONES, "e4m3fn", f"1x{2**30}").scale.shape == (16, 1)
     with pytest.raises(ValueError, match=f"columns={2**40}: a whole number from 1 to"):
         lp.quantize(ONES, "e4m3fn", f"1x{2**40}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowprec._arrays import Array, Floats, as_float32, one_of, spread, whole
+from lowprec._arrays import LARGEST_TILE, Array, Floats, as_float32, one_of, spread, whole
 from lowprec._ieee import standard
 from lowprec._values import plain_fields
 from lowprec.cast.casts import decode, encode
@@ -15,7 +15,6 @@ from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
 from lowprec.scaling.quantizer import SCALES, Quantizer
 
 from .wire import (
-    LARGEST_TILE,
     Bytes,
     Shape,
     Wire,

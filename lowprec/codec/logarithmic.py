@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 
 from lowprec import logfmt
-from lowprec._arrays import Array, Floats, one_of, spread, whole
+from lowprec._arrays import LARGEST_TILE, Array, Floats, one_of, spread, whole
 from lowprec._ieee import standard
 from lowprec._values import plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.logfmt import deepep
 
-from .wire import LARGEST_TILE, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
+from .wire import Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
 
 class _Logarithmic:

@@ -20,9 +20,6 @@ from lowprec.cast.packing import pack, packed_size, unpack
 Bytes = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
 
-#: Of a row, that share a scale or a grid: as many values as a block of `lowprec.Granularity` may have.
-LARGEST_TILE = (1 << 31) - 1
-
 
 @runtime_checkable
 class Codec(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
-from lowprec._arrays import Floats, one_of, whole
+from lowprec._arrays import LARGEST_TILE, Floats, one_of, whole
 from lowprec.cast import casts as cast
 from lowprec.kernels.logfmt import encode as logfmt_encode
 from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
@@ -45,7 +45,7 @@ def encode_paper(
     """Encode an array as `lowprec.logfmt.encode` says."""
     bits, tile, octaves = (
         whole("logfmt", "bits", bits, 3, 16),
-        whole("logfmt", "tile", tile, 1),
+        whole("logfmt", "tile", tile, 1, LARGEST_TILE),
         whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
     )
     rule = _RULES[one_of("logfmt", "rounding", rounding, tuple(_RULES))]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
-from lowprec._arrays import Array, Floats, apart, one_of, output, whole
+from lowprec._arrays import LARGEST_TILE, Array, Floats, apart, one_of, output, whole
 from lowprec._ieee import standard
 from lowprec._values import ByBits
 from lowprec.cast import casts as cast
@@ -251,7 +251,7 @@ def unpack(
     """
     bits, tile, octaves = (
         whole("logfmt", "bits", bits, 3, 16),
-        whole("logfmt", "tile", tile, 1),
+        whole("logfmt", "tile", tile, 1, LARGEST_TILE),
         whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
     )
     columns, meta_bits = whole("logfmt", "columns", columns, 0), one_of("logfmt", "meta_bits", meta_bits, (32, 64))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .._arrays import whole
+from .._arrays import LARGEST_TILE, whole
 from .._values import plain_fields
 
 _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
@@ -30,7 +30,7 @@ class Granularity:
         plain_fields(self)
         for name in ("rows", "columns"):
             if getattr(self, name) is not None:
-                whole("Granularity", name, getattr(self, name), 1, (1 << 31) - 1)
+                whole("Granularity", name, getattr(self, name), 1, LARGEST_TILE)
 
     @classmethod
     def parse(cls, text: str | Granularity) -> Granularity:

@@ -15,6 +15,7 @@ from lowprec.study import run_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run import runner as runner_module
 from lowprec.study.run import tasks as tasks_module
+from lowprec.study.run.progress import Silent
 from lowprec.study.run.store import RunFolder, StudyError
 
 
@@ -138,3 +139,37 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path):
         other.kill()
         other.communicate()
     run_study(planned, jobs=0)  # a lock dies with its holder
+
+
+@pytest.mark.parametrize("rows", [None, 0, 7, 19])
+def test_a_finished_run_whose_curve_is_cut_is_done_again(tmp_path, rows):
+    """The same command mends what a report would have to call void, says so, and leaves all others alone."""
+
+    class Notes(Silent):
+        def __init__(self):
+            self.notes = []
+
+        def note(self, text):
+            self.notes.append(text)
+
+    planned = run_study(make(tmp_path), jobs=0)
+    before, expected = snapshot(planned.folder), results(planned.folder)
+    folder = planned.folder / "fp4_naive/c1-s0"
+    lines = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    if rows is None:
+        (folder / "metrics.csv").unlink()
+    else:
+        (folder / "metrics.csv").write_text("".join(lines[: rows + 1]) + "8,1."[: rows % 5])
+    assert summarize(planned.folder).broken
+    said = Notes()
+    run_study(make(tmp_path), jobs=0, display=said)
+    assert said.notes == [
+        f"fp4_naive/c1-s0 has {rows or 0} of {SMALL.branch_steps} rows in metrics.csv "
+        "(the same command does that run again)"
+    ]
+    assert results(planned.folder) == expected
+    after = snapshot(planned.folder)
+    assert {path for path in after if after[path] != before[path]} <= {folder / "run.json"}  # which has times
+    assert not summarize(planned.folder).broken
+    run_study(make(tmp_path), jobs=0, display=said)
+    assert len(said.notes) == 1

@@ -325,8 +325,12 @@ def test_a_control_that_does_not_hurt_voids_the_study(finished, tmp_path):
 def test_a_measurement_that_is_cut_off_voids_the_study(finished, tmp_path, file, arm, rows, reason):
     copy = shutil.copytree(finished.folder, tmp_path / "copy")
     path = copy / arm / "c0" / file
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[: rows + 1]))
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[: rows + 1]))
     assert_void(copy, reason)
+    run_study(plan(study(stresses=(Healthy(), UnevenTokens())), SMALL, copy, backend=small_trainer.SMALL), jobs=0)
+    assert path.read_text() == whole
+    assert not summarize(copy).broken
 
 
 def test_arms_that_cannot_be_are_refused_before_anything_runs(tmp_path):

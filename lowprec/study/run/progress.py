@@ -52,6 +52,9 @@ class Display(Protocol):
     def stage(self, text: str) -> None:
         """Announce what happens next."""
 
+    def note(self, text: str) -> None:
+        """Tell something that stays to be read."""
+
     def update(self, snapshot: Snapshot) -> None:
         """Show where the study stands."""
 
@@ -60,6 +63,9 @@ class Silent:
     """Shows nothing."""
 
     def stage(self, text: str) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
         """Do nothing."""
 
     def update(self, snapshot: Snapshot) -> None:
@@ -103,6 +109,10 @@ class Lines:
         """Write what happens next."""
         self._write(text)
 
+    def note(self, text: str) -> None:
+        """Write it."""
+        self._write(text)
+
     def update(self, snapshot: Snapshot) -> None:
         """Write a line, unless the last one is young."""
         now = time.monotonic()
@@ -135,6 +145,10 @@ class Bars:
     def stage(self, text: str) -> None:
         """Name the stage beside the bar."""
         self.progress.update(self.whole, description=text)
+
+    def note(self, text: str) -> None:
+        """Write it above the bars."""
+        self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, snapshot: Snapshot) -> None:
         """Move the bars."""

@@ -116,6 +116,9 @@ def run_study(
             stop_file.unlink(missing_ok=True)
         write_json(planned.folder / STUDY_FILE, planned.description)
         todo = unfinished(planned)
+        for task in todo:
+            if task.folder.finished() and task.is_arm:
+                show.note(f"{task.name} {task.lacks()}")
         if todo:
             # Compiled once here, found on disk by the workers.
             show.stage("one step of every kind: kernels are loaded, or compiled once per version")

@@ -152,7 +152,7 @@ class RunFolder:
         steps = record.get("timed_steps" if record.get("status") == "diverged" else "steps")
         if (rows := self.rows()) == steps:
             return ""
-        return f"has {rows} of {steps} rows in {METRICS_FILE} (remove that folder and run again)"
+        return f"has {rows} of {steps} rows in {METRICS_FILE} (the same command does that run again)"
 
     def columns(self) -> dict[str, list[float]]:
         """Return the metrics as columns of floats.

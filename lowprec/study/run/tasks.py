@@ -121,7 +121,13 @@ class Task:
 
     def finished(self) -> bool:
         """Whether the run came to its end and what others need of it is there."""
-        return self.folder.finished() and (self.is_arm or (self.folder.path / CHECKPOINT_FILE).exists())
+        if not self.folder.finished():
+            return False
+        return not self.lacks() if self.is_arm else (self.folder.path / CHECKPOINT_FILE).exists()
+
+    def lacks(self) -> str:
+        """Return what a finished arm's files lack, in words: it has to be done again; empty if nothing."""
+        return self.folder.lacks(self.folder.read() or {})
 
     def execute(self) -> dict[str, Any]:
         """Do the run and return its finished `run.json`."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ...._files import to_csv, write_text
+from ...._files import read_csv, to_csv, write_text
 from ...design.stress import Healthy, Stress
-from ...run.store import StudyError
+from ...run.store import RunFolder, StudyError
 from ...run.tasks import Task, corpus_of, described, stop
 
 LAYERS_FILE = "layers.csv"
@@ -30,6 +31,10 @@ class Measurement(Task):
 
     reference: Any = "bf16"
     stresses: tuple[Stress, ...] = field(default=(Healthy(),), hash=False)
+
+    def lacks(self) -> str:
+        """Return what a finished run's files lack, in words: batches, or layers of a batch; empty if nothing."""
+        return missing_rows(self.folder, self.folder.read() or {})
 
     def execute(self) -> dict[str, Any]:
         """Measure, and return the finished `run.json`."""
@@ -58,6 +63,31 @@ class Measurement(Task):
         seconds = time.monotonic() - began
         folder.finish("done", seconds=seconds, evaluation_seconds=0.0, timed_steps=self.steps)
         return folder.read() or {}
+
+
+def missing_rows(run: RunFolder, record: dict[str, Any]) -> str:
+    """Return what a finished run lacks, in words: batches, or layers of a batch; empty if nothing."""
+    if lacks := run.lacks(record):
+        return lacks
+    again = "(the same command does that run again)"
+    try:
+        places: dict[tuple[str, str], set[tuple[str, str]]] = {
+            (row["stress"], row["batch"]): set() for row in read_rows(run.metrics)
+        }
+        for row in read_rows(run.path / LAYERS_FILE):
+            places[row["stress"], row["batch"]].add((row["layer"], row["kind"]))
+    except (KeyError, ValueError, FileNotFoundError):
+        return f"has a damaged {LAYERS_FILE} or {run.metrics.name} {again}"
+    whole = set().union(*places.values())
+    if whole and all(found == whole for found in places.values()):
+        return ""
+    return f"lacks rows in {LAYERS_FILE} {again}"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table by the names of its columns."""
+    head, rows = read_csv(path)
+    return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def _windows(corpus: Any, sequence: int, batch: int, batches: int) -> list[Any]:

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ...._files import read_csv
 from ...analysis.statistics import spread
 from ...analysis.validity import not_detected, not_identical
 from ...design.expectations import Finding
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
-from .measurement import LAYER_METRICS, LAYERS_FILE
+from .measurement import LAYER_METRICS, LAYERS_FILE, missing_rows, read_rows
 from .study import METRICS, SameWeights, WeightsSetting, read_study
 
 #: Arm and condition.
@@ -114,15 +113,15 @@ def summarize(folder: Path) -> WeightsSummary:
                 continue
             about = about or record
             check_mixture(folder, record["name"], record, about, records.setdefault(arm.name, record))
-            if lacks := _lacks(run, record):
+            if lacks := missing_rows(run, record):
                 lost.append(f"{record['name']} {lacks}")
                 continue
             contents.setdefault(arm.name, []).append(
                 run.metrics.read_bytes() + (run.path / LAYERS_FILE).read_bytes()
             )  # fmt: skip
-            for row in _read(run.metrics):
+            for row in read_rows(run.metrics):
                 values.setdefault((arm.name, row["stress"]), []).append({key: float(row[key]) for key in METRICS})
-            for row in _read(run.path / LAYERS_FILE):
+            for row in read_rows(run.path / LAYERS_FILE):
                 place = int(row["layer"]), row["kind"]
                 numbers = [float(row[key]) for key in LAYER_METRICS]
                 collected.setdefault((arm.name, row["stress"]), {}).setdefault(place, []).append(numbers)
@@ -138,24 +137,6 @@ def summarize(folder: Path) -> WeightsSummary:
     broken = lost + _not_identical(study, contents) + ([] if lost else _not_detected(unjudged))
     findings = tuple(item.judge(unjudged.mean, broken) for item in study.expectations)
     return WeightsSummary(study, setting, values, layers, findings, broken, about, recipes)
-
-
-def _lacks(run: RunFolder, record: dict[str, Any]) -> str:
-    """Return what a finished run lacks, in words: batches, or layers of a batch; empty if nothing."""
-    if lacks := run.lacks(record):
-        return lacks
-    places: dict[tuple[str, str], set[tuple[str, str]]] = {
-        (row["stress"], row["batch"]): set() for row in _read(run.metrics)
-    }
-    try:
-        for row in _read(run.path / LAYERS_FILE):
-            places[row["stress"], row["batch"]].add((row["layer"], row["kind"]))
-    except (KeyError, ValueError, FileNotFoundError):
-        return f"has a damaged {LAYERS_FILE} (remove that folder and run again)"
-    whole = set().union(*places.values())
-    if whole and all(found == whole for found in places.values()):
-        return ""
-    return f"lacks rows in {LAYERS_FILE} (remove that folder and run again)"
 
 
 def _not_identical(study: SameWeights, contents: dict[str, list[bytes]]) -> list[str]:
@@ -189,11 +170,6 @@ def _same_recipe(study: SameWeights, name: str) -> list[str]:
     """Return the first other arm with the same recipe."""
     recipe = next(arm.recipe for arm in study.arms if arm.name == name)
     return [arm.name for arm in study.arms if arm.name != name and arm.recipe == recipe][:1]
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    head, rows = read_csv(path)
-    return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def _mean(values: Any) -> float:
