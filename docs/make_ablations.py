@@ -28,7 +28,7 @@ LEFT_OUT = ("_layers", "_cost")
 QUESTIONS = {
     "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16",),
     "Output gradients in 128 x 128 blocks": ("blockwise_dgrad", "blockwise_dgrad_training"),
-    "Accumulation in 14 bits, and promotion to FP32": ("accumulation", "promotion"),
+    "Accumulation in 14 bits, and promotion to FP32": ("accumulation", "promotion", "replay", "injected"),
     "E4M3 or E5M2": ("gradient_format",),
     "Granularity of scales": ("granularity",),
     "Scales of earlier steps": ("delayed_scaling",),

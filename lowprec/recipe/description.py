@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from lowprec.codec import codecs
 
-from .linears import BF16_LINEAR, OPERANDS, ROLES, LinearSpec
+from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
 from .tensors import TensorSpec
 
@@ -30,7 +30,7 @@ from .tensors import TensorSpec
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 CACHES = ("attention_output", "swiglu_input")
 ACTIVATIONS = ("bfloat16", "float32", "float64")
-_LINEAR_CHANGES = (*OPERANDS, *ROLES, "accumulator", "promote_every", "library", "wgrad_input")
+_LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input")
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,10 @@ class Description:
             there are; `moments` for both of them; or of all its quantized linear layers (if none is, of
             those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
             `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
-            `wgrad_input`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of layers that run as
-            most quantized layers do; `layers`: from patterns of names to what changes in these, one pattern after the
-            other, in the words above and `out`, the format in which y and dx leave. Without a `name` the new one
-            says what changed.
+            `disturbance`, `wgrad_input`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of
+            layers that run as most quantized layers do; `layers`: from patterns of names to what changes in these, one
+            pattern after the other, in the words above and `out`, the format in which y and dx leave. Without a `name`
+            the new one says what changed.
 
         Raises
         ------

@@ -21,11 +21,14 @@ from lowprec.tensorcore.accumulator import Accumulator
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.library import libraries
 
+from .disturbance import Disturbance
 from .tensors import TensorSpec
 
 #: The multiplications of a linear layer, and the roles of the two operands of each.
 OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}
 ROLES = ("x", "w", "dy")
+#: What a layer's three multiplications may have in common beside their operands.
+OF_ALL_GEMMS = ("accumulator", "promote_every", "library", "disturbance")
 #: The `out` of layers that leave their output to how activations are stored.
 AS_ACTIVATIONS = "activations"
 
@@ -85,6 +88,8 @@ class GemmSpec:
         Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the accumulator.
     library : str
         Whose order of operations is followed around it, see `lowprec.libraries`.
+    disturbance : Disturbance or str, optional
+        An error that is put into the result on purpose, ``"gain=-0.01 noise=0.02"`` for example.
 
     Raises
     ------
@@ -97,12 +102,14 @@ class GemmSpec:
     accumulator: str = "float32"
     promote_every: int | None = None
     library: str = "deepgemm"
+    disturbance: Disturbance | None = None
 
     def __post_init__(self) -> None:
         plain_fields(self)
         libraries[self.library]
         for side in ("a", "b"):
             object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))
+        object.__setattr__(self, "disturbance", Disturbance.parse(self.disturbance))
         accumulator = accumulator_named(self.accumulator)
         object.__setattr__(self, "accumulator", _name_of(self.accumulator, accumulator))
         whole_or_none("", "promote_every", self.promote_every, 1)
@@ -128,7 +135,7 @@ class GemmSpec:
         return f"on {where}{', never promoted' if self.summed_by.output == 'fp22' else ''}"
 
     def __str__(self) -> str:
-        return f"{self.a} x {self.b} {self.place}"
+        return f"{self.a} x {self.b} {self.place}" + (f", disturbed by {self.disturbance}" if self.disturbance else "")
 
 
 @dataclass(frozen=True)
@@ -220,8 +227,9 @@ class LinearSpec:
         Parameters
         ----------
         **changes
-            Fields; or `x`, `w`, `dy` (a tensor wherever it is multiplied), `accumulator`, `promote_every`, `library`
-            (of all three multiplications). A multiplication may be given as a mapping of what changes in it.
+            Fields; or `x`, `w`, `dy` (a tensor wherever it is multiplied), `accumulator`, `promote_every`, `library`,
+            `disturbance` (of all three multiplications). A multiplication may be given as a mapping of what changes in
+            it.
 
         Examples
         --------
@@ -232,7 +240,7 @@ class LinearSpec:
         for name in OPERANDS:
             given = changes.pop(name, {})
             gemms[name] = given if isinstance(given, GemmSpec) else gemms[name].with_(**given)
-        everywhere = {key: changes.pop(key) for key in ("accumulator", "promote_every", "library") if key in changes}
+        everywhere = {key: changes.pop(key) for key in OF_ALL_GEMMS if key in changes}
         tensors = {role: TensorSpec.parse(changes.pop(role)) for role in ROLES if role in changes}
         for name, roles in OPERANDS.items():
             sides = {side: tensors[role] for side, role in zip("ab", roles, strict=True) if role in tensors}

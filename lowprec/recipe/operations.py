@@ -172,6 +172,7 @@ class _Linear:
         self.spec = spec
         self.out = activations if spec.out == AS_ACTIVATIONS else spec.out
         self.cache = cache
+        self.state = state
         self.fprop_x, self.fprop_w, self.dgrad_dy, self.dgrad_w, self.wgrad_dy, self.wgrad_x = (
             (_Weight if role == "w" else _Operand)(tensor, activations, f"{gemm}.{role}", state)
             for gemm, roles in OPERANDS.items()
@@ -198,15 +199,15 @@ class _Linear:
     def fprop(self, x: Array, w: Array, cached: SavedInput | None = None) -> tuple[Array, SavedLinear]:
         kept = self.input(x) if cached is None else cached
         row = self.fprop_w.rows(w)
-        y = self._product(self.spec.fprop, kept.row, row, self.out)
+        y = self._product("fprop", kept.row, row, self.out)
         return y, SavedLinear(kept, row if self.same_weight else w)
 
     def dgrad(self, dy: Array, saved: SavedLinear) -> Array:
         turned = saved.w.T if self.same_weight else self.dgrad_w.columns(saved.w)
-        return self._product(self.spec.dgrad, self.dgrad_dy.rows(dy), turned, self.out)
+        return self._product("dgrad", self.dgrad_dy.rows(dy), turned, self.out)
 
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
-        return self._product(self.spec.wgrad, self.wgrad_dy.columns(dy), self._wgrad_input(saved.x.kept), "float32")
+        return self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(saved.x.kept), "float32")
 
     def words(self, gemm: str) -> str:
         more = {"fprop": self.spec.leaves("y"), "dgrad": self.spec.leaves("dx"), "wgrad": ""}
@@ -224,14 +225,23 @@ class _Linear:
             return kept.T
         return kept if self.spec.wgrad_input == "source" else self.wgrad_x.columns(kept.dequantize())
 
-    def _product(self, spec: GemmSpec, a: Operand, b: Operand, out: str) -> Array:
+    def _product(self, name: str, a: Operand, b: Operand, out: str) -> Array:
         """Return a [M, K] times b [N, K] transposed, rounded to the format `out`."""
-        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-            if spec.promote_every is None and spec.summed_by.rule.multiplies_values:
-                return matmul_f32(*(v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)), to=out)
-            a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
-            b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
-        return gemm(a, b, accumulator=spec.summed_by, promote_every=spec.promote_every, library=spec.library, out=out)
+        spec: GemmSpec = getattr(self.spec, name)
+        if spec.disturbance is None:
+            return _multiply(spec, a, b, out)
+        result = spec.disturbance.apply(_multiply(spec, a, b, "float32"), self.state.seed(f"{name}.product"))
+        return result if out == "float32" else round_to(result, out, out=result)
+
+
+def _multiply(spec: GemmSpec, a: Operand, b: Operand, out: str) -> Array:
+    """Return a product as a multiplication's data has it."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        if spec.promote_every is None and spec.summed_by.rule.multiplies_values:
+            return matmul_f32(*(v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)), to=out)
+        a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
+        b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
+    return gemm(a, b, accumulator=spec.summed_by, promote_every=spec.promote_every, library=spec.library, out=out)
 
 
 class _Float64Linear:

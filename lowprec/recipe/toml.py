@@ -55,8 +55,14 @@ def _linear(spec: LinearSpec) -> dict[str, Any]:
 
 def _gemm(spec: GemmSpec) -> dict[str, Any]:
     every = _NEVER if spec.promote_every is None else spec.promote_every
-    plain = {"a": str(spec.a), "b": str(spec.b), "accumulator": spec.accumulator, "promote_every": every}
-    return plain if spec.library == "deepgemm" else {**plain, "library": spec.library}
+    plain: dict[str, Any] = {
+        "a": str(spec.a),
+        "b": str(spec.b),
+        "accumulator": spec.accumulator,
+        "promote_every": every,
+    }
+    plain |= {} if spec.library == "deepgemm" else {"library": spec.library}
+    return plain if spec.disturbance is None else {**plain, "disturbance": str(spec.disturbance)}
 
 
 def to_toml(recipe: Description) -> str:

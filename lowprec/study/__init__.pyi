@@ -25,6 +25,9 @@ from .kinds.errors.study import PublishedTable as PublishedTable
 from .kinds.readings.acceptance import Acceptance as Acceptance
 from .kinds.readings.positions import ByPosition as ByPosition
 from .kinds.readings.study import Readings as Readings
+from .kinds.replay.study import Replay as Replay
+from .kinds.replay.study import ReplayArm as ReplayArm
+from .kinds.replay.study import ReplaySetting as ReplaySetting
 from .kinds.same_weights.study import SameWeights as SameWeights
 from .kinds.same_weights.study import WeightsSetting as WeightsSetting
 from .kinds.tensors.study import Operands as Operands

@@ -17,6 +17,7 @@ from .claims.kind import ClaimKind
 from .errors.kind import ErrorKind
 from .kind import MeasuringKind, Report, TrainingKind
 from .readings.kind import ReadingKind
+from .replay.kind import ReplayKind
 from .same_weights.kind import SameWeightsKind
 from .tensors.kind import TensorKind
 
@@ -24,7 +25,10 @@ AnyKind = TrainingKind[Any, Any] | MeasuringKind[Any, Any]
 
 #: Every kind by its name.
 KINDS: dict[str, AnyKind] = {
-    kind.name: kind for kind in (BranchKind(), SameWeightsKind(), ReadingKind(), TensorKind(), ErrorKind(), ClaimKind())
+    kind.name: kind
+    for kind in (
+        BranchKind(), SameWeightsKind(), ReadingKind(), ReplayKind(), TensorKind(), ErrorKind(), ClaimKind(),
+    )  # fmt: skip
 }
 
 

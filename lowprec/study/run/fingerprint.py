@@ -33,6 +33,8 @@ EXECUTE_RUNS = (
     "study/design/stress",
     "study/analysis/comparison",
     "study/analysis/probe",
+    "study/kinds/replay/measurement",
+    "study/kinds/replay/operands",
     "study/kinds/same_weights/measurement",
 )
 #: Of a fingerprint: what all runs of one report must have in common.

@@ -1,0 +1,99 @@
+"""Errors put into products on purpose, to see what errors of that size do to a training.
+
+A sum in few bits comes out short (truncation is towards zero) and off in a direction that looks random. Where a model
+is too small to make such errors by itself, they are put in: the product D becomes ``(1 + gain) D + noise rms(D) u``
+before it is rounded to the format that it leaves in, u being uniform with mean 0 and variance 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowprec._values import plain_fields
+from lowprec.kernels.cast.random_bits import fill_words
+from lowprec.kernels.model.nn import mean
+
+Matrix = NDArray[np.float32]
+_ROOT_3 = 3.0**0.5
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """An error of a given size and bias.
+
+    Parameters
+    ----------
+    gain : float
+        Bias along the product: what its factor differs from 1 by.
+    noise : float
+        Frobenius norm of the random part over that of the product.
+
+    Raises
+    ------
+    ValueError
+        If one is not finite, or the noise is negative.
+
+    Examples
+    --------
+    >>> Disturbance.parse("gain=-0.01 noise=0.02")
+    Disturbance(gain=-0.01, noise=0.02)
+    """
+
+    gain: float = 0.0
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        for name, low in (("gain", -1.0), ("noise", 0.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < float("inf"):
+                raise ValueError(f"disturbance: {name}={value!r}: a finite number of at least {low:g} is needed")
+
+    @classmethod
+    def parse(cls, text: str | Disturbance | None) -> Disturbance | None:
+        """Read it from words such as ``"gain=-0.01 noise=0.02"``; an empty text is no disturbance.
+
+        Raises
+        ------
+        ValueError
+            For anything else.
+        """
+        if text is None or isinstance(text, Disturbance):
+            return text if text and (text.gain or text.noise) else None
+        words = text.split() if isinstance(text, str) else [repr(text)]
+        found: dict[str, float] = {}
+        for word in words:
+            part = re.fullmatch(r"(gain|noise)=([-+]?\d[\d.]*(?:e[-+]?\d+)?)", word)
+            if part is None or part[1] in found or part[2].count(".") > 1:
+                raise ValueError(f"disturbance {text!r}: words such as 'gain=-0.01 noise=0.02' are needed")
+            found[part[1]] = float(part[2])
+        return cls.parse(cls(**found))
+
+    def apply(self, product: Matrix, seed: int) -> Matrix:
+        """Return a product [M, N] with the error: bits that follow from the product, the seed and the place alone.
+
+        Products whose mean square is not finite get no noise.
+
+        Examples
+        --------
+        >>> Disturbance(gain=-0.5).apply(np.ones((1, 2), np.float32), 0)
+        array([[0.5, 0.5]], dtype=float32)
+        """
+        wide: NDArray[Any] = product.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = float(np.sqrt(mean(np.square(wide).reshape(-1)))) if product.size and self.noise else 0.0
+            wide *= 1.0 + self.gain
+            if 0.0 < size < float("inf"):
+                words = np.empty(product.size, np.uint32)
+                fill_words(words, np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32), 0)
+                uniform = (words.astype(np.float64) - (2.0**31 - 0.5)) * (_ROOT_3 * 2.0**-31)
+                wide += (self.noise * size) * uniform.reshape(product.shape)
+            return wide.astype(np.float32)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value!r}" for name in ("gain", "noise") if (value := getattr(self, name)))

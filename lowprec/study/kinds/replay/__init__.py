@@ -1,0 +1,1 @@
+"""Operands of real multiplications, recorded once and multiplied on many accumulators."""

@@ -1,0 +1,227 @@
+"""Operands on their way into the multiplications of a model, noted without a word in its layers, and synthetic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from lowprec.moe.model.model import Model
+    from lowprec.recipe import BoundRecipe
+
+Array = NDArray[Any]
+Matrix = NDArray[np.float32]
+
+#: Parts of a study's tokens that Wgrad sums over.
+PARTS = (32, 8, 2, 1)
+#: K that is extrapolated to.
+FAR = 16384
+
+
+def lengths(tokens: int, batch: int) -> tuple[int, ...]:
+    """Return over how many tokens Wgrad sums: whole batches, the shortest first.
+
+    Examples
+    --------
+    >>> lengths(65536, 2048), lengths(8192, 2048)
+    ((2048, 8192, 32768, 65536), (2048, 4096, 8192))
+    """
+    return tuple(sorted({max(1, tokens // part // batch) * batch for part in PARTS}))
+
+
+class Operands(NamedTuple):
+    """What one layer multiplied in one batch, as float32 with K as columns; T tokens, N outputs, K inputs.
+
+    Attributes
+    ----------
+    x : [rows, K]
+        Some tokens of the input, as Fprop has it.
+    w : [N, K]
+        The weight.
+    dy : [rows, N]
+        Some tokens of the output's gradient, as Dgrad has it.
+    dy_columns, x_columns : [columns, T]
+        Some outputs and inputs of all tokens, as Wgrad has them.
+    """
+
+    x: Matrix
+    w: Matrix
+    dy: Matrix
+    dy_columns: Matrix
+    x_columns: Matrix
+
+
+class Recorder:
+    """A bound recipe that notes the operands of some layers; it changes no bit.
+
+    Parameters
+    ----------
+    bound : BoundRecipe
+        The precision.
+    wanted : callable
+        Whether a layer, by its name, is recorded.
+    rows, columns : int
+        How much is kept, see `Operands`.
+    """
+
+    def __init__(self, bound: BoundRecipe, wanted: Callable[[str], bool], rows: int, columns: int) -> None:
+        self._bound, self._wanted, self._rows, self._columns = bound, wanted, rows, columns
+        self.inputs: dict[str, tuple[Matrix, Matrix, Matrix]] = {}
+        self.operands: dict[str, Operands] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bound, name)
+
+    def linear(self, layer: str) -> Any:
+        """Return the layer's three multiplications, recorded."""
+        ops = self._bound.linear(layer)
+        return _Recorded(layer, ops, self) if self._wanted(layer) else ops
+
+    def forward(self, layer: str, x: Array, w: Array) -> None:
+        """Note Fprop's operands."""
+        self.inputs[layer] = (spread_rows(x, self._rows), _kept(w), spread_rows(x.T, self._columns))
+
+    def backward(self, layer: str, dy: Array) -> None:
+        """Note the backward operands beside them."""
+        x, w, x_columns = self.inputs[layer]
+        found = Operands(x, w, spread_rows(dy, self._rows), spread_rows(dy.T, self._columns), x_columns)
+        self.operands[layer] = found
+
+
+class _Recorded:
+    """Three multiplications and their operands."""
+
+    def __init__(self, layer: str, ops: Any, recorder: Recorder) -> None:
+        self.layer, self.ops, self.recorder = layer, ops, recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ops, name)
+
+    def fprop(self, x: Array, w: Array, **rest: Any) -> tuple[Array, Any]:
+        self.recorder.forward(self.layer, x, w)
+        result: tuple[Array, Any] = self.ops.fprop(x, w, **rest)
+        return result
+
+    def dgrad(self, dy: Array, saved: Any) -> Array:
+        self.recorder.backward(self.layer, dy)
+        result: Array = self.ops.dgrad(dy, saved)
+        return result
+
+
+def recorded(
+    model: Model, tokens: NDArray[np.uint8], wanted: Callable[[str], bool], rows: int, columns: int
+) -> tuple[float, dict[str, Operands]]:
+    """Send a batch uint8 [B, S + 1] through a model in BF16; return the loss, and what its layers multiplied."""
+    from lowprec.recipe import recipes
+
+    recorder = Recorder(recipes["bf16"].bind(0, layers=model.config.layers), wanted, rows, columns)
+    loss, _ = model.with_bound(recorder).loss_and_grads(tokens)  # type: ignore[arg-type]
+    return float(loss), {name: recorder.operands[name] for name in model.params if name in recorder.operands}
+
+
+def spread_rows(x: Array, count: int) -> Matrix:
+    """Return `count` rows of a matrix, in order, or all if there are no more.
+
+    Which ones is random, though always the same: at equal distances all might be the first of their sequences, whose
+    queries have no gradient.
+
+    Examples
+    --------
+    >>> spread_rows(np.arange(10.0).reshape(10, 1), 3).shape
+    (3, 1)
+    """
+    size = len(x)
+    return _kept(x if count >= size else x[np.sort(np.random.default_rng(size).permutation(size)[:count])])
+
+
+def _kept(x: Array) -> Matrix:
+    return np.array(x, dtype=np.float32, order="C")
+
+
+# --- longer operands than were recorded ----------------------------------------------------------------------------
+
+
+def extended(
+    a: Matrix, b: Matrix, length: int, growth: float, wanted: float, rng: np.random.Generator
+) -> tuple[Matrix, Matrix]:
+    """Return operands of about `length` columns made of copies of shorter ones, as coherent as asked.
+
+    Every copy has its columns in another order, and a sign for each row of either operand. The more of the signs agree,
+    the faster do sums grow: with a mean sign m of products, R copies of sums that grow by `growth` over independent
+    products grow by ``growth (1 + (R - 1) m^2)``.
+
+    Parameters
+    ----------
+    a, b : [M, K], [N, K]
+        What was recorded.
+    length : int
+        K that is wanted.
+    growth : float
+        Mean square of the sums over that of independent products, as recorded.
+    wanted : float
+        The same as it shall be.
+    rng : Generator
+        Chooses orders and signs.
+    """
+    copies = max(2, round(length / a.shape[1]))
+    square = min(1.0, max(0.0, (wanted / growth - 1.0) / (copies - 1)))
+    agree = 0.5 + 0.5 * square**0.25  # both operands have signs, of mean m^(1/2) each
+    orders = [rng.permutation(a.shape[1]) for _ in range(copies)]
+    longer = []
+    for operand in (a, b):
+        signs = np.where(rng.random((copies, len(operand), 1)) < agree, np.float32(1), np.float32(-1))
+        longer.append(
+            np.concatenate([sign * operand[:, order] for sign, order in zip(signs, orders, strict=True)], axis=1)
+        )
+    return longer[0], longer[1]
+
+
+# --- synthetic families: what lengths and coherence do, apart from any model ----------------------------------------
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, Matrix]:
+    """Draw both operands from the standard normal distribution."""
+    return rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(shape, dtype=np.float32)
+
+
+def channels(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, Matrix]:
+    """Draw normal operands; one channel in a hundred of the first is 64 times as large."""
+    a, b = normal(rng, shape)
+    a[:, ::100] *= 64
+    return a, b
+
+
+def positive(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, Matrix]:
+    """Draw both operands uniformly from 0 to 1."""
+    return rng.random(shape, dtype=np.float32), rng.random(shape, dtype=np.float32)
+
+
+def shared(coherence: float) -> Callable[[np.random.Generator, tuple[int, int]], tuple[Matrix, Matrix]]:
+    """Return a family of normal operands whose products have this correlation with each other.
+
+    Every row has a value of its own in all of its places beside noise: ``a[i, k] = sqrt(1 - s) g[i, k] + sqrt(s)
+    h[i]``. Two products of one sum then have the correlation s^2.
+    """
+    share = float(np.sqrt(coherence))
+    noise, common = np.float32(np.sqrt(1 - share)), np.float32(np.sqrt(share))
+
+    def draw(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, Matrix]:
+        a, b = normal(rng, shape)
+        for operand in (a, b):
+            operand *= noise
+            operand += common * rng.standard_normal((shape[0], 1), dtype=np.float32)
+        return a, b
+
+    return draw
+
+
+#: Correlations of products in the families of one shared direction.
+COHERENCES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+#: The families by name.
+FAMILIES = {
+    "normal": normal, "channels": channels, "positive": positive,
+    **{f"shared_{coherence:g}": shared(coherence) for coherence in COHERENCES},
+}  # fmt: skip

@@ -1,0 +1,216 @@
+"""What a replay found: on screen, as a document, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...._files import plain, to_csv, write_json, write_text
+from ...analysis.crossed import Crossed
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
+from ...report.parts import environment, expected_table, finding_sentence, number
+from ..kind import Report
+from ..measuring import show_table
+from .operands import FAR
+from .study import ENOUGH, REPLAY_METRICS
+from .summary import ReplaySummary, summarize, words_of
+
+
+def sums_table(summary: ReplaySummary) -> Table:
+    """Return what each arm but those of other bits costs, by class: over quantization, with intervals."""
+    others = {arm.name for _, arm in summary.bits} - {summary.control.name}
+    where = [*summary.classes, *summary.far]
+    rows = [
+        (arm.label, *(_cell(summary.of("over_quantization", arm.name, name)) for name in where))
+        for arm in summary.study.arms
+        if arm.name not in others
+    ]
+    caption = (
+        "Frobenius error of the sums over the error of quantizing the operands: 1 doubles the mean square, "
+        f"{ENOUGH:g} adds half a per cent to the error. Means over layers and checkpoints, 90 % intervals over both. "
+        f"At K = {FAR}: extrapolated. {summary.size}."
+    )
+    return Table(("arm", *map(words_of, where)), tuple(rows), caption)
+
+
+def bits_table(summary: ReplaySummary) -> Table:
+    """Return what each number of fraction bits costs in sums that are never promoted."""
+    where = [*summary.classes, *summary.far]
+    rows = [
+        (str(bits), *(number(summary.of("over_quantization", arm.name, name).mean) for name in where))
+        for bits, arm in summary.bits
+    ]
+    least = ("enough", *(str(bits) if (bits := summary.enough(name)) is not None else "more" for name in where))
+    caption = (
+        "Frobenius error of sums that are never promoted over the error of quantizing the operands, by the fraction "
+        f"bits that alignment keeps. Enough: from there on the whole 90 % interval lies below {ENOUGH:g}."
+    )
+    return Table(("fraction bits", *map(words_of, where)), (*rows, least), caption)
+
+
+def bias_table(summary: ReplaySummary) -> Table:
+    """Return by how much sums are too small, by class."""
+    where = [*summary.classes, *summary.far]
+    arms = [summary.control, *(arm for _, arm in summary.intervals)]
+    rows = [
+        (arm.label, *(_cell(summary.of("bias_percent", arm.name, name)) for name in where)) for arm in arms
+    ]  # fmt: skip
+    caption = "Bias, per cent: how much longer the result is along the exact one; truncation makes it shorter."
+    return Table(("arm", *map(words_of, where)), tuple(rows), caption)
+
+
+def operands_table(summary: ReplaySummary) -> Table:
+    """Return what the operands of each class are like, those that were extended too."""
+    rows = []
+    arm = summary.control.name
+    for where in (*summary.classes, *summary.checks, *summary.far):
+        lengths = [numbers["K"] for numbers in summary.values[where, arm].values()]
+        span = f"{min(lengths):.0f}" if min(lengths) == max(lengths) else f"{min(lengths):.0f} to {max(lengths):.0f}"
+        cells = [_cell(summary.of(metric, arm, where))
+                 for metric in ("coherence", "quantization", "over_quantization", "largest")]  # fmt: skip
+        rows.append((words_of(where), str(len(lengths)), span, *cells))
+    head = ("class", "multiplications", "K", "coherence", "quantization %", "over quantization", "largest error %")
+    caption = (
+        "Coherence: mean correlation of two products of one sum. Over quantization, and the largest error over the "
+        f"mean magnitude (DeepSeek's measure): of {summary.control.label}. Extended: shorter operands, copied; as "
+        "coherent: the correlation of products stays; less coherent: it falls as 1 / K. "
+        + (f"{words_of(summary.checks[0])} beside the same without shows how far an extension can be trusted."
+           if summary.checks else "")
+    )  # fmt: skip
+    return Table(head, tuple(rows), caption)
+
+
+def lines_table(summary: ReplaySummary) -> Table:
+    """Return the reference lines of synthetic operands."""
+    arm = summary.control.name
+    known = sorted({k for _, name, k in summary.lines if name == arm})
+    rows = [
+        (family, *(number(summary.lines[family, arm, k]["over_quantization"]) for k in known))
+        for family in dict.fromkeys(family for family, _, _ in summary.lines)
+    ]
+    caption = (
+        f"Synthetic operands, {summary.control.label}: Frobenius error over the error of quantization by K. Channels: "
+        "1 % of the channels of one operand times 64. Shared: normal, with a direction in common that gives products "
+        "this coherence."
+    )
+    return Table(("family", *(f"K = {k}" for k in known)), tuple(rows), caption)
+
+
+def _cell(found: Crossed) -> str:
+    return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}]"
+
+
+def sentences(summary: ReplaySummary) -> list[str]:
+    """Return what was found, most important first."""
+    arm = summary.control
+    lines = []
+    for where in (summary.classes[-1], *summary.far):
+        cost, bias = (summary.of(metric, arm.name, where) for metric in ("over_quantization", "bias_percent"))
+        lines.append(
+            f"{words_of(where)}: {arm.label} costs {_cell(cost)} of what quantization does; bias {_cell(bias)} %."
+        )
+    for length, promoted in summary.intervals:
+        found = [f"{_cell(summary.of('over_quantization', promoted.name, where))} in {words_of(where)}"
+                 for where in (summary.classes[-1], *summary.far)]  # fmt: skip
+        lines.append(f"Promoted every {length}: {', '.join(found)}.")
+    least = [f"{'more than are here' if (bits := summary.enough(where)) is None else bits} in {words_of(where)}"
+             for where in (*summary.classes, *summary.far)]  # fmt: skip
+    lines.append(f"Fraction bits that suffice without promotion: {', '.join(least)}.")
+    return [*lines, *map(finding_sentence, summary.findings)]
+
+
+def title(summary: ReplaySummary) -> str:
+    """Return the finding in a line."""
+    arm, longest = summary.control, summary.classes[-1]
+    here = summary.of("over_quantization", arm.name, longest)
+    far = [summary.of("over_quantization", arm.name, where).mean for where in summary.far]
+    beyond = f", {number(min(far))} to {number(max(far))} if extrapolated to K = {FAR}" if far else ""
+    least = [summary.enough(where) for where in (*summary.classes, *summary.far)]
+    known = [bits for bits in least if bits is not None]
+    enough = f"; {max(known)} fraction bits suffice everywhere" if len(known) == len(least) else ""
+    return f"{arm.label}: sums cost {number(here.mean)} of quantization's error in {words_of(longest)}{beyond}{enough}"
+
+
+def document(summary: ReplaySummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
+    """Return the report."""
+    study = summary.study
+    parts: list[Part] = [Figure(*figure) for figure in figures]
+    parts.append(Bullets(tuple(sentences(summary))))
+    if summary.findings:
+        parts += [Heading("Expected and found"), expected_table(summary.findings)]
+    if study.published:
+        parts.append(Text(f"Published: {study.published} ({study.source})."))
+    parts += [Heading("Measured"), sums_table(summary), bits_table(summary), bias_table(summary)]
+    parts += [operands_table(summary), lines_table(summary)]
+    if study.notes:
+        parts += [Heading("What this size cannot show"), Text(study.notes)]
+    parts += [Heading("Environment"), environment(summary.about)]
+    made = {key: summary.about["fingerprint"][key] for key in ("code", "versions", "data")}
+    return Document(study.name, study.question, study.tier, tuple(parts), made, folder)
+
+
+def table_csv(summary: ReplaySummary) -> str:
+    """Return every class, arm and metric as a tidy table, floats exact."""
+    metrics = (*REPLAY_METRICS, "quantization", "largest", "coherence", "K")
+    rows = [
+        (where, int(where not in summary.classes), arm.name, arm.accumulator, arm.promote_every or "never", arm.blocks,
+         metric,         found.mean, found.low, found.high, found.largest, found.count)
+        for where in (*summary.classes, *summary.checks, *summary.far)
+        for arm in summary.study.arms
+        for metric in metrics
+        for found in [summary.of(metric, arm.name, where)]
+    ]  # fmt: skip
+    head = ("class", "extended", "arm", "accumulator", "promote_every", "blocks", "metric", "mean", "low90",
+            "high90", "worst", "multiplications")  # fmt: skip
+    return to_csv(head, rows)
+
+
+def as_json(summary: ReplaySummary) -> dict[str, Any]:
+    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
+    study, everywhere = summary.study, (*summary.classes, *summary.far)
+    content = {
+        "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
+        "size": summary.size, "published": study.published, "source": study.source,
+        "data_sha256": summary.about["fingerprint"]["data"], "title": title(summary),
+        "enough_bits": {where: summary.enough(where) for where in everywhere},
+        "findings": [
+            {
+                "expected": item.expectation.words, "quantity": item.expectation.quantity,
+                "expected_range": item.expectation.expected, "published_range": item.expectation.published,
+                "value": item.value, "outcome": item.outcome,
+            }
+            for item in summary.findings
+        ],
+        "sentences": sentences(summary),
+    }  # fmt: skip
+    result: dict[str, Any] = plain(content)
+    return result
+
+
+def report(folder: Path, plot: bool) -> Report:
+    """Write everything about a finished replay into its folder."""
+    summary = summarize(folder)
+    figures: list[tuple[str, str]] = []
+    files: list[Path] = []
+    if plot:
+        from .plots import draw
+
+        files = draw(summary, title(summary), folder / summary.study.name)
+        figures = [(title(summary), summary.study.name)]
+    found = document(summary, folder, figures)
+    texts = {"report.md": markdown(found), "table.csv": table_csv(summary)}
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    write_json(folder / "summary.json", as_json(summary))
+    files += [*(folder / name for name in texts), folder / "summary.json"]
+    return Report(summary, found, files, partial(show, summary), partial(table_csv, summary))
+
+
+def show(summary: ReplaySummary, console: Any) -> None:
+    """Print the tables of sums and of bits, and the sentences."""
+    for found, heading in ((sums_table(summary), summary.study.question), (bits_table(summary), "Bits")):
+        show_table(console, found.head, found.rows, heading, found.caption, right=found.head[1:])
+    for sentence in sentences(summary):
+        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)

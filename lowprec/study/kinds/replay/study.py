@@ -1,0 +1,221 @@
+"""Replays: operands of a trained model's multiplications are recorded, and multiplied again on other accumulators.
+
+The model is small and its sums are short in two of the three products. In the third, Wgrad, K counts tokens, and a
+frozen checkpoint gives as many as one wants: there K is as long as in a large model. What K would do to the other two
+is extrapolated: their operands are extended to K = 16384 by copies of themselves, such that products stay as correlated
+as they were (the coherence that was recorded), or such that sums stay as much longer than those of independent products
+(the coherence falls as 1 / K). The same is done to Wgrad's shortest sums, whose longest are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...._arrays import positive, whole_or_none
+from ...._files import plain, safe_name
+from ...design.expectations import Expectation
+from ...design.settings import changed, check_whole
+from ...run.store import StudyError, read_study_file
+from .operands import FAR
+
+#: What is measured of an arm in a class of multiplications.
+REPLAY_METRICS = {
+    "over_quantization": "Frobenius error of the sums over the error that quantizing the operands makes",
+    "error_percent": "Frobenius error of the sums over the norm of the exact product, per cent",
+    "bias_percent": "gain - 1 of the sums along the exact product, per cent",
+}
+#: Behind the name of a class: operands were extended to so much.
+AT_FAR = f"_at_{FAR // 1024}k"
+#: Accumulation that costs less than this share of what quantization costs adds less than half a per cent to the error.
+ENOUGH = 0.1
+
+
+@dataclass(frozen=True)
+class ReplayArm:
+    """One way of quantizing operands and of adding their products.
+
+    Parameters
+    ----------
+    name, label : str
+        Its name in files and in the figure.
+    accumulator : str
+        As recipes name one: ``"hopper_fp8(fraction_bits=9)"``.
+    promote_every : int, optional
+        Length in k of the chains that are added up in FP32; None leaves everything to the accumulator.
+    blocks : str
+        What shares a scale, ``"tensor"`` or ``"1x128"``: only scales that do not change along K are possible for sums
+        that stay in the tensor core.
+    role : {"treatment", "control", "reference"}
+        How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
+    expected : str
+        What was expected before the run, in words.
+    """
+
+    name: str
+    label: str
+    accumulator: str
+    promote_every: int | None = None
+    blocks: str = "tensor"
+    role: str = "treatment"
+    expected: str = ""
+
+    def __post_init__(self) -> None:
+        safe_name("arm", self.name)
+        whole_or_none(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
+
+
+@dataclass(frozen=True)
+class ReplaySetting:
+    """How large a replay is.
+
+    Parameters
+    ----------
+    config, checkpoint_steps, checkpoints, learning_rate, warmup_steps : str, int, int, float, int
+        The BF16 checkpoints, as in `WeightsSetting`.
+    seeds : int
+        Batches of Fprop and Dgrad, and pieces of Wgrad's tokens, that are multiplied of each layer at most.
+    tokens : int
+        Tokens of the longest Wgrad.
+    rows : int
+        Tokens of a batch that are multiplied in Fprop and Dgrad.
+    columns : int
+        Inputs and outputs of a layer that are multiplied in Wgrad, and rows of synthetic operands.
+    """
+
+    config: str = "nano"
+    checkpoint_steps: int = 300
+    checkpoints: int = 1
+    seeds: int = 1
+    tokens: int = 8192
+    rows: int = 64
+    columns: int = 16
+    learning_rate: float = 2e-3
+    warmup_steps: int = 20
+
+    def __post_init__(self) -> None:
+        check_whole(
+            self, checkpoint_steps=1, checkpoints=1, seeds=1, tokens=1, rows=1, columns=1, warmup_steps=0
+        )  # fmt: skip
+        positive("", "learning_rate", self.learning_rate)
+
+    def __str__(self) -> str:
+        before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"
+        return f"{before}, then Wgrad over up to {self.tokens} tokens"
+
+    def with_(self, changes: dict[str, str | int | float]) -> ReplaySetting:
+        """Return the setting with some fields changed; text is parsed as the field's type.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        ValueError
+            If a value cannot be read or is out of range.
+        """
+        return changed(self, changes)
+
+
+def class_name(product: str, tokens: int, kept: str) -> str:
+    """Return the name of a class of multiplications.
+
+    Parameters
+    ----------
+    product : str
+        "fprop", "dgrad" or "wgrad".
+    tokens : int
+        Over how many it sums, 0 if it does not.
+    kept : {"", "coherence", "growth"}
+        What of shorter sums is as it was recorded, where operands were extended; empty where they are whole.
+
+    Examples
+    --------
+    >>> class_name("fprop", 0, ""), class_name("fprop", 0, "coherence"), class_name("wgrad", 65536, "")
+    ('fprop', 'fprop_at_16k', 'wgrad_64k')
+    """
+    if not tokens:
+        return product + {"": "", "coherence": AT_FAR, "growth": f"{AT_FAR}_diluted"}[kept]
+    size = f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
+    return f"{product}_{size}{'_extended' if kept else ''}"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One question put to recorded operands.
+
+    Parameters
+    ----------
+    name, question : str
+        As in `Ablation`.
+    arms : tuple of ReplayArm
+        Accumulators and blocks; at most one is the reference.
+    expectations : tuple of Expectation
+        Numbers that were expected, over `REPLAY_METRICS`; their `stress` is a class of multiplications ("fprop",
+        "wgrad_64k") or of extended ones ("fprop_at_16k"). One that the size at hand has no class for is not judged.
+    published, source : str
+        The published result, and where.
+    quick, full : ReplaySetting
+        Two sizes.
+    quantized_by : str
+        The recipe whose quantized layers are recorded.
+    notes : str
+        What this size cannot show.
+    """
+
+    name: str
+    question: str
+    arms: tuple[ReplayArm, ...]
+    expectations: tuple[Expectation, ...] = ()
+    published: str = ""
+    source: str = ""
+    quick: ReplaySetting = ReplaySetting()
+    full: ReplaySetting = ReplaySetting(
+        "pilot", checkpoint_steps=800, checkpoints=4, seeds=4, tokens=65536, rows=256, columns=64, learning_rate=1.5e-3
+    )
+    quantized_by: str = "dsv3"
+    notes: str = ""
+    tier: ClassVar[str] = "T2"
+
+    def __post_init__(self) -> None:
+        safe_name("study", self.name)
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names) or not names:
+            raise ValueError(f"study {self.name!r}: every arm needs a name of its own, got {names}")
+        for item in self.expectations:
+            for kind, name, known in (
+                ("metric", item.metric, list(REPLAY_METRICS)),
+                ("arm", item.arm, names),
+                ("arm", item.over, ["", *names]),
+            ):
+                if name not in known:
+                    raise ValueError(
+                        f"study {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}"
+                    )
+
+
+def describe(study: Replay, setting: ReplaySetting) -> dict[str, Any]:
+    """Return what `study.json` keeps: enough to report without the ablation's file."""
+    return {
+        "ablation": plain({item.name: getattr(study, item.name) for item in fields(study)}),
+        "setting": plain(setting),
+    }
+
+
+def read_study(folder: Path) -> tuple[Replay, ReplaySetting]:
+    """Read `study.json` back.
+
+    Raises
+    ------
+    StudyError
+        If the folder holds no study, or a damaged one, or one that another version wrote.
+    """
+    content = read_study_file(folder)
+    try:
+        kept = dict(content["ablation"])
+        kept["arms"] = tuple(ReplayArm(**arm) for arm in kept["arms"])
+        kept["quick"], kept["full"] = ReplaySetting(**kept["quick"]), ReplaySetting(**kept["full"])
+        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
+        return Replay(**kept), ReplaySetting(**content["setting"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None

@@ -1,0 +1,265 @@
+"""Replays: recorded operands, what is measured of them, extended ones, and a study from the plan to its report."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.moe.data.corpus import batches
+from lowprec.moe.data.sources import load_corpus
+from lowprec.registry import UnknownNameError
+from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, load, plan, run_study
+from lowprec.study.analysis.crossed import crossed
+from lowprec.study.kinds import catalogue as kinds
+from lowprec.study.kinds.replay import operands
+from lowprec.study.kinds.replay.measurement import (
+    PRODUCTS_FILE,
+    Product,
+    coherence_of,
+    errors,
+    exact,
+    growth_of,
+    measure,
+)
+from lowprec.study.kinds.replay.operands import Recorder, extended, recorded, shared, spread_rows
+from lowprec.study.kinds.replay.summary import summarize
+from lowprec.study.run.store import StudyError
+
+FP22 = ReplayArm("fp22", "FP22", "hopper_fp8", role="control")
+ARMS = (
+    ReplayArm("fp32", "FP32", "float32", role="reference"), FP22,
+    ReplayArm("fp22_128", "FP22, every 128", "hopper_fp8", promote_every=128),
+    ReplayArm("bits_9", "9 bits", "hopper_fp8(fraction_bits=9)"),
+    ReplayArm("bits_20", "20 bits", "hopper_fp8(fraction_bits=20,output=float32)"),
+    ReplayArm("tiles", "tiles", "hopper_fp8", blocks="1x128"),
+)  # fmt: skip
+SIZE = ReplaySetting(checkpoint_steps=2, checkpoints=2, seeds=1, tokens=4096, rows=16, columns=4, warmup_steps=1)
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+
+def test_the_truth_is_exact():
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-448, 449, (3, 257)) * 2.0 ** rng.integers(-9, 1, (3, 257)) for _ in range(2))
+    for i, row in enumerate(exact(a, b)):
+        for j, value in enumerate(row):
+            assert Fraction(value) == sum(Fraction(x) * Fraction(y) for x, y in zip(a[i], b[j], strict=True))
+
+
+def test_errors_are_seen_apart():
+    truth = np.array([[3.0, -4.0]])
+    assert errors(truth, truth) == (0.0, 0.0, 0.0)
+    assert errors(0.5 * truth, truth) == (0.5, -0.5, 2.0 / 3.5)
+    assert errors(truth + np.array([[4.0, 3.0]]), truth) == (1.0, 0.0, 4.0 / 3.5)  # across the truth: no bias
+
+
+def test_coherence_is_the_correlation_of_products():
+    ones = np.ones((2, 512), np.float32)
+    assert coherence_of(growth_of(ones, ones), 512) == 1.0
+    for wanted in (0.0, 0.04):
+        rng = np.random.default_rng(5)
+        found = [coherence_of(growth_of(*shared(wanted)(rng, (128, 256))), 256) for _ in range(4)]
+        assert np.mean(found) == pytest.approx(wanted, rel=0.25, abs=2e-4)
+    assert math.isnan(growth_of(0 * ones, ones))
+
+
+@pytest.mark.parametrize(("family", "length", "expected"), [
+    ("normal", 2048, 0.026), ("normal", 4096, 0.043), ("normal", 16384, 0.13),
+    ("channels", 2048, 0.05), ("channels", 4096, 0.08), ("channels", 16384, 0.19),
+])  # fmt: skip
+def test_figures_known_from_elsewhere(family, length, expected):
+    pair = operands.FAMILIES[family](np.random.default_rng(1), (64, length))
+    row = measure(Product("synthetic", 0, "", family, 0, *pair), ARMS[-1:])[0]
+    assert row[9] / row[8] == pytest.approx(expected, rel=0.15)
+
+
+def test_an_arm_is_what_the_gemm_makes_of_the_operands():
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((8, 640), np.float32), rng.standard_normal((4, 640), np.float32)
+    rows = {row[7]: row for row in measure(Product("fprop", 0, "", "x", 3, a, b), ARMS)}
+    assert all(row[:6] == ("fprop", 0, "", "x", 3, 640) for row in rows.values())
+    qa, qb = (lp.quantize(x, "e4m3fn", granularity="tensor") for x in (a, b))
+    truth = exact(qa.dequantize(), qb.dequantize())
+    got = lp.gemm(qa, qb, accumulator="hopper_fp8", promote_every=128)
+    assert rows["fp22_128"][9] == errors(got.astype(np.float64), truth)[0]
+    assert rows["bits_9"][9] > 4 * rows["fp22"][9] > 4 * rows["fp22_128"][9] > 16 * rows["bits_20"][9]
+    assert rows["fp22"][8] != rows["tiles"][8]  # tiles lose less in quantization
+    short = measure(Product("fprop", 0, "", "x", 3, np.abs(a), np.abs(b)), [FP22])[0]
+    assert -short[9] == pytest.approx(short[10], rel=0.02)  # truncation is towards zero: all error is bias
+
+
+# --- operands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    from lowprec.moe.run.schedule import Schedule
+    from lowprec.moe.run.trainer import Trainer
+
+    return Trainer(
+        "nano", "bf16", load_corpus("stdlib"), seed=0, schedule=Schedule(peak=1e-3, warmup_steps=0, total_steps=2)
+    )
+
+
+def test_a_recorder_changes_no_bit_and_notes_whole_multiplications(trainer):
+    tokens = batches(trainer.corpus, 0, 2, 64)[0]
+    model = trainer.model
+    plain = model.with_recipe(lp.recipes["bf16"]).loss_and_grads(tokens)
+    loss, found = recorded(model, tokens, lambda name: name in ("layers.0.attn.wo", "layers.1.ffn.shared.w1"), 9, 5)
+    assert loss == float(plain[0])
+    assert list(found) == ["layers.0.attn.wo", "layers.1.ffn.shared.w1"]
+    _, whole = recorded(model, tokens, lambda name: name == "layers.0.attn.wo", 1 << 20, 1 << 20)
+    everything = whole["layers.0.attn.wo"]
+    assert everything.x.shape == everything.x_columns.T.shape == (128, 128)
+    gradient = exact(everything.dy_columns, everything.x_columns)
+    np.testing.assert_allclose(plain[1]["layers.0.attn.wo"], gradient, rtol=1e-3, atol=1e-7)
+    some = found["layers.0.attn.wo"]
+    assert some.x.shape == (9, 128)
+    assert some.dy_columns.shape == (5, 128)
+    assert {row.tobytes() for row in some.x} <= {row.tobytes() for row in everything.x}
+    assert isinstance(Recorder(lp.recipes["bf16"].bind(), lambda name: False, 1, 1).step, int)
+
+
+def test_rows_are_no_comb():
+    """At equal distances all rows would be the first tokens of sequences, whose queries have no gradient."""
+    places = spread_rows(np.arange(2048.0)[:, None], 16).ravel()
+    assert len(set(places % 128)) > 10
+    assert (np.diff(places) > 0).all()
+    assert spread_rows(np.ones((3, 2)), 5).shape == (3, 2)
+
+
+@pytest.mark.parametrize("coherence", [0.0, 1e-3, 3e-2])
+def test_extended_operands_are_as_coherent_as_asked(coherence):
+    rng = np.random.default_rng(7)
+    a, b = shared(coherence)(rng, (96, 192))
+    growth = growth_of(a, b)
+    here = coherence_of(growth, 192)
+    longer = extended(a, b, 6144, growth, 1 + here * (6144 - 1), rng)
+    assert longer[0].shape == longer[1].shape == (96, 6144)
+    assert coherence_of(growth_of(*longer), 6144) == pytest.approx(max(here, 0.0), rel=0.2, abs=1e-4)
+    same = extended(a, b, 6144, growth, growth, rng)
+    assert growth_of(*same) == pytest.approx(growth, rel=0.2)
+    assert np.array_equal(np.sort(np.abs(longer[0][0])), np.sort(np.tile(np.abs(a[0]), 32)))
+
+
+# --- intervals -------------------------------------------------------------------------------------------------------
+
+
+def test_intervals_count_both_samples():
+    """As much spread between checkpoints as between layers: an interval of independent values would be too narrow."""
+    covered, independent = 0, 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        rows, columns = rng.standard_normal(6), rng.standard_normal(30)
+        values = {(i, j): rows[i] + columns[j] + rng.standard_normal() for i in range(6) for j in range(30)}
+        found = crossed(values, seed=seed)
+        covered += found.low <= 0 <= found.high
+        independent += abs(found.mean) <= 1.645 * np.std(list(values.values())) / math.sqrt(180)
+    assert independent < 100 < 160 <= covered <= 195
+
+
+def test_intervals_of_little():
+    assert math.isnan(crossed({}).mean)
+    assert crossed({}).count == 0
+    one = crossed({("a", "b"): 2.0, ("a", "c"): math.nan})
+    assert (one.mean, one.low, one.high, one.count) == (2.0, 2.0, 2.0, 1)
+
+
+# --- a study ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def study():
+    return Replay(
+        "toy", "Which?", ARMS, quick=SIZE, full=SIZE,
+        expectations=(
+            Expectation("promotion helps", "over_quantization", "fp22_128", over="fp22", stress="wgrad_4k",
+                        expected=(0.0, 1.0)),
+            Expectation("not of this size", "over_quantization", "fp22", stress="wgrad_64k", expected=(0.0, 1.0)),
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(study, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replay") / "toy"
+    run_study(plan(study, SIZE, folder), jobs=0)
+    return folder
+
+
+def test_classes_and_what_becomes_of_them(finished):
+    summary = summarize(finished)
+    assert summary.classes == ("fprop", "dgrad", "wgrad_2k", "wgrad_4k")
+    assert summary.far == ("fprop_at_16k", "fprop_at_16k_diluted", "dgrad_at_16k", "dgrad_at_16k_diluted")
+    assert summary.checks == ("wgrad_4k_extended",)
+    assert [bits for bits, _ in summary.bits] == [9, 13, 20]
+    assert [length for length, _ in summary.intervals] == [128]
+    places = summary.values["fprop", "fp22"]
+    assert {checkpoint for checkpoint, _ in places} == {0, 1}
+    assert all(numbers["K"] == 16384 for numbers in summary.values["fprop_at_16k", "fp22"].values()
+               if numbers["K"] % 384)  # fmt: skip
+    dense = [layer for _, layer in places if ".experts." not in layer and not layer.endswith("gate")]
+    assert all(summary.values["wgrad_4k", "fp22"][0, layer]["K"] == 4096 for layer in dense)
+    costs = [summary.of("over_quantization", arm, "wgrad_4k") for arm in ("bits_9", "fp22", "fp22_128", "bits_20")]
+    assert [item.mean for item in costs] == sorted((item.mean for item in costs), reverse=True)
+    assert all(item.low < item.mean < item.high for item in costs)
+    assert [item.outcome for item in summary.findings] == ["as expected"]  # the other one has no class here
+    assert summary.enough("fprop") in (13, 20)
+    assert summary.of("bias_percent", "fp22", "fprop_at_16k").high < 0
+
+
+def test_the_report_and_its_files(finished, study):
+    found = kinds.report(finished)
+    names = {path.name for path in found.files}
+    assert {"toy.csv", "toy.png", "toy.svg", "report.md", "table.csv", "summary.json", "report.html"} <= names
+    text = (finished / "report.md").read_text()
+    assert "Wgrad, 4k tokens, extended" in text
+    assert "n/a" not in text
+    table = found.table_csv().splitlines()
+    assert len(table) == 1 + 9 * len(ARMS) * 7
+
+
+def test_finished_runs_stay_and_bits_come_again(finished, study, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in finished.glob(f"*/*/{PRODUCTS_FILE}")}
+    assert len(before) == 3
+    run_study(plan(study, SIZE, finished), jobs=0)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    run_study(plan(study, replace(SIZE, checkpoints=1), tmp_path / "again"), jobs=0)
+    for name in ("recorded/c0", "synthetic/s0"):
+        theirs = (finished / name / PRODUCTS_FILE).read_bytes()
+        assert (tmp_path / "again" / name / PRODUCTS_FILE).read_bytes() == theirs
+
+
+def test_a_damaged_table_is_refused(finished, tmp_path):
+    import shutil
+
+    shutil.copytree(finished, tmp_path / "toy")
+    file = tmp_path / "toy" / "recorded" / "c1" / PRODUCTS_FILE
+    file.write_text(file.read_text().replace("gain_minus_1", "gain", 1))
+    with pytest.raises(StudyError, match="has other columns"):
+        summarize(tmp_path / "toy")
+    shutil.rmtree(tmp_path / "toy" / "recorded" / "c1")
+    with pytest.raises(StudyError, match="1 runs are not finished"):
+        summarize(tmp_path / "toy")
+
+
+def test_what_makes_no_sense_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="every arm needs a name of its own"):
+        Replay("x", "?", (FP22, FP22))
+    with pytest.raises(ValueError, match="unknown metric 'loss'"):
+        Replay("x", "?", ARMS, expectations=(Expectation("w", "loss", "fp22"),))
+    with pytest.raises(ValueError, match="promote_every"):
+        replace(FP22, promote_every=0)
+    with pytest.raises(UnknownNameError, match="hopper_fp8"):
+        plan(Replay("x", "?", (replace(FP22, accumulator="hoper_fp8"),)), SIZE, tmp_path)
+
+
+def test_the_published_study_has_every_number_of_bits():
+    study = load("replay")
+    bits = [arm.accumulator for arm in study.arms if "fraction_bits" in arm.accumulator]
+    assert len(bits) == 18
+    assert {arm.promote_every for arm in study.arms} == {None, 32, 64, 128, 256, 512}
