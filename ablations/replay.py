@@ -6,12 +6,15 @@ from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, sources
 def bits(count: int) -> ReplayArm:
     """Return sums that never leave the tensor core, with another number of fraction bits."""
     output = "float32" if count > 13 else "fp22"
-    return ReplayArm(f"bits_{count}", f"{count} bits", f"hopper_fp8(fraction_bits={count},output={output})")
+    machine = f"hopper_fp8(fraction_bits={count},output={output})"
+    expected = "every bit halves the error, until FP32's registers end"
+    return ReplayArm(f"bits_{count}", f"{count} bits", machine, expected=expected)
 
 
 def every(length: int) -> ReplayArm:
     """Return Hopper's sums promoted to FP32 at an interval."""
-    return ReplayArm(f"fp22_{length}", f"FP22, every {length}", "hopper_fp8", promote_every=length)
+    expected = "nothing beside quantization" if length <= 128 else "a little"
+    return ReplayArm(f"fp22_{length}", f"FP22, every {length}", "hopper_fp8", promote_every=length, expected=expected)
 
 
 ablation = Replay(

@@ -27,8 +27,14 @@ AnyKind = TrainingKind[Any, Any] | MeasuringKind[Any, Any]
 KINDS: dict[str, AnyKind] = {
     kind.name: kind
     for kind in (
-        BranchKind(), SameWeightsKind(), ReadingKind(), ReplayKind(), TensorKind(), ErrorKind(), ClaimKind(),
-    )  # fmt: skip
+        BranchKind(),
+        SameWeightsKind(),
+        ReadingKind(),
+        ReplayKind(),
+        TensorKind(),
+        ErrorKind(),
+        ClaimKind(),
+    )
 }
 
 
