@@ -1,7 +1,8 @@
 """Where the recordings of real GPUs are, and how to read them.
 
 They are 5,000 row-wise dot products a file, published with "Accurate Models of NVIDIA Tensor Cores" (arXiv:2512.07004,
-BSD-2-Clause) and repackaged as raw bits. They are not part of this repository: an environment variable names them.
+BSD-2-Clause) and repackaged as raw bits. They are not part of this repository: `lowprec recordings` makes them from a
+checkout of theirs, and an environment variable names the folder.
 """
 
 import functools
@@ -14,14 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 import lowprec as lp
+from lowprec.conformance.recordings import HINT, VARIABLE
 from lowprec.oracle import E4M3FN, E5M2, Fields
 
-VARIABLE = "LOWPREC_HARDWARE_RECORDINGS"
 FOLDER = os.environ.get(VARIABLE, "")
 
-needs_recordings = pytest.mark.skipif(
-    not FOLDER, reason=f"needs recordings of real GPUs: set {VARIABLE} to the folder that holds hw_km_*.npz"
-)
+needs_recordings = pytest.mark.skipif(not FOLDER, reason=f"needs recordings of real GPUs: {HINT}")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from . import costs as cli_costs
 from . import error as cli_error
 from . import formats as cli_formats
 from . import recipes as cli_recipes
+from . import recordings as cli_recordings
 from . import studies as cli_studies
 from . import train as cli_train
 from . import vectors as cli_vectors
@@ -133,6 +134,7 @@ for _command in (
     cli_costs.costs,
     cli_error.error,
     cli_recipes.recipes_command,
+    cli_recordings.recordings_command,
     cli_train.train,
     cli_vectors.vectors_command,
     cli_verify.verify,

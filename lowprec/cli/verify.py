@@ -7,19 +7,27 @@ import time
 
 import click
 
-from .output import emit, machine_readable
+from .output import CommandError, emit, machine_readable
+from .recordings import verify_recordings
 
 
 @click.command()
 @click.option("--exhaustive", is_flag=True, help="All 2^32 float32 inputs of each format (minutes).")
 @click.option("--format", "names", multiple=True, metavar="NAME", help="Only this format; may be repeated.")
+@click.option("--recordings", metavar="DIR", help="Instead every accumulator against what real GPUs returned.")
 @machine_readable
-def verify(exhaustive: bool, names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
+def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None, as_json: bool, as_csv: bool) -> None:
     """Check the casts on this machine, bit for bit.
 
     Against ml_dtypes on every bfloat16 and every code, against exact arithmetic where casts can go wrong; with
-    --exhaustive against ml_dtypes on every float32.
+    --exhaustive against ml_dtypes on every float32. With --recordings the accumulators, on the folder that
+    `lowprec recordings` wrote.
     """
+    if recordings is not None:
+        if exhaustive or names:
+            raise CommandError("--recordings compares accumulators; --exhaustive and --format are for casts")
+        verify_recordings(recordings, as_json, as_csv)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

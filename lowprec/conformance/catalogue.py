@@ -5,11 +5,12 @@ from __future__ import annotations
 from ..registry import Registry
 from .casts import CastFamily, DecodeFamily, RoundFamily, StochasticFamily
 from .family import Family
+from .products import MmaFamily
 from .vectors import VectorSet
 
 families: Registry[Family] = Registry("family of vector sets", Family)  # type: ignore[type-abstract]
 """The families by name."""
-for _family in (CastFamily(), DecodeFamily(), RoundFamily(), StochasticFamily()):
+for _family in (CastFamily(), DecodeFamily(), RoundFamily(), StochasticFamily(), MmaFamily()):
     families.register(_family.name, _family)
 
 

@@ -1,14 +1,14 @@
 """The oracle's machines alone: vectors worked out by hand, the published one, and every recording of a real GPU."""
 
-import os
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 import pytest
+from recordings import FOLDER, needs_recordings
 
 import lowprec as lp
+from lowprec.conformance.recordings import OUTPUTS, RECORDINGS, Recording, read
 from lowprec.oracle import (
     ACCUMULATORS,
     BFLOAT16,
@@ -256,65 +256,36 @@ def test_float64_sums_one_after_the_other() -> None:
 
 # Recordings
 
-FOLDER = os.environ.get("LOWPREC_HARDWARE_RECORDINGS", "")
-OUTPUTS = 5000  # in every file
-CHIPS = {
-    "V100": "volta", "A100": "ampere", "A2": "ampere", "Ada": "ada", "L40S": "ada",
-    "H100": "hopper", "H200": "hopper", "B200": "blackwell",
-}  # fmt: skip
-WIDE = ["f16_f16", "f16_f32", "bf16_f32", "tf32_f32"]
-FP8 = ["e4m3_f32", "e5m2_f32", "e4m3_f16", "e5m2_f16"]
-FILES = [
-    (gpu, kind)
-    for gpu, kinds in {
-        "V100": WIDE[:2], "A100": WIDE, "A2": WIDE, "Ada": WIDE + FP8, "L40S": WIDE + FP8[:2],
-        "H100": WIDE + FP8, "H200": WIDE + FP8, "B200": WIDE + FP8,
-    }.items()
-    for kind in kinds
-]  # fmt: skip
-needs_recordings = pytest.mark.skipif(
-    not FOLDER, reason="needs recordings of real GPUs: set LOWPREC_HARDWARE_RECORDINGS to the folder with hw_km_*.npz"
-)
 
-
-def machine_of(gpu: str, kind: str) -> tuple[str, Fields]:
-    """Which machine, and which format of operands, a file recorded. FP8 without its own unit goes through float16."""
-    operand, output = kind.split("_")
-    chip = CHIPS[gpu]
-    fp8 = operand in ("e4m3", "e5m2")
-    through_float16 = fp8 and (chip == "blackwell" or (chip == "hopper" and output == "f16"))
-    name = f"{chip}_{'fp8' if fp8 else operand}{'_mma' * through_float16}{'_f16' * (output == 'f16')}"
-    fmt = {"f16": "float16", "bf16": "bfloat16", "e4m3": "e4m3fn"}.get(operand, operand)
-    return name, FORMATS[fmt]
-
-
-def rows(gpu: str, kind: str, step: int) -> list[tuple[list[int], list[int], int, int]]:
+def rows(recording: Recording, step: int) -> list[tuple[list[int], list[int], int, int]]:
     """Every `step`-th recorded dot product, as codes."""
-    with np.load(Path(FOLDER) / f"hw_km_{gpu}_{kind}.npz") as data:
-        a, b, c, d = (data[x] for x in "ABCD")
+    arrays = read(Path(FOLDER), recording)
+    a, b, c, d = (arrays[x] for x in "ABCD")
     assert len(d) == OUTPUTS
-    if kind.startswith("tf32"):
+    if recording.operand == "tf32":
         a, b = (x >> 13 for x in (a, b))
     return list(zip(a[::step].tolist(), b[::step].tolist(), c[::step].tolist(), d[::step].tolist(), strict=True))
 
 
+def format_of(recording: Recording) -> Fields:
+    return FORMATS["tf32" if recording.operand == "tf32" else recording.format]
+
+
 def test_there_are_48_recordings() -> None:
-    assert len(FILES) == 48
+    assert len(RECORDINGS) == 48
 
 
 @needs_recordings
-@pytest.mark.parametrize(("gpu", "kind"), FILES, ids=[f"hw_km_{g}_{k}.npz-100-of-5000-outputs" for g, k in FILES])
-def test_oracle_gives_the_recorded_bits(gpu: str, kind: str) -> None:
-    machine, fmt = machine_of(gpu, kind)
-    rule = ACCUMULATORS[machine].rule
-    for i, (a, b, c, d) in enumerate(rows(gpu, kind, 50)):
-        assert rule.dot(a, b, c, fmt, fmt) == d, f"{machine}: row {50 * i}"
+@pytest.mark.parametrize("recording", RECORDINGS, ids=[f"{r.file}-100-of-5000-outputs" for r in RECORDINGS])
+def test_oracle_gives_the_recorded_bits(recording: Recording) -> None:
+    rule, fmt = ACCUMULATORS[recording.accumulator].rule, format_of(recording)
+    for i, (a, b, c, d) in enumerate(rows(recording, 50)):
+        assert rule.dot(a, b, c, fmt, fmt) == d, f"{recording.accumulator}: row {50 * i}"
 
 
 @needs_recordings
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("gpu", "kind"), FILES, ids=[f"hw_km_{g}_{k}.npz-5000-outputs" for g, k in FILES])
-def test_oracle_gives_all_recorded_bits(gpu: str, kind: str) -> None:
-    machine, fmt = machine_of(gpu, kind)
-    rule = ACCUMULATORS[machine].rule
-    assert sum(rule.dot(a, b, c, fmt, fmt) != d for a, b, c, d in rows(gpu, kind, 1)) == 0
+@pytest.mark.parametrize("recording", RECORDINGS, ids=[f"{r.file}-5000-outputs" for r in RECORDINGS])
+def test_oracle_gives_all_recorded_bits(recording: Recording) -> None:
+    rule, fmt = ACCUMULATORS[recording.accumulator].rule, format_of(recording)
+    assert sum(rule.dot(a, b, c, fmt, fmt) != d for a, b, c, d in rows(recording, 1)) == 0

@@ -1,4 +1,4 @@
-"""JSON: a header, then one object a vector on a line of its own, words as hexadecimal strings."""
+"""JSON: a header, then one object a vector on a line of its own, words in hexadecimal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..vectors import Field, VectorSet, Words
 from .encoding import Encoding
 
 
-def _named(fields: tuple[Field, ...], words: Words) -> dict[str, str | list[str]]:
-    named: dict[str, str | list[str]] = {}
+def _named(fields: tuple[Field, ...], words: Words) -> dict[str, str]:
+    named: dict[str, str] = {}
     for field in fields:
         part, words = words[: field.count], words[field.count :]
-        named[field.name] = f"0x{field.hex(part[0])}" if field.count == 1 else [f"0x{field.hex(word)}" for word in part]
+        named[field.name] = f"0x{field.hex(part[0])}" if field.count == 1 else " ".join(map(field.hex, part))
     return named
 
 

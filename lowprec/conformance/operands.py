@@ -1,0 +1,299 @@
+"""Operands on which the rules of tensor cores part: rows of codes by family, addends, scales, each with its label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+from ..oracle.accumulators import Accumulator
+from ..oracle.fused import Rule
+from ..oracle.values import E8M0FNU, Fields, decode, encode, floor_log2, is_negative_zero, max_code
+from .drawing import Stream
+
+Codes = list[int]
+Maker = Callable[[Stream, int, Fields], Codes]
+
+
+def code_of(stream: Stream, fmt: Fields, field: int) -> int:
+    """Return a code with that exponent field (clipped to finite ones), any sign, short significands now and then."""
+    m, top = fmt.mantissa_bits, max_code(fmt)
+    ends = (0, 1, (1 << m) - 1, (1 << m) >> 1)
+    mantissa = stream.pick(ends) & ((1 << m) - 1) if stream.chance(0.3) else stream.bits(m)
+    return signed(stream, min(min(max(field, 0), top >> m) << m | mantissa, top), fmt)
+
+
+def signed(stream: Stream, magnitude: int, fmt: Fields) -> int:
+    """Give a magnitude any sign."""
+    return magnitude | stream.bits(1) << fmt.width if fmt.signed else magnitude
+
+
+def _any(s: Stream, k: int, f: Fields) -> Codes:
+    return [signed(s, s.below(max_code(f) + 1), f) for _ in range(k)]
+
+
+def _near(s: Stream, k: int, f: Fields, spread: int = 2) -> Codes:
+    return [code_of(s, f, f.bias + s.between(-spread, spread - 1)) for _ in range(k)]
+
+
+def _wide(s: Stream, k: int, f: Fields) -> Codes:
+    return _near(s, k, f, 7)
+
+
+def _ladder(s: Stream, k: int, f: Fields) -> Codes:
+    start, fall = min(f.bias + 20, max_code(f) >> f.mantissa_bits) - s.below(3), s.between(1, 3)
+    codes = [code_of(s, f, start - i * fall % 48) for i in range(k)]
+    for i in range(k - 1, 0, -1):
+        j = s.below(i + 1)
+        codes[i], codes[j] = codes[j], codes[i]
+    return codes
+
+
+def _paired(codes: Codes, f: Fields, sign: bool) -> Codes:
+    flip = 1 << f.width if sign else 0
+    return [code if i % 2 == 0 else codes[i - 1] ^ flip for i, code in enumerate(codes)]
+
+
+def _cancelling(s: Stream, k: int, f: Fields) -> Codes:
+    codes = _paired(_near(s, k, f), f, True)
+    return [code_of(s, f, f.bias - s.between(2, 13)) if s.chance(0.15) else code for code in codes]
+
+
+def _repeated(s: Stream, k: int, f: Fields) -> Codes:
+    return _paired(_near(s, k, f), f, False)
+
+
+def _low(s: Stream, k: int, f: Fields) -> Codes:
+    return [code_of(s, f, 0) for _ in range(k)]
+
+
+def _subnormal(s: Stream, k: int, f: Fields) -> Codes:
+    return [signed(s, s.below(max_code(f) + 1), f) if s.chance(0.3) else code for code in _low(s, k, f)]
+
+
+def _least(s: Stream, k: int, f: Fields) -> Codes:
+    return [code_of(s, f, f.bias - s.between(58, 79) if f.bias > 63 else 0) for _ in range(k)]
+
+
+def _upper(s: Stream, k: int, f: Fields) -> Codes:
+    middle = f.bias + ((max_code(f) >> f.mantissa_bits) - f.bias) // 2
+    return [code_of(s, f, middle + s.between(-2, 2)) for _ in range(k)]
+
+
+def _deep(field: Callable[[Stream, Fields], int], cancel: bool) -> Maker:
+    """Of every four codes two that cancel, or repeat, and two of which the sum is made."""
+
+    def make(s: Stream, k: int, f: Fields) -> Codes:
+        codes: Codes = []
+        for i in range(k):
+            if i % 4 == 1:
+                codes.append(codes[-1] ^ (1 << f.width if cancel else 0))
+            elif i % 4 == 0:
+                codes.append(code_of(s, f, field(s, f)))
+            else:
+                codes.append(code_of(s, f, f.bias - s.below(17)) if s.chance(0.5) else signed(s, 0, f))
+        return codes
+
+    return make
+
+
+def _vanishing(s: Stream, k: int, f: Fields) -> Codes:
+    codes = _near(s, k, f)
+    return [
+        code if i % 64 < 32 else new for i, (code, new) in enumerate(zip(_paired(codes, f, True), codes, strict=True))
+    ]
+
+
+def _nothing(s: Stream, k: int, f: Fields) -> Codes:
+    return _paired(_near(s, k, f), f, True)
+
+
+def _zeros(s: Stream, k: int, f: Fields) -> Codes:
+    one = signed(s, 0, f)
+    return [one] * k if s.chance(0.5) else [signed(s, 0, f) for _ in range(k)]
+
+
+def _sparse(s: Stream, k: int, f: Fields) -> Codes:
+    return [signed(s, s.below(max_code(f) + 1) if s.chance(0.1) else 0, f) for _ in range(k)]
+
+
+def _negative_zeros(s: Stream, k: int, f: Fields) -> Codes:
+    codes = [1 << f.width if f.specials != "fnuz" else 0] * k
+    if s.chance(0.25):
+        codes[0] |= 1
+    return codes
+
+
+def _positive(s: Stream, k: int, f: Fields) -> Codes:
+    return [code_of(s, f, max(f.bias - 60, 0) + s.below(2)) % (1 << f.width) for _ in range(k)]
+
+
+def _largest(s: Stream, k: int, f: Fields) -> Codes:
+    positive = s.chance(0.5)
+    top = max_code(f) >> f.mantissa_bits
+    codes = [code_of(s, f, top - s.below(2)) for _ in range(k)]
+    return [code % (1 << f.width) for code in codes] if positive else codes
+
+
+def _ones(s: Stream, k: int, f: Fields) -> Codes:
+    """Significands of all ones at one exponent and one sign: every addition carries."""
+    field = min(f.bias + s.between(-2, 2), (max_code(f) >> f.mantissa_bits) - 1)
+    return [max(field, 0) << f.mantissa_bits | ((1 << f.mantissa_bits) - 1)] * k
+
+
+def _special(s: Stream, k: int, f: Fields) -> Codes:
+    codes = _near(s, k, f)
+    top, ones = max_code(f), (1 << f.width) - 1
+    found = [
+        code | sign for code in {top + 1, top + 2, ones} if top < code <= ones for sign in (0, f.signed << f.width)
+    ]
+    found = [1 << f.width] if f.specials == "fnuz" else sorted(found)
+    for _ in range(s.below(3) if found else 0):
+        codes[s.below(k)] = s.pick(found)
+    if s.chance(0.3):
+        codes[s.below(k)] = 0
+    return codes
+
+
+def _place(s: Stream, f: Fields) -> int:
+    return f.bias + s.between(3, 5)
+
+
+def _bottom(s: Stream, f: Fields) -> int:
+    return 0
+
+
+def _lifting(s: Stream, f: Fields) -> int:
+    return min(2 * f.bias - s.below(2), max_code(f) >> f.mantissa_bits)
+
+
+FAMILIES: dict[str, tuple[Maker, Maker]] = {
+    "any finite codes": (_any, _any),
+    "exponents within a few binades": (_near, _near),
+    "exponents within seven binades of 1": (_wide, _wide),
+    "every shift of the alignment": (_ladder, _near),
+    "every shift, both operands": (_ladder, _ladder),
+    "cancellation": (_cancelling, _repeated),
+    "carry out of the group's sum": (_ones, _ones),
+    "subnormal operands": (_subnormal, _subnormal),
+    "a subnormal operand": (_subnormal, _any),
+    "subnormals lifted by large ones": (_low, _upper),
+    "deep cancellation": (_deep(_place, True), _deep(_place, False)),
+    "deep cancellation of subnormals": (_deep(_bottom, True), _deep(_lifting, False)),
+    "what cancels within 32 of 64": (_vanishing, _repeated),
+    "all products cancel": (_nothing, _repeated),
+    "products near the least result": (_least, _least),
+    "mostly zeros": (_sparse, _near),
+    "zeros": (_zeros, _sparse),
+    "negative zeros": (_negative_zeros, _positive),
+    "the largest binades": (_largest, _largest),
+    "NaN or Inf in a": (_special, _near),
+    "NaN or Inf in both": (_special, _special),
+}
+ADDENDS = ("c near the products", "c zero", "c tiny", "c at an edge", "any c", "c's exponent that of a product")
+
+
+def _magnitude(code: int, f: Fields) -> Fraction:
+    value = decode(code, f)
+    return abs(Fraction(value)) if value == value and abs(value) != float("inf") else Fraction(0)
+
+
+def addend(kind: str, s: Stream, a: Codes, b: Codes, formats: tuple[Fields, Fields], kept: int, c: Fields) -> int:
+    """Return a code of c, chosen by where it lies beside the products."""
+    m, top = c.mantissa_bits, max_code(c)
+    if kind == "c zero":
+        return int(s.chance(0.7)) << c.width
+    if kind == "c tiny":
+        return code_of(s, c, s.below(3))
+    if kind == "any c":
+        return s.bits(c.width + 1)
+    if kind == "c at an edge":
+        quiet = top + 1 + (1 << (m - 1))
+        ends = (
+            0, 1, (1 << m) - 1, 1 << m, (1 << m) + 1, c.bias << m, top - 1, top, top + 1, top + 2, quiet, quiet + 1,
+            (1 << c.width) - 1,
+        )  # fmt: skip
+        return signed(s, s.pick(ends), c)
+    products = [_magnitude(x, formats[0]) * _magnitude(y, formats[1]) for x, y in zip(a, b, strict=True)]
+    some = [p for p in products if p]
+    if not some:
+        return code_of(s, c, c.bias)
+    if kind == "c near the products":
+        return code_of(s, c, c.bias + floor_log2(max(some)) + s.between(-kept - 4, 4))
+    return code_of(s, c, c.bias + floor_log2(s.pick(some)))
+
+
+_SCALES = (
+    "scales near 1",
+    "scales that fall along k",
+    "any scales",
+    "least scales",
+    "largest scales",
+    "scales that are 1",
+)
+
+
+def scales(kind: str, s: Stream, count: int, fmt: Fields, block: int) -> Codes:
+    """Return codes of scales for one row."""
+    top, one = 1 << fmt.width, encode(1, fmt)
+    low, high = {
+        "scales near 1": (encode(Fraction(1, 50), fmt), encode(64, fmt)),
+        "scales that fall along k": (131, 136) if fmt == E8M0FNU else (0x78, 0x7F),
+        "any scales": (0, 256),
+        "least scales": (0, top // 8),
+        "largest scales": (top - top // 8, top),
+        "scales that are 1": (one, one + 1),
+    }[kind]
+    codes = [low + s.below(high - low) for _ in range(count)]
+    if kind == "scales that fall along k":  # after the first 32 of every 64, by 24 to 52 binades in all
+        first, last = (109, 121) if fmt == E8M0FNU else (1, 10)
+        codes = [first + s.below(last - first) if i * block % 64 >= 32 else x for i, x in enumerate(codes)]
+    if kind == "scales near 1" and fmt.mantissa_bits and s.chance(0.3):
+        codes[s.below(count)] = (s.between(3, 10) << fmt.mantissa_bits) - 1  # one ulp below a power of two
+    return codes
+
+
+Point = tuple[tuple[int, ...], str]
+
+
+def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, level: int, s: Stream) -> Iterator[Point]:
+    """Yield operands, addends and scales of an accumulator for every family and every kind of addend."""
+    kept = getattr(machine.rule, "fraction_bits", 24)
+    c_format = machine.rule.c_format
+    turn = 0
+    for _ in range(4 if level == 1 else 32):
+        for family, (make_a, make_b) in FAMILIES.items():
+            for kind in ADDENDS:
+                a, b = make_a(s, k, pair[0]), make_b(s, k, pair[1])
+                words = (*a, *b, addend(kind, s, a, b, pair, kept, c_format))
+                label = f"{family}, {kind}"
+                if machine.scales is not None:
+                    turn += 1
+                    fmt, block = machine.scales
+                    kind = _SCALES[turn % len(_SCALES)]
+                    words += (*scales(kind, s, k // block, fmt, block), *scales(kind, s, k // block, fmt, block))
+                    label += f", {kind}"
+                yield words, label
+    if machine.scales is None:
+        yield from _beside_zeros(machine, pair, k)
+
+
+def _beside_zeros(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
+    """Yield two products of which bits are lost only because zeros take part in the alignment."""
+    rule = machine.rule
+    fmt = pair[0]
+    if pair[0] != pair[1] or not isinstance(rule, Rule) or rule.exact_within > 1:
+        return
+    sides: list[tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]] = []
+    two = Fraction(2)
+    if rule.c_format.width == 15:
+        tiny = two ** (1 - fmt.bias - fmt.mantissa_bits)
+        sides = [((two**-12, tiny), (two**-13, two**bit / tiny)) for bit in range(-48, -25)]
+    elif fmt.exponent_bits == 8:
+        values = [((251, 256), (5, 256)), ((143, 448), (23, 64)), ((255, 255), (73, 7))]
+        sides = [((x * two**-80, z * two**-80), (y * two**-85, w * two**-85)) for (x, y), (z, w) in values]
+    for left, right in sides:
+        codes = [[encode(value, fmt) for value in side] for side in (left, right)]
+        values_ = [decode(code, fmt) for side in codes for code in side]
+        if values_ == [*left, *right] and not any(is_negative_zero(v) for v in values_):
+            rest = [0] * (k - 2)
+            yield (*codes[0], *rest, *codes[1], *rest, 0), "bits lost to zeros in the alignment"

@@ -1,0 +1,127 @@
+"""Recordings of real GPUs from a checkout: converted, checked, compared; and what is said where something is wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from recordings import FOLDER, needs_recordings
+
+import lowprec as lp
+from lowprec.cli.app import cli
+from lowprec.conformance import recordings
+from lowprec.conformance.recordings import RECORDINGS, Recording, RecordingError, convert, digest, digests, read
+
+LINES = 30
+
+
+def text(bits, base: int) -> str:
+    digits = {16: "08x", 2: "032b"}[base]
+    return "".join(" ".join(format(int(x), digits) for x in np.atleast_1d(row)) + " \n" for row in bits)
+
+
+def write_checkout(folder: Path, which: Recording, lines: int = LINES) -> dict[str, np.ndarray]:
+    """Write the files of a recording as the repository has them: float32 bits in digits; return the arrays."""
+    rng = np.random.default_rng(1)
+    name = {"e4m3": "E4M3", "e5m2": "E5M2", "f16": "fp16", "bf16": "bf16", "tf32": "tf32"}[which.operand]
+    here = folder / "model_validation" / which.gpu / name
+    here.mkdir(parents=True, exist_ok=True)
+    k = 32 if name.startswith("E") else 8
+    a, b = (lp.round_to(rng.standard_normal((lines, k), np.float32), which.format) for _ in "ab")
+    c, d = (rng.standard_normal(lines).astype(np.float16).astype(np.float32) for _ in "cd")
+    for side, x in (("a", a), ("b", b)):
+        (here / f"{side}_{which.gpu}_{name}.txt").write_text(text(x.view(np.uint32), 16))
+    (here / f"c_{which.gpu}_fp32.txt").write_text(text(c.view(np.uint32), 2))
+    output = "fp16" if which.output == "f16" else "fp32"
+    (here / f"d_{which.gpu}_{output}.txt").write_text(text(d.view(np.uint32), 2))
+    codes = [x.view(np.uint32) if which.operand == "tf32" else lp.encode(x, which.format) for x in (a, b)]
+    half = np.float16 if which.output == "f16" else np.float32
+    results = [x.astype(half).view(np.uint16 if which.output == "f16" else np.uint32) for x in (c, d)]
+    if not which.has_c:
+        results[0][:] = 0
+    return dict(zip("ABCD", [*codes, *results], strict=True))
+
+
+@pytest.mark.parametrize("which", RECORDINGS[4:8] + RECORDINGS[-20:], ids=lambda r: r.file)
+def test_texts_become_bits(which: Recording, tmp_path: Path) -> None:
+    wanted = write_checkout(tmp_path, which)
+    found = convert(tmp_path, which, LINES)
+    for name, array in wanted.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7a0001", 1), "line 1: 3f7a0001 is no value of e4m3fn"),
+        ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7", 1), "words of 8 digits are needed"),
+        ("b_H100_E4M3.txt", lambda t: t[t.index("\n") + 1 :], "one output a line is needed"),
+        ("d_H100_fp32.txt", lambda t: t.replace("0", "2", 1), "words of 32 digits are needed"),
+        ("d_H100_fp32.txt", lambda t: None, "No such file"),
+        ("c_H100_fp32.txt", lambda t: "\xe9" + t, "no text of digits"),
+    ],
+)
+def test_damaged_texts(file: str, change, words: str, tmp_path: Path) -> None:
+    which = Recording("H100", "e4m3", "f32")
+    write_checkout(tmp_path, which)
+    path = tmp_path / "model_validation" / "H100" / "E4M3" / file
+    changed = change(path.read_text())
+    path.unlink() if changed is None else path.write_text(changed)
+    with pytest.raises(RecordingError, match=words):
+        convert(tmp_path, which, LINES)
+
+
+def test_counts_and_digests_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    which = RECORDINGS[0]
+    arrays = write_checkout(tmp_path, which)
+    monkeypatch.setattr(recordings, "RECORDINGS", (which,))
+    with pytest.raises(RecordingError, match="30 outputs, the published files have 5000"):
+        list(recordings.write(tmp_path, tmp_path / "out"))
+    monkeypatch.setattr(recordings.convert, "__defaults__", (LINES,))
+    with pytest.raises(RecordingError, match="git checkout b12b5a7"):
+        list(recordings.write(tmp_path, tmp_path / "out"))
+    assert not list((tmp_path / "out").iterdir())
+    monkeypatch.setattr(recordings, "digests", lambda: {which.file: digest(arrays)})
+    assert list(recordings.write(tmp_path, tmp_path / "out")) == [(which, LINES)]
+    assert digest(read(tmp_path / "out", which)) == digest(arrays)
+
+
+def test_digests_are_of_all_recordings() -> None:
+    assert sorted(digests()) == sorted(r.file for r in RECORDINGS)
+    assert len(set(digests().values())) < 48  # H200 recorded what H100 did, L40S what Ada did
+
+
+@needs_recordings
+@pytest.mark.parametrize("which", RECORDINGS, ids=lambda r: r.file)
+def test_the_folder_holds_the_published_recordings(which: Recording) -> None:
+    assert digest(read(Path(FOLDER), which)) == digests()[which.file]
+
+
+def test_verify_counts_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    which = Recording("Ada", "e4m3", "f32")
+    arrays = write_checkout(tmp_path, which)
+    from lowprec._files import npz_bytes
+
+    a, b, c = (arrays[x] for x in "ABC")
+    d = lp.mma(a, b, np.diag(c.view(np.float32)), accumulator="ada_fp8", a_format="e4m3fn", b_format="e4m3fn")
+    arrays["D"] = np.ascontiguousarray(d.diagonal()).view(np.uint32)
+    monkeypatch.setattr(recordings, "RECORDINGS", (which,))
+    for wrong in (0, 3):
+        arrays["D"][:wrong] ^= 1
+        (tmp_path / which.file).write_bytes(npz_bytes(arrays))
+        done = CliRunner().invoke(cli, ["verify", "--recordings", str(tmp_path)])
+        assert done.exit_code == (wrong > 0)
+        assert done.output.rstrip().endswith(f"{wrong} of {LINES} recorded outputs differ"), done.output
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    for arguments, words in (
+        (["recordings", str(tmp_path), "--out", str(tmp_path / "out")], "a checkout of https://github.com"),
+        (["verify", "--recordings", str(tmp_path)], "made by lowprec recordings CHECKOUT --out"),
+        (["verify", "--recordings", str(tmp_path), "--exhaustive"], "are for casts"),
+    ):
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 2
+        assert words in done.output
+        assert done.output.count("\n") == 1
