@@ -273,8 +273,23 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
                     words += (*scales(kind, s, k // block, fmt, block), *scales(kind, s, k // block, fmt, block))
                     label += f", {kind}"
                 yield words, label
+    yield from _negative_nothing(machine, pair, k)
     if machine.scales is None:
         yield from _beside_zeros(machine, pair, k)
+
+
+def _negative_nothing(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
+    """Yield sums of negative zeros alone, with c -0 and c a negative number that may be cut to nothing."""
+    ones = []
+    if machine.scales is not None:
+        fmt, block = machine.scales
+        ones = [encode(1, fmt)] * (2 * (k // block))
+    minus = [(1 << f.width if f.specials not in ("fnuz", "extended") else 0) for f in pair]
+    one = [encode(1, f) for f in pair]
+    c_sign = 1 << machine.rule.c_format.width
+    for left, right in ((minus[0], one[1]), (one[0], minus[1]), (minus[0], 0)):
+        for c in (0, 1):
+            yield (*[left] * k, *[right] * k, c_sign | c, *ones), "nothing but negative zeros, c -0 or just below"
 
 
 def _beside_zeros(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:

@@ -80,7 +80,7 @@ class MmaFamily(Family):
         inputs = [Field.of("a", pair[0], k), Field.of("b", pair[1], k), Field.of("c", c)]
         definition: dict[str, Any] = {
             "K": k, "kind": type(machine.rule).__name__, "rule": plain(machine.rule), "a": describe(pair[0]),
-            "b": describe(pair[1]), "c and d": describe(c), "order": "increasing k, a group's result is the next one's c",
+            "b": describe(pair[1]), "c and d": describe(c), "order": "increasing k, a group's sum is the next one's c",
         }  # fmt: skip
         if machine.scales is not None:
             fmt, block = machine.scales

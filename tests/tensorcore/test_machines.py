@@ -128,7 +128,7 @@ SUBNORMAL_B = """9aaf 99f3 9acc 1b7c 19ed 1b25 9a1b 9a20 9af7 9a48 1ae1 1b32 1b1
 
 
 def test_subnormal_bf16_products_on_hopper() -> None:
-    """A zero c takes part in the alignment, far below the least normal: without it, or higher, the last bit is another."""
+    """A zero c takes part in the alignment, far below the least normal: without that the last bit is another."""
     a, b = (np.array([[int(x, 16) for x in side.split()]], np.uint16) for side in (SUBNORMAL_A, SUBNORMAL_B))
     assert lp.mma(a, b, accumulator="hopper_bf16").item() == float.fromhex("0x1.6p-146")
     rule = oracle.ACCUMULATORS["hopper_bf16"].rule
