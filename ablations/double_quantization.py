@@ -23,6 +23,11 @@ ablation = SameWeights(
         Arm("pow2_twice", recipe="dsv3", change=POW2, expected="no more than once"),
         Arm("pow2_e5m6", recipe="dsv3", change=POW2 | {"cache_attention_output": "e5m6_1x128_ue8m0"},
             expected="a little less than pow2_twice, in wo alone"),
+        Arm("pow2_o_e4m3", recipe="dsv3", change=POW2 | {"cache_attention_output": "fp8_1x128_ue8m0"},
+            expected="a little more than pow2_e5m6: attention's backward pass reads what is kept, too"),
+        Arm("bf16_o_e5m6", recipe="bf16", change={"cache_attention_output": "e5m6_1x128_ue8m0"}, expected="as bf16"),
+        Arm("bf16_o_e4m3", recipe="bf16", change={"cache_attention_output": "fp8_1x128_ue8m0"},
+            expected="clearly more than bf16: why the report keeps 12 bits here"),
     ),
     expectations=(
         Expectation("with float32 scales a second quantization costs", "gradient_error", "fp32_twice", "fp32_once",
@@ -33,6 +38,12 @@ ablation = SameWeights(
                     expected=(1.05, 1.4)),
         Expectation("E5M6 helps wo", "gradient_error", "pow2_e5m6", "pow2_twice",
                     expected=(0.97, 1.0), published=(0.0, 0.9999)),
+        Expectation("E4M3 would cost attention's own gradients, too", "gradient_error", "pow2_o_e4m3", "pow2_e5m6",
+                    expected=(1.0, 1.05), published=(1.0001, 10.0)),
+        Expectation("beside BF16 alone that shows", "gradient_error", "bf16_o_e4m3", "bf16", expected=(1.05, 3.0),
+                    published=(1.0001, 100.0)),
+        Expectation("and E5M6 is free", "gradient_error", "bf16_o_e5m6", "bf16", expected=(0.98, 1.03),
+                    published=(0.9, 1.1)),
     ),
 )  # fmt: skip
 

@@ -87,7 +87,8 @@ class BoundRecipe:
             spec = self.recipe.spec(layer, self.layers)
             role = next((role for pattern, role in _CACHED_INPUTS.items() if matches(layer, pattern)), None)
             cache = None if role is None else self.cache(role)
-            self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, _LayerState(self, layer))
+            state = _LayerState(self, layer)
+            self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, state, self.recipe.weights)
         return self._linears[layer]
 
     def draw(self, tensor: str) -> int:

@@ -52,9 +52,9 @@ def _dsv3(promote_every: int | None, scale: str = "") -> tuple[Rule, ...]:
 
     tile, pow2 = f"e4m3fn 1x128 {scale}", "e4m3fn 1x128 ue8m0"
     # Experts consume what dispatch delivered: tiles with power-of-two scales, in both directions. What attention gives
-    # to wo is kept with such scales too, so that turning its tiles loses little.
+    # to wo has such scales along the channels, along the tokens and as it is kept between.
     experts = {"w1": linear(pow2, tile), "w3": linear(pow2, tile), "w2": linear(tile, pow2)}
-    return every_block_linear(linear(tile, tile), **experts)
+    return (Rule("layers.*.attn.wo", linear(pow2, tile)), *every_block_linear(linear(tile, tile), **experts))
 
 
 _FP8_WIRES = {
@@ -79,10 +79,23 @@ _add(
 )
 _add(
     "dsv3_no_promotion",
-    "dsv3 with sums that never leave the tensor core's FP22 registers",
+    "dsv3 with sums that never leave FP22 registers though their float32 scales change along K: a what-if, no hardware",
     _dsv3(None),
     source=_V3,
     **_FP8_WIRES,
+)
+_add(
+    "dsv3_ue8m0_no_promotion",
+    "dsv3_ue8m0 with sums that never leave FP22 registers: its scales could add to exponents inside an instruction",
+    _dsv3(None, "ue8m0"),
+    source=_V3,
+    **_FP8_WIRES | {"cache_swiglu_input": "fp8_1x128_ue8m0"},
+)
+_add(
+    "dsv3_tensor_no_promotion",
+    "dsv3 with a scale per tensor, so that sums can stay in FP22 registers to the end: what Hopper's tensor cores do",
+    every_block_linear(LinearSpec.of("e4m3fn tensor", "e4m3fn tensor", "e4m3fn tensor", "hopper_fp8")),
+    source=_V3,
 )
 
 _TE = "TransformerEngine 2.x, common/recipe"
@@ -117,6 +130,15 @@ _add(
     "E4M3 in tiles of 128 and blocks of 128x128 with power-of-two scales, both directions from the source",
     _te("te_block", "te_block 128x128", "te_block", accumulator="hopper_fp8", promote_every=128),
     source=f"{_TE}: Float8BlockScaling",
+)
+# Weights kept in FP8 alone need no BF16 copy. TransformerEngine casts their masters to BF16 first, "to keep numerical
+# consistency" with those that have one, so that its FP8 weights change memory and traffic and not a bit of te_block.
+_add(
+    "te_block_fp8_params",
+    "te_block with FP8 weights straight from float32 masters, no BF16 between; TransformerEngine's go through BF16",
+    recipes["te_block"].rules,
+    weights="float32",
+    source="TransformerEngine 2.x, cast_master_weights_to_fp8; Megatron Core, --fp8-param-gather",
 )
 _add(
     "mxfp8",

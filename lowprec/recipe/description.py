@@ -30,6 +30,7 @@ from .tensors import TensorSpec
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 CACHES = ("attention_output", "swiglu_input")
 ACTIVATIONS = ("bfloat16", "float32", "float64")
+WEIGHTS = ("bfloat16", "float32")
 _LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input")
 
 
@@ -77,6 +78,9 @@ class Description:
         Storage of AdamW's moments: a tensor in words, "bfloat16" or "e4m3fn 1x128" for example, or "float64".
     master : str
         Storage of the master weights after every step, in such words; "float32" keeps them whole.
+    weights : {"bfloat16", "float32"}
+        What of a master weight is quantized for a multiplication: its rounding to BF16, the copy that training in mixed
+        precision multiplies, or itself, where weights are kept in the narrow format alone.
     dispatch, combine : str
         Codecs of tokens on their way to the experts, and of the experts' outputs on their way back.
     dispatch_grad, combine_grad : str
@@ -112,6 +116,7 @@ class Description:
     moment_m: str = "bfloat16"
     moment_v: str = "bfloat16"
     master: str = "float32"
+    weights: str = "bfloat16"
     dispatch: str = "bf16"
     combine: str = "bf16"
     dispatch_grad: str = "bf16"
@@ -125,6 +130,8 @@ class Description:
             raise ValueError(
                 f"Recipe {self.name}: activations={self.activations!r}: one of {', '.join(map(repr, ACTIVATIONS))}"
             )
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"Recipe {self.name}: weights={self.weights!r}: one of {', '.join(map(repr, WEIGHTS))}")
         for state in (self.moment_m, self.moment_v, self.master):
             if state != "float64":
                 TensorSpec.parse(state)

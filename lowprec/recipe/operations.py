@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -69,6 +69,9 @@ class LinearOps(Protocol):
 
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
         """Return dW [N, K], not rounded, for dy [T, N]."""
+
+    def cached_input(self, saved: SavedLinear) -> Array:
+        """Return x [T, K] as its cache kept it, of a layer that has one."""
 
     def words(self, gemm: str) -> str:
         """Return what ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` computes, as tables print it."""
@@ -146,18 +149,32 @@ class _Operand:
 
 
 class _Weight(_Operand):
-    """A master weight; scales are those of its BF16 values, unless the run is in float32."""
+    """A master weight; `source` is what a quantizer gets of it."""
+
+    def __init__(
+        self, spec: TensorSpec, stored: str, name: str, state: TensorState, source: Callable[[Array], Array]
+    ) -> None:
+        super().__init__(spec, stored, name, state)
+        self.source = source
 
     def rows(self, x: Array) -> Operand:
         if self.spec.plain:
             seed = self.state.seed(self.name) if self.spec.stochastic else 0
             return x if self.float32 else round_to(x, self.spec.format, **self.spec.rounding(seed))
-        return super().rows(x if self.stored == "float32" else round_to(x, "bfloat16"))
+        return super().rows(self.source(x))
 
     def columns(self, x: Array) -> Operand:
         if self.spec.plain:
             return self.rows(x).T
-        return super().columns(x if self.stored == "float32" else round_to(x, "bfloat16"))
+        return super().columns(self.source(x))
+
+
+def _master(w: Array) -> Array:
+    return w
+
+
+def _bf16_copy(w: Array) -> Array:
+    return round_to(w, "bfloat16")
 
 
 class _Linear:
@@ -168,13 +185,18 @@ class _Linear:
     block is the same seen from both sides, codes are turned instead.
     """
 
-    def __init__(self, spec: LinearSpec, activations: str, cache: Codec | None, state: TensorState) -> None:
+    def __init__(
+        self, spec: LinearSpec, activations: str, cache: Codec | None, state: TensorState, weights: str
+    ) -> None:
         self.spec = spec
         self.out = activations if spec.out == AS_ACTIVATIONS else spec.out
         self.cache = cache
         self.state = state
+        source = _master if "float32" in (activations, weights) else _bf16_copy
         self.fprop_x, self.fprop_w, self.dgrad_dy, self.dgrad_w, self.wgrad_dy, self.wgrad_x = (
-            (_Weight if role == "w" else _Operand)(tensor, activations, f"{gemm}.{role}", state)
+            _Weight(tensor, activations, f"{gemm}.{role}", state, source)
+            if role == "w"
+            else _Operand(tensor, activations, f"{gemm}.{role}", state)
             for gemm, roles in OPERANDS.items()
             for role, tensor in zip(roles, spec.tensors(gemm), strict=True)
         )
@@ -208,6 +230,10 @@ class _Linear:
 
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
         return self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(saved.x.kept), "float32")
+
+    def cached_input(self, saved: SavedLinear) -> Array:
+        assert self.cache is not None
+        return self.cache.decode(saved.x.kept)
 
     def words(self, gemm: str) -> str:
         more = {"fprop": self.spec.leaves("y"), "dgrad": self.spec.leaves("dx"), "wgrad": ""}
@@ -261,12 +287,19 @@ class _Float64Linear:
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
         return np.asarray(dy.T @ saved.x.kept)
 
+    def cached_input(self, saved: SavedLinear) -> Array:
+        return np.asarray(saved.x.kept)
+
     def words(self, gemm: str) -> str:
         return "float64 x float64 in NumPy"
 
 
 def linear_ops(
-    spec: LinearSpec, activations: str, cache: Codec | None = None, state: TensorState | None = None
+    spec: LinearSpec,
+    activations: str,
+    cache: Codec | None = None,
+    state: TensorState | None = None,
+    weights: str = "bfloat16",
 ) -> LinearOps:
     """Return the multiplications of a layer with this precision.
 
@@ -280,5 +313,9 @@ def linear_ops(
         What the input goes through until Wgrad reads it.
     state : TensorState, optional
         Seeds and scales that follow from earlier steps.
+    weights : {"bfloat16", "float32"}
+        What of a master weight is quantized: its rounding to BF16, or itself.
     """
-    return _Float64Linear() if activations == "float64" else _Linear(spec, activations, cache, state or NoState())
+    return (
+        _Float64Linear() if activations == "float64" else _Linear(spec, activations, cache, state or NoState(), weights)
+    )

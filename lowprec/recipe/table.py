@@ -66,6 +66,9 @@ def rows(recipe: Description) -> list[Row]:
         kept = f"cache_{role}"
         codec = getattr(recipe, kept) if bound.cache(role) is not None else f"as it is, {store}"
         table.append(Row("kept for backward", role.replace("_", " "), codec))
+    if recipe.activations == "bfloat16" and any(rule.linear.quantized for rule in recipe.rules):
+        source = "their BF16 copy" if recipe.weights == "bfloat16" else "the master weights, float32"
+        table.append(Row("weights", "quantized from", source))
     table.append(Row("optimizer", "moments m, v", f"{recipe.moment_m}, {recipe.moment_v}"))
     table.append(Row("optimizer", "master weights, gradients", f"{_master(recipe)}, {bound.dtype}"))
     return table

@@ -135,7 +135,7 @@ def test_products_on_the_gemm_tile_have_the_bits_of_sums_one_by_one(sequence, wi
         kernels.probabilities(q, k, 0.3, probs, 0, heads)
         store(probs)
         kernels.attend(probs, v, out, 0, heads)
-        kernels.score_gradients(d_out, probs, v, 0.3, d_scores, 0, heads)
+        kernels.score_gradients(d_out, out, probs, v, 0.3, d_scores, 0, heads)
         store(d_scores)
         kernels.operand_gradients(d_out, d_scores, probs, q, k, *grads, 0, heads)
         found.append([array.tobytes() for array in (probs, out, d_scores, *grads)])

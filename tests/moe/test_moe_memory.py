@@ -61,6 +61,7 @@ def formula(c, policy, linear):
     if not policy.norms:
         attention += (c.dim + c.q_rank + c.kv_rank) * linear
     attention += r * bf16 if policy.up_projections else h * (2 * (n + r) + v) * bf16
+    attention += 0 if linear == bf16 else h * v * bf16  # attention's own backward pass reads its output, too
     attention += 0 if policy.probabilities else h * c.sequence * bf16
 
     def network(width, x):
@@ -103,7 +104,9 @@ def test_what_waits_in_a_narrow_format_counts_its_own_bytes():
     e5m6 = kept(cache_attention_output="e5m6_1x128_ue8m0", cache_swiglu_input="bf16")
     values = 256 * config.heads * config.value_dim * config.layers
     assert e5m6["input of wo"] == values * 12 // 8 + values // 128
-    assert plain["input of wo"] == values + 4 * values // 128
+    assert plain["input of wo"] == values + values // 128
+    assert plain["output of attention"] == 2 * values
+    assert "output of attention" not in e5m6
     fp8 = kept(cache_attention_output="bf16", cache_swiglu_input="fp8_1x128")
     width = 256 * 3 * config.expert_width * (config.layers - config.dense_layers)
     dense = 2 * 2 * 256 * config.dense_width

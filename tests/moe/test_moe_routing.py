@@ -293,7 +293,8 @@ def test_each_wire_carries_what_it_should():
     d_y = np.random.default_rng(2).standard_normal(x.shape)
     grads = {}
     d_x = layer.backward(grads, d_y, saved)
-    np.testing.assert_array_equal(recipe.seen["combine_grad"], d_y[saved.token_of_row])
+    weighted = saved.routing.gates[:, :, None] * d_y[:, None]  # gates weigh before the wire rounds
+    np.testing.assert_array_equal(recipe.seen["combine_grad"][saved.row_of_slot], weighted)
     # The input's gradient is what the experts sent back and what came through the gate, whose weight's gradient is
     # d_logits^T x; as many tokens as channels here, so that it can be solved for d_logits.
     d_logits = np.linalg.solve(x.T, grads["layers.0.ffn.gate"].T)

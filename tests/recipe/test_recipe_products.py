@@ -116,10 +116,11 @@ def test_the_cache_of_the_attention_output_is_what_wgrad_reads():
     recipe = recipes["dsv3"].with_(cache_attention_output="e5m6_1x128_ue8m0")
     x, _, dy = operands()
     kept = lp.codecs["e5m6_1x128_ue8m0"].round_trip(x)
-    column, again = (lp.quantize(v, "e4m3fn", "128x1").T for v in (dy, kept))
+    column, again = lp.quantize(dy, "e4m3fn", "128x1").T, lp.quantize(kept, "e4m3fn", "128x1", scale="ue8m0").T
     got = products(recipe, "layers.0.attn.wo")
     assert np.array_equal(got[2], lp.gemm(column, again, promote_every=128))
-    assert np.array_equal(got[0], products(recipes["dsv3"])[0])
+    row, w = lp.quantize(x, "e4m3fn", "1x128", scale="ue8m0"), lp.quantize(operands()[1], "e4m3fn", "128x128")
+    assert np.array_equal(got[0], lp.gemm(row, w, promote_every=128, out="bfloat16"))
     assert np.array_equal(products(recipe, "layers.0.attn.wq_a")[2], products(recipes["dsv3"])[2])
 
 
@@ -144,3 +145,32 @@ def test_float32_rounds_nothing():
     bound = recipes["float32"].bind()
     assert bound.store(x) is x
     assert bound.codec("combine").round_trip(x) is x
+
+
+def test_weights_kept_in_fp8_alone_come_from_the_masters_without_bf16_between():
+    x, _, dy = operands()
+    w = np.random.default_rng(5).standard_normal((90, 200)).astype(np.float32)  # a master weight has more than 8 bits
+
+    def multiplied(recipe):
+        ops = recipe.bind().linear("layers.0.attn.wq_a")
+        y, saved = ops.fprop(x, w)
+        return saved.w, y, ops.dgrad(dy, saved)
+
+    direct, copied = multiplied(recipes["te_block_fp8_params"]), multiplied(recipes["te_block"])
+    want = {"direct": w, "copied": lp.round_to(w, "bfloat16")}
+    for kept, (name, source) in zip((direct[0], copied[0]), want.items(), strict=True):
+        quantized = lp.quantize(source, quantizer=lp.quantizers["te_block"].with_(granularity="128x128"))
+        assert np.array_equal(kept.codes, quantized.codes), name
+        assert np.array_equal(kept.scale, quantized.scale), name
+    share = np.mean(direct[0].dequantize() != copied[0].dequantize())
+    assert 0.005 < share < 0.05  # values that two roundings push over the middle between two of E4M3
+    assert not np.array_equal(direct[1], copied[1])
+    assert not np.array_equal(direct[2], copied[2])
+    # Weights that BF16 holds, and layers in BF16, are the same either way.
+    plain = recipes["bf16"]
+    for got, same in zip(products(plain), products(plain.with_(weights="float32")), strict=True):
+        assert np.array_equal(got, same)
+    for got, same in zip(products(recipes["te_block"]), products(recipes["te_block_fp8_params"]), strict=True):
+        assert np.array_equal(got, same)
+    with pytest.raises(ValueError, match="weights='float16': one of 'bfloat16', 'float32'"):
+        plain.with_(weights="float16")

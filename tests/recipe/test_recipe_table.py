@@ -45,8 +45,8 @@ def in_words(layer, recipe):
     return [of_layer[gemm] for gemm in ("Fprop", "Dgrad", "Wgrad")]
 
 
-def product(words, a, b, stored):
-    """Return what a line's words give for rows a and b; None where random bits or earlier steps decide."""
+def product(words, a, b, stored, copied):
+    """Return what a line's words give for rows a and b, weights; None where random bits or earlier steps decide."""
     if words == "float64 x float64 in NumPy":
         return a @ b.T
     words, _, left_in = words.partition(", y in ")
@@ -57,7 +57,7 @@ def product(words, a, b, stored):
     named = re.fullmatch(r"(\S+?)(?: by (\w+))?(?:, promoted every (\d+))?", place)
     accumulator, library, every = named.groups()
     spec = GemmSpec(*sides, accumulator, None if every is None else int(every), library or "deepgemm")
-    weight = b if stored == "float32" or spec.b.plain else lp.round_to(b, "bfloat16")
+    weight = lp.round_to(b, "bfloat16") if copied and not spec.b.plain else b
     return lp.gemm(
         spec.a.quantize(a), spec.b.quantize(weight), accumulator=spec.summed_by, promote_every=spec.promote_every,
         library=spec.library, out=left_in or stored,
@@ -77,7 +77,8 @@ def test_what_is_printed_of_fprop_is_what_happens(recipe, layer):
     y, _ = bound.linear(name).fprop(x.astype(bound.dtype), w.astype(bound.dtype))
     assert y.dtype == bound.dtype
     words = in_words(layer, recipe)
-    want = product(words[0], x.astype(bound.dtype), w.astype(bound.dtype), recipe.activations)
+    copied = [row.precision for row in said(recipe, "weights")] == ["their BF16 copy"]
+    want = product(words[0], x.astype(bound.dtype), w.astype(bound.dtype), recipe.activations, copied)
     if want is None:
         assert "stochastic" in words[0] or "delayed" in words[0]
     else:

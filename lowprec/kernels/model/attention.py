@@ -179,13 +179,25 @@ def causal_softmax(p: Any, scale: float, weights: Any) -> None:
 
 
 @kernel
-def causal_softmax_gradient(p: Any, scale: float, d: Any) -> None:
-    """Turn the gradient d [S, S] of the probabilities p into that of the scores, in place."""
+def output_means(d_o: Any, o: Any, means: Any) -> None:
+    """Write means [S], the sum of d_o * o over the channels of a head's output and its gradient [S, v]."""
+    for s in range(o.shape[0]):
+        total = 0.0
+        for c in range(o.shape[1]):
+            total += np.float64(d_o[s, c]) * np.float64(o[s, c])
+        means[s] = total
+
+
+@kernel
+def causal_softmax_gradient(p: Any, means: Any, scale: float, d: Any) -> None:
+    """Turn the gradient d [S, S] of the probabilities p into that of the scores, in place.
+
+    The probabilities of a row sum to one, so their gradient loses its mean under p, `means` [S]. That is the sum of
+    p * d over the row, and as d = d_o v^T and o = p v it is also the sum of d_o * o, which `output_means` takes from
+    the output as it was kept: so do fused kernels (arXiv 2205.14135, appendix B), for d need not be whole by then.
+    """
     for i in range(p.shape[0]):
-        # The probabilities of a row sum to one, so their gradient loses its mean under p.
-        mean = 0.0
-        for j in range(i + 1):
-            mean += np.float64(p[i, j]) * np.float64(d[i, j])
+        mean = means[i]
         for j in range(i + 1):
             d[i, j] = scale * (p[i, j] * (d[i, j] - mean))
         for j in range(i + 1, p.shape[0]):
@@ -233,19 +245,25 @@ def copy_head(flat: Any, head: int, out: Any) -> None:
 
 
 @kernel
-def score_gradients(d_out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int) -> None:
-    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from d_out [T, H * v]."""
+def score_gradients(
+    d_out: Any, out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int
+) -> None:
+    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from out and d_out [T, H * v]."""
     sequence, values = v.shape[1], v.shape[2]
     d_o = np.empty((sequence, values), dtype=d_out.dtype)
+    o = np.empty((sequence, values), dtype=d_out.dtype)
+    means = np.empty(sequence)
     v_by_channel = np.empty((values, sequence), dtype=v.dtype)
     for head in range(start, stop):
         copy_head(d_out, head, d_o)
+        copy_head(out, head, o)
+        output_means(d_o, o, means)
         _transpose(v[head], v_by_channel)
         d = d_scores[head]
         d[:] = 0.0
         for i in range(0, sequence, _ROWS):
             _add_product(d_o, v_by_channel, d, i, 0, values, _causal_columns(i, sequence))
-        causal_softmax_gradient(probs[head], scale, d)
+        causal_softmax_gradient(probs[head], means, scale, d)
 
 
 @kernel

@@ -25,7 +25,7 @@ from lowprec.kernels.float32.gemm import (
     tile,
 )
 from lowprec.kernels.float32.tile import COLUMNS
-from lowprec.kernels.model.attention import causal_softmax, causal_softmax_gradient, copy_head
+from lowprec.kernels.model.attention import causal_softmax, causal_softmax_gradient, copy_head, output_means
 from lowprec.kernels.vectors import aligned_f32
 
 LATER_COLUMNS, LATER_TERMS, EARLIER_TERMS = 0, 1, 2  # what `_product` leaves out
@@ -110,17 +110,22 @@ def attend(probs: Any, v: Any, out: Any, start: int, stop: int) -> None:
 
 
 @kernel
-def score_gradients(d_out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int) -> None:
-    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from d_out [T, H * v]."""
+def score_gradients(
+    d_out: Any, out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int
+) -> None:
+    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from out and d_out [T, H * v]."""
     sequence, values = v.shape[1], v.shape[2]
     quads, panels = _quads_for(sequence, values), _panels_for(sequence, values)
-    d_o = np.empty((sequence, values), np.float32)
+    d_o, o = np.empty((sequence, values), np.float32), np.empty((sequence, values), np.float32)
+    means = np.empty(sequence)
     for head in range(start, stop):
         copy_head(d_out, head, d_o)
+        copy_head(out, head, o)
+        output_means(d_o, o, means)
         pack_quads(d_o, quads)
         pack_panels(v[head], panels)
         _product(quads, panels, values, LATER_COLUMNS, d_scores[head])
-        causal_softmax_gradient(probs[head], scale, d_scores[head])
+        causal_softmax_gradient(probs[head], means, scale, d_scores[head])
 
 
 @kernel

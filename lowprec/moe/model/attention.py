@@ -7,6 +7,9 @@ extra channels, which for keys are shared by all heads (arXiv 2412.19437, sectio
     c_kv, k_r = split(wkv_a x)            k_n, v = wkv_b RMSNorm(c_kv)   # [T, H * (n + v)]; k = [k_n ; rotated k_r]
     o = softmax(q k^T / sqrt(n + r)) v    y      = wo o
 
+The backward pass reads o too: the gradient of a row of scores loses the row's sum of do * o, as in fused kernels. So
+the form in which o is kept until then, E5M6 in DeepSeek-V3 (section 3.3.3), acts on attention's gradients as on wo's.
+
 B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
 """
 
@@ -65,6 +68,7 @@ class _Saved(NamedTuple):
     k: Array | None
     v: Array | None
     probs: Array | None
+    output: Array | None
     angles: tuple[Array, Array]
 
 
@@ -92,6 +96,7 @@ class LatentAttention:
         self.linears = {w: Linear(f"{name}.{w}", recipe) for w in ("wq_a", "wq_b", "wkv_a", "wkv_b", "wo")}
         self.q_norm = RMSNorm(f"{name}.q_norm", config.norm_eps, recipe)
         self.kv_norm = RMSNorm(f"{name}.kv_norm", config.norm_eps, recipe)
+        self.keep_output = recipe.cache("attention_output") is None
         self.scale = 1.0 / math.sqrt(config.query_dim)
         self._angles: dict[tuple[int, Any], tuple[Array, Array]] = {}
 
@@ -119,11 +124,12 @@ class LatentAttention:
         run_chunks(lambda a, b: kernels.attend(probs, v, out, a, b), len(q), 1)
         y, wo = linears["wo"].forward(params, self.stored["output"](out))
         saved["wo"] = _kept_only(wo)
+        output = out if self.keep_output else None
         if not keep_input:
             saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_a", "wkv_a")}
         if self.memory.norms:
             saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_b", "wkv_b")}
-        kept = _Saved(saved, q_norm, kv_norm, None, q, k, v, probs, angles)
+        kept = _Saved(saved, q_norm, kv_norm, None, q, k, v, probs, output, angles)
         if self.memory.up_projections:
             kept = kept._replace(k_rope=k_rope, q=None, k=None, v=None)
         return y, kept._replace(probs=None) if self.memory.probabilities else kept
@@ -178,10 +184,12 @@ class LatentAttention:
             return self.linears[name].backward(grads, d_y, linears[name])
 
         kernels = _kernels(d_y.dtype)
+        # If the recipe keeps the output in a form of its own, that waits for both, wo's Wgrad and attention.
+        out = self.linears["wo"].cached_input(linears["wo"]) if saved.output is None else saved.output
         d_out = linear("wo", d_y)
         d_scores, d_q, d_k, d_v = (np.empty_like(array) for array in (probs, q, k, v))
         heads = len(q)
-        run_chunks(lambda a, b: kernels.score_gradients(d_out, probs, v, self.scale, d_scores, a, b), heads, 1)
+        run_chunks(lambda a, b: kernels.score_gradients(d_out, out, probs, v, self.scale, d_scores, a, b), heads, 1)
         self.store(d_scores)
         run_chunks(lambda a, b: kernels.operand_gradients(d_out, d_scores, probs, q, k, d_q, d_k, d_v, a, b), heads, 1)
         d_q_flat = np.empty((len(d_y), c.heads * c.query_dim), dtype=d_y.dtype)

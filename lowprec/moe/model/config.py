@@ -240,7 +240,7 @@ for _config in [
     ),
     MoEConfig(  # the workhorse of ablations
         "pilot", dim=256, layers=2, dense_layers=1, heads=4, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,
-        kv_rank=128, experts=8, top_k=2, groups=1, kept_groups=1, expert_width=128, dense_width=384,
+        kv_rank=128, experts=8, top_k=2, groups=2, kept_groups=1, expert_width=128, dense_width=384,
     ),
     MoEConfig(  # the default of reports
         "tiny", dim=256, layers=4, dense_layers=1, heads=4, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,

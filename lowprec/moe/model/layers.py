@@ -62,6 +62,10 @@ class Linear:
         """
         return self.ops.fprop(x, params[self.name], cached=self._shared(beside))
 
+    def cached_input(self, saved: Any) -> Any:
+        """Return x as the recipe's cache kept it for the backward pass; there must be one."""
+        return self.ops.cached_input(saved)
+
     def with_input(self, saved: Any, x: Array | None, beside: tuple[Linear, Any] | None = None) -> Any:
         """Return `saved` with its input made of x again; without an input, if x is None."""
         if x is None:

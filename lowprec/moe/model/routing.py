@@ -147,8 +147,12 @@ class MixtureOfExperts:
     ``dispatch_grad``  backward  of dispatch: experts' input gradients back
     ================== ========= ==================================================
 
-    Gates are applied by the receiver: to what comes back in the forward pass, by the expert to the gradient it received
-    in the backward pass. Sums over a token's experts run in slot order in float32 and are rounded to storage once.
+    Gates are applied where the token is: to what comes back in the forward pass, to the gradient before it leaves in
+    the backward pass. So that gradient is quantized once: tiles with power-of-two scales are multiplied by Dgrad as
+    they arrive, for quantizing them again changes no value. DeepSeek-V3's report says so of "the activation gradient
+    before MoE down-projections" and keeps both combines, ``combine`` and ``dispatch_grad``, in BF16 (section 3.3.3);
+    where its gates are applied it does not say. Sums over a token's experts run in slot order in float32 and are
+    rounded to storage once.
 
     Parameters
     ----------
@@ -190,7 +194,8 @@ class MixtureOfExperts:
         row_of_slot = np.empty_like(routing.chosen)
         kernels.order_by_expert(routing.chosen, routing.loads, token_of_row, row_of_slot)
 
-        rows = self._to_experts(x, token_of_row, self.dispatch)
+        # Float32 scales leave values off the grid on which activations are stored.
+        rows = self.store(self.dispatch(self._rows(x, token_of_row)))
         outputs, runs = np.empty_like(rows), self._runs(routing)
         experts: list[Any] = [None] * len(runs)
 
@@ -211,9 +216,9 @@ class MixtureOfExperts:
     def backward(self, grads: Grads, d_y: Array, saved: _Saved, x: Array | None = None) -> Array:
         """Return the gradient of x [T, d]: of the loss and of the balance loss."""
         routing = saved.routing
-        d_rows = self._to_experts(d_y, saved.token_of_row, self.combine_grad)
+        d_rows = self._rows(d_y, saved.token_of_row)
         over_rows(kernels.weight_rows, len(d_y), d_rows, routing.gates, saved.row_of_slot)
-        self.store(d_rows)
+        d_rows = self.store(self.combine_grad(self.store(d_rows)))
         d_inputs, runs = np.empty_like(d_rows), self._runs(routing)
 
         def backward(start: int, stop: int) -> None:
@@ -236,13 +241,12 @@ class MixtureOfExperts:
         over_rows(kernels.sum_rows, len(d_y), d_inputs, saved.row_of_slot, d_x)
         return self.store(d_x)
 
-    def _to_experts(self, x: Array, token_of_row: Array, wire: Any) -> Array:
-        """Send each token's vector to its experts: [T, d] -> [T * K, d], sorted by expert, as it arrives."""
+    @staticmethod
+    def _rows(x: Array, token_of_row: Array) -> Array:
+        """Return each token's vector once for each of its experts: [T, d] -> [T * K, d], sorted by expert."""
         rows = np.empty((len(token_of_row), x.shape[1]), dtype=x.dtype)
         over_rows(kernels.gather_rows, len(rows), x, token_of_row, rows)
-        # Float32 scales leave values off the grid on which activations are stored.
-        arrived: Array = self.store(wire(rows))
-        return arrived
+        return rows
 
     @staticmethod
     def _runs(routing: Routing) -> list[slice]:

@@ -31,6 +31,8 @@ COSTS = {
     "states": "bits a parameter: master weight and moments",
 }
 _PLAIN = 16.0
+#: Linear layers that recipes make narrow, by the last part of their names.
+_NARROW = {"wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3", "projection"}
 
 
 def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, float]:
@@ -63,8 +65,7 @@ def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, f
     >>> {name: round(value, 2) for name, value in bits.items()}
     {'operands': 8.5, 'wires': 12.03, 'kept': 8.79, 'states': 64.0}
     """
-    needed = [field.name for field in fields(MoEConfig) if field.name in config or field.default is MISSING]
-    shape = MoEConfig(**{name: config[name] for name in needed})
+    shape = _shape(config)
     wires = [codecs[recipe[wire]].bits_per_value for wire in DIRECTIONS]
     return {
         "operands": _operands(recipe, shape),
@@ -72,6 +73,36 @@ def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, f
         "kept": _kept(recipe, shape),
         "states": sum(_state_bits(recipe[state]) for state in ("master", "moment_m", "moment_v")),
     }
+
+
+def _shape(config: Mapping[str, Any]) -> MoEConfig:
+    needed = [field.name for field in fields(MoEConfig) if field.name in config or field.default is MISSING]
+    return MoEConfig(**{name: config[name] for name in needed})
+
+
+def one_tile(config: Mapping[str, Any], tile: int = 128) -> str:
+    """Return in words, to follow a model's size, that most of its forward sums are as short as a tile; "" if not so.
+
+    Where K is a tile, blocks of it are rows and a sum promoted after it is promoted once, at its end: how fine scales
+    are along K, and how often sums are promoted, cannot show. The gate and the head, which stay in BF16, do not count.
+
+    Examples
+    --------
+    >>> from dataclasses import asdict
+    >>> from lowprec.moe.model.config import configs
+    >>> one_tile(asdict(configs["nano"])), one_tile(asdict(configs["pilot"]))
+    (' (94 % of forward multiply-adds have K = 128: there a tile of 128 is a whole row)', '')
+    """
+    try:
+        shape = _shape(config)
+    except KeyError:  # what another trainer wrote
+        return ""
+    sizes = shape.parameter_shapes()
+    work = {name: amount for name, amount in multiply_adds(shape).items() if name.rpartition(".")[2] in _NARROW}
+    short = sum(amount for name, amount in work.items() if sizes[name][1] <= tile) / sum(work.values())
+    if short <= 0.5:
+        return ""
+    return f" ({100 * short:.0f} % of forward multiply-adds have K = {tile}: there a tile of {tile} is a whole row)"
 
 
 def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float) -> dict[str, float]:

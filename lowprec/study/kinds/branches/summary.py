@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.costs_of_recipes import one_tile
 from ...analysis.statistics import holm, root_mean_square
 from ...analysis.validity import once
 from ...design.expectations import Finding
@@ -105,7 +106,8 @@ class StudySummary:
         )
         after = count(setting.branch_steps * self.tokens_per_step)
         return (
-            f"{setting.config} model, {count(self.active_parameters)} active of {count(self.parameters)} parameters, "
+            f"{setting.config} model, {count(self.active_parameters)} active of {count(self.parameters)} parameters"
+            f"{one_tile(self.about['fingerprint']['config']) if self.about else ''}, "
             f"{after} bytes of text {'from scratch' if scratch else before}, "
             f"{several(setting.pairs, 'pair')} ({starts} x {several(setting.seeds, 'data seed')})"
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.costs_of_recipes import one_tile
 from ...analysis.statistics import spread
 from ...analysis.validity import not_detected, not_identical
 from ...design.expectations import Finding
@@ -80,7 +81,8 @@ class WeightsSummary:
         tokens = int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"])
         parameters = fingerprint["parameters"]
         return (
-            f"{setting.config} model, {count(parameters['active'])} active of {count(parameters['total'])} parameters, "
+            f"{setting.config} model, {count(parameters['active'])} active of {count(parameters['total'])} parameters"
+            f"{one_tile(fingerprint['config'])}, "
             f"BF16 checkpoints of {count(setting.checkpoint_steps * tokens)} bytes of text, "
             f"{several(setting.checkpoints * setting.seeds, 'batch', 'batches')} of {count(tokens)} held-out bytes "
             f"({several(setting.checkpoints, 'checkpoint')} x {setting.seeds})"

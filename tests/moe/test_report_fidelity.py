@@ -1,0 +1,163 @@
+"""What the DeepSeek-V3 report (arXiv 2412.19437) says of its FP8 training, held against what the trainer does."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.moe.model.attention import LatentAttention
+from lowprec.moe.model.config import configs
+from lowprec.moe.model.model import Model
+from lowprec.moe.model.routing import MixtureOfExperts, route
+from lowprec.recipe import recipes
+
+CONFIG = dataclasses.replace(configs["nano"], layers=2, sequence=32, batch=2)
+FROM_DEEPSEEK = [name for name in recipes if name.startswith("dsv3") and "tensor" not in name]
+
+
+def tokens(rows=2, length=32):
+    return np.random.default_rng(0).integers(0, 256, (rows, length + 1), dtype=np.uint8)
+
+
+def with_attention_kept_in(codec):
+    """Return BF16 that keeps attention's output in another form until the backward pass."""
+    return recipes["bf16"].with_(cache_attention_output=codec)
+
+
+# --- section 3.3.3: inputs of the linear layer after attention are used by attention's backward pass, too ------------
+
+
+def test_the_form_in_which_attentions_output_waits_reaches_attentions_own_gradients():
+    model = Model(CONFIG, "bf16")
+    (loss, exact), (same, rough) = (
+        model.with_recipe(recipe).loss_and_grads(tokens()) for recipe in ("bf16", with_attention_kept_in("fp8_1x128"))
+    )
+    assert loss == same
+    last = "layers.1.attn."  # the first that the backward pass meets
+    changed = {name for name in exact if not np.array_equal(exact[name], rough[name])}
+    assert {last + name for name in ("wo", "wq_a", "wq_b", "q_norm", "wkv_a", "wkv_b")} <= changed
+    assert not {name for name in changed if name.startswith("layers.1.ffn.")}
+
+
+def test_e5m6_spares_attentions_gradients_what_e4m3_does_to_them():
+    model = Model(CONFIG, "bf16")
+    exact = model.loss_and_grads(tokens())[1]["layers.1.attn.wq_b"]
+
+    def error(codec):
+        grad = model.with_recipe(with_attention_kept_in(codec)).loss_and_grads(tokens())[1]["layers.1.attn.wq_b"]
+        return np.linalg.norm(grad - exact) / np.linalg.norm(exact)
+
+    # Three bits of mantissa more are a factor of 8 on what is kept; the rest of the gradient's rounding stays.
+    assert 0 < error("e5m6_1x128_ue8m0") < error("fp8_1x128_ue8m0") / 4
+
+
+def test_the_gradient_of_scores_loses_the_sum_of_output_and_its_gradient_as_they_are():
+    config = dataclasses.replace(CONFIG, heads=1)
+    recipe = with_attention_kept_in("e5m6_1x128_ue8m0").bind()
+    layer = LatentAttention("layers.0.attn", config, recipe)
+    rng = np.random.default_rng(1)
+    shapes = {name: s for name, s in config.parameter_shapes().items() if name.startswith("layers.0.attn.")}
+    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    x, d_y = (recipe.store(rng.standard_normal((32, config.dim)).astype(np.float32)) for _ in range(2))
+    _, saved = layer.forward(params, x, 32)
+    assert saved.output is None
+    grads = {}
+    layer.backward(params, grads, d_y, saved)
+
+    out = recipe.cache("attention_output").decode(saved.linears["wo"].x.kept)
+    d_out = layer.linears["wo"].ops.dgrad(d_y, saved.linears["wo"])
+    d_probs = lp.matmul_f32(d_out, saved.v[0])
+    means = (d_out.astype(np.float64) * out.astype(np.float64)).sum(axis=1, keepdims=True)
+    d_scores = recipe.store(np.tril(layer.scale * (saved.probs[0] * (d_probs - means))).astype(np.float32))
+    d_q = lp.matmul_f32(d_scores, saved.k[0].T)
+    nope = config.nope_dim  # the channels without position turn nowhere
+    weight = lp.matmul_f32(recipe.store(d_q)[:, :nope].T, saved.linears["wq_b"].x.kept.T)
+    np.testing.assert_array_equal(grads["layers.0.attn.wq_b"][:nope], weight)
+
+
+@pytest.mark.parametrize("name", FROM_DEEPSEEK)
+def test_what_attention_gives_to_wo_has_scales_of_powers_of_two_in_both_directions(name):
+    recipe = recipes[name]
+    codec = lp.codecs[recipe.cache_attention_output]
+    spec = recipe.spec("layers.1.attn.wo")
+    assert (codec.scale, str(spec.fprop.a)) == ("ue8m0", "e4m3fn 1x128 ue8m0")
+    assert str(spec.wgrad.b.T) == "e4m3fn 128x1 ue8m0"
+    # So turning tiles loses nothing: what E4M3 tiles hold along the channels, tiles along the tokens hold, too.
+    x = np.random.default_rng(0).standard_normal((256, 128)).astype(np.float32)
+    rows = spec.fprop.a.quantize(x).dequantize()
+    columns = spec.wgrad.b.quantize_transposed(rows).dequantize()
+    assert np.mean(rows != columns.T) < 0.01  # but for a few that become subnormal
+
+
+# --- section 3.3.3: the gradient before the down-projection is dispatched in FP8, combines are BF16 ------------------
+
+
+@pytest.mark.parametrize("name", FROM_DEEPSEEK)
+def test_an_experts_gradient_is_quantized_once(name):
+    config, recipe = dataclasses.replace(CONFIG, shared_experts=0), recipes[name].bind()
+    layer = MixtureOfExperts("layers.1.ffn", config, recipe)
+    rng = np.random.default_rng(0)
+    shapes = {n: s for n, s in config.parameter_shapes().items() if n.startswith("layers.1.ffn.")}
+    params = {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
+    x, d_y = (recipe.store(rng.standard_normal((64, config.dim), dtype=np.float32)) for _ in range(2))
+    _, saved = layer.forward(params, x, np.zeros(8, np.float32), 32)
+    sent, arrived = [], {}
+    wire = layer.combine_grad
+
+    def watched(rows):
+        sent.append(rows.copy())
+        return wire(rows)
+
+    layer.combine_grad = watched
+    for number, expert in enumerate(layer.experts):
+        ops = expert.w2.ops
+
+        def product(spec, a, b, out, *, number=number, ops=ops, plain=ops._product):
+            if spec is ops.spec.dgrad:
+                arrived[number] = a.dequantize()
+            return plain(spec, a, b, out)
+
+        ops._product = product
+    layer.backward({}, d_y, saved)
+    (rows,) = sent
+    multiplied = np.concatenate([arrived[number] for number in range(8)])
+    weighted = recipe.store(saved.routing.gates[:, :, None] * d_y[:, None])
+    np.testing.assert_array_equal(rows[saved.row_of_slot], weighted)
+    # What Dgrad multiplies are the values that the wire delivered.
+    np.testing.assert_array_equal(multiplied, lp.codecs["fp8_1x128_ue8m0"].round_trip(rows))
+    assert not np.array_equal(multiplied, rows)
+
+
+@pytest.mark.parametrize("name", FROM_DEEPSEEK)
+def test_both_combines_are_bf16(name):
+    recipe = recipes[name]
+    assert (recipe.combine, recipe.dispatch_grad) == ("bf16", "bf16")
+    assert (recipe.dispatch, recipe.combine_grad) == ("fp8_1x128_ue8m0", "fp8_1x128_ue8m0")
+
+
+# --- section 3.3.2: one sum cannot change its scale on the way -------------------------------------------------------
+
+
+def test_which_sums_without_promotion_hardware_could_do():
+    never = {name: recipe.main for name, recipe in ((n, recipes[n]) for n in recipes) if "no_promotion" in name}
+    assert all(spec.fprop.promote_every is None for spec in never.values())
+    what_if = {name for name, spec in never.items() if spec.x.tile is not None and spec.x.resolved.scale == "fp32"}
+    assert what_if == {"dsv3_no_promotion"}
+    assert "what-if, no hardware" in recipes["dsv3_no_promotion"].description
+    assert never["dsv3_tensor_no_promotion"].x.granularity == "tensor"
+    assert never["dsv3_ue8m0_no_promotion"].x.resolved.scale == "ue8m0"
+
+
+# --- section 2.1.2: node-limited routing -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_the_limit_to_some_groups_of_experts_is_at_work(name):
+    config = configs[name]
+    logits = np.random.default_rng(0).standard_normal((256, config.experts)).astype(np.float32)
+    limited, free = (
+        np.sort(route(logits, np.zeros(config.experts, np.float32), shape, 128).chosen, axis=1)
+        for shape in (config, dataclasses.replace(config, groups=1, kept_groups=1))
+    )
+    assert np.mean((limited != free).any(axis=1)) > 0.2
