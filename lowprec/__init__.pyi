@@ -37,6 +37,8 @@ from .scaling.quantizer import Quantizer as Quantizer
 from .scaling.quantizer import quantizers as quantizers
 from .tensorcore.accumulator import Accumulator as Accumulator
 from .tensorcore.catalogue import accumulators as accumulators
+from .tensorcore.checksum import Checksum as Checksum
+from .tensorcore.checksum import checksum as checksum
 from .tensorcore.gemm import gemm as gemm
 from .tensorcore.gemm import matmul_f32 as matmul_f32
 from .tensorcore.grouped import grouped_gemm as grouped_gemm

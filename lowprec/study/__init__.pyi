@@ -23,6 +23,7 @@ from .kinds.errors.study import ErrorSetting as ErrorSetting
 from .kinds.errors.study import ErrorStudy as ErrorStudy
 from .kinds.errors.study import PublishedTable as PublishedTable
 from .kinds.readings.acceptance import Acceptance as Acceptance
+from .kinds.readings.faults import Faults as Faults
 from .kinds.readings.positions import ByPosition as ByPosition
 from .kinds.readings.study import Readings as Readings
 from .kinds.replay.study import Replay as Replay

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._values import plain_fields
+from ..cast.casts import decode
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from .product import Matrix, Product
@@ -205,6 +206,17 @@ class FastKernel(Protocol):
         """Return B, with its scales inside the instruction, as `compute` takes it."""
 
 
+class StepError(NamedTuple):
+    """By how much one instruction errs at most: ``relative`` of its terms' magnitudes, and ``absolute`` more.
+
+    Magnitudes are those by which terms are aligned: a subnormal's is the smallest normal number, and of scales inside
+    the instruction too.
+    """
+
+    relative: float
+    absolute: float
+
+
 @dataclass(frozen=True)
 class Kind(ABC):
     """How one kind of accumulator sums: everything about it that is no number. One object each stands in `kinds`."""
@@ -235,6 +247,19 @@ class Kind(ABC):
     def step(self, accumulator: Accumulator) -> int:
         """Return of how many products a chain is made, one instruction's: scales and promotions wait for its end."""
         return accumulator.group
+
+    def steps(self, accumulator: Accumulator, k: int) -> int:
+        """Return how many roundings of a sum a chain of k products has, one an instruction."""
+        return -(-k // self.step(accumulator))
+
+    @abstractmethod
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return a bound on one instruction's error, where nothing overflows; derived, not measured."""
+
+    def values(self, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
+        """Return the values that are multiplied, as codes that cannot be multiplied exactly are taken."""
+        found: NDArray[np.float64] = decode(codes, fmt).astype(np.float64)
+        return found
 
     @abstractmethod
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:

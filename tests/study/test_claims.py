@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lowprec.cli import app as cli
-from lowprec.study import Arm, catalogue
+from lowprec.study import Arm, Readings, catalogue
 from lowprec.study.catalogue import TIERS, Study
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation
 from lowprec.study.kinds.catalogue import kind_of
@@ -43,6 +43,8 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
             precisions = {getattr(arm.precision, "name", arm.precision) for arm in item.arms}
             assert {task.recipe_name for task in planned.arms} == precisions
             roles |= {"repeat", "floor"}
+        if isinstance(item, Readings) and item.reading.own_controls:
+            roles -= {"floor", "control"}
         assert roles <= {arm.role for arm in item.arms}
         assert all(arm.expected for arm in item.arms if arm.role in ("treatment", "control"))
     assert not list(tmp_path.iterdir())

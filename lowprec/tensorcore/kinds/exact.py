@@ -8,7 +8,7 @@ from ..._threads import over_rows
 from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore import float64_dot
-from ..accumulator import Accumulator, Kind
+from ..accumulator import Accumulator, Kind, StepError
 from ..product import Matrix, Product, canonical_nan
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread
@@ -33,6 +33,14 @@ class Exact(Kind):
     def step(self, accumulator: Accumulator) -> int:
         """Return 1: any length will do."""
         return 1
+
+    def steps(self, accumulator: Accumulator, k: int) -> int:
+        """Return 1: whatever the length."""
+        return 1
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return half a unit in the last place."""
+        return StepError(2.0**-24, 2.0**-149)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return the exact sum over all K and C, rounded once."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...cast.casts import decode
 from ...kernels.tensorcore import amd_dot
-from ..accumulator import Accumulator, Kind
+from ..accumulator import Accumulator, Kind, StepError
 from ..integers import by_rows
 from ..product import Matrix, Product, canonical_nan
 
@@ -17,6 +17,10 @@ class ExactGroups(Kind):
     name = "exact_groups"
     words = "a group and C summed exactly, one rounding to nearest even"
     oracle = "ExactGroups"
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return half a unit in the last place."""
+        return StepError(2.0**-24, 2.0**-149)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return one chain: a group's products and C exactly, one rounding to nearest even."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..._threads import fresh, over_rows
 from ...format.catalogue import Format, formats
 from ...kernels.tensorcore import fused_dot, narrow_pack
-from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind
+from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind, StepError
 from ..fused_kernels import FusedKernel, fused_kernels, operand_tables
 from ..integers import bits_of, by_rows, group_rule, result_layout, take_apart, values_of
 from ..panel_kernels import fastest, proves_itself
@@ -43,6 +43,23 @@ class FusedSum(Kind):
             )
 
 
+def aligned_error(accumulator: Accumulator, terms: int) -> StepError:
+    """Return the error of a sum of so many terms that are aligned, cut, added and brought to the result's format.
+
+    The largest exponent E is at most that of the terms' magnitudes, of the result's smallest normal number (a
+    subnormal C has its exponent), or of a zero. Each term loses less than 2^(E - F), half of it where it is rounded,
+    and the sum less than a unit in its last place, half of it for float16.
+    """
+    stored = formats[accumulator.dtype]
+    lost = terms * 2.0**-accumulator.fraction_bits * (0.5 if accumulator.align == "nearest" else 1.0)
+    last = 2.0 ** -(accumulator.output_bits + (accumulator.output == "float16"))
+    zero = 0.0 if accumulator.zero_exponent is None else 2.0**accumulator.zero_exponent
+    least = stored.smallest_normal
+    return StepError(
+        lost + last * (1 + lost), lost * (1 + last) * (zero + least) + least * 2.0**-accumulator.output_bits
+    )
+
+
 class Fused(FusedSum):
     """Groups of products and C aligned to the largest exponent, cut, summed exactly, and cut again."""
 
@@ -57,6 +74,10 @@ class Fused(FusedSum):
             raise ValueError(
                 f"Accumulator {accumulator.name}: scale_format={scale}: a fused sum takes powers of two"
             )  # fmt: skip
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return that of a group's products and C."""
+        return aligned_error(accumulator, accumulator.group + 1)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return one chain in integers."""

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ...kernels.tensorcore.scaled_dot import ScaledParts, scaled_dot
-from ..accumulator import Accumulator, FastKernel
+from ..accumulator import Accumulator, FastKernel, StepError
 from ..integers import bits_of, by_rows, group_rule, result_layout, scale_parts, values_of
 from ..panel_kernels import fastest, proves_itself
 from ..product import BlockScales, Float32Matrix, Matrix, Product
 from ..run_kernels import KERNELS, RunKernel
-from .fused import FusedSum
+from .fused import FusedSum, aligned_error
 from .panels import Float64Lanes
 
 
@@ -43,6 +43,10 @@ class FusedRuns(FusedSum):
         special = any(f.nan_code is not None or f.inf_code is not None for f in (fa, fb))
         if special or max(largest, largest / units) > 2.0**61:
             raise ValueError(f"{accumulator.name}: products of {fa} and {fb} are too wide to be summed exactly in runs")
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return that of a group's runs and C: a run has its scales' exponent, which no product of it falls below."""
+        return aligned_error(accumulator, accumulator.group // accumulator.run + 1)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return one chain in integers."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ...cast.casts import decode
 from ...format.catalogue import Format, formats
-from ..accumulator import Accumulator, Computed, FastKernel, Kind
+from ..accumulator import Accumulator, Computed, FastKernel, Kind, StepError
 from ..product import Matrix, Product, Schedule, canonical_nan
 from ..wide_kernels import WideKernel
-from .fused import wide_kernel
+from .fused import aligned_error, wide_kernel
 from .panels import not_finite
 
 _FLOAT16 = formats["float16"]
@@ -38,6 +38,14 @@ class Halves(Kind):
     def step(self, accumulator: Accumulator) -> int:
         """Return both groups."""
         return 2 * accumulator.group
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return that of two groups summed one after the other, and of C's addition, which rounds to nearest."""
+        inner = aligned_error(float16_part(accumulator), accumulator.group + 1)
+        both = 2 * inner.relative * (1 + inner.relative) ** 2
+        last = 2.0 ** -(accumulator.output_bits + 1)
+        least = formats[accumulator.dtype].smallest_subnormal
+        return StepError(both + last * (1 + both), (1 + last) * 2 * inner.absolute * (1 + inner.relative) + least)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return one chain, instruction by instruction."""

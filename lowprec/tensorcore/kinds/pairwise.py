@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...cast.casts import decode
+from ...format.catalogue import Format
 from ...kernels.tensorcore import amd_dot
-from ..accumulator import Accumulator, Kind
+from ..accumulator import Accumulator, Kind, StepError
 from ..integers import by_rows
 from ..product import Matrix, Product, canonical_nan
 
@@ -17,6 +19,17 @@ class Pairwise(Kind):
     name = "pairwise"
     words = "float32 additions of neighbours, subnormals flushed"
     oracle = "FlushedPairs"
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return that of a product's roundings, as many as the tree is deep and two more, each flushed when tiny."""
+        roundings = 2 + (accumulator.group - 1).bit_length()
+        flushes = 2 * accumulator.group + 1
+        return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126)
+
+    def values(self, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
+        """Return the values without subnormals, which are zeros here."""
+        found = super().values(codes, fmt)
+        return np.where(np.abs(found) < fmt.smallest_normal, 0.0, found)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return one chain; subnormals are flushed, of operands and C to +0, of results to the zero of their sign."""

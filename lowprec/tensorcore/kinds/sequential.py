@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ... import _threads
 from ...cast.casts import decode
 from ...kernels.tensorcore.float64_dot import sequential64
-from ..accumulator import FLOAT64, Accumulator, Kind
+from ..accumulator import FLOAT64, Accumulator, Kind, StepError
 from ..float32 import accumulate_f32
 from ..product import Float32Matrix, Matrix, Product, canonical_nan
 
@@ -26,6 +26,12 @@ class Sequential(Kind):
     def step(self, accumulator: Accumulator) -> int:
         """Return 1: a chain may end after any product."""
         return 1
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return half a unit in the last place, of a step that has one product."""
+        return StepError(
+            2.0 ** -(accumulator.output_bits + 1), 2.0**-149 if accumulator.output_bits == 23 else 2.0**-1074
+        )
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return one chain in float32."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...kernels.tensorcore import amd_dot
-from ..accumulator import Accumulator, Kind
+from ..accumulator import Accumulator, Kind, StepError
 from ..integers import bits_of, by_rows, result_layout, take_apart, values_of
 from ..product import Matrix, Product
 
@@ -17,6 +17,15 @@ class TwoFloors(Kind):
     words = "products cut toward zero, then joined with C by cutting downwards, one rounding"
     oracle = "FlooredSum"
     has_fraction_bits = True
+
+    def step_error(self, accumulator: Accumulator) -> StepError:
+        """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.
+
+        A zero C takes part with float32's smallest exponent; one that is dropped is worth less than a cut.
+        """
+        lost = (accumulator.group + 4) * 2.0**-accumulator.fraction_bits + 2.0**-_WIDE_BITS
+        last = 2.0**-24 + 2.0**-_WIDE_BITS
+        return StepError(lost + last * (1 + lost), 2 * lost * 2.0**-126 + 2.0**-149)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
         """Return one chain over all K; with two partial sums a C far below the others is dropped."""

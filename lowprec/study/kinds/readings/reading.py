@@ -39,6 +39,9 @@ class Reading(ABC):
     lines: ClassVar[bool] = True
     """Whether places are points of a line; else each stands for itself."""
 
+    own_controls: ClassVar[bool] = False
+    """Whether what must be seen, and what cannot matter, are among the places, so that no arms have these roles."""
+
     @abstractmethod
     def read(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int

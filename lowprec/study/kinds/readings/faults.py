@@ -1,0 +1,285 @@
+"""One flipped bit at a named place of a model's arithmetic: what it does to loss and gradients, and who sees it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reading import Reading, Row
+
+if TYPE_CHECKING:
+    from lowprec.moe.model.model import Model
+    from lowprec.recipe import BoundRecipe, Recipe
+    from lowprec.recipe.linears import GemmSpec
+    from lowprec.scaling.quantized import Quantized
+
+Array = NDArray[Any]
+#: Bits of a float32: its sign, exponent bits from the highest, and mantissa bits; of an FP22 register those it has.
+FLOAT32_BITS = (31, 30, 29, 26, 23, 22, 18, 10)
+#: Places and the bits that are flipped there. Codes are E4M3's, logits BF16's in float32.
+BITS: dict[str, tuple[int, ...]] = {
+    "code of x": (7, 6, 5, 3, 2, 0),
+    "code of w": (7, 6, 5, 3, 2, 0),
+    "scale of x": FLOAT32_BITS,
+    "FP22 register": FLOAT32_BITS,
+    "float32 sum": FLOAT32_BITS,
+    "router logit": (31, 30, 29, 26, 23, 22, 18),
+    "master weight": FLOAT32_BITS,
+}
+
+
+@dataclass(frozen=True)
+class Faults(Reading):
+    """Flips single bits in the forward pass, or in a weight, and compares loss and gradients with those without.
+
+    Each flip is in one linear layer drawn at random, at a random place of its operands or results. A checksum of that
+    product (`lowprec.checksum`), made of the operands before anything happened to them, is asked whether it sees it.
+
+    Parameters
+    ----------
+    trials : int
+        Flips of each bit of each place, on each batch.
+    sequences : int
+        Sequences of a batch that are read.
+    harm : float
+        A change of the loss, in per cent, from which on a flip counts as harmful.
+    """
+
+    trials: int = 2
+    sequences: int = 4
+    harm: float = 0.1
+    metrics: ClassVar[Mapping[str, str]] = {
+        "harmful": "share of flips that change the loss by more than 0.1 %, or make it no number, %",
+        "detected": "share of flips that the checksum sees, %",
+        "missed": "share of flips that are harmful and not seen, %",
+        "no_number": "share of flips after which loss or gradient is no finite number, %",
+        "loss_percent": "change of the loss, absolute, of flips after which it is finite, %",
+        "gradient_error": "|g - g_without| / |g_without|, of flips after which it is finite",
+        "false_alarms": "share of products without a flip that the checksum takes for wrong, %",
+    }
+    places: ClassVar[str] = "place and bit"
+    panels: ClassVar[tuple[str, ...]] = ("harmful", "detected", "missed", "gradient_error")
+    lines: ClassVar[bool] = False
+    own_controls: ClassVar[bool] = True
+
+    def read(
+        self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
+    ) -> Iterator[Row]:
+        """Yield a row for each flip."""
+        batch = tokens[: self.sequences]
+        bound = recipe.bind(0, layers=model.config.layers)
+        layers = [
+            name
+            for name, shape in model.config.parameter_shapes().items()
+            if len(shape) == 2 and name != "embed" and ".experts." not in name and bound.recipe.spec(name).quantized
+        ]
+        loss, gradients = model.with_bound(bound).loss_and_grads(batch)
+        for at, (place, bits) in enumerate(BITS.items()):
+            for bit in bits:
+                for trial in range(self.trials):
+                    rng = np.random.default_rng([seed, at, bit, trial])
+                    found = list(model.biases) if place == "router logit" else layers
+                    fault = Fault(place, bit, found[int(rng.integers(len(found)))], rng)
+                    yield f"{place}, bit {bit}", self._effect(model, recipe, batch, fault, loss, gradients)
+
+    def _effect(
+        self, model: Model, recipe: Recipe, batch: Array, fault: Fault, loss: float, gradients: Mapping[str, Array]
+    ) -> dict[str, float]:
+        struck = copy.copy(model)
+        struck.params = fault.weights(model.params)
+        bound: Any = Struck(recipe.bind(0, layers=model.config.layers), fault)
+        with np.errstate(all="ignore"):
+            got, ours = struck.with_bound(bound).loss_and_grads(batch)
+            error = _distance(ours, gradients)
+        finite = math.isfinite(got) and math.isfinite(error)
+        change = 100 * abs(got / loss - 1) if math.isfinite(got) else math.inf
+        harmful = not change <= self.harm
+        return {
+            "harmful": 100.0 * harmful,
+            "detected": 100.0 * fault.detected,
+            "missed": 100.0 * (harmful and not fault.detected),
+            "no_number": 100.0 * (not finite),
+            "loss_percent": change if finite else math.nan,
+            "gradient_error": error if finite else math.nan,
+            "false_alarms": math.nan if fault.false_alarm is None else 100.0 * fault.false_alarm,
+        }
+
+
+def _distance(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
+    error = size = 0.0
+    for name, gradient in theirs.items():
+        error += float(np.sum(np.square(ours[name].astype(np.float64) - gradient)))
+        size += float(np.sum(np.square(gradient.astype(np.float64))))
+    return math.sqrt(error / size) if math.isfinite(error) else math.inf
+
+
+# --- where a bit is flipped ------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Fault:
+    """One flip: its place, bit and layer, and what draws the rest of where it is.
+
+    Attributes
+    ----------
+    detected : bool
+        Whether the checksum of the product saw it; never so where no product is struck.
+    false_alarm : bool or None
+        Whether the checksum tripped on the same product without it; None where none was asked.
+    """
+
+    place: str
+    bit: int
+    layer: str
+    rng: np.random.Generator
+    detected: bool = False
+    false_alarm: bool | None = field(default=None)
+
+    def weights(self, params: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the weights, one of them struck if that is the place."""
+        if self.place != "master weight":
+            return dict(params)
+        struck = params[self.layer].copy()
+        flip(struck, int(self.rng.integers(struck.size)), self.bit)
+        return {**params, self.layer: struck}
+
+    def result(self, y: Array) -> Array:
+        """Return a router's logits, one of them struck."""
+        struck = y.copy()
+        flip(struck, int(self.rng.integers(struck.size)), self.bit)
+        return struck
+
+    def product(self, a: Quantized, b: Quantized, spec: GemmSpec) -> tuple[Array, Array, NDArray[np.intp]]:
+        """Return the struck part of ``A @ B.T`` in float32, and its rows and columns."""
+        rows, columns = np.arange(a.shape[0]), np.arange(b.shape[0])
+        i, j = int(self.rng.integers(len(rows))), int(self.rng.integers(len(columns)))
+        tile, k = int(self.rng.integers(-(-a.shape[1] // TILE))), int(self.rng.integers(a.shape[1]))
+        left, right = [i] if self.place != "code of w" else rows, [j] if self.place != "code of x" else columns
+        if self.place == "scale of x":
+            right = columns
+        x, y = Part.of(a, left), Part.of(b, right)
+        if self.place == "code of x":
+            flip(x.codes, k, self.bit)
+        elif self.place == "code of w":
+            flip(y.codes, k, self.bit)
+        elif self.place == "scale of x":
+            flip(x.scales, tile, self.bit)
+        at = (tile, self.bit) if self.place in ("FP22 register", "float32 sum") else None
+        step = int(self.rng.integers(1, TILE // spec.summed_by.group + 1)) if self.place == "FP22 register" else 0
+        return emulated(x, y, spec, at, step), np.asarray(left), np.asarray(right)
+
+
+#: Values along K that share a scale and a chain.
+TILE = 128
+
+
+@dataclass
+class Part:
+    """Some rows of an operand: codes [R, K], scales [R, tiles], format."""
+
+    codes: Array
+    scales: NDArray[np.float32]
+    format: Any
+
+    @classmethod
+    def of(cls, q: Quantized, rows: Any) -> Part:
+        """Take rows out, as copies."""
+        each = q.granularity.block((q.shape[0], q.shape[1]))[0]
+        at = np.asarray(rows)
+        return cls(np.ascontiguousarray(q.codes[at]), np.ascontiguousarray(q.scale[at // each]), q.format)
+
+
+def flip(array: Array, place: int, bit: int) -> None:
+    """Flip a bit of one element, in place.
+
+    Examples
+    --------
+    >>> x = np.array([1.0, 2.0], np.float32)
+    >>> flip(x, 1, 31)
+    >>> x
+    array([ 1., -2.], dtype=float32)
+    """
+    words = array.reshape(-1).view(f"uint{8 * array.itemsize}")
+    words[place] ^= words.dtype.type(1 << bit)
+
+
+def emulated(a: Part, b: Part, spec: GemmSpec, struck: tuple[int, int] | None, step: int) -> NDArray[np.float32]:
+    """Return ``A @ B.T`` chain by chain, as `lowprec.gemm` promotes them, whatever the scales have become.
+
+    Parameters
+    ----------
+    a, b : Part
+        Rows of both operands.
+    spec : GemmSpec
+        The accumulator, promoted every 128.
+    struck : (int, int), optional
+        Tile along K and bit: the running sum behind it is struck.
+    step : int
+        Above 0: not that sum is struck but the accumulator's, after so many instructions of the tile's chain.
+    """
+    import lowprec as lp
+    from lowprec.codec.reductions import fma
+
+    options: dict[str, Any] = {"accumulator": spec.summed_by, "a_format": a.format, "b_format": b.format}
+    total = np.zeros((len(a.codes), len(b.codes)), np.float32)
+    for tile in range(a.scales.shape[1]):
+        at, stop = tile * TILE, min((tile + 1) * TILE, a.codes.shape[1])
+        here = struck is not None and struck[0] == tile
+        middle = min(at + step * spec.summed_by.group, stop) if here and step else stop
+        chain = lp.mma(a.codes[:, at:middle], b.codes[:, at:middle], **options)
+        if here and step and struck is not None:
+            flip(chain, 0, struck[1])
+            if middle < stop:
+                chain = lp.mma(a.codes[:, middle:stop], b.codes[:, middle:stop], chain, **options)
+        with np.errstate(all="ignore"):
+            total = fma(a.scales[:, tile, None] * b.scales[:, tile], chain, total)
+        if here and not step and struck is not None:
+            flip(total, 0, struck[1])
+    return total
+
+
+class Struck:
+    """A bound recipe in which one fault strikes."""
+
+    def __init__(self, bound: BoundRecipe, fault: Fault) -> None:
+        self._bound, self._fault = bound, fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bound, name)
+
+    def linear(self, layer: str) -> Any:
+        """Return the layer's three GEMMs, the forward one struck if it is its turn."""
+        ops = self._bound.linear(layer)
+        if layer != self._fault.layer or self._fault.place == "master weight":
+            return ops
+        return _StruckOps(ops, self._fault, self._bound)
+
+
+class _StruckOps:
+    def __init__(self, ops: Any, fault: Fault, bound: BoundRecipe) -> None:
+        self._ops, self._fault, self._bound = ops, fault, bound
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def fprop(self, x: Array, w: Array, **rest: Any) -> tuple[Array, Any]:
+        import lowprec as lp
+
+        y, saved = self._ops.fprop(x, w, **rest)
+        if self._fault.place == "router logit":
+            return self._fault.result(y), saved
+        spec = self._bound.recipe.spec(self._fault.layer, self._bound.layers).fprop
+        a, b = saved.x.row, saved.w
+        options: dict[str, Any] = {"accumulator": spec.summed_by, "promote_every": spec.promote_every}
+        whole = lp.gemm(a, b, library=spec.library, **options)
+        self._fault.false_alarm = lp.checksum(whole, a, b, **options).tripped
+        found, rows, columns = self._fault.product(a, b, spec)
+        whole[np.ix_(rows, columns)] = found
+        self._fault.detected = lp.checksum(whole, a, b, **options).tripped
+        return lp.round_to(whole, self._bound.recipe.activations), saved

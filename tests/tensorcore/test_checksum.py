@@ -1,0 +1,167 @@
+"""Checksums of products: no accumulator's rounding trips them, and what is larger does."""
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.recipe.tensors import as_quantized
+from lowprec.tensorcore.accumulator import FLOAT64
+from lowprec.tensorcore.checksum import Bound, Side, compared
+from lowprec.tensorcore.kinds.fused import aligned_error
+
+SHAPE = (18, 23)
+BY_GEMM = [name for name in lp.accumulators if lp.accumulators[name].output != FLOAT64]
+
+
+def families(rng, k):
+    """Yield operands: those that cancel, add up, lose terms below a large one, or are subnormal."""
+    m, n = SHAPE
+
+    def normal(rows):
+        return rng.standard_normal((rows, k)).astype(np.float32)
+
+    yield "normal", normal(m), normal(n)
+    yield "positive", np.abs(normal(m)), np.abs(normal(n))
+    x, y = np.abs(normal(m)) * 0.01, np.abs(normal(n))
+    x[:, 0], y[:, 0] = 60, 30
+    yield "one large", x, y
+    x, y = normal(m), normal(n)
+    x[:, 1::2], y[:, 1::2] = -x[:, 0::2], y[:, 0::2]
+    yield "cancelling", x, y
+    yield "tiny", normal(m) * np.float32(2**-13), normal(n) * np.float32(2**-3)
+    yield "wide", *(normal(r) * np.exp2(rng.integers(-20, 6, (r, k))).astype(np.float32) for r in SHAPE)
+    yield "zeros", normal(m) * (rng.random((m, k)) < 0.1), normal(n)
+
+
+def operands(accumulator, fmt, x, y):
+    """Return both operands with the scales that suit an accumulator, and how it may be promoted."""
+    if accumulator.scale_format == "e4m3fn":
+        return [lp.quantize(v, quantizer="nvfp4_te") for v in (x, y)], (None,)
+    if accumulator.scale_format is not None:
+        blocks = f"1x{accumulator.scale_block}"
+        return [lp.quantize(v, fmt, blocks, scale="ue8m0") for v in (x, y)], (None,)
+    if lp.formats[fmt].bits == 8 and accumulator.output != "float16":
+        every = (None, 128) if accumulator.rule.has_running_sum else (128,)
+        return [lp.quantize(v, fmt, "1x128") for v in (x, y)], every
+    # Float16 sums overflow on operands that were scaled up to their format's largest number.
+    return [as_quantized(lp.round_to(v, fmt), fmt) for v in (x, y)], (None, 128)
+
+
+@pytest.mark.parametrize("name", BY_GEMM)
+def test_no_rounding_trips_it(name):
+    """Each element by itself, where the bound is tightest, and sums of many."""
+    accumulator = lp.accumulators[name]
+    judged = worst = 0.0
+    for fmt in accumulator.inputs or ("e4m3fn",):
+        for k in (38, 256) if fmt == accumulator.default_format else (38,):
+            for family, x, y in families(np.random.default_rng(k), k):
+                pair, intervals = operands(accumulator, fmt, x, y)
+                for every in intervals:
+                    for out, tile in (("float32", 1), ("float32", 16), ("bfloat16", 16)):
+                        d = lp.gemm(*pair, accumulator=accumulator, promote_every=every, out=out)
+                        found = lp.checksum(d, *pair, accumulator=accumulator, promote_every=every, out=out, tile=tile)
+                        assert not found.tripped, (fmt, k, family, every, out, tile, found.worst)
+                        judged += np.isfinite(found.column_bound).mean()
+                        worst = max(worst, found.worst if out == "float32" else 0.0)
+    assert judged > 1
+    assert 0.03 < worst <= 1  # a bound that nothing comes near would see nothing
+
+
+def test_float64_sums_by_the_same_bound():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((9, 300)), rng.standard_normal((7, 300))
+    d = lp.mma(x, y, accumulator="fp64")
+    bound = Bound.of(lp.accumulators["fp64"], 300, None, 300, lp.formats["float32"])
+    sides = [Side(v, np.abs(v), np.ones_like(v), np.sqrt((v**2).sum(axis=1))) for v in (x, y)]
+    # Its own error is of the checksum's: only the weights of the chain are asked.
+    off, _ = compared(d, *sides, bound, 1)
+    allowed = np.abs(x) @ np.abs(y).T * 300 * 2.0**-53
+    assert np.all(np.abs(off) <= 2 * allowed)
+    error = lp.accumulators["fp64"].rule.step_error(lp.accumulators["fp64"])
+    assert error.relative == 2.0**-53
+
+
+@pytest.mark.parametrize("name", ["hopper_fp8", "ada_fp8", "hopper_f16", "blackwell_fp8"])
+def test_a_step_can_err_by_a_good_part_of_its_bound(name):
+    """A large term and as many others as there are, each just below what is kept: all of it is lost."""
+    accumulator = lp.accumulators[name]
+    fmt = "e5m2" if accumulator.lists(lp.formats["e5m2"]) else accumulator.default_format
+    group = accumulator.group
+    bound = aligned_error(accumulator, group + 1)
+    lost = 2.0 ** -(accumulator.fraction_bits + 1)
+    c = np.array([[1.0]], accumulator.dtype)
+    a = np.full((1, group), 2.0 ** -(accumulator.fraction_bits // 2 + 1))
+    b = np.full((1, group), lost / a[0, 0])
+    codes = [lp.encode(v, fmt) for v in (a, b)]
+    assert np.array_equal(lp.decode(codes[0], fmt), a.astype(np.float32))
+    d = lp.mma(*codes, c, accumulator=accumulator, a_format=fmt, b_format=fmt)
+    error = 1.0 + group * lost - float(d[0, 0])
+    assert 0.3 * bound.relative * (1 + group * lost) < error <= bound.relative * (1 + group * lost) + bound.absolute
+
+
+def pair(rng, m=200, n=150, k=384):
+    return [
+        lp.quantize(rng.standard_normal((rows, k)).astype(np.float32), "e4m3fn", g)
+        for rows, g in ((m, "1x128"), (n, "128x128"))
+    ]
+
+
+def test_a_wrong_element_is_found_where_it_is():
+    a, b = pair(np.random.default_rng(1))
+    d = lp.gemm(a, b)
+    assert lp.checksum(d, a, b).suspects() == []
+    for i, j in ((0, 0), (130, 7), (199, 149)):
+        wrong = d.copy()
+        wrong[i, j] += 1e4
+        found = lp.checksum(wrong, a, b)
+        assert found.tripped
+        assert found.suspects() == [(i, j)]
+        assert found.worst > 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_off(value):
+    a, b = pair(np.random.default_rng(2))
+    d = lp.gemm(a, b)
+    d[3, 4] = value
+    assert lp.checksum(d, a, b).tripped
+
+
+def test_operands_that_are_not_finite_are_not_judged():
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((20, 128)).astype(np.float32)
+    x[2, 5] = np.nan
+    a, b = lp.quantize(x, "e4m3fn", "1x128"), pair(rng, 20, 30, 128)[1]
+    found = lp.checksum(lp.gemm(a, b), a, b)
+    assert not found.tripped
+    assert not np.isfinite(found.row_bound[2]).any()
+    assert np.isfinite(found.row_bound[3]).all()
+
+
+def test_a_flipped_code_is_seen_where_it_changes_much():
+    """The operands of the checksum are those before the flip."""
+    rng = np.random.default_rng(4)
+    a, b = pair(rng, 64, 64, 128)
+    struck = lp.Quantized(a.codes.copy(), a.scale, a.format, a.granularity)
+    i, k = np.unravel_index(np.argmin(np.abs(a.dequantize())), a.shape)
+    struck.codes[i, k] ^= 1 << 6
+    assert lp.checksum(lp.gemm(struck, b, accumulator="exact"), a, b, accumulator="exact").tripped
+
+
+def test_shorter_sums_see_more():
+    a, b = pair(np.random.default_rng(5))
+    d = lp.gemm(a, b)
+    d[5, 5] += np.float32(20)
+    ratios = [lp.checksum(d, a, b, tile=tile).worst for tile in (1, 8, 64, 200)]
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[0] > 1
+
+
+def test_empty_and_wrong_shapes():
+    a, b = pair(np.random.default_rng(6), 5, 6, 128)
+    with pytest.raises(ValueError, match="checksum"):
+        lp.checksum(np.zeros((5, 5)), a, b)
+    with pytest.raises(ValueError, match="tile"):
+        lp.checksum(np.zeros((5, 6)), a, b, tile=0)
+    with pytest.raises(TypeError, match="Quantized"):
+        lp.checksum(np.zeros((5, 6)), a.codes, b)
