@@ -161,7 +161,7 @@ def checksum(
     check_product("checksum", a.shape, b.shape)
     result = real_numbers("checksum: d", d).astype(np.float64)
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
-    a, b, factor = without_tensor_scales(a, b, 1.0)
+    a, b, factor = without_tensor_scales(a, b, np.float32(1))
     every = _interval(accumulator, library, promote_every)
     values_alone = every is None and accumulator.rule.multiplies_values
     left, right = (side(q, accumulator, values_alone) for q in (a, b))
