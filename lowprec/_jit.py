@@ -12,12 +12,13 @@ Kernels are serial loops that release the GIL; threads are `_threads`' affair.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -25,6 +26,7 @@ from typing import Any, TypeVar, cast
 import llvmlite
 import numba
 import numba.core.config as numba_config
+import numba.core.event
 import numba.core.registry
 import numpy as np
 from llvmlite import ir as ir
@@ -116,6 +118,34 @@ def variant(function: F, name: str, **names: Any) -> F:
     plain = FunctionType(function.__code__, {**function.__globals__, **names}, name)
     plain.__qualname__ = name
     return kernel(cast(F, plain))
+
+
+class _Listener(numba.core.event.Listener):
+    def __init__(self, tell: Callable[[int], object]) -> None:
+        self.tell, self.count, self.depth = tell, 0, 0
+
+    def on_start(self, event: Any) -> None:
+        self.count += 1
+        self.depth += 1
+        self.tell(self.count)
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        if self.depth == 0:  # a kernel compiles those that it calls
+            self.tell(0)
+
+
+@contextlib.contextmanager
+def compiling(tell: Callable[[int], object]) -> Iterator[None]:
+    """Tell what is compiled while a block runs, in whatever thread; what is found on disk is not.
+
+    Parameters
+    ----------
+    tell : callable
+        Called with 1 when the first kernel is compiled, with 2 for the second ..., and with 0 when none is any more.
+    """
+    with numba.core.event.install_listener("numba:compile", _Listener(tell)):
+        yield
 
 
 def _bitcast(source: Any, target: Any) -> Any:

@@ -53,6 +53,25 @@ def copied_package(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_what_is_compiled_is_told_and_what_is_there_is_not() -> None:
+    @_jit.kernel
+    def inner(x):
+        return x + 1
+
+    @_jit.kernel
+    def outer(x):
+        return inner(x) * 2
+
+    told: list[int] = []
+    with _jit.compiling(told.append):
+        assert outer(3) == 8
+        assert told == [1, 2, 0]  # the one, and in its course the other
+        assert outer(4) == 10
+        assert told == [1, 2, 0]
+    outer(1.5)  # nobody listens
+    assert told == [1, 2, 0]
+
+
 def test_edit_of_a_callee_in_another_file_is_seen(copied_package: Path) -> None:
     cache = {"LOWPREC_CACHE_DIR": str(copied_package / "cache")}
     assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "0"]

@@ -63,7 +63,10 @@ def ablate(
     Files of ablations are programs, which run with your rights: read one before you run it. TOML, npz and the folders
     of runs are data and never executed.
     """
+    from rich.console import Console
+
     from ..study import catalogue
+    from ..study.run.progress import briefly
 
     known = catalogue.names()
     if listing:
@@ -81,10 +84,11 @@ def ablate(
 
         require_matplotlib()
     size = "quick" if quick else "full"
-    plans = [
-        kind.plan(study, setting, out / f"{study.name}-{size}", data=data)
-        for (study, kind), setting in zip(training, settings, strict=True)
-    ]
+    with briefly(Console(stderr=True), "reading the text"):
+        plans = [
+            kind.plan(study, setting, out / f"{study.name}-{size}", data=data)
+            for (study, kind), setting in zip(training, settings, strict=True)
+        ]
     broken = False
     for study, kind in measuring:
         found = _measure(study, kind, quick, seeds, out / f"{study.name}-{size}", not no_plot)

@@ -66,6 +66,7 @@ def train(
     """Train one model from scratch and print its losses."""
     from rich.console import Console
 
+    from .. import _jit
     from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.model.memory import memory_policies
@@ -74,7 +75,7 @@ def train(
     from ..moe.run.train import Schedule
     from ..moe.run.train import train as run_training
     from ..recipe import load_recipe
-    from ..study.run.progress import Running, Snapshot, display
+    from ..study.run.progress import Running, Snapshot, briefly, display
     from ..study.run.store import check_writable
 
     # Whatever can be refused is refused before the first line of progress.
@@ -84,7 +85,10 @@ def train(
         raise CommandError("--resume and --fresh exclude each other")
     if out is not None and not (resume or fresh) and (there := what_is_there(out)) is not None:
         raise CommandError(f"{out} holds a run ({there}): --resume goes on with it, --fresh moves it aside")
-    shape, precision, corpus = get_config(config), load_recipe(recipe), load_corpus(data)
+    console = Console(stderr=True)
+    shape, precision = get_config(config), load_recipe(recipe)
+    with briefly(console, "reading the text"):
+        corpus = load_corpus(data)
     check_tiles(shape, precision)
     precision.bind(seed, shape.layers)
     if ema is not None:
@@ -100,8 +104,7 @@ def train(
     if passes > 1:
         click.echo(f"{corpus.name} is shorter than the run, which reads it {passes:.1f} times", err=True)
     try:
-        with display(Console(stderr=True)) as shown:
-            shown.stage("the first step: its kernels are loaded, or compiled once per version")
+        with display(console) as shown, _jit.compiling(shown.compiling):
             recent: deque[float] = deque(maxlen=20)  # a single step may be a slow one
 
             def progress(record: Any) -> None:
@@ -113,7 +116,7 @@ def train(
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
                 memory=policy, out=out, save_every=save_every, resume=resume, fresh=fresh,
-                progress=progress,
+                progress=progress, stage=shown.stage,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"

@@ -90,6 +90,7 @@ def mma(
     """
     accumulator = accumulators.get(accumulator)
     if accumulator.output == FLOAT64:
+        _refuse_scales(accumulator, a_scale, b_scale)
         return _mma64(a, b, c, accumulator, a_format, b_format)
     fa, fb = (
         formats.get((said_format(x) or accumulator.default_format) if f is None else f)
@@ -123,14 +124,18 @@ def _mma64(
     return sequential_f64(x, y, _addend(c, (x.shape[0], y.shape[0]), accumulator))
 
 
+def _refuse_scales(accumulator: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None) -> None:
+    for name, scale in (("a_scale", a_scale), ("b_scale", b_scale)):
+        if scale is not None:
+            raise ValueError(f"mma: {accumulator} takes no scales inside the instruction, but {name} was given")
+
+
 def _block_scales(
     accumulator: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None, x: NDArray[Any], y: NDArray[Any]
 ) -> BlockScales | None:
     given = {"a_scale": (a_scale, x), "b_scale": (b_scale, y)}
     if accumulator.scale_format is None:
-        for name, (scale, _) in given.items():
-            if scale is not None:
-                raise ValueError(f"mma: {accumulator} takes no scales inside the instruction, but {name} was given")
+        _refuse_scales(accumulator, a_scale, b_scale)
         return None
     block, k, checked = accumulator.scale_block, x.shape[1], []
     if k % block:

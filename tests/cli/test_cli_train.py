@@ -133,6 +133,23 @@ def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypa
     assert bits(tmp_path) == bits(folder)
 
 
+def test_every_phase_is_called_what_it_is(files, tmp_path):
+    def stages(*more):
+        lines = run(*train(files, *more)).stderr.splitlines()
+        return [line.partition("] ")[2] for line in lines if line.startswith("[") and " of steps" not in line]
+
+    compiled = {"compiling kernels, once per version of lowprec"}
+    first = stages("--out", tmp_path / "run")
+    assert [text for text in first if text not in compiled] == [
+        "the first step", "evaluating on the held-out text", "saving",
+    ]  # fmt: skip
+    again = stages("--out", tmp_path / "run", "--resume")
+    assert again == ["reading the checkpoint", "evaluating on the held-out text", "saving"]
+    said = []
+    train_by_program(files / "small.toml", "bf16", 1, data=str(files / "text.txt"), stage=said.append)
+    assert said == ["reading the text", "the first step", "evaluating on the held-out text"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

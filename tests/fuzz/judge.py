@@ -207,8 +207,9 @@ def _check_message(target: Target, draw: Draw, arguments: Arguments, error: Exce
     name, bad = draw.hostile[0]
     if name in UNREAD.get(target.name, ()):
         return
-    if "out is" in text and name != "out" and isinstance(arguments.get("out"), np.ndarray):
-        return  # which was made for what stood here before
+    made_for = (other for other in ("out", "c", "a_scale", "b_scale") if other != name and other in arguments)
+    if any(f"{other} is" in text for other in made_for):
+        return  # which suited what stood here before
     if bad.quotes and not any(quote and quote in text for quote in bad.quotes) and name not in text:
         if _is_complaint(outcome(target, draw.sound)):
             return  # the rest did not fit together, and that was noticed first

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -22,7 +23,7 @@ from lowprec.study.kinds.branches.sentences import sentence
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.report import style
 from lowprec.study.report.parts import count, interval, percent
-from lowprec.study.run.progress import Bars, Lines, Running, Silent, Snapshot, clock, display
+from lowprec.study.run.progress import Bars, Lines, Running, Silent, Snapshot, briefly, clock, display
 from lowprec.study.run.store import StudyError
 
 
@@ -222,6 +223,48 @@ def test_plain_lines_come_seldom_and_say_it_all(capsys):
         "[ 0:00] compiling",
         "[ 0:00] 3/22 runs, 15 % of steps, about 2:10 left; dsv3/c0-s1 12/40 loss 1.712; bf16/c0-s0 0/40",
     ]
+
+
+def test_lines_say_what_is_compiled_only_if_something_is(capsys):
+    lines = Lines(Console(width=200), every=0)
+    lines.stage("the first step")
+    for kernels in (1, 2, 0):
+        lines.compiling(kernels)
+    lines.update(Snapshot(0, 1, 5, 5, [Running("nano bf16", 5, 5, 2.5)], None))
+    lines.note("a remark")
+    assert [line[8:] for line in capsys.readouterr().out.splitlines()] == [
+        "the first step",
+        "compiling kernels, once per version of lowprec",
+        "0/1 runs, 100 % of steps; nano bf16 5/5 loss 2.500 evaluating",
+        "a remark",
+    ]
+
+
+def test_bars_say_what_is_compiled_while_it_is():
+    with open("/dev/null", "w") as nowhere, display(Console(force_terminal=True, file=nowhere)) as shown:
+        shown.stage("the first step")
+        whole = shown.progress.tasks[0]
+        shown.compiling(1)
+        shown.compiling(2)
+        assert whole.description == "compiling kernels, once per version of lowprec: 2"
+        shown.compiling(0)
+        assert whole.description == "the first step"
+        shown.update(Snapshot(0, 1, 1, 5, [Running("nano bf16", 1, 5, 2.5)], None))
+        shown.compiling(3)
+        shown.compiling(0)
+        assert whole.description == "0/1 runs"
+
+
+def test_what_takes_a_moment_is_said_on_a_terminal_alone(capsys):
+    shown = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bars, "stage", lambda self, text: shown.append(text))
+        with briefly(Console(force_terminal=True, file=open(os.devnull, "w")), "reading the text"):
+            pass
+        with briefly(Console(force_terminal=False), "reading the text"):
+            pass
+    assert shown == ["reading the text"]
+    assert capsys.readouterr().out == ""
 
 
 def test_the_display_suits_the_console():

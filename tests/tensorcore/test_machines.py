@@ -520,3 +520,14 @@ def test_empty_shapes(name: str) -> None:
     none = multiply(name, a[:, :0], b[:, :0], np.abs(c))
     lost = np.finfo(c.dtype).nmant - kept_of_c(name)
     assert np.array_equal(bits(none), bits(np.abs(c)) >> lost << lost)
+
+
+@pytest.mark.parametrize("side", ["a_scale", "b_scale"])
+@pytest.mark.parametrize(
+    "name", [name for name in lp.accumulators.names() if lp.accumulators[name].scale_format is None]
+)
+def test_scales_are_refused_where_there_are_none(name, side):
+    fmt = lp.accumulators[name].default_format
+    codes = np.zeros((1, 32), np.float64 if fmt == "float64" else lp.formats[fmt].code_dtype)
+    with pytest.raises(ValueError, match=f"takes no scales inside the instruction, but {side} was given"):
+        lp.mma(codes, codes, accumulator=name, **{side: np.ones((1, 1), np.uint8)})

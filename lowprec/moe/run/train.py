@@ -87,6 +87,7 @@ def train(
     resume: bool = False,
     fresh: bool = False,
     progress: Callable[[StepRecord], object] | None = None,
+    stage: Callable[[str], object] | None = None,
 ) -> Run:
     """Train a model from scratch: a short warm-up, then the rate falls linearly to zero.
 
@@ -121,6 +122,9 @@ def train(
         `fresh` a folder that holds a run is refused.
     progress : callable, optional
         Called with the record of every step.
+    stage : callable, optional
+        Called with what comes next, in words: "reading the text", "reading the checkpoint", "the first step",
+        "evaluating on the held-out text", "saving".
 
     Returns
     -------
@@ -152,11 +156,14 @@ def train(
         refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again when the folder is ours
     rate = default_rate(config) if learning_rate is None else learning_rate
     plan = Schedule.of_run(rate, steps, schedule)
+    tell = (lambda _: None) if stage is None else stage
+    if not isinstance(data, Corpus):
+        tell("reading the text")
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
     trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, memory=memory)
     folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, fresh=fresh)
     with folder as files:
-        return _train(trainer, steps, files, save_every, resume, progress)
+        return _train(trainer, steps, files, save_every, resume, progress, tell)
 
 
 def _train(
@@ -166,14 +173,18 @@ def _train(
     save_every: int,
     resume: bool,
     progress: Callable[[StepRecord], object] | None,
+    tell: Callable[[str], object],
 ) -> Run:
     """Train to the end, or to where it diverges or is stopped; what is asked of `files` is on disk by then."""
     import pandas
 
     records: list[dict[str, Any]] = []
     if files is not None and resume:
+        tell("reading the checkpoint")
         trainer, records = files.resume(trainer)
     status, reason = "done", ""
+    if trainer.steps < steps:
+        tell("the first step")
     with interruptible() as stop:
         while trainer.steps < steps and not stop.asked:
             try:
@@ -190,9 +201,12 @@ def _train(
             files.save(trainer, records, status="interrupted")
     if stop.asked:
         raise KeyboardInterrupt
+    if status == "done":
+        tell("evaluating on the held-out text")
     loss = trainer.evaluate() if status == "done" else math.inf
     excess = trainer.excess(loss=loss) if status == "done" and trainer.corpus.oracle is not None else None
     if files is not None:
+        tell("saving")
         results = {"validation_loss": loss if math.isfinite(loss) else None, "excess_loss": excess, "reason": reason}
         files.save(trainer, records, status=status, **results)
     columns = [field.name for field in dataclasses.fields(StepRecord)]

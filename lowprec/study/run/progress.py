@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+COMPILING = "compiling kernels, once per version of lowprec"
 #: Seconds between two lines where there is no terminal.
 LINE_EVERY = 5.0
 
@@ -55,6 +56,9 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Tell something that stays to be read."""
 
+    def compiling(self, count: int) -> None:
+        """Say that a kernel is compiled, the how manyth it is, or with 0 that none is any more."""
+
     def update(self, snapshot: Snapshot) -> None:
         """Show where the study stands."""
 
@@ -66,6 +70,9 @@ class Silent:
         """Do nothing."""
 
     def note(self, text: str) -> None:
+        """Do nothing."""
+
+    def compiling(self, count: int) -> None:
         """Do nothing."""
 
     def update(self, snapshot: Snapshot) -> None:
@@ -113,6 +120,11 @@ class Lines:
         """Write it."""
         self._write(text)
 
+    def compiling(self, count: int) -> None:
+        """Write it, the first time."""
+        if count == 1:
+            self._write(COMPILING)
+
     def update(self, snapshot: Snapshot) -> None:
         """Write a line, unless the last one is young."""
         now = time.monotonic()
@@ -121,7 +133,9 @@ class Lines:
         self.last = now
         left = "" if snapshot.seconds_left is None else f", about {clock(snapshot.seconds_left)} left"
         running = "; ".join(
-            f"{run.name} {run.done}/{run.steps}" + ("" if run.loss is None else f" loss {run.loss:.3f}")
+            f"{run.name} {run.done}/{run.steps}"
+            + ("" if run.loss is None else f" loss {run.loss:.3f}")
+            + (" evaluating" if run.done >= run.steps else "")
             for run in snapshot.running
         )
         percent = 100 * snapshot.steps_done // max(1, snapshot.steps)
@@ -139,23 +153,31 @@ class Bars:
 
     def __init__(self, progress: Any) -> None:
         self.progress = progress
-        self.whole = progress.add_task("starting", total=None, note="")
+        self.text = "starting"
+        self.whole = progress.add_task(self.text, total=None, note="")
         self.tasks: dict[str, Any] = {}
 
     def stage(self, text: str) -> None:
         """Name the stage beside the bar."""
+        self.text = text
         self.progress.update(self.whole, description=text)
 
     def note(self, text: str) -> None:
         """Write it above the bars."""
         self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def compiling(self, count: int) -> None:
+        """Say it in place of the stage, and how many kernels there were."""
+        text = f"{COMPILING}: {count}" if count else self.text
+        self.progress.update(self.whole, description=text)
+
     def update(self, snapshot: Snapshot) -> None:
         """Move the bars."""
         left = "" if snapshot.seconds_left is None else f"about {clock(snapshot.seconds_left)} left"
+        self.text = f"{snapshot.runs_done}/{snapshot.runs} runs"
         self.progress.update(
             self.whole,
-            description=f"{snapshot.runs_done}/{snapshot.runs} runs",
+            description=self.text,
             total=max(1, snapshot.steps),
             completed=snapshot.steps_done,
             note=left,
@@ -195,3 +217,14 @@ def display(console: Any) -> Iterator[Display]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         yield Bars(progress)
+
+
+@contextmanager
+def briefly(console: Any, text: str) -> Iterator[None]:
+    """Say on a terminal what takes a moment; nothing is left of it, and nothing comes where there is no terminal."""
+    if not console.is_terminal:
+        yield
+        return
+    with display(console) as shown:
+        shown.stage(text)
+        yield

@@ -120,9 +120,7 @@ def run_study(
             if task.folder.finished() and task.is_arm:
                 show.note(f"{task.name} {task.lacks()}")
         if todo:
-            # Compiled once here, found on disk by the workers.
-            show.stage("one step of every kind: kernels are loaded, or compiled once per version")
-            warm(todo)
+            warm(todo, show)
             context = contextlib.nullcontext(executor) if executor is not None else executors.workers(jobs)
             with context as pool:
                 assert pool is not None
@@ -142,11 +140,15 @@ def unfinished(planned: Plan) -> list[Task]:
     return [task for task in planned.checkpoints if task.name in needed and not task.finished()] + arms
 
 
-def warm(tasks: Sequence[Task]) -> None:
-    """Run one small step of every recipe in this process, so that all kernels are compiled and on disk."""
+def warm(tasks: Sequence[Task], show: Display) -> None:
+    """Run one small step of every recipe in this process: kernels are compiled once here, found on disk by workers."""
+    from ... import _jit
+
     recipes = {task.recipe_name: task for task in tasks}
-    for name, task in recipes.items():
-        _warm(name, task)
+    with _jit.compiling(show.compiling):
+        for number, (name, task) in enumerate(recipes.items(), 1):
+            show.stage(f"before the runs, one step of each recipe: {name}, {number} of {len(recipes)}")
+            _warm(name, task)
 
 
 @functools.cache
