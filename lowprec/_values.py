@@ -57,6 +57,11 @@ def plain_fields(entry: Any) -> None:
     """Put Python's own numbers and texts in place of NumPy's, in a new object of a frozen dataclass.
 
     Otherwise ``np.int64(16)`` would go wherever the field goes: into JSON, into `math.ldexp`, into kernels' types.
+
+    Raises
+    ------
+    ValueError
+        If a field that is either true or false is neither: it would be counted with.
     """
     for f in dataclasses.fields(entry):
         value = getattr(entry, f.name)
@@ -65,3 +70,8 @@ def plain_fields(entry: Any) -> None:
         elif isinstance(value, tuple) and any(isinstance(item, np.generic) for item in value):
             plain = (item.item() if isinstance(item, np.generic) else item for item in value)
             object.__setattr__(entry, f.name, tuple(plain))
+        if f.type in ("bool", bool):
+            flag = getattr(entry, f.name)
+            if not isinstance(flag, int) or flag not in (0, 1):
+                raise ValueError(f"{type(entry).__name__}: {f.name}={flag!r}: True or False is needed")
+            object.__setattr__(entry, f.name, bool(flag))

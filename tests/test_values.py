@@ -104,6 +104,25 @@ def test_states_have_copies_of_their_own():
         assert other.history[0] == 0 < state.history[0]
 
 
+def test_what_is_neither_true_nor_false_is_refused():
+    """Flags are counted with: a sign of 2 bits, a bias of two vectors."""
+    entries = [lp.formats["e4m3fn"], lp.roundings["nearest_even"], lp.codecs["nvfp4"], costs.models["deepseek_v3"],
+               costs.models["qwen2.5_72b"].attention]  # fmt: skip
+    seen = 0
+    for entry in entries:
+        for f in dataclasses.fields(entry):
+            if isinstance(value := getattr(entry, f.name), bool):
+                seen += 1
+                for same in (value, int(value), np.bool_(value)):
+                    again = dataclasses.replace(entry, **{f.name: same})
+                    assert again == entry
+                    assert type(getattr(again, f.name)) is bool
+                for bad in (2, -1, None, "", "no", 0.5, []):
+                    with pytest.raises(ValueError, match=f"{f.name}=.*: True or False is needed"):
+                        dataclasses.replace(entry, **{f.name: bad})
+    assert seen == 7
+
+
 def test_numbers_of_numpy_in_costs():
     """They overflow, or lose digits, where Python's own do not."""
     v3 = costs.models["deepseek_v3"]

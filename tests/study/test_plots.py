@@ -259,7 +259,7 @@ def test_what_takes_a_moment_is_said_on_a_terminal_alone(capsys):
     shown = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bars, "stage", lambda self, text: shown.append(text))
-        with briefly(Console(force_terminal=True, file=open(os.devnull, "w")), "reading the text"):
+        with open(os.devnull, "w") as nowhere, briefly(Console(force_terminal=True, file=nowhere), "reading the text"):
             pass
         with briefly(Console(force_terminal=False), "reading the text"):
             pass
