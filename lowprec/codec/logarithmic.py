@@ -161,18 +161,20 @@ class DeepEPCodec(_Logarithmic):
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of a row of which nothing falls back; in bfloat16 a chunk of 1024 takes 768 more."""
-        self._checked(columns)
+        self._checked((columns,))
         return columns * 10 // 8 + columns // 128 * 4
 
-    def _checked(self, columns: int) -> None:
-        if columns % 512:
-            raise ValueError(f"codec {self.name}: rows of {columns} values; a multiple of 512 is needed")
+    def _checked(self, shape: Shape) -> None:
+        if shape[-1] % 512:
+            raise ValueError(
+                f"codec {self.name}: shape {shape}: rows of {shape[-1]} values; a multiple of 512 is needed"
+            )
 
     @standard
     def encode(self, x: Array) -> Wire:
         """Return the messages of rows."""
         values = checked_values(self.name, x)
-        self._checked(values.shape[-1])
+        self._checked(values.shape)
         content: Any = logfmt.encode(round_to(values, "bfloat16").astype(np.float32), 10, mode="deepep")
         return Wire(self, content, values.shape, content.nbytes)
 
@@ -185,7 +187,7 @@ class DeepEPCodec(_Logarithmic):
             If the bytes end within a row, or there are more or fewer rows than the shape has.
         """
         shape = checked_shape(self.name, shape)
-        self._checked(shape[-1])
+        self._checked(shape)
         raw = as_bytes(self.name, data, None, shape)
         if not raw.size and 0 in shape:
             return self.encode(np.empty(shape, np.float32))
