@@ -206,9 +206,8 @@ class ModelShape:
             raise ValueError(f"{owner}: {self.first_dense} dense layers need dense_width > 0")
         if self.moe_layers and not (0 < self.top_k <= self.experts and self.expert_width):
             raise ValueError(
-                f"{owner}: layers={self.layers} and dense_layers={self.dense_layers} leave {self.moe_layers} layers of "
-                f"experts, which need expert_width > 0 and 0 < top_k <= experts, not {self.expert_width}, {self.top_k}, "
-                f"{self.experts}"
+                f"{owner}: layers={self.layers}, dense_layers={self.dense_layers}: {self.moe_layers} layers of experts "
+                f"need expert_width > 0 and 0 < top_k <= experts, got {self.expert_width}, {self.top_k}, {self.experts}"
             )
         if self.experts % self.expert_groups or self.kept_groups > self.expert_groups:
             raise ValueError(

@@ -1,6 +1,7 @@
 """Costs are those that the papers print, for every input that can be given; what cannot be is refused."""
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -387,3 +388,9 @@ def test_the_list_of_codecs():
     assert rows["logfmt10"]["bytes of 7168"] == 9184
     assert all(row["what it is"] for row in rows.values())
     assert command("codecs", "--columns", "0")[0] == 2
+
+
+def test_layers_without_experts_are_quoted():
+    v3 = costs.models["deepseek_v3"]
+    with pytest.raises(ValueError, match=r"layers=61, dense_layers=3: 58 layers of experts need expert_width > 0"):
+        dataclasses.replace(v3, experts=0, top_k=0)
