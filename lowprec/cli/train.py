@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from .output import Cell, CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
     from ..moe.run.train import Run
+    from ..study.run.progress import Display
 
 
 @click.command()
@@ -75,7 +77,7 @@ def train(
     from ..moe.run.train import Schedule
     from ..moe.run.train import train as run_training
     from ..recipe import load_recipe
-    from ..study.run.progress import Running, Snapshot, briefly, display
+    from ..study.run.progress import briefly, display
     from ..study.run.store import check_writable
 
     # Whatever can be refused is refused before the first line of progress.
@@ -105,18 +107,10 @@ def train(
         click.echo(f"{corpus.name} is shorter than the run, which reads it {passes:.1f} times", err=True)
     try:
         with display(console) as shown, _jit.compiling(shown.compiling):
-            recent: deque[float] = deque(maxlen=20)  # a single step may be a slow one
-
-            def progress(record: Any) -> None:
-                done = int(record.step)
-                recent.append(record.seconds)
-                running = [Running(name, done, steps, float(record.loss))]
-                shown.update(Snapshot(int(done == steps), 1, done, steps, running, median(recent) * (steps - done)))
-
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
                 memory=policy, out=out, save_every=save_every, resume=resume, fresh=fresh,
-                progress=progress, stage=shown.stage,
+                progress=_progress(shown, name, steps), stage=shown.stage,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"
@@ -127,6 +121,21 @@ def train(
         click.echo(f"wrote {out}", err=True)
     if run.status == "diverged":
         raise CommandError(f"the run diverged: {run.reason}", 1)
+
+
+def _progress(shown: Display, name: str, steps: int) -> Callable[[Any], None]:
+    """Return what shows a step that was made, and the time that is left."""
+    from ..study.run.progress import Running, Snapshot
+
+    recent: deque[float] = deque(maxlen=20)  # a single step may be a slow one
+
+    def progress(record: Any) -> None:
+        done = int(record.step)
+        recent.append(record.seconds)
+        running = [Running(name, done, steps, float(record.loss))]
+        shown.update(Snapshot(int(done == steps), 1, done, steps, running, median(recent) * (steps - done)))
+
+    return progress
 
 
 def _row(run: Run, seed: int, *, mean_weights: bool) -> dict[str, Cell]:
