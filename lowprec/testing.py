@@ -5,6 +5,7 @@ Nothing else in the package imports hypothesis; it is needed for the strategies 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,83 +14,148 @@ from numpy.typing import ArrayLike, NDArray
 from ._arrays import one_of
 from .conformance.catalogue import vectors as vectors
 from .format.catalogue import Format, formats
+from .interop import from_torch, to_ml_dtypes
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-Nan = Literal["any", "same_bits"]
+Nan = Literal["payload", "any"]
+Zero = Literal["signed", "any"]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def assert_bits_equal(
-    actual: ArrayLike,
-    expected: ArrayLike,
+    actual: Any,
+    expected: Any,
     *,
+    nan: Nan = "payload",
+    zero: Zero = "signed",
     fmt: str | Format | None = None,
-    nan: Nan = "any",
     inputs: ArrayLike | None = None,
-    shown: int = 5,
+    labels: Sequence[str] | None = None,
+    shown: int = 10,
 ) -> None:
-    """Raise unless two arrays have the same bits, the sign of zero included.
+    """Raise unless two arrays have the same bits, the sign of zero and the payload of NaN included.
 
     Parameters
     ----------
-    actual, expected : array_like of one shape and type
-        Floats of any kind, or codes.
+    actual, expected : array or Quantized
+        Of one shape: NumPy's, ml_dtypes', torch's or JAX's floats of one type, or codes; of two `Quantized` codes,
+        scales and the scale of the tensor are compared.
+    nan : {"payload", "any"}
+        Whether a NaN equals only one of the same bits, or every other.
+    zero : {"signed", "any"}
+        Whether -0 equals +0.
     fmt : str or Format, optional
         What the codes mean: the report then shows values, and NaN codes are known as such.
-    nan : {"any", "same_bits"}
-        Whether one NaN equals every other, or only one of the same bits.
     inputs : array_like, optional
         What the arrays were computed from, shown beside the differences.
+    labels : sequence of str, optional
+        What each element exercises, as `VectorSet.labels` says, shown beside the differences.
     shown : int
         How many differences the report lists.
 
     Raises
     ------
     AssertionError
-        With the number of differences and the first of them: index, bits, values, distance in codes.
+        With the number of differences and a table of the first: index, bits, values, distance in codes.
     ValueError
-        If `nan` is unknown.
+        If `nan` or `zero` is unknown.
 
     Examples
     --------
     >>> import numpy as np
     >>> from lowprec.testing import assert_bits_equal
-    >>> assert_bits_equal(np.float32([0.0, np.nan]), np.float32([0.0, -np.nan]))
+    >>> assert_bits_equal(np.float32([0.0, np.nan]), np.float32([-0.0, -np.nan]), nan="any", zero="any")
     >>> assert_bits_equal(np.uint8([56, 57]), np.uint8([56, 58]), fmt="e4m3fn")
     Traceback (most recent call last):
     AssertionError: 1 of 2 differ:
-      index 1: 0x39 (1.125) is not 0x3a (1.25), 1 code away
+      index  actual        expected     codes apart
+      1      0x39 (1.125)  0x3a (1.25)  1
     """
-    nan = one_of("", "nan", nan, ("any", "same_bits"))
-    a, b = np.asarray(actual), np.asarray(expected)
+    one_of("assert_bits_equal", "nan", nan, ("payload", "any"))
+    one_of("assert_bits_equal", "zero", zero, ("signed", "any"))
+    if hasattr(actual, "granularity") or hasattr(expected, "granularity"):
+        _assert_quantized(actual, expected, nan, zero, shown)
+        return
+    a, b = _array(actual), _array(expected)
     if a.shape != b.shape or a.dtype != b.dtype:
         raise AssertionError(f"{a.dtype} {a.shape} is not {b.dtype} {b.shape}")
     x, y = _bits(a), _bits(b)
     values = _values(a, fmt), _values(b, fmt)
     different = x != y
-    if nan == "any" and values[0] is not None and values[1] is not None:
-        different &= ~(np.isnan(values[0]) & np.isnan(values[1]))
+    if values[0] is not None and values[1] is not None:
+        if nan == "any":
+            different &= ~(np.isnan(values[0]) & np.isnan(values[1]))
+        if zero == "any":
+            different &= ~((values[0] == 0) & (values[1] == 0))
     places = np.flatnonzero(different.reshape(-1))
     if places.size == 0:
         return
-    digits = 2 * x.dtype.itemsize
-    lines = [f"{places.size} of {a.size} differ:"]
+    rows = [["index", "actual", "expected", "codes apart"]]
+    rows[0] += ["input"] * (inputs is not None) + ["exercises"] * (labels is not None)
     for place in places[:shown].tolist():
-        index = place if a.ndim == 1 else tuple(int(i) for i in np.unravel_index(place, a.shape))
-        sides = []
-        for word, value in zip((x, y), values, strict=True):
-            text = f"0x{int(word.reshape(-1)[place]):0{digits}x}"
-            sides.append(text if value is None else f"{text} ({float(value.reshape(-1)[place]):.9g})")
-        away = abs(int(x.reshape(-1)[place]) - int(y.reshape(-1)[place]))
-        line = f"  index {index}: {sides[0]} is not {sides[1]}, {away} code{'s' * (away != 1)} away"
+        rows.append(_difference(place, a.shape, (x, y), values))
         if inputs is not None:
-            line += f", from {float(np.asarray(inputs, dtype=np.float64).reshape(-1)[place])!r}"
-        lines.append(line)
+            rows[-1].append(repr(float(np.asarray(inputs, dtype=np.float64).reshape(-1)[place])))
+        if labels is not None:
+            rows[-1].append(labels[place])
+    lines = [f"{places.size} of {a.size} differ:", *_aligned(rows)]
     if places.size > shown:
         lines.append(f"  and {places.size - shown} more")
     raise AssertionError("\n".join(lines))
+
+
+def _difference(place: int, shape: tuple[int, ...], words: tuple[Any, Any], values: tuple[Any, Any]) -> list[str]:
+    """Return index, both sides as bits and values, and their distance."""
+    index = place if len(shape) == 1 else tuple(int(i) for i in np.unravel_index(place, shape))
+    sides = []
+    for word, value in zip(words, values, strict=True):
+        text = f"0x{int(word.reshape(-1)[place]):0{2 * word.dtype.itemsize}x}"
+        sides.append(text if value is None else f"{text} ({float(value.reshape(-1)[place]):.9g})")
+    return [str(index), *sides, str(abs(int(words[0].reshape(-1)[place]) - int(words[1].reshape(-1)[place])))]
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: int) -> None:
+    """Compare codes and scales of two `Quantized`."""
+    for q in (actual, expected):
+        if not hasattr(q, "granularity"):
+            raise AssertionError(f"{type(q).__name__} is not Quantized; both must be, or neither")
+    said = [f"{q.format.name} {q.shape}, {q.granularity}" for q in (actual, expected)]
+    if said[0] != said[1]:
+        raise AssertionError(f"{said[0]} is not {said[1]}")
+    parts: list[tuple[str, Any, Any, Any]] = [
+        ("codes", actual.codes, expected.codes, expected.format),
+        ("scale", actual.scale, expected.scale, None),
+    ]
+    if actual.tensor_scale is not None or expected.tensor_scale is not None:
+        top = (np.nan if q.tensor_scale is None else q.tensor_scale for q in (actual, expected))
+        one, other = (np.array([scale], np.float32) for scale in top)
+        parts.append(("tensor_scale", one, other, None))
+    wrong = []
+    for name, one, other, fmt in parts:
+        try:
+            assert_bits_equal(one, other, nan=nan, zero=zero, fmt=fmt, shown=shown)
+        except AssertionError as error:
+            wrong.append(f"{name}: {error}")
+    if wrong:
+        raise AssertionError("\n".join(wrong))
+
+
+def _array(x: Any) -> NDArray[Any]:
+    """Return an array of anybody's as NumPy's or ml_dtypes'."""
+    if type(x).__module__.partition(".")[0] == "torch":
+        x = x.detach().cpu().contiguous()
+        try:
+            return to_ml_dtypes(*from_torch(x))
+        except ValueError:  # a type that no format is
+            return np.asarray(x)
+    return np.asarray(x)
 
 
 def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = True) -> SearchStrategy[int]:

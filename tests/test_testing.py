@@ -15,20 +15,36 @@ F32 = np.float32
 def test_equal_bits_pass() -> None:
     testing.assert_bits_equal(F32([1, -0.0, np.inf]), F32([1, -0.0, np.inf]))
     testing.assert_bits_equal(np.zeros((0, 3)), np.zeros((0, 3)))
-    testing.assert_bits_equal(np.uint8([0x7F]), np.uint8([0xFF]), fmt="e4m3fn")
-    testing.assert_bits_equal(np.array([1.0, np.nan], ml_dtypes.bfloat16), np.array([1.0, -np.nan], ml_dtypes.bfloat16))
+    testing.assert_bits_equal(np.uint8([0x7F]), np.uint8([0xFF]), fmt="e4m3fn", nan="any")
+    testing.assert_bits_equal(np.uint8([0x80]), np.uint8([0]), fmt="e4m3fn", zero="any")
+    one, other = (np.array([1.0, x], ml_dtypes.bfloat16) for x in (np.nan, -np.nan))
+    testing.assert_bits_equal(one, other, nan="any")
+    q = lp.quantize(np.float32([[1.0, np.nan, 0.0]]), quantizer="nvfp4_te")
+    testing.assert_bits_equal(q, q)
+
+
+def quantized(codes: int = 0, scale: int = 1) -> lp.Quantized:
+    return lp.Quantized(np.uint8([[0x38 + codes, 0x80]]), F32([[scale]]), "e4m3fn", "1x128")
 
 
 @pytest.mark.parametrize(
     ("a", "b", "options", "words"),
     [
-        (F32([0.0]), F32([-0.0]), {}, r"index 0: 0x00000000 \(0\) is not 0x80000000 \(-0\)"),
-        (F32([np.nan]), F32([-np.nan]), {"nan": "same_bits"}, "1 of 1 differ"),
+        (F32([0.0]), F32([-0.0]), {}, r"0x00000000 \(0\)  0x80000000 \(-0\)  2147483648"),
+        (F32([0.0]), F32([-0.0]), {"nan": "any"}, "1 of 1 differ"),
+        (F32([np.nan]), F32([-np.nan]), {}, "1 of 1 differ"),
+        (F32([np.nan]), F32([-np.nan]), {"zero": "any"}, "1 of 1 differ"),
         (F32([1.0]), np.float64([1.0]), {}, "float32 .* is not float64"),
         (F32([1.0, 2.0]), F32([1.0]), {}, "is not"),
-        (np.uint8([[1, 2], [3, 4]]), np.uint8([[1, 2], [3, 6]]), {}, r"index \(1, 1\): 0x04 is not 0x06, 2 codes away"),
-        (np.uint8([1]), np.uint8([2]), {"inputs": [0.003]}, "from 0.003"),
+        (np.uint8([[1, 2], [3, 4]]), np.uint8([[1, 2], [3, 6]]), {}, r"\(1, 1\)  0x04    0x06      2"),
+        (np.uint8([1]), np.uint8([2]), {"inputs": [0.003]}, "0.003"),
+        (np.uint8([1]), np.uint8([2]), {"labels": ["a tie"]}, "exercises\n.* a tie"),
         (np.arange(9), np.arange(9) + 1, {"shown": 2}, "and 7 more"),
+        (np.arange(19), np.arange(19) + 1, {}, "and 9 more"),
+        (quantized(), quantized(scale=2), {}, "^scale: 1 of 1 differ"),
+        (quantized(), quantized(codes=2), {}, r"^codes: 1 of 2 differ[^$]*0x38 \(1\)  0x3a \(1.25\)"),
+        (quantized(), quantized().codes, {}, "ndarray is not Quantized"),
+        (quantized(), lp.quantize(np.ones((1, 2)), "e5m2"), {}, "e4m3fn .* is not e5m2"),
     ],
 )
 def test_differences_are_reported(a, b, options, words: str) -> None:
@@ -36,9 +52,25 @@ def test_differences_are_reported(a, b, options, words: str) -> None:
         testing.assert_bits_equal(a, b, **options)
 
 
-def test_an_unknown_nan_policy() -> None:
-    with pytest.raises(ValueError, match="nan='none'"):
-        testing.assert_bits_equal([1.0], [1.0], nan="none")
+def test_an_unknown_policy() -> None:
+    for name in ("nan", "zero"):
+        with pytest.raises(ValueError, match=f"{name}='none'"):
+            testing.assert_bits_equal([1.0], [1.0], **{name: "none"})
+
+
+@pytest.mark.peers
+def test_bits_of_torch_and_jax() -> None:
+    torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
+    for one in (torch.tensor([1.0, -0.0]), jnp.array([1.0, -0.0])):
+        testing.assert_bits_equal(one, one)
+        testing.assert_bits_equal(one, F32([1.0, -0.0]))
+        for dtype in ("bfloat16", "float8_e4m3fn", "float16"):
+            of = one.to(getattr(torch, dtype)) if isinstance(one, torch.Tensor) else one.astype(dtype)
+            testing.assert_bits_equal(of, of)
+            other = -one
+            other = other.to(of.dtype) if isinstance(one, torch.Tensor) else other.astype(dtype)
+            with pytest.raises(AssertionError, match=r"^1 of 2 differ[^$]* \(1\) .* \(-1\)"):
+                testing.assert_bits_equal(of, other, zero="any")
 
 
 @given(st.data(), st.sampled_from(["e4m3fn", "e5m2", "e2m1fn", "bfloat16", "int4", "p3109_k8p4se"]))

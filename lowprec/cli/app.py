@@ -16,6 +16,7 @@ from . import check as cli_check
 from . import costs as cli_costs
 from . import error as cli_error
 from . import formats as cli_formats
+from . import mma as cli_mma
 from . import recipes as cli_recipes
 from . import recordings as cli_recordings
 from . import studies as cli_studies
@@ -128,6 +129,7 @@ for _command in (
     cli_catalogues.accumulators_command,
     cli_check.check,
     cli_arrays.gemm,
+    cli_mma.mma,
     cli_arrays.logfmt,
     cli_bench.bench,
     cli_costs.codecs_command,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 from .arrays import _load_array
@@ -21,21 +19,23 @@ def _names(text: str) -> list[str]:
 
 _HELP = """Measure what formats do to data.
 
-FILE is an array (.npy); tiles run along its last axis. Names: see `lowprec codecs`, `lowprec quantizers`.
+FILE is an array (.npy); tiles run along its last axis. Names: codecs, quantizers, and element formats without scales;
+see `lowprec codecs`, `lowprec quantizers`, `lowprec formats`. Columns and units are those of `lowprec gemm` and
+`lowprec quantize`: the fields of lowprec.compare, sqnr in dB, everything else a share or relative; and
 
 \b
-rel. rms, rel. max  |error| / |x| of the values that are not 0
-magnitude           mean |result| / mean |x| - 1
-gain                sum(result x) / sum(x x) - 1
-flushed, saturated  share of values that became 0, that were held at the largest
-R                   log2 of the largest over the smallest magnitude in a tile of 128
+gain_bias   sum(result x) / sum(x x) - 1
+saturated   share of values that were held at the largest their tile has
+octaves     log2 of the largest over the smallest magnitude in a tile of 128, mean
 """
 
 
 @click.command(help=_HELP)
 @click.argument("file", required=False)
 @click.option("--dist", metavar="NAME,...", help="Draw values instead of a file: gauss, laplace, t3 ..., or all.")
-@click.option("--format", "formats", metavar="NAME,...", help="Codecs and quantizer recipes; a selection by default.")
+@click.option(
+    "--format", "formats", metavar="NAME,...", help="Codecs, quantizers, element formats; a selection by default."
+)
 @click.option("--rows", type=click.IntRange(min=1), default=256, show_default=True, help="Rows to draw.")
 @click.option("--columns", type=click.IntRange(min=1), default=1024, show_default=True, help="Values in a row.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of what is drawn.")
@@ -53,7 +53,7 @@ def error(
     """Measure and print."""
     if (file is None) == (dist is None):
         raise CommandError("a FILE or --dist gauss,laplace,... is needed, one of the two")
-    from ..measure.atlas import errors_of, find_format
+    from ..measure.atlas import compared, find_format
     from ..measure.distributions import distributions
 
     chosen = _names(formats) if formats is not None else list(_SHOWN)
@@ -68,19 +68,16 @@ def error(
         if not wanted:
             raise CommandError(f"--dist: no name given; known: {', '.join(distributions)}")
         arrays = {name: distributions[name].values((rows, columns), seed) for name in wanted}
-    table: list[Sequence[Cell]] = []
+    table: list[dict[str, Cell]] = []
     for name, values in arrays.items():
         for fmt in found:
             try:
-                row = errors_of(values, fmt)
+                row, outcome = compared(values, fmt)
             except ValueError as wrong:
                 raise CommandError(f"{name}: {wrong}") from None
-            table.append((
-                name, row.format, row.bits_per_value, row.sqnr, 100 * row.relative_rms, 100 * row.relative_max,
-                1e6 * row.magnitude_bias, 1e6 * row.gain_bias, 100 * row.flushed, 100 * row.saturated, row.octaves,
-            ))  # fmt: skip
-    titles = (
-        "data", "format", "bits per value", "SQNR dB", "rel. rms %", "rel. max %", "magnitude ppm", "gain ppm",
-        "flushed %", "saturated %", "R octaves",
-    )  # fmt: skip
-    emit(titles, table, "Errors; R: mean range of tiles of 128", as_json, as_csv)
+            said: dict[str, Cell] = {
+                "data": name, "format": row.format, "bits per value": row.bits_per_value, **outcome.as_dict(),
+                "gain_bias": row.gain_bias, "saturated": row.saturated, "octaves": row.octaves,
+            }  # fmt: skip
+            table.append(said)
+    emit(tuple(table[0]), [tuple(row.values()) for row in table], "Errors", as_json, as_csv)

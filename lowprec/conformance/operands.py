@@ -260,7 +260,7 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
     kept = getattr(machine.rule, "fraction_bits", 24)
     c_format = machine.rule.c_format
     turn = 0
-    for _ in range(4 if level == 1 else 32):
+    for _ in range(6 if level == 1 else 48):
         for family, (make_a, make_b) in FAMILIES.items():
             for kind in ADDENDS:
                 a, b = make_a(s, k, pair[0]), make_b(s, k, pair[1])
@@ -273,23 +273,46 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
                     words += (*scales(kind, s, k // block, fmt, block), *scales(kind, s, k // block, fmt, block))
                     label += f", {kind}"
                 yield words, label
-    yield from _negative_nothing(machine, pair, k)
+    yield from _nothing_but_c(machine, pair, k)
     if machine.scales is None:
         yield from _beside_zeros(machine, pair, k)
 
 
-def _negative_nothing(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
-    """Yield sums of negative zeros alone, with c -0 and c a negative number that may be cut to nothing."""
-    ones = []
+def _nothing_but_c(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
+    """Yield sums of which nothing is left but c, and sums of negative zeros with c -0 or just below."""
+    ones: Codes = []
     if machine.scales is not None:
         fmt, block = machine.scales
         ones = [encode(1, fmt)] * (2 * (k // block))
     minus = [(1 << f.width if f.specials not in ("fnuz", "extended") else 0) for f in pair]
     one = [encode(1, f) for f in pair]
     c_sign = 1 << machine.rule.c_format.width
+    yield from _beside_subnormals(machine, pair, k, ones)
     for left, right in ((minus[0], one[1]), (one[0], minus[1]), (minus[0], 0)):
         for c in (0, 1):
             yield (*[left] * k, *[right] * k, c_sign | c, *ones), "nothing but negative zeros, c -0 or just below"
+
+
+def _beside_subnormals(machine: Accumulator, pair: tuple[Fields, Fields], k: int, ones: Codes) -> Iterator[Point]:
+    """Yield subnormal products that cancel and lift the alignment all the same, with c and a product far below."""
+    fa, fb = pair
+    if not (fa.signed and fa.has_zero):
+        return
+    c = machine.rule.c_format
+    top = max_code(fb)
+    place = 1 - fa.bias + floor_log2(Fraction(decode(top, fb))) - getattr(machine.rule, "fraction_bits", 24)
+    two = Fraction(2)
+    below = [encode(n * two**e, c) for n in (1, 3, 5) for e in (place - 2, place - 1, place)]
+    codes = {code for code in (*below, 1, 3, 5, (1 << c.mantissa_bits) - 1, (1 << c.mantissa_bits) + 1)}
+    tie = [encode(two**-12, fa), encode(two**-13, fb)]
+    tie = tie if [decode(x, f) for x, f in zip(tie, pair, strict=True)] == [two**-12, two**-13] else [0, 0]
+    for code in sorted(codes):
+        for small in (1, 3):
+            for extra in ([0, 0], tie):
+                a = [small, small | 1 << fa.width, extra[0], *[0] * (k - 3)]
+                b = [top, top, extra[1], *[0] * (k - 3)]
+                for sign in (0, 1 << c.width):
+                    yield (*a, *b, code | sign, *ones), "subnormals cancel beside the largest, c has a bit far below"
 
 
 def _beside_zeros(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:

@@ -108,8 +108,18 @@ class MmaFamily(Family):
         if isinstance(machine.rule, FusedRule) and machine.rule.output == "fp22":
             wrong |= {words: change(machine.rule) for words, change in FP22_MUTANTS.items()}
         for words, rule in wrong.items():
-            if machine.scales is None or isinstance(rule, FusedRule):
+            if (machine.scales is None or isinstance(rule, FusedRule)) and not _same(machine.rule, rule, pair):
                 yield Rule(words, dot(machine, rule, pair, k), True)
+
+
+def _same(rule: AnyRule, wrong: AnyRule, pair: tuple[Fields, Fields]) -> bool:
+    """Tell whether rules that differ in the exponent of zeros alone agree, since no term has bits that it would cut."""
+    if not (isinstance(rule, FusedRule) and isinstance(wrong, FusedRule)):
+        return False
+    if dataclasses.replace(wrong, zero_exponent=rule.zero_exponent) != rule or wrong.zero_exponent is None:
+        return False
+    least = [1 - f.bias - f.mantissa_bits for f in (*pair, rule.c_format)]
+    return min(least[0] + least[1], least[2]) >= wrong.zero_exponent - wrong.fraction_bits
 
 
 def plain(rule: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a format does to an array, in one row of numbers: for any codec and any quantizer."""
+"""What a format does to an array, in one row of numbers: for any codec, quantizer and element format."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowprec._arrays import as_float32, spread
 from lowprec._values import ByBits
+from lowprec.cast.casts import round_to
 from lowprec.codec import Codec, codecs
-from lowprec.measure.metrics import compare, gain_bias
+from lowprec.format.catalogue import Format, formats
+from lowprec.measure.metrics import Comparison, compare, gain_bias
 from lowprec.measure.spread import tile_range
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantize import quantize
@@ -73,32 +75,36 @@ class Passed(ByBits):
     bits: float
 
 
-def find_format(name: Any) -> Codec | Quantizer:
-    """Return the codec or the quantizer of a name (codecs first), or the object itself.
+def find_format(name: Any) -> Codec | Quantizer | Format:
+    """Return the codec, the quantizer or the element format of a name (looked for in this order), or the object itself.
 
     Raises
     ------
     UnknownNameError
-        If it is neither.
+        If it is none of them.
     """
-    if isinstance(name, Quantizer) or not isinstance(name, str):
-        return name if isinstance(name, Quantizer) else codecs.get(name)
-    if name in codecs:
-        return codecs[name]
-    if name in quantizers:
-        return quantizers[name]
+    if isinstance(name, Quantizer | Format) or not isinstance(name, str):
+        return name if isinstance(name, Quantizer | Format) else codecs.get(name)
+    for catalogue in (codecs, quantizers, formats):
+        if name in catalogue:
+            found: Codec | Quantizer | Format = catalogue[name]
+            return found
     try:
         return codecs[name]
     except UnknownNameError as error:
         hint = str(error).partition(": ")[2]
         raise UnknownNameError(
-            f"{name!r} is neither a codec nor a quantizer: {hint} (lists: lowprec codecs, lowprec.quantizers)"
+            f"{name!r} is neither a codec nor a quantizer nor a format: {hint} "
+            "(lists: lowprec codecs, lowprec quantizers, lowprec formats)"
         ) from None
 
 
-def pass_through(x: Floats, fmt: str | Codec | Quantizer) -> Passed:
-    """Encode and decode an array [..., columns]."""
+def pass_through(x: Floats, fmt: str | Codec | Quantizer | Format) -> Passed:
+    """Encode and decode an array [..., columns]; an element format has no scales and saturates."""
     found = find_format(fmt)
+    if isinstance(found, Format):
+        limits = np.broadcast_to(np.float32(found.max), x.shape)
+        return Passed(found.name, round_to(x, found, overflow="saturate"), limits, float(found.bits))
     if isinstance(found, Quantizer):
         q = quantize(x, quantizer=found)
         rows, columns = q.granularity.block((x.size // x.shape[-1], x.shape[-1]))
@@ -111,15 +117,15 @@ def pass_through(x: Floats, fmt: str | Codec | Quantizer) -> Passed:
     return Passed(found.name, found.decode(wire), np.broadcast_to(largest, x.shape), wire.bits_per_value)
 
 
-def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
+def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> FormatErrors:
     """Return all measures of a format on an array.
 
     Parameters
     ----------
     x : array_like [..., columns]
         Finite real numbers, taken as float32; tiles run along the last axis.
-    fmt : str, Codec or Quantizer
-        A codec, a quantizer, or the name of one.
+    fmt : str, Codec, Quantizer or Format
+        A codec, a quantizer, an element format, or the name of one.
 
     Returns
     -------
@@ -140,6 +146,25 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
     >>> f"{row.sqnr:.1f} dB with {row.bits_per_value} bits, R = {row.octaves:.1f} octaves"
     '31.8 dB with 8.25 bits, R = 9.1 octaves'
     """
+    values = _measurable(x)
+    return _measured(values, pass_through(values, fmt))[0]
+
+
+def compared(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> tuple[FormatErrors, Comparison]:
+    """Return what `errors_of` does, and all that `compare` says of the same values.
+
+    Examples
+    --------
+    >>> row, all_of_it = compared(np.float32([[1.0, 0.3]]), "e4m3fn")
+    >>> row.bits_per_value, round(all_of_it.relative_max, 4)
+    (8.0, 0.0417)
+    """
+    values = _measurable(x)
+    return _measured(values, pass_through(values, fmt))
+
+
+def _measurable(x: ArrayLike) -> Floats:
+    """Return rows of finite float32 numbers."""
     values = as_float32("errors_of", x)
     if values.ndim < 1 or values.size == 0:
         raise ValueError(f"errors_of: the array is {values.shape}; rows of one value or more are needed")
@@ -149,11 +174,14 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
             f"errors_of: {int(bad.sum())} of {values.size} values are NaN or infinite, the first at "
             f"{tuple(int(i) for i in np.argwhere(bad)[0])}; errors are of finite values"
         )
-    passed = pass_through(values, fmt)
+    return values
+
+
+def _measured(values: Floats, passed: Passed) -> tuple[FormatErrors, Comparison]:
     outcome = compare(passed.values, values)
     cut = (np.abs(values) > passed.limits) & (np.abs(passed.values) >= passed.limits)
     ranges = tile_range(values)
-    return FormatErrors(
+    row = FormatErrors(
         format=passed.name,
         bits_per_value=passed.bits,
         sqnr=outcome.sqnr,
@@ -165,3 +193,4 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer) -> FormatErrors:
         saturated=float(cut.mean()),
         octaves=float(np.nanmean(ranges)) if np.isfinite(ranges).any() else float("nan"),
     )
+    return row, outcome

@@ -90,13 +90,13 @@ def test_exp_of_special_values():
         -745.1332191019412,
     ]
     want = [1.0, 1.0, np.inf, 0.0, np.nan, float.fromhex("0x1.fffffffffff2ap+1023"), np.inf, 5e-324, 0.0]
-    assert_bits_equal(vector(_exp_all, x), want)
+    assert_bits_equal(vector(_exp_all, x), want, nan="any")
 
 
 def test_log_of_special_values():
     x = [1.0, 0.0, -0.0, np.inf, np.nan, -1.0, -np.inf, -5e-324]
     want = [0.0, -np.inf, -np.inf, np.inf, np.nan, np.nan, np.nan, np.nan]
-    assert_bits_equal(vector(_log_all, x), want)
+    assert_bits_equal(vector(_log_all, x), want, nan="any")
 
 
 def test_float32_results_are_those_of_the_rounded_double():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import lowprec as lp
 from lowprec.cli import app as cli
 from lowprec.codec import BlockCodec, codecs
 from lowprec.measure.atlas import errors_of, find_format, pass_through
@@ -120,7 +121,7 @@ def test_the_command(tmp_path):
     assert [(row["data"], row["format"]) for row in rows][:3] == [
         ("gauss", n) for n in ("fp8_1x128", "logfmt8", "dsv3_inference")
     ]
-    assert abs(float(rows[1]["SQNR dB"]) - 37.08) < 0.3
+    assert abs(float(rows[1]["sqnr"]) - 37.08) < 0.3
     path = tmp_path / "x.npy"
     np.save(path, distributions["gauss"].values((4, 256)))
     code, out, _ = command("error", path, "--json")
@@ -133,6 +134,24 @@ def test_the_command(tmp_path):
     assert all(name in out for name in distributions)
 
 
+def test_element_formats_and_the_columns_of_quantize(tmp_path):
+    """`error` and `quantize` call the same numbers by the same names, in the same units."""
+    path, x = tmp_path / "x.npy", distributions["gauss"].values((4, 256))
+    np.save(path, x)
+    code, out, _ = command("error", path, "--format", "e4m3fn,deepgemm", "--json")
+    assert code == 0
+    element, quantizer = json.loads(out)
+    code, out, _ = command("quantize", path, "--quantizer", "deepgemm", "--json")
+    of_quantize = json.loads(out)[0]
+    assert {key: quantizer[key] for key in of_quantize if key != "shape"} == {
+        k: v for k, v in of_quantize.items() if k != "shape"
+    }
+    wanted = lp.compare(lp.round_to(x, "e4m3fn"), x).as_dict()
+    assert {key: element[key] for key in wanted} == wanted
+    assert (element["format"], element["bits per value"], element["saturated"]) == ("e4m3fn", 8.0, 0.0)
+    assert errors_of(x * 1e4, lp.formats["e4m3fn"]).saturated > 0.9
+
+
 def test_bad_input(tmp_path):
     nan, empty = tmp_path / "nan.npy", tmp_path / "empty.npy"
     np.save(nan, np.array([[1.0, np.nan]]))
@@ -140,7 +159,7 @@ def test_bad_input(tmp_path):
     for arguments, words in (
         ((nan,), "NaN or infinite, the first at (0, 1)"), ((empty,), "is empty"),
         ((), "a FILE or --dist"), ((nan, "--dist", "gauss"), "one of the two"), (("--dist", "normal"), "distribution"),
-        (("--dist", "gauss", "--format", "fp7"), "neither a codec nor a quantizer"),
+        (("--dist", "gauss", "--format", "fp7"), "neither a codec nor a quantizer nor a format"),
         (("--dist", ","), "no name given"), (("--dist", "gauss", "--format", ""), "no name given"),
         ((tmp_path / "none.npy",), "No such file"),
     ):  # fmt: skip

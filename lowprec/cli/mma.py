@@ -1,0 +1,164 @@
+"""The command `mma`: one matrix instruction on raw codes, and how its result differs from somebody's."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arrays import _save, _writable_file
+from .output import Cell, CommandError, emit, machine_readable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_SHOWN = 64
+_NEEDED = "codes are a .npy of unsigned integers, a text file of hexadecimal words, or 0x38,0x3c/0x40,0x44 itself"
+
+
+def _codes(given: str) -> NDArray[Any]:
+    """Read a matrix of words from a .npy file, from a text of hexadecimal words, or from the argument itself."""
+    import numpy as np
+
+    if given.startswith("0x"):
+        return _words(given.replace(",", " ").split("/"), "what was given")
+    try:
+        with open(given, "rb") as file:
+            if file.read(6) == b"\x93NUMPY":
+                file.seek(0)
+                found = np.load(file, allow_pickle=False)
+                return np.asarray(found)
+            file.seek(0)
+            text = file.read().decode("ascii")
+    except OSError as error:
+        raise CommandError(f"{given}: {error.strerror or error}; {_NEEDED}") from None
+    except (ValueError, EOFError) as error:
+        why = "damaged" if isinstance(error, EOFError) or "decode" not in str(error) else "no text"
+        raise CommandError(f"{given}: {why}; {_NEEDED}") from None
+    return _words([line for line in text.splitlines() if line.strip()], given)
+
+
+def _words(lines: Sequence[str], where: str) -> NDArray[Any]:
+    """Read rows of hexadecimal words of one length; their digits say how wide they are."""
+    import numpy as np
+
+    try:
+        rows = [[int(word, 16) for word in line.split()] for line in lines]
+    except ValueError:
+        raise CommandError(f"{where}: no hexadecimal words; {_NEEDED}") from None
+    if not rows or len({len(row) for row in rows}) > 1 or not rows[0]:
+        raise CommandError(f"{where}: rows of {sorted({len(row) for row in rows})} words; one length is needed")
+    digits = max(len(word.removeprefix("0x")) for line in lines for word in line.split())
+    if digits > 16 or min(min(row) for row in rows) < 0:
+        raise CommandError(f"{where}: words of 1 to 16 digits are needed")
+    size = next(size for size in (1, 2, 4, 8) if 2 * size >= digits)
+    return np.array(rows, dtype=f"u{size}")
+
+
+def _members(path: str) -> dict[str, NDArray[Any]]:
+    """Read a, b and what else there is of c, d, a_scale, b_scale from an archive."""
+    import numpy as np
+
+    try:
+        with open(path, "rb") as file:
+            held = np.load(file, allow_pickle=False)
+            if not isinstance(held, np.lib.npyio.NpzFile):
+                raise CommandError(f"{path}: one array; an .npz with a and b is needed, or A and B as two files")
+            lower = {name.lower(): name for name in held.files}
+            names = ("a", "b", "c", "d", "a_scale", "b_scale")
+            found: dict[str, NDArray[Any]] = {key: held[lower[key]] for key in names if key in lower}
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
+        raise CommandError(f"{path}: no .npz of arrays a, b and perhaps c, d, a_scale, b_scale") from None
+    if not {"a", "b"} <= set(found) or not all(isinstance(x, np.ndarray) for x in found.values()):
+        raise CommandError(f"{path}: it needs the arrays a and b; c, d, a_scale and b_scale are looked at as well")
+    return found
+
+
+@click.command("mma")
+@click.argument("a", metavar="A|DUMP")
+@click.argument("b", metavar="[B]", required=False)
+@click.argument("c", metavar="[C]", required=False)
+@click.option(
+    "--accumulator", default="hopper_fp8", show_default=True, metavar="NAME", help="See lowprec accumulators."
+)
+@click.option("--format", "target", metavar="NAME[,NAME]", help="What codes mean: of both, or of A and of B.")
+@click.option("--a-scale", metavar="FILE", help="Codes of the scales inside the instruction.")
+@click.option("--b-scale", metavar="FILE", help="The same of B.")
+@click.option("--out", metavar="FILE", help="Save D as .npy.")
+@machine_readable
+def mma(
+    a: str, b: str | None, c: str | None, accumulator: str, target: str | None, a_scale: str | None,
+    b_scale: str | None, out: str | None, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
+    """Multiply raw codes as one matrix instruction does: D = A B^T + C, bit for bit.
+
+    A is [M, K], B [N, K], C [M, N] of the result's type or its bits: .npy files, text files of hexadecimal words (a
+    line a row), or the words themselves, 0x38,0x3c/0x40,0x44. DUMP is an .npz with arrays a, b and perhaps c,
+    a_scale, b_scale; with d as well, what differs from it is counted and shown: exit code 1 if anything does.
+    """
+    import numpy as np
+
+    from ..tensorcore.catalogue import accumulators
+    from ..tensorcore.mma import mma as multiply
+
+    _writable_file(out)
+    machine = accumulators[accumulator]
+    if b is None:
+        given = _members(a)
+    else:
+        named = {"a": a, "b": b, "c": c, "a_scale": a_scale, "b_scale": b_scale}
+        given = {name: _codes(text) for name, text in named.items() if text is not None}
+    fa, _, fb = (target or "").partition(",")
+    theirs = given.pop("d", None)
+    for name, array in given.items():
+        if array.ndim != 2:
+            raise CommandError(f"{name} has shape {array.shape}; a matrix is needed")
+    x, y, addend = given.pop("a"), given.pop("b"), given.pop("c", None)
+    dtype = np.dtype(machine.dtype)
+    if addend is not None and addend.dtype.kind == "u":
+        if addend.dtype.itemsize > dtype.itemsize:
+            raise CommandError(f"c: words of {8 * addend.dtype.itemsize} bits; {accumulator} adds {dtype}")
+        addend = addend.astype(f"u{dtype.itemsize}").view(dtype)
+    scales: dict[str, Any] = given
+    d = multiply(x, y, addend, accumulator=machine, a_format=fa or None, b_format=fb or fa or None, **scales)
+    if out is not None:
+        _save(out, d)
+    _report(d, theirs, accumulator, as_json, as_csv)
+
+
+def _report(d: NDArray[Any], theirs: NDArray[np.generic] | None, accumulator: str, as_json: bool, as_csv: bool) -> None:
+    """Print outputs, or those that differ from somebody's."""
+    import numpy as np
+
+    digits, word = 2 * d.itemsize, np.dtype(f"u{d.itemsize}")
+    bits = d.view(word)
+    places = np.argwhere(np.ones(d.shape, bool))
+    columns: tuple[str, ...] = ("at", "bits", "value")
+    other = bits
+    if theirs is not None:
+        if theirs.shape != d.shape or theirs.dtype.itemsize != d.itemsize:
+            raise CommandError(f"d is {theirs.dtype} {theirs.shape}, the result of {accumulator} {d.dtype} {d.shape}")
+        other = np.ascontiguousarray(theirs).view(word)
+        places = np.argwhere(other != bits)
+        columns += ("theirs", "their value")
+    rows: list[Sequence[Cell]] = []
+    for i, j in places if as_json or as_csv else places[:_SHOWN]:
+        row: list[Cell] = [f"[{i}, {j}]", f"0x{int(bits[i, j]):0{digits}x}", float(d[i, j])]
+        if theirs is not None:
+            row += [f"0x{int(other[i, j]):0{digits}x}", float(other[i, j : j + 1].view(d.dtype)[0])]
+        rows.append(row)
+    title = f"{accumulator}" if theirs is None else f"{accumulator}, where d differs"
+    if rows or theirs is None or as_json or as_csv:
+        emit(columns, rows, title, as_json, as_csv)
+    if len(rows) < len(places):
+        click.echo(f"and {len(places) - len(rows)} more: --json, --csv or --out FILE have all", err=True)
+    if theirs is not None:
+        click.echo(f"{len(places)} of {d.size} outputs differ", err=as_json or as_csv)
+        if len(places):
+            sys.exit(1)
