@@ -43,8 +43,10 @@ ablation = Ablation(
             source="arXiv:2509.25149: FP4 without stochastic rounding, Hadamard transforms and BF16 layers degrades",
         ),
     ),
-    quick=Setting(config="nano", checkpoint_steps=300, branch_steps=30, checkpoints=2, seeds=3, learning_rate=2e-3),
-    full=Setting(config="pilot", checkpoint_steps=800, branch_steps=200, checkpoints=2, seeds=6, learning_rate=1.5e-3),
+    series=1,
+    baseline="dsv3",
+    quick=Setting(config="nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2, learning_rate=2e-3),
+    full=Setting(config="pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
 )
 
 if __name__ == "__main__":

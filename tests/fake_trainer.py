@@ -10,7 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 #: Relative damage of each recipe to the final loss; "explodes" diverges.
-DAMAGE = {"bf16": 0.0, "dsv3": 0.0004, "dsv3_no_promotion": 0.0005, "fp4_naive": 0.006, "explodes": 0.0, "crashes": 0.0}
+DAMAGE = {"bf16": 0.0, "dsv3": 0.0004, "dsv3_no_promotion": 0.0005, "fp4_naive": 0.02, "explodes": 0.0, "crashes": 0.0}
+
+
+#: Held-out windows.
+WINDOWS = 64
 
 
 class Diverged(ArithmeticError):
@@ -58,19 +62,32 @@ class Trainer:
         self.position += 1
         if os.environ.get("FAKE_IRREPRODUCIBLE"):
             loss += 1e-9 * noise(time.perf_counter_ns())
-        return StepRecord(self.position, loss, self.schedule.peak, 2048, time.perf_counter(), self._violation())
+        return StepRecord(
+            self.position, loss, self.schedule.peak, 2048 * self.position, time.perf_counter(), self._violation()
+        )
 
     def _violation(self):
         balanced = isinstance(self.config, str) or self.config.get("bias_rate", 0.003) > 0
         return 0.5 if balanced else 0.5 + 0.1 * self.position
 
-    def _level(self):
+    def _level(self, damage=None):
         level = 1.6 + 3.9 * math.exp(-self.position / 60) + 0.02 * noise("weights", self.seed)
-        return level * (1 + DAMAGE[self.recipe] * min(1.0, (self.position - self.branched_at) / 10))
+        share = min(1.0, (self.position - self.branched_at) / 10)
+        return level * (1 + (DAMAGE[self.recipe] * share if damage is None else damage))
 
-    def evaluate(self, recipe=None):
+    def evaluate(self):
+        return sum(self.window_losses()) / WINDOWS
+
+    def window_losses(self, recipe=None, *, n_bytes=65_536, seed=None, calibration=0):
+        """Half of a recipe's damage is in its forward pass, half in the weights."""
         chaos = 0.0005 * noise("end", self.recipe, self.nudge, self.data_seed, self.seed)
-        return self._level() * (1 + chaos) + (0.0 if recipe is None else -0.0002 * bool(DAMAGE[self.recipe]))
+        read = DAMAGE[self.recipe if recipe is None else recipe]
+        share = min(1.0, (self.position - self.branched_at) / 10)
+        level = self._level(0.5 * DAMAGE[self.recipe] * share + 0.5 * read) * (1 + chaos)
+        return [
+            level * (1 + 0.2 * noise("window", i) + 0.001 * noise("reading", read, i) * bool(read))
+            for i in range(WINDOWS)
+        ]
 
     def perturb(self):
         self.nudge = 2.0**-7
@@ -127,6 +144,11 @@ class FakeBackend:
             "recipe": recipes[recipe].as_dict() if recipe in recipes else {"name": recipe},
             "parameters": {"total": 1_433_216, "active": 843_392},
         }
+
+    def forward(self, recipe):
+        from lowprec.study.run.backend import Forward
+
+        return Forward(str(recipe), recipe)
 
     def new(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
         return Trainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)

@@ -7,8 +7,11 @@ from lowprec.study.run.backend import MoEBackend
 
 
 class SmallTrainer(Trainer):
-    def evaluate(self, recipe=None):
-        return super().evaluate(recipe, n_bytes=2048)
+    def evaluate(self):
+        return super().evaluate(n_bytes=2048)
+
+    def window_losses(self, recipe=None, *, n_bytes, **rest):
+        return super().window_losses(recipe, n_bytes=min(n_bytes, 2048), **rest)
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,41 @@ class Description:
         return next((rule.linear for rule in self.rules if matches(layer, rule.pattern, layers)), BF16_LINEAR)
 
     @property
+    def forward(self) -> Self:
+        """The part of it that a forward pass depends on: recipes of equal `forward` give equal bits there.
+
+        Scales that follow from earlier values depend on what passed before, backward too: see `remembers`.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> lp.recipes["dsv3"].with_(dy="e5m2 1x128", moments="float32").forward == lp.recipes["dsv3"].forward
+        True
+        >>> lp.recipes["dsv3"].forward == lp.recipes["bf16"].forward
+        False
+        """
+        rules = [Rule(rule.pattern, LinearSpec(fprop=rule.linear.fprop, out=rule.linear.out)) for rule in self.rules]
+        while rules and rules[-1].linear == BF16_LINEAR:  # as layers that no rule matches
+            rules.pop()
+        kept = {name: getattr(self, name) for name in ("activations", "storage", "dispatch", "combine")}
+        return type(self)(name="forward", description="", rules=tuple(rules), **kept)
+
+    @property
+    def forward_tensors(self) -> tuple[TensorSpec, ...]:
+        """Operands of the forward multiplications that any rule names."""
+        return tuple(tensor for rule in self.rules for tensor in rule.linear.tensors("fprop"))
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether a forward pass rounds anything stochastically."""
+        return any(tensor.stochastic for tensor in self.forward_tensors)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether scales of a forward pass follow from earlier values (delayed scaling)."""
+        return any(not tensor.plain and tensor.resolved.history is not None for tensor in self.forward_tensors)
+
+    @property
     def main(self) -> LinearSpec:
         """What the rules say of most linear layers: of attention's first one in a middle block."""
         return self.spec("layers.0.attn.wq_a", layers=3)

@@ -410,3 +410,46 @@ def test_a_folder_that_cannot_be_written_is_noticed_before_the_work(text, tmp_pa
 def test_default_rates():
     assert default_rate(lp.configs["nano"]) == 2e-3
     assert default_rate(lp.configs["pilot"]) == pytest.approx(2e-3 / math.sqrt(2))
+
+
+# --- losses of windows -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "fp4_naive"])
+def test_window_losses_are_what_evaluate_averages(text, recipe):
+    trainer = micro(text, recipe)
+    trainer.step()
+    before = state(trainer)
+    for other in (None, "bf16", "dsv3"):
+        windows = trainer.window_losses(other, n_bytes=32 * 19)
+        assert windows.shape == (19,)
+        assert windows.mean() == pytest.approx(trainer.evaluate(other, n_bytes=32 * 19), rel=1e-14)
+    assert state(trainer) == before
+
+
+def test_a_stochastic_forward_pass_has_a_seed(text):
+    recipe = recipes["nvfp4"].with_(fprop={"a": "nvfp4_te stochastic"})
+    trainer = micro(text)
+    trainer.step()
+    found = [trainer.window_losses(recipe, n_bytes=32 * 8, seed=seed).tobytes() for seed in (0, 1, 0)]
+    assert found[0] == found[2] != found[1]
+    own = micro(text, recipe)
+    own.step()
+    found = [own.window_losses(n_bytes=32 * 8, seed=seed).tobytes() for seed in (0, 1, 0)]
+    assert found[0] == found[2] != found[1]
+    plain = [trainer.window_losses("dsv3", n_bytes=32 * 8, seed=seed).tobytes() for seed in (0, 1)]
+    assert plain[0] == plain[1]
+
+
+def test_scales_of_earlier_values_are_found_before_weights_are_read_in_another_precision(text, saved):
+    """Calibrated by the batches before, as a branch in that precision would have been; the trainer stays as it was."""
+    trainer, branch = Trainer.load(saved, data=text), Trainer.load(saved, recipe="te_delayed", data=text)
+    before = state(trainer)
+    warm = trainer.window_losses("te_delayed", n_bytes=32 * 8, calibration=3)
+    assert state(trainer) == before
+    assert warm.tobytes() != trainer.window_losses("te_delayed", n_bytes=32 * 8).tobytes()
+    branch.calibrate(3)
+    branch.model.recipe.begin_step(branch.steps)
+    assert branch.window_losses(n_bytes=32 * 8).tobytes() == warm.tobytes()
+    # Its own precision comes with the scales that it has: nothing to calibrate.
+    assert branch.window_losses(n_bytes=32 * 8, seed=5, calibration=3).tobytes() == warm.tobytes()

@@ -205,7 +205,7 @@ def expecting(*more):
     return {
         "expectations": (
             Expectation("unbalanced", "max_violation", "none", "bf16", expected=(2.0, 10.0), published=(2.0, 10.0)),
-            Expectation("control", "loss_percent", "fp4_naive", expected=(0.4, 0.9), published=(2.0, math.inf)),
+            Expectation("control", "total_percent", "fp4_naive", expected=(1.8, 2.3), published=(4.0, math.inf)),
             Expectation("nothing diverges", "diverged", "dsv3", expected=(1.0, 1.0)),
             *more,
         )
@@ -220,9 +220,10 @@ def test_what_was_expected_of_branches_is_judged_and_reported(tmp_path):
     assert [item.outcome for item in study.findings] == [BOTH, AS_EXPECTED, NEITHER]
     # By hand, from the runs' files: the last quarter of 20 steps, the means over two pairs.
     assert study.findings[0].value == pytest.approx(np.mean(0.5 + 0.1 * np.arange(16, 21)) / 0.5)
-    assert study.findings[1].value == pytest.approx(100 * np.mean(study.arm("fp4_naive").differences))
-    assert study.mean("loss_percent", "bf16") == 0.0
-    assert study.mean("loss_percent_bf16", "dsv3") == 100 * study.arm("dsv3").in_bf16.mean
+    assert study.findings[1].value == pytest.approx(100 * np.mean(study.arm("fp4_naive").by_effect["total"].values))
+    assert study.mean("total_percent", "bf16") == 0.0
+    for effect in ("forward", "training", "training_own", "total"):
+        assert study.mean(f"{effect}_percent", "dsv3") == 100 * study.arm("dsv3").effects[effect].mean
     assert study.mean("train_error_percent", "dsv3") == 100 * study.arm("dsv3").train_error
     assert sentences(study)[-1] == "nothing diverges: diverged of dsv3 is 0, neither."
     assert any("which happened" in getattr(part, "head", ()) for part in document(study).parts)
@@ -239,7 +240,7 @@ def test_a_divergence_is_found(tmp_path):
 @pytest.mark.parametrize(
     ("expectation", "message"),
     [
-        (Expectation("x", "kl", "dsv3"), "unknown metric 'kl'; allowed are loss_percent, loss_percent_bf16"),
+        (Expectation("x", "kl", "dsv3"), "unknown metric 'kl'; allowed are forward_percent, training_percent"),
         (Expectation("x", "diverged", "dsv4"), "unknown arm 'dsv4'; allowed are bf16, again"),
         (Expectation("x", "diverged", "dsv3", "dsv4"), "unknown over 'dsv4'; allowed are bf16, again"),
     ],

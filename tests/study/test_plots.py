@@ -139,14 +139,20 @@ def test_sentences_say_what_was_measured(study):
     said = {item.arm.name: sentence(study, item) for item in study.arms}
     own = study.arm("dsv3").own
     assert said["dsv3"].startswith(
-        f"dsv3: {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, 4 pairs): "
+        f"dsv3: training effect {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, 4 pairs): "
         "equivalent to bf16 within ±0.25 %"
     )
-    assert "noise floor of" in said["dsv3"]
+    assert f"the floor of {percent(study.floor, sign=False)} %" in said["dsv3"]
+    effects = study.arm("dsv3").effects
+    assert (
+        f"; forward effect {percent(effects['forward'].mean)} %, total {percent(effects['total'].mean)} %, largest "
+        in (said["dsv3"])
+    )
+    assert said["dsv3"].endswith(f"worth {100 * study.arm('dsv3').data_lost:+.1f} % of the data.")
     assert said["again"] == (
         "again (A/A): 2 runs again, every step's metrics, all weights and the validation loss bit-identical."
     )
-    assert ": detected, above the noise floor" in said["fp4_naive"]
+    assert ": detected, above the floor of" in said["fp4_naive"]
     assert said["boom"] == "boom: 2 of 2 pairs diverged: worse than bf16 (a divergence counts as worse)."
     assert "one weight times (1 + 2^-7)" in said["perturb"]
     assert study.size == (
@@ -179,8 +185,8 @@ def test_summary_json_is_strict_and_complete(study, tmp_path):
     content = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
     arms = {arm["arm"]: arm for arm in content["arms"]}
     assert arms["dsv3"]["verdict"] == "equivalent"
-    assert arms["dsv3"]["own"]["mean"] == study.arm("dsv3").own.mean
-    assert arms["boom"]["pairs"][0]["r"] == "inf"
+    assert arms["dsv3"]["effects"]["training"]["mean_percent"] == 100 * study.arm("dsv3").own.mean
+    assert arms["boom"]["pairs"][0]["training_percent"] == "inf"
     assert content["trustworthy"] is True
     assert content["floor"] == study.floor
     assert len(arms["dsv3"]["pairs"]) == 4
@@ -188,9 +194,10 @@ def test_summary_json_is_strict_and_complete(study, tmp_path):
 
 def test_table_csv_holds_every_bit(study):
     rows = {row["arm"]: row for row in csv.DictReader(report.table_csv(study).splitlines())}
-    assert float(rows["dsv3"]["mean"]) == study.arm("dsv3").own.mean
-    assert float(rows["dsv3"]["bf16_eval_ci95_high"]) == study.arm("dsv3").in_bf16.ci95[1]
-    assert math.isnan(float(rows["boom"]["mean"]))
+    for name, effect in study.arm("dsv3").effects.items():
+        assert float(rows["dsv3"][f"{name}_percent"]) == 100 * effect.mean
+        assert float(rows["dsv3"][f"{name}_ci95_high_percent"]) == 100 * effect.ci95[1]
+    assert math.isnan(float(rows["boom"]["training_percent"]))
 
 
 def test_the_screen_shows_table_and_sentences(study, capsys):

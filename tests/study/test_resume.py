@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fake_trainer
 import pytest
-from toys import SMALL, make, results, snapshot
+from toys import SMALL, make, place_of, results, snapshot
 
 from lowprec.study import run_study
 from lowprec.study.kinds.branches.summary import summarize
@@ -39,27 +39,27 @@ def test_a_larger_study_keeps_the_runs_of_the_smaller(tmp_path):
 def test_an_unfinished_run_is_done_again_with_the_same_result(tmp_path, kill_at):
     planned = run_study(make(tmp_path), jobs=0)
     expected = results(planned.folder)
-    folder = planned.folder / kill_at
+    folder = place_of(planned, kill_at)
     run = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(run | {"status": "running"}))
     if kill_at == "checkpoints/c1":  # needed again only where an arm has not started
         shutil.rmtree(planned.folder / "fp4_naive/c1-s1")
     text = (folder / "metrics.csv").read_text()
     (folder / "metrics.csv").write_text(text[: len(text) // 2])  # cut in the middle of a row
-    before = snapshot(planned.folder)
+    before = snapshot(tmp_path)
     run_study(make(tmp_path), jobs=0)
     assert results(planned.folder) == expected
     untouched = {path: text for path, text in before.items() if folder not in path.parents}
-    assert untouched.items() <= snapshot(planned.folder).items()
+    assert untouched.items() <= snapshot(tmp_path).items()
 
 
 def test_a_checkpoint_is_prepared_again_only_if_an_arm_needs_it(tmp_path):
     planned = run_study(make(tmp_path), jobs=0)
     expected = results(planned.folder)
-    (planned.folder / "checkpoints/c0/checkpoint.npz").unlink()
-    shutil.rmtree(planned.folder / "checkpoints/c1")
+    (place_of(planned, "checkpoints/c0") / "checkpoint.npz").unlink()
+    shutil.rmtree(place_of(planned, "checkpoints/c1"))
     run_study(make(tmp_path), jobs=0)
-    assert not (planned.folder / "checkpoints/c1").exists()
+    assert not place_of(planned, "checkpoints/c1").exists()
     shutil.rmtree(planned.folder / "dsv3")
     run_study(make(tmp_path), jobs=0)
     assert results(planned.folder) == expected
@@ -69,7 +69,7 @@ def test_a_checkpoint_is_prepared_again_only_if_an_arm_needs_it(tmp_path):
 def test_preparing_a_checkpoint_continues_where_it_was_saved(tmp_path, monkeypatch, damage):
     planned = run_study(make(tmp_path), jobs=0)
     expected = results(planned.folder)
-    folder = planned.folder / "checkpoints/c0"
+    folder = place_of(planned, "checkpoints/c0")
     (folder / "checkpoint.npz").unlink()
     shutil.rmtree(planned.folder / "dsv3/c0-s0")
     # As an interruption after 17 of 30 steps leaves it, saved after 12.
@@ -107,7 +107,7 @@ def test_checkpoints_in_preparation_are_saved_now_and_then(tmp_path, monkeypatch
     planned = make(tmp_path, setting=replace(SMALL, checkpoints=1, checkpoint_steps=4, warmup_steps=1))
     run_study(planned, jobs=0)
     assert saved == ["partial-1.npz", "partial-2.npz", "partial-3.npz", "checkpoint.npz"]
-    assert sorted(path.name for path in (planned.folder / "checkpoints/c0").iterdir()) == [
+    assert sorted(path.name for path in place_of(planned, "checkpoints/c0").iterdir()) == [
         "checkpoint.npz", "metrics.csv", "run.json",
     ]  # fmt: skip
 

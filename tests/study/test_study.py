@@ -55,11 +55,24 @@ def test_a_study_from_start_to_verdict(tmp_path):
     assert study.broken == []
     assert study.floor == pytest.approx(np.sqrt(np.mean(study.arm("perturb").differences ** 2)), rel=1e-12)
     assert study.tokens_per_step == 2048
-    # The differences are those of the runs' own files, pair by pair.
-    for run, r in zip(study.arm("dsv3").runs, study.arm("dsv3").differences, strict=True):
-        ours = read_json(planned.folder / f"dsv3/c{run.checkpoint}-s{run.seed}/run.json")["validation_loss"]
-        theirs = read_json(planned.folder / f"bf16/c{run.checkpoint}-s{run.seed}/run.json")["validation_loss"]
-        assert r == (ours - theirs) / theirs
+    # The effects are those of the runs' own files, pair by pair: L[forward](weights).
+    dsv3 = study.arm("dsv3")
+    for place, run in enumerate(dsv3.runs):
+        records = [
+            read_json(planned.folder / f"{arm}/c{run.checkpoint}-s{run.seed}/run.json") for arm in ("dsv3", "bf16")
+        ]
+        (own_arm, own_ref), (bf16_arm, bf16_ref) = (
+            [record["forwards"][key] for record in records] for key in ("dsv3", "bf16")
+        )
+        for name, above, below in (
+            ("forward", own_ref, bf16_ref), ("training", bf16_arm, bf16_ref), ("training_own", own_arm, own_ref),
+            ("total", own_arm, bf16_ref),
+        ):  # fmt: skip
+            assert dsv3.by_effect[name].values[place] == (above - below) / below
+        # A window's part in the difference: they sum to nothing, since the whole is the mean.
+        assert abs(dsv3.by_effect["training"].text[place].sum()) < 1e-12
+    assert dsv3.own is dsv3.effects["training"]
+    assert dsv3.own.text_error >= 0.0
     for task in planned.tasks:
         run = task.folder.read()
         assert run["status"] == "done"
@@ -72,7 +85,7 @@ def test_metrics_hold_every_bit_and_no_clock(tmp_path):
     planned = run_study(make(tmp_path), jobs=0)
     columns = RunFolder(planned.folder / "bf16/c0-s0").columns()
     assert list(columns) == ["step", "loss", "learning_rate", "tokens", "max_violation"]
-    checkpoint = planned.folder / "checkpoints/c0/checkpoint.npz"
+    checkpoint = planned.arms[0].checkpoint_file
     trainer = fake_trainer.Trainer.load(
         checkpoint, recipe="bf16", schedule=fake_trainer.Schedule(2e-3, 0, 20), data_seed=1000
     )

@@ -30,6 +30,13 @@ def make(tmp_path, *more, setting=SMALL, data="stdlib", **changes):
     return plan(ablation(*more, **changes), setting, tmp_path / "toy", data=data, backend=FAKE)
 
 
+def place_of(planned, name):
+    """The folder of an arm's run, or, as "checkpoints/c1", of a checkpoint that studies share."""
+    if name.startswith("checkpoints/c"):
+        return planned.checkpoints[int(name.removeprefix("checkpoints/c"))].folder.path
+    return planned.folder / name
+
+
 def snapshot(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
 
@@ -37,10 +44,11 @@ def snapshot(folder):
 def results(folder):
     """All that a run's numbers are, without the clock."""
     found = {}
-    for path in sorted(folder.glob("*/*/run.json")):
+    shared = (folder.parent / "checkpoints").glob("*/run.json")
+    for path in sorted([*folder.glob("*/*/run.json"), *shared]):
         run = read_json(path)
         clocks = ("seconds", "evaluation_seconds", "timed_steps")
         rest = {key: value for key, value in run.items() if key not in clocks}
         metrics = path.with_name("metrics.csv")  # a killed run may not have come that far
-        found[path.parent.relative_to(folder)] = (rest, metrics.read_bytes() if metrics.exists() else b"")
+        found[path.parent.relative_to(folder.parent)] = (rest, metrics.read_bytes() if metrics.exists() else b"")
     return found

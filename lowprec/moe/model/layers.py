@@ -247,7 +247,13 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     >>> round(loss, 6), gradient
     (1.386294, array([[ 0.25,  0.25, -0.75,  0.25]], dtype=float32))
     """
+    losses, d_logits = token_cross_entropy(logits, targets)
+    return float(nn.mean(losses)), d_logits
+
+
+def token_cross_entropy(logits: Array, targets: Array) -> tuple[npt.NDArray[np.float64], Array]:
+    """Return -log softmax(logits)[target] of each token, float64 [T], and the gradient of their mean."""
     losses = np.empty(len(logits))
     d_logits = np.empty_like(logits)
     over_rows(nn.cross_entropy, len(logits), logits, np.asarray(targets, dtype=np.int64), losses, d_logits)
-    return float(nn.mean(losses)), d_logits
+    return losses, d_logits

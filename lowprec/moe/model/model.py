@@ -15,10 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec._threads import keep_freed_memory
+from lowprec.kernels.model import nn
 from lowprec.moe.model.block import Block
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import check_tiles, get_config
-from lowprec.moe.model.layers import Array, Embedding, Linear, Params, RMSNorm, cross_entropy
+from lowprec.moe.model.layers import (
+    Array,
+    Embedding,
+    Linear,
+    Params,
+    RMSNorm,
+    cross_entropy,
+    token_cross_entropy,
+)
 from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
 from lowprec.moe.model.mtp import MultiTokenPrediction
 from lowprec.moe.model.routing import Routing
@@ -160,9 +169,14 @@ class Model:
         ValueError
             If the shape does not fit, or a byte is outside the vocabulary.
         """
+        return float(nn.mean(self.token_losses(tokens).reshape(-1)))
+
+    def token_losses(self, tokens: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+        """Return the cross-entropy of predicting each next byte, in nats, float64 [B, S]; arguments as for `loss`."""
         _check_tokens(tokens, self.config.vocabulary)
         logits, _ = self._forward(self._parameters(), tokens[:, :-1])
-        return cross_entropy(logits, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))[0]
+        losses, _ = token_cross_entropy(logits, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))
+        return losses.reshape(len(tokens), -1)
 
     def predictions(self, tokens: npt.NDArray[np.uint8]) -> tuple[Array, Array | None]:
         """Return what the model says of each next byte, and of the byte after it.

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from lowprec._ieee import standard
 from lowprec.moe.data.corpus import Corpus, batches, held_out_floor, held_out_windows
@@ -230,6 +231,54 @@ class Trainer:
                 total += float(model.loss(part)) * len(part)
         return total / len(windows)
 
+    @standard
+    def window_losses(
+        self,
+        recipe: Recipe | str | None = None,
+        *,
+        n_bytes: int = EVALUATION_BYTES,
+        seed: int | None = None,
+        calibration: int = 0,
+    ) -> npt.NDArray[np.float64]:
+        """Return the mean loss of each of the held-out windows that `evaluate` reads; nothing changes.
+
+        Parameters
+        ----------
+        recipe : Recipe or str, optional
+            Precision of the forward pass; the trainer's own by default, with the scales that it remembers.
+        n_bytes : int
+            Bytes to predict, as for `evaluate`.
+        seed : int, optional
+            Of the random bits of a forward pass that rounds stochastically; the run's by default.
+        calibration : int
+            Batches of the last steps that pass through another recipe's forward and backward before, for scales that
+            follow from earlier values.
+
+        Returns
+        -------
+        float64 array [windows]
+            Nats per byte, in the order of the text.
+        """
+        own = recipe is None
+        if own and seed is None:
+            model = self.model
+        else:
+            chosen = self.recipe if own else load_recipe(recipe or "")
+            bound = chosen.bind(self.model.seed if seed is None else seed, self.config.layers)
+            if own:
+                bound.load_state_dict(self.model.recipe.state_dict())
+            model = self.model.with_bound(bound)
+        if not own and calibration:
+            self._calibrate(model, min(calibration, self.steps))
+            model.recipe.begin_step(self.steps)
+        windows = held_out_windows(self.corpus, self.config.sequence, n_bytes)
+        found = []
+        with model.recipe.evaluating():
+            for first in range(0, len(windows), self.config.batch):
+                for losses in model.token_losses(windows[first : first + self.config.batch]):
+                    found.append(math.fsum(losses) / losses.size)
+        return np.array(found)
+
     def excess(self, *, n_bytes: int = EVALUATION_BYTES, loss: float | None = None) -> float:
         """Return how far the loss on the held-out windows is above the entropy of the source, nats per byte.
 
@@ -294,9 +343,12 @@ class Trainer:
         """
         if not 0 <= batches <= self.steps:
             raise ValueError(f"calibration with {batches!r} batches, after {self.steps} steps: 0 to {self.steps}")
+        self._calibrate(self.model, batches)
+
+    def _calibrate(self, model: Model, batches: int) -> None:
         for step in range(self.steps - batches, self.steps):
-            self.model.recipe.begin_step(step)
-            self.model.loss_and_grads(self._batches[step])
+            model.recipe.begin_step(step)
+            model.loss_and_grads(self._batches[step])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything that the next step depends on to a checkpoint.

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 EQUIVALENT = "equivalent"
 WORSE = "worse"
+WORSE_WITHIN = "worse, but within the margin"
 BETTER = "better"
+BETTER_WITHIN = "better, but within the margin"
 NOT_RESOLVED = "not resolved"
 EVERYTHING = (-math.inf, math.inf)
+#: What the verdicts mean, for captions.
+VERDICTS = (
+    "Equivalent: the 90 % interval lies inside the margin (two one-sided tests at 5 %); worse, but within the margin: "
+    "so it does, and the 95 % interval excludes 0; worse: the 90 % interval lies beyond the margin, or a run diverged; "
+    "otherwise not resolved."
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,7 @@ class Inference:
     ----------
     mean, error : float
         Mean and its standard error; `error` is nan without a degree of freedom.
-    df : int
+    df : float
         Degrees of freedom of the error.
     ci90, ci95 : (float, float)
         t intervals; (-inf, inf) without a degree of freedom.
@@ -34,7 +42,7 @@ class Inference:
 
     mean: float
     error: float
-    df: int
+    df: float
     ci90: tuple[float, float]
     ci95: tuple[float, float]
     p_difference: float
@@ -43,15 +51,18 @@ class Inference:
 
     @property
     def verdict(self) -> str:
-        """One of: equivalent, worse, better, not resolved.
+        """One of: equivalent, worse, better, the latter two "but within the margin", not resolved.
 
-        "Equivalent" comes first: a difference can be both real and smaller than the margin.
+        Both sides are tested against the margin: a difference that is real, and neither shown to be smaller than the
+        margin nor larger, is not resolved.
         """
         if -self.margin < self.ci90[0] and self.ci90[1] < self.margin:
+            if self.resolved_difference:
+                return WORSE_WITHIN if self.mean > 0.0 else BETTER_WITHIN
             return EQUIVALENT
-        if self.ci95[0] > 0.0:
+        if self.ci90[0] > self.margin:
             return WORSE
-        return BETTER if self.ci95[1] < 0.0 else NOT_RESOLVED
+        return BETTER if self.ci90[1] < -self.margin else NOT_RESOLVED
 
     @property
     def resolved_difference(self) -> bool:
@@ -59,17 +70,19 @@ class Inference:
         return self.ci95[0] > 0.0 or self.ci95[1] < 0.0
 
 
-def infer(mean: float, error: float, df: int, margin: float) -> Inference:
+def infer(mean: float, error: float, df: float, margin: float) -> Inference:
     """Return intervals and tests of a mean with a standard error.
 
     Examples
     --------
-    >>> infer(0.0006, 0.0001, 5, margin=0.0025).verdict
-    'equivalent'
+    >>> infer(0.0002, 0.0001, 5, margin=0.0025).verdict, infer(0.0006, 0.0001, 5, margin=0.0025).verdict
+    ('equivalent', 'worse, but within the margin')
+    >>> infer(0.0040, 0.0001, 5, margin=0.0025).verdict, infer(0.0026, 0.0001, 5, margin=0.0025).verdict
+    ('worse', 'not resolved')
     """
     from scipy import stats
 
-    if df < 1 or math.isnan(mean):
+    if not df > 0.0 or math.isnan(mean) or math.isnan(error):
         return Inference(mean, math.nan, 0, EVERYTHING, EVERYTHING, math.nan, math.nan, margin)
 
     def interval(level: float) -> tuple[float, float]:
@@ -85,3 +98,44 @@ def infer(mean: float, error: float, df: int, margin: float) -> Inference:
     p_difference = min(1.0, 2.0 * upper_tail(abs(mean)))
     p_equivalence = max(upper_tail(margin - mean), upper_tail(margin + mean))
     return Inference(mean, error, df, interval(0.90), interval(0.95), p_difference, p_equivalence, margin)
+
+
+@dataclass(frozen=True)
+class RatioInference:
+    """A ratio of two means with its Fieller interval; `fieller` makes one."""
+
+    value: float
+    ci90: tuple[float, float]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval has two ends: the denominator is told apart from 0."""
+        return math.isfinite(self.ci90[0]) and math.isfinite(self.ci90[1])
+
+
+def fieller(
+    above: float, below: float, var_above: float, var_below: float, covariance: float, df: float
+) -> RatioInference:
+    """Return the 90 % interval of a ratio of two means (Fieller 1954), unbounded where the denominator may be 0.
+
+    Examples
+    --------
+    >>> found = fieller(2.0, 1.0, 0.01, 0.01, 0.0, 10)
+    >>> found.bounded, round(found.ci90[0], 2), round(found.ci90[1], 2)
+    (True, 1.65, 2.49)
+    >>> fieller(2.0, 0.1, 0.01, 0.01, 0.0, 10).bounded
+    False
+    """
+    from scipy import stats
+
+    value = above / below if below else math.nan
+    if not df > 0.0 or math.isnan(var_above + var_below + covariance + value):
+        return RatioInference(value, EVERYTHING)
+    t2 = float(stats.t.ppf(0.95, df)) ** 2
+    a = below**2 - t2 * var_below
+    b = above * below - t2 * covariance
+    c = above**2 - t2 * var_above
+    if a <= 0.0:
+        return RatioInference(value, EVERYTHING)
+    root = math.sqrt(max(0.0, b * b - a * c))
+    return RatioInference(value, ((b - root) / a, (b + root) / a))

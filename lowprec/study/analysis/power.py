@@ -12,7 +12,7 @@ MOST_PAIRS = 10_000
 _SLICES = 512
 
 
-def equivalence_power(sd: float, n: int, margin: float, df: int | None = None, difference: float = 0.0) -> float:
+def equivalence_power(sd: float, n: int, margin: float, df: float | None = None, difference: float = 0.0) -> float:
     """Return the probability that two one-sided tests at 5 % show equivalence.
 
     Parameters
@@ -23,7 +23,7 @@ def equivalence_power(sd: float, n: int, margin: float, df: int | None = None, d
         Pairs.
     margin : float
         Equivalence margin.
-    df : int, optional
+    df : float, optional
         Degrees of freedom of the estimated spread, n - 1 by default.
     difference : float
         The true difference.
@@ -42,7 +42,7 @@ def equivalence_power(sd: float, n: int, margin: float, df: int | None = None, d
     from scipy import stats
 
     df = n - 1 if df is None else df
-    if df < 1 or math.isnan(sd):
+    if not df > 0 or math.isnan(sd):
         return 0.0
     if sd == 0.0:
         return float(abs(difference) < margin)
@@ -55,7 +55,7 @@ def equivalence_power(sd: float, n: int, margin: float, df: int | None = None, d
     return float(np.mean(np.maximum(chance, 0.0)))
 
 
-def detectable_difference(sd: float, n: int, df: int | None = None, power: float = POWER) -> float:
+def detectable_difference(sd: float, n: int, df: float | None = None, power: float = POWER) -> float:
     """Return the true difference whose 95 % interval excludes 0 with the given probability.
 
     Parameters
@@ -64,7 +64,7 @@ def detectable_difference(sd: float, n: int, df: int | None = None, power: float
         Standard deviation of a paired difference.
     n : int
         Pairs.
-    df : int, optional
+    df : float, optional
         Degrees of freedom of the estimated spread, n - 1 by default.
     power : float
         The probability.
@@ -82,7 +82,7 @@ def detectable_difference(sd: float, n: int, df: int | None = None, power: float
     from scipy import optimize, stats
 
     df = n - 1 if df is None else df
-    if df < 1 or math.isnan(sd):
+    if not df > 0 or math.isnan(sd):
         return math.inf
     critical = float(stats.t.ppf(0.975, df))
 

@@ -1,4 +1,4 @@
-"""Training curves: smoothing, and how far two of them are apart."""
+"""Training curves: smoothing, how far two of them are apart, and what data is worth."""
 
 from __future__ import annotations
 
@@ -69,3 +69,41 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
     a, b = ema(ours, beta), ema(theirs, beta)
     start = min(skip, a.size - 1)
     return float(np.max(np.abs(a[start:] - b[start:]) / b[start:]))
+
+
+def exponent(seen: ArrayLike, losses: ArrayLike) -> float:
+    """Return d ln(loss) / d ln(bytes seen), by least squares over the later half of a training curve.
+
+    Parameters
+    ----------
+    seen, losses : array_like of float, shape (steps,)
+        Bytes seen and the raw training loss at every step.
+
+    Returns
+    -------
+    float
+        nan for fewer than four steps.
+
+    Examples
+    --------
+    >>> seen = np.arange(1, 101)
+    >>> round(exponent(seen, 3.0 * seen**-0.25), 6)
+    -0.25
+    """
+    x, y = np.log(np.asarray(seen, dtype=np.float64)), np.log(np.asarray(losses, dtype=np.float64))
+    x, y = x[x.size // 2 :], y[y.size // 2 :]
+    if x.size < 2 or x[0] == x[-1]:
+        return math.nan
+    x = x - x.mean()
+    return float(np.sum(x * y) / np.sum(x * x))
+
+
+def data_lost(effect: float, slope: float) -> float:
+    """Return the share of the data that a relative rise of the loss is worth, where the loss goes as bytes**slope.
+
+    Examples
+    --------
+    >>> round(data_lost(0.0025, -0.24), 4)          # 0.25 % of loss is 1 % of data
+    0.0103
+    """
+    return 1.0 - (1.0 + effect) ** (1.0 / slope) if slope < 0.0 and effect > -1.0 else math.nan

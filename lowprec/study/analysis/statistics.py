@@ -1,20 +1,14 @@
 """What pairs of runs say: intervals, equivalence, and a verdict that knows the words "not resolved".
 
 Every arm is compared with the reference run that started from the same checkpoint and saw the same batches, so one
-pair gives one number, the relative difference r = (L_arm - L_reference) / L_reference of the validation loss. On these:
+pair gives one number, a relative difference r of validation losses. On these:
 
-* a t interval for the mean of r (90 and 95 %), and bootstrap intervals beside it (`bootstrap_interval`);
-* equivalence by two one-sided tests (TOST): equivalent within the margin at the 5 % level exactly if the 90 %
-  interval lies inside it (Schuirmann 1987);
-* worse (or better) if the 95 % interval excludes 0 on that side; otherwise not resolved.
-
-Pairs stand in two levels, data seeds within checkpoints, and there are two questions. *These checkpoints*: is the mean
-over the checkpoints at hand different from 0? Its error comes from the spread within checkpoints alone, with
-pairs - checkpoints degrees of freedom; this is the verdict. *Any checkpoint*: would other checkpoints say the same?
-Only the means of the checkpoints count then, with checkpoints - 1 degrees of freedom; with two or three checkpoints
-that is a hard question, and `Paired.over_checkpoints` answers it beside the verdict. Treating all pairs as independent
-answers neither: where checkpoints differ as much as seeds do, it calls no difference one in 34 % of studies with
-2 checkpoints and 6 seeds, not in 5 %.
+* a t interval for the mean of r (90 and 95 %), with the variance of `levels`: seeds, checkpoints and text are samples;
+  bootstrap intervals stand beside it (`bootstrap_interval`);
+* equivalence by two one-sided tests (TOST): inside the margin at the 5 % level exactly if the 90 % interval lies inside
+  it (Schuirmann 1987); the same tests the other way round say that a difference is beyond the margin;
+* what is inside, and whose 95 % interval excludes 0, is a real difference that does not matter; what is neither inside
+  nor beyond is not resolved.
 """
 
 from __future__ import annotations
@@ -27,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .inference import EVERYTHING, WORSE, Inference, infer
+from .levels import Levels, Ratio, levels_of, text_variance, together, variance_of
 
 #: From this number of pairs on the bootstrap is bias-corrected and accelerated; below, plain percentiles.
 BCA_FROM = 8
@@ -44,10 +39,10 @@ class Paired:
         Pairs whose difference is not finite.
     sd : float
         Sample standard deviation of all pairs; nan for one pair, or if a pair diverged.
-    here : Inference
-        On the mean over these checkpoints.
-    over_checkpoints : Inference or None
-        On the mean over all possible checkpoints; None with a single one.
+    inference : Inference
+        On the mean over all checkpoints, seeds and text of that kind.
+    pairs_error, text_error : float
+        Standard errors that checkpoints and seeds, and the held-out text, bring into it.
     p_checkpoints : float
         p of "all checkpoints have the same mean" (one-way analysis of variance); nan if it cannot be asked.
     """
@@ -56,39 +51,40 @@ class Paired:
     checkpoints: int
     diverged: int
     sd: float
-    here: Inference
-    over_checkpoints: Inference | None
+    inference: Inference
+    pairs_error: float
+    text_error: float
     p_checkpoints: float
 
     @property
     def mean(self) -> float:
         """Mean difference, nan if a pair diverged."""
-        return self.here.mean
+        return self.inference.mean
 
     @property
     def ci90(self) -> tuple[float, float]:
-        """90 % t interval of the mean over these checkpoints."""
-        return self.here.ci90
+        """90 % t interval of the mean."""
+        return self.inference.ci90
 
     @property
     def ci95(self) -> tuple[float, float]:
-        """95 % t interval of the mean over these checkpoints."""
-        return self.here.ci95
+        """95 % t interval of the mean."""
+        return self.inference.ci95
 
     @property
     def margin(self) -> float:
         """Equivalence margin."""
-        return self.here.margin
+        return self.inference.margin
 
     @property
     def verdict(self) -> str:
-        """One of: equivalent, worse, better, not resolved, for these checkpoints; an arm that diverges is worse."""
-        return WORSE if self.diverged else self.here.verdict
+        """One of those of `Inference`; an arm that diverges is worse."""
+        return WORSE if self.diverged else self.inference.verdict
 
     @property
     def resolved_difference(self) -> bool:
         """Whether the 95 % interval excludes 0."""
-        return self.here.resolved_difference
+        return self.inference.resolved_difference
 
 
 def relative_differences(arm: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
@@ -125,7 +121,14 @@ def relative_differences(arm: ArrayLike, reference: ArrayLike) -> NDArray[np.flo
     return difference
 
 
-def paired(differences: ArrayLike, margin: float = 0.0025, checkpoints: Sequence[int] | None = None) -> Paired:
+def paired(
+    differences: ArrayLike,
+    margin: float = 0.0025,
+    checkpoints: Sequence[int] | None = None,
+    *,
+    ratio: Ratio | None = None,
+    text: NDArray[np.float64] | None = None,
+) -> Paired:
     """Summarise paired relative differences.
 
     Parameters
@@ -136,6 +139,10 @@ def paired(differences: ArrayLike, margin: float = 0.0025, checkpoints: Sequence
         Equivalence margin on r.
     checkpoints : sequence of int, length n, optional
         Which checkpoint each pair started from; by default all from one.
+    ratio : Ratio, optional
+        What all arms of the study say together of checkpoints against seeds; none by default.
+    text : float64 array [n, windows], optional
+        Each held-out window's part in each difference.
 
     Returns
     -------
@@ -149,13 +156,12 @@ def paired(differences: ArrayLike, margin: float = 0.0025, checkpoints: Sequence
 
     Examples
     --------
-    >>> paired([0.0005, 0.0007, 0.0006]).verdict
+    >>> paired([0.0001, 0.0002, -0.0001]).verdict
     'equivalent'
-    >>> paired([0.0005]).verdict                                   # one pair says nothing about its own spread
+    >>> paired([0.0001]).verdict                                   # one pair says nothing about its own spread
     'not resolved'
-    >>> both = paired([0.0010, 0.0012, 0.0002, 0.0004], checkpoints=[0, 0, 1, 1])
-    >>> both.verdict, both.over_checkpoints.verdict                # two checkpoints that disagree
-    ('equivalent', 'not resolved')
+    >>> paired([0.0010, 0.0012, 0.0002, 0.0004], checkpoints=[0, 0, 1, 1]).verdict     # two checkpoints that disagree
+    'not resolved'
     """
     r = np.asarray(differences, dtype=np.float64)
     if r.ndim != 1 or r.size == 0:
@@ -167,40 +173,28 @@ def paired(differences: ArrayLike, margin: float = 0.0025, checkpoints: Sequence
     labels = [0] * r.size if checkpoints is None else list(checkpoints)
     if len(labels) != r.size:
         raise ValueError(f"{r.size} paired differences, but checkpoints of {len(labels)}")
-    groups = [r[[label == one for label in labels]] for one in dict.fromkeys(labels)]
-    n, count = int(r.size), len(groups)
-    diverged = int(np.count_nonzero(np.isinf(r)))
+    n, diverged = int(r.size), int(np.count_nonzero(np.isinf(r)))
     if diverged:
         nothing = infer(math.nan, math.nan, 0, margin)
-        return Paired(n, count, diverged, math.nan, nothing, None, math.nan)
-    mean = math.fsum(r) / n
-    sd = math.sqrt(_squares(r) / (n - 1)) if n > 1 else math.nan
-    within, df = math.fsum(_squares(group) for group in groups), n - count
-    over, p_checkpoints = None, math.nan
-    if count > 1:
-        means = np.array([math.fsum(group) / group.size for group in groups])
-        error = math.sqrt(_squares(means) / (count - 1) / count)
-        over = infer(math.fsum(means) / count, error, count - 1, margin)
-        p_checkpoints = _same_means(groups, means, mean, within, df)
-    # With one pair a checkpoint there is no spread within: what is left is the spread over checkpoints.
-    here = infer(mean, math.sqrt(within / df / n), df, margin) if df else over or infer(mean, math.nan, 0, margin)
-    return Paired(n, count, 0, sd, here, over, p_checkpoints)
+        return Paired(n, len(set(labels)), diverged, math.nan, nothing, math.nan, math.nan, math.nan)
+    levels = levels_of(r, labels)
+    sd = math.sqrt(math.fsum((r - levels.mean) ** 2) / (n - 1)) if n > 1 else math.nan
+    pairs = variance_of(levels, ratio or Ratio())
+    added = (0.0, 0.0) if text is None or not text.size else text_variance(text)
+    variance, df = together(pairs, added)
+    found = infer(levels.mean, math.sqrt(variance), df, margin)
+    return Paired(
+        n, levels.checkpoints, 0, sd, found, math.sqrt(pairs[0]), math.sqrt(added[0]), _same_means(levels)
+    )  # fmt: skip
 
 
-def _squares(r: NDArray[np.float64]) -> float:
-    """Return the sum of squared deviations from the mean."""
-    return math.fsum((r - math.fsum(r) / r.size) ** 2)
-
-
-def _same_means(
-    groups: Sequence[NDArray[np.float64]], means: NDArray[np.float64], mean: float, within: float, df: int
-) -> float:
+def _same_means(levels: Levels) -> float:
     from scipy import stats
 
-    if df == 0 or within == 0.0:
+    above, below = levels.df
+    if above < 1 or below < 1 or levels.within == 0.0:
         return math.nan
-    between = math.fsum(group.size * (m - mean) ** 2 for group, m in zip(groups, means.tolist(), strict=True))
-    return float(stats.f.sf(between / (len(groups) - 1) / (within / df), len(groups) - 1, df))
+    return float(stats.f.sf(levels.between / levels.within, above, below))
 
 
 def bootstrap_interval(

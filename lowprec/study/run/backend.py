@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,14 +20,57 @@ if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
 
+#: Random bits that a stochastic forward pass is evaluated with.
+STOCHASTIC_SEEDS = 4
+#: Batches that pass before weights are evaluated in a precision whose scales follow from earlier values.
+CALIBRATION = 16
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The precision of a forward pass.
+
+    Parameters
+    ----------
+    key : str
+        Of what it depends on: two recipes with the same key evaluate to the same bits.
+    recipe : str or Recipe
+        One recipe that has it.
+    seeds : int
+        How many evaluations are averaged: more than one where it rounds stochastically.
+    calibration : int
+        Batches that pass before weights of another precision are evaluated.
+    """
+
+    key: str
+    recipe: str | Recipe
+    seeds: int = 1
+    calibration: int = 0
+
+
+def forward_of(recipe: Recipe, given: str | Recipe) -> Forward:
+    """Return the forward pass of a recipe; `given` is what backends are called with."""
+    content = plain(recipe.forward.as_dict())
+    remembers = CALIBRATION if recipe.remembers else 0
+    if remembers:  # then the backward pass decides as well what has been remembered
+        content = plain({**recipe.as_dict(), "name": "", "description": ""})
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    return Forward(key, given, STOCHASTIC_SEEDS if recipe.stochastic else 1, remembers)
+
+
 class Trainer(Protocol):
     """A model in training."""
 
     def step(self) -> StepRecord:
         """Take one optimizer step and return what is recorded of it, a dataclass of numbers."""
 
-    def evaluate(self, recipe: str | None = None) -> float:
-        """Return the validation loss, in the trainer's own precision or in a recipe."""
+    def evaluate(self) -> float:
+        """Return the validation loss in the trainer's own precision."""
+
+    def window_losses(
+        self, recipe: Any = None, *, n_bytes: int, seed: int | None = None, calibration: int = 0
+    ) -> Iterable[float]:
+        """Return the loss of every held-out window, in the trainer's own precision or in a recipe."""
 
     def perturb(self) -> Any:
         """Multiply one weight by (1 + 2^-7)."""
@@ -64,6 +108,9 @@ class Backend(Protocol):
 
     def describe(self, config: Any, recipe: str | Recipe) -> dict[str, Any]:
         """Return `config`, `recipe` and `parameters` (`total`, `active`) in full, as JSON's types."""
+
+    def forward(self, recipe: str | Recipe) -> Forward:
+        """Return the precision of a recipe's forward pass."""
 
     def new(
         self,
@@ -154,6 +201,12 @@ class MoEBackend:
             "recipe": plain(recipes.get(recipe).as_dict()),
             "parameters": {"total": counts.total, "active": counts.active},
         }
+
+    def forward(self, recipe: str | Recipe) -> Forward:
+        """Return the precision of a recipe's forward pass."""
+        from lowprec.recipe import recipes
+
+        return forward_of(recipes.get(recipe), recipe)
 
     def new(
         self,

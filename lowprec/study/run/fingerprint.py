@@ -29,6 +29,7 @@ EXECUTE_RUNS = (
     "measure/metrics",
     "measure/spread",
     "study/run/backend",
+    "study/run/evaluation",
     "study/run/tasks",
     "study/design/stress",
     "study/analysis/comparison",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..._files import plain, safe_name
 from . import backend as backends
 from .backend import Backend
 from .fingerprint import code_hash, versions
@@ -81,8 +84,16 @@ class Common:
         return cls(backend, data, fingerprint)
 
 
-def checkpoint_task(setting: Any, number: int, common: Common, folder: Path) -> Task:
-    """Return the run that trains BF16 checkpoint `number` of a setting."""
+#: Folder, beside those of the studies, of the BF16 checkpoints that they share.
+SHARED_CHECKPOINTS = "checkpoints"
+
+
+def checkpoint_task(setting: Any, number: int, common: Common, studies: Path) -> Task:
+    """Return the run that trains BF16 checkpoint `number` of a setting.
+
+    It lies beside the studies' folders, named after everything that its numbers depend on: it is trained once for all
+    studies with the same code, data, configuration, seed, steps and rates.
+    """
     schedule = {
         "peak": setting.learning_rate,
         "warmup_steps": setting.warmup_steps,
@@ -90,7 +101,10 @@ def checkpoint_task(setting: Any, number: int, common: Common, folder: Path) -> 
         "kind": "constant",
     }
     what = {**common.backend.describe(setting.config, "bf16"), "schedule": schedule, "seed": number}
+    what |= common.fingerprint
+    key = hashlib.sha256(json.dumps(plain(what), sort_keys=True).encode()).hexdigest()[:12]
     return Task(
-        f"checkpoints/c{number}", folder, common.backend, setting.config, "bf16", common.data, number,
-        setting.checkpoint_steps, schedule, {**what, **common.fingerprint},
+        f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key}",
+        studies / SHARED_CHECKPOINTS, common.backend, setting.config, "bf16", common.data, number,
+        setting.checkpoint_steps, schedule, what,
     )  # fmt: skip

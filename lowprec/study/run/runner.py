@@ -109,7 +109,8 @@ def run_study(
     check_same(planned.tasks)
     store.check_writable(planned.folder)
     with contextlib.ExitStack() as locks:
-        for folder in sorted({planned.folder, *(task.study for task in unfinished(planned))}):
+        shared = {task.study for task in unfinished(planned)} - {planned.folder}
+        for folder in (planned.folder, *sorted(shared)):
             folder.mkdir(parents=True, exist_ok=True)  # that of shared checkpoints may be new
             locks.enter_context(store.lock(folder))
         for stop_file in stop_files(planned):

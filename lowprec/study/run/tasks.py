@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowprec._ieee import standard
 
+from ..analysis.smoothing import exponent
 from .fingerprint import code_hash, host
 from .store import RunFolder, StudyError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
     from .backend import Backend, Trainer
+    from .evaluation import Evaluation
 
 CHECKPOINT_FILE = "checkpoint.npz"
 #: Seconds between two saves of a checkpoint in preparation.
@@ -75,6 +77,8 @@ class Task:
         Step, counted from 0, from which on an arm has another recipe.
     calibration : int
         Batches that pass through an arm's model before its first step.
+    evaluation : Evaluation, optional
+        What an arm's final weights are evaluated in.
     """
 
     name: str
@@ -93,6 +97,7 @@ class Task:
     weights_seed: int | None = field(default=None, kw_only=True)
     tail: tuple[int, str | Recipe] | None = field(default=None, kw_only=True)
     calibration: int = field(default=0, kw_only=True)
+    evaluation: Evaluation | None = field(default=None, kw_only=True)
 
     @property
     def is_arm(self) -> bool:
@@ -127,7 +132,12 @@ class Task:
 
     def lacks(self) -> str:
         """Return what a finished arm's files lack, in words: it has to be done again; empty if nothing."""
-        return self.folder.lacks(self.folder.read() or {})
+        record = self.folder.read() or {}
+        if lacks := self.folder.lacks(record):
+            return lacks
+        if self.evaluation is not None and self.evaluation.lacks(record):
+            return "was not evaluated in the precision of every arm"  # one has come to the study since
+        return ""
 
     def execute(self) -> dict[str, Any]:
         """Do the run and return its finished `run.json`."""
@@ -222,7 +232,8 @@ def _branch(task: Task) -> dict[str, Any]:
     trainer = _first_step(task, corpus)
     folder.start(described(task))
     began = time.monotonic()
-    done, own, in_bf16, stepping = 0, math.inf, math.inf, math.nan
+    assert task.evaluation is not None
+    done, stepping, results = 0, math.nan, task.evaluation.nothing()
     try:
         while done < task.steps:
             stop(task)
@@ -231,26 +242,35 @@ def _branch(task: Task) -> dict[str, Any]:
             folder.append(_row(trainer.step()))
             done += 1
         stepping = time.monotonic() - began
-        own = trainer.evaluate()
-        in_bf16 = own if (task.tail[1] if task.tail else task.recipe) == "bf16" else trainer.evaluate(recipe="bf16")
+        results = task.evaluation.results(trainer, task.seed, folder.path)
     except backend.diverged as error:
-        own, in_bf16, stepping = math.inf, math.inf, time.monotonic() - began
+        stepping = time.monotonic() - began
         folder.finish("running", reason=str(error))
     if folder.rows() != done:
         raise StudyError(
             f"{task.name}: {folder.rows()} rows of metrics after {done} steps; did two workers write them?"
         )
-    status = "done" if math.isfinite(own) else "diverged"
+    status = "done" if math.isfinite(results["validation_loss"]) else "diverged"
     folder.finish(
         status,
-        validation_loss=own,
-        validation_loss_bf16=in_bf16,
+        **results,
+        forward=task.evaluation.own.key,
+        plain_forward=task.evaluation.plain.key,
+        data_exponent=_data_exponent(task),
         weights=backend.weights_hash(trainer),
         seconds=stepping,
         evaluation_seconds=time.monotonic() - began - stepping,
         timed_steps=done,
     )
     return folder.read() or {}
+
+
+def _data_exponent(task: Task) -> float:
+    """Return d ln(loss) / d ln(bytes) over the later half of the checkpoint's training; nan from scratch."""
+    if not task.checkpoint:
+        return math.nan
+    columns = RunFolder(task.checkpoint_file.parent).columns()
+    return exponent(columns["tokens"], columns["loss"])
 
 
 def _first_step(task: Task, corpus: Any) -> Trainer:

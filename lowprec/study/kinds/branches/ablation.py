@@ -7,17 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...._arrays import positive
+from ...._arrays import positive, whole
 from ...._files import plain, safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
 from ...design.settings import changed, check_whole
 from ...run.store import StudyError, read_study_file
 
+#: What is told apart, L[f](w) being the validation loss of final weights w in the forward precision f.
+EFFECTS = {
+    "forward": "L[arm](w_ref) / L[bf16](w_ref) - 1: rounding in the forward pass of weights that the reference trained",
+    "training": "L[bf16](w_arm) / L[bf16](w_ref) - 1: what training in that precision did to the weights",
+    "training_own": "L[arm](w_arm) / L[arm](w_ref) - 1: the same, seen in the arm's own precision",
+    "total": "L[arm](w_arm) / L[bf16](w_ref) - 1: both together",
+}
+#: Checkpoints are a sample: a verdict that is published rests on so many at least.
+LEAST_CHECKPOINTS = 4
 #: What is measured of the arms of a branch, means over pairs.
 BRANCH_METRICS = {
-    "loss_percent": "(L - L_ref) / L_ref of the validation loss in the arm's own precision, per cent",
-    "loss_percent_bf16": "the same weights evaluated in BF16, per cent",
+    **{f"{name}_percent": f"{words}, per cent" for name, words in EFFECTS.items()},
     "train_error_percent": "largest difference of the smoothed training losses, per cent",
     "diverged": "share of runs that diverged",
     "max_violation": "max(load) / mean(load) - 1 of the busiest expert, mean over the last quarter of the steps",
@@ -44,6 +52,8 @@ class Setting:
         Peak rate; the checkpoint is trained at it and the branch starts from it.
     warmup_steps : int
         Linear warm-up of the checkpoint, or of arms from scratch.
+    evaluation_bytes : int
+        Held-out bytes that the final weights predict.
     """
 
     config: str
@@ -53,9 +63,12 @@ class Setting:
     seeds: int
     learning_rate: float = 2e-3
     warmup_steps: int = 20
+    evaluation_bytes: int = 65_536
 
     def __post_init__(self) -> None:
-        check_whole(self, checkpoint_steps=0, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
+        check_whole(
+            self, checkpoint_steps=0, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0, evaluation_bytes=1
+        )
         if self.from_scratch and self.warmup_steps > self.branch_steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} of branch_steps={self.branch_steps}, from scratch")
         positive("", "learning_rate", self.learning_rate)
@@ -118,6 +131,14 @@ class Ablation:
         What the sizes cost and what they cannot show.
     expectations : tuple of Expectation
         Numbers that were expected, over metrics of `BRANCH_METRICS`.
+    series : int
+        Which data seeds its pairs have. Studies with the same number, sizes and arms would repeat each other's runs,
+        and a noise floor measured once would be printed as often: every study of `ablations/` has its own.
+    answer : {"training", "training_own", "forward", "total"}
+        The effect of `EFFECTS` that answers the question, and that verdicts are on.
+    baseline : str
+        An arm that the others leave something out of, or add something to: what an ingredient does is the paired
+        difference of two arms, so a table of these is added. None by default.
     """
 
     name: str
@@ -130,10 +151,18 @@ class Ablation:
     margin: float = 0.0025
     notes: str = ""
     expectations: tuple[Expectation, ...] = ()
+    series: int = 0
+    answer: str = "training"
+    baseline: str = ""
 
     def __post_init__(self) -> None:
         safe_name("ablation", self.name)
+        whole(f"ablation {self.name!r}", "series", self.series, 0)
+        if self.answer not in EFFECTS:
+            raise ValueError(f"ablation {self.name!r}: answer {self.answer!r}; allowed are {', '.join(EFFECTS)}")
         names = [arm.name for arm in self.arms]
+        if self.baseline and self.baseline not in names:
+            raise ValueError(f"ablation {self.name!r}: baseline {self.baseline!r} is none of its arms {names}")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"ablation {self.name!r}: two arms are called {twice[0]!r}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...._files import to_csv, write_text
 from ...analysis.costs_of_recipes import COSTS, bits_of, with_tail
+from ...analysis.inference import BETTER_WITHIN, EQUIVALENT, WORSE_WITHIN
 from ...analysis.validity import headline
 from ...design.arms import Arm
 from ...report.cost_panels import Point, differing, draw_panels, height_of
@@ -17,6 +18,8 @@ from ...report.style import STYLE, new_figure, require_matplotlib, save
 from .looks import draw_rules, looks_of, set_scale
 from .summary import StudySummary
 
+#: Verdicts of arms that the margin holds.
+WITHIN = (EQUIVALENT, WORSE_WITHIN, BETTER_WITHIN)
 COLUMNS = ("arm", "role", "recipe", *COSTS, "pairs", "diverged", "mean", "ci90_low", "ci90_high")
 
 
@@ -72,7 +75,7 @@ def _numbers(point: Point) -> dict[str, str]:
 
 
 def title(study: StudySummary) -> str:
-    """Return the finding: the cheapest arm that is equivalent, by the first cost in which arms differ."""
+    """Return the finding: the cheapest arm that is within the margin, by the first cost in which arms differ."""
     if study.void:
         return f"Accuracy against cost: {headline(study.void)}"
     points, reference = points_of(study), study.ablation.reference.name
@@ -80,15 +83,15 @@ def title(study: StudySummary) -> str:
     bits = {point.arm: point.bits[cost] for point in points}
     good = [
         item for item in study.arms
-        if item.arm.name in bits and not item.own.diverged and item.verdict == "equivalent"
+        if item.arm.name in bits and not item.own.diverged and item.verdict in WITHIN
         and bits[item.arm.name] < bits.get(reference, math.inf)
     ]  # fmt: skip
     if not good:
-        return f"Accuracy against cost: no arm with fewer bits than {reference} is shown to be equivalent"
+        return f"Accuracy against cost: no arm with fewer bits than {reference} is shown to be within the margin"
     name = min(good, key=lambda item: bits[item.arm.name]).arm.name
     what = {"operands": "an operand", "wires": "a value sent", "kept": "a value kept", "states": "a parameter"}[cost]
     before = f", {reference} {bits[reference]:.3g}" if reference in bits else ""
-    return f"Accuracy against cost: {name} is the cheapest equivalent arm ({bits[name]:.3g} bits {what}{before})"
+    return f"Accuracy against cost: {name} is the cheapest arm within the margin ({bits[name]:.3g} bits {what}{before})"
 
 
 def table(study: StudySummary) -> str:

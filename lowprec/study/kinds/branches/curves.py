@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import to_csv, write_text
+from ...analysis.inference import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN
 from ...analysis.smoothing import ema
 from ...analysis.statistics import relative_differences
 from ...analysis.validity import VOID, headline
 from ...report.style import FLOOR, STYLE, require_matplotlib, save, wrapped
 from .looks import Look, draw_rules, looks_of, set_scale
-from .measured import ArmSummary, PairRun
+from .measured import ArmSummary
+from .runs import PairRun
 from .summary import StudySummary
 
 BETA = 0.9
@@ -135,9 +137,12 @@ def title(study: StudySummary) -> str:
     if study.void:
         return headline(study.void)
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
-    long = {"equivalent": f"equivalent to {reference} within ±{margin:g} %", "worse": f"worse than {reference}",
-            "better": f"better than {reference}", "not resolved": "not resolved",
-            VOID: "void, since runs are incomplete"}  # fmt: skip
+    long = {
+        EQUIVALENT: f"equivalent to {reference} within ±{margin:g} %", WORSE: f"worse than {reference}",
+        WORSE_WITHIN: f"worse than {reference}, but within ±{margin:g} %", BETTER: f"better than {reference}",
+        BETTER_WITHIN: f"better than {reference}, but within ±{margin:g} %", NOT_RESOLVED: "not resolved",
+        VOID: "void, since runs are incomplete",
+    }  # fmt: skip
     groups: dict[str, list[str]] = {}
     for item in study.arms:
         if item.arm.role in ("treatment", "control"):

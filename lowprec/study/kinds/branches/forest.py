@@ -1,4 +1,4 @@
-"""The forest plot of a study: every pair, every mean with its interval, margin and floor, in both evaluations."""
+"""The forest plot of a study: every arm's forward effect, training effect and total with intervals, and every pair."""
 
 from __future__ import annotations
 
@@ -9,30 +9,37 @@ from typing import Any
 import numpy as np
 
 from ...._files import to_csv, write_text
-from ...analysis.statistics import Paired, relative_differences
+from ...analysis.statistics import Paired
 from ...analysis.validity import headline
-from ...report.parts import percent
+from ...report.parts import interval, percent
 from ...report.style import NEUTRAL, STYLE, new_figure, require_matplotlib, save
+from .ablation import EFFECTS
 from .looks import draw_rules, looks_of, set_scale
 from .measured import ArmSummary
+from .sentences import named
 from .summary import StudySummary
+
+#: Effects that are drawn: how high in a row, and the marker.
+DRAWN = {"forward": (0.26, "^"), "training": (0.0, "o"), "total": (-0.26, "s")}
 
 
 def title(study: StudySummary) -> str:
-    """Return the finding: the largest mean difference among the treatments, and what the pairs could have seen."""
+    """Return the finding: the treatment with the largest effect, and the one with the largest forward effect."""
     if study.void:
         return headline(study.void)
+    answer = study.ablation.answer
     shown = [
         item for item in study.arms
         if item.arm.role == "treatment" and math.isfinite(item.own.mean) and not item.void
     ]  # fmt: skip
     if not shown:
-        return "Paired differences of the validation loss"
+        return "Forward effect, training effect and total"
     worst = max(shown, key=lambda item: abs(item.own.mean))
-    seen = f"; {worst.own.n} pairs resolve {percent(worst.power.detectable, sign=False)} %"
-    return f"Largest difference of a treatment: {worst.arm.name}, {percent(worst.own.mean)} %" + (
-        seen if math.isfinite(worst.power.detectable) else ""
-    )
+    told = f"Largest {named(answer)}: {worst.arm.name}, {percent(worst.own.mean)} % {interval(worst.own.ci90)}"
+    if answer != "forward":
+        read = max(shown, key=lambda item: abs(item.effects["forward"].mean))
+        told += f"; largest forward effect: {read.arm.name}, {percent(read.effects['forward'].mean)} %"
+    return told
 
 
 def draw(study: StudySummary, stem: Path) -> list[Path]:
@@ -47,58 +54,71 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
     import matplotlib
 
     shown = [item for item in study.arms if item.arm.role in ("treatment", "control", "floor")]
-    rows: list[tuple[Any, ...]] = [("arm", "role", "evaluation", "checkpoint", "seed", "r")]
+    rows: list[tuple[Any, ...]] = [("arm", "role", "effect", "checkpoint", "seed", "r")]
     with matplotlib.rc_context(STYLE):
-        height = 1.6 + 0.55 * len(shown)
-        size = f"{study.size}. Filled: evaluated in the arm's own precision, open: in BF16; bars: 90 % intervals"
+        height = 1.8 + 0.66 * len(shown)
+        size = (
+            f"{study.size}. Bars: 90 % intervals, ticks: pairs of the {named(study.ablation.answer)}. Dashed: margin "
+            "of equivalence"
+        )
+        size += ", grey band: a pair's noise floor" if math.isfinite(study.floor) else ""
         figure, top = new_figure(9.2, height, title(study), size)
-        axes = figure.add_axes((0.19, 0.62 / height, 0.79, top - 0.70 / height))
+        axes = figure.add_axes((0.19, 0.62 / height, 0.79, top - 0.95 / height))
         margin = 100 * study.ablation.margin
         draw_rules(axes, "x", margin, 100 * study.floor)
-        values = [100 * item.differences for item in shown] + [100 * np.array(item.own.ci90) for item in shown]
+        values = [100 * item.differences for item in shown]
+        values += [100 * np.array([*item.effects[name].ci90, item.effects[name].mean]) for item in shown
+                   for name in DRAWN]  # fmt: skip
         set_scale(axes, "x", values, margin)
         looks = looks_of(study)
         for y, item in enumerate(reversed(shown)):
             color = NEUTRAL if item.arm.role == "floor" else looks[item.arm.name].color
-            _arm(axes, y, item, color)
-            for evaluation, differences in (("own", item.differences), ("bf16", in_bf16(study, item))):
+            _arm(axes, y, item, color, study.ablation.answer)
+            for name in EFFECTS:
                 rows += [
-                    (item.arm.name, item.arm.role, evaluation, run.checkpoint, run.seed, float(r))
-                    for run, r in zip(item.runs, differences, strict=True)
+                    (item.arm.name, item.arm.role, name, run.checkpoint, run.seed, float(r))
+                    for run, r in zip(item.runs, item.by_effect[name].values, strict=True)
                 ]
         axes.set_ylim(-0.6, len(shown) - 0.4)
         axes.set_yticks(range(len(shown)), [item.arm.name for item in reversed(shown)])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(
-            f"difference of the validation loss to {study.ablation.reference.name} (%); dashed: margin of equivalence, "
-            "grey: noise floor", fontsize=9,
-        )  # fmt: skip
+        axes.set_xlabel(f"difference of the validation loss to {study.ablation.reference.name} (%)", fontsize=9)
+        _key(axes)
         write_text(stem.with_suffix(".csv"), to_csv(rows[0], rows[1:]))
         return [stem.with_suffix(".csv"), *save(figure, stem)]
 
 
-def in_bf16(study: StudySummary, item: ArmSummary) -> Any:
-    """Return the relative differences of an arm evaluated in BF16."""
-    partner = {(run.checkpoint, run.seed): run.loss_bf16 for run in study.reference}
-    theirs = [partner[run.checkpoint, run.seed] for run in item.runs]
-    return relative_differences([run.loss_bf16 for run in item.runs], theirs)
+def _key(axes: Any) -> None:
+    from matplotlib.lines import Line2D
+
+    words = {"forward": "forward effect (rounding)", "training": "training effect (weights)", "total": "total"}
+    handles = [
+        Line2D([], [], color=NEUTRAL, marker=marker, markersize=5, linewidth=1.6, label=words[name],
+               markerfacecolor=NEUTRAL if name == "training" else "white")
+        for name, (_, marker) in DRAWN.items()
+    ]  # fmt: skip
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize=8.5,
+                borderaxespad=0.1, handlelength=2.2)  # fmt: skip
 
 
-def _arm(axes: Any, y: int, item: ArmSummary, color: str) -> None:
+def _arm(axes: Any, y: int, item: ArmSummary, color: str, answer: str) -> None:
     if item.own.diverged:
         axes.plot([0.97], [y], "x", color=color, markersize=9, markeredgewidth=2.2, clip_on=False,
                   transform=axes.get_yaxis_transform())  # fmt: skip
         axes.text(0.955, y, f"diverged in {item.own.diverged} of {item.own.n}", transform=axes.get_yaxis_transform(),
                   ha="right", va="center", fontsize=8.5, color=color)  # fmt: skip
         return
-    axes.plot(100 * item.differences, [y + 0.27] * item.own.n, "|", color=color, markersize=6, alpha=0.6)
-    _mean(axes, y + 0.08, item.own, color, color)
-    _mean(axes, y - 0.17, item.in_bf16, color, "white")
+    for name, (above, marker) in DRAWN.items():
+        if name == answer:
+            axes.plot(
+                100 * item.differences, [y + above + 0.11] * item.own.n, "|", color=color, markersize=5, alpha=0.6
+            )
+        _mean(axes, y + above, item.effects[name], color, marker, color if name == "training" else "white")
 
 
-def _mean(axes: Any, y: float, found: Paired, color: str, fill: str) -> None:
-    if found.n > 1 and not math.isinf(found.ci90[0]):
+def _mean(axes: Any, y: float, found: Paired, color: str, marker: str, fill: str) -> None:
+    if math.isfinite(found.ci90[0]):
         axes.plot([100 * found.ci90[0], 100 * found.ci90[1]], [y, y], color=color, linewidth=2.0,
                   solid_capstyle="butt", zorder=3)  # fmt: skip
-    axes.plot([100 * found.mean], [y], "o", color=color, markerfacecolor=fill, markersize=5.5, zorder=4)
+    axes.plot([100 * found.mean], [y], marker, color=color, markerfacecolor=fill, markersize=5, zorder=4)

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...design.arms import Arm
-from ...run.backend import Backend
+from ...run.backend import Backend, Forward
+from ...run.evaluation import BF16, Evaluation
 from ...run.plan import Common, Plan, checkpoint_task
 from ...run.tasks import Task
 from ..kind import Report, TrainingKind
 from .ablation import Ablation, Setting, describe, pairs_of, run_name
 
+#: Data seeds of one series of pairs; those of the checkpoints themselves are below.
+SEEDS_PER_SERIES = 1_000_000
 #: Arms of one checkpoint have data seeds from here on, this far apart: far from those of the checkpoints themselves.
 SEEDS_PER_CHECKPOINT = 1000
 
@@ -46,16 +49,20 @@ class BranchKind(TrainingKind[Ablation, Setting]):
             )
         common, folder = Common.of(data, backend), folder.resolve()
         checkpoints = [
-            checkpoint_task(setting, number, common, folder)
+            checkpoint_task(setting, number, common, folder.parent)
             for number in range(0 if setting.from_scratch else setting.checkpoints)
         ]
+        plain, forwards = common.backend.forward(BF16), _forwards(study, common.backend)
         arms = [
-            _arm_task(arm, number, seed, setting, common, checkpoints[number] if checkpoints else None, folder)
+            _arm_task(
+                arm, number, seed, study, setting, common, checkpoints[number] if checkpoints else None, folder,
+                _evaluation(arm, setting, forwards, plain),
+            )
             for arm in study.arms
             for number, seed in pairs_of(arm, setting)
-        ]
-        # Whole pairs early, and within a pair the arms that emulate (and take long) before the plain ones.
-        arms.sort(key=lambda task: (task.name.rpartition("-s")[2].zfill(4), task.recipe_name == "bf16"))
+        ]  # fmt: skip
+        # Whole pairs early; within a pair the reference, which is evaluated most, then the arms that emulate.
+        arms.sort(key=_place)
         description = {"kind": self.name, **describe(study, setting)}
         return Plan(study, setting, folder, description, tuple(checkpoints), tuple(arms))
 
@@ -66,9 +73,32 @@ class BranchKind(TrainingKind[Ablation, Setting]):
         return report(folder, plot)
 
 
+def _place(task: Task) -> tuple[str, bool, bool]:
+    assert task.evaluation is not None
+    return task.name.rpartition("-s")[2].zfill(4), not task.evaluation.others, task.recipe_name == BF16
+
+
+def _forwards(study: Ablation, backend: Backend) -> dict[str, Forward]:
+    """Return the precision in which every arm ends, by its name; arms that evaluate alike have the same one."""
+    found: dict[str, Forward] = {}
+    by_key: dict[str, Forward] = {}
+    for arm in (study.reference, *study.arms):
+        forward = backend.forward(arm.precision if arm.tail is None else arm.tail.precision)
+        found[arm.name] = by_key.setdefault(forward.key, forward)
+    return found
+
+
+def _evaluation(arm: Arm, setting: Setting, forwards: dict[str, Forward], plain: Forward) -> Evaluation:
+    """Return what an arm's final weights are evaluated in: the reference's in the precision of every arm."""
+    own = forwards[arm.name]
+    others = {item.key: item for item in forwards.values() if item.key not in (own.key, plain.key)}
+    return Evaluation(setting.evaluation_bytes, own, plain, tuple(others.values()) * (arm.role == "reference"))
+
+
 def _arm_task(
-    arm: Arm, number: int, seed: int, setting: Setting, common: Common, checkpoint: Task | None, folder: Path
-) -> Task:
+    arm: Arm, number: int, seed: int, study: Ablation, setting: Setting, common: Common, checkpoint: Task | None,
+    folder: Path, evaluation: Evaluation,
+) -> Task:  # fmt: skip
     """Return one run of an arm, from a checkpoint or, without one, from initial weights `number`."""
     backend = common.backend
     schedule = {
@@ -81,9 +111,10 @@ def _arm_task(
     what: dict[str, Any] = {
         **backend.describe(config, arm.precision),
         "schedule": schedule,
-        "seed": SEEDS_PER_CHECKPOINT * (number + 1) + seed,
+        "seed": study.series * SEEDS_PER_SERIES + SEEDS_PER_CHECKPOINT * (number + 1) + seed,
         "perturb": arm.role == "floor",
         **({"weights": number} if checkpoint is None else {"checkpoint": checkpoint.fingerprint}),
+        "evaluation": evaluation.describe(),
     }
     calibration = min(arm.calibration, setting.checkpoint_steps)
     if calibration:
@@ -95,5 +126,6 @@ def _arm_task(
     return Task(
         run_name(arm, number, seed), folder, backend, config, arm.precision, common.data, what["seed"],
         setting.branch_steps, schedule, {**what, **common.fingerprint}, "" if checkpoint is None else checkpoint.name,
-        what["perturb"], weights_seed=number if checkpoint is None else None, tail=tail, calibration=calibration,
+        what["perturb"], None if checkpoint is None else checkpoint.study,
+        weights_seed=number if checkpoint is None else None, tail=tail, calibration=calibration, evaluation=evaluation,
     )  # fmt: skip

@@ -1,36 +1,25 @@
-"""One arm of branches against the reference: its runs as they ended, its numbers, its verdict and what voids that."""
+"""One arm of branches against the reference: its effects, its verdict and what voids that."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...analysis.levels import Ratio
 from ...analysis.power import detectable_difference, equivalence_power, pairs_needed
-from ...analysis.smoothing import max_relative_error
-from ...analysis.statistics import Paired, bootstrap_interval, paired, relative_differences
+from ...analysis.smoothing import data_lost, max_relative_error
+from ...analysis.statistics import Paired, bootstrap_interval
 from ...analysis.validity import said
 from ...design.arms import Arm
-from ...run.store import RUN_FILE, RunFolder, StudyError
+from .effects import Differences, effects_of
+from .runs import PairRun
 
-
-@dataclass(frozen=True, eq=False)
-class PairRun:
-    """One arm of one pair, as it ended; `outcome` is all that a repeat must reproduce, `lacks` what is not on disk."""
-
-    checkpoint: int
-    seed: int
-    loss: float
-    loss_bf16: float
-    curve: NDArray[np.float64]
-    seconds_per_step: float
-    outcome: tuple[bytes, str, float, float]
-    max_violation: float = math.nan
-    lacks: str = ""
+#: How an interval lies to the floor.
+AT_THE_FLOOR, ABOVE_THE_FLOOR, ACROSS_THE_FLOOR = "at the floor", "above the floor", "not told from the floor"
 
 
 @dataclass(frozen=True)
@@ -62,22 +51,26 @@ class ArmSummary:
         The arm.
     runs : tuple of PairRun
         Its runs.
-    differences : ndarray of float64, shape (pairs,)
-        Relative differences of the validation loss in the arm's own precision; inf for a diverged run.
-    own, in_bf16 : Paired
-        Relative difference of the validation loss, evaluated in the arm's own precision and in BF16.
+    by_effect : mapping of str to Differences
+        Relative differences of the validation loss, pair by pair, for each of `EFFECTS`.
+    effects : mapping of str to Paired
+        What follows from them.
+    answer : str
+        The effect that answers the study's question.
     train_error : float
         Largest smoothed relative difference of the training loss over all pairs and steps (DeepSeek-V3's measure).
+    data_exponent : float
+        d ln(loss) / d ln(bytes) at the branch point, mean over checkpoints; nan where it is not known.
     p_holm : float
         p of a difference, adjusted for the number of treatments and controls; nan for the other roles.
     identical : bool or None
         For a repeat: whether every step and result has the reference's bits.
     bootstrap90 : (float, float)
-        Bootstrap interval beside `own.ci90`.
+        Bootstrap interval of the pairs beside the t interval of the answer.
     power : Power
         What this many pairs with this spread can see.
-    at_floor : bool
-        Whether the mean is no larger than the floor, so that it cannot be told from a change that does not matter.
+    to_floor : str
+        How the 90 % interval lies to the noise floor; empty without one.
     damage : tuple of str
         Why its numbers cannot be trusted: incomplete runs, its own or those that it is judged by, or a repeat that
         differs.
@@ -87,17 +80,33 @@ class ArmSummary:
 
     arm: Arm
     runs: tuple[PairRun, ...]
-    differences: NDArray[np.float64]
-    own: Paired
-    in_bf16: Paired
+    by_effect: Mapping[str, Differences]
+    effects: Mapping[str, Paired]
+    answer: str
     train_error: float
+    data_exponent: float
     p_holm: float
     identical: bool | None
     bootstrap90: tuple[float, float]
     power: Power
-    at_floor: bool = False
+    to_floor: str = ""
     damage: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> Paired:
+        """The effect that answers the question."""
+        return self.effects[self.answer]
+
+    @property
+    def differences(self) -> NDArray[np.float64]:
+        """Relative differences of that effect, pair by pair; inf for a diverged run."""
+        return self.by_effect[self.answer].values
+
+    @property
+    def data_lost(self) -> float:
+        """Share of the data that the effect is worth; nan where it is not known."""
+        return data_lost(self.own.mean, self.data_exponent)
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -106,7 +115,7 @@ class ArmSummary:
 
     @property
     def verdict(self) -> str:
-        """The verdict on `own`, for a repeat whether it is identical; "void: " and why, where it cannot be trusted."""
+        """The verdict on the answer, for a repeat whether it is identical; "void: " and why where it has none."""
         found = self.own.verdict
         if self.identical is not None:
             found = "bit-identical" if self.identical else "NOT bit-identical"
@@ -123,63 +132,76 @@ class ArmSummary:
         return self.own.diverged > 0 or self.own.ci95[0] > 0.0
 
 
-def pair_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) -> PairRun:
-    """Return a finished run as its folder has it; metrics that are incomplete are none.
-
-    Raises
-    ------
-    StudyError
-        If its files are damaged.
-    """
-    lacks = run.lacks(record)
-    columns = {} if lacks else run.columns()
-    try:
-        steps = int(record.get("timed_steps") or 0)
-        losses = float(record["validation_loss"]), float(record["validation_loss_bf16"])
-        seconds = float(record["seconds"]) / steps if steps else math.nan
-    except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{run.path / RUN_FILE} is damaged ({error}); remove that folder and run again") from None
-    return PairRun(
-        checkpoint,
-        seed,
-        *losses,
-        np.array(columns.get("loss", []), dtype=np.float64),
-        seconds,
-        (run.metrics.read_bytes() if run.metrics.is_file() else b"", str(record.get("weights")), *losses),
-        _late_mean(columns.get("max_violation", [])),
-        f"{record.get('name')} {lacks}" if lacks else "",
-    )
-
-
-def _late_mean(values: Sequence[float]) -> float:
-    """Return the mean of the last quarter, nan if there is nothing."""
-    return float(np.mean(values[-max(1, len(values) // 4) :])) if values else math.nan
-
-
-def arm_summary(arm: Arm, runs: Sequence[PairRun], reference: Sequence[PairRun], margin: float) -> ArmSummary:
-    """Return an arm against the reference, pair by pair."""
+def pairs_with(runs: Sequence[PairRun], reference: Sequence[PairRun]) -> list[tuple[PairRun, PairRun]]:
+    """Return an arm's runs, each with the reference's of the same checkpoint and seed."""
     partner = {(run.checkpoint, run.seed): run for run in reference}
-    pairs = [(run, partner[run.checkpoint, run.seed]) for run in runs]
-    theirs = [other.loss for _, other in pairs]
-    own = relative_differences([run.loss for run, _ in pairs], theirs)
-    in_bf16 = relative_differences([run.loss_bf16 for run, _ in pairs], [other.loss_bf16 for _, other in pairs])
-    groups = [run.checkpoint for run, _ in pairs]
-    measured = paired(own, margin, groups)
-    identical = None
-    if arm.role == "repeat":
-        identical = all(run.outcome == other.outcome for run, other in pairs)
+    return [(run, partner[run.checkpoint, run.seed]) for run in runs]
+
+
+def arm_summary(
+    arm: Arm,
+    pairs: Sequence[tuple[PairRun, PairRun]],
+    by_effect: Mapping[str, Differences],
+    ratios: Mapping[str, Ratio],
+    margin: float,
+    answer: str,
+) -> ArmSummary:
+    """Return an arm against the reference.
+
+    Parameters
+    ----------
+    arm : Arm
+        The arm.
+    pairs : sequence of (PairRun, PairRun)
+        Its runs, each with the reference's.
+    by_effect : mapping of str to Differences
+        What `effects_of` makes of them.
+    ratios : mapping of str to Ratio
+        For every effect, what all arms say of checkpoints against seeds.
+    margin : float
+        Of equivalence.
+    answer : str
+        The effect that answers the question.
+    """
+    effects = {name: found.judged(margin, ratios[name]) for name, found in by_effect.items()}
+    exponents = [other.data_exponent for _, other in pairs]
     return ArmSummary(
         arm=arm,
-        runs=tuple(runs),
-        differences=own,
-        own=measured,
-        in_bf16=paired(in_bf16, margin, groups),
+        runs=tuple(run for run, _ in pairs),
+        by_effect=by_effect,
+        effects=effects,
+        answer=answer,
         train_error=_train_error(pairs),
+        data_exponent=math.fsum(exponents) / len(exponents),
         p_holm=math.nan,
-        identical=identical,
-        bootstrap90=bootstrap_interval(own, 0.90),
-        power=_power(measured),
+        identical=all(run.outcome == other.outcome for run, other in pairs) if arm.role == "repeat" else None,
+        bootstrap90=bootstrap_interval(by_effect[answer].values, 0.90),
+        power=_power(effects[answer]),
     )
+
+
+def effects_by_arm(
+    pairs: Mapping[str, Sequence[tuple[PairRun, PairRun]]],
+) -> dict[str, dict[str, Differences]]:
+    """Return the effects of every arm."""
+    return {name: effects_of(found) for name, found in pairs.items()}
+
+
+def against_floor(found: Paired, floor: float) -> str:
+    """Return how a 90 % interval lies to the floor; empty where there is none of the two.
+
+    Examples
+    --------
+    >>> from lowprec.study.analysis.statistics import paired
+    >>> [against_floor(paired([mean - 1e-5, mean + 1e-5]), 0.0004) for mean in (0.0, 0.0004, 0.001)]
+    ['at the floor', 'not told from the floor', 'above the floor']
+    """
+    low, high = found.ci90
+    if not (math.isfinite(floor) and math.isfinite(low) and math.isfinite(high)):
+        return ""
+    if -floor <= low and high <= floor:
+        return AT_THE_FLOOR
+    return ABOVE_THE_FLOOR if low > floor or high < -floor else ACROSS_THE_FLOOR
 
 
 def _train_error(pairs: Sequence[tuple[PairRun, PairRun]]) -> float:
@@ -189,8 +211,8 @@ def _train_error(pairs: Sequence[tuple[PairRun, PairRun]]) -> float:
 
 
 def _power(own: Paired) -> Power:
-    # The spread that the interval is made of: within checkpoints, if there is one.
-    sd, df = own.here.error * math.sqrt(own.n), own.here.df
+    # The spread that the interval is made of.
+    sd, df = own.inference.error * math.sqrt(own.n), own.inference.df
     return Power(
         detectable_difference(sd, own.n, df),
         equivalence_power(sd, own.n, own.margin, df),

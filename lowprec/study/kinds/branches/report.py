@@ -9,22 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from ...._files import plain, to_csv, write_json, write_text
-from ...analysis.inference import infer
+from ...analysis.inference import VERDICTS
 from ...analysis.statistics import Paired
 from ...analysis.validity import VOID, said
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from ...report.parts import environment, expected_table, finding_sentence, interval, percent, recipe_details
 from ..kind import Report
+from .ablation import EFFECTS, LEAST_CHECKPOINTS
 from .cost_figure import costs, note
 from .measured import ArmSummary
-from .sentences import sentence
+from .sentences import contrast_sentence, named, sentence
 from .summary import StudySummary, summarize
 
 COLUMNS = (
-    "arm", "recipe", "pairs", "mean %", "SD %", "90 % interval", "BF16 eval %", "max train error %", "p (Holm)",
-    "verdict",
+    "arm", "recipe", "pairs", "forward %", "training %", "own training %", "total %", "SD %", "max train error %",
+    "data %", "p (Holm)", "verdict",
 )  # fmt: skip
-_COLORS = {"equivalent": "green", "bit-identical": "green", "worse": "red", "NOT bit-identical": "red", VOID: "red"}
+CONTRAST_COLUMNS = ("arm", "against", "difference %", "90 % interval", "95 % interval", "p (Holm)", "verdict")
+_COLORS = {
+    "equivalent": "green", "bit-identical": "green", "worse, but within the margin": "cyan",
+    "better, but within the margin": "cyan", "worse": "red", "NOT bit-identical": "red", VOID: "red",
+}  # fmt: skip
 
 
 def rows(study: StudySummary) -> list[tuple[str, ...]]:
@@ -45,11 +50,10 @@ def rows(study: StudySummary) -> list[tuple[str, ...]]:
             item.arm.name,
             item.arm.recipe_name,
             str(item.own.n),
-            percent(item.own.mean),
+            *(effect_cell(item.effects[name]) for name in EFFECTS),
             percent(item.own.sd, sign=False),
-            interval(item.own.ci90),
-            percent(item.in_bf16.mean),
             percent(item.train_error, sign=False),
+            "" if math.isnan(item.data_lost) else f"{100 * item.data_lost:+.1f}",
             "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}",
             verdict(item),
         )
@@ -57,19 +61,44 @@ def rows(study: StudySummary) -> list[tuple[str, ...]]:
     ]
 
 
+def effect_cell(found: Paired) -> str:
+    """Return mean and 90 % interval of one effect."""
+    if found.diverged:
+        return "diverged"
+    if math.isinf(found.ci90[0]):
+        return percent(found.mean)
+    return f"{percent(found.mean)} {interval(found.ci90)}"
+
+
+def contrast_rows(study: StudySummary) -> list[tuple[str, ...]]:
+    """Return the table of arms against the baseline, cells in the order of `CONTRAST_COLUMNS`."""
+    found: list[tuple[str, ...]] = []
+    for item in study.contrasts:
+        word = "no difference shown"
+        if item.found.resolved_difference:
+            word = "worse" if item.found.mean > 0 else "better"
+        word = "diverged" if item.found.diverged else word
+        found.append(
+            (item.arm, item.baseline, percent(item.found.mean), interval(item.found.ci90), interval(item.found.ci95),
+             "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}", VOID if study.void else word)
+        )  # fmt: skip
+    return found
+
+
 def verdict(item: ArmSummary) -> str:
-    """Return the verdict of an arm with what must not be missed: a divergence, or a mean no larger than the floor."""
+    """Return the verdict of an arm with what must not be missed: a divergence, or how it lies to the floor."""
     if item.void:
         return item.word
     if item.own.diverged:
         return f"{item.verdict} (diverged)"
-    return f"{item.verdict} (at the floor)" if item.at_floor and item.arm.role == "treatment" else item.verdict
+    return f"{item.verdict} ({item.to_floor})" if item.to_floor and item.arm.role == "treatment" else item.verdict
 
 
 def sentences(study: StudySummary) -> list[str]:
     """Return the verdicts, one sentence per arm, and what could not be trusted first."""
     found = (finding_sentence(item) for item in study.findings)
-    return [*study.broken, *(sentence(study, item) for item in study.arms), *found]
+    against = (contrast_sentence(study, item) for item in study.contrasts)
+    return [*study.broken, *(sentence(study, item) for item in study.arms), *against, *found]
 
 
 def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
@@ -90,25 +119,15 @@ def _found(item: ArmSummary) -> str:
 def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple[str, str]] = ()) -> Document:
     """Return the report; figures are pairs of title and stem."""
     ablation = study.ablation
-    losses = [run.loss for run in study.reference]
     parts: list[Part] = []
     if study.broken:
         parts.append(Bullets(tuple(study.broken), warning=True))
     parts += [Figure(title, stem) for title, stem in figures[:1]]
     parts.append(Bullets(tuple(sentence(study, item) for item in study.arms)))
-    caption = (
-        f"Measured with: {study.size}. "
-        f"r = (L - L_{ablation.reference.name}) / L_{ablation.reference.name} of the validation loss, paired by "
-        f"checkpoint and data; {ablation.reference.name} ended between {min(losses):.4f} and {max(losses):.4f} nats a "
-        "byte. mean, SD and interval (Student's t): validation in the arm's own precision; BF16 eval: the same weights "
-        "evaluated in BF16; max train error: the largest difference of the smoothed (EMA 0.9) training losses. "
-        f"Equivalent: the 90 % interval lies inside ±{100 * ablation.margin:g} % (two one-sided tests); worse: the "
-        "95 % interval excludes 0, or a run diverged; otherwise not resolved. Intervals and verdicts are for the mean "
-        f"over these {study.setting.checkpoints} checkpoints (spread within checkpoints); summary.json has those over "
-        "other checkpoints, too. p: that there is no difference, adjusted by Holm over treatments and controls. "
-        "Effects of larger models or longer training are out of reach."
-    )
-    parts.append(Table(COLUMNS, tuple(rows(study)), caption))
+    parts.append(Table(COLUMNS, tuple(rows(study)), caption(study)))
+    if study.contrasts:
+        parts.append(Bullets(tuple(contrast_sentence(study, item) for item in study.contrasts)))
+        parts.append(Table(CONTRAST_COLUMNS, tuple(contrast_rows(study)), contrast_caption(study)))
     parts += [Figure(title, stem) for title, stem in figures[1:]]
     if unseen := note(study):
         parts.append(Text(unseen))
@@ -126,83 +145,87 @@ def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple
     return Document(ablation.name, ablation.question, ablation.tier, tuple(parts), made_of, folder)
 
 
+def caption(study: StudySummary) -> str:
+    """Return what the table's columns mean and what it was measured with."""
+    ablation, reference = study.ablation, study.ablation.reference.name
+    losses = [run.loss for run in study.reference]
+    worth = [item.data_exponent for item in study.arms if math.isfinite(item.data_exponent)]
+    data = (
+        f"data %: what the effect is worth, since here the loss goes as bytes to the power of {worth[0]:.2f}. "
+        if worth
+        else ""
+    )
+    few = "" if study.setting.checkpoints >= LEAST_CHECKPOINTS else (
+        f"{study.setting.checkpoints} checkpoints are few: the intervals say so. "
+    )  # fmt: skip
+    return (
+        f"Measured with: {study.size}. With L[f](w) the validation loss of final weights w in the forward precision f, "
+        f"paired by checkpoint and data: forward = L[arm](w_{reference}) / L[bf16](w_{reference}) - 1, rounding in the "
+        f"forward pass of weights that {reference} trained; training = L[bf16](w_arm) / L[bf16](w_{reference}) - 1, "
+        "what training did to the weights; own training, the same in the arm's forward precision; total = "
+        f"L[arm](w_arm) / L[bf16](w_{reference}) - 1. {reference} ended between {min(losses):.4f} and "
+        f"{max(losses):.4f} nats a byte. The verdict, SD, p and data % are on the {named(ablation.answer)}. Brackets: "
+        "90 % intervals (Student's t) in which seeds, checkpoints and text are samples. max train error: the largest "
+        f"difference of the smoothed (EMA 0.9) training losses. {data}{VERDICTS} Margin: ±{100 * ablation.margin:g} %. "
+        f"{few}Noise floor: {percent(study.floor, sign=False)} %, the root mean square of a pair's difference where "
+        "one weight is changed; at it or above it is a whole interval. p: that there is no difference, adjusted by "
+        "Holm over treatments and controls. Effects of larger models or longer training are out of reach."
+    )
+
+
+def contrast_caption(study: StudySummary) -> str:
+    """Return what the table of arms against the baseline means."""
+    return (
+        f"Paired differences of the {named(study.ablation.answer)} of two arms with the same checkpoints and seeds; "
+        "p adjusted by Holm over this table."
+    )
+
+
 def table_csv(study: StudySummary) -> str:
-    """Return all numbers of the table as CSV, floats exact."""
+    """Return all numbers of the table as CSV, floats exact; everything called percent is in per cent."""
     if not study.arms:
         return to_csv(("arm", "role", "recipe"), [])
-    names, more = list(_numbers(study.arms[0].own)), list(_more(study, study.arms[0]))
-    head = ("arm", "role", "recipe", *names, *(f"bf16_eval_{name}" for name in names), *more, "verdict")
+    head = ("arm", "role", "recipe", *_numbers(study, study.arms[0]), "verdict")
     rows = [
-        (item.arm.name, item.arm.role, item.arm.recipe_name, *_numbers(item.own).values(),
-         *_numbers(item.in_bf16).values(), *_more(study, item).values(), item.verdict)
+        (item.arm.name, item.arm.role, item.arm.recipe_name, *_numbers(study, item).values(), item.verdict)
         for item in study.arms
-    ]  # fmt: skip
+    ]
     return to_csv(head, rows)
 
 
-def _numbers(own: Paired) -> dict[str, float]:
-    here, over = own.here, own.over_checkpoints or infer(math.nan, math.nan, 0, own.margin)
-    ends = dict(zip(("low", "high"), range(2), strict=True))
-    return {
-        "n": own.n, "checkpoints": own.checkpoints, "diverged": own.diverged, "mean": own.mean, "sd": own.sd,
-        "error": here.error, "df": here.df,
-        **{f"ci90_{end}": here.ci90[i] for end, i in ends.items()},
-        **{f"ci95_{end}": here.ci95[i] for end, i in ends.items()},
-        "p_difference": here.p_difference, "p_equivalence": here.p_equivalence,
-        **{f"over_checkpoints_ci90_{end}": over.ci90[i] for end, i in ends.items()},
-        **{f"over_checkpoints_ci95_{end}": over.ci95[i] for end, i in ends.items()},
-        "p_checkpoints": own.p_checkpoints,
+def _numbers(study: StudySummary, item: ArmSummary) -> dict[str, float]:
+    own = item.own
+    found: dict[str, float] = {"pairs": own.n, "checkpoints": own.checkpoints, "diverged": own.diverged}
+    found |= {f"{name}_percent": 100 * effect.mean for name, effect in item.effects.items()}
+    for name, effect in item.effects.items():
+        found |= {f"{name}_{key}": value for key, value in effect_numbers(effect).items()}
+    return found | {
+        "bootstrap90_low_percent": 100 * item.bootstrap90[0], "bootstrap90_high_percent": 100 * item.bootstrap90[1],
+        "p_holm": item.p_holm, "max_train_error_percent": 100 * item.train_error, "floor_percent": 100 * study.floor,
+        "data_exponent": item.data_exponent, "data_lost_percent": 100 * item.data_lost,
+        "detectable_difference_percent": 100 * item.power.detectable, "equivalence_power": item.power.equivalence,
+        "pairs_needed": item.power.pairs, "max_violation": study.mean("max_violation", item.arm.name),
     }  # fmt: skip
 
 
-def _more(study: StudySummary, item: ArmSummary) -> dict[str, float]:
+def effect_numbers(found: Paired) -> dict[str, float]:
+    """Return the numbers behind one effect."""
+    inference = found.inference
     return {
-        "bootstrap90_low": item.bootstrap90[0], "bootstrap90_high": item.bootstrap90[1], "p_holm": item.p_holm,
-        "max_train_error": item.train_error, "floor": study.floor, "detectable_difference": item.power.detectable,
-        "equivalence_power": item.power.equivalence, "pairs_needed": item.power.pairs,
-        "max_violation": study.mean("max_violation", item.arm.name),
+        "sd_percent": 100 * found.sd, "error_percent": 100 * inference.error,
+        "pairs_error_percent": 100 * found.pairs_error, "text_error_percent": 100 * found.text_error,
+        "df": inference.df,
+        "ci90_low_percent": 100 * found.ci90[0], "ci90_high_percent": 100 * found.ci90[1],
+        "ci95_low_percent": 100 * found.ci95[0], "ci95_high_percent": 100 * found.ci95[1],
+        "p_difference": inference.p_difference, "p_equivalence": inference.p_equivalence,
+        "p_checkpoints": found.p_checkpoints,
     }  # fmt: skip
 
 
 def as_json(study: StudySummary) -> dict[str, Any]:
     """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    arms, spent = [], costs(study)
-    for item in study.arms:
-        pairs = [
-            {
-                "checkpoint": run.checkpoint,
-                "seed": run.seed,
-                "loss": run.loss,
-                "loss_bf16": run.loss_bf16,
-                "r": float(r),
-            }
-            for run, r in zip(item.runs, item.differences, strict=True)
-        ]
-        arms.append(
-            {
-                "arm": item.arm.name,
-                "role": item.arm.role,
-                "recipe": item.arm.recipe_name,
-                "verdict": item.verdict,
-                "sentence": sentence(study, item),
-                "expected": item.arm.expected,
-                "source": item.arm.source,
-                "own": _numbers(item.own),
-                "bf16_eval": _numbers(item.in_bf16),
-                "p_holm": item.p_holm,
-                "bootstrap90": item.bootstrap90,
-                "power": item.power,
-                "at_floor": item.at_floor,
-                "verdict_over_checkpoints": None
-                if (over := item.own.over_checkpoints) is None
-                else said(over.verdict, item.void),
-                "max_train_error": item.train_error,
-                "max_violation": study.mean("max_violation", item.arm.name),
-                "bits": spent[item.arm.name],
-                "tokens_per_second": _speed(study, item.runs),
-                "pairs": pairs,
-            }
-        )
+    spent = costs(study)
+    arms = [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms]
     reference = {
         "arm": study.ablation.reference.name,
         "losses": [run.loss for run in study.reference],
@@ -214,16 +237,63 @@ def as_json(study: StudySummary) -> dict[str, Any]:
         "question": study.ablation.question,
         "setting": study.setting,
         "size": study.size,
+        "answer": study.ablation.answer,
         "margin": study.ablation.margin,
         "floor": study.floor,
         "data_sha256": study.data,
         "trustworthy": not study.broken,
         "reference": reference,
         "arms": arms,
+        "contrasts": [
+            {
+                "arm": item.arm,
+                "against": item.baseline,
+                "mean_percent": 100 * item.found.mean,
+                "p_holm": item.p_holm,
+                "sentence": contrast_sentence(study, item),
+                **effect_numbers(item.found),
+            }
+            for item in study.contrasts
+        ],
         "findings": [{"quantity": item.expectation.quantity, **vars(item)} for item in study.findings],
     }
     result: dict[str, Any] = plain(content)
     return result
+
+
+def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
+    pairs = [
+        {
+            "checkpoint": run.checkpoint,
+            "seed": run.seed,
+            "loss": run.loss,
+            "loss_bf16": run.loss_bf16,
+            **{f"{name}_percent": 100 * float(found.values[i]) for name, found in item.by_effect.items()},
+        }
+        for i, run in enumerate(item.runs)
+    ]
+    return {
+        "arm": item.arm.name,
+        "role": item.arm.role,
+        "recipe": item.arm.recipe_name,
+        "verdict": item.verdict,
+        "sentence": sentence(study, item),
+        "expected": item.arm.expected,
+        "source": item.arm.source,
+        "effects": {
+            name: {"mean_percent": 100 * found.mean, "verdict": said(found.verdict, item.void)} | effect_numbers(found)
+            for name, found in item.effects.items()
+        },
+        "p_holm": item.p_holm,
+        "bootstrap90": item.bootstrap90,
+        "power": item.power,
+        "to_floor": item.to_floor,
+        "data_lost_percent": 100 * item.data_lost,
+        "max_train_error": item.train_error,
+        "max_violation": study.mean("max_violation", item.arm.name),
+        "tokens_per_second": _speed(study, item.runs),
+        "pairs": pairs,
+    }
 
 
 def _speed(study: StudySummary, runs: Any) -> float:
@@ -285,8 +355,9 @@ def show(study: StudySummary, console: Any) -> None:
 
     table = Table(title=study.ablation.question, title_justify="left", title_style="bold", caption=study.size,
                   caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
-    # Next to the arm's name, the recipe is left to the files: the table fits a narrow screen without it.
-    keep = [i for i, name in enumerate(COLUMNS) if name not in ("recipe", "p (Holm)")]
+    # Next to the arm's name, the rest is left to the files: the table fits a narrow screen without it.
+    left_out = ("recipe", "p (Holm)", "own training %", "SD %")
+    keep = [i for i, name in enumerate(COLUMNS) if name not in left_out]
     for i in keep:
         table.add_column(COLUMNS[i], justify="left" if COLUMNS[i] in ("arm", "verdict") else "right", overflow="fold")
     for row in rows(study):

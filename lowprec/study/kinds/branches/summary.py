@@ -10,18 +10,41 @@ from typing import Any
 import numpy as np
 
 from ...analysis.costs_of_recipes import one_tile
-from ...analysis.statistics import holm, root_mean_square
+from ...analysis.levels import ratio_of
+from ...analysis.statistics import Paired, holm, root_mean_square
 from ...analysis.validity import once
 from ...design.expectations import Finding
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
-from .ablation import Ablation, Setting, pairs_of, read_study, run_name
-from .measured import ArmSummary, PairRun, arm_summary, pair_run
+from .ablation import EFFECTS, Ablation, Setting, pairs_of, read_study, run_name
+from .effects import Differences
+from .measured import ArmSummary, against_floor, arm_summary, effects_by_arm, pairs_with
+from .runs import PairRun, pair_run
 from .validity import judged
 
 #: Metrics of `BRANCH_METRICS` that do not hang on how small a difference of losses is seen.
 NOT_LOSSES = ("diverged", "max_violation")
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """One arm less another one, pair by pair: what an ingredient does.
+
+    Attributes
+    ----------
+    arm, baseline : str
+        The two arms.
+    found : Paired
+        Their paired difference, in the effect that answers the question.
+    p_holm : float
+        p of a difference, adjusted for the number of such comparisons in the study.
+    """
+
+    arm: str
+    baseline: str
+    found: Paired
+    p_holm: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +57,12 @@ class StudySummary:
         What was asked, and at which size.
     arms : tuple of ArmSummary
         All arms but the reference.
+    contrasts : tuple of Contrast
+        Arms against the study's baseline; none without one.
     reference : tuple of PairRun
         The reference's runs.
     floor : float
-        Root mean square of the floor arm's differences; nan without one.
+        Root mean square of the floor arm's differences, a pair's; nan without one.
     tokens_per_step, parameters, active_parameters : int
         Sizes.
     data : str
@@ -53,6 +78,7 @@ class StudySummary:
     ablation: Ablation
     setting: Setting
     arms: tuple[ArmSummary, ...]
+    contrasts: tuple[Contrast, ...]
     reference: tuple[PairRun, ...]
     floor: float
     tokens_per_step: int
@@ -87,9 +113,9 @@ class StudySummary:
             return float(np.mean([not math.isfinite(run.loss) for run in runs]))
         if item is None:
             return 0.0
-        if metric == "loss_percent":
-            return 100 * item.own.mean
-        return 100 * (item.in_bf16.mean if metric == "loss_percent_bf16" else item.train_error)
+        if metric == "train_error_percent":
+            return 100 * item.train_error
+        return 100 * item.effects[metric.removesuffix("_percent")].mean
 
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm."""
@@ -163,12 +189,10 @@ def summarize(folder: Path) -> StudySummary:
     if missing:
         raise unfinished_error(folder, missing)
     reference = runs[ablation.reference.name]
-    arms = [
-        arm_summary(arm, runs[arm.name], reference, ablation.margin) for arm in ablation.arms if arm.role != "reference"
-    ]
+    arms, contrasts = _compared(ablation, runs, reference)
     arms, damage, blind = judged(arms, ablation.reference.name, reference)
     tested = [i for i, item in enumerate(arms) if item.arm.role in ("treatment", "control")]
-    adjusted = dict(zip(tested, holm([arms[i].own.here.p_difference for i in tested]), strict=True))
+    adjusted = dict(zip(tested, holm([arms[i].own.inference.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]
     fingerprint = about["fingerprint"]
     floor = root_mean_square(np.concatenate(floors)) if floors else math.nan
@@ -176,9 +200,10 @@ def summarize(folder: Path) -> StudySummary:
         ablation,
         setting,
         tuple(
-            replace(item, p_holm=adjusted.get(i, math.nan), at_floor=abs(item.own.mean) <= floor)
+            replace(item, p_holm=adjusted.get(i, math.nan), to_floor=against_floor(item.own, floor))
             for i, item in enumerate(arms)
         ),
+        contrasts,
         reference,
         floor,
         int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"]),
@@ -189,6 +214,41 @@ def summarize(folder: Path) -> StudySummary:
         {name: _recipe(record["fingerprint"]) for name, record in found_recipe.items()},
         damage,
         blind,
+    )
+
+
+def _compared(
+    ablation: Ablation, runs: dict[str, tuple[PairRun, ...]], reference: tuple[PairRun, ...]
+) -> tuple[list[ArmSummary], tuple[Contrast, ...]]:
+    """Return every arm against the reference, and against the study's baseline."""
+    arms = {arm.name: arm for arm in ablation.arms if arm.role != "reference"}
+    pairs = {name: pairs_with(runs[name], reference) for name in arms}
+    by_arm = effects_by_arm(pairs)
+    ratios = {
+        effect: ratio_of(
+            levels for name, found in by_arm.items()
+            if arms[name].role != "repeat" and (levels := found[effect].levels) is not None
+        )
+        for effect in EFFECTS
+    }  # fmt: skip
+    found = [
+        arm_summary(arm, pairs[name], by_arm[name], ratios, ablation.margin, ablation.answer)
+        for name, arm in arms.items()
+    ]
+    return found, _contrasts(ablation, {name: effects[ablation.answer] for name, effects in by_arm.items()})
+
+
+def _contrasts(ablation: Ablation, answers: dict[str, Differences]) -> tuple[Contrast, ...]:
+    baseline = ablation.baseline
+    if not baseline:
+        return ()
+    others = [arm.name for arm in ablation.arms_of("treatment", "control") if arm.name != baseline]
+    differences = [answers[name].less(answers[baseline]) for name in others]
+    ratio = ratio_of(levels for item in differences if (levels := item.levels) is not None)
+    judged_ = [item.judged(ablation.margin, ratio) for item in differences]
+    adjusted = holm([item.inference.p_difference for item in judged_])
+    return tuple(
+        Contrast(name, baseline, paired, p) for name, paired, p in zip(others, judged_, adjusted, strict=True)
     )
 
 

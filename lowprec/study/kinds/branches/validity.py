@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...analysis.validity import not_detected, not_identical, once
-from .measured import ArmSummary, PairRun
+from .measured import ArmSummary
+from .runs import PairRun
 
 
 def judged(

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from ...._files import plain, safe_name
+from ...._files import plain
 from ...run.backend import Backend
 from ...run.plan import Common, Plan, checkpoint_task
-from ...run.tasks import Task
 from ..kind import Report, TrainingKind
 from .measurement import Measurement
 from .study import SameWeights, WeightsSetting, describe
-
-#: Folder, beside those of the studies, of the BF16 checkpoints that they share.
-SHARED_CHECKPOINTS = "checkpoints"
 
 
 class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
@@ -47,8 +40,8 @@ class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
             If the data cannot be used.
         """
         common, folder = Common.of(data, backend), folder.resolve()
-        backend, shared = common.backend, folder.parent / SHARED_CHECKPOINTS
-        checkpoints = [_checkpoint(setting, number, common, shared) for number in range(setting.checkpoints)]
+        backend = common.backend
+        checkpoints = [checkpoint_task(setting, number, common, folder.parent) for number in range(setting.checkpoints)]
         reference = backend.describe(setting.config, study.reference.precision)["recipe"]
         stresses = [{"kind": type(stress).__name__, **plain(stress)} for stress in study.stresses]
         arms = []
@@ -62,7 +55,7 @@ class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
                     Measurement(
                         f"{arm.name}/c{number}", folder, backend, setting.config, arm.precision, common.data, number,
                         setting.seeds * len(study.stresses), {}, {**what, **common.fingerprint}, checkpoint.name, False,
-                        shared, study.reference.precision, study.stresses,
+                        checkpoint.study, study.reference.precision, study.stresses,
                     )
                 )  # fmt: skip
         description = {"kind": self.name, **describe(study, setting)}
@@ -73,11 +66,3 @@ class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
         from .report import report
 
         return report(folder, plot)
-
-
-def _checkpoint(setting: WeightsSetting, number: int, common: Common, shared: Path) -> Task:
-    """Return the run of a checkpoint, named after everything that its numbers depend on."""
-    config = safe_name("configuration", setting.config)
-    task = checkpoint_task(setting, number, common, shared)
-    key = hashlib.sha256(json.dumps(plain(task.fingerprint), sort_keys=True).encode()).hexdigest()[:12]
-    return replace(task, name=f"{config}-{setting.checkpoint_steps}-c{number}-{key}")

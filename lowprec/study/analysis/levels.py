@@ -1,0 +1,187 @@
+"""What a mean over checkpoints, data seeds and text is uncertain by: one variance for each thing that was sampled.
+
+Pairs stand in two levels, data seeds within checkpoints, and both are samples: a result is meant for checkpoints that
+nobody trained. With four of them the spread between checkpoints is known badly, so it is estimated for all arms of a
+study together: their mean squares between and within checkpoints, each arm weighing the same, give one ratio
+(1 where checkpoints add nothing), and every arm's own estimate is drawn towards it by as much as that ratio is known
+better. The held-out text is the third sample; it is the same for all pairs, so more pairs do not help against it.
+
+Coverage of 90 % intervals by simulation, 4 checkpoints x 2 or 3 seeds and 2 to 10 arms that share a reference: 0.92
+where checkpoints add nothing, 0.90 at a quarter of the variance of seeds, 0.89 where they vary as much as seeds (an
+interval from the spread within checkpoints alone covers 0.71 to 0.61 then). Two checkpoints give 0.91 to 0.97: wide
+intervals, not wrong ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+#: Correlation of the squared differences of two arms that share their reference: a half, squared.
+_SHARED = 0.25
+#: Blocks that the held-out windows are cut into.
+BLOCKS = 32
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Mean squares of differences in two levels.
+
+    Attributes
+    ----------
+    n, checkpoints : int
+        Differences, and the groups that they are in.
+    mean : float
+        Of all differences.
+    between, within : float
+        Mean squares, both with the expectation of one difference's variance where groups do not differ; nan without a
+        degree of freedom.
+    """
+
+    n: int
+    checkpoints: int
+    mean: float
+    between: float
+    within: float
+
+    @property
+    def df(self) -> tuple[int, int]:
+        """Degrees of freedom between and within checkpoints."""
+        return self.checkpoints - 1, self.n - self.checkpoints
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Mean square between checkpoints over that within, of all arms of a study together.
+
+    Attributes
+    ----------
+    value : float
+        At least 1; nan if there is nothing to estimate it from.
+    arms : float
+        How many independent arms it is worth.
+    """
+
+    value: float = math.nan
+    arms: float = 1.0
+
+
+def levels_of(differences: ArrayLike, checkpoints: Sequence[int]) -> Levels:
+    """Return the mean squares of differences, given the checkpoint of each.
+
+    Examples
+    --------
+    >>> found = levels_of([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1])
+    >>> found.mean, found.between, found.within, found.df
+    (4.0, 16.0, 2.0, (1, 2))
+    """
+    r = np.asarray(differences, dtype=np.float64)
+    groups = [r[[label == one for label in checkpoints]] for one in dict.fromkeys(checkpoints)]
+    n, count, mean = int(r.size), len(groups), math.fsum(r) / r.size
+    between = math.fsum(group.size * (math.fsum(group) / group.size - mean) ** 2 for group in groups)
+    within = math.fsum(math.fsum((group - math.fsum(group) / group.size) ** 2) for group in groups)
+    return Levels(
+        n,
+        count,
+        mean,
+        between / (count - 1) if count > 1 else math.nan,
+        within / (n - count) if n > count else math.nan,
+    )
+
+
+def ratio_of(arms: Iterable[Levels]) -> Ratio:
+    """Return the ratio of mean squares that arms have together; arms that do not vary at all say nothing.
+
+    Examples
+    --------
+    >>> ratio_of([levels_of([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1])]).value
+    8.0
+    """
+    shares = []
+    for item in arms:
+        above, below = item.df
+        if above < 1 or below < 1:
+            continue
+        total = (above * item.between + below * item.within) / (above + below)
+        if total > 0.0:
+            shares.append((item.between / total, item.within / total))
+    if not shares:
+        return Ratio()
+    over, under = (math.fsum(column) for column in zip(*shares, strict=True))
+    count = len(shares)
+    return Ratio(max(1.0, over / under) if under > 0.0 else math.inf, count / (1.0 + _SHARED * (count - 1)))
+
+
+def variance_of(levels: Levels, ratio: Ratio) -> tuple[float, float]:
+    """Return the variance of a mean over checkpoints and seeds, and its degrees of freedom.
+
+    With one pair a checkpoint, or all arms unlike, the checkpoints' means alone count. A single checkpoint says nothing
+    about others: then the variance is of the mean over seeds.
+
+    Examples
+    --------
+    >>> variance_of(levels_of([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1]), Ratio(1.0, 2.0))
+    (2.8333333333333335, 1.5)
+    """
+    above, below = levels.df
+    if above < 1:
+        return (levels.within / levels.n, float(below)) if below else (math.nan, 0.0)
+    others = ratio.arms - 1.0
+    if below < 1 or others <= 0.0 or not math.isfinite(ratio.value):
+        return levels.between / levels.n, float(above)
+    prior = 1.0 / (1.0 / below + 1.0 / (others * above) + 1.0 / (others * below))
+    drawn = prior * ratio.value * levels.within + above * levels.between
+    return drawn / (prior + above) / levels.n, prior + above
+
+
+def text_variance(table: NDArray[np.float64]) -> tuple[float, float]:
+    """Return what the sample of text adds to the variance of a mean over pairs, and its degrees of freedom.
+
+    What a block bootstrap of the windows would give, in closed form: the variance of block means, less what is left of
+    pairs in it (that is in the spread of pairs already).
+
+    Parameters
+    ----------
+    table : float64 array [pairs, windows]
+        Each window's part in a pair's relative difference, windows in the order of the text.
+
+    Examples
+    --------
+    >>> text_variance(np.tile([1.0, -1.0] * 4, (3, 1)))
+    (0.14285714285714285, 7.0)
+    """
+    pairs, windows = table.shape
+    blocks = min(BLOCKS, windows)
+    if blocks < 2:
+        return 0.0, 0.0
+    edges = np.linspace(0, windows, blocks + 1).round().astype(int)
+    sums: Any = np.add.reduceat(table, edges[:-1], axis=1) / np.diff(edges)
+    centred = sums - sums.mean(axis=1, keepdims=True)
+    over_pairs = centred.mean(axis=0)
+    found = float(np.sum(over_pairs**2)) / (blocks - 1) / blocks
+    if pairs > 1:
+        left = float(np.sum((centred - over_pairs) ** 2)) / ((pairs - 1) * (blocks - 1))
+        found -= left / (pairs * blocks)
+    return max(0.0, found), float(blocks - 1)
+
+
+def together(*parts: tuple[float, float]) -> tuple[float, float]:
+    """Return the sum of variances with the degrees of freedom of Satterthwaite (1946).
+
+    Examples
+    --------
+    >>> together((1.0, 3.0), (1.0, 3.0)), together((2.0, 5.0), (0.0, 31.0))
+    ((2.0, 6.0), (2.0, 5.0))
+    """
+    total = math.fsum(variance for variance, _ in parts)
+    if math.isnan(total) or min((df for variance, df in parts if variance != 0.0), default=1.0) <= 0.0:
+        return math.nan, 0.0
+    known = [(variance, df) for variance, df in parts if df > 0.0]
+    if total == 0.0:
+        return 0.0, max((df for _, df in known), default=0.0)
+    return total, total**2 / math.fsum(variance**2 / df for variance, df in known)
