@@ -120,8 +120,11 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
         "arms": [
             {
                 "arm": item["arm"], "role": item["role"], "sentence": item["sentence"],
-                "verdict": item["verdict"], "at_floor": item["at_floor"], "mean": item["own"]["mean"],
-                "ci90": [item["own"]["ci90_low"], item["own"]["ci90_high"]],
+                "verdict": item["verdict"], "detected": item["detected"], "to_floor": item["to_floor"],
+                "effects": {
+                    name: [effect[f"{key}_percent"] for key in ("mean", "ci90_low", "ci90_high")]
+                    for name, effect in item["effects"].items()
+                },
             }
             for item in summary.get("arms", []) if "sentence" in item
         ],
@@ -224,7 +227,11 @@ def _outcome(item: dict[str, Any]) -> str:
 
 def _void(item: dict[str, Any]) -> list[str]:
     """Return why a study's verdicts are void: controls that it did not see, whenever it was made."""
-    return [not_detected(arm["arm"]) for arm in item["arms"] if arm["role"] == "control" and arm["verdict"] != "worse"]
+    return [
+        not_detected(arm["arm"])
+        for arm in item["arms"]
+        if arm["role"] == "control" and not arm.get("detected", arm["verdict"] == "worse")
+    ]
 
 
 def _minutes(seconds: float) -> str:
@@ -241,6 +248,8 @@ def _section(item: dict[str, Any]) -> str:
         lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]
     if reasons := _void(item):
         lines += [f"**{headline(reasons)}** The sentences below say what was measured, and no verdict.", ""]
+    if any("effects" not in arm for arm in item["arms"]):
+        lines += ["*Measured before forward and training effect were told apart: the losses below are totals.*", ""]
     lines += [f"- {arm['sentence']}" for arm in item["arms"]]
     if item["arms"]:
         lines.append("")

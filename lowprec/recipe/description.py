@@ -31,6 +31,10 @@ DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 CACHES = ("attention_output", "swiglu_input")
 ACTIVATIONS = ("bfloat16", "float32", "float64")
 WEIGHTS = ("bfloat16", "float32")
+#: Of a recipe's fields, those that act after the forward pass.
+_AFTER_FORWARD = (
+    "moment_m", "moment_v", "master", "dispatch_grad", "combine_grad", *(f"cache_{role}" for role in CACHES), "source",
+)  # fmt: skip
 _LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input")
 
 
@@ -168,11 +172,13 @@ class Description:
         >>> lp.recipes["dsv3"].forward == lp.recipes["bf16"].forward
         False
         """
-        rules = [Rule(rule.pattern, LinearSpec(fprop=rule.linear.fprop, out=rule.linear.out)) for rule in self.rules]
+        without = {name: getattr(BF16_LINEAR, name) for name in ("dgrad", "wgrad", "wgrad_input")}
+        rules = [Rule(rule.pattern, dataclasses.replace(rule.linear, **without)) for rule in self.rules]
         while rules and rules[-1].linear == BF16_LINEAR:  # as layers that no rule matches
             rules.pop()
-        kept = {name: getattr(self, name) for name in ("activations", "storage", "dispatch", "combine")}
-        return type(self)(name="forward", description="", rules=tuple(rules), **kept)
+        defaults = {item.name: item.default for item in dataclasses.fields(self)}
+        plain = {name: defaults[name] for name in _AFTER_FORWARD}
+        return dataclasses.replace(self, name="forward", description="", rules=tuple(rules), **plain)
 
     @property
     def forward_tensors(self) -> tuple[TensorSpec, ...]:
@@ -181,8 +187,9 @@ class Description:
 
     @property
     def stochastic(self) -> bool:
-        """Whether a forward pass rounds anything stochastically."""
-        return any(tensor.stochastic for tensor in self.forward_tensors)
+        """Whether random bits decide anything in a forward pass."""
+        noisy = any((item := rule.linear.fprop.disturbance) is not None and item.noise > 0 for rule in self.rules)
+        return noisy or any(tensor.stochastic for tensor in self.forward_tensors)
 
     @property
     def remembers(self) -> bool:

@@ -162,6 +162,6 @@ def test_a_run_whose_numbers_are_gone_is_named(tmp_path):
         summarize(folder)
     write_json(folder / "dsv3/c0-s0/run.json", record | {"validation_loss": 1.0})
     path = folder / "dsv3/c0-s0/metrics.csv"
-    path.write_text(path.read_text().replace("2048", "2O48"))
+    path.write_text(path.read_text().replace(",0.002,", ",O.002,"))
     with pytest.raises(StudyError, match=r"metrics\.csv is damaged"):
         summarize(folder)

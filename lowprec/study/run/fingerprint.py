@@ -34,6 +34,8 @@ EXECUTE_RUNS = (
     "study/design/stress",
     "study/analysis/comparison",
     "study/analysis/probe",
+    "study/analysis/smoothing",
+    "study/kinds/readings/measurement",
     "study/kinds/replay/measurement",
     "study/kinds/replay/operands",
     "study/kinds/same_weights/measurement",

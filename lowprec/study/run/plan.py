@@ -88,8 +88,8 @@ class Common:
 SHARED_CHECKPOINTS = "checkpoints"
 
 
-def checkpoint_task(setting: Any, number: int, common: Common, studies: Path) -> Task:
-    """Return the run that trains BF16 checkpoint `number` of a setting.
+def checkpoint_task(setting: Any, number: int, common: Common, studies: Path, config: Any = None) -> Task:
+    """Return the run that trains BF16 checkpoint `number` of a setting, or of another configuration than its own.
 
     It lies beside the studies' folders, named after everything that its numbers depend on: it is trained once for all
     studies with the same code, data, configuration, seed, steps and rates.
@@ -100,11 +100,12 @@ def checkpoint_task(setting: Any, number: int, common: Common, studies: Path) ->
         "total_steps": setting.checkpoint_steps,
         "kind": "constant",
     }
-    what = {**common.backend.describe(setting.config, "bf16"), "schedule": schedule, "seed": number}
+    config = setting.config if config is None else config
+    what = {**common.backend.describe(config, "bf16"), "schedule": schedule, "seed": number}
     what |= common.fingerprint
     key = hashlib.sha256(json.dumps(plain(what), sort_keys=True).encode()).hexdigest()[:12]
     return Task(
         f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key}",
-        studies / SHARED_CHECKPOINTS, common.backend, setting.config, "bf16", common.data, number,
+        studies / SHARED_CHECKPOINTS, common.backend, config, "bf16", common.data, number,
         setting.checkpoint_steps, schedule, what,
     )  # fmt: skip

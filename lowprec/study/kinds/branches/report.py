@@ -277,6 +277,7 @@ def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
         "role": item.arm.role,
         "recipe": item.arm.recipe_name,
         "verdict": item.verdict,
+        "detected": item.detected,
         "sentence": sentence(study, item),
         "expected": item.arm.expected,
         "source": item.arm.source,

@@ -247,9 +247,7 @@ def _contrasts(ablation: Ablation, answers: dict[str, Differences]) -> tuple[Con
     ratio = ratio_of(levels for item in differences if (levels := item.levels) is not None)
     judged_ = [item.judged(ablation.margin, ratio) for item in differences]
     adjusted = holm([item.inference.p_difference for item in judged_])
-    return tuple(
-        Contrast(name, baseline, paired, p) for name, paired, p in zip(others, judged_, adjusted, strict=True)
-    )
+    return tuple(Contrast(name, baseline, paired, p) for name, paired, p in zip(others, judged_, adjusted, strict=True))
 
 
 def _recipe(fingerprint: dict[str, Any]) -> Any:

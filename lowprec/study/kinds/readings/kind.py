@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ...._files import plain, safe_name
+from ...._files import plain
 from ...run.backend import Backend
 from ...run.plan import Common, Plan, checkpoint_task
-from ...run.tasks import Task
 from ..kind import Report, TrainingKind
-from ..same_weights.kind import SHARED_CHECKPOINTS
 from ..same_weights.study import WeightsSetting
 from .measurement import Read
 from .study import Readings, describe
@@ -44,9 +39,10 @@ class ReadingKind(TrainingKind[Readings, WeightsSetting]):
             If the data cannot be used.
         """
         common, folder = Common.of(data, backend), folder.resolve()
-        shared = folder.parent / SHARED_CHECKPOINTS
         config = common.backend.configuration(setting.config, study.config)
-        checkpoints = [_checkpoint(setting, config, number, common, shared) for number in range(setting.checkpoints)]
+        checkpoints = [
+            checkpoint_task(setting, number, common, folder.parent, config) for number in range(setting.checkpoints)
+        ]
         reference = common.backend.describe(config, study.reference.precision)["recipe"]
         arms = []
         for number, checkpoint in enumerate(checkpoints):
@@ -59,7 +55,7 @@ class ReadingKind(TrainingKind[Readings, WeightsSetting]):
                 arms.append(
                     Read(
                         f"{arm.name}/c{number}", folder, common.backend, config, arm.precision, common.data, number,
-                        setting.seeds, {}, {**what, **common.fingerprint}, checkpoint.name, False, shared,
+                        setting.seeds, {}, {**what, **common.fingerprint}, checkpoint.name, False, checkpoint.study,
                         reference=study.reference.precision, reading=study.reading,
                     )
                 )  # fmt: skip
@@ -71,12 +67,3 @@ class ReadingKind(TrainingKind[Readings, WeightsSetting]):
         from .report import report
 
         return report(folder, plot)
-
-
-def _checkpoint(setting: WeightsSetting, config: Any, number: int, common: Common, shared: Path) -> Task:
-    """Return the run of a checkpoint of this configuration, named after everything that its numbers depend on."""
-    task = checkpoint_task(setting, number, common, shared)
-    fingerprint = {**task.fingerprint, **common.backend.describe(config, "bf16")}
-    key = hashlib.sha256(json.dumps(plain(fingerprint), sort_keys=True).encode()).hexdigest()[:12]
-    name = f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key}"
-    return replace(task, name=name, config=config, fingerprint=fingerprint)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 from ...._files import plain
 from ...run.backend import Backend
-from ...run.plan import Common, Plan
+from ...run.plan import Common, Plan, checkpoint_task
 from ..kind import Report, TrainingKind
-from ..same_weights.kind import SHARED_CHECKPOINTS, _checkpoint
 from .measurement import Replayed, Synthetic
 from .operands import FAMILIES, lengths
 from .study import Replay, ReplaySetting, describe
@@ -49,8 +48,7 @@ class ReplayKind(TrainingKind[Replay, ReplaySetting]):
         for arm in study.arms:
             accumulator_named(arm.accumulator)
         common, folder = Common.of(data, backend), folder.resolve()
-        shared = folder.parent / SHARED_CHECKPOINTS
-        checkpoints = [_checkpoint(cast(Any, setting), i, common, shared) for i in range(setting.checkpoints)]
+        checkpoints = [checkpoint_task(setting, i, common, folder.parent) for i in range(setting.checkpoints)]
         described = common.backend.describe(setting.config, study.quantized_by)
         size = {name: getattr(setting, name) for name in ("seeds", "tokens", "rows", "columns")}
         what = {**described, "arms": plain(study.arms), "size": size, **common.fingerprint}
