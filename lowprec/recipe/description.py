@@ -176,8 +176,8 @@ class Description:
         rules = [Rule(rule.pattern, dataclasses.replace(rule.linear, **without)) for rule in self.rules]
         while rules and rules[-1].linear == BF16_LINEAR:  # as layers that no rule matches
             rules.pop()
-        defaults = {item.name: item.default for item in dataclasses.fields(self)}
-        plain = {name: defaults[name] for name in _AFTER_FORWARD}
+        defaults: dict[str, Any] = {item.name: item.default for item in dataclasses.fields(self)}
+        plain: Any = {name: defaults[name] for name in _AFTER_FORWARD}
         return dataclasses.replace(self, name="forward", description="", rules=tuple(rules), **plain)
 
     @property

@@ -58,7 +58,7 @@ class ReplayKind(TrainingKind[Replay, ReplaySetting]):
             Replayed(
                 f"{RECORDED}/c{number}", folder, common.backend, setting.config, study.quantized_by, common.data,
                 number, steps, {}, {**what, "seed": number, "checkpoint": checkpoint.fingerprint}, checkpoint.name,
-                False, shared, arms=study.arms, setting=setting, quantized_by=study.quantized_by,
+                False, checkpoint.study, arms=study.arms, setting=setting, quantized_by=study.quantized_by,
             )
             for number, checkpoint in enumerate(checkpoints)
         ]  # fmt: skip
