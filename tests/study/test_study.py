@@ -18,7 +18,8 @@ from lowprec.study.run.store import RunFolder, StudyError, read_json
 def test_the_ablation_that_ships_is_complete():
     assert "fp8_vs_bf16" in names()
     item = load("fp8_vs_bf16")
-    assert [arm.role for arm in item.arms] == ["reference", "repeat", "floor", "treatment", "treatment", "control"]
+    roles = [arm.role for arm in item.arms]
+    assert roles == ["reference", "repeat", "floor", "treatment", "treatment", "treatment", "control"]
     assert item.margin == 0.0025
     assert item.question.endswith("?")
     assert item.expected
