@@ -38,6 +38,7 @@ QUESTIONS = {
     "LogFMT on every residual branch": ("residual_format", "residual_format_training"),
     "The KV cache in eight bits": ("kv_cache_format",),
     "Multi-token prediction: drafts accepted": ("mtp_acceptance",),
+    "Gradients of many ranks, added in few bits": ("gradient_reduction", "gradient_reduction_training"),
     "One flipped bit, and a checksum that sees it": ("silent_corruption",),
     "LogFMT: the space to round in": ("logfmt_rounding",),
     "The optimizer's states": ("optimizer_formats",),

@@ -10,6 +10,7 @@ one_shot   each rank its shard, once; float32 sum at the receiver         1
 two_step   one_shot of parts, then the sums once more for all to have     2
 tree       both operands of each addition, R a power of two               log2 R
 ring       the running sum, at each of R - 1 hops                         (R - 1) / 2
+two_level  sums of nodes of 4 ranks, in a ring of nodes                   (R / 4 - 1) / 2
 ========== ============================================================== ==================
 
 (ring and tree: the sum's own noise; a last rounding of the result for all to have it adds 1. All of it for noise far
@@ -36,6 +37,8 @@ from ..registry import Registry
 from . import Codec, codecs
 
 Floats = npt.NDArray[np.float32]
+#: Ranks of a node.
+NODE = 4
 
 
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Floats:
@@ -240,6 +243,11 @@ def _ring(shards: Floats, send: Callable[[Any], Floats]) -> Floats:
     return np.concatenate(parts)
 
 
+def _two_level(shards: Floats, send: Callable[[Any], Floats]) -> Floats:
+    """Add within nodes in float32, where wires are short and wide, and between them through the codec."""
+    return _ring(np.stack([_sum([*shards[at : at + NODE]]) for at in range(0, len(shards), NODE)]), send)
+
+
 def _sum(parts: Sequence[Floats]) -> Floats:
     total = np.zeros_like(parts[0])
     for part in parts:
@@ -263,6 +271,8 @@ all_reduces: Registry[AllReduce] = Registry("all-reduce", AllReduce)
 for _algorithm in (
     AllReduce("ring", _ring, lambda ranks: (ranks - 1) / 2, "reduce-scatter of a ring, as NCCL's"),
     AllReduce("tree", _tree, _tree_noise, "pairwise halving; both partners of a pair round, so that they agree"),
+    AllReduce("two_level", _two_level, lambda ranks: (-(-ranks // NODE) - 1) / 2,
+              "float32 within nodes of 4, a ring between them: hierarchical, as NCCL's trees and ZeRO++'s qgZ"),
     AllReduce("one_shot", _one_shot, lambda ranks: 1.0, "all-to-all, then one sum: ZeRO++ (arXiv 2306.10209)"),
     AllReduce("two_step", _two_step, lambda ranks: 2.0, "all-to-all, sum, all-gather: FlashCommunication "
               "(arXiv 2412.04964), qgZ of ZeRO++"),
@@ -279,7 +289,7 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
         One array for each rank, taken as float32.
     codec : str or Codec
         What messages go through.
-    algorithm : {"ring", "tree", "one_shot", "two_step"} or AllReduce
+    algorithm : {"ring", "tree", "two_level", "one_shot", "two_step"} or AllReduce
         Who sends what.
 
     Returns

@@ -24,6 +24,7 @@ from lowprec.codec import codecs
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
+from .reduction import NONE, Reduction
 from .tensors import TensorSpec
 
 #: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
@@ -93,6 +94,9 @@ class Description:
     cache_attention_output, cache_swiglu_input : str
         Codecs of two activations kept for the backward pass: the input of the linear layer after attention, and the
         inputs of SwiGLU.
+    all_reduce : str
+        How the gradients of data-parallel ranks become one: ranks, algorithm and codec, "16 ring fp8_1x128" for
+        example; "none" where one rank has the whole batch.
     source : str
         Where the recipe is published.
 
@@ -127,6 +131,7 @@ class Description:
     combine_grad: str = "bf16"
     cache_attention_output: str = "bf16"
     cache_swiglu_input: str = "bf16"
+    all_reduce: str = NONE
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -139,6 +144,7 @@ class Description:
         for state in (self.moment_m, self.moment_v, self.master):
             if state != "float64":
                 TensorSpec.parse(state)
+        Reduction.parse(self.all_reduce)
         for wire in (*DIRECTIONS, *(f"cache_{role}" for role in CACHES)):
             codecs.get(getattr(self, wire))
         for name, kind in (("rules", Rule), ("storage", Storage)):

@@ -9,6 +9,7 @@ from .binding import BoundRecipe
 from .description import CACHES, Description
 from .linears import OPERANDS
 from .names import DEPTH, LINEARS
+from .reduction import NONE
 
 _MIDDLE = DEPTH // 2  # no rule counts so far
 
@@ -71,6 +72,8 @@ def rows(recipe: Description) -> list[Row]:
         table.append(Row("weights", "quantized from", source))
     table.append(Row("optimizer", "moments m, v", f"{recipe.moment_m}, {recipe.moment_v}"))
     table.append(Row("optimizer", "master weights, gradients", f"{_master(recipe)}, {bound.dtype}"))
+    if recipe.all_reduce != NONE:
+        table.append(Row("data parallel", "gradients of ranks", recipe.all_reduce))
     return table
 
 

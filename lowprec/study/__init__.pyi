@@ -25,6 +25,7 @@ from .kinds.errors.study import PublishedTable as PublishedTable
 from .kinds.readings.acceptance import Acceptance as Acceptance
 from .kinds.readings.faults import Faults as Faults
 from .kinds.readings.positions import ByPosition as ByPosition
+from .kinds.readings.reduced import ReducedGradients as ReducedGradients
 from .kinds.readings.study import Readings as Readings
 from .kinds.replay.study import Replay as Replay
 from .kinds.replay.study import ReplayArm as ReplayArm

@@ -192,18 +192,27 @@ def test_noise_has_its_closed_form(name, algorithm, ranks):
 
 def test_closed_forms():
     loss = {name: [round(all_reduces[name].snr_loss(ranks), 2) for ranks in (8, 32)] for name in all_reduces}
-    assert loss == {"ring": [5.44, 11.9], "tree": [4.77, 6.99], "one_shot": [0.0, 0.0], "two_step": [3.01, 3.01]}
+    assert loss == {
+        "ring": [5.44, 11.9], "tree": [4.77, 6.99], "two_level": [-3.01, 5.44], "one_shot": [0.0, 0.0],
+        "two_step": [3.01, 3.01],
+    }  # fmt: skip
     assert [all_reduces["tree"].noise(ranks) for ranks in (1, 2, 3, 4)] == [0, 1, 5 / 3, 2]
 
 
-@pytest.mark.parametrize(("algorithm", "messages"), [("ring", 8 * 7), ("tree", 14), ("one_shot", 8), ("two_step", 9)])
+@pytest.mark.parametrize(
+    ("algorithm", "messages"), [("ring", 8 * 7), ("tree", 14), ("two_level", 2), ("one_shot", 8), ("two_step", 9)]
+)
 def test_who_sends(algorithm, messages):
     wire = Counting()
     shards = np.arange(8 * 16 * 4, dtype=F).reshape(8, 16, 4)
     assert np.array_equal(all_reduce(shards, wire, algorithm), shards.sum(0))
     assert len(wire.sent) == messages
-    rows = {"ring": 2}.get(algorithm, 16)
+    rows = {"ring": 2, "two_level": 8}.get(algorithm, 16)
     assert {sent.shape for sent in wire.sent} == {(rows, 4)}
+    if algorithm == "two_level":
+        assert {tuple(sent.ravel()) for sent in wire.sent} == {
+            tuple(shards[4:, :8].sum(0).ravel()), tuple(shards[:4, 8:].sum(0).ravel())
+        }  # fmt: skip
     if algorithm == "ring":  # part 0 starts behind rank 0 and picks up rank after rank
         assert np.array_equal(wire.sent[0], shards[1, :2])
         assert np.array_equal(wire.sent[1], shards[1, :2] + shards[2, :2])

@@ -27,6 +27,7 @@ from lowprec.moe.model.routing import update_bias
 from lowprec.moe.run import saving
 from lowprec.moe.run.ema import ParameterEMA
 from lowprec.moe.run.optim import AdamW
+from lowprec.moe.run.parallel import ranks_of
 from lowprec.moe.run.schedule import Schedule
 from lowprec.recipe import Recipe, load_recipe
 
@@ -135,6 +136,7 @@ class Trainer:
         self.schedule = schedule
         self.steps = 0
         self.schedule_start = 0
+        self._ranks = ranks_of(self.recipe.all_reduce, self.config.batch)
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
         self.model = Model(self.config, self.recipe, seed, memory)
         if self.recipe.moment_m == "float64":  # then the master weights are float64 as well
@@ -168,7 +170,7 @@ class Trainer:
         before = self.model.recipe.state_dict()
         try:
             self.model.recipe.begin_step(self.steps)
-            loss, gradients = self.model.loss_and_grads(self._batches[self.steps])
+            loss, gradients = self._ranks.loss_and_grads(self.model, self._batches[self.steps])
             loss = float(loss)
             if not math.isfinite(loss):
                 raise Diverged(f"step {self.steps + 1}: the loss is {loss}")

@@ -1,0 +1,73 @@
+"""What an all-reduce of gradients loses, by the number of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reading import Reading, Row
+
+if TYPE_CHECKING:
+    from lowprec.moe.model.model import Model
+    from lowprec.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class ReducedGradients(Reading):
+    """The gradient of one batch, its sequences dealt out to more and more ranks, reduced as the recipe says.
+
+    Every rank's gradient is the mean over its sequences, in float32; the truth is their sum in float64. A recipe's
+    `all_reduce` names algorithm and codec; its ranks are replaced by those of the places.
+
+    Parameters
+    ----------
+    ranks : tuple of int
+        How many; the largest shares the batch by single sequences.
+    """
+
+    ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    metrics: ClassVar[Mapping[str, str]] = {
+        "gradient_error": "|g - g_exact| / |g_exact| of all parameters together",
+        "worst_tensor": "the same of the parameter where it is largest",
+        "one_minus_cos": "1 - cosine of both",
+    }
+    places: ClassVar[str] = "ranks"
+    panels: ClassVar[tuple[str, ...]] = ("gradient_error", "worst_tensor")
+
+    def read(
+        self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
+    ) -> Iterator[Row]:
+        """Yield a row for each number of ranks."""
+        from lowprec.codec.reductions import all_reduce
+        from lowprec.recipe.reduction import Reduction
+
+        way = Reduction.parse(recipe.all_reduce) or Reduction(1, "one_shot", "float32")
+        if len(tokens) % max(self.ranks):
+            raise ValueError(f"{max(self.ranks)} ranks cannot share {len(tokens)} sequences evenly")
+        several = model.with_recipe(recipe)
+        parts = [several.loss_and_grads(part)[1] for part in np.split(tokens, max(self.ranks))]
+        for ranks in self.ranks:
+            error = size = product = ours = worst = 0.0
+            for name in model.params:
+                whole = np.stack([part[name] for part in parts])
+                shards = whole.reshape(ranks, -1, *whole.shape[1:]).mean(axis=1, dtype=np.float32) / np.float32(ranks)
+                rows = shards if shards.ndim > 2 else shards[:, None]
+                got = all_reduce(rows, way.codec, way.algorithm).astype(np.float64)
+                exact = rows.astype(np.float64).sum(axis=0)
+                off, there = (float(np.sum(np.square(x))) for x in (got - exact, exact))
+                worst = max(worst, math.sqrt(off / there) if there else 0.0)
+                error, size = error + off, size + there
+                product, ours = product + float(np.sum(got * exact)), ours + float(np.sum(np.square(got)))
+            yield (
+                str(ranks),
+                {
+                    "gradient_error": math.sqrt(error / size),
+                    "worst_tensor": worst,
+                    "one_minus_cos": 1.0 - product / math.sqrt(ours * size),
+                },
+            )

@@ -1,0 +1,76 @@
+"""Gradients of several ranks: what one rank would have found, but for the wires."""
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.codec.reductions import all_reduce
+from lowprec.moe.data.sources import load_corpus
+from lowprec.moe.model.model import Model
+from lowprec.moe.run.parallel import DataParallel, OneRank, ranks_of
+from lowprec.moe.run.schedule import Schedule
+from lowprec.moe.run.trainer import Trainer
+from lowprec.recipe.reduction import Reduction
+from lowprec.registry import UnknownNameError
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return load_corpus("stdlib").held_out[: 4 * 129].reshape(4, 129).copy()
+
+
+def test_a_lossless_reduction_gives_the_mean_of_the_ranks(tokens):
+    model = Model("nano", "float32", seed=0)
+    loss, gradients = DataParallel(Reduction(4, "one_shot", "float32"), 4).loss_and_grads(model, tokens)
+    loads = {name: load.copy() for name, load in model.loads.items()}
+    whole, exact = model.loss_and_grads(tokens)
+    assert loss == pytest.approx(whole, rel=1e-12)
+    for name, gradient in gradients.items():
+        assert np.allclose(gradient, exact[name], rtol=1e-3, atol=1e-6), name
+        assert gradient.shape == exact[name].shape
+        assert gradient.dtype == np.float32
+    assert all(np.array_equal(loads[name], model.loads[name]) for name in loads)
+    assert loads.keys() == model.loads.keys()
+
+
+def test_every_parameter_goes_through_the_codec(tokens):
+    model = Model("nano", "bf16", seed=0)
+    shards = [model.loss_and_grads(part)[1] for part in np.split(tokens, 4)]
+    _, got = DataParallel(Reduction(4, "ring", "e5m2_1x128"), 4).loss_and_grads(model, tokens)
+    for name, gradient in got.items():
+        stacked = np.stack([shard[name] / np.float32(4) for shard in shards])
+        rows = stacked if stacked.ndim > 2 else stacked[:, None]
+        assert np.array_equal(gradient, all_reduce(rows, "e5m2_1x128", "ring").reshape(gradient.shape)), name
+
+
+def test_a_trainer_reduces_as_its_recipe_says_and_one_rank_has_the_same_bits():
+    corpus, schedule = load_corpus("stdlib"), Schedule(peak=1e-3, warmup_steps=1, total_steps=3)
+
+    def trained(recipe):
+        trainer = Trainer("nano", recipe, corpus, seed=0, schedule=schedule)
+        return [trainer.step() for _ in range(2)][-1], trainer.model.params
+
+    plain, weights = trained("bf16")
+    alone, same = trained(lp.recipes["bf16"].with_(all_reduce="1 one_shot float32"))
+    assert plain == alone
+    assert all(np.array_equal(weights[name], same[name]) for name in weights)
+    several, others = trained(lp.recipes["bf16"].with_(all_reduce="8 two_level fp8_1x128"))
+    assert several.loss == pytest.approx(plain.loss, rel=1e-3)
+    assert several.max_violation >= 0
+    assert not all(np.array_equal(weights[name], others[name]) for name in weights)
+
+
+def test_what_recipes_say_of_it():
+    recipe = lp.recipes["dsv3"].with_(all_reduce="16 ring logfmt8")
+    assert lp.Recipe.from_toml(recipe.to_toml()) == recipe
+    assert recipe.name == "dsv3(all_reduce=16 ring logfmt8)"
+    assert isinstance(ranks_of("none", 3), OneRank)
+    with pytest.raises(ValueError, match="5 ranks cannot share 16 sequences"):
+        ranks_of("5 ring bf16", 16)
+    for wrong in ("ring bf16", "0 ring bf16", "16 ring", 16, ""):
+        with pytest.raises(ValueError, match="all_reduce="):
+            Reduction.parse(wrong)
+    with pytest.raises(UnknownNameError, match="did you mean 'ring'"):
+        lp.recipes["bf16"].with_(all_reduce="16 rung bf16")
+    with pytest.raises(UnknownNameError, match="unknown codec"):
+        Reduction.parse("16 ring bf61")
