@@ -27,7 +27,7 @@ FLOORS = [
     {"codec", "tensorcore"},
     {"conformance", "costs", "recipe"},
     {"moe", "measure", "testing"},
-    {"study"},
+    {"jax", "study", "torch"},
     {"cli"},
     {"__main__", "reference"},
 ]

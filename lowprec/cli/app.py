@@ -17,6 +17,7 @@ from . import costs as cli_costs
 from . import error as cli_error
 from . import formats as cli_formats
 from . import mma as cli_mma
+from . import models as cli_models
 from . import recipes as cli_recipes
 from . import recordings as cli_recordings
 from . import studies as cli_studies
@@ -135,6 +136,8 @@ for _command in (
     cli_costs.codecs_command,
     cli_costs.costs,
     cli_error.error,
+    cli_models.eval_command,
+    cli_models.mismatch_command,
     cli_recipes.recipes_command,
     cli_recordings.recordings_command,
     cli_train.train,

@@ -7,12 +7,15 @@ has the published ones.
 from .binding import BoundRecipe
 from .catalogue import recipes
 from .description import Rule, Storage
-from .linears import BF16_LINEAR, GemmSpec, LinearSpec
-from .operations import LinearOps, SavedInput, SavedLinear
+from .linears import AS_ACTIVATIONS, BF16_LINEAR, GemmSpec, LinearSpec
+from .operations import LinearOps, NoState, SavedInput, SavedLinear, TensorState, linear_ops
+from .precision import Precision
 from .recipe import Recipe, load_recipe
+from .state import LayerState, draw
 from .tensors import TensorSpec
 
 __all__ = [
-    "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LinearOps", "LinearSpec", "Recipe", "Rule", "SavedInput", "SavedLinear",
-    "Storage", "TensorSpec", "load_recipe", "recipes",
+    "AS_ACTIVATIONS", "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LayerState", "LinearOps", "LinearSpec", "NoState",
+    "Precision", "Recipe", "Rule", "SavedInput", "SavedLinear", "Storage", "TensorSpec", "TensorState", "draw",
+    "linear_ops", "load_recipe", "recipes",
 ]  # fmt: skip

@@ -7,7 +7,6 @@ checkpoint that keeps `state_dict` resumes to the same bits.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,18 +20,16 @@ from lowprec.codec.catalogue import codecs
 from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import formats
 from lowprec.scaling.delayed import DelayedScaling
-from lowprec.scaling.quantize import Quantized, quantize
+from lowprec.scaling.quantize import Quantized
 
 from .description import CACHES, DIRECTIONS, Description
-from .linears import OPERANDS
 from .names import check_blocks, matches
 from .operations import LinearOps, linear_ops
+from .state import draw, quantize_delayed
 from .tensors import TensorSpec
 
 Array = NDArray[Any]
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
-#: Linear layers whose input goes through a cache before Wgrad reads it.
-_CACHED_INPUTS = {"layers.*.attn.wo": "attention_output"}
 
 
 class BoundRecipe:
@@ -73,7 +70,6 @@ class BoundRecipe:
         self.step = 0
         self.observing = False
         self._linears: dict[str, LinearOps] = {}
-        self._keys: dict[str, int] = {}
         self._delayed: dict[str, DelayedScaling] = {}
 
     @property
@@ -85,22 +81,15 @@ class BoundRecipe:
         """Return the three multiplications of a linear layer; the same object every time."""
         if layer not in self._linears:
             spec = self.recipe.spec(layer, self.layers)
-            role = next((role for pattern, role in _CACHED_INPUTS.items() if matches(layer, pattern)), None)
-            cache = None if role is None else self.cache(role)
-            state = _LayerState(self, layer)
+            kept = self.recipe.input_cache(layer)
+            cache = codecs[kept] if kept else None
+            state = _StateInRun(self, layer)
             self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, state, self.recipe.weights)
         return self._linears[layer]
 
     def draw(self, tensor: str) -> int:
-        """Return the seed of a tensor's random bits in this step, from 0 to 2**64 - 1.
-
-        It follows from the run's seed, the tensor's name and the step, and from nothing else: resuming, threads and the
-        order of layers cannot change it.
-        """
-        if tensor not in self._keys:
-            digest = hashlib.sha256(f"{self.seed} {tensor}".encode()).digest()
-            self._keys[tensor] = int.from_bytes(digest[:8], "little")
-        return _mixed(self._keys[tensor] + self.step * 0x9E3779B97F4A7C15)
+        """Return the seed of a tensor's random bits in this step, see `lowprec.recipe.draw`."""
+        return draw(self.seed, tensor, self.step)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -138,10 +127,10 @@ class BoundRecipe:
         """
         if role not in CACHES:
             raise ValueError(f"cache {role!r}: one of {', '.join(CACHES)}")
+        if role == CACHES[0]:
+            kept = self.recipe.input_cache("layers.0.attn.wo")
+            return codecs[kept] if kept else None
         codec = self._codec(getattr(self.recipe, f"cache_{role}"))
-        if role in _CACHED_INPUTS.values():  # BF16 is how layers store it: Wgrad reads what Fprop made of it
-            whole = self.recipe.activations == "float64"
-            return None if codec is _LOSSLESS or is_cast(codec, _BF16) or whole else codec
         stored = _BF16 if self.recipe.activations == "bfloat16" else _FLOAT32
         return None if codec is _LOSSLESS or keeps(codec, stored) else codec
 
@@ -208,15 +197,10 @@ class BoundRecipe:
     def _delayed_spec(self, tensor: str) -> TensorSpec | None:
         """Return what this recipe says of a tensor under delayed scaling, ``"head/dy.e5m2"`` for example."""
         layer, _, which = tensor.rpartition("/")
-        linear = self.recipe.spec(layer, self.layers)
-        for gemm, roles in OPERANDS.items():
-            for role, spec in zip(roles, linear.tensors(gemm), strict=True):
-                if which == f"{role}.{spec.format}" and not spec.plain and spec.resolved.history is not None:
-                    return spec
-        return None
+        return self.recipe.spec(layer, self.layers).delayed_tensors().get(which)
 
 
-class _LayerState:
+class _StateInRun:
     """The state of one layer's operands, in the run's."""
 
     def __init__(self, run: BoundRecipe, layer: str) -> None:
@@ -228,18 +212,7 @@ class _LayerState:
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         scaling = self.run.delayed(f"{self.layer}/{role}.{spec.format}", spec)
-        if self.run.observing:
-            return scaling.quantize(x, **spec.rounding(seed))
-        plain = spec.resolved.with_(history=None)
-        return quantize(x, quantizer=plain, multiplier=float(scaling.multiplier), **spec.rounding(seed))
-
-
-def _mixed(word: int) -> int:
-    """Return the 64 bits of a number, mixed as splitmix64's output is (Steele, Lea and Flood, OOPSLA 2014)."""
-    word &= 2**64 - 1
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & 2**64 - 1
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & 2**64 - 1
-    return word ^ (word >> 31)
+        return quantize_delayed(scaling, spec, x, seed, self.run.observing)
 
 
 def _keep(x: Array) -> Array:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from lowprec.codec import codecs
+from lowprec.codec.cast import is_cast
+from lowprec.format.catalogue import formats
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
@@ -37,6 +39,8 @@ _AFTER_FORWARD = (
     "moment_m", "moment_v", "master", "dispatch_grad", "combine_grad", *(f"cache_{role}" for role in CACHES), "source",
 )  # fmt: skip
 _LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input")
+#: The linear layer whose input is the output of attention.
+_AFTER_ATTENTION = "layers.*.attn.wo"
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,16 @@ class Description:
             How many blocks the model has, for rules that count from the last one.
         """
         return next((rule.linear for rule in self.rules if matches(layer, rule.pattern, layers)), BF16_LINEAR)
+
+    def input_cache(self, layer: str) -> str:
+        """Return the name of the codec that a linear layer's input goes through until Wgrad reads it.
+
+        Empty where Wgrad reads what Fprop made of it: so is it for all layers but the one after attention.
+        """
+        kept = self.cache_attention_output
+        if self.activations == "float64" or is_cast(codecs[kept], formats["bfloat16"]):  # BF16 is how layers store it
+            return ""
+        return kept if matches(layer, _AFTER_ATTENTION) else ""
 
     @property
     def forward(self) -> Self:

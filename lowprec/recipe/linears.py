@@ -10,7 +10,9 @@ For ``y = x W^T`` with x [T, K] and W [N, K] the multiplications, their operands
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +33,8 @@ ROLES = ("x", "w", "dy")
 OF_ALL_GEMMS = ("accumulator", "promote_every", "library", "disturbance")
 #: The `out` of layers that leave their output to how activations are stored.
 AS_ACTIVATIONS = "activations"
+#: The word for chains that are never promoted, where data has no None.
+NEVER = "never"
 
 
 def accumulator_named(name: str | Accumulator) -> Accumulator:
@@ -126,6 +130,24 @@ class GemmSpec:
         """Return a multiplication that differs in the given fields."""
         return dataclasses.replace(self, **changes)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the multiplication as plain data: texts and numbers."""
+        every = NEVER if self.promote_every is None else self.promote_every
+        plain: dict[str, Any] = {
+            "a": str(self.a),
+            "b": str(self.b),
+            "accumulator": self.accumulator,
+            "promote_every": every,
+        }
+        plain |= {} if self.library == "deepgemm" else {"library": self.library}
+        return plain if self.disturbance is None else {**plain, "disturbance": str(self.disturbance)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GemmSpec:
+        """Return the multiplication that `as_dict` wrote; what it does not say is as by default."""
+        every = data.get("promote_every", NEVER)
+        return cls(**{**data, "promote_every": None if every == NEVER else every})
+
     @property
     def place(self) -> str:
         """The accumulator and how it is used, in words."""
@@ -216,6 +238,18 @@ class LinearSpec:
         """Whether any operand has scales."""
         return not all(tensor.plain for gemm in OPERANDS for tensor in self.tensors(gemm))
 
+    @property
+    def stateful(self) -> bool:
+        """Whether bits depend on the step: by stochastic rounding, scales from earlier steps, or a disturbance."""
+        every = [tensor for gemm in OPERANDS for tensor in self.tensors(gemm)]
+        disturbed = any(getattr(self, gemm).disturbance is not None for gemm in OPERANDS)
+        return disturbed or any(tensor.stochastic or tensor.delayed for tensor in every)
+
+    def delayed_tensors(self) -> dict[str, TensorSpec]:
+        """Return the operands under delayed scaling by role and format, ``"dy.e5m2"``: as their scales are kept."""
+        named = [(r, t) for gemm, roles in OPERANDS.items() for r, t in zip(roles, self.tensors(gemm), strict=True)]
+        return {f"{role}.{tensor.format}": tensor for role, tensor in named if tensor.delayed}
+
     def tensors(self, gemm: str) -> tuple[TensorSpec, TensorSpec]:
         """Return both operands of ``"fprop"``, ``"dgrad"`` or ``"wgrad"``."""
         spec: GemmSpec = getattr(self, gemm)
@@ -246,6 +280,42 @@ class LinearSpec:
             sides = {side: tensors[role] for side, role in zip("ab", roles, strict=True) if role in tensors}
             gemms[name] = gemms[name].with_(**sides, **everywhere)
         return dataclasses.replace(self, **gemms, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the layer as plain data: texts, numbers, and a mapping for each multiplication."""
+        gemms = {name: getattr(self, name).as_dict() for name in OPERANDS}
+        return {**gemms, "wgrad_input": self.wgrad_input, "out": self.out}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> LinearSpec:
+        """Return the layer that `as_dict` wrote; what it does not say is as by default."""
+        plain: dict[str, Any] = dict(data)
+        return cls(**plain | {key: GemmSpec.from_dict(plain[key]) for key in OPERANDS if key in plain})
+
+    def to_text(self) -> str:
+        """Return the layer as one line of JSON, the same for equal layers.
+
+        Examples
+        --------
+        >>> LinearSpec.from_text(LinearSpec(out="float32").to_text()).out
+        'float32'
+        """
+        return json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> LinearSpec:
+        """Read what `to_text` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is no JSON of a layer; the message quotes it.
+        """
+        try:
+            data = json.loads(text)
+            return cls.from_dict(data)
+        except (TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"no linear layer: {text!r}: {error}") from None
 
     def __str__(self) -> str:
         first = self.fprop

@@ -13,6 +13,8 @@ from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import formats
 from lowprec.scaling.quantize import Quantized
 from lowprec.tensorcore.gemm import gemm, matmul_f32
+from lowprec.tensorcore.packed import pack_operand
+from lowprec.tensorcore.product import canonical_nan
 
 from .linears import AS_ACTIVATIONS, OPERANDS, GemmSpec, LinearSpec
 from .tensors import TensorSpec, as_quantized
@@ -73,6 +75,20 @@ class LinearOps(Protocol):
     def cached_input(self, saved: SavedLinear) -> Array:
         """Return x [T, K] as its cache kept it, of a layer that has one."""
 
+    def weight(self, w: Array) -> Any:
+        """Return w [N, K] as Fprop multiplies it, laid out once for many calls of `product`."""
+
+    def product(self, x: Array, w: Any, bias: Array | None = None) -> Array:
+        """Return y [T, N] alone, keeping nothing for a backward pass; w is an array or what `weight` returned.
+
+        A bias [N] is added to the float32 product, which is rounded once, as a GEMM's epilogue does.
+        """
+
+    def gradients(
+        self, dy: Array, x: Array, w: Array, need: tuple[bool, bool] = (True, True)
+    ) -> tuple[Array | None, Array | None]:
+        """Return dx [T, K] and dW [N, K] of x and w, those that are needed: the bits of `dgrad` and `wgrad`."""
+
     def words(self, gemm: str) -> str:
         """Return what ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` computes, as tables print it."""
 
@@ -120,7 +136,7 @@ class _Operand:
         self.name = name
         self.state = state
         self.hadamard = 0 if spec.plain else spec.resolved.hadamard or 0
-        self.delayed = not spec.plain and spec.resolved.history is not None
+        self.delayed = spec.delayed
         format_ = formats[spec.format]
         self.float32, self.as_stored = (format_.same_codes(formats[kept]) for kept in ("float32", stored))
 
@@ -212,11 +228,15 @@ class _Linear:
 
     def input(self, x: Array) -> SavedInput:
         row = self.fprop_x.rows(x)
+        return SavedInput(row, self._kept(x, row))
+
+    def _kept(self, x: Array, row: Operand | None = None) -> Any:
+        """Return what Wgrad reads of x; `row` is what Fprop makes of it, if that is there."""
         if self.cache is not None:
-            return SavedInput(row, self.cache.encode(x))
+            return self.cache.encode(x)
         if self.spec.wgrad_input == "cached" or self.same_input:
-            return SavedInput(row, row)
-        return SavedInput(row, x if self.spec.wgrad.b.plain else self.wgrad_x.columns(x))
+            return self.fprop_x.rows(x) if row is None else row
+        return x if self.spec.wgrad.b.plain else self.wgrad_x.columns(x)
 
     def fprop(self, x: Array, w: Array, cached: SavedInput | None = None) -> tuple[Array, SavedLinear]:
         kept = self.input(x) if cached is None else cached
@@ -235,6 +255,26 @@ class _Linear:
         assert self.cache is not None
         return self.cache.decode(saved.x.kept)
 
+    def weight(self, w: Array) -> Any:
+        row, fprop = self.fprop_w.rows(w), self.spec.fprop
+        if isinstance(row, np.ndarray) or fprop.a.plain:
+            return row
+        return pack_operand(row, fprop.summed_by, fprop.a.format)
+
+    def product(self, x: Array, w: Any, bias: Array | None = None) -> Array:
+        row = self.fprop_w.rows(w) if isinstance(w, np.ndarray) else w
+        return self._product("fprop", self.fprop_x.rows(x), row, self.out, bias)
+
+    def gradients(
+        self, dy: Array, x: Array, w: Array, need: tuple[bool, bool] = (True, True)
+    ) -> tuple[Array | None, Array | None]:
+        dx = dw = None
+        if need[0]:
+            dx = self.dgrad(dy, SavedLinear(None, self.fprop_w.rows(w) if self.same_weight else w))
+        if need[1]:
+            dw = self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(self._kept(x)), "float32")
+        return dx, dw
+
     def words(self, gemm: str) -> str:
         more = {"fprop": self.spec.leaves("y"), "dgrad": self.spec.leaves("dx"), "wgrad": ""}
         if self.spec.quantized and self.spec.wgrad_input == "source" and self.cache is None:
@@ -251,23 +291,34 @@ class _Linear:
             return kept.T
         return kept if self.spec.wgrad_input == "source" else self.wgrad_x.columns(kept.dequantize())
 
-    def _product(self, name: str, a: Operand, b: Operand, out: str) -> Array:
-        """Return a [M, K] times b [N, K] transposed, rounded to the format `out`."""
+    def _product(self, name: str, a: Operand, b: Operand, out: str, bias: Array | None = None) -> Array:
+        """Return a [M, K] times b [N, K] transposed plus bias [N], rounded to the format `out`."""
         spec: GemmSpec = getattr(self.spec, name)
         if spec.disturbance is None:
-            return _multiply(spec, a, b, out)
+            return _multiply(spec, a, b, out, bias)
         result = spec.disturbance.apply(_multiply(spec, a, b, "float32"), self.state.seed(f"{name}.product"))
-        return result if out == "float32" else round_to(result, out, out=result)
+        return _finished(result, out, bias)
 
 
-def _multiply(spec: GemmSpec, a: Operand, b: Operand, out: str) -> Array:
-    """Return a product as a multiplication's data has it."""
+def _multiply(spec: GemmSpec, a: Operand, b: Operand, out: str, bias: Array | None = None) -> Array:
+    """Return a product plus bias as a multiplication's data has it."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         if spec.promote_every is None and spec.summed_by.rule.multiplies_values:
-            return matmul_f32(*(v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)), to=out)
+            values = [v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)]
+            return matmul_f32(*values, to=out) if bias is None else _finished(matmul_f32(*values), out, bias)
         a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
         b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
-    return gemm(a, b, accumulator=spec.summed_by, promote_every=spec.promote_every, library=spec.library, out=out)
+    c = None if bias is None else np.broadcast_to(bias, (a.shape[0], bias.size))
+    return gemm(a, b, c, accumulator=spec.summed_by, promote_every=spec.promote_every, library=spec.library, out=out)
+
+
+def _finished(result: Array, out: str, bias: Array | None) -> Array:
+    """Add a bias to a float32 product, in place, and round it, as the epilogue of `lowprec.gemm` does."""
+    if bias is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            result += bias
+        canonical_nan(result)
+    return result if out == "float32" else round_to(result, out, out=result)
 
 
 class _Float64Linear:
@@ -289,6 +340,17 @@ class _Float64Linear:
 
     def cached_input(self, saved: SavedLinear) -> Array:
         return np.asarray(saved.x.kept)
+
+    def weight(self, w: Array) -> Any:
+        return w
+
+    def product(self, x: Array, w: Any, bias: Array | None = None) -> Array:
+        return np.asarray(x @ w.T if bias is None else x @ w.T + bias)
+
+    def gradients(
+        self, dy: Array, x: Array, w: Array, need: tuple[bool, bool] = (True, True)
+    ) -> tuple[Array | None, Array | None]:
+        return dy @ w if need[0] else None, dy.T @ x if need[1] else None
 
     def words(self, gemm: str) -> str:
         return "float64 x float64 in NumPy"

@@ -164,6 +164,11 @@ class TensorSpec:
         size = 0 if self.plain else self.resolved.hadamard or 0
         return (size, self.resolved.signs) if size else None
 
+    @property
+    def delayed(self) -> bool:
+        """Whether the scale follows from the amax of earlier steps."""
+        return not self.plain and self.resolved.history is not None
+
     def quantize(self, x: Array, seed: int = 0) -> Quantized:
         """Quantize a matrix [rows, K]; `seed` decides stochastic rounding.
 

@@ -33,9 +33,7 @@ from typing import Any, TypeVar
 from lowprec.registry import Registry
 
 from .description import Description, Rule, Storage
-from .linears import OPERANDS, GemmSpec, LinearSpec
-
-_NEVER = "never"
+from .linears import NEVER, OPERANDS, GemmSpec, LinearSpec
 
 D = TypeVar("D", bound=Description)
 
@@ -43,26 +41,9 @@ D = TypeVar("D", bound=Description)
 def as_dict(recipe: Description) -> dict[str, Any]:
     """Return a recipe as plain data of TOML's types."""
     plain = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
-    plain["linear"] = [{"layers": rule.pattern, **_linear(rule.linear)} for rule in plain.pop("rules")]
+    plain["linear"] = [{"layers": rule.pattern, **rule.linear.as_dict()} for rule in plain.pop("rules")]
     plain["storage"] = [{"tensors": rule.pattern, "codec": rule.codec} for rule in recipe.storage]
     return plain
-
-
-def _linear(spec: LinearSpec) -> dict[str, Any]:
-    gemms = {name: _gemm(getattr(spec, name)) for name in OPERANDS}
-    return {**gemms, "wgrad_input": spec.wgrad_input, "out": spec.out}
-
-
-def _gemm(spec: GemmSpec) -> dict[str, Any]:
-    every = _NEVER if spec.promote_every is None else spec.promote_every
-    plain: dict[str, Any] = {
-        "a": str(spec.a),
-        "b": str(spec.b),
-        "accumulator": spec.accumulator,
-        "promote_every": every,
-    }
-    plain |= {} if spec.library == "deepgemm" else {"library": spec.library}
-    return plain if spec.disturbance is None else {**plain, "disturbance": str(spec.disturbance)}
 
 
 def to_toml(recipe: Description) -> str:
@@ -137,7 +118,7 @@ def _never_to_none(table: dict[str, Any]) -> None:
     for key, value in table.items():
         if isinstance(value, dict):
             _never_to_none(value)
-        elif key == "promote_every" and value == _NEVER:
+        elif key == "promote_every" and value == NEVER:
             table[key] = None
 
 
@@ -151,12 +132,8 @@ def _rule(row: dict[str, Any]) -> Rule:
         if not isinstance(given, dict):
             raise ValueError(f"[[linear]] {name} = {given!r}: a table is needed, such as {{ a = 'e4m3fn 1x128', ... }}")
         _only(given, {f.name for f in dataclasses.fields(GemmSpec)}, f"[[linear]] {name}")
-        gemms[name] = GemmSpec(**{**given, "promote_every": _interval(given.get("promote_every", _NEVER))})
+        gemms[name] = GemmSpec.from_dict(given)
     return Rule(pattern, LinearSpec(**gemms, **row))
-
-
-def _interval(value: Any) -> Any:
-    return None if value == _NEVER else value
 
 
 def _storage(row: dict[str, Any]) -> Storage:

@@ -1,0 +1,145 @@
+"""The commands that put recipes into models of other people: eval, mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .output import Cell, CommandError, emit, machine_readable
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show passes done and the time left, on a terminal's standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _loaded(folder: str, data: str, window: int, most: int | None) -> tuple[Any, Any]:
+    """Return a folder's model and windows of tokens."""
+    try:
+        from ..torch import folder as files
+    except ImportError as error:
+        raise CommandError(str(error)) from None
+    try:
+        model = files.load_model(folder)
+        tokens = files.load_tokens(data, folder, model.config.vocab_size)
+    except ImportError as error:
+        raise CommandError(str(error)) from None
+    return model, files.windows(tokens, window, most)
+
+
+_DATA = click.option(
+    "--data", required=True, metavar="FILE", help="Tokens in .npy, or a text for the folder's tokenizer."
+)
+_WINDOW = click.option(
+    "--window", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens in a window."
+)
+_WINDOWS = click.option("--windows", type=click.IntRange(min=1), help="At most so many windows; all by default.")
+_SKIP = click.option(
+    "--skip", multiple=True, metavar="PATTERN", help="Linear layers that stay torch's; may be repeated."
+)
+
+
+@click.command("eval")
+@click.argument("folder")
+@click.option("--recipe", "recipes", required=True, metavar="NAME,...", help="Recipes, or .toml files.")
+@click.option("--against", default="bf16", show_default=True, help="The reference.")
+@_DATA
+@_WINDOW
+@_WINDOWS
+@_SKIP
+@click.option("--figure", metavar="FILE.png", help="Draw it, too.")
+@click.option("--layers", is_flag=True, help="Print the errors of every block instead.")
+@machine_readable
+def eval_command(
+    folder: str, recipes: str, against: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
+    figure: str | None, layers: bool, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
+    """Measure what recipes do to a language model: perplexity, KL and flips against a reference.
+
+    FOLDER holds a model as transformers saves it (config.json, safetensors); nothing is downloaded.
+    """
+    from ..recipe import load_recipe
+
+    names = [name.strip() for name in recipes.split(",") if name.strip()]
+    for name in (*names, against):
+        load_recipe(name)
+    if figure is not None and Path(figure).suffix not in (".png", ".svg", ".pdf"):
+        raise CommandError(f"--figure {figure}: .png, .svg or .pdf is needed")
+    model, tokens = _loaded(folder, data, window, windows)
+    from ..torch import evaluation as run
+
+    with _progress(f"{len(tokens)} windows x {len(names) + 1} recipes") as progress:
+        found = run.evaluate(model, tokens, names, against, progress=progress, skip=skip)
+    if figure is not None:
+        run.figure(found).savefig(figure, dpi=120)
+    rows: list[Sequence[Cell]]
+    if layers:
+        rows = [
+            (e.recipe, block, 100 * hidden, 100 * moved)
+            for e in found[1:]
+            for block, (hidden, moved) in enumerate(zip(e.hidden.tolist(), e.routing.tolist(), strict=True))
+        ]
+        emit(("recipe", "block", "error %", "routed otherwise %"), rows, "Errors along the blocks", as_json, as_csv)
+        return
+    rows = [
+        (
+            e.recipe,
+            e.perplexity,
+            100 * (e.ratio - 1),
+            100 * e.ratio_error,
+            float(e.kl.mean()),
+            100 * float(e.flips.mean()),
+        )
+        for e in found
+    ]
+    columns = ("recipe", "perplexity", f"% over {against}", "standard error", "KL nats", "flips %")
+    emit(columns, rows, f"{len(tokens)} windows of {window} tokens", as_json, as_csv)
+
+
+@click.command("mismatch")
+@click.argument("train")
+@click.argument("rollout")
+@click.option("--model", "folder", required=True, metavar="FOLDER", help="A model as transformers saves it.")
+@_DATA
+@_WINDOW
+@_WINDOWS
+@_SKIP
+@click.option(
+    "--by", type=click.Choice(["layer", "part", "kind", "ingredient", "none"]), default="part", show_default=True,
+    help="What to blame.",
+)  # fmt: skip
+@machine_readable
+def mismatch_command(
+    train: str, rollout: str, folder: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
+    by: str, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
+    """Measure how far two recipes of one model disagree, and which part makes them.
+
+    TRAIN and ROLLOUT are recipes: what the trainer computes with, and what the rollout does.
+    """
+    from ..recipe import load_recipe
+
+    for name in (train, rollout):
+        load_recipe(name)
+    model, tokens = _loaded(folder, data, window, windows)
+    from ..torch.disagreement import Group, mismatch
+
+    with _progress("passes") as progress:
+        found = mismatch(model, tokens, train, rollout, by=None if by == "none" else by, progress=progress, skip=skip)  # type: ignore[arg-type]
+    if not (as_json or as_csv):
+        click.echo(str(found))
+        return
+    whole = Group("everything", found.mean, found.error, found.mean, found.error)
+    floor = Group("floor: sums in another order", found.floor, float("nan"), float("nan"), float("nan"))
+    emit(Group._fields, [tuple(g) for g in (whole, *found.groups, floor)], "", as_json, as_csv)

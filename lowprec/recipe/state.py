@@ -1,0 +1,164 @@
+"""What decides an operand's bits beside its values: seeds of random bits, scales that follow from earlier steps.
+
+A run keeps it for all its layers (`lowprec.recipe.binding`); a layer outside a run, in a model of another framework,
+keeps its own and counts its own steps (`LayerState`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowprec.scaling.delayed import DelayedScaling
+from lowprec.scaling.quantize import Quantized, quantize
+
+from .tensors import TensorSpec
+
+Array = NDArray[Any]
+
+
+def draw(seed: int, tensor: str, step: int) -> int:
+    """Return the seed of a tensor's random bits in a step, from 0 to 2**64 - 1.
+
+    It follows from a run's seed, the tensor's name and the step, and from nothing else: resuming, threads and the order
+    of layers cannot change it.
+
+    Parameters
+    ----------
+    seed : int
+        The run's.
+    tensor : str
+        For example ``"layers.0.attn.wo/wgrad.dy"``.
+    step : int
+        Counted from 0.
+
+    Examples
+    --------
+    >>> draw(0, "head/dgrad.dy", 0) == draw(0, "head/dgrad.dy", 0) != draw(0, "head/dgrad.dy", 1)
+    True
+    """
+    return _mixed(_key(seed, tensor) + step * 0x9E3779B97F4A7C15)
+
+
+@functools.lru_cache(1 << 16)
+def _key(seed: int, tensor: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {tensor}".encode()).digest()[:8], "little")
+
+
+def _mixed(word: int) -> int:
+    """Return the 64 bits of a number, mixed as splitmix64's output is (Steele, Lea and Flood, OOPSLA 2014)."""
+    word &= 2**64 - 1
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & 2**64 - 1
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & 2**64 - 1
+    return word ^ (word >> 31)
+
+
+def quantize_delayed(scaling: DelayedScaling, spec: TensorSpec, x: Array, seed: int, observing: bool) -> Quantized:
+    """Quantize x with the scale that earlier steps gave it; its amax counts for later ones if `observing`."""
+    if observing:
+        return scaling.quantize(x, **spec.rounding(seed))
+    plain = spec.resolved.with_(history=None)
+    return quantize(x, quantizer=plain, multiplier=float(scaling.multiplier), **spec.rounding(seed))
+
+
+class LayerState:
+    """The state of one layer that belongs to no run, and counts its own steps.
+
+    A step begins with the layer's first forward pass for training after a backward pass. So several forward passes
+    before their backward passes, evaluations, and forward passes that are computed again inside a backward pass all
+    belong to the step there is, and nobody has to say when one begins.
+
+    Parameters
+    ----------
+    layer : str
+        The layer's name: with seed and step it decides all random bits.
+    seed : int
+        The run's seed.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step there is, from 0.
+
+    Examples
+    --------
+    >>> state = LayerState("layers.0.attn.wo")
+    >>> for _ in range(2):
+    ...     state.begin_forward(training=True)
+    ...     state.begin_backward()
+    >>> state.begin_forward(training=False), state.step
+    (None, 1)
+    """
+
+    def __init__(self, layer: str, seed: int = 0) -> None:
+        self.layer = layer
+        self.run_seed = seed
+        self.step = 0
+        self._observing = False
+        self._ended = False  # whether a backward pass has been since the step began
+        self._scales: dict[str, DelayedScaling] = {}
+
+    def begin_forward(self, training: bool, again: bool = False) -> None:
+        """Note that a forward pass begins.
+
+        Parameters
+        ----------
+        training : bool
+            Whether what passes counts for later steps.
+        again : bool
+            Whether a pass that was made already is repeated, for the backward pass.
+        """
+        if training and self._ended and not again:
+            for scaling in self._scales.values():
+                scaling.end_step()
+            self.step += 1
+            self._ended = False
+        self._observing = training
+
+    def begin_backward(self) -> None:
+        """Note that a backward pass begins: the next forward pass for training is the next step's."""
+        self._ended = self._observing = True
+
+    def seed(self, operand: str) -> int:
+        """Return the seed of an operand's random bits in this step."""
+        return draw(self.run_seed, f"{self.layer}/{operand}", self.step)
+
+    def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
+        """Quantize x with the scale that earlier steps gave it."""
+        name = f"{role}.{spec.format}"
+        if name not in self._scales:
+            self._scales[name] = DelayedScaling(spec.resolved)
+        return quantize_delayed(self._scales[name], spec, x, seed, self._observing)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as numbers and arrays."""
+        scales = {name: scaling.state_dict() for name, scaling in sorted(self._scales.items())}
+        return {"step": self.step, "ended": self._ended, "scales": scales}
+
+    def load_state_dict(self, state: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> None:
+        """Take over what `state_dict` returned.
+
+        Parameters
+        ----------
+        state : mapping
+            The state.
+        specs : mapping of str to TensorSpec
+            The layer's tensors under delayed scaling, by role and format: ``"dy.e5m2"``.
+
+        Raises
+        ------
+        ValueError
+            If it has a scale that this layer has not, or a history of another length.
+        """
+        scales = {}
+        for name, kept in state["scales"].items():
+            if name not in specs:
+                raise ValueError(f"{self.layer}: no scale {name!r} here; there are {', '.join(specs) or 'none'}")
+            scales[name] = DelayedScaling(specs[name].resolved)
+            scales[name].load_state_dict({key: np.asarray(value) for key, value in kept.items()})
+        self.step, self._ended, self._scales = int(state["step"]), bool(state["ended"]), scales

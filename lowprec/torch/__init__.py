@@ -1,0 +1,21 @@
+"""Exact recipes in models of PyTorch: `convert` a model, train or evaluate it as before.
+
+Linear layers run their three multiplications as the recipe says, bit for bit what `lowprec.gemm` gives; everything else
+(norms, softmax, embeddings) stays torch's. docs/torch.md tells it in full.
+"""
+
+try:
+    import torch  # noqa: F401
+except ImportError:
+    raise ImportError("lowprec.torch needs PyTorch: pip install 'lowprec[torch]'") from None
+
+from .convert import convert, frozen, load_state_dict, report, restore, state_dict
+from .disagreement import mismatch
+from .evaluation import evaluate
+from .linear import Linear, cached, grouped_linear, linear, wire
+from .optim import AdamW, StateFormats
+
+__all__ = [
+    "AdamW", "Linear", "StateFormats", "cached", "convert", "evaluate", "frozen", "grouped_linear", "linear",
+    "load_state_dict", "mismatch", "report", "restore", "state_dict", "wire",
+]  # fmt: skip

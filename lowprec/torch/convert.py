@@ -1,0 +1,247 @@
+"""Putting a recipe into a model and taking it out again; what is kept of it between runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from lowprec.recipe import LayerState, LinearSpec, Precision, Recipe, load_recipe
+from lowprec.registry import UnknownNameError
+
+from .arrays import check, values
+from .classes import becomes, was
+from .linear import Converted
+from .ops import Slot
+from .report import Report, describe
+from .roles import Names, block_of, role
+
+M = TypeVar("M", bound=nn.Module)
+Rules = Sequence[tuple[str, LinearSpec | str]]
+
+
+def convert(
+    model: M,
+    recipe: str | Recipe = "dsv3",
+    *,
+    skip: Sequence[str] = (),
+    names: Names = "auto",
+    rules: Rules = (),
+    seed: int = 0,
+    strict: bool = False,
+) -> M:
+    """Let a model's linear layers run as a recipe says.
+
+    In place: parameters, their names, hooks, ties and the optimizer's references stay. Called again it changes the
+    recipe. `report` tells what runs how, and what the recipe could not reach.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Modules of exact type ``nn.Linear`` are converted, and transformers' Conv1D and mixtures of experts.
+    recipe : str or Recipe
+        A name in `lowprec.recipes`, a ``.toml`` file, or a recipe.
+    skip : sequence of str
+        Patterns of names of modules that stay torch's: ``("lm_head",)``.
+    names : "auto", mapping or function
+        Which layer of the recipe each module is, see `lowprec.torch.roles`.
+    rules : sequence of (pattern, LinearSpec or name of a recipe)
+        What comes before the recipe, by patterns of names of modules: ``[("*.down_proj", "bf16")]``.
+    seed : int
+        With step and layer it decides all random bits.
+    strict : bool
+        Whether a part of the recipe, or of the model, that has no place is an error.
+
+    Returns
+    -------
+    nn.Module
+        The model.
+
+    Raises
+    ------
+    UnknownNameError
+        For a recipe that is not there, or a pattern that no module matches.
+    TypeError
+        For the recipe ``float64``, or weights in another type than float32 and bfloat16.
+    ValueError
+        If nothing is converted, for bfloat16 weights under a recipe with float32 activations, or if `strict`.
+
+    Examples
+    --------
+    >>> import torch, lowprec.torch as lpt
+    >>> model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 4))
+    >>> model = lpt.convert(model, "dsv3", skip=["2"])
+    >>> model(torch.ones(2, 128)).sum().backward()
+    >>> print(model[0].spec)
+    x e4m3fn 1x128, w e4m3fn 128x128, dy e4m3fn 1x128 on hopper_fp8, promoted every 128
+    """
+    recipe = load_recipe(recipe)
+    if recipe.activations == "float64":
+        raise TypeError(f"lowprec.torch.convert: recipe {recipe.name} is float64; float32 or bfloat16 is needed")
+    modules = {name: module for name, module in model.named_modules() if becomes(module) is not None}
+    for pattern in (*skip, *(pattern for pattern, _ in rules)):
+        if not any(fnmatchcase(name, pattern) for name in modules):
+            raise UnknownNameError(_no_match(pattern, list(modules)))
+    chosen = {name: module for name, module in modules.items() if not any(fnmatchcase(name, p) for p in skip)}
+    if not chosen:
+        raise ValueError("lowprec.torch.convert: the model has no linear layer that is not skipped")
+    blocks = [block for name in modules if (block := block_of(name)) is not None]
+    layers = max(blocks, default=0) + 1
+    for name, module in chosen.items():
+        _check(name, module, recipe)
+    for name, module in modules.items():
+        if name not in chosen:
+            _restore(module)
+    for name, module in chosen.items():
+        module.__class__ = becomes(module)
+        assert isinstance(module, Converted)
+        roles = [role(module.role_name(name, part), names) for part in module.parts_of()]
+        said = [_precision(recipe, name, layer, layers, rules) for layer in roles]
+        module.set_precision(said, roles, seed)
+    notes = _take_slow_path(model)
+    model._lowprec = recipe, notes
+    told = report(model)
+    if strict and told.unreached:
+        raise ValueError(f"lowprec.torch.convert: strict, and without a place are: {'; '.join(told.unreached)}")
+    return model
+
+
+def _precision(recipe: Recipe, name: str, layer: str, layers: int, rules: Rules) -> Precision:
+    for pattern, given in rules:
+        if fnmatchcase(name, pattern):
+            spec = given if isinstance(given, LinearSpec) else load_recipe(given).spec(layer, layers)
+            return Precision.of(recipe, layer, layers)._replace(spec=spec)
+    return Precision.of(recipe, layer, layers)
+
+
+def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
+    for weight in module.parameters(recurse=False):
+        check(f"{name}'s weight", weight)
+        if recipe.activations == "float32" and weight.dtype == torch.bfloat16:
+            raise ValueError(f"lowprec.torch.convert: {name} has bfloat16 weights; {recipe.name} works in float32")
+
+
+def _take_slow_path(model: nn.Module) -> list[str]:
+    """Switch off the path of torch's encoder layers that goes past their linear layers, where one was converted."""
+    if not any(isinstance(module, nn.TransformerEncoderLayer) for module in model.modules()):
+        return []
+    torch.backends.mha.set_fastpath_enabled(False)
+    return ["torch.backends.mha's fast path is off: it would go past the linear layers of TransformerEncoderLayer"]
+
+
+def restore(model: M) -> M:
+    """Give all layers their own classes back; the model is as it was before `convert`, but for its weights' values."""
+    for module in model.modules():
+        _restore(module)
+    model.__dict__.pop("_lowprec", None)
+    return model
+
+
+def _restore(module: nn.Module) -> None:
+    if isinstance(module, Converted):
+        for name in ("layers", "keys", "slot"):
+            module.__dict__.pop(name, None)
+        module.__class__ = was(module)
+
+
+def report(model: nn.Module) -> Report:
+    """Tell what runs how, and what a converted model's recipe could not reach.
+
+    Raises
+    ------
+    ValueError
+        If the model was not converted.
+    """
+    if not hasattr(model, "_lowprec"):
+        raise ValueError("lowprec.torch.report: this model was not converted; see lowprec.torch.convert")
+    recipe, notes = model._lowprec
+    return describe(model, recipe, notes)
+
+
+def _converted(model: nn.Module) -> dict[str, Converted]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, Converted)}
+
+
+def _states(model: nn.Module) -> dict[str, tuple[LayerState, LinearSpec]]:
+    """Return the states of a model's products, by module and part."""
+    found = {}
+    for name, module in _converted(model).items():
+        slot = module.get_slot()
+        states = [] if slot is None else slot.states
+        for part, state, spec in zip(module.parts_of(), states, module.specs, strict=False):
+            found[f"{name}{part}"] = state, spec
+    return found
+
+
+def state_dict(model: nn.Module) -> dict[str, Any]:
+    """Return steps and scales of layers whose bits depend on them; ``model.state_dict()`` stays the plain model's."""
+    return {name: state.state_dict() for name, (state, _) in _states(model).items()}
+
+
+def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Take over what `state_dict` returned.
+
+    Raises
+    ------
+    ValueError
+        If it is of other layers, or a history has another length.
+    """
+    states = _states(model)
+    if odd := sorted(set(states) ^ set(state)):
+        where = "the model" if odd[0] in states else "what is loaded"
+        raise ValueError(f"lowprec.torch.load_state_dict: {odd[0]!r} has a state in {where} alone")
+    for name, (own, spec) in states.items():
+        own.load_state_dict(state[name], spec.delayed_tensors())
+
+
+@contextmanager
+def frozen(model: M) -> Iterator[M]:
+    """Within this, weights are quantized and laid out once: for evaluation, token by token.
+
+    Changing a weight within it raises a RuntimeError at the layer's next call, but for changes to ``weight.data``,
+    which torch does not count. Weights whose rounding depends on the step are quantized at every call as before.
+
+    Examples
+    --------
+    >>> import torch, lowprec.torch as lpt
+    >>> model = lpt.convert(torch.nn.Sequential(torch.nn.Linear(128, 128)), "mxfp8")
+    >>> with lpt.frozen(model), torch.no_grad():
+    ...     y = model(torch.ones(1, 128))
+    """
+    held = [module for module in _converted(model).values() if _freeze(module)]
+    try:
+        yield model
+    finally:
+        for module in held:
+            slot = module.get_slot()
+            if slot is not None and slot.states:
+                slot.weights, slot.versions = [], []
+            else:
+                module.set_slot(None)
+
+
+def _freeze(module: Converted) -> bool:
+    """Keep a module's weights as Fprop multiplies them; False where their bits depend on the step."""
+    if any(spec.fprop.b.stochastic or spec.fprop.b.delayed for spec in module.specs):
+        return False
+    if module.slot is None:
+        module.set_slot(Slot([]))
+    slot = module.get_slot()
+    assert slot is not None
+    matrices = module.matrices()
+    slot.weights = [
+        Precision.from_key(key).ops().weight(values(w)) for key, w in zip(module.keys, matrices, strict=True)
+    ]
+    slot.versions = [w._version for w in matrices]
+    return True
+
+
+def _no_match(pattern: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
+    known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(names[:8])}"
+    return f"lowprec.torch.convert: no linear layer matches {pattern!r}: {known}"

@@ -1,0 +1,270 @@
+"""How far two precisions of one model disagree, and which of its parts makes them: trainer against rollout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lowprec.recipe import LinearSpec, Precision, Recipe, load_recipe
+
+from .convert import convert
+from .roles import block_of
+from .switching import Keys, borrowed, divergence, keys_of, log_probabilities, standard_error, use
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+By = Literal["layer", "part", "kind", "ingredient"]
+#: Accumulators with which the same products are summed in another order: what no precision can be told apart from.
+_OTHER_ORDER = {"float32": "hopper_bf16"}
+
+
+class Group(NamedTuple):
+    """What one part of the model does.
+
+    Attributes
+    ----------
+    name : str
+        The part.
+    alone, alone_error : float
+        KL per token with this part alone in the rollout's precision, and its standard error.
+    saved, saved_error : float
+        By how much the KL of the whole falls if this part keeps the trainer's precision; NaN where that cannot be had.
+    """
+
+    name: str
+    alone: float
+    alone_error: float
+    saved: float
+    saved_error: float
+
+    @property
+    def blamed(self) -> bool:
+        """Whether sparing it saves more than two standard errors."""
+        return self.saved > 2 * self.saved_error
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What `lowprec.torch.mismatch` found; KL in nats per token.
+
+    Attributes
+    ----------
+    train, rollout : str
+        The recipes.
+    kl : ndarray of float64, shape (tokens,)
+        KL(train || rollout) of the distributions of the next token.
+    log_ratio : ndarray of float64, shape (tokens,)
+        ``log p_rollout - log p_train`` of the tokens said: the logarithm of an importance ratio.
+    flips : float
+        Share of tokens for which the likeliest next one differs.
+    floor : float
+        KL of the trainer's precision with sums in another order; NaN where its accumulator has no such order.
+    by : str
+        What the groups are.
+    groups : tuple of Group
+        In the order of the model.
+    """
+
+    train: str
+    rollout: str
+    kl: Floats = field(repr=False)
+    log_ratio: Floats = field(repr=False)
+    flips: float
+    floor: float
+    by: str
+    groups: tuple[Group, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean KL."""
+        return float(self.kl.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error over tokens, taken as independent."""
+        return standard_error(self.kl)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the groups as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.groups, columns=Group._fields)
+
+    def __str__(self) -> str:
+        low, high = np.quantile(self.log_ratio, (0.01, 0.99))
+        lines = [
+            f"{self.train} (train) against {self.rollout} (rollout), {self.kl.size} tokens",
+            f"KL            {self.mean:.3e} +- {self.error:.1e} nats per token, largest {self.kl.max():.3e}",
+            f"log ratio     SD {self.log_ratio.std():.3e}, 1 to 99 %: {low:+.3e} to {high:+.3e}",
+            f"flips         {self.flips:.3%} of the likeliest tokens differ",
+            f"floor         {self.floor:.3e}: the same precision, sums in another order",
+        ]
+        if self.groups:
+            lines += ["", *self._table()]
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        whole = self.mean or math.nan
+        lines = [f"{self.by:32s} {'KL alone':>10s} {'share':>7s} {'sparing it saves':>17s}"]
+        rows = [(g.name, g.alone, g.saved, " *" if g.blamed else "") for g in self.groups]
+        alone, saved = (
+            float(np.nansum(column)) for column in ([g.alone for g in self.groups], [g.saved for g in self.groups])
+        )
+        rows.append(("sum (neither adds up)", alone, saved, ""))
+        for name, alone, saved, mark in rows:
+            first = f"{'no such accumulator':>18s}" if math.isnan(alone) else f"{alone:10.2e} {alone / whole:7.0%}"
+            second = f"{'no such accumulator':>17s}{'':3s}" if math.isnan(saved) else f"{saved / whole:+17.0%}"
+            lines.append(f"{name:32s} {first} {second}{mark}".rstrip())
+        return [*lines, "* sparing it saves more than two standard errors"]
+
+
+def mismatch(
+    model: nn.Module,
+    tokens: Tensor,
+    train: str | Recipe = "bf16",
+    rollout: str | Recipe = "dsv3",
+    *,
+    by: By | None = "part",
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Mismatch:
+    """Compare a model's next-token distributions under two recipes: the same weights, the same tokens.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Maps tokens to logits, or to something with ``.logits``. It is left as it was.
+    tokens : Tensor of int, shape (batch, sequence)
+        What is predicted; the last of each sequence is only said.
+    train, rollout : str or Recipe
+        The two precisions.
+    by : {"layer", "part", "kind", "ingredient"} or None
+        Groups to blame: blocks, the parents of linear layers, linear layers of one name, or ingredients of the
+        precision: what operands go through, the accumulator, how results are rounded. None: no blame.
+    progress : callable, optional
+        Called with passes done and passes in all.
+    **options
+        `skip`, `names`, `rules` of `lowprec.torch.convert`.
+
+    Returns
+    -------
+    Mismatch
+
+    Raises
+    ------
+    ValueError
+        For tokens of another shape, or an unknown `by`.
+
+    Notes
+    -----
+    Two passes and two for each group, without gradients and in ``eval`` mode; both passes of a recipe that is the same
+    give 0 exactly. Neither number of a group adds up over groups, for errors partly cancel and partly feed each other.
+    """
+    if tokens.dim() != 2 or tokens.shape[1] < 2:
+        raise ValueError(f"lowprec.torch.mismatch: tokens are {tuple(tokens.shape)}; [batch, sequence >= 2] is needed")
+    if by not in (None, "layer", "part", "kind", "ingredient"):
+        raise ValueError(f"lowprec.torch.mismatch: by={by!r}: layer, part, kind, ingredient or None")
+    train, rollout = load_recipe(train), load_recipe(rollout)
+    with borrowed(model):
+        a, b = (keys_of(convert(model, recipe, **options)) for recipe in (train, rollout))
+        passes = _Passes(model, tokens, progress)
+        variants = {} if by is None else _ingredients(a, b) if by == "ingredient" else _parts(a, b, by)
+        passes.total = 3 + 2 * len(variants)
+        reference = passes.log_probabilities(a)
+        whole = passes.log_probabilities(b)
+        kl = divergence(reference, whole)
+        groups = []
+        for name, (alone, spared) in variants.items():
+            one = None if alone is None else divergence(reference, passes.log_probabilities(alone))
+            rest = None if spared is None else kl - divergence(reference, passes.log_probabilities(spared))
+            groups.append(Group(name, *_with_error(one), *_with_error(rest)))
+        other = _reordered(a)
+        floor = math.nan if other is None else float(divergence(reference, passes.log_probabilities(other)).mean())
+    said = tokens[:, 1:].reshape(-1, 1)
+    ratio = (whole.gather(1, said) - reference.gather(1, said))[:, 0].numpy()
+    flips = float((whole.argmax(1) != reference.argmax(1)).double().mean())
+    return Mismatch(train.name, rollout.name, kl, ratio, flips, floor, str(by), tuple(groups))
+
+
+class _Passes:
+    """Forward passes of a model under keys of its layers."""
+
+    def __init__(self, model: nn.Module, tokens: Tensor, progress: Callable[[int, int], None] | None) -> None:
+        self.model, self.tokens, self.progress = model, tokens, progress
+        self.done = self.total = 0
+
+    def log_probabilities(self, keys: Keys) -> Tensor:
+        """Return log p of every next token, in float64 [tokens, vocabulary]."""
+        use(self.model, keys)
+        found = log_probabilities(self.model(self.tokens))
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+        return found
+
+
+def _with_error(x: Floats | None) -> tuple[float, float]:
+    return (math.nan, math.nan) if x is None else (float(x.mean()), standard_error(x))
+
+
+def _parts(a: Keys, b: Keys, by: str) -> dict[str, tuple[Keys, Keys]]:
+    """Return for each part the keys with it alone switched, and with it alone spared."""
+    groups: dict[str, list[str]] = {}
+    for name in a:
+        parent, _, leaf = name.rpartition(".")
+        block = block_of(name)
+        layer = name if block is None else name[: name.index(f"{block}") + len(str(block))]
+        groups.setdefault({"layer": layer, "part": parent or leaf, "kind": leaf}[by], []).append(name)
+    return {
+        group: ({**a, **{name: b[name] for name in names}}, {**b, **{name: a[name] for name in names}})
+        for group, names in groups.items()
+    }
+
+
+_INGREDIENTS: Mapping[str, Callable[[LinearSpec, LinearSpec], LinearSpec]] = {
+    "operands (formats, scales)": lambda a, b: _with_gemms(a, b, ("a", "b")),
+    "accumulator": lambda a, b: _with_gemms(a, b, ("accumulator", "promote_every", "library")),
+    "rounding of the result": lambda a, b: a.with_(out=b.out),
+}
+
+
+def _with_gemms(to: LinearSpec, of: LinearSpec, fields: tuple[str, ...]) -> LinearSpec:
+    """Return a layer whose forward product has some fields of another's."""
+    return to.with_(fprop=to.fprop.with_(**{name: getattr(of.fprop, name) for name in fields}))
+
+
+def _ingredients(a: Keys, b: Keys) -> dict[str, tuple[Keys | None, Keys | None]]:
+    """Return for each ingredient the keys with it alone switched, and spared; None where an accumulator refuses."""
+    return {name: (_mixed(a, b, change), _mixed(b, a, change)) for name, change in _INGREDIENTS.items()}
+
+
+def _mixed(a: Keys, b: Keys, change: Callable[[LinearSpec, LinearSpec], LinearSpec]) -> Keys | None:
+    def one(mine: str, other: str) -> str:
+        said = Precision.from_key(mine)
+        return said._replace(spec=change(said.spec, Precision.from_key(other).spec)).key
+
+    try:
+        return {name: tuple(map(one, a[name], b[name])) for name in a}
+    except ValueError:
+        return None
+
+
+def _reordered(a: Keys) -> Keys | None:
+    """Return the keys with sums in another order; None where no layer's accumulator has one."""
+    found = dict(a)
+    for name, keys in a.items():
+        said = [Precision.from_key(key) for key in keys]
+        if all(s.spec.fprop.accumulator in _OTHER_ORDER and s.spec.fprop.a.format == "bfloat16" for s in said):
+            found[name] = tuple(
+                s._replace(spec=s.spec.with_(fprop={"accumulator": _OTHER_ORDER[s.spec.fprop.accumulator]})).key
+                for s in said
+            )
+    return found if found != a else None

@@ -1,0 +1,241 @@
+"""What recipes do to a model's predictions of a text: perplexity, KL to a reference, flips, and where it comes in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lowprec.recipe import Recipe, load_recipe
+
+from .classes import Experts
+from .convert import convert
+from .roles import block_of
+from .switching import borrowed, divergence, keys_of, log_probabilities, standard_error, use
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one recipe does; figures of windows, the unit of its standard errors.
+
+    Attributes
+    ----------
+    recipe : str
+        Its name.
+    loss : ndarray of float64, shape (windows,)
+        Mean cross-entropy of the next token, nats.
+    reference_loss : ndarray of float64, shape (windows,)
+        That of the recipe it is compared with.
+    kl : ndarray of float64, shape (windows,)
+        Mean KL(reference || recipe), nats per token.
+    flips : ndarray of float64, shape (windows,)
+        Share of tokens for which the likeliest next one differs.
+    hidden : ndarray of float64, shape (layers,)
+        Error of what each block hands on, relative to its norm: rms(h - h_ref) / rms(h_ref).
+    routing : ndarray of float64, shape (layers,)
+        Share of tokens whose set of experts differs; NaN for blocks without experts.
+    """
+
+    recipe: str
+    loss: Floats = field(repr=False)
+    reference_loss: Floats = field(repr=False)
+    kl: Floats = field(repr=False)
+    flips: Floats = field(repr=False)
+    hidden: Floats = field(repr=False)
+    routing: Floats = field(repr=False)
+
+    @property
+    def perplexity(self) -> float:
+        """Exp of the mean loss."""
+        return math.exp(self.loss.mean())
+
+    @property
+    def ratio(self) -> float:
+        """Perplexity over the reference's."""
+        return math.exp((self.loss - self.reference_loss).mean())
+
+    @property
+    def ratio_error(self) -> float:
+        """Standard error of the ratio, paired by window; NaN for one window."""
+        return self.ratio * standard_error(self.loss - self.reference_loss)
+
+
+@dataclass
+class _Sums:
+    """What adds up over windows for one recipe."""
+
+    loss: list[float]
+    kl: list[float]
+    flips: list[float]
+    off: Floats
+    moved: Floats
+
+
+class _Trace:
+    """What the blocks of a model hand on in one pass, and which experts their tokens go to."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.hidden: dict[int, Tensor] = {}
+        self.experts: dict[int, Tensor] = {}
+        self.blocks = {
+            block: module
+            for name, module in model.named_modules()
+            if (block := block_of(name)) is not None and name.endswith(f".{block}")
+            and block_of(name.rpartition(".")[0]) is None
+        }  # fmt: skip
+        self.layers = max(self.blocks, default=-1) + 1
+        self._handles = [m.register_forward_hook(self._keep(b)) for b, m in self.blocks.items()]
+        for name, module in model.named_modules():
+            if isinstance(module, Experts):
+                self._handles.append(module.register_forward_pre_hook(self._route(block_of(name) or 0)))
+
+    def _keep(self, block: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            self.hidden[block] = (output[0] if isinstance(output, tuple) else output).double()
+
+        return hook
+
+    def _route(self, block: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            self.experts[block] = args[1].sort(-1).values
+
+        return hook
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+@contextmanager
+def _tracing(model: nn.Module) -> Iterator[_Trace]:
+    trace = _Trace(model)
+    try:
+        yield trace
+    finally:
+        trace.remove()
+
+
+def evaluate(
+    model: nn.Module,
+    windows: Tensor,
+    recipes: Sequence[str | Recipe],
+    against: str | Recipe = "bf16",
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> list[Evaluation]:
+    """Evaluate a model under recipes, each beside the same reference.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Maps tokens to logits, or to something with ``.logits``. It is left as it was.
+    windows : Tensor of int, shape (windows, length)
+        Tokens; each window is predicted by itself.
+    recipes : sequence of str or Recipe
+        What to evaluate.
+    against : str or Recipe
+        The reference.
+    progress : callable, optional
+        Called with passes done and passes in all.
+    **options
+        `skip`, `names`, `rules` of `lowprec.torch.convert`.
+
+    Returns
+    -------
+    list of Evaluation
+        The reference first: its KL and flips are 0.
+
+    Raises
+    ------
+    ValueError
+        For windows of another shape.
+    """
+    if windows.dim() != 2 or windows.shape[1] < 2 or len(windows) < 1:
+        raise ValueError(
+            f"lowprec.torch.evaluate: windows are {tuple(windows.shape)}; [windows, length >= 2] is needed"
+        )
+    chosen = [load_recipe(against), *(load_recipe(recipe) for recipe in recipes)]
+    with borrowed(model):
+        keys = [keys_of(convert(model, recipe, **options)) for recipe in chosen]
+        with _tracing(model) as trace:
+            norms, layers = np.zeros(trace.layers), trace.layers
+            sums = [_Sums([], [], [], np.zeros(layers), np.full(layers, np.nan)) for _ in chosen]
+            for number, window in enumerate(windows):
+                said = window[1:, None]
+                reference: tuple[Tensor, dict[int, Tensor], dict[int, Tensor]] | None = None
+                for i, (precision, sum_) in enumerate(zip(keys, sums, strict=True)):
+                    use(model, precision)
+                    p = log_probabilities(model(window[None]))
+                    here = p, dict(trace.hidden), dict(trace.experts)
+                    reference = here if reference is None else reference
+                    sum_.loss.append(-float(p.gather(1, said).mean()))
+                    sum_.kl.append(float(divergence(reference[0], p).mean()))
+                    sum_.flips.append(float((p.argmax(1) != reference[0].argmax(1)).double().mean()))
+                    _add_layers(sum_, here, reference)
+                    if progress is not None:
+                        progress(number * len(chosen) + i + 1, len(windows) * len(chosen))
+                assert reference is not None
+                for block, h in reference[1].items():
+                    norms[block] += float((h * h).sum())
+    first = np.array(sums[0].loss)
+    return [
+        Evaluation(
+            recipe.name, np.array(s.loss), first, np.array(s.kl), np.array(s.flips),
+            np.sqrt(s.off / np.where(norms > 0, norms, np.nan)), s.moved / len(windows),
+        )
+        for recipe, s in zip(chosen, sums, strict=True)
+    ]  # fmt: skip
+
+
+def _add_layers(sum_: _Sums, here: Any, reference: Any) -> None:
+    """Add what the blocks hand on, and where tokens go, beside the reference's."""
+    for block, h in here[1].items():
+        sum_.off[block] += float(((h - reference[1][block]) ** 2).sum())
+    for block, chosen in here[2].items():
+        moved = float((chosen != reference[2][block]).any(-1).double().mean())
+        sum_.moved[block] = moved + np.nan_to_num(sum_.moved[block])
+
+
+def figure(found: Sequence[Evaluation]) -> Figure:
+    """Draw ratios of perplexity with two standard errors, and errors along the blocks.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'lowprec[plot]'") from None
+    drawing = Figure(figsize=(10, 4), layout="constrained")
+    left, right = drawing.subplots(1, 2)
+    reference, rest = found[0], found[1:]
+    for row, e in enumerate(rest):
+        error = 0.0 if math.isnan(e.ratio_error) else 200 * e.ratio_error
+        left.errorbar(100 * (e.ratio - 1), row, xerr=error, fmt="o", capsize=3, color=f"C{row}")
+        layers = np.arange(len(e.hidden))
+        right.plot(layers, 100 * e.hidden, "o-", color=f"C{row}", label=e.recipe)
+        if np.isfinite(e.routing).any():
+            right.plot(layers, 100 * e.routing, "s:", color=f"C{row}", label=f"{e.recipe}, tokens routed otherwise")
+    left.axvline(0, color="0.6", linewidth=1)
+    left.set_yticks(range(len(rest)), [e.recipe for e in rest])
+    left.set_ylim(len(rest) - 0.5, -0.5)
+    left.set_xlabel(f"perplexity over {reference.recipe}'s, % more (bars: two standard errors of windows)")
+    left.set_title(f"What a recipe costs: {reference.recipe} is at {reference.perplexity:.4g}")
+    right.set(xlabel="block", ylabel="%", title="Error of what a block hands on")
+    right.set_yscale("log")
+    right.legend()
+    return drawing

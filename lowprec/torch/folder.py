@@ -1,0 +1,75 @@
+"""Models and texts from local folders: transformers loads, nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ImportError("a folder of a model needs transformers: pip install 'lowprec[hf]'") from None
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def load_model(folder: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> torch.nn.Module:
+    """Return the language model of a folder with config.json and safetensors.
+
+    Raises
+    ------
+    ValueError
+        If it is no folder of a model.
+    ImportError
+        If transformers is missing.
+    """
+    where = Path(folder)
+    if not (where / "config.json").is_file():
+        raise ValueError(f"{where}: no folder of a model: it has no config.json")
+    auto = _transformers().AutoModelForCausalLM
+    model: torch.nn.Module = auto.from_pretrained(where, dtype=dtype, local_files_only=True)
+    return model.eval()
+
+
+def load_tokens(data: str | os.PathLike[str], folder: str | os.PathLike[str], vocabulary: int) -> Tensor:
+    """Return the tokens of a file: integers in .npy, or text that the folder's tokenizer reads.
+
+    Raises
+    ------
+    ValueError
+        For numbers that are no tokens, or a text without a tokenizer.
+    """
+    if Path(data).suffix == ".npy":
+        array = np.load(data, allow_pickle=False)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise ValueError(f"{data}: tokens are integers in one row, not {array.dtype} {array.shape}")
+        tokens = torch.from_numpy(array.astype(np.int64))
+    else:
+        if not (Path(folder) / "tokenizer.json").is_file():
+            raise ValueError(f"{folder}: no tokenizer.json, so {data} cannot be read; give tokens as .npy")
+        tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokens = torch.tensor(tokenizer(Path(data).read_text())["input_ids"])
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
+        raise ValueError(f"{data}: tokens from {int(tokens.min())} to {int(tokens.max())}; the model has {vocabulary}")
+    return tokens
+
+
+def windows(tokens: Tensor, length: int, most: int | None = None) -> Tensor:
+    """Return tokens in windows that follow each other, the rest left out.
+
+    Raises
+    ------
+    ValueError
+        If there are not enough for one.
+    """
+    count = len(tokens) // length
+    if count < 1:
+        raise ValueError(f"{len(tokens)} tokens are not enough for a window of {length}; take a smaller window")
+    return tokens[: count * length].reshape(count, length)[:most]

@@ -1,0 +1,72 @@
+"""One model under several recipes, one after the other, and what its predictions then say of each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lowprec.recipe import Precision
+
+from .convert import restore
+from .linear import Converted
+
+Floats = NDArray[np.float64]
+#: The precisions of a model's layers, by the names of the modules; see `lowprec.torch.ops`.
+Keys = dict[str, tuple[str, ...]]
+
+
+@contextmanager
+def borrowed(model: nn.Module) -> Iterator[None]:
+    """Within this no gradients are kept; afterwards the model, its classes and its mode are as they were."""
+    modules = dict(model.named_modules())
+    kinds = {name: type(module) for name, module in modules.items()}
+    before = {name: module.__dict__.copy() for name, module in modules.items() if isinstance(module, Converted)}
+    recipe, training = model.__dict__.get("_lowprec"), model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        restore(model)
+        for name, module in modules.items():
+            module.__class__ = kinds[name]
+            module.__dict__.update(before.get(name, {}))
+        if recipe is not None:
+            model._lowprec = recipe
+        model.train(training)
+
+
+def keys_of(model: nn.Module) -> Keys:
+    """Return the precisions of a converted model."""
+    return {name: m.keys for name, m in model.named_modules() if isinstance(m, Converted)}
+
+
+def use(model: nn.Module, keys: Keys) -> None:
+    """Give a converted model's layers other precisions; state starts afresh."""
+    for name, module in model.named_modules():
+        if isinstance(module, Converted):
+            module.set_precision([Precision.from_key(key) for key in keys[name]], list(module.layers), 0)
+
+
+def log_probabilities(output: Any) -> Tensor:
+    """Return log p of every next token but the last, in float64 [tokens, vocabulary], of what a model returned."""
+    logits = getattr(output, "logits", output)[:, :-1]
+    return torch.log_softmax(logits.reshape(-1, logits.shape[-1]).double(), 1)
+
+
+def divergence(p: Tensor, q: Tensor) -> Floats:
+    """Return KL(p || q) of each token, from logarithms."""
+    found: Floats = (p.exp() * (p - q)).sum(1).numpy()
+    return found
+
+
+def standard_error(x: Floats) -> float:
+    """Return the standard error of a mean; NaN for a single value."""
+    return float(x.std(ddof=1) / math.sqrt(x.size)) if x.size > 1 else math.nan

@@ -1,0 +1,387 @@
+"""Whole models: what is converted and what is not, optimizers, disagreement, evaluation."""
+
+import itertools
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import lowprec as lp
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import lowprec.torch as lpt  # noqa: E402
+from lowprec.cli.app import cli  # noqa: E402
+from lowprec.moe.run import optim  # noqa: E402
+from lowprec.torch.roles import role  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.q_proj, self.o_proj = nn.Linear(width, width, bias=False), nn.Linear(width, width)
+        self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        x = x + self.o_proj(torch.tanh(self.q_proj(x)))
+        return x + self.fc2(torch.relu(self.fc1(x)))
+
+
+class Model(nn.Module):
+    """A language model without attention between tokens: enough to see what becomes of its layers."""
+
+    def __init__(self, width=128, blocks=3, vocabulary=64, tied=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.lm_head = nn.Linear(width, vocabulary, bias=False)
+        if tied:
+            self.lm_head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.layers:
+            x = block(x)
+        return self.lm_head(x)
+
+
+def tokens(*shape):
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 64, shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("model.layers.3.self_attn.q_proj", "layers.3.attn.wq_a"),
+        ("model.layers.3.self_attn.kv_a_proj_with_mqa", "layers.3.attn.wq_a"),
+        ("model.layers.12.self_attn.o_proj", "layers.12.attn.wo"),
+        ("transformer.h.1.attn.c_proj", "layers.1.attn.wo"),
+        ("transformer.h.1.mlp.c_proj", "layers.1.ffn.w2"),
+        ("transformer.h.1.mlp.c_fc", "layers.1.ffn.w1"),
+        ("model.layers.0.mlp.experts.7.w3", "layers.0.ffn.experts.7.w3"),
+        ("model.layers.0.mlp.shared_expert.down_proj", "layers.0.ffn.shared.w2"),
+        ("model.layers.0.mlp.gate", "layers.0.ffn.gate"),
+        ("lm_head", "head"),
+        ("encoder.layer.0.output", "layers.0.attn.wq_a"),
+        ("anything", "layers.0.attn.wq_a"),
+    ],
+)
+def test_roles(name, layer):
+    assert role(name) == layer
+
+
+def test_names_may_be_given():
+    model = lpt.convert(nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}), names={"b": "head"})
+    assert [model[n].layer for n in "ab"] == ["layers.0.attn.wq_a", "head"]
+    assert str(model["b"].spec) == "bfloat16 on float32"
+    with pytest.raises(TypeError, match="names='bert'"):
+        lpt.convert(model, names="bert")
+
+
+def test_converting_keeps_parameters_hooks_ties_and_names():
+    model, seen = Model(tied=True), []
+    before = dict(model.named_parameters())
+    model.layers[0].fc1.register_forward_hook(lambda *_: seen.append("hook"))
+    lpt.convert(model, "dsv3")
+    after = dict(model.named_parameters())
+    assert list(before) == list(after)
+    assert all(before[name] is after[name] for name in before)
+    assert model.lm_head.weight is model.embed.weight
+    model(tokens(2, 4)).sum().backward()
+    assert seen == ["hook"]
+    assert model.embed.weight.grad is not None
+
+
+def test_restored_models_compute_as_before():
+    model = Model()
+    expected = model(tokens(2, 8))
+    assert not torch.equal(lpt.convert(model, "nvfp4")(tokens(2, 8)), expected)
+    lpt.restore(model)
+    assert torch.equal(model(tokens(2, 8)), expected)
+    assert type(model.lm_head) is nn.Linear
+    assert not {"keys", "layers", "slot"} & set(vars(model.lm_head))
+
+
+def test_converting_again_changes_the_recipe_and_skips():
+    model = lpt.convert(Model(), "dsv3")
+    lpt.convert(model, "bf16", skip=["lm_head", "layers.0.*"], rules=[("layers.1.fc1", "mxfp8")])
+    assert type(model.lm_head) is nn.Linear
+    assert type(model.layers[0].fc1) is nn.Linear
+    assert "mxfp8" in str(model.layers[1].fc1.spec)
+    assert str(model.layers[1].fc2.spec) == "bfloat16 on float32"
+    assert "lm_head.weight (64, 128) of Linear: skipped" in lpt.report(model).unreached
+
+
+def test_reports_name_what_is_not_reached():
+    model = nn.ModuleDict(
+        {"attention": nn.MultiheadAttention(8, 2), "linear": nn.Linear(8, 8), "conv": nn.Conv1d(8, 8, 3)}
+    )
+    report = lpt.report(lpt.convert(model, "dsv3"))
+    missing = "\n".join(report.unreached)
+    for words in (
+        "in_proj_weight",
+        "out_proj.weight",
+        "subclass of nn.Linear",
+        "conv.weight",
+        "dispatch = fp8_1x128_ue8m0",
+        "moment_m",
+    ):
+        assert words in missing
+    assert [row.name for row in report.rows] == ["linear"]
+    assert list(report.to_pandas().columns) == ["name", "role", "precision"]
+    assert "1 products" in str(report)
+
+
+def test_the_path_past_the_linear_layers_is_closed():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    x = torch.randn(1, 4, 16)
+    try:
+        report = lpt.report(lpt.convert(nn.Sequential(layer), "mxfp8"))
+        assert "fast path is off" in str(report)
+        called = []
+        layer.linear1.register_forward_hook(lambda *_: called.append(1))
+        with torch.no_grad():
+            layer.eval()(x)
+        assert called
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_every_part_of_a_recipe_without_a_place_is_told():
+    plain = lp.recipes["bf16"]
+    for changes in (
+        {"combine": "logfmt8"},
+        {"master": "bfloat16"},
+        {"storage": {"embed": "fp8_1x128"}},
+        {"cache_swiglu_input": "fp8_1x128"},
+    ):
+        told = "\n".join(lpt.report(lpt.convert(Model(), plain.with_(**changes))).unreached)
+        assert next(iter(changes)) in told
+
+
+@pytest.mark.parametrize("name", ["bf16", "float32", "dsv3"])
+def test_adamw_is_the_trainers(name):
+    recipe, rng = lp.recipes[name], np.random.default_rng(0)
+    arrays = {
+        str(i): rng.standard_normal(shape).astype(np.float32) for i, shape in enumerate([(8, 16), (16,), (3, 4, 5)])
+    }
+    params = [nn.Parameter(torch.from_numpy(a.copy())) for a in arrays.values()]
+    ours = lpt.AdamW(params, recipe=name, lr=1e-2)
+    theirs = optim.AdamW(arrays, moment_m=recipe.moment_m, moment_v=recipe.moment_v, master=recipe.master)
+    for step in range(3):
+        gradients = {name: rng.standard_normal(a.shape).astype(np.float32) for name, a in arrays.items()}
+        for p, g in zip(params, gradients.values(), strict=True):
+            p.grad = torch.from_numpy(g)
+        versions = [p._version for p in params]
+        ours.step()
+        theirs.update(gradients, 1e-2)
+        assert all(p._version > v for p, v in zip(params, versions, strict=True))
+        assert all(np.array_equal(p.detach().numpy(), a) for p, a in zip(params, arrays.values(), strict=True)), step
+    kept = ours.state_dict()
+    other = lpt.AdamW([nn.Parameter(p.detach().clone()) for p in params], recipe=name, lr=1.0)
+    other.load_state_dict(kept)
+    for p, q in zip(params, other.param_groups[0]["params"], strict=True):
+        p.grad = q.grad = torch.ones_like(p)
+    ours.step()
+    other.step()
+    assert all(torch.equal(p, q) for p, q in zip(params, other.param_groups[0]["params"], strict=True))
+
+
+def test_adamw_refuses():
+    with pytest.raises(TypeError, match=r"parameter 0 is torch\.bfloat16"):
+        lpt.AdamW([nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))])
+    optimizer = lpt.AdamW([p := nn.Parameter(torch.ones(2))])
+    p.grad = torch.full((2,), float("inf"))
+    with pytest.raises(FloatingPointError):
+        optimizer.step()
+    assert torch.equal(p, torch.ones(2))
+
+
+def test_states_of_torchs_adamw_are_rounded():
+    p = nn.Parameter(torch.linspace(-1, 1, 256).reshape(2, 128))
+    optimizer = torch.optim.AdamW([p], lr=1e-2)
+    formats = lpt.StateFormats(optimizer, m="e4m3fn 1x128", v="bfloat16", master="bfloat16")
+    p.grad = torch.sin(torch.arange(256.0)).reshape(2, 128)
+    optimizer.step()
+    state = optimizer.state[p]
+    m, v = state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
+    assert np.array_equal(v, lp.round_to(v, "bfloat16"))
+    assert len(np.unique(m[0])) < 128
+    assert np.array_equal(p.detach().numpy(), lp.round_to(p.detach().numpy(), "bfloat16"))
+    formats.remove()
+    optimizer.step()
+    assert not np.array_equal(p.detach().numpy(), lp.round_to(p.detach().numpy(), "bfloat16"))
+    wrong = torch.optim.SGD([p], lr=1e-2, momentum=0.9)
+    lpt.StateFormats(wrong)
+    with pytest.raises(ValueError, match="SGD keeps no 'exp_avg'"):
+        wrong.step()
+
+
+def test_gradients_of_bfloat16_weights_may_stay_float32():
+    model = lpt.convert(nn.Sequential(nn.Linear(128, 8, dtype=torch.bfloat16)), "dsv3")
+    weight = model[0].weight
+    if not hasattr(weight, "grad_dtype"):
+        pytest.skip("this torch rounds every gradient to its weight's type")
+    weight.grad_dtype = torch.float32
+    model(torch.randn(64, 128).bfloat16()).sum().backward()
+    assert weight.grad.dtype == torch.float32
+    assert not torch.equal(weight.grad, weight.grad.bfloat16().float())
+
+
+def test_the_same_recipe_disagrees_with_itself_in_nothing():
+    found = lpt.mismatch(Model(), tokens(2, 16), "dsv3", "dsv3", by="layer")
+    assert found.mean == 0
+    assert not found.log_ratio.any()
+    assert not any(group.blamed for group in found.groups)
+
+
+@pytest.mark.parametrize("by", ["layer", "part", "kind", "ingredient"])
+def test_blame_falls_on_what_was_switched(by):
+    model = Model()
+    rules = [(pattern, "bf16") for pattern in ("layers.[02].*", "lm_head", "layers.1.fc2", "layers.1.[qo]_proj")]
+    spared = lp.recipes["fp4_naive"]
+    found = lpt.mismatch(model, tokens(4, 32), "bf16", spared, by=by, rules=rules)
+    blamed = [group.name for group in found.groups if group.blamed]
+    expected = {"layer": "layers.1", "part": "layers.1", "kind": "fc1", "ingredient": "operands (formats, scales)"}
+    assert blamed == [expected[by]]
+    assert found.mean > 10 * found.floor
+    assert expected[by] in str(found)
+    assert type(model.lm_head) is nn.Linear
+
+
+def test_powers_of_two_as_scales_raise_the_mismatch():
+    """prime-rl#3112: with the same FP8 trainer, a rollout with UE8M0 scales is further off than another accumulator."""
+    elsewhere = lp.recipes["dsv3"].with_(accumulator="blackwell_fp8")
+    other, powers = (lpt.mismatch(Model(256), tokens(4, 64), "dsv3", r, by=None) for r in (elsewhere, "dsv3_ue8m0"))
+    difference = powers.kl - other.kl
+    assert difference.mean() > 10 * difference.std() / difference.size**0.5
+    assert powers.mean > 5 * other.mean
+
+
+def test_a_model_that_was_converted_is_left_as_it_was():
+    model = lpt.convert(Model(), "mxfp8", skip=["lm_head"]).train()
+    expected = model(tokens(2, 8))
+    lpt.mismatch(model, tokens(2, 8), by=None)
+    assert model.training
+    assert torch.equal(model(tokens(2, 8)), expected)
+    assert lpt.report(model).recipe == "mxfp8"
+
+
+def test_evaluation():
+    found = lpt.evaluate(Model(), tokens(3, 32), ["dsv3", "fp4_naive"])
+    reference, fp8, fp4 = found
+    assert reference.ratio == 1
+    assert not reference.kl.any()
+    assert 0 < fp8.kl.mean() < fp4.kl.mean()
+    assert (fp8.hidden < fp4.hidden).all()
+    assert (np.diff(fp8.hidden) > 0).all()
+    assert np.isnan(fp8.routing).all()
+    for bad in (tokens(3), tokens(3, 1)):
+        with pytest.raises(ValueError, match="windows are"):
+            lpt.evaluate(Model(), bad, ["dsv3"])
+
+
+def saved(folder, make):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = make(transformers)
+    for p in model.parameters():
+        p.data.mul_(2 if p.dim() > 1 else 1)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    np.save(folder / "tokens.npy", np.random.default_rng(0).integers(0, 64, 100))
+    return model
+
+
+SHAPE = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 1}
+WIDE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+MAKE = {
+    "llama": lambda t: t.LlamaForCausalLM(t.LlamaConfig(**SHAPE, **WIDE)),
+    "gpt2": lambda t: t.GPT2LMHeadModel(t.GPT2Config(**SHAPE, n_embd=64, n_layer=2, n_head=4, n_positions=64)),
+    "mixtral": lambda t: t.MixtralForCausalLM(t.MixtralConfig(**SHAPE, **WIDE, num_local_experts=4)),
+    "deepseek": lambda t: t.DeepseekV3ForCausalLM(
+        t.DeepseekV3Config(
+            **SHAPE, **WIDE, moe_intermediate_size=32, n_shared_experts=1, n_routed_experts=8, kv_lora_rank=32,
+            q_lora_rank=32, qk_rope_head_dim=16, v_head_dim=16, qk_nope_head_dim=16, n_group=4, topk_group=2,
+            num_experts_per_tok=2, first_k_dense_replace=1,
+        )
+    ),
+}  # fmt: skip
+ROUTERS = {"llama": 0, "gpt2": 0, "mixtral": 2, "deepseek": 1}
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers' own
+@pytest.mark.parametrize("name", MAKE)
+def test_folders_of_transformers(name, tmp_path):
+    model = saved(tmp_path, MAKE[name]).float()
+    report = lpt.report(lpt.convert(model, "dsv3"))
+    routers = [what for what in report.unreached if "Router" in what]
+    assert len(routers) == ROUTERS[name]
+    owned = [
+        n for n, p in model.named_parameters() if p.dim() > 1 and "embed" not in n and "wte" not in n and "wpe" not in n
+    ]
+    assert all(any(row.name.startswith(n.rpartition(".")[0]) for row in report.rows) or "gate" in n for n in owned)
+    data = torch.from_numpy(np.load(tmp_path / "tokens.npy"))[None, :32]
+    model(data, labels=data).loss.backward()
+    assert all(p.grad is not None for n, p in model.named_parameters() if not n.endswith("bias") or "proj" in n)
+    data, figure = str(tmp_path / "tokens.npy"), str(tmp_path / "figure.png")
+    words = ["--recipe", "dsv3", "--data", data, "--window", "25", "--csv", "--figure", figure]
+    result = CliRunner().invoke(cli, ["eval", str(tmp_path), *words])
+    assert result.exit_code == 0, result.output
+    lines = [line.split(",") for line in result.stdout.splitlines()]
+    assert [line[0] for line in lines] == ["recipe", "bf16", "dsv3"]
+    assert float(lines[1][4]) == 0 < float(lines[2][4])
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_experts_of_a_folder_are_one_linear_layer_each():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = MAKE["mixtral"](transformers)
+    block = lpt.convert(model, "dsv3").model.layers[0].mlp.experts
+    x, index, weights = (
+        torch.randn(6, 64),
+        torch.tensor([[0, 2], [2, 3], [0, 3], [2, 0], [3, 2], [0, 2]]),
+        torch.rand(6, 2),
+    )
+    y, expected = block(x, index, weights), torch.zeros(6, 2, 64)
+    for token, slot in itertools.product(range(6), range(2)):
+        e = int(index[token, slot])
+        one = {"recipe": "dsv3", "layer": f"layers.0.ffn.experts.{e}.w1"}
+        gate, up = lpt.linear(x[token], block.gate_up_proj[e], **one).chunk(2, -1)
+        h = torch.nn.functional.silu(gate) * up
+        expected[token, slot] = (
+            lpt.linear(h, block.down_proj[e], recipe="dsv3", layer="layers.0.ffn.experts.0.w2") * weights[token, slot]
+        )
+    assert torch.equal(y, expected.sum(1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mismatch_and_its_messages_on_the_command_line(tmp_path):
+    saved(tmp_path, MAKE["llama"])
+    run = lambda *args: CliRunner().invoke(cli, [*args, "--model", str(tmp_path), "--window", "20"])  # noqa: E731
+    data = ("--data", str(tmp_path / "tokens.npy"))
+    result = run("mismatch", "bf16", "dsv3", *data, "--by", "kind")
+    assert result.exit_code == 0, result.output
+    assert "sparing it saves" in result.output
+    assert "o_proj" in result.output
+    (tmp_path / "text.txt").write_text("hello")
+    for args, words in (
+        (("mismatch", "bf16", "dsv9", *data), "unknown recipe 'dsv9'"),
+        (("mismatch", "bf16", "dsv3", "--data", str(tmp_path / "text.txt")), "no tokenizer.json"),
+        (("mismatch", "bf16", "dsv3", *data, "--skip", "q_prj"), "no linear layer matches 'q_prj'"),
+    ):
+        result = run(*args)
+        assert result.exit_code == 2
+        assert words in result.output
+        assert len(result.output.strip().splitlines()) == 1
