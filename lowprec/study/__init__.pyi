@@ -32,6 +32,9 @@ from .kinds.replay.study import ReplayArm as ReplayArm
 from .kinds.replay.study import ReplaySetting as ReplaySetting
 from .kinds.same_weights.study import SameWeights as SameWeights
 from .kinds.same_weights.study import WeightsSetting as WeightsSetting
+from .kinds.scaling.study import Cell as Cell
+from .kinds.scaling.study import Scaling as Scaling
+from .kinds.scaling.study import ScalingSetting as ScalingSetting
 from .kinds.tensors.study import Operands as Operands
 from .kinds.tensors.study import TensorArm as TensorArm
 from .kinds.tensors.study import TensorSetting as TensorSetting

@@ -19,6 +19,7 @@ from .kind import MeasuringKind, Report, TrainingKind
 from .readings.kind import ReadingKind
 from .replay.kind import ReplayKind
 from .same_weights.kind import SameWeightsKind
+from .scaling.kind import ScalingKind
 from .tensors.kind import TensorKind
 
 AnyKind = TrainingKind[Any, Any] | MeasuringKind[Any, Any]
@@ -28,6 +29,7 @@ KINDS: dict[str, AnyKind] = {
     kind.name: kind
     for kind in (
         BranchKind(),
+        ScalingKind(),
         SameWeightsKind(),
         ReadingKind(),
         ReplayKind(),

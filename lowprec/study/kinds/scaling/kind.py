@@ -1,0 +1,62 @@
+"""Scaling, as a kind of study: the plan of every cell in one, and their report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from ...run.backend import Backend
+from ...run.plan import SHARED_CHECKPOINTS, Plan
+from ...run.tasks import Task
+from ..branches.kind import BranchKind
+from ..kind import Report, TrainingKind
+from .study import Scaling, ScalingSetting, describe
+
+
+class ScalingKind(TrainingKind[Scaling, ScalingSetting]):
+    """Branches in several cells of size, length and text."""
+
+    name: ClassVar[str] = "scaling"
+    study: ClassVar[type] = Scaling
+
+    def plan(
+        self, study: Scaling, setting: ScalingSetting, folder: Path, *, data: str = "stdlib",
+        backend: Backend | None = None,
+    ) -> Plan:  # fmt: skip
+        """List the runs of a study; nothing is written.
+
+        A cell names its own corpus; `data` takes the place of "stdlib" in those that have it.
+
+        Raises
+        ------
+        UnknownNameError
+            If a configuration or recipe is not in its catalogue.
+        ValueError
+            If the data cannot be used, or a cell's setting makes no sense.
+        """
+        folder = folder.resolve()
+        cells = tuple(replace(cell, corpus=data) if cell.corpus == "stdlib" else cell for cell in setting.cells)
+        setting = replace(setting, cells=cells)
+        checkpoints: list[Task] = []
+        arms: list[Task] = []
+        for cell in setting.cells:
+            planned = BranchKind().plan(
+                study.branches(cell, setting), setting.of(cell), folder / cell.name, data=cell.corpus, backend=backend
+            )
+            # Checkpoints lie beside the study's folder, where other studies find them; a run's name says its cell.
+            shared = folder.parent / SHARED_CHECKPOINTS
+            checkpoints += [replace(task, study=shared) for task in planned.checkpoints]
+            arms += [
+                replace(task, name=f"{cell.name}/{task.name}", study=folder, checkpoints=shared)
+                for task in planned.arms
+            ]  # fmt: skip
+        arms.sort(key=lambda task: task.name.rpartition("-s")[2].zfill(4))  # every cell's first pairs before the second
+        description = {"kind": self.name, **describe(study, setting)}
+        return Plan(study, setting, folder, description, tuple(checkpoints), tuple(arms))
+
+    def report(self, folder: Path, plot: bool) -> Report:
+        """Write everything about a finished study into its folder."""
+        from .report import report
+
+        return report(folder, plot)

@@ -1,0 +1,215 @@
+"""Scaling: the same arms branch off from checkpoints of models of several sizes, trained for longer, on other texts.
+
+One cell is one study of branches. What its arms do, apart by forward effect and training effect, is fitted by a line
+in the logarithms of parameters and of bytes trained on, beside a step for every other corpus. What matters is the sign
+of a slope: the models of this field lie orders of magnitude further on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...._arrays import positive, whole
+from ...._files import plain, safe_name
+from ...design.arms import Arm
+from ...design.expectations import Expectation
+from ...design.settings import changed, check_whole
+from ...run.store import StudyError, read_study_file
+from ..branches.ablation import Ablation, Setting
+
+#: Effects that are fitted.
+FITTED = ("forward", "training")
+#: What may be expected of an arm: means over all cells, and slopes along what `Expectation.stress` says.
+SCALING_METRICS = {
+    **{f"{effect}_percent": f"{effect} effect, per cent of loss, at the centre of all cells" for effect in FITTED},
+    **{f"{effect}_slope": "its change, per cent of loss per factor of 10 (per corpus)" for effect in FITTED},
+}
+#: Along what effects are fitted.
+AXES = ("parameters", "bytes", "corpus")
+#: Seconds of one core: a step of BF16, a step of an arm (mean of `ablations/scaling.py`), an evaluation of 64k bytes.
+SECONDS = {"nano": (0.10, 0.28, 2.5), "pilot": (0.13, 0.28, 2.5), "tiny": (0.35, 0.8, 7.0), "small": (1.2, 2.7, 24.0)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One size, length and text.
+
+    Parameters
+    ----------
+    config : str
+        Model configuration of the catalogue.
+    checkpoint_steps, branch_steps : int
+        Steps before the branch, and of it.
+    corpus : str
+        A corpus by name, or a path.
+    learning_rate : float
+        Peak rate of both.
+    """
+
+    config: str
+    checkpoint_steps: int
+    corpus: str = "stdlib"
+    branch_steps: int = 60
+    learning_rate: float = 2e-3
+
+    def __post_init__(self) -> None:
+        whole(f"cell {self.config!r}", "checkpoint_steps", self.checkpoint_steps, 1)
+        whole(f"cell {self.config!r}", "branch_steps", self.branch_steps, 1)
+        positive(f"cell {self.config!r}", "learning_rate", self.learning_rate)
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        return safe_name("cell", f"{self.config}-{self.checkpoint_steps}-{Path(self.corpus).stem}")
+
+
+@dataclass(frozen=True)
+class ScalingSetting:
+    """How large a study of scaling is.
+
+    Parameters
+    ----------
+    cells : tuple of Cell
+        Sizes, lengths and texts.
+    checkpoints, seeds : int
+        Of every cell, as in `Setting`.
+    warmup_steps, evaluation_bytes : int
+        As in `Setting`.
+    """
+
+    cells: tuple[Cell, ...]
+    checkpoints: int = 4
+    seeds: int = 2
+    warmup_steps: int = 20
+    evaluation_bytes: int = 65_536
+
+    def __post_init__(self) -> None:
+        check_whole(self, checkpoints=1, seeds=1, warmup_steps=0, evaluation_bytes=1)
+        names = [cell.name for cell in self.cells if isinstance(cell, Cell)]
+        if len(names) < len(self.cells) or not names:
+            raise ValueError(f"cells={self.cells!r}: sizes, lengths and texts are needed, as `Cell`")
+        if len(set(names)) < len(names):
+            raise ValueError(f"cells: two are called alike among {', '.join(names)}")
+
+    def of(self, cell: Cell) -> Setting:
+        """Return the setting of a cell's branches."""
+        return Setting(
+            cell.config, cell.checkpoint_steps, cell.branch_steps, self.checkpoints, self.seeds, cell.learning_rate,
+            self.warmup_steps, self.evaluation_bytes,
+        )  # fmt: skip
+
+    def core_minutes(self, arms: int = 6) -> float:
+        """Return about how long it takes on one core that does nothing else, for so many arms of every pair."""
+        seconds = 0.0
+        for cell in self.cells:
+            plain, arm, reading = SECONDS.get(cell.config, SECONDS["small"])
+            pair = arms * cell.branch_steps * arm + 3 * arms * reading * self.evaluation_bytes / 65_536
+            seconds += self.checkpoints * (cell.checkpoint_steps * plain + self.seeds * pair)
+        return seconds / 60
+
+    def __str__(self) -> str:
+        pairs = self.checkpoints * self.seeds
+        return f"{len(self.cells)} cells of {pairs} pairs per arm, about {self.core_minutes():.0f} core-minutes"
+
+    def with_(self, changes: dict[str, str | int | float]) -> ScalingSetting:
+        """Return the setting with some fields changed; text is parsed as the field's type.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        ValueError
+            If a value cannot be read or is out of range.
+        """
+        return changed(self, changes)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One question put to several sizes.
+
+    Parameters
+    ----------
+    name, question, source, notes : str
+        As in `Ablation`.
+    arms : tuple of Arm
+        The precisions, with reference, floor and control.
+    quick, full : ScalingSetting
+        Two sizes.
+    expectations : tuple of Expectation
+        Numbers that were expected, over `SCALING_METRICS`; of a slope, `stress` is one of `AXES`. One along which a
+        size does not vary is not judged.
+    published : str
+        The published result.
+    margin : float
+        Equivalence margin of a cell's verdicts.
+    series : int
+        As in `Ablation`.
+    """
+
+    name: str
+    question: str
+    arms: tuple[Arm, ...]
+    quick: ScalingSetting
+    full: ScalingSetting
+    expectations: tuple[Expectation, ...] = ()
+    published: str = ""
+    source: str = ""
+    notes: str = ""
+    margin: float = 0.0025
+    series: int = 0
+    tier: ClassVar[str] = "T3"
+
+    def __post_init__(self) -> None:
+        self.branches(self.quick.cells[0], self.quick)  # what is wrong with the arms is said here
+        names = [arm.name for arm in self.arms]
+        for item in self.expectations:
+            for kind, name, known in (
+                ("metric", item.metric, list(SCALING_METRICS)),
+                ("arm", item.arm, names),
+                ("arm", item.over, ["", *names]),
+                ("axis", item.stress, list(AXES) if item.metric.endswith("_slope") else [""]),
+            ):
+                if name not in known:
+                    raise ValueError(
+                        f"study {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}; "
+                        f"allowed are {', '.join(filter(None, known))}"
+                    )
+
+    def branches(self, cell: Cell, setting: ScalingSetting) -> Ablation:
+        """Return the study of branches that one cell is."""
+        return Ablation(
+            f"{self.name}-{cell.name}", self.question, self.arms, setting.of(cell), setting.of(cell),
+            source=self.source, margin=self.margin, series=self.series,
+        )  # fmt: skip
+
+
+def describe(study: Scaling, setting: ScalingSetting) -> dict[str, Any]:
+    """Return what `study.json` keeps: enough to report without the ablation's file."""
+    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}, tail=None) for arm in study.arms)
+    return {"ablation": plain(replace(study, arms=arms)), "setting": plain(setting)}
+
+
+def read_study(folder: Path) -> tuple[Scaling, ScalingSetting]:
+    """Read `study.json` back.
+
+    Raises
+    ------
+    StudyError
+        If the folder holds no study, or a damaged one, or one that another version wrote.
+    """
+    content = read_study_file(folder)
+    try:
+        kept = dict(content["ablation"])
+        kept["arms"] = tuple(Arm(**arm) for arm in kept["arms"])
+        kept["quick"], kept["full"] = _setting(kept["quick"]), _setting(kept["full"])
+        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
+        return Scaling(**kept), _setting(content["setting"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+
+
+def _setting(content: dict[str, Any]) -> ScalingSetting:
+    return ScalingSetting(**{**content, "cells": tuple(Cell(**cell) for cell in content["cells"])})

@@ -1,0 +1,220 @@
+"""Scaling: the line and its interval, the plan of many cells in one, and their report; with a fake trainer."""
+
+import shutil
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from fake_trainer import DAMAGE, FakeBackend, Schedule, Trainer
+
+from lowprec.study import Arm, Cell, Expectation, Scaling, ScalingSetting, load, plan, run_study
+from lowprec.study.kinds import catalogue as kinds
+from lowprec.study.kinds.scaling.fit import fit
+from lowprec.study.kinds.scaling.summary import summarize
+from lowprec.study.run.store import StudyError
+
+
+class SizedTrainer(Trainer):
+    """Where the model is ten times as large, precision does twice the damage."""
+
+    def _level(self, damage=None):
+        return super()._level(None if damage is None else damage * (2 if self.config == "pilot" else 1))
+
+
+@dataclass(frozen=True)
+class Sized(FakeBackend):
+    """Fake models of different sizes."""
+
+    def new(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
+        return SizedTrainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)
+
+    def load(self, path, corpus, *, recipe=None, schedule=None, data_seed=None):
+        rates = None if schedule is None else Schedule(**schedule)
+        return SizedTrainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus)
+
+    def describe(self, config, recipe):
+        sizes = {"nano": 800_000, "pilot": 8_000_000}
+        return {**super().describe(config, recipe), "parameters": {"total": 10**7, "active": sizes[config]}}
+
+
+ARMS = (
+    Arm("bf16", role="reference"), Arm("again", role="repeat", pairs=1), Arm("perturb", role="floor"),
+    Arm("dsv3", recipe="dsv3"), Arm("fp4_naive", recipe="fp4_naive", role="control"),
+)  # fmt: skip
+CELLS = (
+    Cell("nano", 20, branch_steps=12), Cell("nano", 80, branch_steps=12), Cell("pilot", 20, branch_steps=12),
+    Cell("nano", 20, "bible", branch_steps=12),
+)  # fmt: skip
+SIZE = ScalingSetting(CELLS, checkpoints=3, seeds=2)
+STUDY = Scaling(
+    "toy", "Which way?", ARMS, SIZE, SIZE, series=3,
+    expectations=(
+        Expectation("as set", "forward_percent", "fp4_naive", expected=(1.2, 1.3)),
+        Expectation("as set", "training_percent", "fp4_naive", over="dsv3", expected=(5.0, 500.0)),
+        Expectation("no slope", "forward_slope", "fp4_naive", stress="bytes", expected=(-0.05, 0.05)),
+    ),
+)  # fmt: skip
+
+
+# --- the line --------------------------------------------------------------------------------------------------------
+
+
+def samples(rng, checkpoints=4, between=1.0, within=0.5):
+    """Three lengths of each checkpoint, two sizes, two texts; the true slope along lengths is 2."""
+    rows, values, strata, clusters = [], [], [], []
+    for size in (0.0, 1.0):
+        for text in (0.0, 1.0):
+            for number in range(checkpoints):
+                offset = between * rng.standard_normal()
+                for length in (-0.3, 0.0, 0.3):
+                    rows.append([1.0, size - 0.5, length, text])
+                    values.append(3.0 + 2.0 * length + offset + within * rng.standard_normal())
+                    strata.append((size, text))
+                    clusters.append(number)
+    return np.array(rows), np.array(values), strata, clusters
+
+
+def test_a_line_is_recovered():
+    found = fit(*samples(np.random.default_rng(0), between=0.0, within=0.0))
+    assert found.coefficients.tolist() == pytest.approx([3.0, 0.0, 2.0, 0.0], abs=1e-12)
+    assert found.at([1, 0, 0.1, 0]) == pytest.approx((3.2, 3.2, 3.2))
+
+
+@pytest.mark.parametrize(("row", "truth"), [([0, 1, 0, 0], 0.0), ([0, 0, 1, 0], 2.0), ([1, 0, 0, 0.5], 3.0)])
+def test_intervals_cover(row, truth):
+    """Clusters matter: values of one checkpoint are alike, which hides slopes along sizes and not along lengths."""
+    covered = 0
+    for seed in range(300):
+        _, low, high = fit(*samples(np.random.default_rng(seed)), seed=seed).at(row)
+        covered += low <= truth <= high
+    assert 0.80 <= covered / 300 <= 0.96
+
+
+def test_one_checkpoint_gives_a_line_without_an_interval():
+    found = fit(*samples(np.random.default_rng(0), checkpoints=1))
+    middle, low, high = found.at([0, 0, 1, 0])
+    assert np.isfinite(middle)
+    assert np.isnan(low)
+    assert np.isnan(high)
+
+
+# --- a study ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scaling") / "toy"
+    run_study(plan(STUDY, SIZE, folder, backend=Sized()), jobs=0)
+    return folder
+
+
+def test_the_plan_holds_every_cell_once(tmp_path):
+    planned = plan(STUDY, SIZE, tmp_path / "toy", backend=Sized())
+    assert len(planned.checkpoints) == 4 * 3
+    assert len(planned.arms) == 4 * 3 * (4 * 2 + 1)
+    names = [task.name for task in planned.tasks]
+    assert len(set(names)) == len(names)
+    assert {task.study for task in planned.arms} == {tmp_path / "toy"}
+    assert {task.study for task in planned.checkpoints} == {tmp_path / "checkpoints"}
+    assert {task.checkpoint for task in planned.arms} == {task.name for task in planned.checkpoints}
+    assert all(task.checkpoint_file.is_relative_to(tmp_path / "checkpoints") for task in planned.arms)
+    seeds = [task.name.rpartition("-s")[2] for task in planned.arms]
+    assert seeds == sorted(seeds)  # the first pairs of all cells come before the second
+    assert {task.data for task in planned.arms} == {"stdlib", "bible"}
+
+
+def test_a_corpus_of_ones_own_takes_the_place_of_the_default(tmp_path):
+    text = tmp_path / "book.txt"
+    text.write_text("x")
+    setting = replace(SIZE, cells=CELLS[:2])
+    planned = plan(STUDY, setting, tmp_path / "toy", data=str(text), backend=Sized())
+    assert {task.data for task in planned.arms} == {str(text)}
+    assert {task.name.split("/")[0] for task in planned.arms} == {"nano-20-book", "nano-80-book"}
+
+
+def test_effects_and_slopes_are_those_that_were_set(finished):
+    summary = summarize(finished)
+    assert not summary.missing
+    assert not summary.broken
+    assert summary.axes == ["parameters", "bytes", "corpus"]
+    assert summary.corpora == ["stdlib", "bible"]
+    for arm in ("dsv3", "fp4_naive"):
+        half = 50 * DAMAGE[arm]  # half of the damage is in the forward pass, half in the weights
+        for effect in ("forward", "training"):
+            found = summary.fit(arm, effect)
+            # One cell of four has twice the damage. Reading and chaos are noise of some hundredths of a per cent.
+            for row, truth in ((summary.row(), 1.25), (summary.row(parameters=8e6), 2.0), (summary.row(8e5), 1.0)):
+                assert found.at(row)[0] == pytest.approx(truth * half, abs=0.05 + 0.04 * half)
+            for axis, truth in (("parameters", 1.0), ("bytes", 0.0), ("corpus", 0.0)):
+                middle, low, high = found.at(summary.slope(axis))
+                assert low <= middle <= high
+                assert middle == pytest.approx(truth * half, abs=0.08 + 0.04 * half)
+    assert [item.outcome for item in summary.findings] == ["as expected"] * 3
+    for cell in summary.cells:
+        values = summary.by_checkpoint(cell, "fp4_naive", "forward")
+        mean = 100 * summary.cells[cell].arm("fp4_naive").effects["forward"].mean
+        assert np.mean(list(values.values())) == pytest.approx(mean)
+
+
+def test_the_report_and_its_files(finished):
+    found = kinds.report(finished)
+    names = {path.name for path in found.files}
+    assert {"toy.csv", "toy.png", "toy.svg", "report.md", "table.csv", "summary.json", "report.html"} <= names
+    text = (finished / "report.md").read_text()
+    assert "per 10 times the parameters" in text
+    assert "bible less stdlib" in text
+    assert "nan]" not in text
+    assert len(found.table_csv().splitlines()) == 1 + 4 * 3 * 2 * 3
+    assert kinds.report(finished / "nano-20-stdlib", plot=False).document.question == "Which way?"
+
+
+def test_cells_that_are_not_finished_are_left_out_and_named(finished, tmp_path):
+    shutil.copytree(finished.parent, tmp_path / "runs")
+    folder = tmp_path / "runs" / "toy"
+    shutil.rmtree(folder / "nano-20-bible" / "dsv3" / "c1-s0")
+    summary = summarize(folder)
+    assert summary.missing == ("nano-20-bible",)
+    assert summary.axes == ["parameters", "bytes"]
+    kinds.report(folder)
+    assert "Not finished, and left out: nano-20-bible." in (folder / "report.md").read_text()
+    for cell in CELLS:
+        shutil.rmtree(folder / cell.name / "bf16" / "c0-s0", ignore_errors=True)
+    with pytest.raises(StudyError, match="no cell is finished"):
+        summarize(folder)
+
+
+def test_finished_runs_stay(finished):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("metrics.csv")}
+    assert len(before) == 108
+    run_study(plan(STUDY, SIZE, finished, backend=Sized()), jobs=0)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_a_control_that_is_not_seen_voids_the_study(tmp_path):
+    arms = (*ARMS[:-1], Arm("fp4_naive", recipe="bf16", role="control"))
+    study = replace(STUDY, arms=arms, expectations=STUDY.expectations[:1])
+    run_study(plan(study, SIZE, tmp_path / "toy", backend=Sized()), jobs=0)
+    found = kinds.report(tmp_path / "toy", plot=False)
+    assert found.outcome.void
+    assert found.outcome.findings[0].outcome.startswith("void: ")
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="two are called alike"):
+        ScalingSetting((CELLS[0], CELLS[0]))
+    with pytest.raises(ValueError, match="are needed, as `Cell`"):
+        SIZE.with_({"cells": "nano"})
+    with pytest.raises(ValueError, match="unknown axis 'depth'"):
+        replace(STUDY, expectations=(Expectation("w", "forward_slope", "dsv3", stress="depth"),))
+    with pytest.raises(ValueError, match="exactly one arm is the reference"):
+        replace(STUDY, arms=ARMS[1:])
+    assert SIZE.with_({"seeds": "5"}).seeds == 5
+
+
+def test_the_published_study_says_what_it_costs():
+    study = load("scaling")
+    assert {cell.config for cell in study.full.cells} == {"nano", "pilot", "tiny"}
+    assert {cell.corpus for cell in study.full.cells} == {"stdlib", "bible"}
+    assert (study.full.checkpoints, study.full.seeds) == (4, 2)
+    assert study.full.core_minutes() > 10 * study.quick.core_minutes() > 0
+    assert f"about {study.full.core_minutes():.0f} core-minutes" in str(study.full)
