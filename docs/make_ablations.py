@@ -26,7 +26,8 @@ RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 LEFT_OUT = ("_layers", "_cost")
 #: The questions, and the studies that ask them.
 QUESTIONS = {
-    "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16",),
+    "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16", "from_scratch"),
+    "Which way it goes with size, training and text": ("scaling",),
     "Output gradients in 128 x 128 blocks": ("blockwise_dgrad", "blockwise_dgrad_training"),
     "Accumulation in 14 bits, and promotion to FP32": ("accumulation", "promotion", "replay", "injected"),
     "E4M3 or E5M2": ("gradient_format",),

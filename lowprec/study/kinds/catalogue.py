@@ -29,8 +29,8 @@ KINDS: dict[str, AnyKind] = {
     kind.name: kind
     for kind in (
         BranchKind(),
-        ScalingKind(),
         SameWeightsKind(),
+        ScalingKind(),
         ReadingKind(),
         ReplayKind(),
         TensorKind(),
