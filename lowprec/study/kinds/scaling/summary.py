@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import plain, write_json
+from ...analysis.validity import not_detected
 from ...design.expectations import Finding
 from ...report.parts import several
 from ...run.store import STUDY_FILE, RunFolder, StudyError
@@ -129,15 +130,25 @@ class ScalingSummary:
         effect, _, what = metric.rpartition("_")
         return self.fit(arm, effect).at(self.slope(axis) if what == "slope" else self.row())[0]
 
-    @property
+    @functools.cached_property
     def void(self) -> tuple[str, ...]:
-        """Why nothing is concluded: a cell that is damaged, or whose control was not seen."""
-        return tuple(f"{cell.name}: {reason}" for cell, found in self.cells.items() for reason in found.void)
+        """Why nothing is concluded: a cell that is damaged, or a control that is not seen.
+
+        A control is looked for in all cells together, at their centre: that is where the others are, too.
+        """
+        controls = [arm.name for arm in self.study.arms if arm.role == "control"]
+        unseen = [name for name in controls if not self.fit(name, "training").at(self.row())[1] > 0]
+        return (*self.damage, *map(not_detected, unseen))
+
+    @functools.cached_property
+    def damage(self) -> tuple[str, ...]:
+        """Faults of cells: repeats that differ, incomplete runs."""
+        return tuple(f"{cell.name}: {reason}" for cell, found in self.cells.items() for reason in found.damaged)
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Reasons why cells must not be trusted."""
-        return tuple(f"{cell.name}: {reason}" for cell, found in self.cells.items() for reason in found.broken)
+        """Reasons why the study must not be trusted."""
+        return self.void
 
     @property
     def size(self) -> str:
