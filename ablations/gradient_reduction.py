@@ -5,7 +5,7 @@ from lowprec.study import Arm, Expectation, Readings, ReducedGradients, WeightsS
 
 def reduced(name: str, algorithm: str, codec: str, expected: str, role: str = "treatment") -> Arm:
     """Return BF16 with gradients that are reduced through a codec."""
-    return Arm(name, role=role, change={"all_reduce": f"64 {algorithm} {codec}"}, expected=expected)
+    return Arm(name, role=role, change={"all_reduce": f"2 {algorithm} {codec}"}, expected=expected)
 
 
 ablation = Readings(

@@ -52,6 +52,8 @@ QUESTIONS = {
     "Four bits, but for the end": ("fp4_tail",),
     "A bound on amax": ("amax_floor",),
     "SwiGLU's aligned outliers": ("swiglu_alignment",),
+    "Node-limited routing": ("routing_groups",),
+    "FP8 parameters": ("fp8_parameters",),
     "Load balancing": ("load_balancing",),
     "Forward or backward": ("forward_or_backward",),
 }

@@ -3,12 +3,16 @@
 import json
 import os
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lowprec import _files
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run.checkpoint import CheckpointError, read, write
+from lowprec.moe.run.schedule import Schedule
+from lowprec.moe.run.trainer import Trainer
 
 HEADER = {"step": 7, "rate": 0.1 + 0.2, "name": "x", "nested": {"a": [1, 2]}}
 
@@ -135,3 +139,18 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be written: No such file or directory"):
         write(tmp_path / "missing" / "a.npz", HEADER, {})
+
+
+def test_a_branch_may_route_otherwise_and_nothing_else(tmp_path):
+    """Groups shape no parameter: a checkpoint goes on with others, and what has other parameters is refused."""
+    corpus, schedule = load_corpus("stdlib"), Schedule(peak=1e-3, warmup_steps=1, total_steps=4)
+    trainer = Trainer("nano", "bf16", corpus, seed=0, schedule=schedule)
+    trainer.step()
+    trainer.save(tmp_path / "c.npz")
+    free = replace(trainer.config, groups=1, kept_groups=1)
+    other = Trainer.load(tmp_path / "c.npz", data=corpus, config=free)
+    assert other.config == free
+    assert all(np.array_equal(other.model.params[name], w) for name, w in trainer.model.params.items())
+    assert other.step().loss != trainer.step().loss
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        Trainer.load(tmp_path / "c.npz", data=corpus, config=replace(trainer.config, dense_width=128))

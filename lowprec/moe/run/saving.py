@@ -81,6 +81,7 @@ def load(
     data_seed: int | None,
     data: Corpus | None,
     memory: MemoryPolicy | str,
+    config: MoEConfig | None,
 ) -> T:
     """Return what `make` makes, with the state of a checkpoint; see `Trainer.load`."""
     header, arrays = checkpoint.read(path)
@@ -93,7 +94,7 @@ def load(
                 f" {header['corpus']['sha256'][:16]}; this is {corpus.name!r} with sha256 {corpus.sha256[:16]}"
             )
         try:
-            config = MoEConfig(**header["config"])
+            config = MoEConfig(**header["config"]) if config is None else config
         except TypeError as error:
             raise CheckpointError(
                 f"{place} comes from lowprec {header['code']}, which had other sizes: {error}"

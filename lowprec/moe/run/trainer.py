@@ -377,6 +377,7 @@ class Trainer:
         data_seed: int | None = None,
         data: Corpus | None = None,
         memory: MemoryPolicy | str = KEEP_ALL,
+        config: MoEConfig | None = None,
     ) -> Trainer:
         """Continue from a checkpoint, exactly, or branch off from it.
 
@@ -394,6 +395,8 @@ class Trainer:
             The corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
         memory : MemoryPolicy or str
             What is computed again instead of kept from here on; changes no result.
+        config : MoEConfig, optional
+            Another configuration with the same parameters: other routing, for example.
 
         Returns
         -------
@@ -403,6 +406,8 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            If the file is damaged or of another version, or the corpus is not the same text.
+            If the file is damaged or of another version, the corpus is not the same text, or the parameters are others.
         """
-        return saving.load(cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data, memory=memory)
+        return saving.load(
+            cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data, memory=memory, config=config
+        )

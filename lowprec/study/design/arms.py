@@ -104,7 +104,8 @@ class Arm:
     tail : Tail, optional
         Another precision for the last steps of the branch.
     config : mapping
-        Fields of the model's configuration that differ: ``{"bias_rate": 0.0}``. Only where arms train from scratch.
+        Fields of the model's configuration that differ: ``{"bias_rate": 0.0}``. A branch may differ in how tokens are
+        routed, ``{"kept_groups": 1}``, which changes no parameter; others go with arms that train from scratch.
     calibration : int
         Batches that pass through the model before a branch's first step and change no weight, so that scales of
         delayed scaling follow from the values at hand: a BF16 checkpoint has no amax histories. At most as many as

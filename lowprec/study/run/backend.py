@@ -132,8 +132,11 @@ class Backend(Protocol):
         recipe: str | Recipe | None = None,
         schedule: Mapping[str, Any] | None = None,
         data_seed: int | None = None,
+        config: Any = None,
     ) -> Any:
         """Return a saved trainer, which goes on, or a branch of it where something is to change.
+
+        A `config` is given for a branch that differs in it, and has the same parameters.
 
         A study of the same weights asks for its `config` and `model`, too.
         """
@@ -231,12 +234,13 @@ class MoEBackend:
         recipe: str | Recipe | None = None,
         schedule: Mapping[str, Any] | None = None,
         data_seed: int | None = None,
+        config: MoEConfig | None = None,
     ) -> MoETrainer:
         """Return a saved trainer, or a branch of it."""
         from lowprec.moe.run.schedule import Schedule
 
         rates = None if schedule is None else Schedule(**schedule)
-        return self.trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus)
+        return self.trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus, config=config)
 
     def weights_hash(self, trainer: MoETrainer) -> str:
         """Return a hash of all weights: equal exactly if every bit is."""

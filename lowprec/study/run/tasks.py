@@ -277,8 +277,9 @@ def _first_step(task: Task, corpus: Any) -> Trainer:
     """Return the trainer of an arm, before its first step."""
     trainer: Trainer
     if task.weights_seed is None:
+        routed = {} if isinstance(task.config, str) else {"config": task.config}
         trainer = task.backend.load(
-            task.checkpoint_file, corpus, recipe=task.recipe, schedule=task.schedule, data_seed=task.seed
+            task.checkpoint_file, corpus, recipe=task.recipe, schedule=task.schedule, data_seed=task.seed, **routed
         )
     else:
         trainer = task.backend.new(

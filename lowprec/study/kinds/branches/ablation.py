@@ -23,6 +23,8 @@ EFFECTS = {
 }
 #: Checkpoints are a sample: a verdict that is published rests on so many at least.
 LEAST_CHECKPOINTS = 4
+#: Fields of a configuration in which a branch may differ from its checkpoint: they shape no parameter.
+ROUTING = ("groups", "kept_groups", "route_scale")
 #: What is measured of the arms of a branch, means over pairs.
 BRANCH_METRICS = {
     **{f"{name}_percent": f"{words}, per cent" for name, words in EFFECTS.items()},
@@ -173,10 +175,11 @@ class Ablation:
             same = arm.recipe_name == self.reference.recipe_name
             if arm.role in ("repeat", "floor") and not same:
                 raise ValueError(f"arm {arm.name!r} is a {arm.role}: its recipe must be the reference's")
-            if arm.config and not (self.quick.from_scratch and self.full.from_scratch):
+            scratch = self.quick.from_scratch and self.full.from_scratch
+            if other := [name for name in arm.config if name not in ROUTING and not scratch]:
                 raise ValueError(
-                    f"arm {arm.name!r} changes the configuration ({', '.join(arm.config)}): that goes with arms from "
-                    "scratch, checkpoint_steps=0"
+                    f"arm {arm.name!r} changes the configuration ({', '.join(other)}): that goes with arms from "
+                    f"scratch, checkpoint_steps=0; in a branch {', '.join(ROUTING)} may differ"
                 )
         if not 0.0 < self.margin < 1.0:
             raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
