@@ -51,12 +51,12 @@ ablation = Replay(
                     expected=(0.0, 0.1), published=(0.0, 0.1)),
     ),
     quick=ReplaySetting(),
-    full=ReplaySetting("pilot", checkpoint_steps=800, checkpoints=4, seeds=4, tokens=65536, rows=256, columns=64,
+    full=ReplaySetting("pilot", checkpoint_steps=800, checkpoints=4, seeds=2, tokens=65536, rows=256, columns=64,
                        learning_rate=1.5e-3),
     notes="Ranges are informed by prototypes with normal, outlying and positive data. The operands are those of a "
     "small model after a short training: coherence may grow with both. What extends them to K = 16384 are copies of "
-    "themselves, whose quantization errors are copies, too. Cost: quick 2 minutes of a core, full half an hour beside "
-    "four checkpoints.",
+    "themselves, whose quantization errors are copies, too. Cost: quick 2 minutes of a core, full half an hour and "
+    "ten minutes for the checkpoints.",
 )  # fmt: skip
 
 if __name__ == "__main__":

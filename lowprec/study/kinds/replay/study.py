@@ -171,7 +171,7 @@ class Replay:
     source: str = ""
     quick: ReplaySetting = ReplaySetting()
     full: ReplaySetting = ReplaySetting(
-        "pilot", checkpoint_steps=800, checkpoints=4, seeds=4, tokens=65536, rows=256, columns=64, learning_rate=1.5e-3
+        "pilot", checkpoint_steps=800, checkpoints=4, seeds=2, tokens=65536, rows=256, columns=64, learning_rate=1.5e-3
     )
     quantized_by: str = "dsv3"
     notes: str = ""
