@@ -104,8 +104,10 @@ def read(path: str | os.PathLike[str]) -> Content:
         with opened as file:
             if "header" not in file.files:
                 raise ValueError("it has no header")
-            header = json.loads(file["header"].tobytes())
-            arrays = {name: file[name] for name in ("codes", "scales")}
+            arrays = {name: file[name] for name in ("header", "codes", "scales")}
+            if others := [name for name, part in arrays.items() if not isinstance(part, np.ndarray)]:
+                raise ValueError(f"{', '.join(others)} in it: no array")
+            header = json.loads(arrays.pop("header").tobytes())
     # RuntimeError is zipfile's answer to a part that says it is encrypted, and NotImplementedError, which is one, to a
     # compression or an encryption that it does not know.
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:

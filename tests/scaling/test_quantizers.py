@@ -1,5 +1,6 @@
 """Quantizers as they are used: how vendors' differ, rounding, both directions, state, files, bad input."""
 
+import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -412,3 +413,15 @@ def test_a_seed_of_signs_is_no_truth_value():
 def test_an_axis_that_is_none_is_quoted(axis):
     with pytest.raises(ValueError, match=r"hadamard: axis=.*: -1, 0, 1 is needed"):
         lp.hadamard(np.ones((16, 16), np.float32), axis=axis)
+
+
+@pytest.mark.parametrize("other", ["header", "codes", "scales"])
+def test_a_part_of_a_file_that_is_no_array_is_refused(tmp_path: Path, other: str) -> None:
+    lp.quantize(np.ones((2, 128), np.float32), "e4m3fn").save(tmp_path / "q.npz")
+    with zipfile.ZipFile(tmp_path / "q.npz") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, b"no array at all" if name == f"{other}.npy" else content)
+    with pytest.raises(ValueError, match=rf"other\.npz: .* damaged: {other} in it: no array"):
+        lp.Quantized.load(tmp_path / "other.npz")
