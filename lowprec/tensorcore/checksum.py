@@ -159,7 +159,7 @@ def checksum(
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
     check_product("checksum", a.shape, b.shape)
-    result = real_numbers("checksum: d", d).astype(np.float64)
+    result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # the order in which NumPy sums
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
     a, b, factor = without_tensor_scales(a, b, np.float32(1))
     every = _interval(accumulator, library, promote_every)
@@ -176,9 +176,11 @@ def checksum(
         for first in range(0, b.shape[0], tile):
             sums = result[:, first : first + tile].sum(axis=1)[:, None]
             by_row.append(compared(sums, left, right.sum(first, first + tile), bound, tile))
-    columns, rows = (tuple(zip(*found, strict=True)) for found in (by_column, by_row))
-    errors = [np.concatenate(part) for part in columns] + [np.concatenate(part, axis=1) for part in rows]
-    return Checksum(errors[0], errors[1], errors[2], errors[3], tile)
+    # With what is empty before, as a product without rows has no tiles of them.
+    none = np.empty((0, b.shape[0])), np.empty((a.shape[0], 0))
+    column_error, column_bound = (np.concatenate([none[0], *(pair[i] for pair in by_column)]) for i in (0, 1))
+    row_error, row_bound = (np.concatenate([none[1], *(pair[i] for pair in by_row)], axis=1) for i in (0, 1))
+    return Checksum(column_error, column_bound, row_error, row_bound, tile)
 
 
 def _beyond(error: Values, bound: Values) -> NDArray[np.bool_]:

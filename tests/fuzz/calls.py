@@ -24,7 +24,7 @@ MILLISECONDS = {
     "grouped_wgrad": 1.8, "Recipe.from_toml": 1.7, "decode": 1.4, "grouped_gemm": 1.2, "hadamard": 1.2, "Policy": 1.1,
     "load_config": 1.0, "DelayedScaling.quantize": 1.0, "logfmt.from_bytes": 0.9, "logfmt.encode": 0.9,
     "codec": 1.5, "codec.from_bytes": 1.2, "pack_operand": 0.8, "Format": 0.7, "quantize_both": 0.7,
-    "logfmt.unpack": 0.7, "requantize": 0.6,
+    "logfmt.unpack": 0.7, "checksum": 3.0, "requantize": 0.6,
 }  # fmt: skip
 
 

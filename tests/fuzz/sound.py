@@ -138,6 +138,15 @@ def gemm_arguments(draw: Draw) -> Arguments:
     return arguments
 
 
+def checksum_arguments(draw: Draw) -> Arguments:
+    a, b, name = operands(draw)
+    try:
+        d = lp.gemm(a, b, accumulator=name)
+    except ValueError:  # scales and groups that do not fit together
+        d = np.zeros((a.shape[0], b.shape[0]), np.float32)
+    return {"d": draw.laid_out(d), "a": a, "b": b, "accumulator": name}
+
+
 def pack_operand_arguments(draw: Draw) -> Arguments:
     a, _, name = operands(draw)
     return {"q": a, "accumulator": name}

@@ -43,6 +43,7 @@ def targets(folder: Any) -> list[Target]:
         Target("mma", lp.mma, sound.mma_arguments, results.instruction, 6),
         Target("matmul_f32", lp.matmul_f32, sound.matmul, results.matmul),
         Target("pack_operand", lp.pack_operand, sound.pack_operand_arguments),
+        Target("checksum", lp.checksum, sound.checksum_arguments),
         Target("compare", lp.compare, sound.pair("a", "reference")),
         Target("sqnr", lp.sqnr, sound.pair("a", "reference"), results.number),
         Target("get_num_threads", lp.get_num_threads, lambda d: {}, None, 0.1),

@@ -165,3 +165,13 @@ def test_empty_and_wrong_shapes():
         lp.checksum(np.zeros((5, 6)), a, b, tile=0)
     with pytest.raises(TypeError, match="Quantized"):
         lp.checksum(np.zeros((5, 6)), a.codes, b)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 128), (3, 0, 128), (0, 0, 128), (2, 3, 0)])
+def test_a_product_without_elements_has_nothing_off(m, n, k):
+    a, b = (lp.quantize(np.ones((rows, k), np.float32), "e4m3fn") for rows in (m, n))
+    found = lp.checksum(lp.gemm(a, b), a, b, tile=2)
+    assert not found.tripped
+    assert found.suspects() == []
+    assert found.column_error.shape == found.column_bound.shape == (-(-m // 2), n)
+    assert found.row_error.shape == found.row_bound.shape == (m, -(-n // 2))
