@@ -7,7 +7,7 @@ import lowprec as lp
 from lowprec.codec.reductions import all_reduce
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
-from lowprec.moe.run.parallel import DataParallel, OneRank, ranks_of
+from lowprec.moe.run.parallel import DataParallel, OneRank, bucket, ranks_of, unpacked
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe.reduction import Reduction
@@ -37,10 +37,20 @@ def test_every_parameter_goes_through_the_codec(tokens):
     model = Model("nano", "bf16", seed=0)
     shards = [model.loss_and_grads(part)[1] for part in np.split(tokens, 4)]
     _, got = DataParallel(Reduction(4, "ring", "e5m2_1x128"), 4).loss_and_grads(model, tokens)
-    for name, gradient in got.items():
-        stacked = np.stack([shard[name] / np.float32(4) for shard in shards])
-        rows = stacked if stacked.ndim > 2 else stacked[:, None]
-        assert np.array_equal(gradient, all_reduce(rows, "e5m2_1x128", "ring").reshape(gradient.shape)), name
+    rows = all_reduce(np.stack([bucket(shard) / np.float32(4) for shard in shards]), "e5m2_1x128", "ring")
+    assert all(np.array_equal(gradient, unpacked(rows, got)[name]) for name, gradient in got.items())
+    assert sum(g.size for g in got.values()) <= rows.size < sum(g.size + 128 for g in got.values())
+
+
+def test_a_bucket_keeps_every_value_and_begins_rows_with_parameters():
+    rng = np.random.default_rng(0)
+    shapes = {"a": (3, 100), "b": (5,), "c": (2, 128), "d": (0, 4), "e": ()}
+    given = {name: np.asarray(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()}
+    rows = bucket(given)
+    assert rows.shape == (3 + 1 + 2 + 0 + 1, 128)
+    assert np.array_equal(rows[4:6], given["c"])
+    assert all(np.array_equal(back, given[name]) for name, back in unpacked(rows, given).items())
+    assert np.count_nonzero(rows) == sum(value.size for value in given.values())
 
 
 def test_a_trainer_reduces_as_its_recipe_says_and_one_rank_has_the_same_bits():

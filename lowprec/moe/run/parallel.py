@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,9 @@ from lowprec.moe.model.model import Model
 from lowprec.recipe.reduction import Reduction
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+#: Values of a bucket's row.
+ROW = 128
 
 
 class Ranks(Protocol):
@@ -33,7 +37,7 @@ class DataParallel:
     """Ranks with the same weights, each with its share of the sequences.
 
     Each rank computes forward and backward by itself: routing and its balance loss, quantization and all rounding are
-    its own. Gradients are divided by the number of ranks before they are sent, as means of means. Loads of experts are
+    its own. Gradients are divided by the number of ranks before they are sent, all in one bucket. Loads of experts are
     added, losses averaged. Random bits of a recipe that rounds stochastically are the same on every rank.
 
     Parameters
@@ -56,29 +60,50 @@ class DataParallel:
 
     def loss_and_grads(self, model: Model, tokens: Array) -> tuple[float, dict[str, Array]]:
         """Return the mean loss and the reduced gradients; the model's loads and losses are of all ranks."""
-        ranks = self.reduction.ranks
-        losses, balance, further = [], [], []
-        shards: dict[str, Array] = {}
+        losses, balance, further, shards = [], [], [], []
         loads: dict[str, Array] = {}
-        for rank, part in enumerate(np.split(tokens, ranks)):
+        for part in np.split(tokens, self.reduction.ranks):
             loss, gradients = model.loss_and_grads(part)
             losses.append(loss)
             balance.append(model.balance_loss)
             further.append(model.mtp_loss)
+            shards.append(bucket(gradients) / np.float32(self.reduction.ranks))
             for gate, load in model.loads.items():
                 loads[gate] = loads.get(gate, 0) + load
-            for name, gradient in gradients.items():
-                if name not in shards:
-                    shards[name] = np.empty((ranks, *gradient.shape), gradient.dtype)
-                shards[name][rank] = gradient * gradient.dtype.type(1 / ranks)
+        ranks = len(shards)
         model.loads, model.balance_loss, model.mtp_loss = loads, sum(balance) / ranks, sum(further) / ranks
-        return sum(losses) / ranks, {name: self._reduced(shard) for name, shard in shards.items()}
+        total = all_reduce(np.stack(shards), self.reduction.codec, self.reduction.algorithm)
+        return sum(losses) / ranks, unpacked(total, gradients)
 
-    def _reduced(self, shards: Array) -> Array:
-        """Return the sum over ranks [ranks, ...] of a parameter's gradients; a vector is one row."""
-        rows = shards if shards.ndim > 2 else shards[:, None]
-        found: Array = all_reduce(rows, self.reduction.codec, self.reduction.algorithm)
-        return found.reshape(shards.shape[1:]).astype(shards.dtype, copy=False)
+
+def bucket(gradients: Mapping[str, Array]) -> Floats:
+    """Return gradients one after the other in rows of 128, as frameworks send them; each begins a row.
+
+    Where columns are a multiple of 128, a tile of a row is a tile of the parameter.
+
+    Examples
+    --------
+    >>> bucket({"a": np.ones((2, 128), np.float32), "b": np.full(3, 2, np.float32)})[2, :4]
+    array([2., 2., 2., 0.], dtype=float32)
+    """
+    rows = np.zeros((sum(-(-g.size // ROW) for g in gradients.values()), ROW), np.float32)
+    at = 0
+    for gradient in gradients.values():
+        used = -(-gradient.size // ROW)
+        rows[at : at + used].reshape(-1)[: gradient.size] = gradient.reshape(-1)
+        at += used
+    return rows
+
+
+def unpacked(rows: Floats, like: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what `bucket` made rows of, by name, in the shapes and types of `like`."""
+    found, at = {}, 0
+    for name, gradient in like.items():
+        used = -(-gradient.size // ROW)
+        values = rows[at : at + used].reshape(-1)[: gradient.size]
+        found[name] = values.reshape(gradient.shape).astype(gradient.dtype)
+        at += used
+    return found
 
 
 def ranks_of(all_reduce: str, batch: int) -> Ranks:
