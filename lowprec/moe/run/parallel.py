@@ -95,7 +95,7 @@ def bucket(gradients: Mapping[str, Array]) -> Floats:
     return rows
 
 
-def unpacked(rows: Floats, like: Mapping[str, Array]) -> dict[str, Array]:
+def unpacked(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
     """Return what `bucket` made rows of, by name, in the shapes and types of `like`."""
     found, at = {}, 0
     for name, gradient in like.items():

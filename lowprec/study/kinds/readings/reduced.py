@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ReducedGradients(Reading):
     """The gradient of one batch, its sequences dealt out to more and more ranks, reduced as the recipe says.
 
-    Every rank's gradient is the mean over its sequences, in float32; the truth is their sum in float64. A recipe's
+    Every rank's gradient is the mean over its sequences in float32, in one bucket; the truth is their float64 sum. A recipe's
     `all_reduce` names algorithm and codec; its ranks are replaced by those of the places.
 
     Parameters
@@ -44,25 +44,25 @@ class ReducedGradients(Reading):
     ) -> Iterator[Row]:
         """Yield a row for each number of ranks."""
         from lowprec.codec.reductions import all_reduce
+        from lowprec.moe.run.parallel import bucket, unpacked
         from lowprec.recipe.reduction import Reduction
 
         way = Reduction.parse(recipe.all_reduce) or Reduction(1, "one_shot", "float32")
         if len(tokens) % max(self.ranks):
             raise ValueError(f"{max(self.ranks)} ranks cannot share {len(tokens)} sequences evenly")
         several = model.with_recipe(recipe)
-        parts = [several.loss_and_grads(part)[1] for part in np.split(tokens, max(self.ranks))]
+        parts = np.stack([bucket(several.loss_and_grads(part)[1]) for part in np.split(tokens, max(self.ranks))])
         for ranks in self.ranks:
-            error = size = product = ours = worst = 0.0
-            for name in model.params:
-                whole = np.stack([part[name] for part in parts])
-                shards = whole.reshape(ranks, -1, *whole.shape[1:]).mean(axis=1, dtype=np.float32) / np.float32(ranks)
-                rows = shards if shards.ndim > 2 else shards[:, None]
-                got = all_reduce(rows, way.codec, way.algorithm).astype(np.float64)
-                exact = rows.astype(np.float64).sum(axis=0)
-                off, there = (float(np.sum(np.square(x))) for x in (got - exact, exact))
+            shards = parts.reshape(ranks, -1, *parts.shape[1:]).mean(axis=1, dtype=np.float32) / np.float32(ranks)
+            got = all_reduce(shards, way.codec, way.algorithm).astype(np.float64)
+            exact = shards.astype(np.float64).sum(axis=0)
+            error, size, ours = (float(np.sum(np.square(x))) for x in (got - exact, exact, got))
+            product, worst = float(np.sum(got * exact)), 0.0
+            wide = {name: weight.astype(np.float64) for name, weight in model.params.items()}
+            theirs = unpacked(exact, wide)
+            for name, gradient in unpacked(got, wide).items():
+                off, there = (float(np.sum(np.square(x))) for x in (gradient - theirs[name], theirs[name]))
                 worst = max(worst, math.sqrt(off / there) if there else 0.0)
-                error, size = error + off, size + there
-                product, ours = product + float(np.sum(got * exact)), ours + float(np.sum(np.square(got)))
             yield (
                 str(ranks),
                 {
