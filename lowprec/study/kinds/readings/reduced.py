@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class ReducedGradients(Reading):
     """The gradient of one batch, its sequences dealt out to more and more ranks, reduced as the recipe says.
 
-    Every rank's gradient is the mean over its sequences in float32, in one bucket; the truth is their float64 sum. A recipe's
-    `all_reduce` names algorithm and codec; its ranks are replaced by those of the places.
+    Every rank's gradient is the mean over its sequences in float32, in one bucket; the truth is their float64 sum. A
+    recipe's `all_reduce` names algorithm and codec; its ranks are replaced by those of the places.
 
     Parameters
     ----------
