@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from .. import _threads
 from .._threads import Allocate, scratch
-from ..cast.constants import decode_constants
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore import fused_dot, narrow_pack, narrow_portable, narrow_tile
-from ..kernels.tensorcore.gemm import Chains, Operand, Sums
+from ..kernels.tensorcore import fused_dot, narrow_pack, narrow_sum, narrow_tile
+from ..kernels.tensorcore.gemm import Chains, Sums
+from ..kernels.tensorcore.narrow_pack import Signed
 from ..registry import Registry
 from .accumulator import Accumulator
 from .product import Float32Matrix, Schedule
@@ -37,12 +37,10 @@ class FusedKernel:
         What the CPU must have, in LLVM's names.
     max_group, max_fraction_bits : int
         Largest L and F for which the kernel's bounds hold.
-    panel : int
-        Columns of B that are laid out together.
     factor : float
         What B's values are multiplied by beforehand.
-    masks : bool
-        Whether it reads sign masks (and A in quads of rows).
+    signs : bool
+        Whether it reads the operands' signs.
     run : callable
         The compiled kernel.
     """
@@ -51,9 +49,8 @@ class FusedKernel:
     features: frozenset[str]
     max_group: int
     max_fraction_bits: int
-    panel: int
     factor: float
-    masks: bool
+    signs: bool
     run: Callable[..., None]
 
     def supports(self, accumulator: Accumulator) -> bool:
@@ -61,38 +58,37 @@ class FusedKernel:
         return (
             accumulator.group % 4 == 0
             and accumulator.group <= self.max_group
-            and accumulator.fraction_bits <= self.max_fraction_bits
+            and accumulator.fraction_bits <= min(self.max_fraction_bits, accumulator.output_bits)
         )
 
-    def pack_rows(self, codes: NDArray[Any], fmt: Format, group: int) -> Operand:
+    def pack_rows(self, codes: NDArray[Any], fmt: Format, group: int) -> Signed:
         """Lay out operand A [M, K]."""
         m, k = codes.shape
         rows, depth = _up(m, 4), _up(max(k, 1), group)
-        values = scratch("a_values", rows * depth, np.float32)
-        exponents = scratch("a_exponents", rows * depth, np.int8)
-        masks = scratch("a_masks", rows * (depth // group) * 2, np.uint32)
-        if self.masks:
-            narrow_pack.pack_quads(codes, group, depth, _reading(fmt), values, exponents, masks)
-        else:
-            by_row = values.reshape(rows, depth), exponents.reshape(rows, depth)
-            narrow_pack.pack_rows(codes, _reading(fmt), *by_row)
-        return Operand(values, exponents, masks)
+        packed = Signed(
+            scratch("a_values", rows * depth + narrow_pack.SLACK, np.float32),
+            scratch("a_exponents", rows * depth + narrow_pack.SLACK, np.uint32),
+            scratch("a_signs", rows * (depth // group) if self.signs else 0, np.uint32),
+        )
+        narrow_pack.pack_quads(codes, group, depth, _reading(fmt), packed)
+        return packed
 
-    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Operand:
+    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Signed:
         """Lay out operand B [N, K]."""
         n, k = codes.shape
-        columns, depth = _up(n, self.panel), _up(max(k, 1), group)
-        values = allocate("b_values", columns * depth, np.float32)
-        exponents = allocate("b_exponents", columns * depth, np.int8)
-        masks = allocate("b_masks", columns * (depth // group) * 2 if self.masks else 0, np.uint32)
-        packed = Operand(values, exponents, masks)
-        options = (self.panel, group, depth), _reading(fmt), np.float32(self.factor), packed
+        columns, depth = _up(n, narrow_pack.COLUMNS), _up(max(k, 1), group)
+        packed = Signed(
+            allocate("b_values", columns * depth, np.float32),
+            allocate("b_exponents", columns * depth, np.uint8),
+            allocate("b_signs", columns * (depth // group) if self.signs else 0, np.uint32),
+        )
+        options = group, depth, _reading(fmt), np.float32(self.factor), packed
         grain = max(1, (1 << 20) // (64 * depth)) * 64
         _threads.run_chunks(lambda i, j: narrow_pack.pack_panels(codes, *options, i, j), n, grain)
         return packed
 
     def compute(
-        self, accumulator: Accumulator, a: Operand, b: Operand, schedule: Schedule,
+        self, accumulator: Accumulator, a: Signed, b: Signed, schedule: Schedule,
         c: Float32Matrix | None, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute some rows of ``D = A @ B.T``.
@@ -101,19 +97,19 @@ class FusedKernel:
         ----------
         accumulator : Accumulator
             One that it `supports`.
-        a, b : Operand
+        a, b : Signed
             From `pack_rows` and `pack_panels`: finite codes.
         schedule : Schedule
             Scales by block of K, and promotion.
         c : [M, N] float32 or None
             First addend of the chain.
         out : [M, N] float32
-            The result; it comes in as zeros.
+            Where the result goes.
         """
         (m, n), group = out.shape, accumulator.group
-        groups = a.values.size // (_up(m, 4) * group)
+        groups = (a.values.size - narrow_pack.SLACK) // (_up(m, 4) * group)
         sums = Sums(group, accumulator.fraction_bits, accumulator.output_bits, 0)
-        chains = Chains(groups, schedule.length // group, int(schedule.promote), int(c is not None), 0, n)
+        chains = Chains(groups, schedule.length // group, int(schedule.promote), 0, int(c is not None), 0, n)
         self.run(a, b, sums, chains, schedule.scale_a, schedule.scale_b, out if c is None else c, out)
 
 
@@ -125,9 +121,8 @@ for _kernel in (
         frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
         max_group=32,
         max_fraction_bits=14,
-        panel=narrow_tile.COLUMNS,
-        factor=narrow_tile.FACTOR,
-        masks=True,
+        factor=narrow_sum.FACTOR,
+        signs=True,
         run=narrow_tile.gemm_avx512,
     ),
     FusedKernel(
@@ -135,9 +130,8 @@ for _kernel in (
         frozenset({"avx2", "fma"}),
         max_group=32,
         max_fraction_bits=14,
-        panel=narrow_tile.COLUMNS,
-        factor=narrow_tile.FACTOR,
-        masks=True,
+        factor=narrow_sum.FACTOR,
+        signs=True,
         run=narrow_tile.gemm_fma,
     ),
     FusedKernel(
@@ -145,10 +139,9 @@ for _kernel in (
         frozenset(),
         max_group=64,
         max_fraction_bits=13,
-        panel=narrow_portable.PANEL,
         factor=1.0,
-        masks=False,
-        run=narrow_portable.gemm_portable,
+        signs=False,
+        run=narrow_tile.gemm_portable,
     ),
 ):
     fused_kernels.register(_kernel.name, _kernel)
@@ -217,10 +210,18 @@ def operand_tables(fmt: Format) -> OperandTables:
 
 
 @functools.lru_cache(maxsize=32)
-def _reading(fmt: Format) -> tuple[Any, tuple[int, int, int, int]]:
-    """Return how the packers read codes: the constants of `decode_bits`, and of exponents and signs."""
-    fields = fmt.mantissa_bits, fmt.emin - 1, 0xFFFFFFFF & ~fmt.sign_mask, 8 - fmt.bits
-    return decode_constants(fmt), fields
+def _reading(fmt: Format) -> narrow_pack.Reading:
+    """Return how the packers read codes."""
+    m = fmt.mantissa_bits
+    return narrow_pack.Reading(
+        mantissa_bits=m,
+        offset=(127 + fmt.emin - 1) << 23,
+        quantum=(127 + fmt.emin - m) << 23,
+        emin_a=fmt.emin - 1 + narrow_pack.A_BIAS,
+        emin_b=narrow_pack.B_BIAS - (fmt.emin - 1),
+        magnitude=0xFF & ~fmt.sign_mask,
+        to_bit_7=8 - fmt.bits,
+    )
 
 
 def _up(n: int, multiple: int) -> int:

@@ -174,8 +174,11 @@ def _multiply(
     for start in range(0, max(k, 1), step):
         qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
         part = _product(qa, qb, accumulator, promote_every, kept if step >= k else None)
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = part if total is None else total + part
+        if total is None:
+            total = part
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                total += part
     assert total is not None
     if scales is None and addend is None and alpha == 1:
         return total

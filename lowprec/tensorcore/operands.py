@@ -138,11 +138,13 @@ def _takers(a: Quantized, b: Quantized, span: int) -> str:
 
 def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Matrix:
     """Return scales [blocks, rows] for blocks of `length` along K; each of the operand's own spans `extent`."""
-    scale = q.scale if q.scale.size else np.ones((q.shape[0], 1), np.float32)
+    rows, scale = q.shape[0], q.scale
+    if scale.size == 0:
+        return np.ones((blocks, rows), np.float32)
     if scale.shape[1] != blocks or extent != length:
         scale = scale[:, np.minimum(np.arange(blocks) * length // extent, scale.shape[1] - 1)]
-    if scale.shape[0] != q.shape[0]:
-        scale = spread(scale, q.granularity.block((q.shape[0], q.shape[1]))[0], q.shape[0], 0)
+    if scale.shape[0] != rows:
+        scale = spread(scale, q.granularity.block((rows, q.shape[1]))[0], rows, 0)
     return np.ascontiguousarray(scale.T)
 
 

@@ -103,7 +103,7 @@ class RunKernel(PanelKernel):
         runs, groups = accumulator.group // pack.RUN, -(-max(k, 1) // accumulator.group)
         addend = out if c is None else c
         sums = Sums(accumulator.group, accumulator.fraction_bits, accumulator.output_bits, lowest_exponent(accumulator))
-        chains = Chains(groups, groups, 0, int(c is not None), first, n)
+        chains = Chains(groups, groups, 0, 0, int(c is not None), first, n)
         ones = np.ones((1, max(_ROWS_AT_ONCE, first + n)), np.float32)  # all scales are inside
 
         def some_rows(start: int, stop: int) -> None:

@@ -87,8 +87,8 @@ class WideKernel(PanelKernel):
         onto : [M, N] float32, optional
             What promoted chains are added to, in place of +0. Every sum is then rounded to the accumulator's own type.
         """
-        out = np.zeros((a.shape[0], b.shape[0]), np.float32) if onto is None else onto
-        promote = int(schedule.promote) + (onto is not None and accumulator.output == "float16")
+        out = np.empty((a.shape[0], b.shape[0]), np.float32) if onto is None else onto
+        promote = int(schedule.promote) + (onto is not None and accumulator.output == "float16"), int(onto is not None)
         shifts = Shifts.of(scales and scales.a, accumulator, len(a))
         for panel in panels or self.panels(accumulator, operands[1], b, scales and scales.b):
             self._some_columns(accumulator, operands[0], a, panel, schedule, promote, c, shifts, out)
@@ -119,8 +119,8 @@ class WideKernel(PanelKernel):
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
-        self, accumulator: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, schedule: Schedule, promote: int,
-        c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
+        self, accumulator: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, schedule: Schedule,
+        promote: tuple[int, int], c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
         group, (m, k), n, first = accumulator.group, a.shape, panel.columns, panel.first
@@ -128,7 +128,7 @@ class WideKernel(PanelKernel):
         per_row = groups * depth
         addend = out if c is None else c
         sums = Sums(group, accumulator.fraction_bits, accumulator.output_bits, lowest_exponent(accumulator))
-        chains = Chains(groups, schedule.length // group, promote, int(c is not None), first, n)
+        chains = Chains(groups, schedule.length // group, *promote, int(c is not None), first, n)
         usual = schedule.promote or schedule.scale_a.shape[0] == 1
 
         def some_rows(start: int, stop: int) -> None:

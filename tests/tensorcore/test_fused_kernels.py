@@ -78,7 +78,7 @@ def test_threads_are_left_in_the_default_rounding(name: str, keep_threads: None,
 def test_unknown_and_impossible_kernels(keep_kernel: None) -> None:
     with pytest.raises(ValueError, match=r"unknown fused kernel 'avx51'.*'avx512'"):
         lp.set_fused_kernel("avx51")
-    impossible = FusedKernel("sve", frozenset({"sve9"}), 32, 13, 64, 1.0, False, lambda: None)
+    impossible = FusedKernel("sve", frozenset({"sve9"}), 32, 13, 1.0, False, lambda: None)
     with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
         lp.set_fused_kernel("sve")
     with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):

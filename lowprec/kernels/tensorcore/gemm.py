@@ -10,6 +10,8 @@ import numpy as np
 
 from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding, variant
 
+from ..vectors import aligned_f32
+
 U, L = np.uint32, np.uint64
 TO_NEAREST, TOWARD_ZERO = np.int32(1), np.int32(0)
 
@@ -38,9 +40,10 @@ class Chains(NamedTuple):
     block: int  # groups over which the scales are constant
     # 0: One chain over all K, in units of the current block's scale. When the scales change, the running sum is
     #    multiplied by float32(s_before / s_now) and truncated to `keep` bits; s multiplies the end result.
-    # 1: Each block's chain starts from +0, and ``out = fma(s, chain, out)`` in float32, s = scale_a * scale_b.
+    # 1: Each block's chain starts from +0, and ``total = fma(s, chain, total)`` in float32, s = scale_a * scale_b.
     # 2: So, and each of these sums is rounded to float16.
     promote: int
+    onto: int  # 1: promoted chains are added to what the result holds; 0: to +0
     use_c: int  # 1: the first chain starts from C; 0: from +0
     first: int  # column of the result with which B begins
     columns: int  # that B has
@@ -59,19 +62,20 @@ class Place(NamedTuple):
 
 
 # What `make_gemm` gives another meaning: columns in a panel, rows in a batch, what allocates the running sums, the
-# sweep, and whether it wants the thread's rounding mode toward zero.
-panel, batch, sums_of, sweep, toward_zero = 64, 256, None, None, False
+# sweep, whether it wants the thread's rounding mode toward zero, and the ends of a block for such panels.
+panel, batch, sums_of, sweep, toward_zero, begin, finish = 64, 256, None, None, False, None, None
 
 
 def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
     """Compute columns ``first .. first + columns`` of ``D = A @ B.T`` [M, N] on an emulated tensor core.
 
     `a` and `b` are laid out as the sweep wants them. All else is float32: `scale_a` [blocks, M] and `scale_b` [blocks,
-    at least N], `c` and `out` [M, N]; `out` must come in as zeros where there is promotion. Outputs that are not
-    finite, or whose operands or C are beyond what the sweep says, mean nothing.
+    at least N], `c` and `out` [M, N]. Outputs that are not finite, or whose operands or C are beyond what the sweep
+    says, mean nothing.
     """
     m, blocks = out.shape[0], scale_a.shape[0]
     state = sums_of(batch * panel)  # the chains' results so far, truncated; rows and columns of padding are zeros
+    total = aligned_f32(batch * panel)  # of promoted chains
     for r0 in range(0, m, batch):
         r1 = min(r0 + batch, m)
         for j0 in range(0, chains.columns, panel):
@@ -79,20 +83,19 @@ def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
             for index in range(blocks):
                 g0 = index * chains.block
                 place = Place(r0, r1, j0, panel, width, g0, min(g0 + chains.block, chains.groups))
-                _begin(state, index, place, sums.keep, chains, (scale_a, scale_b), c)
+                begin(state, index, place, sums.keep, chains, (scale_a, scale_b), c)
                 if toward_zero:
                     set_rounding(TOWARD_ZERO)
                 sweep(a, b, state, place, sums, chains.groups)
                 if toward_zero:
                     set_rounding(TO_NEAREST)
                 if chains.promote or index == blocks - 1:
-                    _finish(state, index, place, chains, (scale_a, scale_b), out)
+                    finish(state, index, place, chains, (scale_a, scale_b), total, out)
 
 
-@kernel
 def _begin(state, index, place, keep, chains, scales, c):
     """Set the running sums at the beginning of a block: +0, C, or what they were in units of the new scale."""
-    (scale_a, scale_b), panel = scales, place.panel
+    scale_a, scale_b = scales
     left = chains.first + place.column
     if chains.promote or index == 0:
         state[: (place.end - place.row + 3) // 4 * 4 * panel] = 0
@@ -113,25 +116,36 @@ def _begin(state, index, place, keep, chains, scales, c):
                 d[j] = float32_from_bits(U(bits & clear)) + np.float32(0)
 
 
-@kernel
-def _finish(state, index, place, chains, scales, out):
-    """Scale the running sums at the end of a block, and add them to the result or store them there."""
-    (scale_a, scale_b), panel = scales, place.panel
-    left = chains.first + place.column
-    s_b = scale_b[index, left : left + place.width]
-    for i in range(place.row, place.end):
-        s_a = scale_a[index, i]
-        d = state[(i - place.row) * panel : (i - place.row + 1) * panel]
-        into = out[i, left : left + place.width]
+def _finish(state, index, place, chains, scales, total, out):
+    """Scale the running sums at the end of a block and add them to the total; at the last one, store the result.
+
+    Loops run over whole panels of the total, which lies close by, and touch the result once.
+    """
+    scale_a, scale_b = scales
+    left, rows = chains.first + place.column, place.end - place.row
+    s_b = np.zeros(panel, np.float32)
+    s_b[: place.width] = scale_b[index, left : left + place.width]
+    if index == 0 or not chains.promote:
+        total[: rows * panel] = np.float32(0)
+        if chains.onto:
+            for i in range(rows):
+                total[i * panel : i * panel + place.width] = out[place.row + i, left : left + place.width]
+    for i in range(rows):
+        s_a, at = scale_a[index, place.row + i], i * panel
         if chains.promote:
-            for j in range(place.width):
-                into[j] = fma32(np.float32(s_a * s_b[j]), np.float32(d[j]), into[j])
+            for j in range(panel):
+                total[at + j] = fma32(np.float32(s_a * s_b[j]), np.float32(state[at + j]), total[at + j])
             if chains.promote == 2:
-                for j in range(place.width):
-                    into[j] = _to_float16(into[j])
+                for j in range(panel):
+                    total[at + j] = _to_float16(total[at + j])
         else:
+            for j in range(panel):
+                total[at + j] = np.float32(s_a * s_b[j]) * np.float32(state[at + j])
+    if index == scale_a.shape[0] - 1:
+        for i in range(rows):
+            row, into = total[i * panel : (i + 1) * panel], out[place.row + i, left : left + place.width]
             for j in range(place.width):
-                into[j] = np.float32(s_a * s_b[j]) * np.float32(d[j])
+                into[j] = row[j]
 
 
 @kernel
@@ -160,5 +174,6 @@ def make_gemm(name: str, sweep: Any, panel: int, batch: int, sums_of: Any, towar
     toward_zero : bool
         Whether the sweep wants the thread to round toward zero meanwhile.
     """
+    begin, finish = (variant(part, f"{name}{part.__name__}", panel=panel) for part in (_begin, _finish))
     names = {"sweep": sweep, "panel": panel, "batch": batch, "sums_of": sums_of, "toward_zero": toward_zero}
-    return variant(_gemm, name, **names)
+    return variant(_gemm, name, begin=begin, finish=finish, **names)

@@ -1,197 +1,255 @@
-"""Operand layouts of the fast tensor-core kernels: values, un-normalised exponents and sign masks of FP8 codes.
+"""Operand layouts of the float32 tensor-core kernels: values, un-normalised exponents and signs of FP8 codes.
 
-A is laid out by rows, or by quads of rows, each [padded K][4]; B by panels of columns, each [padded K][panel].
-Padding is zero, and zeros carry an exponent so small that no product with them is ever the largest. Masks hold, for
-each group of up to 32 products, the bits of its positive and of its negative nonzero operands.
+A is laid out by quads of rows, each [padded K][4]; B by panels of 64 columns, each [padded K][64]. Padding is zero, and
+a zero's value is 2^-126 with its sign (`narrow_sum` says why). Signs are bit masks of each group of up to 32 products;
+they are left out where their array is empty. Exponents are those that `narrow_tile` describes, A's four times, so
+that one 32-bit load brings a vector of them.
 
-NaN and Inf are laid out like numbers; the rows and columns that hold them are computed elsewhere.
+Codes are interleaved or transposed as bytes first, so that all the rest runs in lines. NaN and Inf are laid out like
+numbers; the rows and columns that hold them are computed elsewhere.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lowprec._jit import float32_from_bits, intrinsic, ir, kernel, types
+from lowprec._jit import cgutils, intrinsic, ir, kernel, types
 
-from ..cast.nearest import decode_bits
+from ..vectors import F32, I8, I32, I64, VectorCode, fields, fill, indices
 
 U = np.uint32
-ZERO_EXPONENT = np.int8(-64)  # of a zero operand: its products stay below -40 whatever the other operand
-_SIDE = 64  # columns that are transposed at a time
+ROWS, COLUMNS = 4, 64
+SLACK = 64  # items of A's arrays that are overwritten behind their end
+_SIDE = 16  # bytes of a row that are worked on at a time
 
 
-@kernel
-def _exponent(code, mantissa_bits, emin, magnitude):
-    """Return the un-normalised exponent of a code: subnormals keep the smallest normal one."""
-    a = U(code & magnitude)
-    field = np.int32(U(a >> mantissa_bits))
-    e = np.int8(max(field, np.int32(1)) + emin)
-    return ZERO_EXPONENT if a == U(0) else e
+class Signed(NamedTuple):
+    """A or B as it is laid out, all flat."""
+
+    values: Any  # float32
+    exponents: Any  # A: uint32, B: uint8
+    signs: Any  # uint32
 
 
-@kernel
-def pack_rows(codes, reading, values, exponents):
-    """Lay out A's codes [M, K] by rows: values and exponents [at least M, padded K].
+class Reading(NamedTuple):
+    """What the packers need to know of a format, as integers."""
 
-    `reading` is `cast.constants.decode_constants` and (mantissa bits, emin - 1, magnitude mask, places from the sign
-    to bit 7).
-    """
-    constants, layout = reading
-    m, k = codes.shape
-    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
-    for i in range(m):
-        v, e, row = values[i], exponents[i], codes[i]
-        for p in range(k):
-            v[p] = float32_from_bits(decode_bits(U(row[p]), constants))
-        for p in range(k):
-            e[p] = _exponent(U(row[p]), shift, emin, magnitude)
-        for p in range(k, values.shape[1]):
-            v[p] = np.float32(0)
-            e[p] = ZERO_EXPONENT
+    mantissa_bits: int
+    offset: int  # of a float32's exponent field against the format's, in place
+    quantum: int  # bits of the smallest subnormal as a float32
+    emin_a: int  # emin - 1, with the bias of A's exponents: `A_BIAS`
+    emin_b: int  # and with that of B's, whose sign is turned: `B_BIAS` less that
+    magnitude: int  # mask of all bits but the sign's
+    to_bit_7: int  # places from the sign to bit 7
 
 
-@kernel
-def _turn(codes, first, k, group, g, turned):
-    """Gather codes [rows, K] of `_SIDE` rows from `first` and of group `g` as turned [group][_SIDE], zero outside."""
-    depth = min(group, max(k - g * group, 0))
-    width = min(_SIDE, codes.shape[0] - first)
-    if width < _SIDE or depth < group:
-        turned[:, :] = 0
-    whole = width // 8 * 8
-    at = g * group
-    for j in range(0, whole, 8):
-        r0, r1, r2, r3 = codes[first + j], codes[first + j + 1], codes[first + j + 2], codes[first + j + 3]
-        r4, r5, r6, r7 = codes[first + j + 4], codes[first + j + 5], codes[first + j + 6], codes[first + j + 7]
-        for t in range(depth):
-            line = turned[t]
-            line[j], line[j + 1], line[j + 2], line[j + 3] = r0[at + t], r1[at + t], r2[at + t], r3[at + t]
-            line[j + 4], line[j + 5], line[j + 6], line[j + 7] = r4[at + t], r5[at + t], r6[at + t], r7[at + t]
-    for j in range(whole, width):
-        row = codes[first + j]
-        for t in range(depth):
-            turned[t, j] = row[at + t]
+A_BIAS, B_BIAS = 127 + 15, 15  # A's exponent is e + `A_BIAS`, B's is `B_BIAS` - e; the difference of both is biased
+
+
+class _Decoder(VectorCode):
+    """Takes lines of codes apart."""
+
+    def __init__(self, builder: Any, reading: Any) -> None:
+        super().__init__(builder)
+        self.reading = dict(zip(Reading._fields, fields(builder, reading), strict=True))
+
+    def field(self, name: str, vector: Any) -> Any:
+        """Return a number of the format in every lane."""
+        narrow = self.builder.trunc(self.reading[name], vector.element)
+        return self.splat(narrow, vector)
+
+    def values(self, codes: Any) -> Any:
+        """Return the float32 values of some codes, 2^-126 with its sign for a zero."""
+        b, n = self.builder, codes.type.count
+        ints, floats = ir.VectorType(I32, n), ir.VectorType(F32, n)
+        wide = b.zext(codes, ints)
+        a = b.and_(wide, self.field("magnitude", ints))
+        shift = b.sub(fill(ints, 23), self.field("mantissa_bits", ints))
+        normal = b.add(b.shl(a, shift), self.field("offset", ints))
+        quantum = b.bitcast(self.field("quantum", ints), floats)
+        tiny = b.bitcast(b.fmul(b.sitofp(a, floats), quantum), ints)
+        is_normal = b.icmp_unsigned("!=", b.lshr(a, self.field("mantissa_bits", ints)), fill(ints, 0))
+        bits = self.call(f"llvm.umax.v{n}i32", ints, b.select(is_normal, normal, tiny), fill(ints, 0x00800000))
+        sign = b.and_(b.shl(wide, b.add(self.field("to_bit_7", ints), fill(ints, 24))), fill(ints, 0x80000000))
+        return b.bitcast(b.or_(bits, sign), floats)
+
+    def exponents(self, codes: Any, turned: bool) -> Any:
+        """Return the exponents as bytes: A's, or B's, whose sign is turned."""
+        b, octets = self.builder, codes.type
+        a = b.and_(codes, self.field("magnitude", octets))
+        place = b.lshr(a, self.field("mantissa_bits", octets))
+        place = self.call(f"llvm.umax.v{octets.count}i8", octets, place, fill(octets, 1))
+        e = b.sub(self.field("emin_b", octets), place) if turned else b.add(place, self.field("emin_a", octets))
+        return b.select(b.icmp_unsigned("==", a, fill(octets, 0)), fill(octets, 255 if turned else 0), e)
+
+
+def _turn(code: VectorCode, rows: list[Any]) -> list[Any]:
+    """Transpose as many rows of 16 bytes as there are, a power of two: into 16 columns one after the other."""
+    half = len(rows) // 2
+    masks = [indices([n + 16 * side for n in range(first, first + 8) for side in (0, 1)]) for first in (0, 8)]
+    # Bytes of a row of the first half and of the second alternate, until every byte is where it belongs.
+    for _ in range(half.bit_length()):
+        pairs = zip(rows[:half], rows[half:], strict=True)
+        rows = [code.builder.shuffle_vector(x, y, mask) for x, y in pairs for mask in masks]
+    return rows
+
+
+def _lay_out_quad(typingctx, codes, stride, reading, values, exponents):
+    """Lay out 16 codes of each of 4 rows, `stride` bytes apart: all are addresses."""
+
+    def codegen(context, builder, signature, args):
+        at, stride, reading, values, exponents = args
+        code, octets = _Decoder(builder, reading), ir.VectorType(I8, _SIDE)
+        rows = [code.load(code.at(at, builder.mul(stride, I64(r))), octets, 1) for r in range(ROWS)]
+        for i, line in enumerate(_turn(code, rows)):
+            code.store(code.values(line), code.at(values, 4 * _SIDE * i), 64)
+            e = code.exponents(line, turned=False)
+            four = builder.shuffle_vector(e, e, indices([n for n in range(_SIDE) for _ in range(4)]))
+            code.store(four, code.at(exponents, 4 * _SIDE * i), 64)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, reading, types.intp, types.intp), codegen
+
+
+def _lay_out_lines(typingctx, turned, count, reading, factor, values, exponents):
+    """Lay out `count` lines of 64 codes of B, values times `factor`: all are addresses but these."""
+
+    def codegen(context, builder, signature, args):
+        at, count, reading, factor, values, exponents = args
+        code, octets = _Decoder(builder, reading), ir.VectorType(I8, _SIDE)
+        times = code.splat(factor, ir.VectorType(F32, _SIDE))
+        with cgutils.for_range(builder, count) as loop:
+            line = builder.mul(loop.index, I64(COLUMNS))
+            for j in range(0, COLUMNS, _SIDE):
+                codes = code.load(code.at(at, line, j), octets, 1)
+                value = builder.fmul(code.values(codes), times)
+                code.store(value, code.at(values, builder.mul(line, I64(4)), 4 * j), 64)
+            whole = code.load(code.at(at, line), ir.VectorType(I8, COLUMNS), 1)
+            code.store(code.exponents(whole, turned=True), code.at(exponents, line), 64)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, reading, types.float32, types.intp, types.intp), codegen
+
+
+def _turn_square(typingctx, codes, stride, turned, width):
+    """Transpose 16 x 16 bytes: from rows `stride` bytes apart to rows `width` bytes apart."""
+
+    def codegen(context, builder, signature, args):
+        at, stride, into, width = args
+        code, octets = VectorCode(builder), ir.VectorType(I8, _SIDE)
+        rows = [code.load(code.at(at, builder.mul(stride, I64(r))), octets, 1) for r in range(_SIDE)]
+        for r, row in enumerate(_turn(code, rows)):
+            code.store(row, code.at(into, builder.mul(width, I64(r))), 1)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4), codegen
+
+
+def _signs(typingctx, address):
+    """Return bits 7 of 32 bytes at an address."""
+
+    def codegen(context, builder, signature, args):
+        codes = VectorCode(builder).load(args[0], ir.VectorType(I8, 32), 1)
+        return builder.bitcast(builder.icmp_signed("<", codes, fill(codes.type, 0)), I32)
+
+    return types.uint32(types.intp), codegen
+
+
+lay_out_quad, lay_out_lines = intrinsic(_lay_out_quad), intrinsic(_lay_out_lines)
+turn_square, signs = intrinsic(_turn_square), intrinsic(_signs)
 
 
 @kernel
 def largest_magnitude(codes, magnitude):
     """Return the largest code of an array with its sign masked away."""
-    top = np.uint8(0)
+    largest = np.uint8(0)
     for i in range(codes.size):
-        top = max(top, np.uint8(codes[i] & magnitude))
-    return top
-
-
-def _signs(typingctx, address):
-    """Return the positive codes among 32 at an address as bits 0..31, the negative ones as bits 32..63.
-
-    The codes are bytes with their sign in bit 7; zeros of either sign are neither.
-    """
-    if address != types.intp:
-        return None
-
-    def codegen(context, builder, signature, args):
-        vector = ir.VectorType(ir.IntType(8), 32)
-        codes = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=1)
-        zero, minus_zero = (ir.Constant(vector, [value] * 32) for value in (0, -128))
-        positive = builder.icmp_signed(">", codes, zero)
-        negative = builder.and_(builder.icmp_signed("<", codes, zero), builder.icmp_signed("!=", codes, minus_zero))
-        low, high = (builder.zext(builder.bitcast(x, ir.IntType(32)), ir.IntType(64)) for x in (positive, negative))
-        return builder.or_(low, builder.shl(high, ir.IntType(64)(32)))
-
-    return types.uint64(types.intp), codegen
-
-
-signs = intrinsic(_signs)
+        largest = max(largest, np.uint8(codes[i] & magnitude))
+    return largest
 
 
 @kernel
-def pack_quads(codes, group, padded_k, reading, values, exponents, masks):
-    """Lay out A's codes [M, K] in quads of rows, each [padded K][4], and masks [quads][groups][2][4], all flat."""
-    constants, layout = reading
-    m, k = codes.shape
-    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
-    to_bit_7 = U(layout[3])
-    groups = padded_k // group
-    wanted = (np.uint64(1) << np.uint64(group)) - np.uint64(1)
-    v, e = np.zeros((4, padded_k), np.float32), np.zeros((4, padded_k), np.int8)
-    bytes_ = np.zeros(padded_k + 32, np.uint8)
-    first = np.intp(bytes_.ctypes.data)
-    for i in range(0, m, 4):
-        for r in range(4):
-            values_r, exponents_r = v[r], e[r]
-            inside = k if i + r < m else 0
-            if inside:
-                row = codes[i + r]
-                for p in range(k):
-                    values_r[p] = float32_from_bits(decode_bits(U(row[p]), constants))
-                for p in range(k):
-                    exponents_r[p] = _exponent(U(row[p]), shift, emin, magnitude)
-                for p in range(k):
-                    bytes_[p] = U(U(row[p]) << to_bit_7)
-            else:
-                bytes_[:] = 0
-            for p in range(inside, padded_k):
-                values_r[p] = np.float32(0)
-                exponents_r[p] = ZERO_EXPONENT
-            for g in range(groups):
-                both = signs(first + g * group)
-                masks[(i // 4 * groups + g) * 8 + r] = np.uint32(both & wanted)
-                masks[(i // 4 * groups + g) * 8 + 4 + r] = np.uint32((both >> np.uint64(32)) & wanted)
-        into = values[i * padded_k : (i + 4) * padded_k]
-        v0, v1, v2, v3 = v[0], v[1], v[2], v[3]
-        for p in range(padded_k):
-            into[4 * p] = v0[p]
-            into[4 * p + 1] = v1[p]
-            into[4 * p + 2] = v2[p]
-            into[4 * p + 3] = v3[p]
-        small = exponents[i * padded_k : (i + 4) * padded_k]
-        e0, e1, e2, e3 = e[0], e[1], e[2], e[3]
-        for p in range(padded_k):
-            small[4 * p] = e0[p]
-            small[4 * p + 1] = e1[p]
-            small[4 * p + 2] = e2[p]
-            small[4 * p + 3] = e3[p]
+def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
+    """Lay out the signs of `rows` rows from `first` as [groups][width], 0 where there are no codes.
 
-
-@kernel
-def pack_panels(codes, sizes, reading, factor, packed, start, stop):
-    """Lay out rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels.
-
-    `sizes` are the columns of a panel, a multiple of 64, the group, and the padded K; values are multiplied by
-    `factor`. `packed` is a `gemm.Operand`, all flat: masks are [panels * groups, 2, panel] or empty. Columns beyond the
-    next multiple of 64 are left as they are: nobody reads them.
+    `piece` is room for 32 bytes.
     """
-    (panel, group, padded_k), (constants, layout) = sizes, reading
-    values, exponents, masks = packed.values, packed.exponents, packed.masks
     k = codes.shape[1]
-    shift, emin, magnitude = U(layout[0]), np.int32(layout[1]), U(layout[2])
-    to_bit_7 = U(layout[3])
+    start, apart = np.intp(codes.ctypes.data) + first * k, np.intp(piece.ctypes.data)
+    for g in range(masks.size // width):
+        line, p = masks[g * width : (g + 1) * width], g * group
+        depth = max(min(group, k - p), 0)
+        wanted = U((np.uint64(1) << np.uint64(depth)) - np.uint64(1))
+        if p + 32 <= k and reading.to_bit_7 == 0:
+            for r in range(rows):
+                line[r] = U(signs(start + r * k + p) & wanted)
+        else:
+            for r in range(rows):
+                for t in range(depth):
+                    piece[t] = np.uint8(codes[first + r, p + t] << reading.to_bit_7)
+                line[r] = U(signs(apart) & wanted)
+        for r in range(rows, width):
+            line[r] = U(0)
+
+
+@kernel
+def pack_quads(codes, group, padded_k, reading, packed):
+    """Lay out A's codes [M, K] in quads of rows, each [padded K][4], and signs [quads][groups][4].
+
+    Values and exponents have room for `SLACK` more items, which may be overwritten.
+    """
+    values, exponents, masks = packed
+    m, k = codes.shape
     groups = padded_k // group
-    wanted = (np.uint64(1) << np.uint64(group & 63)) - np.uint64(1)
-    turned = np.zeros((group, _SIDE), np.uint8)
-    piece = np.zeros(32, np.uint8)
-    for j0 in range(start, stop, _SIDE):
-        width = min(_SIDE, stop - j0)
-        base = j0 // panel * panel * padded_k + j0 % panel
-        for g in range(groups):
-            _turn(codes, j0, k, group, g, turned)
-            for t in range(group):
-                at = base + (g * group + t) * panel
-                v, e, line = values[at : at + _SIDE], exponents[at : at + _SIDE], turned[t]
-                for j in range(_SIDE):
-                    v[j] = float32_from_bits(decode_bits(U(line[j]), constants)) * factor
-                for j in range(_SIDE):
-                    e[j] = _exponent(U(line[j]), shift, emin, magnitude)
-            if masks.size:
-                at = (j0 // panel * groups + g) * 2 * panel + j0 % panel
-                depth = min(group, k - g * group)
-                for j in range(width):
-                    if depth == 32 and to_bit_7 == U(0):
-                        both = signs(np.intp(codes.ctypes.data) + (j0 + j) * k + g * 32)
-                    else:
-                        piece[:] = 0
-                        for t in range(depth):
-                            piece[t] = U(U(codes[j0 + j, g * group + t]) << to_bit_7)
-                        both = signs(np.intp(piece.ctypes.data))
-                    masks[at + j] = np.uint32(both & wanted)
-                    masks[at + panel + j] = np.uint32((both >> np.uint64(32)) & wanted)
-                for j in range(width, _SIDE):
-                    masks[at + j] = masks[at + panel + j] = U(0)
+    piece = np.zeros(64, np.uint8)
+    first, apart = np.intp(codes.ctypes.data), np.intp(piece.ctypes.data)
+    v, e = np.intp(values.ctypes.data), np.intp(exponents.ctypes.data)
+    for i in range(0, m, ROWS):
+        rows = min(ROWS, m - i)
+        for p in range(0, padded_k, _SIDE):
+            at = (i * padded_k + ROWS * p) * 4
+            if rows == ROWS and p + _SIDE <= k:
+                lay_out_quad(first + i * k + p, np.intp(k), reading, v + at, e + at)
+            else:
+                piece[:] = np.uint8(0)
+                for r in range(rows):
+                    for t in range(min(_SIDE, k - p)):
+                        piece[_SIDE * r + t] = codes[i + r, p + t]
+                lay_out_quad(apart, np.intp(_SIDE), reading, v + at, e + at)
+        if masks.size:
+            _pack_signs(codes, i, rows, group, reading, ROWS, piece, masks[i * groups : (i + ROWS) * groups])
+
+
+@kernel
+def pack_panels(codes, group, padded_k, reading, factor, packed, start, stop):
+    """Lay out rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels, each [padded K][64].
+
+    Values are multiplied by `factor`; signs are [panels][groups][64].
+    """
+    values, exponents, masks = packed
+    k, groups = codes.shape[1], padded_k // group
+    turned, piece = np.zeros((_SIDE, COLUMNS), np.uint8), np.zeros(32, np.uint8)
+    v, e, t = np.intp(values.ctypes.data), np.intp(exponents.ctypes.data), np.intp(turned.ctypes.data)
+    for j0 in range(start, stop, COLUMNS):
+        width = min(COLUMNS, stop - j0)
+        for p in range(0, padded_k, _SIDE):
+            _turn_panel(codes, j0, width, p, min(_SIDE, max(k - p, 0)), turned)
+            at = j0 * padded_k + p * COLUMNS
+            lay_out_lines(t, np.intp(min(_SIDE, padded_k - p)), reading, factor, v + 4 * at, e + at)
+        if masks.size:
+            _pack_signs(codes, j0, width, group, reading, COLUMNS, piece, masks[j0 * groups : (j0 + COLUMNS) * groups])
+
+
+@kernel
+def _turn_panel(codes, j0, width, p, depth, turned):
+    """Gather 16 codes of each of 64 rows from `j0`, from column `p`, as turned [16][64]; zero outside."""
+    k = codes.shape[1]
+    whole = width // _SIDE * _SIDE if depth == _SIDE else 0
+    if whole < COLUMNS:
+        turned[:, :] = np.uint8(0)
+    first, into = np.intp(codes.ctypes.data), np.intp(turned.ctypes.data)
+    for j in range(0, whole, _SIDE):
+        turn_square(first + (j0 + j) * k + p, np.intp(k), into + j, np.intp(COLUMNS))
+    for j in range(whole, width):
+        for t in range(depth):
+            turned[t, j] = codes[j0 + j, p + t]

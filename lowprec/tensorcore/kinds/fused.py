@@ -108,13 +108,18 @@ class Fused(FusedSum):
 
 def narrow_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> FusedKernel | None:
     """Return the fastest kernel in float32 lanes that is exact for an accumulator and two formats."""
-    narrow = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(f.emin >= -16 and f.emax <= 15 for f in (fa, fb))
+    narrow = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(_is_narrow(f) for f in (fa, fb))
     plain = accumulator.align == "truncate" and accumulator.output != "float16" and accumulator.scale_format is None
     zero = accumulator.zero_exponent
-    unseen = zero is None or zero <= -100  # below all that the kernels work on
+    unseen = zero is None or zero <= -95  # below all that the kernels work on
     if not (narrow and plain and unseen):
         return None
     return next((k for k in (selected_kernel(), fused_kernels["portable"]) if k.supports(accumulator)), None)
+
+
+def _is_narrow(fmt: Format) -> bool:
+    """Tell whether the packers can read a format: sign, exponent and mantissa in a byte."""
+    return fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.emin >= -16 and fmt.emax <= 15
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Float32Lanes:
     def covers(self, product: Product) -> bool:
         """Refuse scales that could take a running sum out of the kernel's exponents."""
         s = product.schedule
-        return s is None or s.promote or _spread(s.scale_a) + _spread(s.scale_b) <= 50
+        return s is None or s.promote or _spread(s.scale_a) + _spread(s.scale_b) <= 48
 
     def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
         """Lay out B, and find its columns of the result that the kernel cannot do."""
@@ -139,7 +144,7 @@ class Float32Lanes:
         accumulator, kernel, group = self.accumulator, self.kernel, self.accumulator.group
         schedule = p.schedule or Schedule.one_chain(m, n, k, group)
         panels, columns = laid_out or (kernel.pack_panels(p.b, p.fb, group), _rows_with_special(p.b, p.fb))
-        out = np.zeros((m, n), np.float32)
+        out = np.empty((m, n), np.float32)
 
         def some_rows(first: int, stop: int) -> None:
             rows = slice(first, stop)
@@ -157,7 +162,7 @@ class Float32Lanes:
 def _usual(c: Float32Matrix) -> NDArray[np.bool_]:
     """Tell where C is zero or has an exponent that the kernel reaches."""
     field = (c.view(np.uint32) >> 23) & 0xFF
-    usual: NDArray[np.bool_] = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 100) & (field <= 127 + 110))
+    usual: NDArray[np.bool_] = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 95) & (field <= 127 + 110))
     return usual
 
 
