@@ -7,8 +7,8 @@ thread's rounding mode, set and put back within the kernel); ``portable`` needs 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .. import _threads
 from .._threads import Allocate, scratch
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore import fused_dot, narrow_pack, narrow_sum, narrow_tile
+from ..kernels.tensorcore import fused_dot, narrow_pack, narrow_tile
 from ..kernels.tensorcore.gemm import Chains, Sums
 from ..kernels.tensorcore.narrow_pack import Signed
 from ..registry import Registry
@@ -37,52 +37,49 @@ class FusedKernel:
         What the CPU must have, in LLVM's names.
     max_group, max_fraction_bits : int
         Largest L and F for which the kernel's bounds hold.
-    factor : float
-        What B's values are multiplied by beforehand.
-    signs : bool
-        Whether it reads the operands' signs.
-    run : callable
-        The compiled kernel.
+    forms : mapping
+        Compiled kernel by the way terms are aligned, with what it wants of operands.
     """
 
     name: str
     features: frozenset[str]
     max_group: int
     max_fraction_bits: int
-    factor: float
-    signs: bool
-    run: Callable[..., None]
+    forms: Mapping[str, narrow_tile.Form] = field(hash=False)
 
     def supports(self, accumulator: Accumulator) -> bool:
         """Tell whether an accumulator lies within the kernel's bounds."""
         return (
-            accumulator.group % 4 == 0
+            accumulator.align in self.forms
+            and accumulator.group % 4 == 0
             and accumulator.group <= self.max_group
             and accumulator.fraction_bits <= min(self.max_fraction_bits, accumulator.output_bits)
         )
 
-    def pack_rows(self, codes: NDArray[Any], fmt: Format, group: int) -> Signed:
+    def pack_rows(self, accumulator: Accumulator, codes: NDArray[Any], fmt: Format) -> Signed:
         """Lay out operand A [M, K]."""
-        m, k = codes.shape
+        (m, k), group, form = codes.shape, accumulator.group, self.forms[accumulator.align]
         rows, depth = _up(m, 4), _up(max(k, 1), group)
         packed = Signed(
             scratch("a_values", rows * depth + narrow_pack.SLACK, np.float32),
             scratch("a_exponents", rows * depth + narrow_pack.SLACK, np.uint32),
-            scratch("a_signs", rows * (depth // group) if self.signs else 0, np.uint32),
+            scratch("a_signs", rows * (depth // group) if form.counts else 0, np.uint32),
         )
-        narrow_pack.pack_quads(codes, group, depth, _reading(fmt), packed)
+        narrow_pack.pack_quads(codes, group, depth, _reading(fmt, form.counts), packed)
         return packed
 
-    def pack_panels(self, codes: NDArray[Any], fmt: Format, group: int, allocate: Allocate = scratch) -> Signed:
+    def pack_panels(
+        self, accumulator: Accumulator, codes: NDArray[Any], fmt: Format, allocate: Allocate = scratch
+    ) -> Signed:
         """Lay out operand B [N, K]."""
-        n, k = codes.shape
+        (n, k), group, form = codes.shape, accumulator.group, self.forms[accumulator.align]
         columns, depth = _up(n, narrow_pack.COLUMNS), _up(max(k, 1), group)
         packed = Signed(
             allocate("b_values", columns * depth, np.float32),
             allocate("b_exponents", columns * depth, np.uint8),
-            allocate("b_signs", columns * (depth // group) if self.signs else 0, np.uint32),
+            allocate("b_signs", columns * (depth // group) if form.counts else 0, np.uint32),
         )
-        options = group, depth, _reading(fmt), np.float32(self.factor), packed
+        options = group, depth, _reading(fmt, form.counts), np.float32(form.factor), packed
         grain = max(1, (1 << 20) // (64 * depth)) * 64
         _threads.run_chunks(lambda i, j: narrow_pack.pack_panels(codes, *options, i, j), n, grain)
         return packed
@@ -110,7 +107,8 @@ class FusedKernel:
         groups = (a.values.size - narrow_pack.SLACK) // (_up(m, 4) * group)
         sums = Sums(group, accumulator.fraction_bits, accumulator.output_bits, 0)
         chains = Chains(groups, schedule.length // group, int(schedule.promote), 0, int(c is not None), 0, n)
-        self.run(a, b, sums, chains, schedule.scale_a, schedule.scale_b, out if c is None else c, out)
+        run = self.forms[accumulator.align].run
+        run(a, b, sums, chains, schedule.scale_a, schedule.scale_b, out if c is None else c, out)
 
 
 fused_kernels: Registry[FusedKernel] = Registry("fused kernel", FusedKernel)
@@ -121,27 +119,21 @@ for _kernel in (
         frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
         max_group=32,
         max_fraction_bits=14,
-        factor=narrow_sum.FACTOR,
-        signs=True,
-        run=narrow_tile.gemm_avx512,
+        forms=narrow_tile.FORMS["avx512"],
     ),
     FusedKernel(
         "fma",
         frozenset({"avx2", "fma"}),
         max_group=32,
         max_fraction_bits=14,
-        factor=narrow_sum.FACTOR,
-        signs=True,
-        run=narrow_tile.gemm_fma,
+        forms=narrow_tile.FORMS["fma"],
     ),
     FusedKernel(
         "portable",
         frozenset(),
         max_group=64,
         max_fraction_bits=13,
-        factor=1.0,
-        signs=False,
-        run=narrow_tile.gemm_portable,
+        forms=narrow_tile.FORMS["portable"],
     ),
 ):
     fused_kernels.register(_kernel.name, _kernel)
@@ -167,7 +159,7 @@ def self_test(candidate: FusedKernel) -> bool:
     tables = (x.significand, x.exponent), (y.significand, y.exponent)
     fused_dot.fused_dot_reference(a, b, *tables, rule, 13, got, expected)
     accumulator = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
-    packed = candidate.pack_rows(a, _E4M3, group), candidate.pack_panels(b, _E5M2, group)
+    packed = candidate.pack_rows(accumulator, a, _E4M3), candidate.pack_panels(accumulator, b, _E5M2)
     candidate.compute(accumulator, *packed, Schedule.one_chain(m, n, k, group), None, got)
     return rounds_to_nearest() and got.tobytes() == expected.tobytes()
 
@@ -210,7 +202,7 @@ def operand_tables(fmt: Format) -> OperandTables:
 
 
 @functools.lru_cache(maxsize=32)
-def _reading(fmt: Format) -> narrow_pack.Reading:
+def _reading(fmt: Format, tiny_zeros: bool) -> narrow_pack.Reading:
     """Return how the packers read codes."""
     m = fmt.mantissa_bits
     return narrow_pack.Reading(
@@ -221,6 +213,7 @@ def _reading(fmt: Format) -> narrow_pack.Reading:
         emin_b=narrow_pack.B_BIAS - (fmt.emin - 1),
         magnitude=0xFF & ~fmt.sign_mask,
         to_bit_7=8 - fmt.bits,
+        zero=1 << 23 if tiny_zeros else 0,
     )
 
 

@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lowprec as lp
 from lowprec import _jit, _threads
+from lowprec.tensorcore.chains import chains_of
 from lowprec.tensorcore.fused_kernels import FusedKernel, fused_kernels, self_test
 
 ROOT = Path(lp.__file__).parent.parent
@@ -40,14 +42,15 @@ def test_every_runnable_kernel_passes_its_self_test(name: str) -> None:
 
 def test_a_kernel_that_is_wrong_fails_its_self_test() -> None:
     right = fused_kernels["portable"]
+    form = right.forms["truncate"]
 
     def one_bit_off(*arguments: object) -> None:
-        right.run(*arguments)
+        form.run(*arguments)
         out = arguments[-1]
         assert isinstance(out, np.ndarray)
         out.view(np.uint32)[3, 5] ^= 1 << 10
 
-    assert not self_test(dataclasses.replace(right, name="wrong", run=one_bit_off))
+    assert not self_test(dataclasses.replace(right, name="wrong", forms={"truncate": form._replace(run=one_bit_off)}))
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -75,10 +78,40 @@ def test_threads_are_left_in_the_default_rounding(name: str, keep_threads: None,
     assert all(modes)
 
 
+@pytest.mark.parametrize("align", ["truncate", "floor", "nearest"])
+@pytest.mark.parametrize("operands", [("e4m3fn", "e5m2"), ("e4m3fn", "e4m3fn"), ("e2m1fn", "e3m2fn")])
+@pytest.mark.parametrize("group", [32, 16, 12])
+def test_every_alignment_in_float32_lanes(group: int, operands: tuple[str, str], align: Any) -> None:
+    """All codes, zeros of both signs, a row and a column of nothing else, and C of any exponent that is usual."""
+    fa, fb = (lp.formats[name] for name in operands)
+    rng = np.random.default_rng(group)
+    a, b = (
+        (rng.integers(0, f.max_code + 1, (rows, 77)) | rng.integers(0, 2, (rows, 77)) * f.sign_mask).astype(np.uint8)
+        for f, rows in ((fa, 9), (fb, 70))
+    )
+    a[rng.random(a.shape) < 0.3] &= fa.sign_mask
+    a[0] &= fa.sign_mask
+    b[3] &= fb.sign_mask
+    c = np.ldexp(rng.uniform(1, 2, (9, 70)) * rng.choice([-1, 1], (9, 70)), rng.integers(-95, 30, (9, 70)))
+    c = c.astype(np.float32)
+    c[1] = 0
+    for fraction_bits in (5, 13):
+        unit = lp.accumulators["hopper_fp8"].with_(group=group, inputs=(), fraction_bits=fraction_bits, align=align)
+        options = {"accumulator": unit, "a_format": fa, "b_format": fb}
+        with lp.using(kernel="reference"):
+            want = lp.mma(a, b, c, **options)
+        for name in RUNNABLE:
+            with lp.using(kernel=name):
+                fast = chains_of(unit, fa, fb).kernel is not None
+                got = lp.mma(a, b, c, **options)
+            assert got.tobytes() == want.tobytes(), (name, fraction_bits)
+            assert fast or (name, align) == ("portable", "floor")
+
+
 def test_unknown_and_impossible_kernels(keep_kernel: None) -> None:
     with pytest.raises(ValueError, match=r"unknown fused kernel 'avx51'.*'avx512'"):
         lp.set_fused_kernel("avx51")
-    impossible = FusedKernel("sve", frozenset({"sve9"}), 32, 13, 1.0, False, lambda: None)
+    impossible = FusedKernel("sve", frozenset({"sve9"}), 32, 13, {})
     with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
         lp.set_fused_kernel("sve")
     with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):

@@ -1,9 +1,9 @@
 """Operand layouts of the float32 tensor-core kernels: values, un-normalised exponents and signs of FP8 codes.
 
-A is laid out by quads of rows, each [padded K][4]; B by panels of 64 columns, each [padded K][64]. Padding is zero, and
-a zero's value is 2^-126 with its sign (`narrow_sum` says why). Signs are bit masks of each group of up to 32 products;
-they are left out where their array is empty. Exponents are those that `narrow_tile` describes, A's four times, so
-that one 32-bit load brings a vector of them.
+A is laid out by quads of rows, each [padded K][4]; B by panels of 64 columns, each [padded K][64]. Padding is zero. A
+zero may be laid out as 2^-126 with its sign (`narrow_sum` says why). Signs are bit masks of each group of up to 32
+products; they are left out where their array is empty. Exponents are those that `narrow_tile` describes, A's four
+times, so that one 32-bit load brings a vector of them.
 
 Codes are interleaved or transposed as bytes first, so that all the rest runs in lines. NaN and Inf are laid out like
 numbers; the rows and columns that hold them are computed elsewhere.
@@ -41,6 +41,7 @@ class Reading(NamedTuple):
     emin_b: int  # and with that of B's, whose sign is turned: `B_BIAS` less that
     magnitude: int  # mask of all bits but the sign's
     to_bit_7: int  # places from the sign to bit 7
+    zero: int  # bits of a zero without its sign
 
 
 A_BIAS, B_BIAS = 127 + 15, 15  # A's exponent is e + `A_BIAS`, B's is `B_BIAS` - e; the difference of both is biased
@@ -59,7 +60,7 @@ class _Decoder(VectorCode):
         return self.splat(narrow, vector)
 
     def values(self, codes: Any) -> Any:
-        """Return the float32 values of some codes, 2^-126 with its sign for a zero."""
+        """Return the float32 values of some codes."""
         b, n = self.builder, codes.type.count
         ints, floats = ir.VectorType(I32, n), ir.VectorType(F32, n)
         wide = b.zext(codes, ints)
@@ -69,7 +70,7 @@ class _Decoder(VectorCode):
         quantum = b.bitcast(self.field("quantum", ints), floats)
         tiny = b.bitcast(b.fmul(b.sitofp(a, floats), quantum), ints)
         is_normal = b.icmp_unsigned("!=", b.lshr(a, self.field("mantissa_bits", ints)), fill(ints, 0))
-        bits = self.call(f"llvm.umax.v{n}i32", ints, b.select(is_normal, normal, tiny), fill(ints, 0x00800000))
+        bits = self.call(f"llvm.umax.v{n}i32", ints, b.select(is_normal, normal, tiny), self.field("zero", ints))
         sign = b.and_(b.shl(wide, b.add(self.field("to_bit_7", ints), fill(ints, 24))), fill(ints, 0x80000000))
         return b.bitcast(b.or_(bits, sign), floats)
 

@@ -1,4 +1,4 @@
-"""One group's sum in float32 lanes: how it begins with C, how products join it, and how it ends; three ways.
+"""One group's sum in float32 lanes: how it begins with C, how products join it, and how it ends.
 
 One group of L products and C: E is the largest exponent among the nonzero terms, every term is cut to a multiple of
 q = 2^(E - F), the sum is exact, and the result is truncated to the accumulator's fraction bits. The float32 FPU does
@@ -30,6 +30,12 @@ aligns, cuts and adds. Let B be multiplied by 1 + 2^-16 beforehand.
 * C has F + 1 <= 14 bits. C / q = n + f in magnitude, f <= 1 - 2^(i - 13): (n + f)(1 + 2^-16) - 1/2 lies above n - 1/2
   (or is -1/2, whose nearest even is 0) and below n + 1/2.
 
+`Floored`, and its encoded form: the same fused multiply-add, of B as it is, is what ``align="floor"`` asks for.
+
+`Rounded`, for ``align="nearest"``: fma(a, b, M), in the default rounding, is M plus the nearest multiple of q, ties to
+even as M / q is even; M is taken away and the rest is added. Both see what a result's truncation leaves of C, so that
+S is cut after every group.
+
 Operands are finite codes with exponents in -16..15; C (and with it every intermediate result) is zero or has an
 exponent in -95..110, so q is at least 2^-109. What is outside is the caller's to send elsewhere.
 """
@@ -47,16 +53,18 @@ _EXPONENT, _SIGN = 0x7F800000, 0x80000000
 class GroupSum(VectorCode):
     """Emits a group's sum for vectors of `lanes` outputs; what it needs of `gemm.Sums` is given at the beginning."""
 
-    counts = False  # whether `begin` wants the negative products, as bit masks
+    counts = False  # whether `begin` wants the negative products, as bit masks; zeros then are 2^-126
 
-    def __init__(self, builder: Any, lanes: int, fraction_bits: Any) -> None:
+    def __init__(self, builder: Any, lanes: int, fraction_bits: Any, keep: Any) -> None:
         super().__init__(builder)
         self.lanes = lanes
         self.ints, self.floats = ir.VectorType(I32, lanes), ir.VectorType(F32, lanes)
         # M for the biased exponent e is the float with the bits (e << 23) + m_bits: 1.5 * 2^(23 - F) above 2^e.
         m_bits = builder.add(builder.shl(builder.sub(I32(23), fraction_bits), I32(23)), I32(0x400000))
         self.m_bits = self.splat(m_bits, self.ints)
-        self.cut = self.splat(builder.shl(I32(-1), builder.sub(I32(23), fraction_bits)), self.ints)
+        self.cut, self.kept = (
+            self.splat(builder.shl(I32(-1), builder.sub(I32(23), bits)), self.ints) for bits in (fraction_bits, keep)
+        )
 
     def entry(self, c: Any) -> Any:
         """Return C's bits as a chain's first group takes them."""
@@ -131,6 +139,60 @@ class Encoded(TowardZero):
         return self.call(f"llvm.x86.avx512.vfmadd.ps.{32 * self.lanes}", self.floats, a, b, c, I32(TOWARD_ZERO))
 
 
+class Floored(TowardZero):
+    """Sums of terms that are cut downwards, in a thread that rounds toward zero."""
+
+    counts = False
+
+    def entry(self, c: Any) -> Any:
+        """Return C's bits as they are."""
+        return c
+
+    def begin(self, c: Any, top: Any, negative: Any) -> list[Any]:
+        """Return M plus C, cut."""
+        b = self.builder
+        m = b.bitcast(self.m(c, top), self.floats)
+        return [self.multiply_add(b.bitcast(c, self.floats), self.constant(1.0), m)]
+
+    def end(self, total: Any) -> Any:
+        """Return the bits of S as a result has them."""
+        return self.builder.and_(super().end(total), self.kept)
+
+
+class EncodedFloored(Floored, Encoded):
+    """The same by the instructions' encoding."""
+
+
+class Rounded(GroupSum):
+    """Sums of terms that are rounded to nearest even."""
+
+    def entry(self, c: Any) -> Any:
+        """Return C's bits as they are."""
+        return c
+
+    def begin(self, c: Any, top: Any, negative: Any) -> list[Any]:
+        """Return M plus C, rounded, and M."""
+        b = self.builder
+        m = b.bitcast(self.m(c, top), self.floats)
+        return [b.fadd(b.bitcast(c, self.floats), m), m]
+
+    def product(self, a: Any, b: Any, kept: list[Any]) -> Any:
+        """Return the sum after another product."""
+        total, m = kept
+        return self.builder.fadd(total, self.builder.fsub(multiply_add(self, a, b, m), m))
+
+    def end(self, total: Any) -> Any:
+        """Return the bits of S as a result has them."""
+        return self.builder.and_(super().end(total), self.kept)
+
+
+def multiply_add(code: GroupSum, a: Any, b: Any, c: Any) -> Any:
+    """Return a * b + c, fused where the CPU can: products are exact, and whichever way C is rounded is good."""
+    if "fma" in cpu_features():
+        return code.call(f"llvm.fma.v{code.lanes}f32", code.floats, a, b, c)
+    return code.builder.fadd(code.builder.fmul(a, b), c)
+
+
 class Biased(GroupSum):
     """Sums in the default rounding, of any CPU."""
 
@@ -141,7 +203,7 @@ class Biased(GroupSum):
         m = self.m(c, top)
         half = b.sub(m, fill(ints, (24 << 23) | 0x400000))  # q / 2
         half = b.xor(b.or_(half, b.and_(c, fill(ints, _SIGN))), fill(ints, _SIGN))
-        whole = self.multiply_add(b.bitcast(c, self.floats), self.constant(FACTOR), b.bitcast(half, self.floats))
+        whole = multiply_add(self, b.bitcast(c, self.floats), self.constant(FACTOR), b.bitcast(half, self.floats))
         bias = b.or_(b.sub(m, fill(ints, (25 << 23) | 0x400000)), fill(ints, _SIGN | 0x7F0000))
         return [b.fadd(b.bitcast(m, self.floats), whole), bias]
 
@@ -151,10 +213,4 @@ class Biased(GroupSum):
         total, bias = kept
         signs = [build.and_(build.bitcast(x, self.ints), sign) for x in (a, b)]
         taken = build.xor(build.xor(signs[0], signs[1]), bias)
-        return build.fadd(total, self.multiply_add(a, b, build.bitcast(taken, self.floats)))
-
-    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """Return a * b + c, fused or not: the bits of a product are not affected, nor C's by the rounding of either."""
-        if "fma" in cpu_features():
-            return self.call(f"llvm.fma.v{self.lanes}f32", self.floats, a, b, c)
-        return self.builder.fadd(self.builder.fmul(a, b), c)
+        return build.fadd(total, multiply_add(self, a, b, build.bitcast(taken, self.floats)))

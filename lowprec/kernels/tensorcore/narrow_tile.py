@@ -139,7 +139,7 @@ class _Tile(VectorCode):
         self.b_values, self.b_exponents, self.b_signs = b
         self.group = sums[0]
         self.top, self.next_a, self.next_b, last = following
-        self.sum = shape.sum(builder, shape.lanes, builder.trunc(sums[1], I32))
+        self.sum = shape.sum(builder, shape.lanes, *(builder.trunc(bits, I32) for bits in sums[1:3]))
         self.last = self.splat(builder.trunc(last, I32), self.sum.ints)
         self.search = _Search(builder, shape.lanes, ROWS // shape.parts)
         self.bits = [[self.variable(fill(self.sum.ints, 0)) for _ in range(shape.vectors)] for _ in range(ROWS)]
@@ -289,14 +289,33 @@ def _sweep(a, b, state, place, sums, groups):
     top[0] = 0  # an address alone does not keep an array
 
 
-def _variant(name: str, shape: Shape, toward_zero: bool) -> Any:
+class Form(NamedTuple):
+    """A compiled kernel and the operands that it wants."""
+
+    run: Any
+    factor: float = 1.0  # of B's values
+    counts: bool = False  # whether it reads signs, zeros being 2^-126
+
+
+def _form(name: str, shape: Shape, toward_zero: bool = False, factor: float = 1.0) -> Form:
     sweep = variant(_sweep, f"sweep_{name}", tile=make_tile(shape), first_exponents=make_first_exponents(shape))
-    return make_gemm(f"gemm_narrow_{name}", sweep, COLUMNS, BATCH, aligned_f32, toward_zero)
+    run = make_gemm(f"gemm_narrow_{name}", sweep, COLUMNS, BATCH, aligned_f32, toward_zero)
+    return Form(run, factor, shape.sum.counts)
 
 
-gemm_avx512 = _variant("avx512", Shape(16, 4, narrow_sum.Encoded), toward_zero=False)
-gemm_fma = _variant("fma", Shape(8, 2, narrow_sum.TowardZero), toward_zero=True)
-# Machine code with the CPU's features is cached by the CPU's name and features.
-gemm_portable = _variant(
-    "portable", Shape(16 if "avx512f" in cpu_features() else 8, 2, narrow_sum.Biased), toward_zero=False
-)
+# By the way terms are aligned. Machine code is cached by the CPU's name and features.
+_LANES = 16 if "avx512f" in cpu_features() else 8
+_ROUNDED = _form("nearest", Shape(_LANES, 2, narrow_sum.Rounded))
+FORMS = {
+    "avx512": {
+        "truncate": _form("avx512", Shape(16, 4, narrow_sum.Encoded), factor=narrow_sum.FACTOR),
+        "floor": _form("avx512_floor", Shape(16, 4, narrow_sum.EncodedFloored)),
+        "nearest": _ROUNDED,
+    },
+    "fma": {
+        "truncate": _form("fma", Shape(8, 2, narrow_sum.TowardZero), toward_zero=True, factor=narrow_sum.FACTOR),
+        "floor": _form("fma_floor", Shape(8, 2, narrow_sum.Floored), toward_zero=True),
+        "nearest": _ROUNDED,
+    },
+    "portable": {"truncate": _form("portable", Shape(_LANES, 2, narrow_sum.Biased)), "nearest": _ROUNDED},
+}

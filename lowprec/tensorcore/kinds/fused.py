@@ -109,7 +109,7 @@ class Fused(FusedSum):
 def narrow_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> FusedKernel | None:
     """Return the fastest kernel in float32 lanes that is exact for an accumulator and two formats."""
     narrow = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(_is_narrow(f) for f in (fa, fb))
-    plain = accumulator.align == "truncate" and accumulator.output != "float16" and accumulator.scale_format is None
+    plain = accumulator.output != "float16" and accumulator.scale_format is None
     zero = accumulator.zero_exponent
     unseen = zero is None or zero <= -95  # below all that the kernels work on
     if not (narrow and plain and unseen):
@@ -136,19 +136,19 @@ class Float32Lanes:
 
     def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
         """Lay out B, and find its columns of the result that the kernel cannot do."""
-        return self.kernel.pack_panels(b, fmt, self.accumulator.group, fresh), _rows_with_special(b, fmt)
+        return self.kernel.pack_panels(self.accumulator, b, fmt, fresh), _rows_with_special(b, fmt)
 
     def compute(self, product: Product, laid_out: Any = None) -> Computed:
         """Run the kernel; rows and columns with NaN or Inf, and rows with an odd C, are left to the reference."""
         p, (m, n, k) = product, product.shape
         accumulator, kernel, group = self.accumulator, self.kernel, self.accumulator.group
         schedule = p.schedule or Schedule.one_chain(m, n, k, group)
-        panels, columns = laid_out or (kernel.pack_panels(p.b, p.fb, group), _rows_with_special(p.b, p.fb))
+        panels, columns = laid_out or (kernel.pack_panels(accumulator, p.b, p.fb), _rows_with_special(p.b, p.fb))
         out = np.empty((m, n), np.float32)
 
         def some_rows(first: int, stop: int) -> None:
             rows = slice(first, stop)
-            packed_a = kernel.pack_rows(p.a[rows], p.fa, group)
+            packed_a = kernel.pack_rows(accumulator, p.a[rows], p.fa)
             some = schedule if stop - first == m else schedule.of_rows(rows)
             kernel.compute(accumulator, packed_a, panels, some, None if p.c is None else p.c[rows], out[rows])
 
