@@ -1,8 +1,11 @@
 """Speed of the emulated matrix products, bits asserted first: ``python benchmarks/gemm.py [--quick] [--threads N]``.
 
 Every case is first compared with the integer reference on a corner of the result, then timed in rounds in which all
-candidates take their turn beside NumPy's float32 matmul. Ratios within a run mean something, absolute rates on a
-machine that others share do not. One thread is timed by its own CPU time, more by the wall clock.
+candidates take their turn beside our float32 product in fixed order and NumPy's float32 matmul. Three yardsticks stand
+behind every rate: our float32, NumPy's, and the FMA peak of this thread. Ratios within a run mean something, and those
+to NumPy only beside the kernels that its BLAS took, which are printed; absolute rates on a machine that others share do
+not. ``--avx2`` computes as a machine without AVX-512 would, BLAS included. One thread is timed by its own CPU time,
+more by the wall clock.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import host
 from common import Table, child, interleaved, machine_line, peak_memory, write_between_markers
 from gemm_cases import (
     CUBE,
@@ -47,6 +51,7 @@ FLOAT32 = "float32, fixed order"
 class Options(NamedTuple):
     quick: bool = False
     threads: int = 1
+    full: bool = False
 
     @property
     def rounds(self) -> int:
@@ -55,6 +60,11 @@ class Options(NamedTuple):
     @property
     def clock(self) -> Callable[[], float]:
         return time.thread_time if self.threads == 1 else time.perf_counter
+
+
+def yardsticks(shape: Shape) -> dict[str, Work]:
+    """Return what every case is timed beside."""
+    return {FLOAT32: float32_product(shape), "numpy": numpy_product(shape)}
 
 
 # --- measurements: each returns rows of plain data --------------------------------------------------------------------
@@ -66,7 +76,7 @@ def fp8(options: Options) -> list[Row]:
     for shape in (CUBE, SHAPES[3]) if options.quick else SHAPES:
         product = fp8_product(shape)
         works = {name: on(name, product) for name in kernels()}
-        works |= {FLOAT32: float32_product(shape), "numpy": numpy_product(shape)}
+        works |= yardsticks(shape)
         rows.append({"shape": str(shape), "work": shape.work, **interleaved(works, options.rounds, options.clock)})
     return rows
 
@@ -78,7 +88,7 @@ def wide(options: Options) -> list[Row]:
     rows = []
     for machine in WIDE_MACHINES[:3] if options.quick else WIDE_MACHINES:
         product = wide_product(machine, CUBE)
-        works = {name: on(name, product) for name in kernels()} | {"numpy": numpy_product(CUBE)}
+        works = {name: on(name, product) for name in kernels()} | yardsticks(CUBE)
         times = interleaved(works, options.rounds // 3 * 2, options.clock)
         unit = lp.accumulators[machine]
         rows.append({"machine": machine, "L": unit.group, "F": unit.fraction_bits, "work": CUBE.work, **times})
@@ -91,12 +101,12 @@ def scaled(options: Options) -> list[Row]:
     for machine in SCALED_MACHINES:
         for shape in (CUBE,) if options.quick else (CUBE, *SHAPES[3:]):
             product = scaled_product(machine, shape)
-            works = {name: on(name, product) for name in kernels()} | {"numpy": numpy_product(shape)}
+            works = {name: on(name, product) for name in kernels()} | yardsticks(shape)
             times = interleaved(works, options.rounds, options.clock)
             rows.append({"machine": machine, "shape": str(shape), "work": shape.work, **times})
     for machine in HALF_MACHINES:
         product = wide_product(machine, CUBE)
-        works = {name: on(name, product) for name in kernels()} | {"numpy": numpy_product(CUBE)}
+        works = {name: on(name, product) for name in kernels()} | yardsticks(CUBE)
         times = interleaved(works, options.rounds // 3 * 2, options.clock)
         rows.append({"machine": machine, "shape": str(CUBE), "work": CUBE.work, **times})
     return rows
@@ -113,7 +123,7 @@ def reuse(options: Options) -> list[Row]:
 
 
 def growth(options: Options) -> list[Row]:
-    """Cost per multiply-add of hopper_fp8 from 256^3 to 4096^3, and two threads against one."""
+    """Cost per multiply-add of hopper_fp8 as the cube or K alone grows, and two threads against one."""
     import lowprec as lp
 
     def threads(count: int, product: Work) -> Work:
@@ -129,15 +139,18 @@ def growth(options: Options) -> list[Row]:
 
     pool = ThreadPoolExecutor(2)
     rows = []
-    for n in (256, 512, 1024) if options.quick else (256, 512, 1024, 2048, 4096):
-        shape = Shape(n, n, n)
-        product = fp8_product(shape)
-        rounds = options.rounds if n < 4096 else 3
-        cpu = interleaved({"one": threads(1, product)}, rounds)["one"]
-        both = {"one": threads(1, product), "two": threads(2, product), "apart": threads(1, apart(product))}
+    cubes = (256, 512, 1024) if options.quick else (256, 512, 1024, 2048, 4096)
+    depths = (128, 1024) if options.quick else (128, 256, 512, 1024, 4096, 16384, 65536)
+    shapes = [Shape(n, n, n) for n in cubes] + [Shape(256, 256, k, "K") for k in depths]
+    for shape in [*shapes, Shape(8192, 8192, 8192)] if options.full else shapes:
+        product, ours = fp8_product(shape), float32_product(shape)
+        rounds = options.rounds if shape.work < 1 << 36 else 3 if shape.work < 1 << 39 else 1
+        one = {"one": threads(1, product), FLOAT32: threads(1, ours)}
+        cpu = interleaved(one, rounds)
+        both = {"one": one["one"], "two": threads(2, product), "apart": threads(1, apart(product))}
         wall = interleaved(both, rounds, time.perf_counter)
         found = {"two": wall["one"] / wall["two"], "apart": 2 * wall["one"] / wall["apart"]}
-        rows.append({"n": n, "work": shape.work, "seconds": cpu, **found})
+        rows.append({"shape": str(shape), "work": shape.work, "seconds": cpu["one"], FLOAT32: cpu[FLOAT32], **found})
     lp.set_num_threads(options.threads)
     return rows
 
@@ -237,33 +250,42 @@ def tables(found: Row, options: Options) -> list[Table]:
     names = found["kernels"]
     how = "1 thread, its CPU time" if options.threads == 1 else f"{options.threads} threads, wall clock"
 
+    peak = found["peak"]
+
     def rate(row: Row, name: str) -> str:
-        speed = f"{row['work'] / row[name] / 1e9:.1f}"
-        return speed if name == "numpy" else f"{speed} ({row['numpy'] / row[name]:.2f}x)"
+        speed = row["work"] / row[name]
+        said = f"{speed / 1e9:.1f} ({speed / peak:.0%})"
+        return said if name == FLOAT32 else f"{said} {row[FLOAT32] / row[name]:.2f}x"
+
+    shares = (
+        f"in brackets the share of this thread's FMA peak, {peak / 1e9:.1f}, then the ratio to float32, fixed order"
+    )
 
     out = []
     if rows := found.get("fp8"):
         columns = ["M x N x K", *(f"hopper_fp8, {n}" for n in names), FLOAT32, "NumPy float32"]
         cells = [[row["shape"], *(rate(row, n) for n in (*names, FLOAT32, "numpy"))] for row in rows]
-        ours, theirs = (CUBE.work / found["blas"][n] / 1e9 for n in ("ours", "numpy"))
-        note = (
-            f"GMAC/s (ratio to NumPy as shipped), {how}. hopper_fp8: promoted every 128, scales 1x128 and 128x128 "
-            f"(wgrad 1x128), packing included. With OPENBLAS_CORETYPE=SkylakeX NumPy does {theirs:.1f} at 1024^3 and "
-            f"hopper_fp8 beside it {ours:.1f} ({ours / theirs:.2f}x)."
-        )
+        note = f"GMAC/s, {how}; {shares}. hopper_fp8: promoted every 128, scales 1x128 and 128x128 (wgrad 1x128), packing included."
+        if "blas" in found:
+            ours, theirs = (CUBE.work / found["blas"][n] / 1e9 for n in ("ours", "numpy"))
+            note += (
+                f" With OPENBLAS_CORETYPE=SkylakeX NumPy does {theirs:.1f} at 1024^3 and hopper_fp8 beside it "
+                f"{ours:.1f} ({ours / theirs:.2f}x)."
+            )
         out.append(Table("FP8 and float32", columns, cells, note))
     if rows := found.get("wide"):
-        columns = ["Machine", "L", "F", *names, "NumPy float32"]
+        columns = ["Machine", "L", "F", *names, FLOAT32, "NumPy float32"]
         cells = [
-            [str(row[n]) for n in ("machine", "L", "F")] + [rate(row, n) for n in (*names, "numpy")] for row in rows
+            [str(row[n]) for n in ("machine", "L", "F")] + [rate(row, n) for n in (*names, FLOAT32, "numpy")]
+            for row in rows
         ]
-        note = f"GMAC/s (ratio to NumPy as shipped), {how}; raw codes, packing included."
+        note = f"GMAC/s, {how}; {shares}; raw codes, packing included."
         out.append(Table("Wider machines, 1024 x 1024 x 1024", columns, cells, note))
     if rows := found.get("scaled"):
-        columns = ["Machine", "M x N x K", *names, "NumPy float32"]
-        cells = [[row["machine"], row["shape"], *(rate(row, n) for n in (*names, "numpy"))] for row in rows]
+        columns = ["Machine", "M x N x K", *names, FLOAT32, "NumPy float32"]
+        cells = [[row["machine"], row["shape"], *(rate(row, n) for n in (*names, FLOAT32, "numpy"))] for row in rows]
         note = (
-            f"GMAC/s (ratio to NumPy as shipped), {how}. A in tiles of 1x32 (nvfp4: 1x16), B in blocks of 32x32 "
+            f"GMAC/s, {how}; {shares}. A in tiles of 1x32 (nvfp4: 1x16), B in blocks of 32x32 "
             "(16x16; wgrad: tiles), scales and packing included; fp8_mma: raw codes, one chain."
         )
         out.append(Table("Scales inside the instruction, and FP8 mma.sync", columns, cells, note))
@@ -275,14 +297,17 @@ def tables(found: Row, options: Options) -> list[Table]:
         columns = ["Machine", "M x N x K", "ms", "ms, B kept by pack_operand", "saved"]
         out.append(Table(f"An operand that is laid out once, {how}", columns, cells))
     if rows := found.get("growth"):
-        base = next(row["seconds"] / row["work"] for row in rows if row["n"] == CUBE.n)
+        base = next(row["seconds"] / row["work"] for row in rows if row["shape"] == str(CUBE))
         cells = [
-            [f"{row['n']}^3", f"{row['work'] / row['seconds'] / 1e9:.1f}",
+            [row["shape"], rate(row | {"one": row["seconds"]}, "one"),
              f"{row['seconds'] / row['work'] / base - 1:+.0%}", f"{row['two']:.2f}x", f"{row['apart']:.2f}x"]
             for row in rows
         ]  # fmt: skip
-        columns = ["Size", "GMAC/s, 1 thread", "cost per MAC against 1024^3", "2 threads", "2 products at once"]
-        note = "The last two by the wall clock; what two independent products gain shows how free the second core was."
+        columns = ["M x N x K", "GMAC/s", "cost per MAC against 1024^3", "2 threads", "2 products at once"]
+        note = (
+            "One thread's CPU time; the last two by the wall clock. What two independent products gain shows how free "
+            "the second core was."
+        )
         out.append(Table("hopper_fp8 from small to large", columns, cells, note))
     if rows := found.get("latency"):
         cells = [[row["call"], f"{row['seconds'] * 1e6:.0f}"] for row in rows]
@@ -312,6 +337,8 @@ def main() -> None:
     """Parse the command line, measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer shapes and rounds")
+    parser.add_argument("--full", action="store_true", help="up to 8192^3, minutes a product")
+    parser.add_argument("--avx2", action="store_true", help="compute as a machine with AVX2 and FMA alone would")
     parser.add_argument("--threads", type=int, default=1, help="threads of both NumPy's BLAS and ours")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run")
     parser.add_argument("--json", action="store_true", help="print plain data instead of tables")
@@ -320,6 +347,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads < 1:
         parser.error(f"--threads {arguments.threads}: at least 1 is needed")
+    if arguments.avx2 and any(os.environ.get(name) != value for name, value in host.AVX2.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **host.AVX2})
     if arguments.child:
         what, *rest = arguments.child
         print(json.dumps(CHILDREN[what](*rest)))
@@ -327,22 +356,23 @@ def main() -> None:
     # Before NumPy is imported; children inherit it.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOWPREC_NUM_THREADS"):
         os.environ[variable] = str(arguments.threads)
-    options = Options(arguments.quick, arguments.threads)
+    options = Options(arguments.quick, arguments.threads, arguments.full)
     found: Row = {"machine": machine_line(), "threads": options.threads, "kernels": kernels()}
+    found |= {"host": host.lines(), "peak": host.fma_peak()}
     for part in arguments.only:
         print(f"{part} ...", file=sys.stderr, flush=True)
         found[part] = PARTS[part](options)
-        if part == "fp8":
+        if part == "fp8" and not arguments.avx2:
             found["blas"] = other_blas(options)
     made = tables(found, options)
     if arguments.json:
         print(json.dumps(found))
     else:
-        print(found["machine"])
+        print("\n".join([found["machine"], *found["host"]]))
         for table in made:
             table.show()
     if arguments.markdown:
-        text = "\n\n".join([f"{found['machine']}.", *(table.markdown() for table in made)])
+        text = "\n\n".join([". ".join([found["machine"], *found["host"]]) + ".", *(table.markdown() for table in made)])
         write_between_markers(arguments.markdown, "gemm", text)
 
 
