@@ -265,7 +265,7 @@ def tables(found: Row, options: Options) -> list[Table]:
     if rows := found.get("fp8"):
         columns = ["M x N x K", *(f"hopper_fp8, {n}" for n in names), FLOAT32, "NumPy float32"]
         cells = [[row["shape"], *(rate(row, n) for n in (*names, FLOAT32, "numpy"))] for row in rows]
-        note = f"GMAC/s, {how}; {shares}. hopper_fp8: promoted every 128, scales 1x128 and 128x128 (wgrad 1x128), packing included."
+        note = f"GMAC/s, {how}; {shares}. Promoted every 128, scales 1x128 and 128x128 (wgrad 1x128), packing included."
         if "blas" in found:
             ours, theirs = (CUBE.work / found["blas"][n] / 1e9 for n in ("ours", "numpy"))
             note += (
