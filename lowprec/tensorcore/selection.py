@@ -7,6 +7,7 @@ variable LOWPREC_FUSED_KERNEL names another one for the whole process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -107,15 +108,21 @@ def _asked() -> str:
 
 def _checked(name: str) -> str:
     if name not in (AUTO, REFERENCE):
-        missing = fused_kernels[name].features - _jit.cpu_features()
+        missing = fused_kernels[name].features - _features()
         if missing:
             raise ValueError(f"fused kernel {name!r} needs {', '.join(sorted(missing))}, which this CPU has not")
     return name
 
 
+@functools.cache
+def _features() -> frozenset[str]:
+    """Return what the CPU has; to ask takes longer than a small product."""
+    return frozenset(_jit.cpu_features())
+
+
 @cached(None)
 def _fastest() -> FusedKernel:
-    features = _jit.cpu_features()
+    features = _features()
     for name in fused_kernels:
         candidate = fused_kernels[name]
         if candidate.features <= features and (name == "portable" or self_test(candidate)):
