@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import registrations
 from pages import table, write
 
 from lowprec.study import load
@@ -62,8 +63,11 @@ INTRODUCTION = """\
 
 Written by `python docs/make_ablations.py` from [ablations/results](../ablations/results), where the whole report of
 every study lies. Each question is a file of [ablations](../ablations/README.md), which also says what the tiers and the
-verdicts mean. What was expected was written down before the first run, and stays as it was; whether that happened, or
-what was published, or both or neither, is computed.
+verdicts mean. What was expected was registered before the first run, in `ablations/registered.json` (until 2026-11-22
+by committing the file: those entries were made from its history). What was amended since, with its reason, stands at
+its study. Whether that happened, or what was published, or both or neither, is computed.
+
+{neither}
 
 {care}
 """
@@ -181,7 +185,10 @@ def page() -> str:
     """Return docs/ablations.md."""
     results = {file.stem: _read(file) for file in sorted(RESULTS.glob("*.json"))}
     blocks = [
-        INTRODUCTION.format(care=textwrap.fill(CARE.format(models=_models(results.values())), 120)),
+        INTRODUCTION.format(
+            neither=registrations.neither(results),
+            care=textwrap.fill(CARE.format(models=_models(results.values())), 120),
+        ),
         _overview(results),
     ]
     for question, studies in QUESTIONS.items():
@@ -259,6 +266,7 @@ def _section(item: dict[str, Any]) -> str:
         lines.append("")
     if item["expectations"]["rows"]:
         lines += [table(item["expectations"]["head"], item["expectations"]["rows"]), ""]
+    lines += registrations.lines(item)
     if item["claims"]:
         rows = [(c["claim"], c["published"], c["ours"], c["agrees"]) for c in item["claims"]]
         lines += [table(("claim", "published", "here", "agrees"), rows), ""]

@@ -10,7 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 #: Relative damage of each recipe to the final loss; "explodes" diverges.
-DAMAGE = {"bf16": 0.0, "dsv3": 0.0004, "dsv3_no_promotion": 0.0005, "fp4_naive": 0.02, "explodes": 0.0, "crashes": 0.0}
+DAMAGE = {
+    "bf16": 0.0, "dsv3": 0.0004, "dsv3_no_promotion": 0.0005, "dsv3_tensor_no_promotion": 0.0005, "fp4_naive": 0.02,
+    "explodes": 0.0, "crashes": 0.0,
+}  # fmt: skip
 
 
 #: Held-out windows.

@@ -122,6 +122,7 @@ def info(as_json: bool, as_csv: bool) -> None:
 
 for _command in (
     cli_studies.ablate,
+    cli_studies.register,
     cli_studies.report_command,
     cli_formats.formats_command,
     cli_formats.cast,

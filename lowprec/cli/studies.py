@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from .output import CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
     from ..study.catalogue import Study
+    from ..study.design.registration import Registration
     from ..study.kinds.kind import MeasuringKind, Report, TrainingKind
     from ..study.run.plan import Plan
 
@@ -68,11 +69,13 @@ def ablate(
     from ..study import catalogue
     from ..study.run.progress import briefly
 
-    known = catalogue.names()
+    chosen = names or catalogue.names()
+    found = {name: catalogue.load(name) for name in chosen}
+    registered = {study.name: catalogue.registered_of(name, study.name) for name, study in found.items()}
     if listing:
-        _list([catalogue.load(name) for name in names or known], as_json, as_csv)
+        _list(list(found.values()), registered, as_json, as_csv)
         return
-    loaded = sorted((catalogue.load(name) for name in names or known), key=lambda item: item.tier)
+    loaded = sorted(found.values(), key=lambda item: item.tier)
     training, measuring = _by_kind(loaded)
     if (changes or checkpoints or scheduler) and not training:
         raise CommandError(f"{loaded[0].name} trains nothing: only --quick and --seeds change its size")
@@ -91,15 +94,16 @@ def ablate(
         ]
     broken = False
     for study, kind in measuring:
-        found = _measure(study, kind, quick, seeds, out / f"{study.name}-{size}", not no_plot)
-        broken |= _tell(found, as_json, as_csv)
+        folder = out / f"{study.name}-{size}"
+        _announce(study, registered[study.name], folder)
+        broken |= _tell(_measure(study, kind, quick, seeds, folder, not no_plot), as_json, as_csv)
     if plans:
         from ..study.kinds.catalogue import report
         from ..study.run.executors import pool
 
         with pool(scheduler) as executor:
             for planned in plans:
-                _run(planned, jobs, executor, not resume)
+                _run(planned, registered[planned.study.name], jobs, executor, not resume)
                 broken |= _tell(report(planned.folder, plot=not no_plot), as_json, as_csv)
     if broken:
         sys.exit(1)
@@ -123,12 +127,24 @@ def _by_kind(
     return training, measuring
 
 
-def _list(ablations: Sequence[Study], as_json: bool, as_csv: bool) -> None:
+def _list(ablations: Sequence[Study], registered: Mapping[str, Registration], as_json: bool, as_csv: bool) -> None:
     rows = [
-        (item.tier, item.name, item.question, ", ".join(arm.name for arm in item.arms), str(item.quick), str(item.full))
+        (item.tier, item.name, registered[item.name].state(item), item.question,
+         ", ".join(arm.name for arm in item.arms), str(item.quick), str(item.full))
         for item in sorted(ablations, key=lambda item: (item.tier, item.name))
-    ]
-    emit(("tier", "name", "question", "arms", "quick", "full"), rows, "Ablations", as_json, as_csv)
+    ]  # fmt: skip
+    emit(("tier", "name", "registered", "question", "arms", "quick", "full"), rows, "Ablations", as_json, as_csv)
+
+
+def _announce(study: Study, found: Registration, folder: Path) -> None:
+    """Keep with the runs what is registered of their study, and say so if that is not what its file says now."""
+    from ..study.design.expectations import NOT_REGISTERED
+    from ..study.design.registration import keep
+
+    keep(folder, study, found)
+    state = found.state(study)
+    if state.endswith(NOT_REGISTERED):
+        click.echo(f"{study.name}: {state}; it runs, and what it finds is not judged (lowprec register)", err=True)
 
 
 def _measure(
@@ -169,7 +185,7 @@ def _settings(
     return [setting.with_({key: value for key, value in wanted.items() if hasattr(setting, key)}) for setting in plain]
 
 
-def _run(planned: Plan, jobs: int | None, executor: Any, fresh: bool) -> None:
+def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fresh: bool) -> None:
     from rich.console import Console
 
     from ..study.run.progress import display
@@ -185,6 +201,7 @@ def _run(planned: Plan, jobs: int | None, executor: Any, fresh: bool) -> None:
         console.print(
             f"starting afresh; the old runs are kept as {kept}", markup=False, highlight=False, soft_wrap=True
         )
+    _announce(planned.study, found, planned.folder)
     with display(console) as shown:
         run_study(planned, jobs=jobs, executor=executor, display=shown)
 
@@ -204,6 +221,39 @@ def _tell(report: Report, as_json: bool, as_csv: bool) -> bool:
     for reason in report.broken:
         click.echo(f"error: {reason}", err=True)
     return bool(report.broken) or not report.holds
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--reason", default="", help="Why it expects something else than was registered.")
+@click.option("--prototype", is_flag=True, help="Its new ranges follow from measurements of a prototype.")
+def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
+    """Register what ablations expect, before they run.
+
+    Those NAMEd, or in a Python file. Ranges that are not registered are not judged. An amendment needs a reason and
+    stays beside what it amends, in registered.json, which stands in the folder of the files.
+    """
+    from datetime import UTC, datetime
+
+    from ..study import catalogue
+    from ..study.design import registration
+
+    for name in names:
+        study, home = catalogue.load(name), catalogue.home(name)
+        known = registration.read(home)
+        before = known.get(study.name, registration.Registration())
+        new = registration.Version.of(
+            study, registration.commit_of(home), datetime.now(UTC).date().isoformat(), reason=reason,
+            after_results=(home / "results" / f"{study.name}.json").exists(),
+        )  # fmt: skip
+        if prototype:
+            new = before.marked(new)
+        try:
+            after = registration.register(before, new)
+        except ValueError as error:
+            raise CommandError(f"{study.name}: {error}") from None
+        path = registration.write(home, {**known, study.name: after})
+        click.echo(f"{study.name}: {len(new.ranges)} ranges registered in {path}")
 
 
 @click.command("report")

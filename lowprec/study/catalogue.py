@@ -10,6 +10,9 @@ import lowprec
 from lowprec._files import safe_name
 from lowprec.registry import Registry
 
+from .design import registration
+from .design.registration import REGISTER_FILE, Registration
+
 #: What a study asks of the trainer, from nothing to a training: the more, the longer it takes.
 TIERS = {
     "T1": "tensors alone: seconds",
@@ -63,6 +66,25 @@ def folder() -> Path:
 def names() -> list[str]:
     """Return the names of the ablations that come with the package."""
     return sorted(path.stem for path in folder().glob("*.py") if not path.stem.startswith("_"))
+
+
+def home(name: str) -> Path:
+    """Return the folder where an ablation's file lies, by its name or path: `registered.json` stands there."""
+    return Path(name).resolve().parent if name.endswith(".py") else folder()
+
+
+def registered_of(name: str, study: str) -> Registration:
+    """Return what is registered of a study whose file has this name or path."""
+    return registration.read(home(name)).get(study, Registration())
+
+
+def registered_in(runs: Path, study: str) -> Registration:
+    """Return what was registered of a study when the runs in a folder began.
+
+    The folder has a copy of that since then; without one, what the package's own file says of a study of this name.
+    """
+    where = runs if (runs / REGISTER_FILE).is_file() else folder()
+    return registration.read(where).get(study, Registration())
 
 
 def load(name: str) -> Study:

@@ -13,6 +13,7 @@ AS_EXPECTED = "as expected"
 AS_PUBLISHED = "as published"
 BOTH = "as published and expected"
 NEITHER = "neither"
+NOT_REGISTERED = "not registered"
 
 Range = tuple[float, float]
 
@@ -58,8 +59,13 @@ class Expectation:
             if ends is not None and not ends[0] <= ends[1]:
                 raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), not {ends}")
 
-    def judge(self, value_of: Callable[[str, str, str], float], void: Sequence[str] = ()) -> Finding:
-        """Measure, by `value_of(metric, arm, stress)`, and say which of the two happened; void for these reasons."""
+    def judge(
+        self, value_of: Callable[[str, str, str], float], void: Sequence[str] = (), *, registered: bool = True
+    ) -> Finding:
+        """Measure, by `value_of(metric, arm, stress)`, and say which of the two happened; void for these reasons.
+
+        A range that was not registered before is not judged: the number is all there is.
+        """
         value = value_of(self.metric, self.arm, self.stress)
         if self.over:
             below = value_of(self.metric, self.over, self.stress)
@@ -67,7 +73,8 @@ class Expectation:
         expected = self.expected[0] <= value <= self.expected[1]
         published = self.published is not None and self.published[0] <= value <= self.published[1]
         outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
-        return Finding(self, value, said(outcome.get((expected, published), NEITHER), void))
+        judged = outcome.get((expected, published), NEITHER) if registered else NOT_REGISTERED
+        return Finding(self, value, said(judged, void))
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Expectation:
@@ -96,8 +103,8 @@ class Finding:
     value : float
         What was measured.
     outcome : str
-        "as expected", "as published", "as published and expected", "neither", or "void: " and why; computed, never
-        written by hand.
+        "as expected", "as published", "as published and expected", "neither", "not registered", or "void: " and why;
+        computed, never written by hand.
     """
 
     expectation: Expectation

@@ -13,7 +13,9 @@ from ...analysis.costs_of_recipes import one_tile
 from ...analysis.levels import ratio_of
 from ...analysis.statistics import Paired, holm, root_mean_square
 from ...analysis.validity import once
+from ...catalogue import registered_in
 from ...design.expectations import Finding
+from ...design.registration import Registration
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
@@ -73,6 +75,8 @@ class StudySummary:
         The arms' recipes in full.
     damage, blind : tuple of str
         What voids all verdicts, as in `ArmSummary`.
+    registered : Registration
+        What was registered before.
     """
 
     ablation: Ablation
@@ -89,12 +93,17 @@ class StudySummary:
     recipes: dict[str, Any] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
+    registered: Registration = field(default_factory=Registration)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What became of the expectations."""
         return tuple(
-            item.judge(lambda metric, arm, _: self.mean(metric, arm), self._void(item.metric, item.arm, item.over))
+            item.judge(
+                lambda metric, arm, _: self.mean(metric, arm),
+                self._void(item.metric, item.arm, item.over),
+                registered=self.registered.covers(item),
+            )
             for item in self.ablation.expectations
         )
 
@@ -214,6 +223,7 @@ def summarize(folder: Path) -> StudySummary:
         {name: _recipe(record["fingerprint"]) for name, record in found_recipe.items()},
         damage,
         blind,
+        registered_in(folder, ablation.name),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...._files import to_csv
+from ...catalogue import registered_in
 from ...design.expectations import Finding
 from ...report.document import Document, Part, Table, Text
 from ...report.parts import EXPECTED_COLUMNS, expected_table
@@ -57,7 +58,11 @@ class ClaimKind(MeasuringKind[Claims, ClaimSetting]):
         values = study.measure(setting.seeds)
         if progress is not None:
             progress(1, 1)
-        findings = tuple(item.judge(lambda metric, arm, stress: values[metric, arm]) for item in study.expectations)
+        known = registered_in(folder, study.name)
+        findings = tuple(
+            item.judge(lambda metric, arm, stress: values[metric, arm], registered=known.covers(item))
+            for item in study.expectations
+        )
         outcome = Outcome(study, setting, values, findings)
         found = document(outcome, folder, command)
         table = to_csv(("metric", "arm", "value"), [(metric, arm, value) for (metric, arm), value in values.items()])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...._files import read_csv
 from ...analysis.validity import not_detected, not_identical
+from ...catalogue import registered_in
 from ...design.expectations import Finding
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
@@ -164,7 +165,8 @@ def summarize(folder: Path) -> ReadingSummary:
     values = {key: np.array(rows) for key, rows in collected.items()}
     unjudged = ReadingSummary(study, setting, tuple(places), values, (), [], about, recipes)
     broken += _not_identical(study, contents) + _not_detected(unjudged)
-    findings = tuple(item.judge(unjudged.mean, broken) for item in study.expectations)
+    known = registered_in(folder, study.name)
+    findings = tuple(item.judge(unjudged.mean, broken, registered=known.covers(item)) for item in study.expectations)
     return ReadingSummary(study, setting, tuple(places), values, findings, broken, about, recipes)
 
 

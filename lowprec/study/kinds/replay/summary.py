@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from ...._files import read_csv
 from ...analysis.crossed import Crossed, crossed
+from ...catalogue import registered_in
 from ...design.expectations import Finding
+from ...design.registration import Registration
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder, StudyError
@@ -47,6 +49,8 @@ class ReplaySummary:
         By family, arm and K: the same of synthetic operands, means over draws.
     about : dict
         `run.json` of the first run.
+    registered : Registration
+        What was registered before.
     """
 
     study: Replay
@@ -57,6 +61,7 @@ class ReplaySummary:
     values: dict[tuple[str, str], dict[Place, Numbers]]
     lines: dict[tuple[str, str, int], Numbers]
     about: dict[str, Any]
+    registered: Registration
 
     def of(self, metric: str, arm: str, where: str) -> Crossed:
         """Return a metric's mean over multiplications, with its interval over checkpoints and layers."""
@@ -102,7 +107,9 @@ class ReplaySummary:
         """What became of the expectations that this size can judge."""
         known = {*self.classes, *self.far, *self.checks}
         return tuple(
-            item.judge(lambda metric, arm, where: self.of(metric, arm, where).mean)
+            item.judge(
+                lambda metric, arm, where: self.of(metric, arm, where).mean, registered=self.registered.covers(item)
+            )
             for item in self.study.expectations
             if (item.stress or self.classes[0]) in known
         )
@@ -165,7 +172,8 @@ def summarize(folder: Path) -> ReplaySummary:
                      key=lambda name: (("fprop", "dgrad", "wgrad").index(order[name][0]), order[name][1:])))
         for of in ((False, False), (True, False), (True, True))
     )  # fmt: skip
-    return ReplaySummary(study, setting, recorded, far, checks, values, means, about)
+    known = registered_in(folder, study.name)
+    return ReplaySummary(study, setting, recorded, far, checks, values, means, about, known)
 
 
 def words_of(where: str) -> str:

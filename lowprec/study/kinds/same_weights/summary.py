@@ -12,6 +12,7 @@ import numpy as np
 from ...analysis.costs_of_recipes import one_tile
 from ...analysis.statistics import spread
 from ...analysis.validity import not_detected, not_identical
+from ...catalogue import registered_in
 from ...design.expectations import Finding
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
@@ -137,7 +138,8 @@ def summarize(folder: Path) -> WeightsSummary:
     recipes = {name: record["fingerprint"]["recipe"] for name, record in records.items()}
     unjudged = WeightsSummary(study, setting, values, layers, (), [], about, recipes)
     broken = lost + _not_identical(study, contents) + ([] if lost else _not_detected(unjudged))
-    findings = tuple(item.judge(unjudged.mean, broken) for item in study.expectations)
+    known = registered_in(folder, study.name)
+    findings = tuple(item.judge(unjudged.mean, broken, registered=known.covers(item)) for item in study.expectations)
     return WeightsSummary(study, setting, values, layers, findings, broken, about, recipes)
 
 

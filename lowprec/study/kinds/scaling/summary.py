@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from ...._files import plain, write_json
 from ...analysis.validity import not_detected
+from ...catalogue import registered_in
 from ...design.expectations import Finding
+from ...design.registration import Registration
 from ...report.parts import several
 from ...run.store import STUDY_FILE, RunFolder, StudyError
 from ..branches.ablation import describe as describe_branches
@@ -37,12 +39,15 @@ class ScalingSummary:
         What each finished cell says by itself.
     missing : tuple of str
         Cells that are not finished.
+    registered : Registration
+        What was registered before.
     """
 
     study: Scaling
     setting: ScalingSetting
     cells: dict[Cell, StudySummary]
     missing: tuple[str, ...]
+    registered: Registration
 
     @property
     def shown(self) -> list[str]:
@@ -122,7 +127,8 @@ class ScalingSummary:
     def findings(self) -> tuple[Finding, ...]:
         """What became of the expectations that this size can judge."""
         return tuple(
-            item.judge(self._value, self.void) for item in self.study.expectations
+            item.judge(self._value, self.void, registered=self.registered.covers(item))
+            for item in self.study.expectations
             if not item.stress or item.stress in self.axes
         )  # fmt: skip
 
@@ -188,4 +194,4 @@ def summarize(folder: Path) -> ScalingSummary:
         cells[cell] = summarize_branches(folder / cell.name)
     if not cells:
         raise StudyError(f"{folder}: no cell is finished; resume the study first")
-    return ScalingSummary(study, setting, cells, tuple(missing))
+    return ScalingSummary(study, setting, cells, tuple(missing), registered_in(folder, study.name))

@@ -1,0 +1,47 @@
+"""What docs/ablations.md says of registration: when, amended why, and each outcome that was neither, explained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lowprec.study import catalogue
+from lowprec.study.design import registration
+from lowprec.study.design.expectations import NEITHER
+
+
+def explained() -> dict[str, dict[str, str]]:
+    """Return the sentences of `ablations/explained.json`, by study and by the words of the expectation."""
+    return json.loads((catalogue.folder() / "explained.json").read_text(encoding="utf-8"))
+
+
+def unexpected(item: Mapping[str, Any]) -> list[str]:
+    """Return the words of a study's expectations that came out as neither expected nor published."""
+    return [row[0] for row in item["expectations"]["rows"] if row[-1] == NEITHER]
+
+
+def neither(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return in a sentence how many outcomes were neither, and where they are explained."""
+    found = {name: unexpected(item) for name, item in results.items()}
+    judged = sum(len(item["expectations"]["rows"]) for item in results.values())
+    links = ", ".join(
+        f"[{name}](#{name}){f' ({len(words)})' * (len(words) > 1)}" for name, words in found.items() if words
+    )
+    count = sum(map(len, found.values()))
+    return f"Neither happened to {count} of {judged}, each explained where it stands: {links}." if count else ""
+
+
+def lines(item: Mapping[str, Any]) -> list[str]:
+    """Return what follows a study's table of expectations, as lines of Markdown."""
+    name = item["name"]
+    sentences = explained().get(name, {})
+    found = [f'- Neither, "{words}": {sentences[words]}' for words in unexpected(item)]
+    if not (known := registration.read(catalogue.folder()).get(name)):
+        return [*found, "", "Not registered.", ""]
+    first = known.versions[0]
+    said = [f"Registered {first.date} ({first.commit})."]
+    said += [f"Amended {reason.rstrip('.')}." for reason in known.amendments()]
+    if informed := known.informed():
+        said.append(f"A prototype's measurements were known for: {'; '.join(informed)}.")
+    return [*found, *([""] if found else []), " ".join(said), ""]

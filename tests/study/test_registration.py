@@ -1,0 +1,185 @@
+"""Expectations are registered before they are judged; amendments need a reason and stay."""
+
+import ast
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lowprec.cli.app import cli
+from lowprec.study import Arm, ClaimArm, Claims, Expectation, catalogue, load
+from lowprec.study.design import registration
+from lowprec.study.design.registration import Registration, Version
+
+RESULTS = sorted((catalogue.folder() / "results").glob("*.json"))
+EXPECTATION = Expectation("one is less", "size", "one", "two", expected=(0.4, 0.6), published=(0.0, 1.0))
+MINE = """
+from lowprec.study import ClaimArm, Claims, Expectation
+ablation = Claims("mine", "Which is less?", (ClaimArm("one"), ClaimArm("two")),
+    (Expectation("one is less", "size", "one", "two", expected=(0.4, {high})),),
+    lambda seeds: {{("size", "one"): 1.0, ("size", "two"): 2.0}})
+"""
+
+
+def study(*items):
+    return Claims("mine", "?", (ClaimArm("one"), ClaimArm("two")), items, lambda seeds: {})
+
+
+def results_of(file):
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+# --- hashes ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_a_range_counts_and_nothing_else():
+    changes = {"words": "one is more", "metric": "width", "arm": "two", "over": "", "expected": (0.4, 0.61),
+               "published": None, "stress": "rain"}  # fmt: skip
+    assert changes.keys() == {field.name for field in dataclasses.fields(Expectation)}
+    same = registration.hash_of(EXPECTATION)
+    for name, value in changes.items():
+        assert registration.hash_of(dataclasses.replace(EXPECTATION, **{name: value})) != same, name
+    assert registration.hash_of(dataclasses.replace(EXPECTATION, expected=(0.4, 0.6), published=(0, 1))) == same
+    wide = dataclasses.replace(EXPECTATION, expected=(0.4, math.inf))
+    assert registration.hash_of(wide) == registration.hash_of(dataclasses.replace(wide))
+
+
+def test_words_of_arms_and_the_margin_count_too():
+    found = load("fp8_vs_bf16")
+    same = registration.words_of(found)
+    arms = tuple(dataclasses.replace(arm, expected="better") if arm.name == "dsv3" else arm for arm in found.arms)
+    assert registration.words_of(dataclasses.replace(found, arms=arms)) != same
+    assert registration.words_of(dataclasses.replace(found, margin=0.005)) != same
+    arms = tuple(dataclasses.replace(arm, source="elsewhere") for arm in found.arms)
+    assert registration.words_of(dataclasses.replace(found, arms=arms)) == same
+    assert isinstance(found.arms[0], Arm)
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_amendments_need_a_reason_and_what_they_amend_stays(tmp_path):
+    first = registration.register(Registration(), Version.of(study(EXPECTATION), "abc", "2026-01-01"))
+    assert first.covers(EXPECTATION)
+    assert first.state(study(EXPECTATION)) == "2026-01-01"
+    wider = dataclasses.replace(EXPECTATION, expected=(0.3, 0.6))
+    assert not first.covers(wider)
+    assert first.state(study(wider)) == "changed since 2026-01-01: not registered"
+    with pytest.raises(ValueError, match=r"changed since \(one is less: 0.3 to 0.6; one is less: 0.4 to 0.6\): a rea"):
+        registration.register(first, Version.of(study(wider), "def", "2026-01-02"))
+    with pytest.raises(ValueError, match="nothing differs from what was registered on 2026-01-01"):
+        registration.register(first, Version.of(study(EXPECTATION), "def", "2026-01-02"))
+    more = {"reason": "a first run was broken", "after_results": True}
+    second = registration.register(first, Version.of(study(wider), "def", "2026-01-02", **more))
+    assert second.versions[0] == first.versions[0]
+    assert second.covers(wider)
+    assert not second.covers(EXPECTATION)
+    assert second.state(study(wider)) == "2026-01-01, amended 2026-01-02"
+    assert second.amendments() == ("2026-01-02, after a run: a first run was broken",)
+    registration.write(tmp_path, {"mine": second})
+    assert registration.read(tmp_path) == {"mine": second}
+    assert registration.read(tmp_path / "elsewhere") == {}
+    (tmp_path / "registered.json").write_text('{"mine": [{"date": 3}]}')
+    with pytest.raises(ValueError, match="is damaged"):
+        registration.read(tmp_path)
+
+
+def test_what_is_not_registered_is_not_judged():
+    def half(metric, arm, stress):
+        return {"one": 1.0, "two": 2.0}[arm]
+
+    assert EXPECTATION.judge(half).outcome == "as published and expected"
+    found = EXPECTATION.judge(half, registered=False)
+    assert (found.value, found.outcome) == (0.5, "not registered")
+    assert EXPECTATION.judge(half, ["it broke"], registered=False).outcome == "void: it broke"
+
+
+def test_every_kind_of_study_asks_whether_a_range_is_registered():
+    kinds = Path(catalogue.__file__).parent / "kinds"
+    asked = []
+    for file in kinds.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "judge":
+                asked.append((file.parent.name, [keyword.arg for keyword in node.keywords]))
+    assert len(asked) >= 6
+    assert all(keywords == ["registered"] for _, keywords in asked), asked
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def outcome(folder):
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["findings"][0]["outcome"]
+
+
+def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
+    mine, out = tmp_path / "mine.py", tmp_path / "runs"
+    mine.write_text(MINE.format(high=0.6))
+    told = run("ablate", mine, "--out", out, "--no-plot")
+    assert told.exit_code == 0
+    assert "mine: not registered; it runs, and what it finds is not judged (lowprec register)" in told.output
+    assert outcome(out / "mine-full") == "not registered"
+
+    assert "1 ranges registered" in run("register", mine, "--prototype").output
+    written = json.loads((tmp_path / "registered.json").read_text())["mine"]
+    assert [version["prototype"] for version in written] == [["one is less"]]
+    run("ablate", mine, "--out", out, "--no-plot")
+    assert outcome(out / "mine-full") == "not registered"  # these runs began before
+    told = run("ablate", mine, "--out", tmp_path / "new", "--no-plot")
+    assert "not registered" not in told.output
+    assert outcome(tmp_path / "new" / "mine-full") == "as expected"
+
+    mine.write_text(MINE.format(high=0.7))
+    told = run("ablate", mine, "--out", tmp_path / "newer", "--no-plot")
+    assert "mine: changed since" in told.output
+    assert outcome(tmp_path / "newer" / "mine-full") == "not registered"
+    refused = run("register", mine)
+    assert refused.exit_code == 2
+    assert "a reason is needed" in refused.output
+    run("register", mine, "--reason", "the first was a slip")
+    (row,) = json.loads(run("ablate", "--list", mine, "--json").output)
+    assert "amended" in row["registered"]
+    run("ablate", mine, "--out", tmp_path / "newest", "--no-plot")
+    assert outcome(tmp_path / "newest" / "mine-full") == "as expected"
+
+
+# --- what is published -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_what_the_files_expect_is_registered(name):
+    state = catalogue.registered_of(name, name).state(load(name))
+    assert not state.endswith("not registered"), f"{name}: {state}; lowprec register {name} --reason ..."
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+def test_what_published_reports_judged_was_registered(file):
+    published = [tuple(row[:4]) for row in results_of(file)["expectations"]["rows"]]
+    versions = catalogue.registered_of(file.stem, file.stem).versions
+    known = {(item.words, item.quantity, item.expected, item.published) for v in versions for item in v.ranges}
+    assert versions
+    assert set(published) <= known
+
+
+def test_every_outcome_that_was_neither_is_explained():
+    explained = json.loads((catalogue.folder() / "explained.json").read_text(encoding="utf-8"))
+    neither = {
+        (f.stem, row[0]) for f in RESULTS for row in results_of(f)["expectations"]["rows"] if row[-1] == "neither"
+    }
+    assert {(name, words) for name, sentences in explained.items() for words in sentences} == neither
+    assert all(sentence.endswith(".") for sentences in explained.values() for sentence in sentences.values())
+
+
+def test_amendments_are_on_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "ablations.md").read_text(encoding="utf-8")
+    for file in RESULTS:
+        for reason in catalogue.registered_of(file.stem, file.stem).amendments():
+            assert reason.rstrip(".") in page
+    assert "Neither happened to" in page
