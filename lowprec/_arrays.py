@@ -1,13 +1,14 @@
 """What public functions are given, checked once and in one way: arrays, the array for a result, seeds, whole numbers.
 
 Each check names who asks, quotes what came and says what is needed. An array is taken if it holds real numbers: NumPy's
-floats and integers, and the types of ml_dtypes.
+floats and integers, the types of ml_dtypes, and tensors of torch and JAX of such types.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import sys
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,30 @@ LARGEST_TILE = (1 << 31) - 1
 LARGEST_SEED = (1 << 64) - 1
 
 
+# --- arrays of others -------------------------------------------------------------------------------------------------
+
+
+def host(x: Any) -> Any:
+    """Return a tensor of torch as an array of NumPy's or ml_dtypes' type, sharing its memory; all else as it is.
+
+    JAX's arrays become NumPy's by themselves. torch is not imported: who has a tensor has torch.
+
+    Examples
+    --------
+    >>> host([1.0])
+    [1.0]
+    """
+    if type(x).__module__.partition(".")[0] != "torch" or not hasattr(x, "detach"):
+        return x
+    tensor, name = x.detach().cpu().contiguous(), str(x.dtype).rpartition(".")[2]
+    if name != "bfloat16" and not name.startswith("float8"):
+        return np.from_dlpack(tensor)
+    import ml_dtypes
+
+    words = sys.modules["torch"].uint16 if name == "bfloat16" else sys.modules["torch"].uint8
+    return np.from_dlpack(tensor.view(words)).view(getattr(ml_dtypes, name))
+
+
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
@@ -36,7 +61,7 @@ def real_numbers(who: str, x: ArrayLike) -> Array:
     """
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray and hasattr(x, "filled"):  # numpy.ma may not be loaded
         raise TypeError(f"{who}: a masked array, whose mask would be lost; real numbers are needed: x.filled(...)")
-    array = np.asarray(x)
+    array = np.asarray(host(x))
     kind = array.dtype.kind
     # 'V' is how NumPy sees the types of ml_dtypes, among others.
     if kind not in "fiu" and (kind != "V" or array.dtype.names is not None or array.dtype.name.startswith("void")):
@@ -74,7 +99,7 @@ def codes_of(owner: str, codes: ArrayLike, bits: int, dtype: np.dtype[Any], *, c
     ValueError
         If one has more bits.
     """
-    c = np.asarray(codes)
+    c = np.asarray(host(codes))
     if c.dtype.kind not in "iu":
         if c.size == 0:
             return np.zeros(c.shape, dtype)

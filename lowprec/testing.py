@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._arrays import one_of
+from ._arrays import host, one_of
 from .conformance.catalogue import vectors as vectors
 from .format.catalogue import Format, formats
-from .interop import from_torch, to_ml_dtypes
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -149,13 +148,7 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: i
 
 def _array(x: Any) -> NDArray[Any]:
     """Return an array of anybody's as NumPy's or ml_dtypes'."""
-    if type(x).__module__.partition(".")[0] == "torch":
-        x = x.detach().cpu().contiguous()
-        try:
-            return to_ml_dtypes(*from_torch(x))
-        except ValueError:  # a type that no format is
-            return np.asarray(x)
-    return np.asarray(x)
+    return np.asarray(host(x))
 
 
 def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = True) -> SearchStrategy[int]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import codes_of, random_key, real_numbers
+from .._arrays import codes_of, host, random_key, real_numbers
 from ..format.catalogue import Format, formats
 from ..format.rounding import Rounding
 from .choice import Key
@@ -33,7 +33,7 @@ def as_codes(codes: ArrayLike, fmt: Format, *, check: bool = True) -> NDArray[An
 
     Codes that have the type already are not looked at unless `check` says so.
     """
-    c = np.asarray(codes)
+    c = np.asarray(host(codes))
     if (said := said_format(c)) is not None:
         if not formats[said].same_codes(fmt):
             raise TypeError(f"codes of {fmt} are needed, the array holds {c.dtype}")
@@ -43,7 +43,7 @@ def as_codes(codes: ArrayLike, fmt: Format, *, check: bool = True) -> NDArray[An
 
 def said_format(codes: ArrayLike) -> str | None:
     """Return the format that an array's type says its codes are of, as those of ml_dtypes do; None if it says none."""
-    dtype = getattr(codes, "dtype", None)  # `isbuiltin` is 2 for types that others add to NumPy's
+    dtype = getattr(host(codes), "dtype", None)  # `isbuiltin` is 2 for types that others add to NumPy's
     return dtype.name if isinstance(dtype, np.dtype) and dtype.isbuiltin == 2 and dtype.name in formats else None
 
 

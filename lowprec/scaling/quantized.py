@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import apart, as_matrix, matrix_shape, output
+from .._arrays import apart, as_matrix, host, matrix_shape, output
 from .._ieee import standard
 from .._values import ByBits
 from ..cast.arrays import as_codes, said_format
@@ -80,6 +80,9 @@ class Quantized(ByBits):
         object.__setattr__(self, "granularity", granularity)
         if self.tensor_scale is not None:
             object.__setattr__(self, "tensor_scale", np.float32(self.tensor_scale))
+        for name in ("codes", "scale"):
+            if hasattr(given := getattr(self, name), "dtype") and not isinstance(given, np.ndarray):  # torch's, JAX's
+                object.__setattr__(self, name, np.asarray(host(given)))
         if said_format(self.codes) is not None:
             object.__setattr__(self, "codes", as_codes(self.codes, fmt))
         for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):

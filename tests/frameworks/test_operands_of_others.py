@@ -1,0 +1,61 @@
+"""Arrays of torch and JAX as operands, of every type that is a format."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lowprec as lp
+
+VALUES = np.random.default_rng(0).standard_normal((16, 128)).astype(np.float32)
+TYPES = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]
+
+
+def of_torch(array):
+    torch = pytest.importorskip("torch")
+    if array.dtype in (np.float32, np.float16):
+        return torch.from_numpy(array.copy())
+    words = array.view(np.uint16 if array.itemsize == 2 else np.uint8).copy()
+    return torch.from_numpy(words).view(getattr(torch, array.dtype.name))
+
+
+def of_jax(array):
+    jax = pytest.importorskip("jax")
+    return jax.numpy.asarray(array)
+
+
+def same(a, b):
+    return a.dtype == b.dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+@pytest.mark.parametrize("of", [of_torch, of_jax])
+@pytest.mark.parametrize("name", TYPES)
+def test_operands(of, name):
+    dtype = getattr(ml_dtypes, name, np.float16)
+    array = VALUES.astype(dtype)
+    theirs = of(array)
+    assert same(lp.encode(theirs, "e5m6"), lp.encode(array, "e5m6"))
+    assert same(lp.round_to(theirs, "e2m1fn"), lp.round_to(array, "e2m1fn"))
+    if name != "float16":  # NumPy's own type, whose numbers may be meant as values
+        assert same(lp.decode(theirs, name), lp.decode(array, name))
+    assert lp.quantize(theirs, "e4m3fn") == lp.quantize(array, "e4m3fn")
+    assert lp.sqnr(theirs, VALUES) == lp.sqnr(array, VALUES)
+    assert same(lp.matmul_f32(theirs, theirs), lp.matmul_f32(array, array))
+    if name in ("float8_e4m3fn", "float8_e5m2"):
+        assert same(lp.mma(theirs, theirs), lp.mma(array, array))
+        scale = np.ones((16, 1), np.float32)
+        made = lp.Quantized(theirs, of(scale), name, "1x128")
+        assert made == lp.Quantized(array, scale, name, "1x128")
+        assert same(lp.gemm(made, made), lp.gemm(made, made))
+
+
+def test_the_wrong_type_says_so():
+    theirs = of_torch(VALUES.astype(ml_dtypes.float8_e5m2))
+    with pytest.raises(TypeError, match="codes of e4m3fn are needed, the array holds float8_e5m2"):
+        lp.decode(theirs, "e4m3fn")
+
+
+def test_a_tensor_with_gradients_and_one_that_is_not_contiguous():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(VALUES.copy()).requires_grad_()
+    assert same(lp.encode(x, "e4m3fn"), lp.encode(VALUES, "e4m3fn"))
+    assert same(lp.encode(x.t(), "e4m3fn"), lp.encode(VALUES.T, "e4m3fn"))
