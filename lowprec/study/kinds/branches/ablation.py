@@ -159,7 +159,7 @@ class Ablation:
 
     def __post_init__(self) -> None:
         safe_name("ablation", self.name)
-        whole(f"ablation {self.name!r}", "series", self.series, 0)
+        object.__setattr__(self, "series", whole(f"ablation {self.name!r}", "series", self.series, 0))
         if self.answer not in EFFECTS:
             raise ValueError(f"ablation {self.name!r}: answer {self.answer!r}; allowed are {', '.join(EFFECTS)}")
         names = [arm.name for arm in self.arms]

@@ -63,7 +63,8 @@ class ReplayArm:
 
     def __post_init__(self) -> None:
         safe_name("arm", self.name)
-        whole_or_none(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
+        every = whole_or_none(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
+        object.__setattr__(self, "promote_every", every)
 
 
 @dataclass(frozen=True)

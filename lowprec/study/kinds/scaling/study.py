@@ -55,9 +55,10 @@ class Cell:
     learning_rate: float = 2e-3
 
     def __post_init__(self) -> None:
-        whole(f"cell {self.config!r}", "checkpoint_steps", self.checkpoint_steps, 1)
-        whole(f"cell {self.config!r}", "branch_steps", self.branch_steps, 1)
-        positive(f"cell {self.config!r}", "learning_rate", self.learning_rate)
+        for name in ("checkpoint_steps", "branch_steps"):
+            object.__setattr__(self, name, whole(f"cell {self.config!r}", name, getattr(self, name), 1))
+        rate = positive(f"cell {self.config!r}", "learning_rate", self.learning_rate)
+        object.__setattr__(self, "learning_rate", rate)
 
     @property
     def name(self) -> str:
