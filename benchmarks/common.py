@@ -77,7 +77,7 @@ def peak_memory(work: Work, forget: Work) -> int:
 
 
 def machine_line() -> str:
-    """Say what the numbers were measured on."""
+    """Say what the numbers were measured on, with the features that kernels are compiled for."""
     import numpy as np
 
     model = platform.processor() or platform.machine()
@@ -87,8 +87,13 @@ def machine_line() -> str:
             line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line[:10] == "model name"
         ]
         model = names[0] if names else model
+    from lowprec._jit import cpu_features
+
+    known = ("avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "neon", "sve")
+    said = [name for name in known if name in cpu_features()]
     return (
-        f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{model} ({', '.join(said) or 'no vector features known here'}), {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, NumPy {np.__version__}, "
         f"{platform.system()} {platform.machine()}; load average {os.getloadavg()[0]:.1f} at the start"
     )
 

@@ -28,6 +28,7 @@ CASES: list[tuple[str, str | None, float]] = [  # quantizer, granularity, what i
     ("dsv3_inference", "128x128", 0.55), ("dsv3_inference", "128x1", 0.0), ("te_current", None, 0.0),
     ("mxfp8_floor", None, 0.45), ("mxfp8_rceil", None, 0.45), ("mxfp6_e2m3_floor", None, 0.45),
     ("mxfp4_floor", None, 0.45), ("nvfp4_te", None, 0.35), ("nvfp4_modelopt", None, 0.35), ("nvfp4_te_2d", None, 0.0),
+    ("nvfp4_4over6", None, 0.1),
 ]  # fmt: skip
 
 

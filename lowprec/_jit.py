@@ -14,25 +14,48 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
-import llvmlite
-import numba
-import numba.core.config as numba_config
-import numba.core.event
-import numba.core.registry
-import numpy as np
-from llvmlite import ir as ir
-from numba import types as types
-from numba.core import cgutils as cgutils
-from numba.extending import intrinsic as intrinsic
+
+def _import_numba() -> None:
+    """Import Numba without SciPy's linear algebra, which takes it half of its time.
+
+    Numba imports that only to see whether there is a BLAS; kernels here use none. Afterwards everything is as Numba
+    would have left it: other people's ``np.dot`` finds the BLAS when it is compiled.
+    """
+    blas = "scipy.linalg"
+    if "numba" in sys.modules or blas in sys.modules:
+        return
+    modules = cast(dict[str, ModuleType | None], sys.modules)
+    modules[blas] = None  # an import of it fails
+    try:
+        import numba.np.arraymath as arraymath
+    finally:
+        del modules[blas]
+    if hasattr(arraymath, "_HAVE_BLAS"):
+        arraymath._HAVE_BLAS = importlib.util.find_spec("scipy") is not None
+
+
+_import_numba()
+
+import llvmlite  # noqa: E402
+import numba  # noqa: E402
+import numba.core.config as numba_config  # noqa: E402
+import numba.core.event  # noqa: E402
+import numba.core.registry  # noqa: E402
+import numpy as np  # noqa: E402
+from llvmlite import ir as ir  # noqa: E402
+from numba import types as types  # noqa: E402
+from numba.core import cgutils as cgutils  # noqa: E402
+from numba.extending import intrinsic as intrinsic  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -190,3 +190,14 @@ def test_a_forked_child_makes_its_own_threads(keep_threads: None) -> None:
     got = queue.get(timeout=120)
     child.join(timeout=120)
     assert got == expected
+
+
+def test_numba_comes_without_scipy_s_linear_algebra_and_still_finds_its_blas() -> None:
+    program = (
+        "import sys; from lowprec import _jit; print('scipy.linalg' in sys.modules);"
+        "import numba, numpy as np; dot = numba.njit(lambda a, b: np.dot(a, b));"
+        "print(dot(np.ones(3), np.full(3, 2.0)), 'scipy.linalg' in sys.modules)"
+    )
+    pytest.importorskip("scipy")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "6.0", "True"]

@@ -79,6 +79,16 @@ def indices(lanes: Any) -> Any:
     return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
 
 
+def swapped(h: int) -> tuple[Any, Any]:
+    """Return the shuffles of two vectors of 16 lanes that exchange the one's upper lanes, by h, for the other's lower.
+
+    Over h = 8, 4, 2, 1, with rows i and i + h, they transpose 16 rows.
+    """
+    low = indices(16 + i - h if i & h else i for i in range(16))
+    high = indices(16 + i if i & h else i + h for i in range(16))
+    return low, high
+
+
 def size(kind: Any) -> int:
     """Return how many bytes a scalar or vector type takes."""
     count, item = (kind.count, kind.element) if isinstance(kind, ir.VectorType) else (1, kind)

@@ -17,6 +17,7 @@ from ..cast.constants import (
     encode_constants,
     has_fast_kernel,
     has_word_kernel,
+    random_constants,
     round_constants,
     rounding_words,
     symmetric,
@@ -101,7 +102,8 @@ class BlockJob:
             x = hadamard(x, q.hadamard, q.signs, axis=0 if along_rows else 1)
         self.x = x
         self.mode, policy = resolve(f, rounding, "ocp_sat")
-        self.words = word_constants(f, special_codes(f, self.mode, policy), self.mode)
+        special = special_codes(f, self.mode, policy)
+        self.words, self.random = word_constants(f, special, self.mode), random_constants(f, special, self.mode)
         low, high, self.offset = key_of("quantize", self.mode, seed, offset)
         self.seed = low, high
         self.cast = _cast_constants(f)
@@ -136,13 +138,13 @@ class BlockJob:
             return self._choose(codes, scales)
         if self.by_words:
             return self._codes_by_words(codes, scales)
+        self._run(lambda x, codes, scales, _, a, b: self.strips(x, codes, scales, a, b), codes, scales)
+
+    def strips(self, x: Any, codes: Any, scales: Any, start: int, stop: int) -> None:
+        """Write codes and scales of some strips of blocks of `x`, by the kernels of rounding to nearest even."""
         kernel: Kernel = kernels.quantize_strips[self._index] if self.cast.bounded else kernels.quantize_strips_any
         cast = (self.cast.bounded or self.cast.encode, self.cast.encode)
-
-        def work(x: Any, codes: Any, scales: Any, _: int, a: int, b: int) -> None:
-            kernel(x, self._blocks(1 << 14), self.rule, cast, codes, scales, a, b)
-
-        self._run(work, codes, scales)
+        kernel(x, self._blocks(1 << 14), self.rule, cast, codes, scales, start, stop)
 
     def values(self, values: NDArray[np.float32]) -> None:
         """Write the values that codes and scales would decode to."""
@@ -165,10 +167,12 @@ class BlockJob:
         from ..kernels.scaling import quantize_words
 
         words = rounding_words(self.mode)
-        kernel: Kernel = quantize_words.quantize_strips[self._index]
+        strips = quantize_words.quantize_strips if self.random is None else quantize_words.quantize_strips_random
+        kernel: Kernel = strips[self._index]
+        constants = self.words if self.random is None else self.random
 
         def work(x: Any, codes: Any, scales: Any, first: int, a: int, b: int) -> None:
-            cast = self.words, words, self.seed, self.offset + first
+            cast = constants, words, self.seed, self.offset + first
             kernel(x, self._blocks(1 << 11), self.rule, cast, codes, scales, a, b)
 
         self._run(work, codes, scales)
@@ -179,13 +183,15 @@ class BlockJob:
         _, _, rule_numbers, words, special, _ = self.rule
         largest, tensor, inverse = rule_numbers[0], rule_numbers[4], rule_numbers[5]
         numbers = (largest, tensor, inverse, self.tensor_amax, np.float32(largest * np.float32(self.q.bound)))
-        casts = (self.cast.bounded, self.cast.encode, words[3], words[4])
+        casts = (self.cast.bounded, self.cast.encode, words[5])
         rule = numbers, special, self.q.choice == "mse"
+        strips_16, strips = four_over_six.quantize_strips_16, four_over_six.quantize_strips
+        kernel: Kernel = strips_16 if self.width == 16 else strips
 
-        def piece(a: int, b: int) -> None:
-            four_over_six.quantize_strips(self.x, (self.rows, self.width), rule, casts, codes, scales, a, b)
+        def work(x: Any, codes: Any, scales: Any, _: int, a: int, b: int) -> None:
+            kernel(x, self._blocks(1 << 10), rule, casts, codes, scales, a, b)
 
-        _threads.run_chunks(piece, self.scale_shape[0], max(1, (1 << 14) // (self.rows * self.x.shape[1])))
+        self._run(work, codes, scales)
 
     @property
     def _index(self) -> int:
@@ -222,6 +228,41 @@ class BlockJob:
         strips = self.scale_shape[0]
         grain = max(1, (1 << 16) // (self.rows * x.shape[1]))
         _threads.run_chunks(lambda a, b: work(x, into, scales, 0, a, b), strips, grain)
+
+
+_STRIP = 1 << 20  # codes of a strip that is turned, at most
+
+
+def fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
+    """Tell whether `in_one_pass` does what two jobs of one matrix are for."""
+    simple = not any(job.by_words or job.q.choice is not None or job.q.hadamard is not None for job in (rows, columns))
+    across = rows.rows == columns.width == 1 and columns.rows == rows.width > 1
+    return simple and across and columns.rows * columns.x.shape[1] <= _STRIP
+
+
+def in_one_pass(rows: BlockJob, columns: BlockJob) -> tuple[tuple[NDArray[Any], NDArray[np.float32]], ...]:
+    """Return codes [R, C] and scales of `rows`, and codes [C, R] and scales of `columns`, transposed.
+
+    A strip of rows is read from memory once: blocks along its rows, blocks along its columns, and the latters' codes
+    are turned while they are in a cache.
+    """
+    from ..kernels.scaling.turn import turn_rows
+
+    x, high, kind = rows.x, columns.rows, rows.format.code_dtype
+    codes, turned = np.empty(x.shape, kind), np.empty(x.shape[::-1], kind)
+    scales, across = np.empty(rows.scale_shape, np.float32), np.empty(columns.scale_shape, np.float32)
+
+    def piece(start: int, stop: int) -> None:
+        own = _threads.scratch("turned", high * x.shape[1], kind).reshape(high, x.shape[1])
+        for strip in range(start, stop):
+            first, last = strip * high, min(strip * high + high, x.shape[0])
+            rows.strips(x, codes, scales, first, last)
+            part = own[: last - first]
+            columns.strips(x[first:last], part, across[strip : strip + 1], 0, 1)
+            turn_rows(part, turned, first)
+
+    _threads.run_chunks(piece, columns.scale_shape[0], max(1, (1 << 16) // (high * x.shape[1])))
+    return (codes, scales), (turned, np.ascontiguousarray(across.T))
 
 
 def largest_magnitude(x: NDArray[np.float32]) -> np.float32:

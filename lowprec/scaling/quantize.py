@@ -18,7 +18,7 @@ from .._ieee import standard
 from ..format.catalogue import Format
 from ..format.rounding import Rounding
 from .granularity import Granularity as Granularity
-from .job import BlockJob
+from .job import BlockJob, fit_one_pass, in_one_pass
 from .quantized import Quantized as Quantized
 from .quantizer import Division, Quantizer, quantizers
 from .quantizer import ScaleKind as ScaleKind
@@ -226,12 +226,42 @@ def quantize_both(
     values = as_float32("quantize_both", x)
     if values.ndim != 2:
         raise ValueError(f"quantize_both: a matrix is needed, not shape {values.shape}")
+    if (both := _in_one_pass(values, fmt, granularity, **options)) is not None:
+        return both
     rows = quantize(values, fmt, granularity, **options)
     block = rows.granularity
     transforms = options.get("quantizer") is not None and quantizers.get(options["quantizer"]).hadamard is not None
     if block.rows == block.columns and not transforms:
         return rows, rows.T
     return rows, quantize(values, fmt, block.T, **options).T
+
+
+def _in_one_pass(
+    x: NDArray[np.float32],
+    fmt: str | Format | None,
+    granularity: str | Granularity | None,
+    *,
+    quantizer: str | Quantizer | None = None,
+    tensor_amax: float | None = None,
+    multiplier: float | None = None,
+    **options: Any,
+) -> tuple[Quantized, Quantized] | None:
+    """Return what `quantize_both` does where strips of rows can serve both, None elsewhere."""
+    if not x.size or not options.keys() <= {"scale", "arithmetic", "division", "amax_floor"}:
+        return None
+    q = resolve(fmt, granularity, quantizer, **options)
+    turned = resolve(None, Granularity.parse(q.granularity).T, q)
+    jobs = [BlockJob(each, x, tensor_amax=tensor_amax, multiplier=multiplier) for each in (q, turned)]
+    if not fit_one_pass(*jobs):
+        return None
+    (codes, scales), (turned_codes, turned_scales) = in_one_pass(*jobs)
+    rows, columns = jobs
+    return (
+        Quantized(codes, scales, rows.format, rows.granularity, q.scale, rows.tensor_scale, q),
+        Quantized(
+            turned_codes, turned_scales, rows.format, columns.granularity.T, q.scale, columns.tensor_scale, turned
+        ),
+    )
 
 
 @standard

@@ -43,12 +43,12 @@ def keyed_word(keys, index_lo):
     """Return the random word of an index, given the `random_keys` of its seed and high half."""
     k0, k1, k2, k3 = keys
     lo = U(index_lo)
-    x = U(lo ^ k0)
-    x = U(U(x ^ U(x >> U(17))) * U(0xED5AD4BB))
-    x = U(x + k1)
+    # A key that is mixed in by xor goes through the xor-shift on its own, once for all indices of a loop.
+    x = U(U(lo ^ U(lo >> U(17))) ^ U(k0 ^ U(k0 >> U(17))))
+    x = U(U(x * U(0xED5AD4BB)) + k1)
     x = U(U(x ^ U(x >> U(11))) * U(0xAC4C1B51))
-    x = U(x ^ k2)
-    x = U(U(x ^ U(x >> U(15))) * U(0x31848BAB))
+    x = U(U(x ^ U(x >> U(15))) ^ U(k2 ^ U(k2 >> U(15))))
+    x = U(x * U(0x31848BAB))
     x = U(x + k3)
     return U(U(x ^ U(x >> U(14))) ^ lo)
 

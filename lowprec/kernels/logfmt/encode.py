@@ -13,7 +13,8 @@ g(m) = log2(m) - (m - 1) lies in [0, 0.0861]. The exact place of ``a``, in codes
 
 where the threshold between the grid points low 2^(s(k-1)) and low 2^(sk) lies at the share x of the step:
 x = log2((1 + 2^s) / 2) / s for the arithmetic mean, 1/2 for the geometric, log2((2^s - 1) / (s ln 2)) / s for the
-logarithmic one. What the float32 arithmetic of `place` adds to it, with u = 2^-24, in codes:
+logarithmic one, and 1, at the upper of the two, for stochastic rounding, which begins with the grid value at or below.
+What the float32 arithmetic of `_guess` adds to it, with u = 2^-24, in codes:
 
 1. The polynomial `bulge` for g is wrong by at most ``BULGE_ERROR``, roundings included (a test looks at all 2^23
    significands). It is taken at ``a`` and, within ``lift``, at ``low``: 2 BULGE_ERROR inverse.
@@ -60,7 +61,7 @@ from lowprec.kernels.logfmt.grid import (
 
 F, U = np.float32, np.uint32
 GROUP = 16  # tiles whose ends and steps are worked out together, in vectors
-LINEAR, LOG, LOGMEAN, STOCHASTIC = 0, 1, 2, 3  # how a value between two grid points is rounded
+LINEAR, LOG, LOGMEAN, STOCHASTIC = 0, 1, 2, 3  # how a value between two grid points is rounded, the last: downwards
 
 _MAGNITUDE = U(0x7FFFFFFF)
 _INFINITY = U(0x7F800000)
@@ -96,6 +97,8 @@ def decide(a: float, below: float, above: float, rule: int) -> bool:
         return a + a >= below + above
     if rule == LOG:
         return a * a >= below * above
+    if rule == STOCHASTIC:
+        return a >= above
     return a >= log_mean(below, above)
 
 
@@ -129,13 +132,15 @@ def _find_shares(steps: Doubles, rule: int, shares: Doubles) -> None:
             shares[i] = log2_exact_ops((1.0 + exp2_exact_ops(steps[i])) * 0.5) / steps[i]
     elif rule == LOG:
         shares[:] = 0.5
+    elif rule == STOCHASTIC:
+        shares[:] = 1.0
     else:
         for i in range(Index(steps.size)):
             shares[i] = log2_exact_ops((exp2_exact_ops(steps[i]) - 1.0) / (steps[i] * _LN2)) / steps[i]
 
 
 @kernel
-def _prepare(
+def prepare(
     low: Doubles, steps: Doubles, bits: int, rule: int, scales: Floats, slopes: Floats, lifts: Floats, margins: Floats
 ) -> None:
     """Work out the constants of t for each tile of a group: loops that vectorise."""
@@ -246,7 +251,7 @@ def _guess(
 
 
 @kernel
-def _settle(
+def settle(
     x: Floats,
     first: int,
     size: int,
@@ -336,7 +341,7 @@ def encode_tiles(
     lifts, margins = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
     doubts = np.empty(tile, np.float32)
     fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
-    grid = np.empty(1 << (bits - 1), np.float32)
+    grid = np.empty((1 << (bits - 1)) + 1, np.float32)
     bad = -1
     for leader in range(start, stop, GROUP):
         count = min(GROUP, stop - leader)
@@ -346,7 +351,7 @@ def encode_tiles(
         if bad < 0:
             bad = found
         find_steps(low, high, bits, steps)
-        _prepare(low, steps, bits, rule, scales, slopes, lifts, margins)
+        prepare(low, steps, bits, rule, scales, slopes, lifts, margins)
         for j in range(count):
             first, size, largest = firsts[j], sizes[j], amax[leader + j]
             base = bits32(F(low[j]))
@@ -356,7 +361,7 @@ def encode_tiles(
                 limit = F(0.5) - margins[j]
                 most = _guess(x, first, size, base, scales[j], slopes[j], lifts[j], sign_bit, codes, doubts)
                 if most > limit:
-                    _settle(x, first, size, doubts, limit, low[j], largest, steps[j], bits, rule, codes)
+                    settle(x, first, size, doubts, limit, low[j], largest, steps[j], bits, rule, codes)
             else:
                 fill_powers(0, low[j], steps[j], bits, fine, coarse)
                 fill_grid(low[j], largest, steps[j], bits, fine, coarse, grid)

@@ -86,27 +86,32 @@ def grid_value(k: Any, low: float, high: Any, step: float, bits: int) -> Any:
 @kernel
 def fill_powers(j: int, low: float, step: float, bits: int, fine: Doubles, coarse: Doubles) -> None:
     """Fill the j-th factors of a grid: 2**(bits // 2) fine ones and 2**(bits - 1 - bits // 2) coarse ones."""
-    half = np.int32(bits // 2)
-    width, blocks = Index(1 << half), Index(1 << (bits - 1 - half))
-    for q in range(width):
-        fine[Index(Index(j) * width + q)] = exp2_exact_ops(step * np.float64(np.int32(q)))
-    for b in range(blocks):
-        power = exp2_exact_ops(step * np.float64(np.int32(np.int32(b) << half)))
-        coarse[Index(Index(j) * blocks + b)] = low * power
+    half = bits // 2
+    width, blocks = 1 << half, 1 << (bits - 1 - half)
+    # Slices, once a tile: with an offset in the index these loops do not vectorise.
+    own_fine, own_coarse = fine[j * width : (j + 1) * width], coarse[j * blocks : (j + 1) * blocks]
+    for q in range(Index(own_fine.size)):
+        own_fine[q] = exp2_exact_ops(step * np.float64(np.int32(q)))
+    for b in range(Index(own_coarse.size)):
+        own_coarse[b] = low * exp2_exact_ops(step * np.float64(np.int32(np.int32(b) << np.int32(half))))
 
 
 @kernel
 def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coarse: Doubles, grid: Floats) -> None:
-    """Fill grid[k] with the magnitude of code k, 0 .. K, for ends above zero; factors are from `fill_powers`."""
-    top, half = (1 << (bits - 1)) - 1, bits // 2
-    for k in range(1, top + 1):
-        if step == 0.0:
-            grid[k] = high
-        else:
-            grid[k] = np.float32(coarse[(k - 1) >> half] * fine[(k - 1) & ((1 << half) - 1)])
-    grid[0] = np.float32(0.0)
-    if step != 0.0:
+    """Fill grid[k] with the magnitude of code k, 0 .. K, for ends above zero; factors are from `fill_powers`.
+
+    The grid has room for one number more, which has no meaning.
+    """
+    top, width, blocks = (1 << (bits - 1)) - 1, 1 << (bits // 2), 1 << (bits - 1 - bits // 2)
+    if step == 0.0:
+        grid[1 : top + 1] = high
+    else:
+        for b in range(blocks):
+            factor, part = coarse[b], grid[b * width + 1 : b * width + width + 1]
+            for q in range(Index(part.size)):
+                part[q] = np.float32(factor * fine[q])
         grid[1], grid[top] = np.float32(low), high
+    grid[0] = np.float32(0.0)
 
 
 @kernel

@@ -6,12 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from lowprec._jit import bits32, kernel
+from lowprec._jit import bits32, float32_from_bits, kernel
 from lowprec.kernels.cast.random_bits import key_run, key_runs, keyed_word, random_keys
-from lowprec.kernels.logfmt.encode import bulge, find_group, largest_not_above, only_signs
-from lowprec.kernels.logfmt.grid import Codes, Floats, fill_grid, fill_powers, find_steps
+from lowprec.kernels.logfmt.encode import (
+    GROUP,
+    MARGIN_LIMIT,
+    STOCHASTIC,
+    bulge,
+    find_group,
+    largest_not_above,
+    only_signs,
+    prepare,
+    settle,
+)
+from lowprec.kernels.logfmt.grid import Codes, Floats, Index, fill_grid, fill_powers, find_steps
+from lowprec.kernels.logfmt.vector import LANES, signed_table
 
-_MAGNITUDE = np.uint32(0x7FFFFFFF)
+F, U = np.float32, np.uint32
+_MAGNITUDE = U(0x7FFFFFFF)
+_OCTAVE = U(0x00800000)
 
 
 @kernel
@@ -25,18 +38,71 @@ def goes_up(a: float, below: float, above: float, word: Any) -> bool:
 
 
 @kernel
-def _find(a: Any, top: int, grid: Floats, origin: Any, slope: Any) -> int:
-    """Return the largest k <= top with grid[k] <= a, from a rough logarithm on; a search where there is none."""
-    bits = bits32(a)
-    if slope == np.float32(0.0) or bits < np.uint32(0x00800000):
-        return largest_not_above(np.float64(a), top, grid)
-    place = np.float32(np.int32(bits)) * np.float32(2.0**-23) + bulge(bits)
-    k: Any = min(max(np.int64((place - origin) * slope) + 1, 0), top)
-    while k > 0 and grid[k] > a:
-        k -= 1
-    while k < top and grid[k + 1] <= a:
-        k += 1
-    return k
+def guess_down(
+    x: Floats,
+    first: int,
+    size: int,
+    low: Any,
+    high: Any,
+    scale: Any,
+    slope: Any,
+    lift: Any,
+    most: Any,
+    codes: Codes,
+    doubts: Floats,
+) -> Any:
+    """Write the code of the grid value at or below each magnitude of a tile, and what `encode` says of doubts.
+
+    `low` and `high` are the bits of the ends of the grid, `most` is the largest code less 1/2: at the ends there is
+    no doubt.
+    """
+    worst = U(0)
+    for i in range(Index(size)):
+        place = Index(Index(first) + i)
+        u = bits32(x[place])
+        magnitude = U(u & _MAGNITUDE)
+        t = F(np.int32(U(magnitude - low))) * scale + (bulge(u) * slope + lift)
+        t = max(t, F(1.5))
+        t = most if t > most else t
+        k = np.int32(t)
+        doubt = (t - F(k)) - F(0.5)
+        doubts[i] = doubt
+        worst = max(worst, U(bits32(doubt) & _MAGNITUDE))
+        code = U(k) if magnitude >= low else U(0)
+        codes[place] = U(code + (U(1) if magnitude >= high else U(0)))
+    return float32_from_bits(worst)
+
+
+@kernel
+def _search_down(x: Floats, first: int, size: int, top: int, grid: Floats, codes: Codes) -> None:
+    """Do the same by comparing with the grid alone."""
+    for i in range(first, first + size):
+        codes[i] = largest_not_above(np.float64(abs(x[i])), top, grid)
+
+
+@kernel
+def _look_up(first: int, size: int, grid: Floats, codes: Codes, below: Floats, above: Floats) -> None:
+    """Write the grid values at or below, and above, each value of a tile.
+
+    The grid has one number more, as large as the last: the largest code has nowhere to go.
+    """
+    for i in range(Index(size)):
+        k = Index(codes[Index(Index(first) + i)])
+        below[i], above[i] = grid[k], grid[Index(k + Index(1))]
+
+
+@kernel
+def _draw(x: Floats, first: int, bits: int, keys: Any, lo: Any, below: Floats, above: Floats, codes: Codes) -> None:
+    """Raise codes that go up and add signs; the first value has the index `first` in `x` and `lo` among the words."""
+    sign = U(U(1) << U(bits - 1))
+    for i in range(Index(below.size)):
+        place = Index(Index(first) + i)
+        u, lower = bits32(x[place]), np.float64(below[i])
+        word = np.float64(keyed_word(keys, U(lo + U(i))))
+        a = np.float64(float32_from_bits(U(u & _MAGNITUDE)))
+        up = word * (np.float64(above[i]) - lower) < (a - lower) * 4294967296.0
+        code = U(U(codes[place]) + (U(1) if up else U(0)))
+        codes[place] = U(code | (sign if u > _MAGNITUDE else U(0)))
 
 
 @kernel
@@ -60,38 +126,50 @@ def encode_tiles_stochastic(
     Ends, tiles that are not finite and the result are those of `lowprec.kernels.logfmt.encode.encode_tiles`.
     """
     top = (1 << (bits - 1)) - 1
-    firsts, sizes = np.empty(1, np.int64), np.empty(1, np.int64)
-    low, high, steps = np.ones(1, np.float64), np.ones(1, np.float64), np.empty(1, np.float64)
+    firsts, sizes = np.empty(GROUP, np.int64), np.empty(GROUP, np.int64)
+    low, high, steps = np.ones(GROUP, np.float64), np.ones(GROUP, np.float64), np.empty(GROUP, np.float64)
+    scales, slopes = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
+    lifts, margins = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
+    below, above = np.empty(tile, np.float32), np.empty(tile, np.float32)
     fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
-    grid = np.empty(top + 1, np.float32)
-    seed_lo, seed_hi = np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
+    grid, width = np.empty(2 * top + 3, np.float32), 1 << (bits // 2)
+    seed_lo, seed_hi = U(seed & 0xFFFFFFFF), U(seed >> 32)
     bad = -1
-    for t in range(start, stop):
-        found = find_group(x, columns, tile, octaves, bfloat16_ends, t, 1, amin, amax, firsts, sizes, low, high)
+    for leader in range(start, stop, GROUP):
+        count = min(GROUP, stop - leader)
+        found = find_group(
+            x, columns, tile, octaves, bfloat16_ends, leader, count, amin, amax, firsts, sizes, low, high
+        )
         if bad < 0:
             bad = found
-        first, size, largest = firsts[0], sizes[0], amax[t]
-        if not (largest > np.float32(0.0) and largest < np.float32(np.inf)):
-            only_signs(x, first, size, bits, codes)
-            continue
         find_steps(low, high, bits, steps)
-        fill_powers(0, low[0], steps[0], bits, fine, coarse)
-        fill_grid(low[0], largest, steps[0], bits, fine, coarse, grid)
-        base = bits32(np.float32(low[0]))
-        origin = np.float32(np.int32(base)) * np.float32(2.0**-23) + bulge(base)
-        slope = np.float32(0.0)
-        if steps[0] > 1e-6 and base >= np.uint32(0x00800000):
-            slope = np.float32(1.0 / steps[0])
-        at = np.int64(offset) + np.int64(first)
-        for p in range(key_runs(at, size)):
-            a, b, hi, lo = key_run(at, size, p)
-            keys = random_keys(seed_lo, seed_hi, hi)
-            values, into = x[first + a : first + b], codes[first + a : first + b]
-            for i in range(values.size):
-                magnitude = abs(values[i])
-                k = _find(magnitude, top, grid, origin, slope)
-                if k < top:
-                    word = keyed_word(keys, np.uint32(lo + np.uint32(i)))
-                    k += int(goes_up(np.float64(magnitude), np.float64(grid[k]), np.float64(grid[k + 1]), word))
-                into[i] = k | (int(bits32(values[i]) > _MAGNITUDE) << (bits - 1))
+        prepare(low, steps, bits, STOCHASTIC, scales, slopes, lifts, margins)
+        for j in range(count):
+            first, size, largest = firsts[j], sizes[j], amax[leader + j]
+            if not (largest > F(0.0) and largest < F(np.inf)):
+                only_signs(x, first, size, bits, codes)
+                continue
+            fill_powers(0, low[j], steps[j], bits, fine, coarse)
+            if width >= LANES and steps[j] != 0.0:  # the same numbers, and their negatives, in full vectors
+                places = coarse.ctypes.data, fine.ctypes.data, grid.ctypes.data
+                signed_table(*places, top // width + 1, width, F(low[j]), largest)
+            else:
+                fill_grid(low[j], largest, steps[j], bits, fine, coarse, grid)
+            grid[top + 1] = largest
+            base = bits32(F(low[j]))
+            if margins[j] < F(MARGIN_LIMIT) and base >= U(2 * _OCTAVE) and top > 1:
+                limit, end = F(0.5) - margins[j], bits32(largest)
+                worst = guess_down(
+                    x, first, size, base, end, scales[j], slopes[j], lifts[j], F(top) - F(0.5), codes, below
+                )
+                if worst > limit:
+                    settle(x, first, size, below, limit, low[j], largest, steps[j], bits, STOCHASTIC, codes)
+            else:
+                _search_down(x, first, size, top, grid, codes)
+            _look_up(first, size, grid, codes, below, above)
+            at = np.int64(offset) + np.int64(first)
+            for p in range(key_runs(at, size)):
+                a, b, hi, lo = key_run(at, size, p)
+                keys = random_keys(seed_lo, seed_hi, hi)
+                _draw(x, first + a, bits, keys, lo, below[a:b], above[a:b], codes)
     return bad

@@ -12,15 +12,30 @@ from lowprec._jit import bits32, cgutils, float32_from_bits, intrinsic, ir, kern
 
 from ..cast.bounded import INF, encode_bounded, round_bounded
 from ..cast.nearest import encode_bits, round_bits
-from ..vectors import I32, VectorCode, fill
+from ..vectors import F32, I8, I16, I32, I64, VectorCode, fill, swapped
 
 U = np.uint32
 F = np.float32
 WIDTH = 0
+TOGETHER = 1
 
 
 def AMAX(address):
-    """Stand in for the intrinsic that a variant gets."""
+    """Stand in for the intrinsic that a variant gets, as does the next."""
+
+
+@kernel
+def AMAX_16(address, amax):
+    """Stand in, and never called where `TOGETHER` is 1."""
+
+
+def _largest_of(code, address, vectors):
+    """Emit the largest magnitudes, lane by lane, as bits, of 16 * `vectors` float32 at an address."""
+    lanes, top = ir.VectorType(I32, 16), None
+    for v in range(vectors):
+        part = code.builder.and_(code.load(code.at(address, 64 * v), lanes, align=4), fill(lanes, 0x7FFFFFFF))
+        top = part if top is None else code.call("llvm.umax.v16i32", lanes, top, part)
+    return top
 
 
 def _amax_of(vectors):
@@ -28,40 +43,42 @@ def _amax_of(vectors):
 
     Spelled as vectors because LLVM unrolls so short a loop before it looks for vectors, and then branches.
     """
-    lanes = ir.VectorType(I32, 16)
 
     def typed(typingctx, address):
         if address != types.int64:
             return None
 
         def codegen(context, builder, signature, args):
-            code, top = VectorCode(builder), None
-            for v in range(vectors):
-                part = builder.and_(code.load(code.at(args[0], 64 * v), lanes, align=4), fill(lanes, 0x7FFFFFFF))
-                top = part if top is None else code.call("llvm.umax.v16i32", lanes, top, part)
-            return code.call("llvm.vector.reduce.umax.v16i32", I32, top)
+            code = VectorCode(builder)
+            return code.call("llvm.vector.reduce.umax.v16i32", I32, _largest_of(code, args[0], vectors))
 
         return types.uint32(types.int64), codegen
 
     return intrinsic(typed)
 
 
-_amax_16, _amax_32, _amax_128 = _amax_of(1), _amax_of(2), _amax_of(8)
+def _amax_16_of(vectors):
+    """Return an intrinsic that does so for 16 blocks one after another, and raises 16 numbers at an address to it.
 
+    Lane by lane, pairs of vectors become one whose lanes belong to either: four rounds leave a lane for a block.
+    """
 
-def _prefetch():
-    """Return an intrinsic that asks for the cache lines of `size` bytes at an address; it may lie anywhere."""
-
-    def typed(typingctx, address, lines):
-        if (address, lines) != (types.int64,) * 2:
-            return None
-
+    def typed(typingctx, address, amax):
         def codegen(context, builder, signature, args):
-            kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), I32, I32, I32])
-            ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-            with cgutils.for_range(builder, args[1]) as loop:
-                place = builder.add(args[0], builder.mul(loop.index, ir.IntType(64)(64)))
-                builder.call(ask, [builder.inttoptr(place, ir.IntType(8).as_pointer()), I32(0), I32(2), I32(1)])
+            code, lanes = VectorCode(builder), ir.VectorType(I32, 16)
+            tops = [_largest_of(code, code.at(args[0], 64 * vectors * b), vectors) for b in range(16)]
+            for h in (8, 4, 2, 1):
+                low, high = swapped(h)
+                tops = [
+                    code.call(
+                        "llvm.umax.v16i32",
+                        lanes,
+                        *(builder.shuffle_vector(tops[i], tops[i + h], m) for m in (low, high)),
+                    )
+                    for i in range(h)
+                ]
+            top = code.call("llvm.umax.v16i32", lanes, tops[0], code.load(args[1], lanes, align=4))
+            code.store(top, args[1], align=4)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64), codegen
@@ -69,13 +86,116 @@ def _prefetch():
     return intrinsic(typed)
 
 
-prefetch = _prefetch()
+class _BlockCode(VectorCode):
+    """Emits what is done to blocks of float32, 16 at a time: LLVM does not see so short loops as vectors."""
+
+    def __init__(self, builder, constants=None):
+        super().__init__(builder)
+        self.words, self.singles = ir.VectorType(I32, 16), ir.VectorType(F32, 16)
+        if constants is not None:
+            parts = cgutils.unpack_tuple(builder, constants, 6)
+            self.smallest, self.up, self.shift, self.top, _, self.sign = (self.splat(p, self.words) for p in parts)
+
+    def blocks(self, count):
+        """Yield the indices of blocks within a loop."""
+        with cgutils.for_range(self.builder, count) as loop:
+            yield loop.index
+
+    def scaled(self, x, factor, divide):
+        """Return 16 numbers at an address, divided by or multiplied with their block's factor."""
+        values = self.load(x, self.singles, align=4)
+        return (self.builder.fdiv if divide else self.builder.fmul)(values, factor)
+
+    def rounded(self, u):
+        """Return the magnitude plus the addend that rounds it, the addend, and its exponent: see `encode_bounded`."""
+        b = self.builder
+        a = self.call("llvm.umin.v16i32", self.words, b.and_(u, fill(self.words, 0x7FFFFFFF)), self.top)
+        e = self.call("llvm.umax.v16i32", self.words, b.and_(a, fill(self.words, 0x7F800000)), self.smallest)
+        magic = b.add(e, self.up)
+        return b.fadd(b.bitcast(a, self.singles), b.bitcast(magic, self.singles)), magic, e
+
+    def prefetch(self, address):
+        """Ask for the cache line of an address, which may lie anywhere."""
+        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        ask = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        self.builder.call(ask, [self.builder.inttoptr(address, I8.as_pointer()), I32(0), I32(2), I32(1)])
+
+
+def _either(builder, flag, emit):
+    """Emit code for both values of a flag."""
+    with builder.if_else(flag) as (yes, no):
+        for branch, value in ((yes, True), (no, False)):
+            with branch:
+                emit(value)
+
+
+def scale_of(width):
+    """Return the intrinsic that writes the numbers of whole blocks, divided by or multiplied with their factors."""
+
+    def typed(typingctx, x, scaled, factor, count, divide):
+        def codegen(context, builder, signature, args):
+            x, scaled, factor, count, divide = args
+            code = _BlockCode(builder)
+
+            def emit(divide):
+                for block in code.blocks(count):
+                    f = code.splat(code.load(code.at(factor, builder.mul(block, I64(4))), F32), code.singles)
+                    for v in range(0, width, 16):
+                        offset = code.at(builder.mul(block, I64(4 * width)), 4 * v)
+                        code.store(code.scaled(code.at(x, offset), f, divide), code.at(scaled, offset), align=4)
+
+            _either(builder, divide, emit)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 4, types.boolean), codegen
+
+    return intrinsic(typed)
+
+
+def _encode_of(width, item):
+    """Return the intrinsic that writes the codes of whole blocks, by `encode_bounded`; codes are `item`."""
+
+    def typed(typingctx, x, codes, factor, count, divide, constants, ahead):
+        """Addresses, how many blocks, `encode_bounded`'s constants, and where to prefetch, in bytes from x."""
+
+        def codegen(context, builder, signature, args):
+            x, codes, factor, count, divide, constants, ahead = args
+            code = _BlockCode(builder, constants)
+            # Exponents are whole octaves, so that (e - smallest) >> shift comes apart.
+            plus = builder.sub(builder.neg(code.up), builder.lshr(code.smallest, code.shift))
+            minus = builder.add(plus, code.sign)
+
+            def emit(divide):
+                for block in code.blocks(count):
+                    f = code.splat(code.load(code.at(factor, builder.mul(block, I64(4))), F32), code.singles)
+                    first = builder.mul(block, I64(width))
+                    for v in range(0, width, 16):
+                        place = code.at(x, builder.mul(first, I64(4)), 4 * v)
+                        code.prefetch(code.at(place, ahead))
+                        u = builder.bitcast(code.scaled(place, f, divide), code.words)
+                        total, _, e = code.rounded(u)
+                        negative = builder.icmp_signed("<", u, fill(code.words, 0))
+                        c = builder.sub(builder.bitcast(total, code.words), e)
+                        c = builder.add(c, builder.lshr(e, code.shift))
+                        c = builder.add(c, builder.select(negative, minus, plus))
+                        place = code.at(codes, builder.mul(builder.add(first, I64(v)), I64(item.width // 8)))
+                        code.store(builder.trunc(c, ir.VectorType(item, 16)), place, align=1)
+
+            _either(builder, divide, emit)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 4, types.boolean, constants, types.intp), codegen
+
+    return intrinsic(typed)
 
 
 def _amax_whole(x, width, amax):
-    address = np.int64(x.ctypes.data)
+    address, own = np.int64(x.ctypes.data), np.int64(amax.ctypes.data)
     whole = x.size // WIDTH
-    for b in range(whole):
+    sixteens = whole // 16 if TOGETHER == 16 else 0
+    for b in range(sixteens):
+        AMAX_16(np.int64(address + np.int64(b) * np.int64(64 * WIDTH)), np.int64(own + np.int64(b) * np.int64(64)))
+    for b in range(16 * sixteens, whole):
         top = AMAX(np.int64(address + np.int64(b) * np.int64(4 * WIDTH)))
         amax[b] = max(amax[b], top)
     if whole * WIDTH < x.size:
@@ -118,24 +238,36 @@ def _round_columns(x, width, divide, factor, scale, tensor, constants, values):
             values[j] = F(F(round_bounded(bits32(F(x[j] * factor[j])), constants) * scale[j]) * tensor)
 
 
-def _encode_row(x, width, divide, factor, constants, ahead, codes):
-    size = WIDTH if WIDTH else width
-    whole = x.size // size
-    next_up = np.int64(x.ctypes.data) + np.int64(ahead)
-    for b in range(whole):
-        if size >= 64 or b % (64 // size) == 0:
-            prefetch(np.int64(next_up + np.int64(b * size * 4)), np.int64((max(size, 64) + 15) // 16))
-        tile, into = x[b * size : b * size + size], codes[b * size : b * size + size]
-        f = factor[b]
-        if divide:
-            for j in range(size):
-                into[j] = encode_bounded(bits32(F(tile[j] / f)), constants)
-        else:
-            for j in range(size):
-                into[j] = encode_bounded(bits32(F(tile[j] * f)), constants)
-    for j in range(whole * size, x.size):
+def ENCODE_8(x, codes, factor, count, divide, constants, ahead):
+    """Stand in for the intrinsic that a variant gets, as does the next."""
+
+
+def ENCODE_16(x, codes, factor, count, divide, constants, ahead):
+    """Stand in."""
+
+
+def _encode_whole(x, width, divide, factor, constants, ahead, codes):
+    whole = x.size // WIDTH
+    place, into, own = np.intp(x.ctypes.data), np.intp(codes.ctypes.data), np.intp(factor.ctypes.data)
+    if codes.itemsize == 1:
+        ENCODE_8(place, into, own, np.intp(whole), divide, constants, np.intp(ahead))
+    else:
+        ENCODE_16(place, into, own, np.intp(whole), divide, constants, np.intp(ahead))
+    for j in range(whole * WIDTH, x.size):
         y = F(x[j] / factor[whole]) if divide else F(x[j] * factor[whole])
         codes[j] = encode_bounded(bits32(y), constants)
+
+
+def _encode_row(x, width, divide, factor, constants, ahead, codes):
+    for b in range(factor.size):
+        first, last = b * width, min(b * width + width, x.size)
+        tile, into, f = x[first:last], codes[first:last], factor[b]
+        if divide:
+            for j in range(tile.size):
+                into[j] = encode_bounded(bits32(F(tile[j] / f)), constants)
+        else:
+            for j in range(tile.size):
+                into[j] = encode_bounded(bits32(F(tile[j] * f)), constants)
 
 
 def _round_row(x, width, divide, factor, scale, tensor, constants, values):
@@ -183,16 +315,28 @@ def round_any(u, constants):
 
 # What a row of blocks needs, by width (0: any), and for formats that need the general cast.
 WIDTHS = (0, 1, 16, 32, 128)
-_AMAX = {16: _amax_16, 32: _amax_32, 128: _amax_128}
 amax_rows = (
     kernel(_amax_any),
     kernel(_amax_columns),
-    *(variant(_amax_whole, f"amax_row_{w}", WIDTH=w, AMAX=_AMAX[w]) for w in WIDTHS[2:]),
+    *(
+        variant(
+            _amax_whole, f"amax_row_{w}", WIDTH=w, TOGETHER=16, AMAX=_amax_of(w // 16), AMAX_16=_amax_16_of(w // 16)
+        )
+        for w in WIDTHS[2:]
+    ),
+)
+# Where nothing has fetched the values, one block after another is faster: 16 at a time wait for all of them.
+amax_rows_in_turn = (
+    *amax_rows[:2],
+    *(variant(_amax_whole, f"amax_row_in_turn_{w}", WIDTH=w, AMAX=_amax_of(w // 16)) for w in WIDTHS[2:]),
 )
 encode_rows = (
     kernel(_encode_row),
     kernel(_encode_columns),
-    *(variant(_encode_row, f"encode_row_{w}", WIDTH=w) for w in WIDTHS[2:]),
+    *(
+        variant(_encode_whole, f"encode_row_{w}", WIDTH=w, ENCODE_8=_encode_of(w, I8), ENCODE_16=_encode_of(w, I16))
+        for w in WIDTHS[2:]
+    ),
 )
 round_rows = (
     kernel(_round_row),

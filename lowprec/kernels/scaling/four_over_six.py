@@ -2,94 +2,192 @@
 
 With s the largest value of a block lies on 6, with 1.5 s on 4, which spares the wide gap between 4 and 6. Errors are
 summed in float32 in the order of the columns, and over the rows of a two-dimensional block as a tree of halves, as
-TransformerEngine's reference does.
+TransformerEngine's reference does. Sums of 16 blocks are worked on side by side: each keeps its order.
 """
 
 import numpy as np
 
-from lowprec._jit import bits32, float32_from_bits, kernel
+from lowprec._jit import bits32, float32_from_bits, intrinsic, ir, kernel, types, variant
 
-from ..cast.bounded import INF, encode_bounded, round_bounded
-from ..cast.nearest import decode_bits, encode_bits
-from .elements import amax_rows, mend_codes
+from ..cast.bounded import INF, round_bounded
+from ..vectors import F32, VectorCode, fill, swapped
+from .elements import amax_rows, encode_rows, mend_codes
 from .scales import LARGEST
 
 U = np.uint32
 F = np.float32
-amax_any = amax_rows[0]
+SIDE = 16  # blocks that are summed side by side, and the width of those that are
+WIDTH = 0
+
+
+def _sum_sixteens(typingctx, source, target):
+    """Sum 16 runs of 16 float32 at an address, each from its first number on, and store the 16 sums."""
+
+    def codegen(context, builder, signature, args):
+        code, lanes = VectorCode(builder), ir.VectorType(F32, SIDE)
+        rows = [code.load(code.at(args[0], 4 * SIDE * i), lanes, align=4) for i in range(SIDE)]
+        for h in (8, 4, 2, 1):
+            low, high = swapped(h)
+            for i in range(SIDE):
+                if not i & h:
+                    a, b = rows[i], rows[i + h]
+                    rows[i], rows[i + h] = builder.shuffle_vector(a, b, low), builder.shuffle_vector(a, b, high)
+        total = fill(lanes, 0.0)
+        for column in rows:
+            total = builder.fadd(total, column)
+        code.store(total, args[1], align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+sum_sixteens = intrinsic(_sum_sixteens)
 
 
 @kernel
-def scale_and_factor(t, tensor, e4m3, e4m3_values):
-    """Return the E4M3 scale nearest to t, and what values are multiplied with."""
-    s = float32_from_bits(decode_bits(encode_bits(bits32(t), e4m3), e4m3_values))
-    return s, min(F(F(1) / F(s * tensor)), LARGEST)
+def scales_and_factors(amax, numbers, e4m3, six, four):
+    """Write the E4M3 scales of both choices, and what values are multiplied with: (scale, factor) each."""
+    largest, tensor, inverse, _, _ = numbers
+    (scale6, factor6), (scale4, factor4) = six, four
+    for b in range(amax.size):
+        base = F(F(float32_from_bits(amax[b]) / largest) * inverse)
+        s6, s4 = round_bounded(bits32(base), e4m3), round_bounded(bits32(F(base * F(1.5))), e4m3)
+        scale6[b], scale4[b] = s6, s4
+        factor6[b] = min(F(F(1) / F(s6 * tensor)), LARGEST)
+        factor4[b] = min(F(F(1) / F(s4 * tensor)), LARGEST)
+
+
+def _row_errors(x, width, choice, numbers, squares, constants, error):
+    """Write the errors of a row's values, quantized with the scale and factor of their block."""
+    size = WIDTH if WIDTH else width
+    scale, factor = choice
+    tensor_amax, denominator = numbers[3], numbers[4]
+    whole = x.size // size
+    for b in range(whole):
+        tile, into = x[b * size : b * size + size], error[b * size : b * size + size]
+        s, f = scale[b], factor[b]
+        for j in range(size):
+            q = round_bounded(bits32(F(tile[j] * f)), constants)
+            into[j] = F(F(F(F(q * s) * tensor_amax) / denominator) - tile[j])
+    for j in range(whole * size, x.size):
+        q = round_bounded(bits32(F(x[j] * factor[whole])), constants)
+        error[j] = F(F(F(F(q * scale[whole]) * tensor_amax) / denominator) - x[j])
+    if squares:
+        for j in range(x.size):
+            error[j] = F(error[j] * error[j])
+    else:
+        for j in range(x.size):
+            error[j] = abs(error[j])
 
 
 @kernel
-def row_error(x, s, f, tensor_amax, denominator, squares, constants):
-    """Return the summed error of a row of a block, quantized with scale s and factor f."""
-    total = F(0)
-    for j in range(x.size):
-        q = round_bounded(bits32(F(x[j] * f)), constants)
-        d = F(F(F(F(q * s) * tensor_amax) / denominator) - x[j])
-        total = F(total + (F(d * d) if squares else abs(d)))
-    return total
+def sum_blocks(error, size, width, sums):
+    """Sum each block of a row's errors from its first column on."""
+    for b in range(sums.size):
+        total = F(0)
+        for j in range(b * width, min(b * width + width, size)):
+            total = F(total + error[j])
+        sums[b] = total
 
 
 @kernel
-def tree_sum(errors):
-    """Add the second half to the first until one is left; the length is a power of two. Overwrites `errors`."""
-    n = errors.size // 2
+def sum_blocks_of_sixteen(error, size, width, sums):
+    """Do the same for blocks of 16: `error` and `sums` go on to a multiple of 16 blocks, `error` with zeros."""
+    source, target = np.intp(error.ctypes.data), np.intp(sums.ctypes.data)
+    for b in range((size + SIDE * SIDE - 1) // (SIDE * SIDE)):
+        sum_sixteens(source + np.intp(4 * SIDE * SIDE * b), target + np.intp(4 * SIDE * b))
+
+
+@kernel
+def tree_sums(errors):
+    """Add the second half of the rows to the first until one is left; their number is a power of two."""
+    n = errors.shape[0] // 2
     while n > 0:
         for i in range(n):
-            errors[i] = F(errors[i] + errors[i + n])
+            upper, lower = errors[i], errors[i + n]
+            for b in range(upper.size):
+                upper[b] = F(upper[b] + lower[b])
         n //= 2
     return errors[0]
 
 
-@kernel
-def quantize_strips(x, block, rule, casts, codes, scales, start, stop):
-    """Quantize strips of x [R, C] in blocks of rows x width (`block`) into codes [R, C] and scales.
+def amax_row(x, width, amax):
+    """Stand in for the variants of `elements`, as does the next."""
+
+
+def encode_row(x, width, divide, factor, constants, ahead, codes):
+    """Stand in."""
+
+
+def row_errors(x, width, choice, numbers, squares, constants, error):
+    """Stand in for the variants of this module, as does the next."""
+
+
+def sum_row(error, size, width, sums):
+    """Stand in."""
+
+
+def _quantize_strips(x, blocks, rule, casts, codes, scales, start, stop):
+    """Quantize strips of x [R, C] in `blocks` (a `Blocks`) into codes [R, C] and scales.
 
     `rule` is numbers (largest element, the tensor's scale, its inverse, the tensor's amax, and the product of largest
     element and bound), scales and factors of special blocks as for `block_scales`, and whether errors are squared.
-    `casts`: bounded, general, and E4M3's for encoding and decoding.
+    `casts`: bounded, general, and E4M3's bounded.
     """
-    (rows, width), (numbers, special, squares) = block, rule
-    largest, tensor, inverse, tensor_amax, denominator = numbers
-    constants, any_constants, e4m3, e4m3_values = casts
+    (rows, width, segment), (numbers, special, squares) = blocks, rule
+    constants, any_constants, e4m3 = casts
     _, _, inf_scale, inf_factor, nan_scale, nan_factor = special
     height, columns = x.shape
-    size = 1
+    size, most = 1, (segment // width + SIDE - 1) // SIDE * SIDE
     while size < min(rows, height):
         size *= 2
-    six, four = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    amax, factor = np.empty(1, np.uint32), np.empty(1, np.float32)
+    six_errors, four_errors = np.zeros((size, most), np.float32), np.zeros((size, most), np.float32)
+    error = np.zeros(most * width, np.float32)
+    amax = np.empty(most, np.uint32)
+    numbers6, numbers4 = np.empty((2, most), np.float32), np.empty((2, most), np.float32)
     for strip in range(start, stop):
         r0, r1 = strip * rows, min(strip * rows + rows, height)
-        for b in range((columns + width - 1) // width):
-            c0, c1 = b * width, min(b * width + width, columns)
-            amax[0] = U(0)
+        for c0 in range(0, columns, segment):
+            c1 = min(c0 + segment, columns)
+            n = (c1 - c0 + width - 1) // width
+            a, s = amax[:n], scales[strip, c0 // width : c0 // width + n]
+            six, four = (numbers6[0, :n], numbers6[1, :n]), (numbers4[0, :n], numbers4[1, :n])
+            a[:] = U(0)
             for i in range(r0, r1):
-                amax_any(x[i, c0:c1], width, amax)
-            if amax[0] >= INF:
-                scales[strip, b] = inf_scale if amax[0] == INF else nan_scale
-                factor[0] = inf_factor if amax[0] == INF else nan_factor
-                for i in range(r0, r1):
-                    mend_codes(x[i, c0:c1], width, False, amax, factor, any_constants, codes[i, c0:c1])
-                continue
-            base = F(F(float32_from_bits(amax[0]) / largest) * inverse)
-            s6, f6 = scale_and_factor(base, tensor, e4m3, e4m3_values)
-            s4, f4 = scale_and_factor(F(base * F(1.5)), tensor, e4m3, e4m3_values)
-            six[:], four[:] = F(0), F(0)
+                amax_row(x[i, c0:c1], width, a)
+            scales_and_factors(a, numbers, e4m3, six, four)
+            error[c1 - c0 :] = F(0)
             for i in range(r0, r1):
-                row = x[i, c0:c1]
-                six[i - r0] = row_error(row, s6, f6, tensor_amax, denominator, squares, constants)
-                four[i - r0] = row_error(row, s4, f4, tensor_amax, denominator, squares, constants)
-            better = tree_sum(four) < tree_sum(six)
-            scales[strip, b] = s4 if better else s6
-            f = f4 if better else f6
+                row_errors(x[i, c0:c1], width, six, numbers, squares, constants, error)
+                sum_row(error, c1 - c0, width, six_errors[i - r0])
+                row_errors(x[i, c0:c1], width, four, numbers, squares, constants, error)
+                sum_row(error, c1 - c0, width, four_errors[i - r0])
+            six_errors[r1 - r0 :, :] = F(0)
+            four_errors[r1 - r0 :, :] = F(0)
+            by_six, by_four, f = tree_sums(six_errors), tree_sums(four_errors), six[1]
+            worst = U(0)
+            for b in range(n):
+                better = by_four[b] < by_six[b]
+                s[b] = four[0][b] if better else six[0][b]
+                f[b] = four[1][b] if better else f[b]
+                worst = max(worst, a[b])
+            if worst >= INF:
+                for b in range(n):
+                    if a[b] >= INF:
+                        s[b] = inf_scale if a[b] == INF else nan_scale
+                        f[b] = inf_factor if a[b] == INF else nan_factor
             for i in range(r0, r1):
-                for j in range(c0, c1):
-                    codes[i, j] = encode_bounded(bits32(F(x[i, j] * f)), constants)
+                encode_row(x[i, c0:c1], width, False, f, constants, np.int64(0), codes[i, c0:c1])
+                if worst >= INF:
+                    mend_codes(x[i, c0:c1], width, False, a, f, any_constants, codes[i, c0:c1])
+
+
+_row_errors_16 = variant(_row_errors, "row_errors_16", WIDTH=SIDE)
+quantize_strips = variant(
+    _quantize_strips, "quantize_strips_any", amax_row=amax_rows[0], encode_row=encode_rows[0],
+    row_errors=kernel(_row_errors), sum_row=sum_blocks,
+)  # fmt: skip
+quantize_strips_16 = variant(
+    _quantize_strips, "quantize_strips_16", amax_row=amax_rows[2], encode_row=encode_rows[2],
+    row_errors=_row_errors_16, sum_row=sum_blocks_of_sixteen,
+)  # fmt: skip

@@ -99,7 +99,8 @@ def _round_strips(x, blocks, rule, cast, tensor, values, start, stop):
                 worst = max(worst, a[b])
             for i in range(r0, r1):
                 if worst >= INF:
-                    kept[: c1 - c0] = x[i, c0:c1]  # values may be written over x
+                    for j in range(c1 - c0):  # values may be written over x
+                        kept[j] = x[i, c0 + j]
                 round_row(x[i, c0:c1], width, divide, f, s, tensor, constants, values[i, c0:c1])
                 if worst >= INF:
                     mend_values(kept[: c1 - c0], width, divide, a, f, s, tensor, any_constants, values[i, c0:c1])
@@ -112,7 +113,7 @@ quantize_strips = tuple(
 )
 round_strips = tuple(
     variant(_round_strips, f"round_strips_{w}", amax_row=a, round_row=r)
-    for w, a, r in zip(WIDTHS, elements.amax_rows, elements.round_rows, strict=True)
+    for w, a, r in zip(WIDTHS, elements.amax_rows_in_turn, elements.round_rows, strict=True)
 )
 quantize_strips_any = variant(
     _quantize_strips, "quantize_strips_any", amax_row=elements.amax_rows[0], encode_row=elements.encode_row_any

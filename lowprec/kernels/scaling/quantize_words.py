@@ -6,36 +6,19 @@ cannot change it.
 
 import numpy as np
 
-from lowprec._jit import bits32, kernel, variant
+from lowprec._jit import kernel, variant
 
-from ..cast.random_bits import key_run, key_runs, keyed_word, random_keys
-from ..cast.rounding import encode_word, fixed_word, random_part
-from .elements import WIDTHS, amax_rows
+from ..cast.rounding import encode32_random, encode32_words
+from .elements import WIDTHS, amax_rows, scale_of
 from .scales import DIVIDE, block_scales
 
 U = np.uint32
 F = np.float32
+WIDTH = 0
 
 
 @kernel
-def encode_span(x, constants, words, seed, start, codes):
-    """Encode scaled values; the first has the index `start`."""
-    if words[2] == U(0):
-        for j in range(x.size):
-            u = bits32(x[j])
-            codes[j] = encode_word(u, constants, fixed_word(u, words))
-        return
-    for p in range(key_runs(start, x.size)):
-        a, b, hi, lo = key_run(start, x.size, p)
-        keys = random_keys(seed[0], seed[1], hi)
-        part, into = x[a:b], codes[a:b]
-        for j in range(part.size):
-            word = random_part(keyed_word(keys, U(lo + U(j))), words)
-            into[j] = encode_word(bits32(part[j]), constants, word)
-
-
-@kernel
-def scale_columns(x, divide, factor, scaled):
+def scale_columns(x, width, divide, factor, scaled):
     """Divide or multiply values of which each has its own factor."""
     if divide:
         for j in range(x.size):
@@ -59,14 +42,41 @@ def scale_row(x, width, divide, factor, scaled):
                 into[j] = F(tile[j] * f)
 
 
+def SCALE(x, scaled, factor, count, divide):
+    """Stand in for the intrinsic that a variant gets."""
+
+
+def _scale_whole(x, width, divide, factor, scaled):
+    whole = x.size // WIDTH
+    place, into, own = np.intp(x.ctypes.data), np.intp(scaled.ctypes.data), np.intp(factor.ctypes.data)
+    SCALE(place, into, own, np.intp(whole), divide)
+    for j in range(whole * WIDTH, x.size):
+        scaled[j] = F(x[j] / factor[whole]) if divide else F(x[j] * factor[whole])
+
+
+scale_rows = (
+    scale_row,
+    scale_columns,
+    *(variant(_scale_whole, f"scale_row_{w}", WIDTH=w, SCALE=scale_of(w)) for w in WIDTHS[2:]),
+)
+
+
 def amax_row(x, width, amax):
-    """Stand in for the variants of `block_elements`."""
+    """Stand in for the variants of `elements`."""
+
+
+def scale(x, width, divide, factor, scaled):
+    """Stand in for those of this module."""
+
+
+def encode(x, out, constants, words, seed_lo, seed_hi, start):
+    """Stand in for `encode32_words`, or `encode32_random` where that holds."""
 
 
 def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
     """Quantize strips as `kernels.scaling.quantize` does.
 
-    `cast` is the constants of `encode_word`, those of its words, the seed, and the index of the first element of x.
+    `cast` is the constants of `encode`, those of its words, the seed, and the index of the first element of x.
     """
     (rows, width, segment), (constants, words, seed, origin) = blocks, cast
     divide = rule[1] == DIVIDE
@@ -87,13 +97,14 @@ def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
             block_scales(a, rule, s, f)
             for i in range(r0, r1):
                 at = np.int64(origin) + np.int64(i) * np.int64(columns) + np.int64(c0)
-                if width == 1:
-                    scale_columns(x[i, c0:c1], divide, f, y)
-                else:
-                    scale_row(x[i, c0:c1], width, divide, f, y)
-                encode_span(y, constants, words, seed, at, codes[i, c0:c1])
+                scale(x[i, c0:c1], width, divide, f, y)
+                encode(y, codes[i, c0:c1], constants, words, seed[0], seed[1], at)
 
 
-quantize_strips = tuple(
-    variant(_quantize_strips, f"quantize_words_{w}", amax_row=a) for w, a in zip(WIDTHS, amax_rows, strict=True)
-)
+def _variants(name, encode):
+    rows = zip(WIDTHS, amax_rows, scale_rows, strict=True)
+    return tuple(variant(_quantize_strips, f"{name}_{w}", amax_row=a, scale=s, encode=encode) for w, a, s in rows)
+
+
+quantize_strips = _variants("quantize_words", encode32_words)
+quantize_strips_random = _variants("quantize_random", encode32_random)

@@ -244,8 +244,10 @@ def fused_dot_reference(a, b, table_a, table_b, rule, keep, c, out):
             s = significand_b[b[j, p]]
             sb[p, j], eb[p, j] = s, exponent_b[b[j, p]] if s != 0 else FAR
     result = Result(23, keep, -126, 0x7F800000, 0x80000000, TRUNCATE)
-    bits = out.view(np.uint32)
-    bits[:] = c.view(np.uint32)
+    bits, given = out.view(np.uint32), c.view(np.uint32)
+    for i in range(m):  # one by one: an assignment of arrays compiles messages about their shapes, for seconds
+        for j in range(n):
+            bits[i, j] = given[i, j]
     left = Parts(sa, ea, ka, np.zeros((m, groups), np.bool_))
     right = Parts(sb, eb, kb, np.zeros((groups, n), np.bool_))
     fused_dot(left, right, rule, result, bits, 0, m)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
@@ -17,6 +16,7 @@ from .plan import Plan
 from .progress import Display, Running, Silent, Snapshot
 from .store import STUDY_FILE, RunFailed, StudyError
 from .tasks import Stopped, Task, run_task
+from .warm import warm
 
 #: Seconds that runs have to notice that the study stops: a step of a large model, and a scheduler that is gone.
 STOP_WITHIN = 60.0
@@ -121,7 +121,7 @@ def run_study(
             if task.folder.finished() and task.is_arm:
                 show.note(f"{task.name} {task.lacks()}")
         if todo:
-            warm(todo, show)
+            warm(todo, show, alone=jobs == 0)
             context = contextlib.nullcontext(executor) if executor is not None else executors.workers(jobs)
             with context as pool:
                 assert pool is not None
@@ -139,32 +139,6 @@ def unfinished(planned: Plan) -> list[Task]:
     arms = [task for task in planned.arms if not task.finished()]
     needed = {task.checkpoint for task in arms}
     return [task for task in planned.checkpoints if task.name in needed and not task.finished()] + arms
-
-
-def warm(tasks: Sequence[Task], show: Display) -> None:
-    """Run one small step of every recipe in this process: kernels are compiled once here, found on disk by workers."""
-    from ... import _jit
-
-    recipes = {task.recipe_name: task for task in tasks}
-    with _jit.compiling(show.compiling):
-        for number, (name, task) in enumerate(recipes.items(), 1):
-            show.stage(f"before the runs, one step of each recipe: {name}, {number} of {len(recipes)}")
-            _warm(name, task)
-
-
-@functools.cache
-def _warmed() -> set[tuple[str, str]]:
-    return set()
-
-
-def _warm(name: str, task: Task) -> None:
-    key = task.backend.name, name
-    if key in _warmed():
-        return
-    schedule = {"peak": 1e-3, **task.schedule, "warmup_steps": 0, "total_steps": 1}
-    corpus = task.backend.load_corpus(task.data)
-    task.backend.new("nano", task.recipe, corpus, seed=0, schedule=schedule).step()
-    _warmed().add(key)
 
 
 class _Runner:
