@@ -20,11 +20,12 @@ ablation = Ablation(
     expected="What the longest sums of weight gradients lose cannot be seen, nor what K = 16384 would lose in all "
     "products; ten times as much can. Adam forgets a bias of gradients, and norms most of one of activations: it is "
     "noise that hurts.",
-    source=f"sizes: the study `replay`; {sources.DEEPSEEK_V3}, section 3.3.2: nearly 2 % at K = 4096",
+    source=f"sizes: `replay` on one checkpoint of 200 steps; {sources.DEEPSEEK_V3}, section 3.3.2: 2 % at K = 4096",
     arms=(
         *sources.BRANCH_ARMS,
-        injected("long_wgrad", "as BF16: what FP22 costs Wgrad over 64k tokens", wgrad="gain=-0.005 noise=0.02"),
-        everywhere("far", "gain=-0.03 noise=0.03", "as BF16: what FP22 would cost at K = 16384"),
+        injected("long_wgrad", "as BF16: what FP22 costs Wgrad over 64k tokens", wgrad="gain=0.009 noise=0.043"),
+        injected("far", "as BF16: what FP22 would cost at K = 16384", fprop="gain=-0.032 noise=0.023",
+                 dgrad="gain=-0.016 noise=0.017", wgrad="gain=0.009 noise=0.043"),
         everywhere("bias_10", "gain=-0.3", "hardly worse: ten times that bias"),
         everywhere("noise_10", "noise=0.3", "worse: ten times that noise"),
     ),

@@ -14,7 +14,7 @@ PAGES = {
     "formats.md": "make_formats", "quantizers.md": "make_quantizers", "codecs.md": "make_codecs",
     "costs.md": "make_costs", "recipes.md": "make_recipes",
     "ablations.md": "make_ablations", "architecture.md": "make_architecture",
-    "architecture.svg": "make_architecture",
+    "architecture.svg": "make_architecture", "vectors.md": "make_vectors",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from ..oracle.random_bits import random_word
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Exact, Fields, decode, encode, fields, max_code
 from .drawing import Stream
 from .family import Family, Made, Rule, checked
-from .points import cast_points, code_points, fraction_points
+from .points import Point, cast_points, code_points, fraction_points
 from .vectors import Answer, Field, Words, describe
 
 FIXED = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd")
@@ -92,7 +92,9 @@ class _Casts(Family):
 
     def _made(self, parts: Sequence[str], level: int, seed: int, result: Field, answer: Any, nan: str) -> Made:
         f, mode, preset, source = self._parts(parts)
-        points = cast_points(f, source, level, Stream(seed, "/".join((self.name, *parts))))
+        points: Iterable[Point] = _boundaries(f, source)
+        if level > 1:
+            points = cast_points(f, source, level, Stream(seed, "/".join((self.name, *parts))))
         definition = {
             "source": describe(source), "target": describe(f), "rounding": _WORDS[mode], "policy": preset,
             "special codes": special_results(f, mode, preset),
@@ -105,6 +107,8 @@ class _Casts(Family):
         f, mode, preset, source = self._parts(parts)
 
         def cast(mode: str, preset: str, rule: casts.Away = casts.away) -> _Codes:
+            if rule is casts.away:
+                return lambda word: _cast(word, source, f, mode, preset)
             return lambda word: casts.cast(_value(word, source), f, mode, preset, rule=rule)
 
         own = cast(mode, preset)
@@ -140,6 +144,21 @@ def _concerns_positive(rule: casts.Away, mode: str) -> bool:
 
 def _other_format(f: Fields, mode: str, source: Fields, word: int) -> int:
     return casts.cast(_value(word, source), f, mode, default_policy(f))
+
+
+@functools.lru_cache(maxsize=4)
+def _boundaries(f: Fields, source: Fields) -> tuple[Point, ...]:
+    """Return the points of level 1, the same for all roundings and policies; nothing in them is random."""
+    return tuple(cast_points(f, source, 1, Stream(0, "")))
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _on_grid(word: int, source: Fields, f: Fields, mode: str) -> casts.Rounded:
+    return casts.on_grid(_value(word, source), f, mode)
+
+
+def _cast(word: int, source: Fields, f: Fields, mode: str, preset: str) -> int:
+    return casts.cast(_value(word, source), f, mode, preset, rounded=_on_grid(word, source, f, mode))
 
 
 def _value(word: int, source: Fields) -> Any:
@@ -225,7 +244,7 @@ class CastFamily(_Casts):
         f, mode, preset, source = self._parts(parts)
 
         def answer(words: Words) -> Words:
-            return (casts.cast(_value(words[0], source), f, mode, preset),)
+            return (_cast(words[0], source, f, mode, preset),)
 
         return self._made(parts, level, seed, Field.of("y", f), answer, "payload")
 
@@ -261,7 +280,7 @@ class RoundFamily(_Casts):
         f, mode, preset, source = self._parts(parts)
 
         def answer(words: Words) -> Words:
-            return (_as_float32(casts.cast(_value(words[0], source), f, mode, preset), f),)
+            return (_as_float32(_cast(words[0], source, f, mode, preset), f),)
 
         return self._made(parts, level, seed, Field.of("y", FLOAT32), answer, "any")
 

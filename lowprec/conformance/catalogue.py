@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from ..registry import Registry
+from .blocks import LogfmtFamily, QuantizeFamily
 from .casts import CastFamily, DecodeFamily, RoundFamily, StochasticFamily
+from .codecs import CodecFamily
 from .family import Family
-from .products import MmaFamily
+from .products import GemmFamily, MmaFamily
 from .vectors import VectorSet
 
 families: Registry[Family] = Registry("family of vector sets", Family)  # type: ignore[type-abstract]
 """The families by name."""
-for _family in (CastFamily(), DecodeFamily(), RoundFamily(), StochasticFamily(), MmaFamily()):
+for _family in (
+    CastFamily(),
+    DecodeFamily(),
+    RoundFamily(),
+    StochasticFamily(),
+    MmaFamily(),
+    GemmFamily(),
+    QuantizeFamily(),
+    LogfmtFamily(),
+    CodecFamily(),
+):
     families.register(_family.name, _family)
 
 

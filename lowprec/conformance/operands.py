@@ -273,6 +273,14 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
                     words += (*scales(kind, s, k // block, fmt, block), *scales(kind, s, k // block, fmt, block))
                     label += f", {kind}"
                 yield words, label
+    if getattr(machine.rule, "exact_within", 1) > 1 and machine.scales is not None:
+        fmt, block = machine.scales
+        for i in range(150 if level == 1 else 600):  # only far below the largest scale are exact runs seen
+            family = list(FAMILIES)[i % 7]
+            a, b = (make(s, k, f) for make, f in zip(FAMILIES[family], pair, strict=True))
+            own = [x for _ in "ab" for x in scales("scales that fall along k", s, k // block, fmt, block)]
+            c = addend("c zero", s, a, b, pair, kept, c_format)
+            yield (*a, *b, c, *own), f"{family}, c zero, scales that fall along k"
     yield from _nothing_but_c(machine, pair, k)
     if machine.scales is None:
         yield from _beside_zeros(machine, pair, k)

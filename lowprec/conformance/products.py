@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..oracle.accumulators import ACCUMULATORS, FORMATS, Accumulator, AnyRule, ExactSum, Sequential
@@ -11,11 +11,12 @@ from ..oracle.amd import FlooredSum
 from ..oracle.fused import Rule as FusedRule
 from ..oracle.fused import Scales
 from ..oracle.halves import Halves
+from ..oracle.libraries import ORDERS, Order
 from ..oracle.mutants import FP22_MUTANTS, wrong_rules
-from ..oracle.values import Fields
+from ..oracle.values import E4M3FN, FLOAT32, Fields
 from .drawing import Stream
 from .family import Family, Made, Rule, checked
-from .operands import product_points
+from .operands import FAMILIES, code_of, product_points
 from .vectors import Answer, Field, Words, describe
 
 
@@ -129,3 +130,112 @@ def plain(rule: Any) -> dict[str, Any]:
         for field in dataclasses.fields(rule)
         for value in [getattr(rule, field.name)]
     }
+
+
+_K = 320  # two whole tiles of 128 and a half
+
+
+class GemmFamily(Family):
+    """Outputs of scaled products as libraries order them."""
+
+    name = "gemm"
+    pattern = "LIBRARY[/ACCUMULATOR]"
+    about = "gemm: one float32 output D = A B^T of codes with float32 scales, no C, alpha 1, in the library's order"
+
+    def listed(self) -> list[str]:
+        """Return every library on Hopper's and Ada's FP8 units."""
+        return [f"gemm/{name}/{machine}" for name in ORDERS for machine in ("hopper_fp8", "ada_fp8")]
+
+    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
+        """Return library and accumulator."""
+        checked(self.name, parts, 2, self.pattern)
+        if parts[0] not in ORDERS:
+            raise ValueError(f"gemm/{parts[0]}: the oracle has no library of that name; it has {', '.join(ORDERS)}")
+        machine = parts[1] if len(parts) > 1 else "hopper_fp8"
+        found = ACCUMULATORS.get(machine)
+        if found is None or found.scales is not None or found.rule.c_format != FLOAT32 or "e4m3fn" not in found.inputs:
+            raise ValueError(
+                f"gemm/{'/'.join(parts)}: needed is an accumulator of e4m3fn with float32 results, no scales"
+            )
+        return parts[0], machine
+
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+        """Return a set before its answers."""
+        order, machine = ORDERS[parts[0]], ACCUMULATORS[parts[1]]
+        count = -(-_K // 128) if order.scales == "promotion" else 1
+        inputs = (
+            Field.of("a", E4M3FN, _K), Field.of("b", E4M3FN, _K), Field.of("a_scale", FLOAT32, count),
+            Field.of("b_scale", FLOAT32, count),
+        )  # fmt: skip
+        definition = {
+            "K": _K, "order": plain(order), "accumulator": type(machine.rule).__name__, "rule": plain(machine.rule),
+            "a and b": describe(E4M3FN), "scales": "float32, multiply codes; one for each 128 of k, or one",
+            "steps": "each chain from +0; promotion: D = fma(fl(a_scale * b_scale), chain, D) from +0; "
+            "end: T = fl(T + chain) from +0, D = fl(fl(a_scale * b_scale) * T)",
+        }  # fmt: skip
+        stream = Stream(seed, "/".join(("gemm", *parts)))
+        answer = _ordered(order, machine.rule, count)
+        return Made(definition, inputs, (Field.of("d", FLOAT32),), _gemm_points(count, level, stream), answer, "any")
+
+    def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
+        """Yield other libraries and accumulators, and wrong orders next to this one."""
+        order, machine = ORDERS[parts[0]], ACCUMULATORS[parts[1]]
+        count = -(-_K // 128) if order.scales == "promotion" else 1
+        seen = [(order, machine.rule)]
+        for name, other in ORDERS.items():
+            for unit in ("hopper_fp8", "ada_fp8", "blackwell_fp8", "float32"):
+                pair = (other, ACCUMULATORS[unit].rule)
+                if pair not in seen:
+                    seen.append(pair)
+                    yield Rule(f"as {name} on {unit}", _ordered(*pair, count), False, 1 + (other != order))
+        every = None if order.promote_every else 128
+        wrong: dict[str, dict[str, Any]] = {
+            "chains of 64": {"promote_every": 64},
+            "one chain" if order.promote_every else "chains of 128": {"promote_every": every},
+            "product of the scales not rounded": {"rounded_scale": False}, "scales one by one": {"one_by_one": True},
+        }  # fmt: skip
+        if order.scales == "promotion":
+            wrong |= {"separate multiply and add": {"fused": False}, "scales at the end": {"scales": "end"}}
+        if order.promote_every:
+            wrong["last chain first"] = {"backwards": True}
+        for words, change in wrong.items():
+            yield Rule(words, _ordered(dataclasses.replace(order, **change), machine.rule, count), True)
+
+
+def _ordered(order: Order, rule: AnyRule, count: int) -> Answer:
+    def answer(words: Words) -> Words:
+        scales = words[2 * _K :]
+        pairs = list(zip(scales[:count], scales[count:], strict=True))
+        pairs += pairs[-1:] * (-(-_K // 128) - count)
+        return (order.dot(words[:_K], words[_K : 2 * _K], pairs, rule, E4M3FN, E4M3FN, 128),)
+
+    return answer
+
+
+def _gemm_points(count: int, level: int, s: Stream) -> Iterator[tuple[Words, str]]:
+    """Yield operands of some families with scales of any significand, powers of two, and those at the ends."""
+    families = [
+        "any finite codes", "exponents within a few binades", "cancellation", "every shift of the alignment",
+        "subnormal operands", "mostly zeros", "the largest binades", "what cancels within 32 of 64", "NaN or Inf in a",
+    ]  # fmt: skip
+    kinds: dict[str, Callable[[], int]] = {
+        "scales of any significand": lambda: code_of(s, FLOAT32, 127 - s.below(12)) % 2**31 | 1,
+        "scales that are powers of two": lambda: (127 - s.below(12)) << 23,
+        "a scale one ulp below a power of two": lambda: ((127 - s.below(12)) << 23) - 1,
+        "tiny scales": lambda: code_of(s, FLOAT32, s.between(50, 70)) % 2**31,
+        "huge scales": lambda: code_of(s, FLOAT32, s.between(180, 190)) % 2**31,
+        "scales of 1": lambda: 127 << 23,
+    }
+    for _ in range(20 if level == 1 else 200):  # what one chain leaves of another depends on which comes first
+        own: list[int] = []
+        for fall in ((8, -2, -6), (2, -2, 0)):
+            for i in range(_K):
+                code = code_of(s, E4M3FN, E4M3FN.bias + fall[i // 128])
+                own.append(code % 0x80 | (0x80 if i >= 256 and fall[0] > 2 else 0))
+        yield (*own, *(127 << 23 for _ in range(2 * count))), "chains of different size"
+    for _ in range(5 if level == 1 else 50):
+        for name in families:
+            make_a, make_b = FAMILIES[name]
+            for kind, make in kinds.items():
+                words = (*make_a(s, _K, E4M3FN), *make_b(s, _K, E4M3FN), *(make() for _ in range(2 * count)))
+                yield words, f"{name}, {kind}"

@@ -174,10 +174,12 @@ def cast(
     random: int = 0,
     bits: int = 0,
     rule: Away = away,
+    rounded: Rounded | None = None,
 ) -> int:
     """Return the code of an exact value: one rounding, then the policy.
 
     `rule` decides what is rounded away from zero; another than `away` is a wrong rule that tests must tell apart.
+    `rounded` is what `on_grid` returns for the same arguments, where that is known.
 
     Examples
     --------
@@ -192,5 +194,5 @@ def cast(
     if value == 0 and not f.signed:
         return 0
     if f.signed or preset.startswith("p3109") or value != value or value > 0:
-        return project(on_grid(value, f, mode, random, bits, rule), f, preset, mode)
+        return project(rounded or on_grid(value, f, mode, random, bits, rule), f, preset, mode)
     return _nan(f, False, preset)

@@ -1,57 +1,114 @@
-"""LogFMT by looking at every code, in exact rational arithmetic: no logarithm, no exponential, no root.
+"""LogFMT in exact arithmetic: no float's logarithm, exponential or root decides anything.
 
 The grid's value between ``low`` and ``high`` after j of N equal ratios is ``(low^(N-j) high^j)^(1/N)``. Whether a
 number b lies below it is ``b^N < low^(N-j) high^j``, which integers decide; so its nearest float32 number is known.
+Sixty decimal digits, whose error is bounded, decide where they leave no doubt.
 """
 
 from __future__ import annotations
 
+import bisect
+import decimal
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from .values import FLOAT32, decode, encode, exact
 
 LogRounding = Literal["linear", "log"]
 
 
-def logfmt_grid(amin: float, amax: float, bits: int, octaves: int = 32) -> list[Fraction]:
-    """Return what the magnitude codes 0 .. K of a tile decode to; amin and amax are float32 numbers, 0 < amin <= amax.
+class LogGrid(Sequence[Fraction]):
+    """What the magnitude codes 0 .. K of a tile decode to, each worked out when it is asked for.
+
+    amin and amax are float32 numbers, 0 < amin <= amax.
 
     Examples
     --------
-    >>> [int(v) for v in logfmt_grid(1, 64, 4)]
+    >>> [int(v) for v in LogGrid(1, 64, 4)]
     [0, 1, 2, 4, 8, 16, 32, 64]
     """
-    top = 2 ** (bits - 1) - 1
-    high = Fraction(amax)
-    low = max(Fraction(amin), high / 2**octaves)
-    if low == high:
-        return [Fraction(0)] + [high] * top
-    inner = [_nearest_power(low, high, j, top - 1) for j in range(1, top - 1)]
-    return [Fraction(0), _float32(encode(low, FLOAT32)), *inner, high]
+
+    def __init__(self, amin: float | Fraction, amax: float | Fraction, bits: int, octaves: int = 32) -> None:
+        self._top = (1 << (bits - 1)) - 1
+        self._high = Fraction(amax)
+        self._low = max(Fraction(amin), self._high / 2**octaves)
+        self._found: dict[int, Fraction] = {}
+        with decimal.localcontext(_CONTEXT):
+            self._logs = tuple(_decimal(end).ln() for end in (self._low, self._high))
+
+    def __len__(self) -> int:
+        return int(self._top + 1)
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return [self[i] for i in range(*k.indices(len(self)))]
+        if not -len(self) <= k < len(self):
+            raise IndexError(k)
+        k %= len(self)
+        if k not in self._found:
+            self._found[k] = self._value(k)
+        return self._found[k]
+
+    def _value(self, k: int) -> Fraction:
+        if k == 0:
+            return Fraction(0)
+        if self._low == self._high or k == self._top:
+            return self._high
+        if k == 1:
+            return _float32(encode(self._low, FLOAT32))
+        return self._inner(k - 1, self._top - 1)
+
+    def _inner(self, j: int, n: int) -> Fraction:
+        """Return the float32 number nearest to low^((n-j)/n) high^(j/n): by 60 digits, by integers where in doubt."""
+        with decimal.localcontext(_CONTEXT):
+            value = Fraction(((self._logs[0] * (n - j) + self._logs[1] * j) / n).exp())
+        code = encode(value, FLOAT32)
+        near = _float32(code)
+        beside = _float32(code + 1 if value > near else max(code - 1, 0))
+        if abs(value - (near + beside) / 2) > value * _DOUBT:
+            return near
+        return _nearest_power(self._low, self._high, j, n)
 
 
-def logfmt_code(x: float, grid: Sequence[Fraction], rounding: LogRounding = "linear") -> int:
+_CONTEXT = decimal.Context(prec=60)
+_DOUBT = Fraction(1, 10**50)  # far more than what 60 digits leave open
+
+
+def _decimal(value: Fraction) -> decimal.Decimal:
+    return decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator)
+
+
+def logfmt_grid(amin: float, amax: float, bits: int, octaves: int = 32) -> list[Fraction]:
+    """Return the whole `LogGrid`."""
+    return list(LogGrid(amin, amax, bits, octaves))
+
+
+def logfmt_code(x: float | Fraction, grid: Sequence[Fraction], rounding: LogRounding = "linear") -> int:
     """Return the magnitude code of a number: the nearest value of the grid, of two equally near the larger.
 
-    With "log", nearness is that of logarithms, for numbers that are not below code 1.
+    With "log", nearness is that of logarithms, for numbers that are not below code 1. The values of a grid ascend, so
+    it is one of the two beside the number; of codes of the same value the last.
     """
     a = abs(Fraction(x))
+    below = bisect.bisect_right(grid, a) - 1
+    if below == len(grid) - 1:
+        return below
+    above = bisect.bisect_right(grid, grid[below + 1]) - 1
     if rounding == "linear" or a < grid[1]:
-        return min(range(len(grid)), key=lambda k: (abs(grid[k] - a), -k))
+        return above if grid[above] - a <= a - grid[below] else below
     # a is as near to v as their ratio, the larger over the smaller, is to 1.
-    return min(range(1, len(grid)), key=lambda k: (max(a / grid[k], grid[k] / a), -k))
+    return above if grid[above] / a <= a / grid[below] else below
 
 
 def logfmt_tile(
-    x: Sequence[float], bits: int, octaves: int = 32, rounding: LogRounding = "linear"
+    x: Sequence[float | Fraction], bits: int, octaves: int = 32, rounding: LogRounding = "linear"
 ) -> tuple[list[int], list[Fraction]]:
     """Return the magnitude codes of a tile of float32 numbers, and what they decode to."""
     magnitudes = [abs(Fraction(v)) for v in x if v != 0]
     if not magnitudes:
         return [0] * len(x), [Fraction(0)] * len(x)
-    grid = logfmt_grid(float(min(magnitudes)), float(max(magnitudes)), bits, octaves)
+    grid = LogGrid(min(magnitudes), max(magnitudes), bits, octaves)
     codes = [logfmt_code(v, grid, rounding) for v in x]
     return codes, [grid[k] for k in codes]
 

@@ -126,9 +126,9 @@ for _name, _element in (("mxfp6_e2m3", E2M3FN), ("mxfp6_e3m2", E3M2FN), ("mxfp4"
 
 
 def quantize(
-    x: ArrayLike, quantizer: str, block: tuple[int | None, int | None] | None = None
+    x: ArrayLike, quantizer: str | Quantizer, block: tuple[int | None, int | None] | None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | None]:
-    """Quantize a matrix of float32 as a quantizer of that name does, by its own block or another.
+    """Quantize a matrix of float32 as a quantizer (of that name) does, by its own block or another.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def quantize(
     tensor : float32 or None
         The scale of the tensor, where the quantizer has one.
     """
-    r = QUANTIZERS[quantizer]
+    r = QUANTIZERS[quantizer] if isinstance(quantizer, str) else quantizer
     matrix = np.asarray(x, dtype=np.float32)
     values = [[exact(float(v)) for v in row] for row in matrix]
     top = Fraction(decode(max_code(r.element), r.element))

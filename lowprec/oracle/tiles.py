@@ -54,13 +54,20 @@ def quantize_tile(
     """
     tile = np.asarray(x, dtype=np.float32)
     values = [exact(float(v)) for v in tile.ravel()]
-    s: Exact = math.nan
-    if all(math.isfinite(v) for v in values):
-        amax = max([Fraction(max(v, -v)) for v in values] + [Fraction(float(np.float32(amax_floor)))])
-        s = _scale(amax / Fraction(decode(max_code(fmt), fmt)), scale) if amax else Fraction(1)
+    s = tile_scale(values, fmt, scale, amax_floor)
     codes = [encode(_quotient(v, s), fmt, "saturate") for v in values]
     bits = np.array([encode(s, FLOAT32, "nonsaturate")], dtype=np.uint32)
     return np.array(codes, dtype=np.uint32).reshape(tile.shape), bits.view(np.float32)[0]
+
+
+def tile_scale(
+    values: Sequence[Exact], fmt: AnyFormat, scale: Literal["fp32", "ue8m0"] = "fp32", amax_floor: float = 0.0
+) -> Exact:
+    """Return the scale of `quantize_tile`."""
+    if not all(math.isfinite(v) for v in values):
+        return math.nan
+    amax = max([Fraction(max(v, -v)) for v in values] + [Fraction(float(np.float32(amax_floor)))])
+    return _scale(amax / Fraction(decode(max_code(fmt), fmt)), scale) if amax else Fraction(1)
 
 
 def _round_f32(value: Exact) -> Exact:

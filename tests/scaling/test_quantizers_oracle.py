@@ -36,7 +36,7 @@ def check(x: F32, name: str, granularity: str | None = None) -> None:
         assert q.tensor_scale is not None
         assert q.tensor_scale.tobytes() == tensor.tobytes(), where
     fused = lp.quantize_dequantize(x, None, granularity, quantizer=name)
-    assert_bits_equal(fused, q.dequantize())  # any NaN for a NaN, all else bit for bit
+    assert_bits_equal(fused, q.dequantize(), nan="any")
 
 
 @functools.cache

@@ -109,7 +109,7 @@ def sentences(summary: ReplaySummary) -> list[str]:
     for where in (summary.classes[-1], *summary.far):
         cost, bias = (summary.of(metric, arm.name, where) for metric in ("over_quantization", "bias_percent"))
         lines.append(
-            f"{words_of(where)}: {arm.label} costs {_cell(cost)} of what quantization does; bias {_cell(bias)} %."
+            f"{words_of(where)}: {arm.label} costs {_cell(cost)} times what quantization does; bias {_cell(bias)} %."
         )
     for length, promoted in summary.intervals:
         found = [f"{_cell(summary.of('over_quantization', promoted.name, where))} in {words_of(where)}"
@@ -130,7 +130,9 @@ def title(summary: ReplaySummary) -> str:
     least = [summary.enough(where) for where in (*summary.classes, *summary.far)]
     known = [bits for bits in least if bits is not None]
     enough = f"; {max(known)} fraction bits suffice everywhere" if len(known) == len(least) else ""
-    return f"{arm.label}: sums cost {number(here.mean)} of quantization's error in {words_of(longest)}{beyond}{enough}"
+    return (
+        f"{arm.label}: sums cost {number(here.mean)} times quantization's error in {words_of(longest)}{beyond}{enough}"
+    )
 
 
 def document(summary: ReplaySummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:

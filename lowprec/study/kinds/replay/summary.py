@@ -124,7 +124,7 @@ class ReplaySummary:
             f"{setting.config} model, {count(fingerprint['parameters']['active'])} active of "
             f"{count(fingerprint['parameters']['total'])} parameters, "
             f"{several(setting.checkpoints, 'BF16 checkpoint')} of {count(setting.checkpoint_steps * tokens)} bytes of "
-            f"text, {several(len(layers), 'layer')}, Wgrad over up to {count(setting.tokens)} tokens"
+            f"text, {several(len(layers), 'layer')}, Wgrad over up to {setting.tokens} tokens"
         )
 
 
