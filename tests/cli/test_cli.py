@@ -129,8 +129,9 @@ def test_an_ablation_from_start_to_report(fake, tmp_path):
     names = {path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
     figures = {f"fp8_vs_bf16{kind}.{ending}" for kind in ("", "_pairs", "_cost") for ending in ("png", "svg", "csv")}
     written = {"report.md", "table.csv", "summary.json", "study.json", "document.json", "report.html"}
-    assert names == figures | written
-    for name in names - {"study.json"}:
+    before_runs = {"study.json", "registered.json"}
+    assert names == figures | written | before_runs
+    for name in names - before_runs:
         assert f"wrote {folder / name}" in result.stderr
     for arm in ("bf16_again", "perturb", "dsv3", "dsv3_no_promotion", "fp4_naive"):
         assert f"• {arm}" in result.stdout
