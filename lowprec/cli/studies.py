@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the ablations by tier and stop.")
+@click.option("--plan", "planning", is_flag=True, help="Say what trainings at both sizes would take, and stop.")
 @click.option("--quick", is_flag=True, help="The small setting: minutes instead of hours.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Data seeds, or batches, per checkpoint.")
 @click.option("--checkpoints", type=click.IntRange(min=1), help="Independent BF16 checkpoints.")
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 def ablate(
     names: tuple[str, ...],
     listing: bool,
+    planning: bool,
     quick: bool,
     seeds: int | None,
     checkpoints: int | None,
@@ -74,6 +76,9 @@ def ablate(
     registered = {study.name: catalogue.registered_of(name, study.name) for name, study in found.items()}
     if listing:
         _list(list(found.values()), registered, as_json, as_csv)
+        return
+    if planning:
+        _plan(list(found.values()), quick, seeds, checkpoints, changes, data, out, as_json, as_csv)
         return
     loaded = sorted(found.values(), key=lambda item: item.tier)
     training, measuring = _by_kind(loaded)
@@ -145,6 +150,36 @@ def _announce(study: Study, found: Registration, folder: Path) -> None:
     state = found.state(study)
     if state.endswith(NOT_REGISTERED):
         click.echo(f"{study.name}: {state}; it runs, and what it finds is not judged (lowprec register)", err=True)
+
+
+def _plan(
+    studies: Sequence[Study], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str],
+    data: str, out: Path, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
+    """Print what the named branches of trainings would take at their sizes; with --quick at that size alone."""
+    from ..study.kinds.branches.ablation import Ablation
+    from ..study.kinds.catalogue import plan
+    from ..study.run.estimate import Estimator
+
+    branches = [study for study in studies if isinstance(study, Ablation)]
+    if not branches:
+        raise CommandError("only studies that train arms (T3, T4) are planned: the others take seconds to minutes")
+    rows: list[tuple[Any, ...]] = []
+    for size in ("quick",) if quick else ("quick", "full"):
+        estimator = Estimator()  # the checkpoints of one size are shared
+        settings = _settings(branches, size == "quick", seeds, checkpoints, changes)
+        for study, setting in zip(branches, settings, strict=True):
+            found = estimator.estimate(plan(study, setting, out / f"{study.name}-{size}", data=data))
+            rows.append(
+                (study.name, size, setting.config, len(study.arms), setting.checkpoints, setting.seeds,
+                 setting.checkpoint_steps, setting.branch_steps, found.runs, found.checkpoints,
+                 round(found.arm_minutes, 1), round(found.checkpoint_minutes, 1))
+            )  # fmt: skip
+    head = (
+        "study", "size", "model", "arms", "checkpoints", "seeds", "steps before", "steps", "runs to do",
+        "checkpoints to do", "core min, arms", "core min, checkpoints",
+    )  # fmt: skip
+    emit(head, rows, "What is still to be done, in minutes of one core; shared checkpoints count once", as_json, as_csv)
 
 
 def _measure(
