@@ -108,7 +108,7 @@ def ablate(
 
         with pool(scheduler) as executor:
             for planned in plans:
-                _run(planned, registered[planned.study.name], jobs, executor, not resume)
+                _run(planned, registered[planned.study.name], jobs, executor, not resume, not no_plot)
                 broken |= _tell(report(planned.folder, plot=not no_plot), as_json, as_csv)
     if broken:
         sys.exit(1)
@@ -220,9 +220,11 @@ def _settings(
     return [setting.with_({key: value for key, value in wanted.items() if hasattr(setting, key)}) for setting in plain]
 
 
-def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fresh: bool) -> None:
+def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fresh: bool, plot: bool) -> None:
     from rich.console import Console
 
+    from ..study.kinds.catalogue import kind_of
+    from ..study.kinds.kind import TrainingKind
     from ..study.run.progress import display
     from ..study.run.runner import run_study, start_afresh
 
@@ -237,8 +239,16 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fr
             f"starting afresh; the old runs are kept as {kept}", markup=False, highlight=False, soft_wrap=True
         )
     _announce(planned.study, found, planned.folder)
+    kind, told = kind_of(planned.study), [""]
+
+    def ended() -> None:
+        line = kind.so_far(planned.folder, plot) if isinstance(kind, TrainingKind) else ""
+        if line and line != told[-1]:
+            told.append(line)
+            shown.note(line)
+
     with display(console) as shown:
-        run_study(planned, jobs=jobs, executor=executor, display=shown)
+        run_study(planned, jobs=jobs, executor=executor, display=shown, ended=ended)
 
 
 def _tell(report: Report, as_json: bool, as_csv: bool) -> bool:

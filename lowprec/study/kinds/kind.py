@@ -95,6 +95,10 @@ class TrainingKind(Kind, Protocol[StudyT, SettingT]):
             If the folder holds no finished study, or runs that cannot be compared.
         """
 
+    def so_far(self, folder: Path, plot: bool) -> str:
+        """Say in a line what a study that still runs has found, and draw it; nothing, if its kind cannot."""
+        return ""
+
 
 @runtime_checkable
 class MeasuringKind(Kind, Protocol[StudyT, SettingT]):

@@ -1,6 +1,6 @@
 """What studies will take: one step and one forward pass of every recipe are timed, and counted.
 
-Times are the processor's, of all threads, so what else runs does not count; a study on two free cores takes half of them.
+Times are the processor's, of all threads, so what else runs does not count; two free cores take half of them.
 """
 
 from __future__ import annotations

@@ -56,6 +56,8 @@ class Setting:
         Linear warm-up of the checkpoint, or of arms from scratch.
     evaluation_bytes : int
         Held-out bytes that the final weights predict.
+    without : str
+        Names of arms that are left out at this size, with spaces between them.
     """
 
     config: str
@@ -66,6 +68,7 @@ class Setting:
     learning_rate: float = 2e-3
     warmup_steps: int = 20
     evaluation_bytes: int = 65_536
+    without: str = ""
 
     def __post_init__(self) -> None:
         check_whole(
@@ -205,6 +208,26 @@ class Ablation:
     def reference(self) -> Arm:
         """The arm that the others are compared with."""
         return next(arm for arm in self.arms if arm.role == "reference")
+
+    def at(self, setting: Setting) -> Ablation:
+        """Return the question as it is put at a size: without the arms that are left out there.
+
+        Raises
+        ------
+        ValueError
+            If there is no such arm, or it is the reference.
+        """
+        left = setting.without.split()
+        if odd := [name for name in left if name not in [arm.name for arm in self.arms if arm.role != "reference"]]:
+            raise ValueError(f"ablation {self.name!r}: without {odd[0]!r}, which is none of its arms")
+        if not left:
+            return self
+        return replace(
+            self,
+            arms=tuple(arm for arm in self.arms if arm.name not in left),
+            expectations=tuple(item for item in self.expectations if not {item.arm, item.over} & {*left}),
+            baseline="" if self.baseline in left else self.baseline,
+        )
 
     def arms_of(self, *roles: str) -> tuple[Arm, ...]:
         """Return the arms with one of these roles, in order."""

@@ -23,6 +23,7 @@ from ...report.style import FLOOR, STYLE, require_matplotlib, save, wrapped
 from .looks import Look, draw_rules, looks_of, set_scale
 from .measured import ArmSummary
 from .runs import PairRun
+from .sentences import effect_cell, named
 from .summary import StudySummary
 
 BETA = 0.9
@@ -136,6 +137,8 @@ def title(study: StudySummary) -> str:
     """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
     if study.void:
         return headline(study.void)
+    if study.pairs_so_far:
+        return so_far(study)
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
     long = {
         EQUIVALENT: f"equivalent to {reference} within ±{margin:g} %", WORSE: f"worse than {reference}",
@@ -149,6 +152,14 @@ def title(study: StudySummary) -> str:
             name = item.arm.name + (" (diverged)" if item.own.diverged else "")
             groups.setdefault(item.word, []).append(name)
     return "; ".join(f"{_and(names)}: {long[verdict]}" for verdict, names in groups.items())
+
+
+def so_far(study: StudySummary) -> str:
+    """Return the numbers of a study that still runs, without a verdict."""
+    shown = [item for item in study.arms if item.arm.role in ("treatment", "control")]
+    effects = "; ".join(f"{item.arm.name} {effect_cell(item.own)} %" for item in shown)
+    done, name = study.pairs_so_far, named(study.ablation.answer)
+    return f"So far, {done} of {study.setting.pairs} pairs, {name} (90 % interval): {effects}"
 
 
 def _and(names: Sequence[str]) -> str:

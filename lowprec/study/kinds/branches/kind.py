@@ -47,6 +47,7 @@ class BranchKind(TrainingKind[Ablation, Setting]):
             raise ValueError(
                 f"warmup_steps={setting.warmup_steps} are more than checkpoint_steps={setting.checkpoint_steps}"
             )
+        study = study.at(setting)
         common, folder = Common.of(data, backend), folder.resolve()
         checkpoints = [
             checkpoint_task(setting, number, common, folder.parent)
@@ -71,6 +72,18 @@ class BranchKind(TrainingKind[Ablation, Setting]):
         from .report import report
 
         return report(folder, plot)
+
+    def so_far(self, folder: Path, plot: bool) -> str:
+        """Say what the complete pairs say while others still run, and draw them."""
+        from . import curves
+        from .summary import summarize_so_far
+
+        study = summarize_so_far(folder)
+        if study is None:
+            return ""
+        if plot:
+            curves.draw(study, folder / study.ablation.name)
+        return curves.so_far(study)
 
 
 def _place(task: Task) -> tuple[str, bool, bool]:

@@ -18,7 +18,7 @@ from ..kind import Report
 from .ablation import EFFECTS, LEAST_CHECKPOINTS
 from .cost_figure import costs, note
 from .measured import ArmSummary
-from .sentences import contrast_sentence, named, sentence
+from .sentences import contrast_sentence, effect_cell, named, sentence
 from .summary import StudySummary, summarize
 
 COLUMNS = (
@@ -59,15 +59,6 @@ def rows(study: StudySummary) -> list[tuple[str, ...]]:
         )
         for item in study.arms
     ]
-
-
-def effect_cell(found: Paired) -> str:
-    """Return mean and 90 % interval of one effect."""
-    if found.diverged:
-        return "diverged"
-    if math.isinf(found.ci90[0]):
-        return percent(found.mean)
-    return f"{percent(found.mean)} {interval(found.ci90)}"
 
 
 def contrast_rows(study: StudySummary) -> list[tuple[str, ...]]:

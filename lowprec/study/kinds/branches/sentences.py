@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ...analysis.inference import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN
+from ...analysis.statistics import Paired
 from ...analysis.validity import said
 from ...report.parts import interval, percent, several
 from .measured import ArmSummary
@@ -48,6 +49,15 @@ NAMES = {
     "training_own": "training effect in its own precision",
     "total": "total",
 }
+
+
+def effect_cell(found: Paired) -> str:
+    """Return mean and 90 % interval of one effect."""
+    if found.diverged:
+        return "diverged"
+    if math.isinf(found.ci90[0]):
+        return percent(found.mean)
+    return f"{percent(found.mean)} {interval(found.ci90)}"
 
 
 def _measured(item: ArmSummary) -> str:

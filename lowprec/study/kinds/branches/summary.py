@@ -77,6 +77,8 @@ class StudySummary:
         What voids all verdicts, as in `ArmSummary`.
     registered : Registration
         What was registered before.
+    pairs_so_far : int
+        Pairs that are complete, of a study that still runs: then there is no verdict yet. 0 of a finished one.
     """
 
     ablation: Ablation
@@ -94,6 +96,7 @@ class StudySummary:
     damage: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
     registered: Registration = field(default_factory=Registration)
+    pairs_so_far: int = 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -177,11 +180,40 @@ def summarize(folder: Path) -> StudySummary:
         If there is no study or some of its runs are missing.
     """
     ablation, setting = read_study(folder)
+    runs, records, about, missing = _read_runs(folder, ablation, setting)
+    if missing:
+        raise unfinished_error(folder, missing)
+    return _summary(ablation, setting, runs, records, about, registered_in(folder, ablation.name))
+
+
+def summarize_so_far(folder: Path) -> StudySummary | None:
+    """Return what the complete pairs of a study say that still runs, None if there is none yet."""
+    ablation, setting = read_study(folder)
+    runs, records, about, _ = _read_runs(folder, ablation, setting)
+    there = {(run.checkpoint, run.seed) for run in runs[ablation.reference.name]}
+    runs = {
+        name: tuple(run for run in found if (run.checkpoint, run.seed) in there) for name, found in runs.items()
+    }  # fmt: skip
+    arms = tuple(arm for arm in ablation.arms if runs[arm.name])
+    if not any(arm.role == "treatment" for arm in arms):
+        return None
+    kept = replace(ablation, arms=arms, expectations=(), baseline="")
+    found = _summary(kept, setting, runs, records, about, registered_in(folder, ablation.name))
+    return replace(found, blind=(), pairs_so_far=max(len(runs[arm.name]) for arm in arms if arm.role == "treatment"))
+
+
+Records = dict[str, dict[str, Any]]
+
+
+def _read_runs(
+    folder: Path, ablation: Ablation, setting: Setting
+) -> tuple[dict[str, tuple[PairRun, ...]], Records, dict[str, Any], list[str]]:
+    """Return the finished runs of every arm, a record of each arm's, the first one, and what is missing."""
     runs: dict[str, tuple[PairRun, ...]] = {}
     about: dict[str, Any] = {}
     missing = []
     varied = {f"config.{key}" for arm in ablation.arms for key in arm.config}
-    found_recipe: dict[str, dict[str, Any]] = {}
+    records: Records = {}
     for arm in ablation.arms:
         found = []
         for checkpoint, seed in pairs_of(arm, setting):
@@ -192,11 +224,17 @@ def summarize(folder: Path) -> StudySummary:
                 missing.append(name)
                 continue
             about = about or record
-            check_mixture(folder, name, record, about, found_recipe.setdefault(arm.name, record), varied)
+            check_mixture(folder, name, record, about, records.setdefault(arm.name, record), varied)
             found.append(pair_run(checkpoint, seed, run, record))
         runs[arm.name] = tuple(found)
-    if missing:
-        raise unfinished_error(folder, missing)
+    return runs, records, about, missing
+
+
+def _summary(
+    ablation: Ablation, setting: Setting, runs: dict[str, tuple[PairRun, ...]], records: Records, about: dict[str, Any],
+    registered: Registration,
+) -> StudySummary:  # fmt: skip
+    """Return what runs say."""
     reference = runs[ablation.reference.name]
     arms, contrasts = _compared(ablation, runs, reference)
     arms, damage, blind = judged(arms, ablation.reference.name, reference)
@@ -220,10 +258,10 @@ def summarize(folder: Path) -> StudySummary:
         int(fingerprint["parameters"]["active"]),
         str(fingerprint["data"]),
         about,
-        {name: _recipe(record["fingerprint"]) for name, record in found_recipe.items()},
+        {name: _recipe(record["fingerprint"]) for name, record in records.items()},
         damage,
         blind,
-        registered_in(folder, ablation.name),
+        registered,
     )
 
 
