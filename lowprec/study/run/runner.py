@@ -124,19 +124,12 @@ def run_study(
             if task.folder.finished() and task.is_arm:
                 show.note(f"{task.name} {task.lacks()}")
         if todo:
-<<<<<<< HEAD
             warm(todo, show, alone=jobs == 0)
-=======
             workers = executors.cores() if jobs is None else max(1, jobs)
-            # Where there are two workers, one compiles what arms need while the other trains checkpoints.
-            first = [task for task in todo if not task.is_arm] if executor is None and workers > 1 else []
-            warm(first or todo, show)
-            later = list({task.recipe_name: task for task in todo if first and not _is_warm(task)}.values())
->>>>>>> 39d693d (A first verdict sooner: one worker compiles what arms need while another trains checkpoints, pairs are shown as they come)
             context = contextlib.nullcontext(executor) if executor is not None else executors.workers(jobs)
             with context as pool:
                 assert pool is not None
-                _Runner(planned, todo, pool, workers, show, later, ended).run()
+                _Runner(planned, todo, pool, workers, show, ended).run()
     return planned
 
 
@@ -152,55 +145,14 @@ def unfinished(planned: Plan) -> list[Task]:
     return [task for task in planned.checkpoints if task.name in needed and not task.finished()] + arms
 
 
-<<<<<<< HEAD
-=======
-def warm(tasks: Sequence[Task], show: Display) -> None:
-    """Run one small step of every recipe in this process: kernels are compiled once here, found on disk by workers."""
-    from ... import _jit
-
-    recipes = {task.recipe_name: task for task in tasks}
-    with _jit.compiling(show.compiling):
-        for number, (name, task) in enumerate(recipes.items(), 1):
-            show.stage(f"before the runs, one step of each recipe: {name}, {number} of {len(recipes)}")
-            _warm(name, task)
-
-
-@functools.cache
-def _warmed() -> set[tuple[str, str]]:
-    return set()
-
-
-def _is_warm(task: Task) -> bool:
-    return (task.backend.name, task.recipe_name) in _warmed()
-
-
-def warm_all(tasks: Sequence[Task]) -> None:
-    """Run one small step of every recipe, in a worker."""
-    for task in tasks:
-        _warm(task.recipe_name, task)
-
-
-def _warm(name: str, task: Task) -> None:
-    key = task.backend.name, name
-    if key in _warmed():
-        return
-    schedule = {"peak": 1e-3, **task.schedule, "warmup_steps": 0, "total_steps": 1}
-    corpus = task.backend.load_corpus(task.data)
-    task.backend.new("nano", task.recipe, corpus, seed=0, schedule=schedule).step()
-    _warmed().add(key)
-
-
->>>>>>> 39d693d (A first verdict sooner: one worker compiles what arms need while another trains checkpoints, pairs are shown as they come)
 class _Runner:
     """Feeds an executor and watches the folders of the runs in progress."""
 
     def __init__(
-        self, planned: Plan, todo: Sequence[Task], pool: Executor, jobs: int, show: Display, later: Sequence[Task] = (),
+        self, planned: Plan, todo: Sequence[Task], pool: Executor, jobs: int, show: Display,
         ended: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.pool, self.jobs, self.show, self.ended = planned, pool, jobs, show, ended
-        #: Recipes whose kernels a worker compiles first, and that work; arms wait for it.
-        self.later, self.warming = later, None if not later else Future[None]()
         self.todo = {task.name: task for task in todo}
         self.futures: dict[Future[dict[str, Any]], Task] = {}
         #: Of runs in progress: steps and time when first looked at.
@@ -214,19 +166,12 @@ class _Runner:
             for task in list(self.todo.values()):
                 if task.is_arm:
                     task.folder.remove()  # leftovers of a killed study
-            for task in list(self.todo.values()):
-                if self._ready(task):
+                if task.checkpoint not in self.todo:
                     self._submit(task)
-                    self._warm_later()  # beside the first checkpoint
-            while self.futures or self.warming is not None:
-                waited: set[Future[Any]] = set(self.futures)
-                if self.warming is not None:
-                    waited.add(self.warming)
-                done, _ = wait(waited, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
-                for future in done - {self.warming}:
+            while self.futures:
+                done, _ = wait(self.futures, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
+                for future in done:
                     self._collect(future)
-                if self.warming in done:
-                    self._warmed()
                 self.show.update(self.snapshot())
         except BaseException:
             for stop_file in stop_files(self.plan):
@@ -238,20 +183,6 @@ class _Runner:
         finally:
             for stop_file in stop_files(self.plan):
                 stop_file.unlink(missing_ok=True)
-
-    def _ready(self, task: Task) -> bool:
-        return task.checkpoint not in self.todo and (self.warming is None or not task.is_arm)
-
-    def _warm_later(self) -> None:
-        if self.later:
-            self.warming, self.later = self.pool.submit(warm_all, self.later), ()
-
-    def _warmed(self) -> None:
-        assert self.warming is not None
-        self.warming.result()
-        self.warming = None
-        for task in [task for task in self.todo.values() if task.is_arm and self._ready(task)]:
-            self._submit(task)
 
     def _submit(self, task: Task) -> None:
         self.futures[self.pool.submit(run_task, task)] = task
@@ -285,7 +216,7 @@ class _Runner:
             seconds = float(run["seconds"]) + float(run["evaluation_seconds"])
             self.rates[task.recipe_name] = seconds / int(run["timed_steps"])
         for waiting in self.todo.values():
-            if waiting.checkpoint == task.name and self._ready(waiting):
+            if waiting.checkpoint == task.name:
                 self._submit(waiting)
         if task.is_arm and self.ended is not None:
             self.ended()
