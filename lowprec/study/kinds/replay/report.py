@@ -68,13 +68,14 @@ def operands_table(summary: ReplaySummary) -> Table:
     for where in (*summary.classes, *summary.checks, *summary.far):
         lengths = [numbers["K"] for numbers in summary.values[where, arm].values()]
         span = f"{min(lengths):.0f}" if min(lengths) == max(lengths) else f"{min(lengths):.0f} to {max(lengths):.0f}"
-        cells = [_cell(summary.of(metric, arm, where))
-                 for metric in ("coherence", "quantization", "over_quantization", "largest")]  # fmt: skip
+        metrics = ("coherence", "quantization", "error_percent", "over_quantization", "largest")
+        cells = [_cell(summary.of(metric, arm, where)) for metric in metrics]
         rows.append((words_of(where), str(len(lengths)), span, *cells))
-    head = ("class", "multiplications", "K", "coherence", "quantization %", "over quantization", "largest error %")
+    head = ("class", "multiplications", "K", "coherence", "quantization %", "sums %",
+            "over quantization", "largest error %")  # fmt: skip
     caption = (
-        "Coherence: mean correlation of two products of one sum. Over quantization, and the largest error over the "
-        f"mean magnitude (DeepSeek's measure): of {summary.control.label}. Extended: shorter operands, copied; as "
+        "Coherence: mean correlation of two products of one sum. Sums, over quantization, and the largest error over "
+        f"the mean magnitude (DeepSeek's measure): of {summary.control.label}. Extended: shorter operands, copied; as "
         "coherent: the correlation of products stays; less coherent: it falls as 1 / K. "
         + (f"{words_of(summary.checks[0])} beside the same without shows how far an extension can be trusted."
            if summary.checks else "")
