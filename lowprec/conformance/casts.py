@@ -271,7 +271,8 @@ class RoundFamily(_Casts):
         for name in formats.names():
             f = fields(formats[name])
             for mode in FIXED:
-                some = {"/".join(self.full((name, mode, default_policy(f), source))) for source in SOURCES}
+                wider = [source for source, of in SOURCES.items() if of != f]  # from itself nothing is rounded
+                some = {"/".join(self.full((name, mode, default_policy(f), source))) for source in wider}
                 names += sorted(f"round/{rest}" for rest in some)
         return names
 

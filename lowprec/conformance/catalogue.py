@@ -32,12 +32,6 @@ def split(name: str) -> tuple[Family, tuple[str, ...]]:
     return families[family], families[family].full(parts)
 
 
-def full_name(name: str) -> str:
-    """Return a set's full name, what was left out filled in."""
-    family, parts = split(name)
-    return "/".join((family.name, *parts))
-
-
 def listed() -> list[str]:
     """Return the full names of all sets, without those that only a parameter makes."""
     return [name for family in families for name in families[family].listed()]
