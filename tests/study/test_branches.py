@@ -268,7 +268,7 @@ def test_every_branch_study_is_complete(name):
     # Checkpoints are a sample, in whatever size is published.
     assert study.full.pairs >= (6 if study.tier == "T4" else 8)
     assert study.full.checkpoints >= LEAST_CHECKPOINTS
-    assert study.quick.checkpoints >= LEAST_CHECKPOINTS or name == "fp8_vs_bf16"  # the first command's
+    assert study.quick.checkpoints >= LEAST_CHECKPOINTS or study.tier == "T4"  # whose quick sizes resolve nothing
     # Several expectations with ends on both sides, each of which a measurement could miss, and what was published.
     assert name == "fp8_vs_bf16" or len(study.expectations) >= 3
     for item in study.expectations:

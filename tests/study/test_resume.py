@@ -90,7 +90,7 @@ def test_preparing_a_checkpoint_continues_where_it_was_saved(tmp_path, monkeypat
     steps = []
     original = fake_trainer.Trainer.step
     monkeypatch.setattr(fake_trainer.Trainer, "step", lambda self: steps.append(1) or original(self))
-    monkeypatch.setattr(runner_module, "warm", lambda *_: None)
+    monkeypatch.setattr(runner_module, "warm", lambda *_, **__: None)
     run_study(make(tmp_path), jobs=0)
     assert results(planned.folder) == expected
     assert len(steps) == (18 if damage is None else 30) + 20
