@@ -54,7 +54,7 @@ ablation = Ablation(
         evaluation_bytes=16_384,
         without="dsv3_no_promotion tensor_no_promotion",
     ),
-    full=Setting(config="pilot", checkpoint_steps=600, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
+    full=Setting(config="pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
 )
 
 if __name__ == "__main__":
