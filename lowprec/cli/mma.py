@@ -96,7 +96,9 @@ def mma(
     a: str, b: str | None, c: str | None, accumulator: str, target: str | None, a_scale: str | None,
     b_scale: str | None, out: str | None, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Multiply raw codes as one matrix instruction does: D = A B^T + C, bit for bit.
+    """Multiply raw codes as one matrix instruction does.
+
+    D = A B^T + C, bit for bit.
 
     A is [M, K], B [N, K], C [M, N] of the result's type or its bits: .npy files, text files of hexadecimal words (a
     line a row), or the words themselves, 0x38,0x3c/0x40,0x44. DUMP is an .npz with arrays a, b and perhaps c,

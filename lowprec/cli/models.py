@@ -65,7 +65,9 @@ def eval_command(
     folder: str, recipes: str, against: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
     figure: str | None, layers: bool, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Measure what recipes do to a language model: perplexity, KL and flips against a reference.
+    """Measure what recipes do to a language model.
+
+    Perplexity, and KL and flips against a reference.
 
     FOLDER holds a model as transformers saves it (config.json, safetensors); nothing is downloaded.
     """
@@ -124,7 +126,9 @@ def mismatch_command(
     train: str, rollout: str, folder: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
     by: str, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Measure how far two recipes of one model disagree, and which part makes them.
+    """Measure how far two recipes of one model disagree.
+
+    And which of its parts makes them.
 
     TRAIN and ROLLOUT are recipes: what the trainer computes with, and what the rollout does.
     """

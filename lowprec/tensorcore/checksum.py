@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import check_product, check_shape, real_numbers, whole, whole_or_none
+from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
 from .accumulator import FLOAT64, Accumulator
@@ -119,6 +120,7 @@ class Checksum:
         ]
 
 
+@standard
 def checksum(
     d: ArrayLike,
     a: Quantized,

@@ -160,7 +160,7 @@ def test_out():
         ({"bits": 2}, ValueError, "bits=2: a whole number from 3 to 16"),
         ({"bits": 17}, ValueError, "bits=17"),
         ({"bits": 8.0}, ValueError, "bits=8.0"),
-        ({"tile": 0}, ValueError, "tile=0: a whole number >= 1"),
+        ({"tile": 0}, ValueError, "tile=0: a whole number from 1 to"),
         ({"clamp_octaves": 33}, ValueError, "clamp_octaves=33: a whole number from 1 to 32"),
         ({"mode": "deep"}, ValueError, "mode='deep': 'paper' or 'deepep' is needed"),
         ({"nonfinite": "drop"}, ValueError, "nonfinite='drop': 'raise' or 'poison'"),

@@ -50,7 +50,7 @@ def test_a_base_supplies_what_is_not_given(tmp_path):
         ('base = "tiny"\ndim = 1.5', r"mine\.toml'.* dim=1\.5: a whole number >= 1"),
         ('base = "tiny"\ndim = "wide"', r"dim='wide': a whole number >= 1"),
         ('base = "tiny"\nroute_scale = true', r"route_scale=True: a finite number >= 0"),
-        ('base = "tiny"\nragged_inputs = 1', r"ragged_inputs=1: true or false is needed"),
+        ('base = "tiny"\nragged_inputs = 2', r"ragged_inputs=2: True or False is needed"),
         ('base = "tiny"\nname = ""', r"name='': some text is needed"),
         ('base = "tiny"\nmtp_depth = 2', r"mtp_depth=2: 0 or 1"),
     ],

@@ -96,7 +96,7 @@ def test_command_writes_table_figure_and_numbers(
     folder = tmp_path / "accumulation-quick"
     figures = {f"accumulation.{ending}" for ending in ("csv", "png", "svg")}
     assert {path.name for path in folder.iterdir()} == figures | {
-        "claims.csv", "report.md", "summary.json", "document.json", "report.html",
+        "claims.csv", "report.md", "summary.json", "document.json", "report.html", "registered.json",
     }  # fmt: skip
     for path in folder.iterdir():
         assert f"wrote {path}" in err
@@ -125,7 +125,7 @@ def test_what_training_needs_is_refused(tmp_path: Path) -> None:
 
 
 def test_bad_studies_are_refused(study: TensorStudy, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="seeds=0: a whole number >= 1 is needed"):
+    with pytest.raises(ValueError, match="seeds=0: a whole number from 1 to 1000000000 is needed"):
         dataclasses.replace(study.quick, seeds=0)
     with pytest.raises(ValueError, match=r"lengths=\(\): one length at least is needed"):
         TensorSetting(rows=1, seeds=1, lengths=())

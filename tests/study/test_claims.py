@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lowprec.cli import app as cli
-from lowprec.study import Arm, Readings, catalogue
+from lowprec.study import Ablation, Arm, Readings, catalogue
 from lowprec.study.catalogue import TIERS, Study
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation
 from lowprec.study.kinds.catalogue import kind_of
@@ -40,7 +40,8 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
         assert item.tier == "T3" or item.expectations
         roles = {"reference", "control"}
         if all(isinstance(arm, Arm) for arm in item.arms):  # those of a replay are accumulators, no trainings
-            precisions = {getattr(arm.precision, "name", arm.precision) for arm in item.arms}
+            asked = item.at(item.quick) if isinstance(item, Ablation) else item
+            precisions = {getattr(arm.precision, "name", arm.precision) for arm in asked.arms}
             assert {task.recipe_name for task in planned.arms} == precisions
             roles |= {"repeat", "floor"}
         if isinstance(item, Readings) and item.reading.own_controls:

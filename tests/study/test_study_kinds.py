@@ -61,7 +61,7 @@ class CountingKind(MeasuringKind[Counting, Size]):
     name, study = "counting", Counting
 
     def measure(self, study, setting, folder, *, command="", plot=True, progress=None):
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         found = Document(study.name, study.question, study.tier, (Text(f"{setting.seeds}, {command}"),), {}, folder)
         files = write_reports(found, {"count": setting.seeds}, folder, {}, False, 0.0)
         return Report(

@@ -50,5 +50,6 @@ def results(folder):
         clocks = ("seconds", "evaluation_seconds", "timed_steps")
         rest = {key: value for key, value in run.items() if key not in clocks}
         metrics = path.with_name("metrics.csv")  # a killed run may not have come that far
-        found[path.parent.relative_to(folder.parent)] = (rest, metrics.read_bytes() if metrics.exists() else b"")
+        place = path.parent.relative_to(folder if path.is_relative_to(folder) else folder.parent)
+        found[place] = (rest, metrics.read_bytes() if metrics.exists() else b"")
     return found

@@ -254,6 +254,9 @@ def _words(ranges: Iterable[Range]) -> set[str]:
 
 def keep(folder: Path, study: Any, found: Registration) -> None:
     """Write what is registered of a study into the folder of its runs, before the first of them; once."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{str(folder)!r} cannot be written: {error.strerror}") from None
     if not (folder / REGISTER_FILE).exists():
         write(folder, {study.name: found})
