@@ -91,6 +91,10 @@ def check_whole_study(folder):
                 assert len(rows) == found["steps"], path
         elif path.suffix == ".npz":
             json.loads(path.read_text())
+        elif path.name == "windows.csv":  # losses of the held-out text: written whole, at the end
+            head, rows = read_csv(path)
+            assert rows, path
+            assert all(len(row) == len(head) for row in rows), path
         else:
             assert path.name == "metrics.csv", path
 
