@@ -313,7 +313,8 @@ def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
 def _outcome(item: ArmSummary) -> str:
     if item.own.diverged:
         return f"diverged in {item.own.diverged} of {item.own.n}"
-    return f"{100 * item.own.mean:+.2f} %: {item.word}"
+    word = item.word.replace("but within the margin", "in the margin")  # as long as the key is wide
+    return f"{100 * item.own.mean:+.2f} %: {word}"
 
 
 def _scale(axes: Any, study: StudySummary, bands: Sequence[Band], margin: float) -> None:
