@@ -113,13 +113,15 @@ def linear(
     TypeError
         For another type of x or w.
     ValueError
-        For delayed scaling, the recipe float64, or a missing step.
+        For shapes that do not fit, delayed scaling, the recipe float64, or a missing step.
     """
     recipe = load_recipe(recipe)
     said = Precision.of(recipe, layer, 1000)
     for name, a in (("x", x), ("w", w)):
         if a.dtype not in (jnp.float32, jnp.bfloat16):
             raise TypeError(f"lowprec.jax: {name} is {a.dtype}; float32 or bfloat16 is needed")
+    if w.ndim != 2 or x.ndim < 1 or x.shape[-1] != w.shape[1]:
+        raise ValueError(f"lowprec.jax: x is {x.shape}, w is {w.shape}; x [..., K] and w [N, K] are needed")
     if recipe.activations == "float64" or said.spec.delayed_tensors():
         raise ValueError(f"lowprec.jax: recipe {recipe.name} needs float64, or scales that remember earlier steps")
     if step is None and said.spec.stateful:

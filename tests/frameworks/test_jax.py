@@ -81,10 +81,30 @@ def test_dot_general_takes_what_is_a_linear_layers_and_hands_on_the_rest():
     assert jnp.array_equal(lpj.dot_general(a, b, batched), jax.lax.dot_general(a, b, batched))
 
 
+@pytest.mark.filterwarnings("ignore")  # of qwix and flax
+def test_a_provider_for_qwix():
+    qwix, nn = pytest.importorskip("qwix"), pytest.importorskip("flax.linen")
+
+    class Layers(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            h = nn.relu(nn.Dense(64, use_bias=False, name="first")(x))
+            return nn.Dense(8, use_bias=False, name="second")(h)
+
+    model, x = Layers(), jnp.asarray(numbers(4, 128))
+    params = model.init(jax.random.key(0), x)
+    found = qwix.quantize_model(model, lpj.QwixProvider("dsv3")).apply(params, x)
+    first, second = (params["params"][name]["kernel"].T for name in ("first", "second"))
+    expected = lpj.linear(jax.nn.relu(lpj.linear(x, first)), second)
+    assert jnp.array_equal(found, expected)
+    assert not jnp.array_equal(found, model.apply(params, x))
+
+
 def test_messages():
     x, w = jnp.ones((2, 128)), jnp.ones((4, 128))
     for call, error, words in (
         (lambda: lpj.linear(x.astype(jnp.float16), w), TypeError, "x is float16"),
+        (lambda: lpj.linear(x, w[:, :64]), ValueError, r"x is \(2, 128\), w is \(4, 64\)"),
         (lambda: lpj.linear(x, w, "te_delayed"), ValueError, "te_delayed needs .* remember"),
         (lambda: lpj.linear(x, w, "float64"), ValueError, "float64"),
         (lambda: lpj.linear(x, w, "nvfp4"), ValueError, "give step="),
