@@ -97,7 +97,7 @@ def hadamard(
     Returns
     -------
     ndarray of float32, shape (R, C)
-        A new array.
+        A new array. Every NaN in it, that of Inf - Inf too, is the positive quiet one.
 
     Raises
     ------
@@ -130,4 +130,7 @@ def hadamard(
     items = length // size if axis == 0 else values.shape[0]
     grain = max(1, (1 << 16) * items // values.size)
     _threads.run_chunks(lambda a, b: work(values, vector, factor, inverse, out, a, b), items, grain)
+    missing = np.isnan(out)  # the sign of Inf - Inf is the compiler's choice: vectors and the rest may differ in it
+    if missing.any():
+        out[missing] = np.float32(np.nan)
     return out

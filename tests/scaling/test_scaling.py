@@ -176,3 +176,13 @@ def test_bad_arrays() -> None:
         q.dequantize(out=np.ones((2, 2)))
     with pytest.raises(ValueError, match="for matrices"):
         _ = lp.quantize(np.ones((2, 2, 2)), "e4m3fn").T
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("columns", [16, 48, 1024])
+def test_every_nan_of_a_transform_has_the_same_bits(axis, columns):
+    """The sign of Inf - Inf, and of a NaN that is added, would depend on which loop computes it."""
+    x = np.random.default_rng(0).choice([1.0, -np.inf, np.inf, -np.nan, np.nan], (64, columns)).astype(np.float32)
+    y = lp.hadamard(x, axis=axis)
+    assert np.isnan(y).any()
+    assert set(y[np.isnan(y)].view(np.uint32).tolist()) == {0x7FC00000}
