@@ -1,4 +1,4 @@
-"""Vector sets of casts: codes, values on the grid, decoding, and stochastic rounding with its random words."""
+"""Vector sets of casts: codes, values on the grid, and decoding."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from ..format.policy import policies
 from ..format.rounding import roundings
 from ..oracle import casts
 from ..oracle.mutants import wrong_rounding
-from ..oracle.random_bits import random_word
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Exact, Fields, decode, encode, fields, max_code
 from .drawing import Stream
 from .family import Family, Made, Rule, checked
-from .points import Point, cast_points, code_points, fraction_points
-from .vectors import Answer, Field, Words, describe
+from .points import Point, cast_points, code_points
+from .vectors import Field, Words, describe
 
 FIXED = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd")
 SOURCES = {"float32": FLOAT32, "float64": FLOAT64}
-_WORDS = {
+ROUNDING_WORDS = {
     "nearest_even": "round to nearest, ties to even", "nearest_away": "round to nearest, ties away from zero",
     "toward_zero": "round toward zero", "up": "round up", "down": "round down", "to_odd": "round to odd",
 }  # fmt: skip
@@ -96,7 +95,7 @@ class _Casts(Family):
         if level > 1:
             points = cast_points(f, source, level, Stream(seed, "/".join((self.name, *parts))))
         definition = {
-            "source": describe(source), "target": describe(f), "rounding": _WORDS[mode], "policy": preset,
+            "source": describe(source), "target": describe(f), "rounding": ROUNDING_WORDS[mode], "policy": preset,
             "special codes": special_results(f, mode, preset),
         }  # fmt: skip
         inputs = (Field.of("x", source),)
@@ -109,14 +108,14 @@ class _Casts(Family):
         def cast(mode: str, preset: str, rule: casts.Away = casts.away) -> _Codes:
             if rule is casts.away:
                 return lambda word: _cast(word, source, f, mode, preset)
-            return lambda word: casts.cast(_value(word, source), f, mode, preset, rule=rule)
+            return lambda word: casts.cast(value_of(word, source), f, mode, preset, rule=rule)
 
         own = cast(mode, preset)
         policies_ = [p for p in policies.names() if p != preset]
         changes = [*_before(f, source), *_after(f, theirs, source)]
-        roundings_ = [_Rule(_WORDS[other], cast(other, preset)) for other in FIXED if other != mode]
+        roundings_ = [_Rule(ROUNDING_WORDS[other], cast(other, preset)) for other in FIXED if other != mode]
         wrong = [
-            _Rule(f"{_WORDS[mode]}, but {words}", cast(mode, preset, rule), True)
+            _Rule(f"{ROUNDING_WORDS[mode]}, but {words}", cast(mode, preset, rule), True)
             for words, rule in wrong_rounding(mode).items()
             if f.signed or _concerns_positive(rule, mode)
         ]
@@ -128,7 +127,7 @@ class _Casts(Family):
                 yield _Rule(f"codes of {name}", functools.partial(_other_format, other, mode, source))
         for rounding in FIXED:
             for preset2 in policies_ if rounding != mode else ():
-                yield _Rule(f"{_WORDS[rounding]}, policy {preset2}", cast(rounding, preset2), False, 2)
+                yield _Rule(f"{ROUNDING_WORDS[rounding]}, policy {preset2}", cast(rounding, preset2), False, 2)
         for (words, wrap), (more, wrap2) in itertools.combinations(changes, 2):
             yield _Rule(f"{words}; {more}", wrap2(wrap(own)), False, 2)
         for base in (*roundings_, *wrong):
@@ -143,7 +142,7 @@ def _concerns_positive(rule: casts.Away, mode: str) -> bool:
 
 
 def _other_format(f: Fields, mode: str, source: Fields, word: int) -> int:
-    return casts.cast(_value(word, source), f, mode, default_policy(f))
+    return casts.cast(value_of(word, source), f, mode, default_policy(f))
 
 
 @functools.lru_cache(maxsize=4)
@@ -154,14 +153,14 @@ def _boundaries(f: Fields, source: Fields) -> tuple[Point, ...]:
 
 @functools.lru_cache(maxsize=1 << 15)
 def _on_grid(word: int, source: Fields, f: Fields, mode: str) -> casts.Rounded:
-    return casts.on_grid(_value(word, source), f, mode)
+    return casts.on_grid(value_of(word, source), f, mode)
 
 
 def _cast(word: int, source: Fields, f: Fields, mode: str, preset: str) -> int:
-    return casts.cast(_value(word, source), f, mode, preset, rounded=_on_grid(word, source, f, mode))
+    return casts.cast(value_of(word, source), f, mode, preset, rounded=_on_grid(word, source, f, mode))
 
 
-def _value(word: int, source: Fields) -> Any:
+def value_of(word: int, source: Fields) -> Any:
     """Return the value of a word, a NaN with its sign."""
     value = decode(word, source)
     return math.copysign(math.nan, -1) if value != value and word >> source.width else value
@@ -182,7 +181,7 @@ def _before(f: Fields, source: Fields) -> Iterator[_Change]:
         return word // sign * sign + max_code(source) if top < word % sign <= max_code(source) else word
 
     def first(word: int, middle: Fields) -> int:
-        value = _value(word, source)
+        value = value_of(word, source)
         return word if value != value else encode(decode(encode(value, middle, "nonsaturate"), middle), source)
 
     yield "subnormal inputs flushed to zero", on_words(flushed)
@@ -350,120 +349,3 @@ def _hidden(code: int, f: Fields) -> int:
         return _as_float32(code, f)
     size = ((1 << m) + code % sign) * Fraction(2) ** (-f.bias - m)
     return encode(-size if code >= sign else size, FLOAT32)
-
-
-class StochasticFamily(Family):
-    """Stochastic rounding with the random word given, and the words themselves."""
-
-    name = "stochastic"
-    pattern = "a|b|c[/FORMAT[/BITS]], or words"
-    about = "stochastic rounding (P3109's StochasticA, B, C) of a float32 with N random bits R, saturating (ocp_sat)"
-    _formats = ("e4m3fn", "e5m2", "e2m1fn", "bfloat16", "float16")
-
-    def listed(self) -> list[str]:
-        """Return the variants with 24, 8 and 3 random bits, and the words."""
-        return [
-            *(f"stochastic/{v}/{f}/{n}" for v in "abc" for f in self._formats for n in (24, 8, 3)), "stochastic/words",
-        ]  # fmt: skip
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return variant, format and bits."""
-        checked(self.name, parts, 3, self.pattern)
-        if parts[0] == "words" and len(parts) == 1:
-            return ("words",)
-        if parts[0] not in ("a", "b", "c"):
-            raise ValueError(f"stochastic/{'/'.join(parts)}: a set of this family is called stochastic/{self.pattern}")
-        name = format_of(parts[1] if len(parts) > 1 else "e4m3fn")[0]
-        bits = parts[2] if len(parts) > 2 else "24"
-        if not bits.isdecimal() or not 1 <= int(bits) <= 24:
-            raise ValueError(f"stochastic/{'/'.join(parts)}: {bits!r} random bits: 1 to 24 are possible")
-        return parts[0], name, str(int(bits))
-
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
-        """Return a set before its answers."""
-        stream = Stream(seed, "/".join(("stochastic", *parts)))
-        if parts[0] == "words":
-            return _words(level, stream)
-        f, mode, n = format_of(parts[1])[1], parts[0].upper(), int(parts[2])
-
-        def points() -> Iterator[tuple[Words, str]]:
-            for word, label in fraction_points(f, FLOAT32, n):
-                for r, which in _deciding(word, f, mode, n, stream, False):
-                    yield (word, r), f"{label}; {which}"
-            for i, (word, label) in enumerate(cast_points(f, FLOAT32, level, stream)):
-                if f.width > 8 and i % 8 > 3:  # else level 1 would be more than a megabyte
-                    continue
-                for r, which in _deciding(word, f, mode, n, stream, f.width < 5 or i % 8 < 2):
-                    yield (word, r), f"{label}; {which}"
-
-        definition = {
-            "source": describe(FLOAT32), "target": describe(f), "rounding": f"Stochastic{mode}", "random bits": n,
-            "R": "an input; lowprec takes the leading N bits of the word of stochastic/words for (seed, index)",
-            "policy": "ocp_sat", "special codes": special_results(f, "nearest_even", "ocp_sat"),
-        }  # fmt: skip
-        inputs = (Field.of("x", FLOAT32), Field("r", n))
-        return Made(definition, inputs, (Field.of("y", f),), points(), _stochastic(f, mode, n))
-
-    def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield the other variants, wrong rules, and roundings that do not look at R."""
-        if parts[0] == "words":
-            yield Rule(
-                "halves of the index swapped", lambda x: (random_word(x[0], x[1] >> 32 | x[1] % 2**32 << 32),), True
-            )
-            yield Rule(
-                "halves of the seed swapped", lambda x: (random_word(x[0] >> 32 | x[0] % 2**32 << 32, x[1]),), True
-            )
-            yield Rule("without the last xor", lambda x: (random_word(*x) ^ x[1] % 2**32,), True)
-            return
-        f, mode, n = format_of(parts[1])[1], parts[0].upper(), int(parts[2])
-        for words, rule in wrong_rounding(mode).items():
-            yield Rule(f"Stochastic{mode}, but {words}", _stochastic(f, mode, n, rule), True)
-        yield Rule("R complemented", lambda x: _stochastic(f, mode, n)((x[0], x[1] ^ ((1 << n) - 1))), True)
-        for other in "ABC":
-            if other != mode:
-                yield Rule(f"Stochastic{other}", _stochastic(f, other, n))
-        for other in FIXED:
-            yield Rule(_WORDS[other], _stochastic(f, other, n))
-
-
-def _stochastic(f: Fields, mode: str, n: int, rule: casts.Away = casts.away) -> Answer:
-    return lambda words: (casts.cast(_value(words[0], FLOAT32), f, mode, "ocp_sat", words[1], n, rule),)
-
-
-def _deciding(word: int, f: Fields, mode: str, n: int, stream: Stream, every: bool) -> Iterator[tuple[int, str]]:
-    """Yield the least R that rounds away and the one before it; with `every` the ends and a random one, too."""
-    value = _value(word, FLOAT32)
-    last = (1 << n) - 1
-    if value != value or value in (math.inf, -math.inf):
-        yield stream.bits(n), "any R"
-        return
-    low, high = 0, last + 1
-    own = casts.on_grid(value, f, "toward_zero").magnitude
-    while low < high:
-        middle = (low + high) // 2
-        if casts.on_grid(value, f, mode, middle, n).magnitude > own:
-            high = middle
-        else:
-            low = middle + 1
-    if low <= last:
-        yield low, "the least R that rounds away"
-    if low > 0:
-        yield low - 1, "the greatest R that does not round away"
-    if every:
-        yield 0, "R = 0"
-        yield last, "R all ones"
-        yield stream.bits(n), "any R"
-
-
-def _words(level: int, stream: Stream) -> Made:
-    ends = (0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1)
-    points = [((s, i), "seed and index at the ends of words") for s in ends for i in ends]
-    points += [((s, i), "consecutive indices") for s in (0, 1, 2**40 + 7) for i in range(2**32 - 100, 2**32 + 100)]
-    points += [((stream.bits(64), stream.bits(64)), "random") for _ in range(1000 if level == 1 else 10000)]
-    definition = {
-        "keys": "Philox4x32-10, counter (index div 2^32, 0, 0, 0), key (seed mod 2^32, seed div 2^32)",
-        "word": "three rounds of xor-shift and multiply (17, 0xed5ad4bb; 11, 0xac4c1b51; 15, 0x31848bab; 14) of index "
-        "mod 2^32, key words mixed in by xor, +, xor, + before each and after the last; then index mod 2^32 by xor",
-    }
-    fields_ = (Field("seed", 64), Field("index", 64)), (Field("word", 32),)
-    return Made(definition, *fields_, points, lambda words: (random_word(*words),))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..registry import Registry
 from .blocks import LogfmtFamily, QuantizeFamily
-from .casts import CastFamily, DecodeFamily, RoundFamily, StochasticFamily
+from .casts import CastFamily, DecodeFamily, RoundFamily
 from .codecs import CodecFamily
 from .family import Family
 from .products import GemmFamily, MmaFamily
+from .stochastic import StochasticFamily
 from .vectors import VectorSet
 
 families: Registry[Family] = Registry("family of vector sets", Family)  # type: ignore[type-abstract]
