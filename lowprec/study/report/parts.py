@@ -13,6 +13,18 @@ from .document import Details, Table
 EXPECTED_COLUMNS = ("expected", "quantity", "expected range", "published range", "found", "which happened")
 
 
+def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return expectations and what became of them, as `summary.json` keeps them."""
+    return [
+        {
+            "expected": item.expectation.words, "quantity": item.expectation.quantity,
+            "expected_range": item.expectation.expected, "published_range": item.expectation.published,
+            "value": item.value, "outcome": item.outcome,
+        }
+        for item in findings
+    ]  # fmt: skip
+
+
 # --- numbers in words ------------------------------------------------------------------------------------------------
 
 

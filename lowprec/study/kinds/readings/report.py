@@ -10,7 +10,7 @@ from typing import Any
 
 from ...._files import plain, to_csv, write_json, write_text
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, number, recipe_details
+from ...report.parts import environment, expected_table, finding_sentence, findings_json, number, recipe_details
 from ..kind import Report
 from ..measuring import show_table
 from .summary import EVERYWHERE, ReadingSummary, summarize
@@ -92,19 +92,11 @@ def table_csv(summary: ReadingSummary) -> str:
 def as_json(summary: ReadingSummary) -> dict[str, Any]:
     """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
     study = summary.study
-    findings = [
-        {
-            "expected": item.expectation.words, "quantity": item.expectation.quantity,
-            "expected_range": item.expectation.expected, "published_range": item.expectation.published,
-            "value": item.value, "outcome": item.outcome,
-        }
-        for item in summary.findings
-    ]  # fmt: skip
     content = {
         "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
         "size": summary.size, "published": study.published, "source": study.source,
         "data_sha256": summary.about["fingerprint"]["data"], "trustworthy": not summary.broken,
-        "reference": study.reference.name, "readings": _rows(summary), "findings": findings,
+        "reference": study.reference.name, "readings": _rows(summary), "findings": findings_json(summary.findings),
     }  # fmt: skip
     result: dict[str, Any] = plain(content)
     return result

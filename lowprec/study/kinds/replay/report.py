@@ -10,7 +10,7 @@ from typing import Any
 from ...._files import plain, to_csv, write_json, write_text
 from ...analysis.crossed import Crossed
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, number
+from ...report.parts import environment, expected_table, finding_sentence, findings_json, number
 from ..kind import Report
 from ..measuring import show_table
 from .operands import FAR
@@ -178,14 +178,7 @@ def as_json(summary: ReplaySummary) -> dict[str, Any]:
         "size": summary.size, "published": study.published, "source": study.source,
         "data_sha256": summary.about["fingerprint"]["data"], "title": title(summary),
         "enough_bits": {where: summary.enough(where) for where in everywhere},
-        "findings": [
-            {
-                "expected": item.expectation.words, "quantity": item.expectation.quantity,
-                "expected_range": item.expectation.expected, "published_range": item.expectation.published,
-                "value": item.value, "outcome": item.outcome,
-            }
-            for item in summary.findings
-        ],
+        "findings": findings_json(summary.findings),
         "sentences": sentences(summary),
     }  # fmt: skip
     result: dict[str, Any] = plain(content)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...._files import plain, to_csv, write_json, write_text
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, number, recipe_details
+from ...report.parts import environment, expected_table, finding_sentence, findings_json, number, recipe_details
 from ..kind import Report
 from .study import METRICS
 from .summary import WeightsSummary, summarize
@@ -109,19 +109,11 @@ def as_json(summary: WeightsSummary) -> dict[str, Any]:
         for arm in study.arms
         for stress in summary.stresses
     ]  # fmt: skip
-    findings = [
-        {
-            "expected": item.expectation.words, "quantity": item.expectation.quantity,
-            "expected_range": item.expectation.expected, "published_range": item.expectation.published,
-            "value": item.value, "outcome": item.outcome,
-        }
-        for item in summary.findings
-    ]  # fmt: skip
     content = {
         "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
         "size": summary.size, "published": study.published, "source": study.source,
         "data_sha256": summary.about["fingerprint"]["data"], "trustworthy": not summary.broken,
-        "reference": study.reference.name, "arms": arms, "findings": findings,
+        "reference": study.reference.name, "arms": arms, "findings": findings_json(summary.findings),
     }  # fmt: skip
     result: dict[str, Any] = plain(content)
     return result

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...._files import plain, to_csv, write_json, write_text
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, recipe_details
+from ...report.parts import environment, expected_table, finding_sentence, findings_json, recipe_details
 from ..kind import Report
 from ..measuring import show_table
 from .study import FITTED
@@ -137,14 +137,7 @@ def as_json(summary: ScalingSummary) -> dict[str, Any]:
         "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
         "size": summary.size, "published": study.published, "source": study.source, "title": title(summary),
         "trustworthy": not summary.broken, "missing": summary.missing, "lines": lines,
-        "findings": [
-            {
-                "expected": item.expectation.words, "quantity": item.expectation.quantity,
-                "expected_range": item.expectation.expected, "published_range": item.expectation.published,
-                "value": item.value, "outcome": item.outcome,
-            }
-            for item in summary.findings
-        ],
+        "findings": findings_json(summary.findings),
         "sentences": sentences(summary),
     }  # fmt: skip
     result: dict[str, Any] = plain(content)
