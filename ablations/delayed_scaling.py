@@ -27,7 +27,7 @@ ablation = Ablation(
     series=3,
     baseline="current",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
-    full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
+    full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(
         Expectation("current scaling costs nothing that shows", "total_percent", "current", expected=(-0.25, 0.25),
                     published=(-0.25, 0.25)),

@@ -18,7 +18,7 @@ ablation = Ablation(
     ),
     series=5,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
-    full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
+    full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(
         Expectation("MXFP4 is worse than NVFP4 without remedies", "total_percent", "mxfp4", "nvfp4_plain",
                     expected=(1.3, 4.0), published=(1.0, 1e3)),

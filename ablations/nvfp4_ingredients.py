@@ -30,7 +30,7 @@ ablation = Ablation(
     series=7,
     baseline="nvfp4",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
-    full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
+    full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(
         Expectation("the BF16 block matters", "total_percent", "no_bf16_block", "nvfp4", expected=(1.3, 10.0),
                     published=(1.05, 1e3)),

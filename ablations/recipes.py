@@ -21,7 +21,7 @@ ablation = Ablation(
     series=9,
     baseline="dsv3",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
-    full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
+    full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(
         Expectation("tiles and blocks are within the margin", "total_percent", "dsv3", expected=(-0.1, 0.25),
                     published=(-0.25, 0.25)),

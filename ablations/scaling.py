@@ -45,7 +45,7 @@ ablation = Scaling(
         ),
         checkpoints=4, seeds=2,
     ),
-    series=15,
+    series=19,
     notes="One decade lies between the smallest and the largest product of parameters and bytes here, and eleven more "
     "from there to DeepSeek-V3: what counts is which way a line goes, and that its interval says so. Learning rates "
     "fall with size, as is usual. A line in logarithms is a choice.",
