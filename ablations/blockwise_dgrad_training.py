@@ -38,6 +38,11 @@ ablation = Ablation(
         Expectation("no run diverges", "diverged", "block", expected=(0.0, 0.0), published=(0.5, 1.0)),
         Expectation("with 4 bits blocks are worse", "total_percent", "fp4_block", "fp4_tile", expected=(1.1, 20.0),
                     published=(1.1, 1e3)),
+        Expectation("tiles train weights as good as BF16's", "training_percent", "tile",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("blocks train as tiles do", "training_percent", "block", minus="tile", expected=(-0.1, 0.1)),
+        Expectation("with 4 bits blocks train worse than tiles", "training_percent", "fp4_block", minus="fp4_tile",
+                    expected=(0.05, 2.0)),
     ),
     notes="The divergence took 300B tokens. What becomes of single tokens' gradients is in the study blockwise_dgrad, "
     "with losses of tokens weighted unevenly as its stress.",

@@ -43,6 +43,11 @@ ablation = Ablation(
                     published=(-0.1, 0.1)),
         Expectation("nor all wires in E4M3", "total_percent", "all_e4m3", expected=(-0.1, 0.15)),
         Expectation("four bits on all wires cost more", "total_percent", "all_nvfp4", expected=(0.02, 1.0)),
+        Expectation("combine in E4M3 trains weights as good as BF16's", "training_percent", "e4m3",
+                    expected=(-0.1, 0.1), published=(0.0, 1.0)),
+        Expectation("so does LogFMT-8", "training_percent", "logfmt8", expected=(-0.1, 0.1), published=(-0.1, 0.1)),
+        Expectation("four bits on all wires train little worse ones", "training_percent", "all_nvfp4",
+                    expected=(-0.05, 0.5)),
     ),
     notes="Combine carries what one of this model's two blocks adds; in DeepSeek-V3 it is 58 of 61. What predictions "
     "lose without the noise of training is in combine_format.",

@@ -36,6 +36,13 @@ ablation = Ablation(
         Expectation("nor the shortest", "total_percent", "delayed_1", expected=(-0.25, 0.25), published=(0.25, 100.0)),
         Expectation("one step with scales of 1 is forgotten", "total_percent", "delayed_cold", expected=(-0.25, 0.25)),
         Expectation("no run diverges", "diverged", "delayed_1", expected=(0.0, 0.0)),
+        Expectation("current scales train weights as good as BF16's", "training_percent", "current",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("the longest history trains as current scales do", "training_percent", "delayed_1024", minus="current",
+                    expected=(-0.1, 0.1)),
+        Expectation("so does the shortest", "training_percent", "delayed_1", minus="current", expected=(-0.1, 0.1)),
+        Expectation("so does one that starts cold", "training_percent", "delayed_cold", minus="current",
+                    expected=(-0.1, 0.15)),
     ),
     notes="A BF16 checkpoint has no amax histories: 16 batches fill them before the first step, but for the cold arm, "
     "whose first step has scales of 1. Training from the initial weights, with a warm-up in which amax does move, is "

@@ -27,6 +27,12 @@ ablation = Ablation(
         Expectation("NVFP4 is outside the margin", "total_percent", "nvfp4_plain", expected=(0.25, 1.5),
                     published=(1.0, 2.0)),
         Expectation("8 bits are inside", "total_percent", "mxfp8", expected=(-0.25, 0.25), published=(-0.25, 0.25)),
+        Expectation("MXFP4 trains worse weights than NVFP4 without remedies", "training_percent", "mxfp4", minus="nvfp4_plain",
+                    expected=(0.05, 1.0)),
+        Expectation("those of the whole recipe are within the margin", "training_percent", "nvfp4",
+                    expected=(-0.1, 0.25)),
+        Expectation("8 bits train as 16 do", "training_percent", "mxfp8",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
     ),
     notes="The recipe nvfp4 keeps the last block in BF16, here one of two or three: a far larger share than the "
     "original's 10 of 62. The plain arms differ in blocks and scales alone.",

@@ -1,6 +1,6 @@
 """Whether DeepSeek-V3's FP8 recipe, with Hopper's 14-bit accumulation, trains as well as BF16."""
 
-from lowprec.study import Ablation, Arm, Setting
+from lowprec.study import Ablation, Arm, Expectation, Setting
 
 ablation = Ablation(
     name="fp8_vs_bf16",
@@ -40,6 +40,26 @@ ablation = Ablation(
             expected="worse",
             source="arXiv:2509.25149: FP4 without stochastic rounding, Hadamard transforms and BF16 layers degrades",
         ),
+    ),
+    expectations=(
+        Expectation(
+            "FP8 trains weights as good as BF16's",
+            "training_percent",
+            "dsv3",
+            expected=(-0.1, 0.15),
+            published=(-0.25, 0.25),
+        ),
+        Expectation(
+            "promotion buys training nothing that shows",
+            "training_percent",
+            "dsv3_no_promotion",
+            minus="dsv3",
+            expected=(-0.1, 0.1),
+        ),
+        Expectation(
+            "nor where one scale spans the tensor", "training_percent", "tensor_no_promotion", expected=(-0.1, 0.15)
+        ),
+        Expectation("FP4 without tricks trains worse weights", "training_percent", "fp4_naive", expected=(0.1, 2.0)),
     ),
     series=1,
     baseline="dsv3",

@@ -31,6 +31,18 @@ ablation = Ablation(
         Expectation("E5M2 gradients change nothing that shows", "total_percent", "hybrid", expected=(-0.1, 0.25),
                     published=(-0.25, 0.25)),
         Expectation("4 bits are far outside", "total_percent", "mxfp4", expected=(0.25, 4.0), published=(1.0, 4.0)),
+        Expectation("tiles and blocks train weights as good as BF16's", "training_percent", "dsv3",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("so does one scale per tensor", "training_percent", "te_current",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("so do delayed scales", "training_percent", "te_delayed",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("so does MXFP8", "training_percent", "mxfp8", expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("so do E5M2 gradients", "training_percent", "hybrid",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("tensors and tiles train alike", "training_percent", "te_current", minus="dsv3",
+                    expected=(-0.1, 0.1)),
+        Expectation("4 bits train worse weights", "training_percent", "mxfp4", expected=(0.1, 2.0)),
     ),
 )  # fmt: skip
 

@@ -32,6 +32,10 @@ ablation = Ablation(
                     published=(-0.1, 0.1)),
         Expectation("LogFMT-10 costs nothing", "total_percent", "logfmt10", expected=(-0.1, 0.1),
                     published=(-0.1, 0.1)),
+        Expectation("E4M3 trains weights as good as BF16's", "training_percent", "e4m3", expected=(-0.1, 0.1)),
+        Expectation("E5M2 trains little worse ones", "training_percent", "e5m2", expected=(-0.1, 0.3)),
+        Expectation("LogFMT-8 trains as good ones", "training_percent", "logfmt8",
+                    expected=(-0.1, 0.1), published=(-0.1, 0.1)),
     ),
     notes="Without the noise of training the same codecs are in residual_format. The codec acts in the forward pass; "
     "gradients pass it as if it were not there.",

@@ -23,6 +23,11 @@ ablation = Ablation(
         Expectation("with 4 bits it costs more", "total_percent", "kept_fp4", expected=(0.0, 1.0)),
         Expectation("beside FP8 it stays within the margin", "total_percent", "dsv3", expected=(-0.15, 0.25),
                     published=(-0.25, 0.25)),
+        Expectation("the cache in FP8 trains weights as good as BF16's", "training_percent", "kept_fp8",
+                    expected=(-0.1, 0.1), published=(-0.25, 0.25)),
+        Expectation("with 4 bits it trains worse ones", "training_percent", "kept_fp4", expected=(0.0, 1.0)),
+        Expectation("FP8 and its cache train as FP8 alone does", "training_percent", "dsv3", minus="dsv3_kept_bf16",
+                    expected=(-0.1, 0.1)),
     ),
     notes="The error of the gradients themselves, without noise, is in the study swiglu_cache.",
 )  # fmt: skip

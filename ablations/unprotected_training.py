@@ -36,6 +36,12 @@ ablation = Ablation(
                     published=(0.25, 100.0)),
         Expectation("the gate does not show", "total_percent", "gate", expected=(-0.1, 0.25), published=(0.25, 100.0)),
         Expectation("nor does attention", "total_percent", "attention", expected=(-0.1, 0.25), published=(0.25, 100.0)),
+        Expectation("all of them protected train weights as good as BF16's", "training_percent", "dsv3",
+                    expected=(-0.1, 0.15), published=(-0.25, 0.25)),
+        Expectation("the head in FP8 adds nothing to training", "training_percent", "head", minus="dsv3",
+                    expected=(-0.1, 0.1)),
+        Expectation("nor does the gate", "training_percent", "gate", minus="dsv3", expected=(-0.1, 0.1)),
+        Expectation("nor does attention", "training_percent", "attention", minus="dsv3", expected=(-0.1, 0.15)),
     ),
     notes="Routers of hundreds of experts decide between far closer scores than this one of 8. How many tokens change "
     "their experts on the same weights is the routing-flip rate of the study unprotected.",

@@ -32,6 +32,9 @@ class Expectation:
         Of which arm.
     over : str
         If given, the number is that arm's metric divided by this one's.
+    minus : str
+        If given, the number is that arm's metric less this one's: for effects that may be 0, of which a ratio says
+        nothing.
     expected : (float, float)
         Where the number is expected to lie, ends included.
     published : (float, float), optional
@@ -53,8 +56,11 @@ class Expectation:
     expected: Range = (-math.inf, math.inf)
     published: Range | None = None
     stress: str = ""
+    minus: str = ""
 
     def __post_init__(self) -> None:
+        if self.over and self.minus:
+            raise ValueError(f"expectation {self.words!r}: over {self.over!r} or minus {self.minus!r}, not both")
         for name, ends in (("expected", self.expected), ("published", self.published)):
             if ends is not None and not ends[0] <= ends[1]:
                 raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), not {ends}")
@@ -70,6 +76,8 @@ class Expectation:
         if self.over:
             below = value_of(self.metric, self.over, self.stress)
             value = value / below if below else math.copysign(math.inf, value) if value else math.nan
+        if self.minus:
+            value -= value_of(self.metric, self.minus, self.stress)
         expected = self.expected[0] <= value <= self.expected[1]
         published = self.published is not None and self.published[0] <= value <= self.published[1]
         outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
@@ -86,10 +94,16 @@ class Expectation:
         return cls(**{**content, **ranges})
 
     @property
+    def other(self) -> str:
+        """The arm that this one is held against; empty for a number of one arm."""
+        return self.over or self.minus
+
+    @property
     def quantity(self) -> str:
         """What the number is, in words."""
         under = f" under {self.stress}" if self.stress else ""
-        return f"{self.metric} of {self.arm}" + (f" over {self.over}" if self.over else "") + under
+        against = f" over {self.over}" if self.over else f" minus {self.minus}" if self.minus else ""
+        return f"{self.metric} of {self.arm}{against}{under}"
 
 
 @dataclass(frozen=True)

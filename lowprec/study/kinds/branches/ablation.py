@@ -187,12 +187,11 @@ class Ablation:
         if not 0.0 < self.margin < 1.0:
             raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
         for item in self.expectations:
-            known = {
-                "metric": (item.metric, BRANCH_METRICS),
-                "arm": (item.arm, names),
-                "over": (item.over, ["", *names]),
-            }
-            for kind, (name, allowed) in known.items():
+            for kind, name, allowed in (
+                ("metric", item.metric, list(BRANCH_METRICS)),
+                ("arm", item.arm, names),
+                ("arm", item.other, ["", *names]),
+            ):
                 if name not in allowed:
                     raise ValueError(
                         f"ablation {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}; "
@@ -225,7 +224,7 @@ class Ablation:
         return replace(
             self,
             arms=tuple(arm for arm in self.arms if arm.name not in left),
-            expectations=tuple(item for item in self.expectations if not {item.arm, item.over} & {*left}),
+            expectations=tuple(item for item in self.expectations if not {item.arm, item.other} & {*left}),
             baseline="" if self.baseline in left else self.baseline,
         )
 

@@ -104,7 +104,7 @@ class StudySummary:
         return tuple(
             item.judge(
                 lambda metric, arm, _: self.mean(metric, arm),
-                self._void(item.metric, item.arm, item.over),
+                self._void(item.metric, item.arm, item.other),
                 registered=self.registered.covers(item),
             )
             for item in self.ablation.expectations

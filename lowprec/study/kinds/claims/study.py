@@ -72,6 +72,6 @@ class Claims:
         safe_name("study", self.name)
         known = {arm.name for arm in self.arms}
         for item in self.expectations:
-            for name in (item.arm, item.over or item.arm):
+            for name in (item.arm, item.other or item.arm):
                 if name not in known:
                     raise ValueError(f"study {self.name!r}: expectation {item.words!r} names the unknown arm {name!r}")

@@ -65,7 +65,7 @@ class Readings:
         for item in self.expectations:
             for kind, name, known in (
                 ("metric", item.metric, [*self.reading.metrics]), ("arm", item.arm, names),
-                ("arm", item.over or item.arm, names),
+                ("arm", item.other or item.arm, names),
             ):  # fmt: skip
                 if name not in known:
                     raise ValueError(

@@ -187,7 +187,7 @@ class Replay:
             for kind, name, known in (
                 ("metric", item.metric, list(REPLAY_METRICS)),
                 ("arm", item.arm, names),
-                ("arm", item.over, ["", *names]),
+                ("arm", item.other, ["", *names]),
             ):
                 if name not in known:
                     raise ValueError(

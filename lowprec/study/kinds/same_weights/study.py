@@ -139,7 +139,7 @@ class SameWeights:
         arms, stresses = {arm.name for arm in self.arms}, {stress.name for stress in self.stresses}
         for item in self.expectations:
             for kind, name, known in (
-                ("metric", item.metric, METRICS.keys()), ("arm", item.arm, arms), ("arm", item.over or item.arm, arms),
+                ("metric", item.metric, METRICS.keys()), ("arm", item.arm, arms), ("arm", item.other or item.arm, arms),
                 ("stress", item.stress or self.stresses[0].name, stresses),
             ):  # fmt: skip
                 if name not in known:

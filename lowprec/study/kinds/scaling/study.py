@@ -170,7 +170,7 @@ class Scaling:
             for kind, name, known in (
                 ("metric", item.metric, list(SCALING_METRICS)),
                 ("arm", item.arm, names),
-                ("arm", item.over, ["", *names]),
+                ("arm", item.other, ["", *names]),
                 ("axis", item.stress, list(AXES) if item.metric.endswith("_slope") else [""]),
             ):
                 if name not in known:
