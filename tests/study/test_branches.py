@@ -207,6 +207,7 @@ def expecting(*more):
             Expectation("unbalanced", "max_violation", "none", "bf16", expected=(2.0, 10.0), published=(2.0, 10.0)),
             Expectation("control", "total_percent", "fp4_naive", expected=(1.8, 2.3), published=(4.0, math.inf)),
             Expectation("nothing diverges", "diverged", "dsv3", expected=(1.0, 1.0)),
+            Expectation("more than FP8", "total_percent", "fp4_naive", minus="dsv3", expected=(1.0, 2.3)),
             *more,
         )
     }
@@ -217,15 +218,17 @@ def test_what_was_expected_of_branches_is_judged_and_reported(tmp_path):
     kept, _ = read_study(planned.folder)
     assert kept.expectations == planned.study.expectations
     study = summarize(planned.folder)
-    assert [item.outcome for item in study.findings] == [BOTH, AS_EXPECTED, NEITHER]
+    assert [item.outcome for item in study.findings] == [BOTH, AS_EXPECTED, NEITHER, AS_EXPECTED]
     # By hand, from the runs' files: the last quarter of 20 steps, the means over two pairs.
     assert study.findings[0].value == pytest.approx(np.mean(0.5 + 0.1 * np.arange(16, 21)) / 0.5)
     assert study.findings[1].value == pytest.approx(100 * np.mean(study.arm("fp4_naive").by_effect["total"].values))
     assert study.mean("total_percent", "bf16") == 0.0
+    apart = study.mean("total_percent", "fp4_naive") - study.mean("total_percent", "dsv3")
+    assert study.findings[3].value == apart != study.findings[1].value
     for effect in ("forward", "training", "training_own", "total"):
         assert study.mean(f"{effect}_percent", "dsv3") == 100 * study.arm("dsv3").effects[effect].mean
     assert study.mean("train_error_percent", "dsv3") == 100 * study.arm("dsv3").train_error
-    assert sentences(study)[-1] == "nothing diverges: diverged of dsv3 is 0, neither."
+    assert sentences(study)[-2] == "nothing diverges: diverged of dsv3 is 0, neither."
     assert any("which happened" in getattr(part, "head", ()) for part in document(study).parts)
 
 
@@ -242,12 +245,18 @@ def test_a_divergence_is_found(tmp_path):
     [
         (Expectation("x", "kl", "dsv3"), "unknown metric 'kl'; allowed are forward_percent, training_percent"),
         (Expectation("x", "diverged", "dsv4"), "unknown arm 'dsv4'; allowed are bf16, again"),
-        (Expectation("x", "diverged", "dsv3", "dsv4"), "unknown over 'dsv4'; allowed are bf16, again"),
+        (Expectation("x", "diverged", "dsv3", "dsv4"), "unknown arm 'dsv4'; allowed are bf16, again"),
+        (Expectation("x", "diverged", "dsv3", minus="dsv4"), "unknown arm 'dsv4'; allowed are bf16, again"),
     ],
 )
 def test_expectations_that_make_no_sense(expectation, message):
     with pytest.raises(ValueError, match=message):
         ablation(expectations=(expectation,))
+
+
+def test_an_expectation_is_a_ratio_or_a_difference():
+    with pytest.raises(ValueError, match="expectation 'x': over 'a' or minus 'b', not both"):
+        Expectation("x", "total_percent", "c", over="a", minus="b")
 
 
 # --- the files -------------------------------------------------------------------------------------------------------

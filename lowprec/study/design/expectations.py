@@ -47,6 +47,9 @@ class Expectation:
     >>> half = Expectation("E5M2 gradients are no better", "gradient_error", "hybrid", "e4m3", expected=(1.0, 1.5))
     >>> half.judge(lambda metric, arm, stress: {"hybrid": 0.106, "e4m3": 0.099}[arm]).outcome
     'as expected'
+    >>> apart = Expectation("blocks train as tiles do", "training_percent", "block", minus="tile", expected=(-0.1, 0.1))
+    >>> apart.quantity
+    'training_percent of block minus tile'
     """
 
     words: str
