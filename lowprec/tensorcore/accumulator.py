@@ -231,10 +231,19 @@ class Kind(ABC):
     #: Whether `group`, and whether `fraction_bits`, say anything about it.
     has_groups: ClassVar[bool] = True
     has_fraction_bits: ClassVar[bool] = False
+    #: Fields of an `Accumulator` that decide its bits besides those that the other class variables tell of.
+    own_fields: ClassVar[frozenset[str]] = frozenset()
     #: Whether a chain may go on where scales change: it has a running sum that can be rescaled.
     has_running_sum: ClassVar[bool] = True
     #: Whether `lowprec.gemm`, if it does not promote, multiplies the dequantized values in float32.
     multiplies_values: ClassVar[bool] = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields of an `Accumulator` of this kind that decide bits: others may hold anything."""
+        several = (("output", len(self.outputs) > 1), ("align", len(self.alignments) > 1))
+        told = (("group", self.has_groups), ("fraction_bits", self.has_fraction_bits), *several)
+        return (*(name for name, decides in told if decides), *sorted(self.own_fields), "promote_every")
 
     def check(self, accumulator: Accumulator) -> None:
         """Raise a ValueError if fields do not go together."""

@@ -33,6 +33,7 @@ class FusedSum(Kind):
     outputs = ("fp22", "float32", "float16")
     alignments = ALIGNMENTS
     has_fraction_bits = True
+    own_fields = frozenset({"zero_exponent", "scale_format", "scale_block"})
 
     def check(self, accumulator: Accumulator) -> None:
         """Ask for promotions between groups."""

@@ -24,6 +24,7 @@ class FusedRuns(FusedSum):
 
     name = "fused_runs"
     words = "as fused, for runs of products that are first summed exactly and then scaled"
+    own_fields = FusedSum.own_fields | {"run"}
 
     def check(self, accumulator: Accumulator) -> None:
         """Ask for scales, and for runs that divide their blocks and the group."""

@@ -27,6 +27,7 @@ class Halves(Kind):
     oracle = "Halves"
     outputs = ("float32", "float16")
     has_fraction_bits = True
+    own_fields = frozenset({"zero_exponent"})
 
     def check_formats(self, accumulator: Accumulator, fa: Format, fb: Format) -> None:
         """Raise a ValueError unless float16 holds all values: it is what the chip makes of them first."""

@@ -17,6 +17,7 @@ class TwoFloors(Kind):
     words = "products cut toward zero, then joined with C by cutting downwards, one rounding"
     oracle = "FlooredSum"
     has_fraction_bits = True
+    own_fields = frozenset({"run"})
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.
