@@ -10,6 +10,7 @@ from .cast.casts import round_to as round_to
 from .cast.packing import pack as pack
 from .cast.packing import unpack as unpack
 from .codec.catalogue import codecs as codecs
+from .conformance.identify.identification import identify as identify
 from .format.catalogue import formats as formats
 from .format.format import Format as Format
 from .format.policy import Policy as Policy
@@ -43,6 +44,7 @@ from .tensorcore.gemm import gemm as gemm
 from .tensorcore.gemm import matmul_f32 as matmul_f32
 from .tensorcore.grouped import grouped_gemm as grouped_gemm
 from .tensorcore.grouped import grouped_wgrad as grouped_wgrad
+from .tensorcore.library import Library as Library
 from .tensorcore.library import libraries as libraries
 from .tensorcore.mma import mma as mma
 from .tensorcore.packed import pack_operand as pack_operand

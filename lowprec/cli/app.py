@@ -16,6 +16,7 @@ from . import check as cli_check
 from . import costs as cli_costs
 from . import error as cli_error
 from . import formats as cli_formats
+from . import identify as cli_identify
 from . import mma as cli_mma
 from . import models as cli_models
 from . import recipes as cli_recipes
@@ -132,6 +133,7 @@ for _command in (
     cli_check.check,
     cli_arrays.gemm,
     cli_mma.mma,
+    cli_identify.identify_command,
     cli_arrays.logfmt,
     cli_bench.bench,
     cli_costs.codecs_command,

@@ -1,4 +1,5 @@
-"""Test vectors for other people's suites: made by the oracle, labelled, the same bytes anywhere; and what differs.
+"""For other people's suites: test vectors, labelled, the same bytes anywhere; what differs; whose arithmetic a dump is.
 
-Nothing here computes an answer with a kernel: a kernel is one more implementation that vectors test.
+Vectors are made by the oracle and never by a kernel: a kernel is one more implementation that they test. What
+identifies a dump computes with kernels, as it tries thousands of accumulators.
 """

@@ -1,0 +1,1 @@
+"""Whose bits are these: operands and outputs in, the arithmetic out."""

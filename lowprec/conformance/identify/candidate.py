@@ -1,0 +1,168 @@
+"""An accumulator with what is done around it, as something that may have made a dump: its outputs, and it as Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cast.casts import encode
+from ...format.catalogue import formats
+from ...tensorcore.accumulator import FLOAT64, Accumulator
+from ...tensorcore.catalogue import accumulators
+from ...tensorcore.chains import multiply
+from ...tensorcore.gemm import gemm
+from ...tensorcore.kinds.sequential import sequential_f64
+from ...tensorcore.library import Library, libraries
+from ...tensorcore.operands import as_multiplied
+from ...tensorcore.product import Product
+from .dump import Dump, Part, canonical
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What may have made a dump.
+
+    Attributes
+    ----------
+    accumulator : Accumulator
+        How products are summed.
+    library : Library or None
+        What is done around its chains, as `lowprec.gemm` does it; None: nothing, one `lowprec.mma` that starts from C.
+    """
+
+    accumulator: Accumulator
+    library: Library | None = None
+
+    def outputs(self, part: Part) -> Array:
+        """Return the bits of a part's outputs.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If it does not take such operands or make such outputs.
+        """
+        m, out = self.accumulator, part.out
+        if self.library is not None:
+            if part.quantized is None:
+                raise ValueError(f"{self.library} takes scales as numbers")
+            x = gemm(*part.quantized, part.c, accumulator=m, library=self.library, out=out)
+            return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
+        if m.dtype != out:
+            raise TypeError(f"{m} gives {m.dtype}")
+        if (FLOAT64 in (part.fa, part.fb)) != (m.output == FLOAT64):
+            raise TypeError(f"{m} multiplies other formats")
+        start = np.zeros((len(part.a), len(part.b)), m.dtype) if part.c is None else part.c.astype(m.dtype)
+        if part.c is not None and m.dtype != "float32" and part.c.dtype != start.dtype:
+            raise TypeError(f"{m} adds to {m.dtype}")
+        if m.output == FLOAT64:
+            return canonical(part.pick(sequential_f64(part.a, part.b, start)).view(np.uint64), out)
+        if (m.scale_format is None) != (part.scales is None):
+            raise ValueError(f"{m} takes {'no ' if m.scale_format is None else ''}scales")
+        if part.scales is not None and part.scales.a.shape[1] * m.scale_block != part.a.shape[1]:
+            raise ValueError(f"{m} takes scales for {m.scale_block}")
+        fa, fb = formats[part.fa], formats[part.fb]
+        m.check_inputs(fa, fb)
+        (x, fa), (y, fb) = as_multiplied(part.a, fa, m), as_multiplied(part.b, fb, m)
+        d = part.pick(multiply(m, Product(fa, fb, x, y, start, part.scales), m.promote_every))
+        return canonical(d.view(part.wanted.dtype), out)
+
+    def differing(self, part: Part) -> NDArray[np.bool_]:
+        """Tell for each output of a part whether it differs."""
+        found: NDArray[np.bool_] = self.outputs(part) != part.wanted
+        return found
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what decides its bits: two with the same key do the same arithmetic, whatever their names."""
+        m = self.accumulator
+        tf32 = m.lists(formats["tf32"])
+        around = None if self.library is None else dataclasses.replace(self.library, name="")
+        return m.kind, tuple((name, getattr(m, name)) for name in m.rule.fields), tf32, around
+
+    def applies(self, part: Part) -> bool:
+        """Tell whether it takes such operands and makes such outputs."""
+        try:
+            self.outputs(part)
+        except (ValueError, TypeError):
+            return False
+        return True
+
+    def accumulator_line(self, dump: Dump) -> str:
+        """Return a Python expression of the accumulator: the nearest of the catalogue, and what differs from it."""
+        base, changes = nearest(self.accumulator, dump)
+        said = f'lp.accumulators["{base.name}"]'
+        return said + (f".with_({', '.join(f'{k}={v!r}' for k, v in changes.items())})" if changes else "")
+
+    def line(self, dump: Dump) -> str:
+        """Return the call that gives a dump's outputs, as a line of Python."""
+        m = self.accumulator_line(dump)
+        if self.library is None:
+            given = ["a", "b"] + (["c"] if dump.c is not None else [])
+            said = [f"accumulator={m}"]
+            if dump.fa != FLOAT64:
+                said += [f'a_format="{dump.fa}"', f'b_format="{dump.fb}"']
+            if dump.scales is not None:
+                said += ["a_scale=a_scale", "b_scale=b_scale"]
+            return f"lp.mma({', '.join([*given, *said])})"
+        sides = zip("ab", (dump.fa, dump.fb), dump.blocks or ("tensor", "tensor"), strict=True)
+        given = [
+            f'lp.Quantized({x}, {f"{x}_scale" if dump.scaled else "np.ones((1, 1), np.float32)"}, "{fmt}", "{block}")'
+            for x, fmt, block in sides
+        ] + (["c"] if dump.c is not None else [])
+        said = [f"accumulator={m}", f"library={library_line(self.library)}"]
+        said += [] if dump.out == "float32" else [f'out="{dump.out}"']
+        return f"lp.gemm({', '.join([*given, *said])})"
+
+
+def library_line(library: Library) -> str:
+    """Return a Python expression of a library: its name if the catalogue has it, else its fields."""
+    for name in libraries:
+        if dataclasses.replace(libraries[name], name="") == dataclasses.replace(library, name=""):
+            return f'"{name}"'
+    plain = Library(library.name)
+    changed = {
+        f.name: getattr(library, f.name)
+        for f in dataclasses.fields(library)
+        if f.compare and f.name != "name" and getattr(library, f.name) != getattr(plain, f.name)
+    }
+    return f'lp.Library("{library.name}"{"".join(f", {k}={v!r}" for k, v in changed.items())})'
+
+
+def nearest(machine: Accumulator, dump: Dump) -> tuple[Accumulator, dict[str, Any]]:
+    """Return the accumulator of the catalogue that differs in the fewest fields and takes the operands, and those."""
+    tf32 = formats["tf32"]
+    fewest: tuple[Accumulator, dict[str, Any]] | None = None
+    for name in accumulators:
+        other = accumulators[name]
+        heeded = machine.rule.fields if machine.kind == other.kind else _fields(machine)
+        changes = {n: getattr(machine, n) for n in heeded if getattr(machine, n) != getattr(other, n)}
+        if machine.lists(tf32) != other.lists(tf32):
+            changes["inputs"] = machine.inputs
+        elif not takes(other, dump):
+            changes["inputs"] = ()
+        if fewest is None or len(changes) < len(fewest[1]):
+            fewest = other, changes
+    assert fewest is not None
+    return fewest
+
+
+def known(machine: Accumulator, dump: Dump) -> Accumulator:
+    """Return the same arithmetic under the name that the catalogue has for it, or as a change of what it has."""
+    base, changes = nearest(machine, dump)
+    return base.with_(**changes) if changes else base
+
+
+def takes(machine: Accumulator, dump: Dump) -> bool:
+    """Tell whether an accumulator multiplies a dump's formats."""
+    if FLOAT64 in (dump.fa, dump.fb):
+        return FLOAT64 in machine.inputs
+    return not machine.inputs or all(machine.lists(formats[fmt]) for fmt in (dump.fa, dump.fb))
+
+
+def _fields(machine: Accumulator) -> list[str]:
+    return [f.name for f in dataclasses.fields(machine) if f.compare and f.name not in ("name", "inputs")]

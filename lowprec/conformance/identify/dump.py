@@ -1,0 +1,333 @@
+"""What was dumped, checked: operands, an addend, scales, the outputs; and parts of it to be computed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..._arrays import check_product, check_shape, host, real_numbers
+from ...cast.arrays import as_codes, said_format
+from ...cast.casts import decode
+from ...format.catalogue import Format, formats
+from ...scaling.granularity import Granularity
+from ...scaling.quantized import Quantized
+from ...tensorcore.accumulator import FLOAT64
+from ...tensorcore.product import BlockScales
+
+Array = NDArray[Any]
+_OWN = {"float16": "float16", "float32": "float32", "float64": FLOAT64}  # NumPy's own types
+_WORDS = {2: "float16", 4: "float32", 8: FLOAT64}  # what words of so many bytes are taken to be
+_ROWS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some outputs of a dump, and what they are computed from.
+
+    Attributes
+    ----------
+    a, b : ndarray of codes, shapes (M, K) and (N, K)
+        Operands.
+    fa, fb : str
+        Their formats; ``float64`` for numbers of that type.
+    c : ndarray or None
+        The addend [M, N].
+    scales : BlockScales or None
+        Codes of scales inside the instruction.
+    quantized : pair of Quantized or None
+        The operands with scales as numbers, one for each row and block of K; of 1 where the dump has none.
+    out : str
+        Format of the outputs.
+    wanted : ndarray of unsigned integers, shape (outputs,)
+        Their bits, with one NaN for all.
+    diagonal : bool
+        Whether the outputs are the diagonal of the product.
+    """
+
+    a: Array
+    b: Array
+    fa: str
+    fb: str
+    c: Array | None
+    scales: BlockScales | None
+    quantized: tuple[Quantized, Quantized] | None
+    out: str
+    wanted: Array
+    diagonal: bool
+
+    def pick(self, matrix: Array) -> Array:
+        """Return the outputs of a product as a vector."""
+        return np.ascontiguousarray(matrix.diagonal()) if self.diagonal else matrix.reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Dump:
+    """Operands and outputs; ``d = A @ B.T + C``, or by rows ``d[i] = a[i] . b[i] + c[i]``.
+
+    Attributes are `Part`'s, and `blocks`: of what rows and columns a scale is, where scales came as numbers.
+    """
+
+    a: Array
+    b: Array
+    fa: str
+    fb: str
+    c: Array | None
+    scales: BlockScales | None
+    quantized: tuple[Quantized, Quantized] | None
+    blocks: tuple[str, str] | None
+    out: str
+    d: Array
+
+    @property
+    def scaled(self) -> bool:
+        """Whether scales came, as codes or as numbers."""
+        return self.scales is not None or self.blocks is not None
+
+    @property
+    def by_row(self) -> bool:
+        """Whether d is a vector: one dot product for each row."""
+        return self.d.ndim == 1
+
+    @property
+    def k(self) -> int:
+        """Products of an output."""
+        return int(self.a.shape[1])
+
+    def part(self, rows: Array, columns: Array) -> Part:
+        """Return the outputs where some rows of A meet some of B; by rows the two must be the same."""
+        c = self.c
+        if c is not None:
+            addend = np.zeros((len(rows), len(rows)), c.dtype) if self.by_row else c[np.ix_(rows, columns)]
+            if self.by_row:
+                np.fill_diagonal(addend, c[rows])
+            c = np.ascontiguousarray(addend)
+        wanted = self.d[rows] if self.by_row else self.d[np.ix_(rows, columns)]
+        s, q = self.scales, self.quantized
+        return Part(
+            np.ascontiguousarray(self.a[rows]), np.ascontiguousarray(self.b[columns]), self.fa, self.fb, c,
+            None if s is None else BlockScales(np.ascontiguousarray(s.a[rows]), np.ascontiguousarray(s.b[columns])),
+            None if q is None else (_of_rows(q[0], rows), _of_rows(q[1], columns)),
+            self.out, wanted.reshape(-1), self.by_row,
+        )  # fmt: skip
+
+    def parts(self) -> list[Part]:
+        """Return parts that together have all outputs in their order."""
+        m, n = len(self.a), len(self.b)
+        if not self.by_row:
+            return [self.part(np.arange(m), np.arange(n))]
+        starts = range(0, m, _ROWS_AT_ONCE)
+        return [self.part(*[np.arange(i, min(i + _ROWS_AT_ONCE, m))] * 2) for i in starts]
+
+    def sample(self, side: int, turn: int = 0) -> Part:
+        """Return side x side outputs at most, or as many by rows, from all over the dump; others each turn."""
+        m, n = len(self.a), len(self.b)
+        if self.by_row:
+            at = _spread(m, min(side * side, _ROWS_AT_ONCE), turn)
+            return self.part(at, at)
+        return self.part(_spread(m, side, turn), _spread(n, side, turn))
+
+    def place(self, index: int) -> tuple[int, ...]:
+        """Return where the n-th output of `parts` is."""
+        return tuple(int(i) for i in np.unravel_index(index, self.d.shape))
+
+    def single(self, place: tuple[int, ...]) -> Part:
+        """Return one output."""
+        i, j = (place[0], place[0]) if self.by_row else place
+        return self.part(np.array([i]), np.array([j]))
+
+
+def _spread(length: int, count: int, turn: int) -> Array:
+    """Return indices from all over a range: `count` of them, or all."""
+    if count >= length:
+        return np.arange(length)
+    step = length / count
+    return ((np.arange(count) * step).astype(np.intp) + turn) % length
+
+
+def _of_rows(q: Quantized, rows: Array) -> Quantized:
+    return Quantized(
+        np.ascontiguousarray(q.codes[rows]), np.ascontiguousarray(q.scale[rows]), q.format, q.granularity, q.scale_kind
+    )
+
+
+def values(codes: Array, fmt: str) -> NDArray[np.float64]:
+    """Return what codes mean; float64 numbers are their own."""
+    return codes if fmt == FLOAT64 else decode(codes, fmt).astype(np.float64)
+
+
+def dump_of(
+    a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None, b_format: str | Format | None,
+    d_format: str | Format | None, a_scale: ArrayLike | None, b_scale: ArrayLike | None,
+) -> Dump:  # fmt: skip
+    """Check what came; a ValueError or TypeError says what is wrong with it."""
+    sides = {"a": (a, a_format, a_scale), "b": (b, b_format, b_scale)}
+    found: dict[str, Any] = {}
+    for name, (given, fmt, scale) in sides.items():
+        if isinstance(given, Quantized):
+            if scale is not None:
+                raise ValueError(f"identify: {name} is Quantized and has its scales; {name}_scale came as well")
+            if given.tensor_scale is not None:
+                raise ValueError(f"identify: {name} has a tensor_scale, which no search covers; leave it out of d")
+            found[name] = given.codes, given.format.name, given
+        else:
+            found[name] = *_codes(name, given, fmt), scale
+    (x, fa, scale_a), (y, fb, scale_b) = found["a"], found["b"]
+    check_product("identify", x.shape, y.shape)
+    if 0 in (*x.shape, len(y)):
+        raise ValueError(f"identify: a is {x.shape}, b is {y.shape}: there is nothing to look at")
+    if (fa == FLOAT64) != (fb == FLOAT64):
+        raise ValueError(f"identify: a holds {fa}, b holds {fb}; both or none can be {FLOAT64}")
+    bits, out = _outputs(d, d_format)
+    _check_outputs(bits, x.shape, y.shape)
+    addend = _addend(c, bits.shape, out)
+    if addend is not None and not addend.view(f"u{addend.itemsize}").any():
+        addend = None  # +0 everywhere: what a sum starts from
+    inside, pair, blocks = _scales((scale_a, scale_b), (x, y), (fa, fb))
+    return Dump(x, y, fa, fb, addend, inside, pair, blocks, out, canonical(bits, out))
+
+
+def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, str]:
+    array = np.asarray(host(given))
+    said = said_format(array) or _OWN.get(array.dtype.name)
+    if said == FLOAT64:
+        if fmt is not None and str(fmt) != FLOAT64:
+            raise TypeError(f"identify: {name} is float64, codes of {fmt} are unsigned integers; see lowprec.encode")
+        return np.ascontiguousarray(array), FLOAT64
+    if fmt is None and said is None:
+        raise ValueError(f"identify: {name} is {array.dtype}, whose meaning nobody said; {name}_format='e4m3fn' does")
+    chosen = fmt if fmt is not None else str(said)
+    if chosen == FLOAT64:
+        return np.ascontiguousarray(array, np.uint64).view(np.float64), FLOAT64
+    f = formats.get(chosen)
+    if said in ("float16", "float32"):  # NumPy's own floats
+        if not formats[said].same_codes(f) and not (said == "float32" and f.same_codes(formats["tf32"])):
+            raise TypeError(
+                f"identify: {name} is {array.dtype}, codes of {f} are unsigned integers; see lowprec.encode"
+            )
+        f = formats[said]
+        array = np.ascontiguousarray(array).view(f.code_dtype)
+    return as_codes(array, f), f.name
+
+
+def _outputs(d: ArrayLike, fmt: str | Format | None) -> tuple[Array, str]:
+    """Return bits, and the format that they are of."""
+    array = np.asarray(host(d))
+    name = said_format(array) or _OWN.get(array.dtype.name)
+    if name is None and array.dtype.kind == "u":
+        name = _WORDS.get(array.dtype.itemsize) if fmt is None else str(fmt)
+    if name is None or (name != FLOAT64 and name not in formats):
+        raise TypeError(
+            f"identify: d is {array.dtype}; float32, float16, bfloat16, float64 or their bits (d_format says of what) "
+            "are needed"
+        )
+    if fmt is not None and name != str(fmt) and not formats.get(fmt).same_codes(formats[name]):
+        raise TypeError(f"identify: d is {array.dtype}, not {fmt}")
+    size = 8 if name == FLOAT64 else formats[name].code_dtype.itemsize
+    if array.dtype.itemsize != size:
+        raise TypeError(f"identify: d holds words of {array.dtype.itemsize} bytes, {name} has {size}")
+    return np.ascontiguousarray(array).view(f"u{size}").reshape(array.shape), name
+
+
+def canonical(bits: Array, fmt: str) -> Array:
+    """Return bits with the same word, all ones but the sign, for every NaN: payloads are no arithmetic."""
+    if fmt == FLOAT64:
+        return np.where(np.isnan(bits.view(np.float64)), np.uint64((1 << 63) - 1), bits)
+    ones = bits.dtype.type((1 << (formats[fmt].bits - 1)) - 1)
+    return np.where(np.isnan(decode(bits, fmt)), ones, bits)
+
+
+def _check_outputs(bits: Array, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    if bits.shape == (a[0], b[0]) or (bits.ndim == 1 and bits.shape[0] == a[0] == b[0]):
+        return
+    raise ValueError(
+        f"identify: d is {bits.shape}, a is {a}, b is {b}; needed is d {(a[0], b[0])}"
+        + (f", or ({a[0]},) for the products of rows" if a[0] == b[0] else "")
+    )
+
+
+def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: str) -> Array | None:
+    if c is None:
+        return None
+    array = np.asarray(host(c))
+    if array.dtype.kind == "u":  # bits, as those of d
+        size = array.dtype.itemsize
+        own = 8 if out == FLOAT64 else formats[out].code_dtype.itemsize
+        name = out if size == own else _WORDS.get(size)
+        if name is None:
+            raise TypeError(f"identify: c is {array.dtype}; numbers, or their bits in 16, 32 or 64, are needed")
+        bits = np.ascontiguousarray(array)
+        array = bits.view(name) if name in _OWN else decode(bits, name)
+    array = real_numbers("identify: c", array)
+    check_shape("identify", "c", array, shape)
+    return np.ascontiguousarray(array)
+
+
+def _scales(
+    given: tuple[Any, Any], codes: tuple[Array, Array], names: tuple[str, str]
+) -> tuple[BlockScales | None, tuple[Quantized, Quantized] | None, tuple[str, str] | None]:
+    """Return scales as codes for the instruction, or operands with scales as numbers and what blocks they are of."""
+    if (given[0] is None) != (given[1] is None):
+        raise ValueError("identify: scales of one operand came; both or none have some")
+    if FLOAT64 in names:
+        if given[0] is not None:
+            raise ValueError(f"identify: operands are {FLOAT64}, which take no scales")
+        return None, None, None
+    if given[0] is None:
+        ones = [np.ones((len(x), 1), np.float32) for x in codes]
+        return None, (_pair(codes[0], ones[0], names[0]), _pair(codes[1], ones[1], names[1])), None
+    if all(isinstance(x, Quantized) for x in given):
+        return None, (_by_row(given[0]), _by_row(given[1])), (str(given[0].granularity), str(given[1].granularity))
+    arrays = []
+    for name, scale, x in zip("ab", given, codes, strict=True):
+        if isinstance(scale, Quantized):
+            raise ValueError("identify: one operand is Quantized, the other is not; both or none can be")
+        array = np.asarray(host(scale))
+        if array.ndim != 2 or array.shape[0] > len(x) or array.shape[1] > x.shape[1] or 0 in array.shape:
+            raise ValueError(f"identify: {name}_scale is {array.shape} for {name} {x.shape}: [rows, blocks] is needed")
+        arrays.append(array)
+    if all(array.dtype.kind == "u" or said_format(array) is not None for array in arrays):
+        for name, array, x in zip("ab", arrays, codes, strict=True):
+            if len(array) != len(x) or x.shape[1] % array.shape[1]:
+                raise ValueError(f"identify: {name}_scale is {array.shape} for {name} {x.shape}: a row of codes a row")
+        return BlockScales(*(np.ascontiguousarray(array).view(np.uint8) for array in arrays)), None, None
+    pair = [_with_scale(name, x, array, fmt) for name, x, array, fmt in zip("ab", codes, arrays, names, strict=True)]
+    return None, (pair[0][0], pair[1][0]), (pair[0][1], pair[1][1])
+
+
+def _pair(codes: Array, scale: Array, fmt: str, columns: int | None = None) -> Quantized:
+    return Quantized(codes, scale, formats[fmt], Granularity(1, columns))
+
+
+def _with_scale(name: str, codes: Array, scale: Array, fmt: str) -> tuple[Quantized, str]:
+    """Return codes with scales as numbers, and how many rows and columns share one, as the shape says."""
+    numbers = np.asarray(real_numbers(f"identify: {name}_scale", scale), np.float32)
+    rows, columns = (
+        _block(f"{name}_scale", count, length) for count, length in zip(scale.shape, codes.shape, strict=True)
+    )
+    spread = numbers[np.arange(len(codes)) // rows]
+    sizes = [None if count == 1 else size for count, size in zip(scale.shape, (rows, columns), strict=True)]
+    return _pair(codes, np.ascontiguousarray(spread), fmt, sizes[1]), str(Granularity(*sizes))
+
+
+def _block(name: str, count: int, length: int) -> int:
+    """Return how many share a scale: a power of two if one gives the count, else the smallest number that does."""
+    if count in (1, length):
+        return length // count
+    found = [size for size in range(1, length + 1) if -(-length // size) == count]
+    powers = [size for size in found if size & (size - 1) == 0]
+    if not found:
+        raise ValueError(f"identify: {name} has {count} along {length}; no block has that many")
+    return powers[-1] if powers else found[0]
+
+
+def _by_row(q: Quantized) -> Quantized:
+    """Return the same with a scale for each row."""
+    rows, _ = q.granularity.block((q.shape[0], q.shape[1]))
+    scale = q.scale[np.arange(q.shape[0]) // max(rows, 1)]
+    return Quantized(
+        np.ascontiguousarray(q.codes), np.ascontiguousarray(scale), q.format, Granularity(1, q.granularity.columns),
+        q.scale_kind,
+    )  # fmt: skip

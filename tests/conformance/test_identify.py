@@ -1,0 +1,138 @@
+"""`identify`: what made a dump is named, by its place in the catalogue or by its fields; and what is no dump."""
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from recordings import FOLDER, needs_recordings
+
+import lowprec as lp
+from lowprec.conformance.recordings import RECORDINGS, Recording, read
+
+Arrays = dict[str, Any]
+
+
+def dump(
+    machine: str | lp.Accumulator, fmt: str = "e4m3fn", shape: tuple[int, int, int] = (16, 16, 96), seed: int = 0,
+    c: bool = False,
+) -> Arrays:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    m, n, k = shape
+    found: Arrays = {side: lp.encode(rng.standard_normal((rows, k)), fmt) for side, rows in (("a", m), ("b", n))}
+    dtype = lp.accumulators.get(machine).dtype
+    found["c"] = rng.standard_normal((m, n)).astype(dtype) if c else None
+    found["d"] = lp.mma(found["a"], found["b"], found["c"], accumulator=machine, a_format=fmt, b_format=fmt)
+    return found | {"a_format": fmt, "b_format": fmt}
+
+
+def run(line: str, arrays: Arrays) -> Any:
+    """Run a line that `identify` printed."""
+    return eval(line, {"lp": lp, "np": np} | arrays)
+
+
+@pytest.mark.parametrize("name", ["hopper_fp8", "ada_fp8", "blackwell_fp8_mma", "blackwell_fp8", "exact", "float32"])
+@pytest.mark.parametrize("c", [False, True], ids=["", "c"])
+def test_the_catalogue_is_ranked(name: str, c: bool) -> None:
+    given = dump(name, c=c)
+    found = lp.identify(**given)
+    assert name in {other for r in found.ranking if r.differing == 0 for other in r.names}  # some sums are exact
+    assert found.differing == ()
+    assert np.array_equal(run(found.lines()[0], given).view(np.uint32), given["d"].view(np.uint32))
+    others = [r for r in found.ranking if r.differing]
+    assert others
+    assert [r.differing for r in found.ranking] == sorted(r.differing for r in found.ranking)
+
+
+def test_the_first_products_after_which_sums_part() -> None:
+    given = dump("hopper_fp8")
+    given["a"][:, :64] = 0  # nothing to tell apart before k = 64
+    given["d"] = lp.mma(given["a"], given["b"], accumulator="hopper_fp8")
+    found = lp.identify(**given)
+    ada = next(r for r in found.ranking if "ada_fp8" in r.names and not r.libraries)
+    assert ada.differing > 0
+    assert ada.apart == range(80, 96)  # a chain's second group of 16 meets the first; Hopper has both in one sum
+
+
+@needs_recordings
+@pytest.mark.parametrize("which", RECORDINGS, ids=lambda r: r.file)
+def test_recordings_name_their_own_machine_first(which: Recording) -> None:
+    x = read(Path(FOLDER), which)
+    found = lp.identify(x["A"], x["B"], x["C"], x["D"], a_format=which.format, b_format=which.format)
+    assert which.accumulator in found.ranking[0].names
+    assert found.ranking[0].differing == 0
+    assert found.library is None
+
+
+@pytest.mark.parametrize("package", ["ml_dtypes", "torch", "jax.numpy"])
+def test_types_say_formats(package: str) -> None:
+    module = pytest.importorskip(package)
+    given = dump("ada_fp8")
+    typed = [given[side].view(ml_dtypes.float8_e4m3fn) for side in "ab"]
+    if package == "torch":
+        typed = [module.from_numpy(given[side]).view(module.float8_e4m3fn) for side in "ab"]
+    elif package != "ml_dtypes":
+        typed = [module.asarray(x) for x in typed]
+    found = lp.identify(*typed, None, given["d"])
+    assert [m.name for m in found.machines] == ["ada_fp8"]
+
+
+def test_types_of_numpy() -> None:
+    half = dump("ampere_f16", "float16")
+    values = [half[side].view(np.float16) for side in "ab"]
+    assert "ampere_f16" in lp.identify(*values, None, half["d"]).ranking[0].names
+    bits = lp.identify(half["a"], half["b"], None, half["d"].view(np.uint32), a_format="float16", b_format="float16")
+    assert bits.machines == lp.identify(*values, None, half["d"]).machines
+
+
+def test_float64() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((8, 32)), rng.standard_normal((8, 32))
+    found = lp.identify(a, b, None, lp.mma(a, b, accumulator="fp64"))
+    assert [m.name for m in found.machines] == ["fp64"]
+
+
+def test_scales_inside_the_instruction() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 16, (16, 128), dtype=np.uint8) for _ in "ab")
+    scales = {f"{side}_scale": rng.integers(0x30, 0x48, (16, 8), dtype=np.uint8) for side in "ab"}
+    d = lp.mma(a, b, accumulator="blackwell_nvfp4", **scales)
+    found = lp.identify(a, b, None, d, a_format="e2m1fn", b_format="e2m1fn", **scales)
+    assert "blackwell_nvfp4" in found.ranking[0].names
+    assert np.array_equal(run(found.lines()[0], {"a": a, "b": b, **scales}), d)
+
+
+def test_nan_and_infinities() -> None:
+    given = dump("hopper_fp8")
+    given["a"][0, 3] = 0x7F
+    given["d"] = lp.mma(given["a"], given["b"], accumulator="hopper_fp8")
+    given["d"].view(np.uint32)[0] = 0x7FC00001  # another GPU's NaN
+    assert [m.name for m in lp.identify(**given).machines] == ["hopper_fp8"]
+
+
+def broken(**changes: Any) -> Arrays:
+    return dump("hopper_fp8") | changes
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (broken(d=np.zeros((16, 15), np.float32)), ValueError, r"d is \(16, 15\), a is \(16, 96\).*needed is d"),
+        (broken(b=np.zeros((16, 95), np.uint8)), ValueError, "K differs"),
+        (broken(a=np.zeros((0, 96), np.uint8), d=np.zeros((0, 16), np.float32)), ValueError, "nothing to look at"),
+        (broken(a_format="e4m3fm"), ValueError, "did you mean 'e4m3fn'"),
+        (broken(a_format=None), ValueError, "a_format='e4m3fn' does"),
+        (broken(a=np.zeros((16, 96))), TypeError, "codes of e4m3fn are unsigned integers"),
+        (broken(d=np.zeros((16, 16), np.int8)), TypeError, "d is int8"),
+        (broken(c=np.zeros((16, 1), np.float32)), ValueError, r"c is \(16, 1\), needed is \(16, 16\)"),
+        (broken(a_scale=np.ones((16, 1), np.float32)), ValueError, "scales of one operand"),
+        (
+            broken(a_scale=np.ones((16, 97), np.float32), b_scale=np.ones((16, 1), np.float32)), ValueError,
+            r"a_scale is \(16, 97\)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_dump(given: Arrays, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        lp.identify(**given)
