@@ -141,6 +141,7 @@ for _command in (
     cli_error.error,
     cli_models.eval_command,
     cli_models.mismatch_command,
+    cli_models.export_command,
     cli_recipes.recipes_command,
     cli_recordings.recordings_command,
     cli_train.train,

@@ -1,4 +1,4 @@
-"""The commands that put recipes into models of other people: eval, mismatch."""
+"""The commands that put recipes into models of other people, and ours into theirs: eval, mismatch, export."""
 
 from __future__ import annotations
 
@@ -147,3 +147,22 @@ def mismatch_command(
     whole = Group("everything", found.mean, found.error, found.mean, found.error)
     floor = Group("floor: sums in another order", found.floor, float("nan"), float("nan"), float("nan"))
     emit(Group._fields, [tuple(g) for g in (whole, *found.groups, floor)], "", as_json, as_csv)
+
+
+@click.command("export")
+@click.argument("checkpoint")
+@click.argument("folder")
+def export_command(checkpoint: str, folder: str) -> None:
+    """Write a trainer's checkpoint as a model of transformers.
+
+    CHECKPOINT is the checkpoint.npz of a training run. FOLDER gets config.json, model.safetensors and tokenizer.json in
+    the layout of the released DeepSeek-V3; `lowprec eval` and `lowprec mismatch` read it, as does everything that
+    reads DeepSeek-V3.
+    """
+    try:
+        from ..torch.huggingface import export
+
+        written = export(checkpoint, folder)
+    except ImportError as error:
+        raise CommandError(str(error)) from None
+    click.echo(f"wrote {written}: config.json, model.safetensors, tokenizer.json")

@@ -12,10 +12,13 @@ except ImportError:
 from .convert import convert, frozen, load_state_dict, report, restore, state_dict
 from .disagreement import mismatch
 from .evaluation import evaluate
+from .huggingface import export
 from .linear import Linear, cached, grouped_linear, linear, wire
+from .miniature import Miniature, load_checkpoint
 from .optim import AdamW, StateFormats
 
 __all__ = [
-    "AdamW", "Linear", "StateFormats", "cached", "convert", "evaluate", "frozen", "grouped_linear", "linear",
-    "load_state_dict", "mismatch", "report", "restore", "state_dict", "wire",
+    "AdamW", "Linear", "Miniature", "StateFormats", "cached", "convert", "evaluate", "export", "frozen",
+    "grouped_linear", "linear", "load_checkpoint", "load_state_dict", "mismatch", "report", "restore", "state_dict",
+    "wire",
 ]  # fmt: skip

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 
-def _transformers() -> Any:
+def transformers_module() -> Any:
+    """Return transformers, or say how to get it."""
     try:
         import transformers
     except ImportError:
@@ -33,7 +34,7 @@ def load_model(folder: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat
     where = Path(folder)
     if not (where / "config.json").is_file():
         raise ValueError(f"{where}: no folder of a model: it has no config.json")
-    auto = _transformers().AutoModelForCausalLM
+    auto = transformers_module().AutoModelForCausalLM
     model: torch.nn.Module = auto.from_pretrained(where, dtype=dtype, local_files_only=True)
     return model.eval()
 
@@ -54,8 +55,8 @@ def load_tokens(data: str | os.PathLike[str], folder: str | os.PathLike[str], vo
     else:
         if not (Path(folder) / "tokenizer.json").is_file():
             raise ValueError(f"{folder}: no tokenizer.json, so {data} cannot be read; give tokens as .npy")
-        tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        tokens = torch.tensor(tokenizer(Path(data).read_text())["input_ids"])
+        tokenizer = transformers_module().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokens = torch.tensor(tokenizer(Path(data).read_bytes().decode())["input_ids"])
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
         raise ValueError(f"{data}: tokens from {int(tokens.min())} to {int(tokens.max())}; the model has {vocabulary}")
     return tokens

@@ -1,0 +1,306 @@
+"""The NumPy trainer's model as a plain module of torch, from a trainer's checkpoint: the same names, the same weights.
+
+What the trainer computes exactly, its linear layers, is exact here after `Miniature.use`. The rest is torch's, in the
+trainer's order: activations are rounded where it rounds them, norms, SwiGLU and softmax are float64 inside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lowprec.moe.model.attention import rotary_angles
+from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.run import checkpoint
+from lowprec.recipe import Recipe, load_recipe
+from lowprec.recipe.description import DIRECTIONS
+
+from .convert import convert
+from .linear import cached, wire
+
+
+class Store(nn.Module):
+    """Rounds what is written to memory, and its gradient, to the activations' type; values stay in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtype = torch.float32
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x as it is stored."""
+        return x.to(torch.float32).to(self.dtype).to(torch.float32)
+
+
+class Norm(nn.Module):
+    """RMSNorm, in float64 inside."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps, self.store = eps, Store()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return gain * x / rms(x)."""
+        wide = x.double()
+        return self.store(self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU, W2 (silu(W1 x) * W3 x); its inputs are kept as `cache` says."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.w1, self.w3 = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.w2 = nn.Linear(hidden, width, bias=False)
+        self.store = Store()
+        self.cache: str | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [T, d] to y [T, d]."""
+        a, b = self.w1(x), self.w3(x)
+        return self._down(a, b) if self.cache is None else cached(self._down, a, b, codec=self.cache)
+
+    def _down(self, a: Tensor, b: Tensor) -> Tensor:
+        y: Tensor = self.w2(self.store(nn.functional.silu(a.double()) * b))
+        return y
+
+
+class Attention(nn.Module):
+    """Multi-head latent attention; see `lowprec.moe.model.attention`."""
+
+    def __init__(self, c: MoEConfig) -> None:
+        super().__init__()
+        self.config, self.store = c, Store()
+        self.wq_a = nn.Linear(c.dim, c.q_rank, bias=False)
+        self.wq_b = nn.Linear(c.q_rank, c.heads * c.query_dim, bias=False)
+        self.wkv_a = nn.Linear(c.dim, c.kv_rank + c.rope_dim, bias=False)
+        self.wkv_b = nn.Linear(c.kv_rank, c.heads * (c.nope_dim + c.value_dim), bias=False)
+        self.wo = nn.Linear(c.heads * c.value_dim, c.dim, bias=False)
+        self.q_norm, self.kv_norm = Norm(c.q_rank, c.norm_eps), Norm(c.kv_rank, c.norm_eps)
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        """Turn pairs of neighbouring channels [B, H, S, r] by their position's angle."""
+        angles = rotary_angles(x.shape[-2], self.config.rope_dim, self.config.rope_theta)
+        cosine, sine = (torch.from_numpy(part) for part in angles)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1).flatten(-2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [B, S, d] to y [B, S, d]."""
+        c, store = self.config, self.store
+        latent, rope = self.wkv_a(x).split((c.kv_rank, c.rope_dim), -1)
+        q = self.wq_b(self.q_norm(self.wq_a(x)))
+        kv = self.wkv_b(self.kv_norm(latent))
+        q, kv = (t.unflatten(-1, (c.heads, -1)).transpose(1, 2) for t in (q, kv))
+        k, v = kv.split((c.nope_dim, c.value_dim), -1)
+        rope = self._rotated(rope.unsqueeze(1)).expand(-1, c.heads, -1, -1)
+        q = store(torch.cat((q[..., : c.nope_dim], self._rotated(q[..., c.nope_dim :])), -1))
+        k = store(torch.cat((k, rope), -1))
+        scores = (q @ k.transpose(-1, -2)).double() / c.query_dim**0.5
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        probs = store(scores.masked_fill(later, -torch.inf).softmax(-1))
+        out = store((probs @ v).transpose(1, 2).flatten(-2))
+        y: Tensor = self.wo(out)
+        return y
+
+
+class Mixture(nn.Module):
+    """Mixture of experts with a shared one; the wires between tokens and experts are the recipe's codecs.
+
+    Attributes
+    ----------
+    bias : Tensor [E]
+        Takes part in the choice of experts alone.
+    loads : Tensor of int [E] or None
+        Slots per expert in the last pass.
+    wires : dict of str to str
+        Codecs of the directions in which something is changed on its way.
+    """
+
+    bias: Tensor
+
+    def __init__(self, c: MoEConfig) -> None:
+        super().__init__()
+        self.config, self.store = c, Store()
+        self.gate = nn.Linear(c.dim, c.experts, bias=False)
+        self.shared = FeedForward(c.dim, c.shared_experts * c.expert_width) if c.shared_experts else None
+        self.experts = nn.ModuleList(FeedForward(c.dim, c.expert_width) for _ in range(c.experts))
+        self.register_buffer("bias", torch.zeros(c.experts))
+        self.loads: Tensor | None = None
+        self.wires: dict[str, str] = {}
+
+    def _sent(self, x: Tensor, there: str, back: str) -> Tensor:
+        codecs = [self.wires.get(direction) for direction in (there, back)]
+        return x if codecs == [None, None] else wire(x, *(codec or "float32" for codec in codecs))
+
+    def _choose(self, scores: Tensor) -> Tensor:
+        """Return experts [T, K], best first: the best groups, then the best in them."""
+        c = self.config
+        by_group = (scores.detach() + self.bias).unflatten(-1, (c.groups, -1))
+        best = by_group.topk(c.top_k // c.kept_groups, -1).values.sum(-1)
+        kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, best.topk(c.kept_groups, -1).indices, True)
+        allowed = by_group.masked_fill(~kept.unsqueeze(-1), -torch.inf).flatten(-2)
+        return allowed.topk(c.top_k, -1).indices
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [T, d] to y [T, d]."""
+        c, store = self.config, self.store
+        scores = self.gate(x).sigmoid()
+        chosen = self._choose(scores)
+        gates = scores.gather(-1, chosen)
+        gates = gates * (c.route_scale / gates.sum(-1, keepdim=True))
+        experts, order = chosen.flatten().sort(stable=True)
+        self.loads = torch.bincount(experts, minlength=c.experts)
+        rows = store(self._sent(x[order // c.top_k], "dispatch", "dispatch_grad"))
+        runs = rows.split(self.loads.tolist())
+        outputs = torch.cat([expert(run) for expert, run in zip(self.experts, runs, strict=True)])
+        back = torch.empty_like(order).scatter(0, order, torch.arange(len(order)))
+        returned = self._sent(outputs, "combine", "combine_grad")[back].unflatten(0, chosen.shape)
+        y = self.shared(x) if self.shared is not None else torch.zeros_like(x)
+        for slot in range(c.top_k):
+            y = y + gates[:, slot, None] * returned[:, slot]
+        return store(y)
+
+
+class Block(nn.Module):
+    """One layer: attention and a feed-forward network, each behind a norm and beside the residual stream."""
+
+    def __init__(self, c: MoEConfig, *, dense: bool) -> None:
+        super().__init__()
+        self.attn_norm, self.ffn_norm = Norm(c.dim, c.norm_eps), Norm(c.dim, c.norm_eps)
+        self.attn, self.store = Attention(c), Store()
+        self.ffn = FeedForward(c.dim, c.dense_width) if dense else Mixture(c)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map the stream x [B, S, d] to the next."""
+        x = self.store(x + self.attn(self.attn_norm(x)))
+        return self.store(x + self.ffn(self.ffn_norm(x).flatten(0, 1)).view_as(x))
+
+
+class Miniature(nn.Module):
+    """DeepSeek-V3 in miniature, a language model over bytes, as a plain module of torch.
+
+    Parameters bear the trainer's names with ``.weight`` after them. The module that predicts a byte further, and the
+    loss that balances experts, are the trainer's alone.
+
+    Parameters
+    ----------
+    config : MoEConfig
+        Shape.
+
+    Examples
+    --------
+    >>> from lowprec.moe.model.config import configs
+    >>> model = Miniature(configs["nano"]).use("dsv3")
+    >>> print(model.layers[1].ffn.experts[0].w2.spec)
+    x e4m3fn 1x128, w e4m3fn 128x128, dy e4m3fn 1x128 ue8m0 on hopper_fp8, promoted every 128
+    >>> model(torch.zeros((2, 16), dtype=torch.long)).shape
+    torch.Size([2, 16, 256])
+    """
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocabulary, config.dim)
+        self.layers = nn.ModuleList(Block(config, dense=i < config.dense_layers) for i in range(config.layers))
+        self.norm, self.store = Norm(config.dim, config.norm_eps), Store()
+        self.head = nn.Linear(config.dim, config.vocabulary, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits [B, S, V] of the bytes after tokens [B, S]."""
+        x = self.store(self.embed(tokens))
+        for block in self.layers:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Return the mean cross-entropy, in nats, of the last S of tokens [B, S + 1]."""
+        logits = self(tokens[:, :-1].long()).double()
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
+
+    def use(self, recipe: str | Recipe, *, seed: int = 0) -> Miniature:
+        """Run as a recipe says: linear layers, stored activations, wires to the experts, SwiGLU's cache; returns self.
+
+        Raises
+        ------
+        UnknownNameError
+            For a recipe that is not there.
+        TypeError
+            For a recipe in float64.
+        """
+        recipe = load_recipe(recipe)
+        convert(self, recipe, names=lambda name: name, seed=seed)
+        bound = recipe.bind(seed, self.config.layers)
+        cache = None if bound.cache("swiglu_input") is None else recipe.cache_swiglu_input
+        for module in self.modules():
+            if isinstance(module, Store):
+                module.dtype = torch.bfloat16 if recipe.activations == "bfloat16" else torch.float32
+            elif isinstance(module, Mixture):
+                module.wires = {name: getattr(recipe, name) for name in DIRECTIONS if bound.changes(name)}
+                for network in module.modules():
+                    if isinstance(network, FeedForward):
+                        network.cache = cache
+        return self
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Miniature:
+    """Return the model of a trainer's checkpoint as a plain module of torch, in float32 until a recipe is put in.
+
+    Parameters
+    ----------
+    path : str or path
+        What ``lowprec train --out`` or `Trainer.save` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no checkpoint of a trainer.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from lowprec.moe.data.synthetic import synthetic
+    >>> from lowprec.moe.run.schedule import Schedule
+    >>> from lowprec.moe.run.trainer import Trainer
+    >>> trainer = Trainer("nano", "bf16", synthetic(0), seed=0, schedule=Schedule(1e-3, 0, 9))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer.save(pathlib.Path(folder, "checkpoint.npz"))
+    ...     model = load_checkpoint(pathlib.Path(folder, "checkpoint.npz")).use("dsv3")
+    >>> tokens = np.frombuffer(b"a few bytes", np.uint8)[None].copy()
+    >>> abs(model.loss(torch.from_numpy(tokens)).item() - trainer.model.with_recipe("dsv3").loss(tokens)) < 1e-3
+    True
+    """
+    config, weights, biases = read_checkpoint(path)
+    model = Miniature(config)
+    state = {f"{name}.weight": torch.from_numpy(array) for name, array in weights.items()}
+    state |= {f"{name.removesuffix('.gate')}.bias": torch.from_numpy(array) for name, array in biases.items()}
+    further = f"layers.{config.layers}."
+    model.load_state_dict({name: array for name, array in state.items() if not name.startswith(further)})
+    return model
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> tuple[MoEConfig, dict[str, Any], dict[str, Any]]:
+    """Return the shape, the weights by name and the experts' biases by name of their gate.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no checkpoint of a trainer.
+    """
+    header, arrays = checkpoint.read(path)
+    try:
+        config = MoEConfig(**header["config"])
+    except (KeyError, TypeError):
+        raise checkpoint.CheckpointError(f"checkpoint {os.fspath(path)!r}: it is no trainer's") from None
+    return config, _of_kind(arrays, "weights/"), _of_kind(arrays, "biases/")
+
+
+def _of_kind(arrays: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    found = {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
+    return {name: np.array(array) for name, array in found.items()}
