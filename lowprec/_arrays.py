@@ -48,6 +48,49 @@ def host(x: Any) -> Any:
     return np.from_dlpack(tensor.view(words)).view(getattr(ml_dtypes, name))
 
 
+def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = None) -> Any:
+    """Return a result as an array of another package, sharing its memory where that can be.
+
+    Parameters
+    ----------
+    who : str
+        Who asks.
+    array : ndarray
+        The result.
+    like : array or str
+        An array of NumPy, torch or JAX, or one of these names.
+    dtype : dtype, optional
+        What codes are, for packages that have such a type; the others get the codes' own.
+
+    Raises
+    ------
+    TypeError
+        For anything else.
+
+    Examples
+    --------
+    >>> import ml_dtypes
+    >>> returned("encode", np.array([56], np.uint8), "numpy", np.dtype(ml_dtypes.float8_e4m3fn)).dtype.name
+    'float8_e4m3fn'
+    """
+    package = like if isinstance(like, str) else type(like).__module__.partition(".")[0]
+    typed = array if dtype is None else array.view(dtype)
+    if package in ("numpy", "ml_dtypes"):
+        return typed
+    if package in ("jax", "jaxlib"):
+        import jax.numpy
+
+        return jax.numpy.asarray(typed)
+    if package != "torch":
+        raise TypeError(f"{who}: like={like!r}: an array of NumPy, torch or JAX is needed, or one of these names")
+    import torch
+
+    known = None if dtype is None or dtype.kind != "V" else getattr(torch, dtype.name, None)
+    if known is None:
+        return torch.from_numpy(typed if dtype is not None and dtype.kind != "V" else array)
+    return torch.from_numpy(array.view(f"int{8 * array.itemsize}")).view(known)
+
+
 # --- values ----------------------------------------------------------------------------------------------------------
 
 

@@ -5,13 +5,13 @@ The bits stay where they are; only the type changes. torch is imported when it i
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .format.catalogue import Format, formats
+from .format.dtypes import dtype_of
 
 _TORCH = {
     "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
@@ -42,29 +42,11 @@ def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
     >>> ml_dtype("e5m2")
     dtype(float8_e5m2)
     """
-    return _ml_dtype(formats.get(fmt))
-
-
-@functools.cache
-def _ml_dtype(f: Format) -> np.dtype[Any]:
-    import ml_dtypes
-
-    for name in formats:
-        if formats[name].same_codes(f):
-            for known in (name, *formats.aliases(name)):
-                if known in ("float16", "float32", "int8"):
-                    return np.dtype(known)
-                if hasattr(ml_dtypes, known):
-                    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, known))
-                    return found
-    known = ", ".join(name for name in formats if _has_dtype(name))
-    raise ValueError(f"{f}: no NumPy type has its codes; those of {known} have one")
-
-
-def _has_dtype(name: str) -> bool:
-    import ml_dtypes
-
-    return name in ("float16", "float32", "int8") or any(hasattr(ml_dtypes, a) for a in (name, *formats.aliases(name)))
+    f = formats.get(fmt)
+    if (found := dtype_of(f)) is None:
+        known = ", ".join(name for name in formats if dtype_of(formats[name]) is not None)
+        raise ValueError(f"{f}: no NumPy type has its codes; those of {known} have one")
+    return found
 
 
 def to_ml_dtypes(codes: ArrayLike, fmt: str | Format) -> NDArray[Any]:
@@ -138,9 +120,9 @@ def from_ml_dtypes(x: NDArray[Any]) -> tuple[NDArray[Any], Format]:
     if not isinstance(x, np.ndarray):
         raise TypeError(f"from_ml_dtypes: an ndarray is needed, not {type(x).__name__}")
     for name in formats:
-        if _has_dtype(name) and ml_dtype(name) == x.dtype:
+        if dtype_of(formats[name]) == x.dtype:
             return x.view(formats[name].code_dtype), formats[name]
-    known = ", ".join(ml_dtype(name).name for name in formats if _has_dtype(name))
+    known = ", ".join(found.name for name in formats if (found := dtype_of(formats[name])) is not None)
     raise ValueError(f"no format of the catalogue is dtype {x.dtype}; known: {known}")
 
 

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
-from .._arrays import apart, output, outside
+from .._arrays import apart, output, outside, returned
 from .._ieee import standard
 from ..format.catalogue import Format, formats
+from ..format.dtypes import dtype_of
 from ..format.policy import Policy
 from ..format.rounding import Rounding, resolve
 from ..kernels.cast import nearest as kernels
@@ -30,6 +31,7 @@ def encode(
     seed: int | None = None,
     offset: int = 0,
     out: NDArray[Any] | None = None,
+    like: Any = None,
 ) -> NDArray[Any]:
     """Encode values as codes of a format, with one rounding from whatever type they come in.
 
@@ -55,6 +57,9 @@ def encode(
     out : ndarray, optional
         Where to put the codes: C-contiguous, of `x`'s shape and of the format's ``code_dtype``. Nothing is allocated
         then for contiguous float32 or float64 values.
+    like : array or str, optional
+        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+        Codes then have that package's type for the format, where it has one.
 
     Returns
     -------
@@ -87,11 +92,13 @@ def encode(
     if chosen.raises:
         refuse(values, f, mode, chosen, key)
     run(encoder(plan_of(f, mode, chosen), key), apart(values, result), result, f)
-    return result
+    return result if like is None else returned("encode", result, like, dtype_of(f))
 
 
 @standard
-def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+def decode(
+    codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | None = None, like: Any = None
+) -> NDArray[np.float32]:
     """Decode codes of a format to their values, exactly.
 
     Parameters
@@ -102,6 +109,8 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
         Name in ``lowprec.formats``, or a format of one's own.
     out : ndarray of float32, optional
         Where to put the values: C-contiguous, of the codes' shape.
+    like : array or str, optional
+        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
     Returns
     -------
@@ -138,7 +147,7 @@ def decode(codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | No
         _threads.run_chunks(piece, flat.size, GRAIN)
     else:
         into[...] = f.values()[flat] if f.bits <= 16 else [f.value(int(code)) for code in flat]
-    return result
+    return result if like is None else returned("decode", result, like)
 
 
 @standard
@@ -152,6 +161,7 @@ def round_to(
     seed: int | None = None,
     offset: int = 0,
     out: NDArray[np.float32] | None = None,
+    like: Any = None,
 ) -> NDArray[np.float32]:
     """Round values to the grid of a format: ``decode(encode(x))`` without the codes.
 
@@ -163,6 +173,8 @@ def round_to(
         As for `encode`.
     out : ndarray of float32, optional
         Where to put the values: C-contiguous, of `x`'s shape; `x` itself is allowed.
+    like : array or str, optional
+        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
     Returns
     -------
@@ -190,14 +202,13 @@ def round_to(
         refuse(values, f, mode, chosen, key)
     plan = plan_of(f, mode, chosen)
     if not (has_word_kernel(f) or has_fast_kernel(f)):
-        return decode(encode(values, f, rounding=mode, policy=chosen, seed=seed, offset=offset), f, out=result)
-    values = apart(values, result, in_place=True)
-    if plan.round_nearest is not None and np.may_share_memory(values, result):
+        decode(encode(values, f, rounding=mode, policy=chosen, seed=seed, offset=offset), f, out=result)
+    elif plan.round_nearest is not None and np.may_share_memory(apart(values, result, in_place=True), result):
         constants, flat = plan.round_nearest, result.reshape(-1)
         _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
-        return result
-    run(rounder(f, plan, key), values, result, f)
-    return result
+    else:
+        run(rounder(f, plan, key), apart(values, result, in_place=True), result, f)
+    return result if like is None else returned("round_to", result, like)
 
 
 @standard

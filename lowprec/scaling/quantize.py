@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import apart, as_float32, as_matrix, output
+from .._arrays import apart, as_float32, as_matrix, output, returned
 from .._ieee import standard
 from ..format.catalogue import Format
 from ..format.rounding import Rounding
@@ -145,6 +145,7 @@ def quantize_dequantize(
     tensor_amax: float | None = None,
     multiplier: float | None = None,
     out: NDArray[np.float32] | None = None,
+    like: Any = None,
 ) -> NDArray[np.float32]:
     """Return ``quantize(...).dequantize()`` in one pass, without the codes ("fake quantization").
 
@@ -156,6 +157,8 @@ def quantize_dequantize(
         As for `quantize`.
     out : ndarray of float32, optional
         Where to put the values: C-contiguous, of `x`'s shape.
+    like : array or str, optional
+        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
     Returns
     -------
@@ -184,7 +187,7 @@ def quantize_dequantize(
     )  # fmt: skip
     if values.size:
         job.values(as_matrix(result))
-    return result
+    return result if like is None else returned("quantize_dequantize", result, like)
 
 
 @standard

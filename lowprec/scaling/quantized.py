@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import apart, as_matrix, host, matrix_shape, output
+from .._arrays import apart, as_matrix, host, matrix_shape, output, returned
 from .._ieee import standard
 from .._values import ByBits
 from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
+from ..format.dtypes import dtype_of
 from ..kernels.float32.gemm import transpose
 from . import file
 from .granularity import Granularity
@@ -124,13 +125,15 @@ class Quantized(ByBits):
         return replace(self, codes=codes, scale=np.ascontiguousarray(self.scale.T), granularity=self.granularity.T)
 
     @standard
-    def dequantize(self, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def dequantize(self, out: NDArray[np.float32] | None = None, *, like: Any = None) -> NDArray[np.float32]:
         """Return the values ``float32(scale * decode(codes))``, times the tensor's scale where there is one.
 
         Parameters
         ----------
         out : ndarray of float32, optional
             Where to put them: C-contiguous, of the codes' shape.
+        like : array or str, optional
+            Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
         Raises
         ------
@@ -138,13 +141,31 @@ class Quantized(ByBits):
             If `out` does not fit.
         """
         out = output("dequantize", out, self.shape, np.float32)
-        if out.size == 0:
-            return out
-        codes, scale = as_matrix(apart(self.codes, out)), apart(self.scale, out)
-        block = self.granularity.block((codes.shape[0], codes.shape[1]))
-        tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
-        dequantize(codes, scale, block, self.format, tensor, as_matrix(out))
-        return out
+        if out.size:
+            codes, scale = as_matrix(apart(self.codes, out)), apart(self.scale, out)
+            block = self.granularity.block((codes.shape[0], codes.shape[1]))
+            tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
+            dequantize(codes, scale, block, self.format, tensor, as_matrix(out))
+        return out if like is None else returned("dequantize", out, like)
+
+    def arrays(self, like: Any = "numpy") -> tuple[Any, Any]:
+        """Return codes and scales as arrays of another package; they share this one's memory where that can be.
+
+        Parameters
+        ----------
+        like : array or str, optional
+            Whose arrays: NumPy's (the default), torch's or JAX's, by one of them or by name. Codes have the package's
+            own type for the format, where it has one.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> codes, scale = lp.quantize([[1.0, 448.0]], "e4m3fn", "1x2").arrays()
+        >>> codes.dtype.name, codes.astype(float).tolist(), scale.tolist()
+        ('float8_e4m3fn', [[1.0, 448.0]], [[1.0]])
+        """
+        dtype = dtype_of(self.format)
+        return returned("arrays", self.codes, like, dtype), returned("arrays", self.scale, like)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, see `lowprec.scaling.file`.

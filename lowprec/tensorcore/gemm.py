@@ -11,7 +11,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._arrays import apart, as_float32, check_product, check_shape, output, real32, real_numbers, whole, whole_or_none
+from .._arrays import (
+    apart,
+    as_float32,
+    check_product,
+    check_shape,
+    output,
+    real32,
+    real_numbers,
+    returned,
+    whole,
+    whole_or_none,
+)
 from .._ieee import standard
 from ..cast.casts import round_to
 from ..cast.choice import nearest_constants
@@ -51,6 +62,7 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
     split_k: int = 1,
+    like: Any = None,
 ) -> Float32Matrix:
     """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C`` with scales, promotion and a rounded result.
 
@@ -79,6 +91,8 @@ def gemm(
         Factors of the product and of C, taken as float32. Scales per tensor (NVFP4's) join alpha, see Notes.
     split_k : int
         K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue.
+    like : array or str, optional
+        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
     Returns
     -------
@@ -150,7 +164,9 @@ def gemm(
     else:
         check_product("gemm", a.shape, b.shape)
         result = _multiply(a, b, _addend(c, factor_of_c, (a.shape[0], b.shape[0])), kept=kept, **options)
-    return result if target.same_codes(_FLOAT32) else round_to(result, target, out=result)
+    if not target.same_codes(_FLOAT32):
+        round_to(result, target, out=result)
+    return result if like is None else returned("gemm", result, like)
 
 
 def _multiply(
@@ -219,7 +235,7 @@ def _addend(c: ArrayLike | None, beta: np.float32, shape: tuple[int, ...]) -> Fl
 
 @standard
 def matmul_f32(
-    a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None, *, to: str | Format = "float32"
+    a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None, *, to: str | Format = "float32", like: Any = None
 ) -> Float32Matrix:
     """Multiply float32 matrices in one fixed order: ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, ... from +0.
 
@@ -235,6 +251,8 @@ def matmul_f32(
         Where to put the result: C-contiguous.
     to : str or Format
         The sums are rounded to this format at the end, as `lowprec.round_to` does.
+    like : array or str, optional
+        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
     Returns
     -------
@@ -264,7 +282,7 @@ def matmul_f32(
     accumulate_f32(x, y, out, constants)
     if constants is None and not as_it_is:
         round_to(out, target, out=out)
-    return out
+    return out if like is None else returned("matmul_f32", out, like)
 
 
 def _float32_operand(a: ArrayLike) -> Float32Matrix:

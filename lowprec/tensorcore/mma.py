@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import check_product, check_shape, real_numbers
+from .._arrays import check_product, check_shape, real_numbers, returned
 from .._ieee import standard
 from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
@@ -33,6 +33,7 @@ def mma(
     b_format: str | Format | None = None,
     a_scale: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
+    like: Any = None,
 ) -> NDArray[Any]:
     """Multiply raw codes as a tensor core's matrix instruction does: ``D = A @ B.T + C``, bit for bit.
 
@@ -57,6 +58,8 @@ def mma(
     a_scale, b_scale : array_like of uint8, shapes (M, K / block) and (N, K / block), optional
         Scales inside the instruction, as codes of the accumulator's ``scale_format`` for each ``scale_block`` along K:
         E8M0, or E4M3 whose sign bit is ignored. Accumulators with a scale format need both, others take none.
+    like : array or str, optional
+        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
     Returns
     -------
@@ -89,6 +92,10 @@ def mma(
     32.0
     """
     accumulator = accumulators.get(accumulator)
+    if like is not None:
+        told: dict[str, Any] = {"accumulator": accumulator, "a_format": a_format, "b_format": b_format}
+        found: NDArray[Any] = returned("mma", mma(a, b, c, **told, a_scale=a_scale, b_scale=b_scale), like)
+        return found
     if accumulator.output == FLOAT64:
         _refuse_scales(accumulator, a_scale, b_scale)
         return _mma64(a, b, c, accumulator, a_format, b_format)

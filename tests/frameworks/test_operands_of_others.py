@@ -59,3 +59,67 @@ def test_a_tensor_with_gradients_and_one_that_is_not_contiguous():
     x = torch.from_numpy(VALUES.copy()).requires_grad_()
     assert same(lp.encode(x, "e4m3fn"), lp.encode(VALUES, "e4m3fn"))
     assert same(lp.encode(x.t(), "e4m3fn"), lp.encode(VALUES.T, "e4m3fn"))
+
+
+# --- results as asked ------------------------------------------------------------------------------------------------
+
+
+def torchs():
+    return pytest.importorskip("torch").zeros(1)
+
+
+def jaxs():
+    return pytest.importorskip("jax").numpy.zeros(1)
+
+
+def back(result):
+    """Return the bits of a result as NumPy has them."""
+    if type(result).__module__.startswith("torch"):
+        torch = pytest.importorskip("torch")
+        words = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}[result.element_size()]
+        return result.view(words).numpy()
+    return np.asarray(result)
+
+
+@pytest.mark.parametrize("like", [torchs, jaxs, lambda: VALUES, lambda: "torch", lambda: "jax", lambda: "numpy"])
+def test_results_are_as_asked(like):
+    like = like()
+    package = like if isinstance(like, str) else type(like).__module__.partition(".")[0]
+    pytest.importorskip({"jaxlib": "jax"}.get(package, package))
+    codes = lp.encode(VALUES, "e4m3fn")
+    q = lp.quantize(VALUES, "e4m3fn", "1x128")
+    pairs = [
+        (lp.encode(VALUES, "e4m3fn", like=like), codes),
+        (lp.encode(VALUES, "bfloat16", like=like), lp.encode(VALUES, "bfloat16")),
+        (lp.encode(VALUES, "e5m6", like=like), lp.encode(VALUES, "e5m6")),
+        (lp.decode(codes, "e4m3fn", like=like), lp.decode(codes, "e4m3fn")),
+        (lp.round_to(VALUES, "e2m1fn", like=like), lp.round_to(VALUES, "e2m1fn")),
+        (lp.quantize_dequantize(VALUES, "e4m3fn", "1x128", like=like), q.dequantize()),
+        (q.dequantize(like=like), q.dequantize()),
+        (q.arrays(like)[0], q.codes),
+        (q.arrays(like)[1], q.scale),
+        (lp.gemm(q, q, like=like), lp.gemm(q, q)),
+        (lp.gemm(q, q, out="bfloat16", like=like), lp.gemm(q, q, out="bfloat16")),
+        (lp.matmul_f32(VALUES, VALUES, like=like), lp.matmul_f32(VALUES, VALUES)),
+        (lp.mma(codes, codes, like=like), lp.mma(codes, codes)),
+    ]
+    for asked, plain in pairs:
+        assert {"jaxlib": "jax"}.get(type(asked).__module__.partition(".")[0], package) == package.replace("lib", "")
+        assert back(asked).tobytes() == plain.tobytes()
+    assert "float8_e4m3fn" in str(pairs[0][0].dtype)
+    assert "bfloat16" in str(pairs[1][0].dtype)
+    assert "float32" in str(pairs[3][0].dtype)
+
+
+def test_a_result_shares_memory():
+    torch = pytest.importorskip("torch")
+    out = np.empty_like(VALUES)
+    asked = lp.round_to(VALUES, "e4m3fn", out=out, like=torch.zeros(1))
+    asked[0, 0] = 99.0
+    assert out[0, 0] == 99.0
+
+
+@pytest.mark.parametrize("like", ["tensorflow", [1.0], 3, dict])
+def test_what_is_no_array_of_theirs_says_so(like):
+    with pytest.raises(TypeError, match="an array of NumPy, torch or JAX is needed, or one of these names"):
+        lp.encode(VALUES, "e4m3fn", like=like)
