@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.costs_of_recipes import COSTS
+from .labels import Label, write_labels
 
 #: Least distance of two costs that are told apart, bits.
 _APART = 0.005
@@ -117,7 +118,7 @@ def draw_panels(
         panels.append(axes)
     figure.canvas.draw()  # places of points in pixels are known from here on
     for axes, cost in zip(panels, costs, strict=True):
-        _write_names(axes, points, cost)
+        write_labels(axes, [_label(axes, point, cost) for point in points])
     return panels
 
 
@@ -142,45 +143,6 @@ def _place(axes: Any, point: Point, cost: str) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def _write_names(axes: Any, points: Sequence[Point], cost: str) -> None:
-    """Write names beside points, each at the nearest place that is still free, with a thin line where it is far."""
-    from matplotlib.patheffects import withStroke
-    from matplotlib.transforms import Bbox
-
-    halo = [withStroke(linewidth=3.0, foreground="white")]
-    # Files have other pixels than the canvas, so that places are kept as shares of the axes.
-    share = axes.transAxes.inverted().transform
-    renderer, inside = axes.figure.canvas.get_renderer(), axes.get_window_extent()
-    places = [_place(axes, point, cost) for point in points]
-    taken = [Bbox.from_extents(x - 9, y - 9, x + 9, y + 9) for x, y in places]
-    for point, (x, y) in sorted(zip(points, places, strict=True), key=lambda item: -item[1][1]):
-        text = point.arm + (f" ({point.without})" if math.isnan(point.value) else "")
-        name = axes.text(0, 0, text, fontsize=8.5, color=point.color, va="center_baseline", zorder=6,
-                         transform=axes.transAxes, path_effects=halo)  # fmt: skip
-        box = name.get_window_extent(renderer)
-        width, height = box.width + 4, box.height
-        at_x, at_y = _free(x, y, width, height, taken, inside)
-        name.set_position(share((at_x, at_y)))
-        taken.append(Bbox.from_extents(at_x - 2, at_y - height / 2, at_x + width, at_y + height / 2))
-        if abs(at_y - y) > 0.8 * height:
-            end = at_x - 2 if at_x > x else at_x + width
-            (x0, y0), (x1, y1) = share([(x, y), (end, at_y)])
-            axes.plot([x0, x1], [y0, y1], color=point.color, linewidth=0.6, alpha=0.6, zorder=2,
-                      transform=axes.transAxes)  # fmt: skip
-
-
-def _free(x: float, y: float, width: float, height: float, taken: Sequence[Any], inside: Any) -> tuple[float, float]:
-    """Return where a name can begin: right of the point, left of it, then ever further up and down."""
-    from matplotlib.transforms import Bbox
-
-    for step in sorted(range(-24, 25), key=lambda step: (abs(step), step)):
-        away = 14 if abs(step) < 2 else 26
-        for at_x in (x + away, x - away - width):
-            at_y = y + 0.5 * step * height
-            box = Bbox.from_extents(at_x - 2, at_y - height / 2, at_x + width, at_y + height / 2)
-            within = (
-                inside.x0 <= box.x0 and box.x1 <= inside.x1 + 8 and inside.y0 <= box.y0 and box.y1 <= inside.y1 + height
-            )
-            if within and not any(box.overlaps(other) for other in taken):
-                return at_x, at_y
-    return x + 14, min(max(y, inside.y0 + height), inside.y1 - height)
+def _label(axes: Any, point: Point, cost: str) -> Label:
+    text = point.arm + (f" ({point.without})" if math.isnan(point.value) else "")
+    return Label(text, point.color, _place(axes, point, cost))

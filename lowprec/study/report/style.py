@@ -61,7 +61,7 @@ def new_figure(width: float, height: float, title: str, subtitle: str) -> tuple[
 
     figure = Figure(figsize=(width, height), dpi=160)
     FigureCanvasAgg(figure)
-    finding, small = wrapped(title, 100), wrapped(subtitle, 145)
+    finding, small = wrapped(title, 92), wrapped(subtitle, 145)
     lines = finding.count("\n") + 1
     below = 1 - (0.09 + 0.21 * lines) / height
     figure.text(0.017, 1 - 0.09 / height, finding, fontsize=11, fontweight="bold", va="top", linespacing=1.25)

@@ -20,13 +20,15 @@ from ...analysis.smoothing import ema
 from ...analysis.statistics import relative_differences
 from ...analysis.validity import VOID, headline
 from ...report.style import FLOOR, STYLE, require_matplotlib, save, wrapped
-from .looks import Look, draw_rules, looks_of, set_scale
+from .looks import MARGIN_LINE, Look, draw_rules, looks_of, set_scale
 from .measured import ArmSummary
 from .runs import PairRun
 from .sentences import effect_cell, named
 from .summary import StudySummary
 
 BETA = 0.9
+#: Its row in the key.
+MARGIN = "margin"
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +198,7 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 6.4), dpi=160)
         FigureCanvasAgg(figure)
-        finding = wrapped(title(study), 100)
+        finding = wrapped(title(study), 92)
         below = 0.982 - 0.034 * (finding.count("\n") + 1)
         grid = figure.add_gridspec(
             2, 2, width_ratios=(3.6, 1.25), height_ratios=(1.15, 1.0), hspace=0.09, wspace=0.05,
@@ -224,7 +226,8 @@ def _draw_loss(axes: Any, bands: Sequence[Band], looks: dict[str, Look]) -> None
         look = looks[band.arm]
         x = band.bytes_seen / 1e3
         if band.role == "reference":
-            axes.fill_between(x, band.low, band.high, color=look.color, alpha=0.13, linewidth=0)
+            for edge in (band.low, band.high):  # no band: grey is the noise floor
+                axes.plot(x, edge, color=look.color, linewidth=0.6, alpha=0.7)
         axes.plot(x, band.mean, color=look.color, linestyle=look.dashes, linewidth=look.width)
         _cross(axes, band, x, band.mean, look)
     axes.set_ylabel("training loss (nats/byte), EMA 0.9")
@@ -249,18 +252,15 @@ def _draw_relative(axes: Any, study: StudySummary, bands: Sequence[Band], looks:
         _cross(axes, band, x, mean, look)
     draw_rules(axes, "y", margin)
     _scale(axes, study, bands, margin)
-    axes.annotate(
-        f"equivalence margin ±{margin:g} %", (1.0, margin), (-3, 3), xycoords=("axes fraction", "data"),
-        textcoords="offset points", fontsize=7.5, color="#606060", ha="right",
-    )  # fmt: skip
     axes.set_ylabel(f"difference to {study.ablation.reference.name} (%)")
-    axes.set_xlabel("thousand bytes of text after the checkpoint, learning rate going to 0")
+    since = "from scratch" if study.setting.from_scratch else "after the checkpoint"
+    axes.set_xlabel(f"thousand bytes of text {since}, learning rate going to 0")
 
 
 def _draw_final(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
     shown = [item for item in study.arms if item.arm.role in ("treatment", "control")]
     draw_rules(axes, "y", 100 * study.ablation.margin, 100 * study.floor)
-    top = axes.get_ylim()[1]
+    bottom, top = axes.get_ylim()
     for place, item in enumerate(shown):
         look = looks[item.arm.name]
         r = 100 * item.differences
@@ -269,30 +269,39 @@ def _draw_final(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
                       transform=axes.get_xaxis_transform())  # fmt: skip
             continue
         jitter = 0.26 + 0.0 * r
-        axes.plot(place + jitter, np.minimum(r, top), "o", color=look.color, markersize=3.2, alpha=0.45, linewidth=0)
+        axes.plot(
+            place + jitter, np.clip(r, bottom, top), "o", color=look.color, markersize=3.2, alpha=0.45, linewidth=0
+        )
         if item.own.n > 1:
             low, high = 100 * item.own.ci90[0], 100 * item.own.ci90[1]
             axes.plot([place, place], [low, high], color=look.color, linewidth=2.4, solid_capstyle="butt", zorder=3)
+            for beyond, edge, marker in ((low < bottom, bottom, "v"), (high > top, top, "^")):
+                if beyond:  # an arrow where the bar goes on beyond the axis
+                    axes.plot([place], [edge], marker, color=look.color, markersize=8, clip_on=False, zorder=5)
         axes.plot([place], [100 * item.own.mean], "o", color=look.color, markersize=5.5, zorder=4,
                   markeredgecolor="white", markeredgewidth=1.0)  # fmt: skip
     axes.set_xlim(-0.6, len(shown) - 0.4)
     axes.set_xticks([])
     axes.tick_params(labelleft=False, left=False)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("final validation loss:\nmean, 90 % interval, pairs", fontsize=8.5)
+    axes.set_xlabel(f"{named(study.ablation.answer)} at the end:\nmean, 90 % interval, pairs", fontsize=8.5)
 
 
 def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
     axes.set_axis_off()
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    rows: list[tuple[str, str, str]] = [(study.ablation.reference.name, "reference, band over pairs", "reference")]
+    rows: list[tuple[str, str, str]] = [
+        (study.ablation.reference.name, "reference, thin: ends over pairs", "reference")
+    ]
     for item in study.arms:
         if item.arm.role in ("treatment", "control"):
             short = "diverged" if item.own.diverged else f"{100 * item.own.mean:+.2f} %"
             rows.append((item.arm.name, _outcome(item), short))
     if any(item.arm.role == "floor" for item in study.arms):
         rows.append(("noise floor", "one weight times (1 + 2⁻⁷)", "±1 rms"))
+    margin = f"±{100 * study.ablation.margin:g} %"
+    rows.append((MARGIN, f"of equivalence, {margin}", margin))
     step = min(0.15, 0.95 / len(rows))
     for place, (name, note, short) in enumerate(rows):
         y = 0.95 - place * step
@@ -300,6 +309,8 @@ def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
         if name in looks:
             color = looks[name].color
             axes.plot([0.02, 0.15], [y, y], color=color, linestyle=looks[name].dashes, linewidth=looks[name].width)
+        elif name == MARGIN:
+            axes.plot([0.02, 0.15], [y, y], **MARGIN_LINE)
         else:
             axes.fill_between([0.02, 0.15], y - 0.025, y + 0.025, color=FLOOR, alpha=0.7, linewidth=0)
         if step < 0.125:  # no room for two lines each

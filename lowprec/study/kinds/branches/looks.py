@@ -14,6 +14,8 @@ from ...report.style import CONTROL, DASHES, FLOOR, NEUTRAL, PALETTE
 from .summary import StudySummary
 
 Which = Literal["x", "y"]
+#: The margin of equivalence, in figures and keys.
+MARGIN_LINE: dict[str, Any] = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def draw_rules(axes: Any, which: Which, margin: float, floor: float = math.nan) 
         span(-floor, floor, color=FLOOR, alpha=0.5, linewidth=0, zorder=1)
     line(0, color=NEUTRAL, linewidth=1.2, zorder=2)
     for edge in (-margin, margin):
-        line(edge, color="#808080", linewidth=0.9, linestyle=(0, (4, 3)), zorder=2)
+        line(edge, zorder=2, **MARGIN_LINE)
 
 
 def set_scale(axes: Any, which: Which, values: Sequence[NDArray[np.float64]], margin: float) -> None:

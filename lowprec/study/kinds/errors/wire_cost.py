@@ -16,18 +16,13 @@ from numpy.typing import NDArray
 from lowprec.measure.distributions import distributions
 from lowprec.measure.metrics import sqnr
 
+from ...report.labels import Label, write_labels
 from ...report.style import save
 from .figures import on_front
 from .plots import FAMILIES, front_line, new_figure, style
 from .study import ErrorFigure, ErrorOutcome, Row
 
 SLOTS = 8
-#: Where a label stands beside its point, in points, for those that would touch another.
-SHIFTS = {
-    "INT4 1x128": (-6, -8), "INT8 1x128": (-6, 3), "INT10 1x128": (-6, 3), "MXFP6 E2M3": (-6, 3), "NVFP4": (-4, 6),
-    "LogFMT-12": (-6, 3), "LogFMT-10": (6, 4), "LogFMT-7": (-2, -11), "E4M3 1x128": (6, 0), "MXFP8": (6, -9),
-    "LogFMT-5": (6, -5), "LogFMT-9": (6, -8),
-}  # fmt: skip
 
 
 class _HeadRecorder:
@@ -192,9 +187,6 @@ def draw_cost(rows: list[Row], outcome: ErrorOutcome, stem: Path) -> list[Path]:
                     low = min(2 * row["kl_error"], 0.9 * row["kl"])
                     panel.errorbar(*at, yerr=[[low], [2 * row["kl_error"]]], color=color, linewidth=1, zorder=2)
                 panel.plot(*at, "o", color=color, markersize=5, zorder=3)
-                shift = SHIFTS.get(row["label"], (6, -3))
-                panel.annotate(row["label"].replace(" 1x128", ""), at, shift, textcoords="offset points", fontsize=7,
-                               color=color, ha="right" if shift[0] < 0 else "left", zorder=4)  # fmt: skip
             panel.set_xlabel("time of combine (µs)")
             panel.set_xlim(17, 90)
         bf16 = next(row for row in rows if row["label"] in lossless)
@@ -208,7 +200,28 @@ def draw_cost(rows: list[Row], outcome: ErrorOutcome, stem: Path) -> list[Path]:
         axes[1].invert_yaxis()
         axes[0].set_title("up: more accurate", fontsize=9.5, loc="left", color="#202020", pad=7)
         axes[1].set_title("up: nearer to BF16's predictions", fontsize=9.5, loc="left", color="#202020", pad=7)
+        figure.canvas.draw()  # places in pixels are known from here on
+        for panel, key in zip(axes, ("sqnr", "kl"), strict=True):
+            _write_names(panel, [row for row in rows if row["label"] not in lossless], key)
         return save(figure, stem)
+
+
+def _write_names(panel: Any, rows: list[Row], key: str) -> None:
+    """Write every codec's name beside its point, clear of the bars of the others."""
+    from matplotlib.transforms import Bbox
+
+    def pixels(row: Row, value: float) -> tuple[float, float]:
+        x, y = panel.transData.transform((row["combine_us"], value))
+        return float(x), float(y)
+
+    bars = []
+    if key == "kl":
+        for row in rows:
+            low = row["kl"] - min(2 * row["kl_error"], 0.9 * row["kl"])
+            (x, y0), (_, y1) = pixels(row, low), pixels(row, row["kl"] + 2 * row["kl_error"])
+            bars.append(Bbox.from_extents(x - 3, min(y0, y1), x + 3, max(y0, y1)))
+    labels = [Label(row["label"].replace(" 1x128", ""), FAMILIES[row["family"]], pixels(row, row[key])) for row in rows]
+    write_labels(panel, labels, size=7, radius=6, taken=bars)
 
 
 def _finding(rows: list[Row]) -> str:
