@@ -193,7 +193,7 @@ def page() -> str:
     ]
     for question, studies in QUESTIONS.items():
         blocks.append(f"## {question}\n")
-        blocks += [_section(results[name]) if name in results else _not_run(name) for name in studies]
+        blocks += [section(results[name]) if name in results else _not_run(name) for name in studies]
     return "\n".join(blocks)
 
 
@@ -253,7 +253,8 @@ def _not_run(name: str) -> str:
     return f"### {name}\n\n{load(name).question}\n\nNot run yet at a size worth keeping.\n"
 
 
-def _section(item: dict[str, Any]) -> str:
+def section(item: dict[str, Any]) -> str:
+    """Return what the page says of one study, from its heading on."""
     lines = [f"### {item['name']}", "", item["question"], ""]
     if item["published"]:
         lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]

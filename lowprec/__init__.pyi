@@ -1,6 +1,7 @@
 from . import costs as costs
 from . import logfmt as logfmt
 from . import oracle as oracle
+from . import plot as plot
 from . import testing as testing
 from ._threads import get_num_threads as get_num_threads
 from ._threads import set_num_threads as set_num_threads

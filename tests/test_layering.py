@@ -18,15 +18,15 @@ FILES = rooms.files()
 
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
-    {"_arrays", "_ieee", "_values"},
-    {"_files", "_jit", "_threads", "registry"},
-    {"kernels"},
+    {"_arrays", "_files", "_ieee", "_jit", "_show", "_values", "registry"},
+    {"_threads", "kernels"},
     {"format"},
     {"cast", "interop", "oracle"},
     {"scaling", "logfmt"},
     {"codec", "tensorcore"},
     {"conformance", "costs", "recipe"},
     {"moe", "measure", "testing"},
+    {"plot"},
     {"jax", "study", "torch"},
     {"cli"},
     {"__main__", "reference"},

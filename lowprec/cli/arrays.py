@@ -101,7 +101,7 @@ def quantize(
 
     The error is reported (columns are the fields of lowprec.compare, sqnr in dB), and what was quantized is saved if
     asked for: codes, one a value, and scale as float32; tensor_scale where there is one; format, granularity,
-    scale_kind and quantizer as text. A value is scale * decode(code) [* tensor_scale].
+    scale_kind and quantizer as text. A value is scale times decode(code), times tensor_scale.
     """
     _writable_file(out)
     x = _load_array(file, dimensions=2)

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from .._arrays import real, whole
 from .._values import plain_fields
+from .picture import html
 
 Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"]
 SPECIALS: tuple[Specials, ...] = ("ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric")
@@ -411,6 +412,9 @@ class Format:
 
     def __str__(self) -> str:
         return self.name
+
+    def _repr_html_(self) -> str:
+        return html(self)
 
 
 @functools.lru_cache(maxsize=64)

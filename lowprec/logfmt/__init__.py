@@ -119,7 +119,7 @@ def encode(
     Returns
     -------
     LogFMT or DeepEPMessage
-        Codes and metadata; `.decode()` gives the values, `.pack()` the wire's bytes.
+        Codes and metadata; its ``decode()`` gives the values, its ``pack()`` the wire's bytes.
 
     Raises
     ------

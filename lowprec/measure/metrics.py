@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from lowprec._arrays import positive, real_numbers
 from lowprec._ieee import standard
+from lowprec._show import table
 
 Wide = npt.NDArray[np.float64]
 
@@ -30,11 +31,11 @@ class Comparison:
     sqnr : float
         Signal to quantization noise, dB; inf if no value differs.
     relative_rms, relative_max : float
-        Root mean square and maximum of |a - r| / |r| over the elements where r is not 0.
+        Root mean square and maximum of ``|a - r| / |r|`` over the elements where r is not 0.
     norm_error : float
-        ||a - r|| / ||r|| of the whole arrays.
+        ``||a - r|| / ||r||`` of the whole arrays.
     absolute_max : float
-        Largest |a - r|.
+        Largest ``|a - r|``.
     ulp_max : float
         Largest distance in float32 numbers.
     equal_bits : float
@@ -42,7 +43,7 @@ class Comparison:
     underflow : float
         Share of non-zero reference elements that became 0.
     magnitude_bias : float
-        mean |a| / mean |r| - 1.
+        ``mean |a| / mean |r| - 1``.
     calc_diff : float
         1 - 2 sum(a r) / sum(a^2 + r^2), the measure of DeepGEMM's tests.
 
@@ -74,6 +75,9 @@ class Comparison:
             f" {100 * self.equal_bits:.4g} % equal bits, up to {self.ulp_max:.6g} ulp,"
             f" {100 * self.underflow:.3g} % underflow, magnitude bias {self.magnitude_bias:+.2e})"
         )
+
+    def _repr_html_(self) -> str:
+        return table([(name, f"{value:.6g}") for name, value in self.as_dict().items()], title="Comparison")
 
 
 @standard
@@ -150,7 +154,7 @@ def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
-    """Return |a - r| / |r| of each element; NaN where r is 0 and a is not, 0 where both are.
+    """Return ``|a - r| / |r|`` of each element; NaN where r is 0 and a is not, 0 where both are.
 
     Parameters
     ----------
@@ -310,7 +314,7 @@ def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> floa
 
 
 def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return mean |a| / mean |r| - 1: whether a rounding shrinks or grows values on average.
+    """Return ``mean |a| / mean |r| - 1``: whether a rounding shrinks or grows values on average.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from lowprec.registry import Registry
@@ -10,6 +11,7 @@ from lowprec.registry import Registry
 from . import toml
 from .binding import BoundRecipe
 from .description import Description
+from .picture import precision_map
 
 
 class Recipe(Description):
@@ -42,6 +44,12 @@ class Recipe(Description):
             If it is needed and missing, or a rule names a block that the model has not.
         """
         return BoundRecipe(self, seed, layers)
+
+    def __repr__(self) -> str:
+        return f"<Recipe {self.name}: {shorten(self.description, 90, placeholder=' ...')}>"
+
+    def _repr_html_(self) -> str:
+        return precision_map(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the recipe as plain data, as results keep it."""

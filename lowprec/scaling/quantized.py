@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .._arrays import apart, as_matrix, host, matrix_shape, output, returned
 from .._ieee import standard
+from .._show import table
 from .._values import ByBits
 from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
@@ -200,6 +201,15 @@ class Quantized(ByBits):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = self.dequantize()
         return values if dtype is None else values.astype(dtype)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("shape", " x ".join(map(str, self.shape))), ("elements", self.format.name),
+            ("a scale for each", str(self.granularity)), ("scales", f"{self.scale.size:,} as {self.scale_kind}"),
+            ("scale of the tensor", self.tensor_scale), ("quantizer", self.quantizer and self.quantizer.name),
+            ("bytes", f"{self.nbytes:,}"), ("bits per value", f"{self.bits_per_value:.4g}"),
+        ]  # fmt: skip
+        return table([row for row in rows if row[1] is not None], title="Quantized")
 
     def __repr__(self) -> str:
         scales = f"{self.scale_kind} scales" + ("" if self.tensor_scale is None else f" times {self.tensor_scale:.4g}")

@@ -17,10 +17,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from .._show import table
 from .._values import plain_fields
 from ..cast.casts import decode
 from ..format.catalogue import Format, formats
 from ..registry import Registry
+from .order import Sum, drawing
 from .product import Matrix, Product
 
 Align = Literal["truncate", "floor", "nearest"]
@@ -184,6 +186,17 @@ class Accumulator:
     def __str__(self) -> str:
         return self.name
 
+    def _repr_html_(self) -> str:
+        rows = [
+            ("sums", self.rule.words), ("takes", ", ".join(self.inputs) or "any format"), ("result and C", self.output),
+            ("source", self.source), ("verified", self.verified),
+        ]  # fmt: skip
+        return table(rows, title=self.name) + self.drawing()
+
+    def drawing(self) -> str:
+        """Return its order of summation as an SVG: two instructions, one after the other."""
+        return drawing(self.rule.order(self), f"What {self.name} sums in which order")
+
 
 class Computed(NamedTuple):
     """What a fast kernel makes of a product, and the rows and columns that it leaves to the reference."""
@@ -260,6 +273,16 @@ class Kind(ABC):
     def steps(self, accumulator: Accumulator, k: int) -> int:
         """Return how many roundings of a sum a chain of k products has, one an instruction."""
         return -(-k // self.step(accumulator))
+
+    def order(self, accumulator: Accumulator) -> Sum:
+        """Return the order of two instructions' sums as a tree, the result of the first the addend of the second."""
+        step = self.step(accumulator)
+        first = self.instruction(accumulator, "C", 0)
+        return self.instruction(accumulator, first, step)
+
+    @abstractmethod
+    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+        """Return the order in which the products of one instruction, from k = `start`, join what was summed before."""
 
     @abstractmethod
     def step_error(self, accumulator: Accumulator) -> StepError:

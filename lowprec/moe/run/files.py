@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowprec._files import (
     locked,
@@ -29,6 +29,9 @@ from lowprec._files import (
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.saving import code_version
 from lowprec.moe.run.trainer import StepRecord, Trainer
+
+if TYPE_CHECKING:
+    import pandas
 
 CHECKPOINT, METRICS, SUMMARY = "checkpoint.npz", "metrics.csv", "run.json"
 
@@ -74,6 +77,53 @@ def what_is_there(folder: str | os.PathLike[str]) -> str | None:
         return f"{run['config']} {run['recipe']}, seed {run['seed']}, {run['steps']} steps, {run['status']}"
     except (OSError, ValueError, KeyError):
         return " and ".join(left)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRun:
+    """What the folder of a run says of it.
+
+    Attributes
+    ----------
+    name : str
+        The folder's.
+    summary : dict
+        `run.json`: configuration, recipe, seed, steps, status, and the validation loss of a run that has ended.
+    metrics : pandas.DataFrame
+        One row a step.
+    """
+
+    name: str
+    summary: dict[str, Any]
+    metrics: pandas.DataFrame
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder holds a training run by itself: its curve and its summary, of all that runs leave."""
+    return (folder / METRICS).is_file() and (folder / SUMMARY).is_file()
+
+
+def read_run(folder: Path) -> KeptRun:
+    """Read what a run left in its folder.
+
+    Raises
+    ------
+    ValueError
+        If it holds no run, or a damaged one.
+    """
+    import pandas
+
+    if not is_run(folder):
+        raise ValueError(f"{os.fspath(folder)!r} holds no training run ({METRICS} and {SUMMARY} are needed)")
+    try:
+        summary = read_json(folder / SUMMARY)
+        head, rows = read_csv(folder / METRICS)
+        metrics = pandas.DataFrame([_row(dict(zip(head, row, strict=True))) for row in rows], columns=head)
+        if missing := [key for key in ("config", "recipe", "seed", "steps", "status") if key not in summary]:
+            raise ValueError(f"{SUMMARY} lacks {missing[0]!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{os.fspath(folder)!r} holds a damaged run: {error}") from None
+    return KeptRun(folder.resolve().name, summary, metrics)
 
 
 def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> None:

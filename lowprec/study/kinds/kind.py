@@ -57,6 +57,14 @@ class Report:
         """The file with everything in JSON."""
         return self.document.folder / "summary.json"
 
+    def __repr__(self) -> str:
+        return f"<Report of {self.document.name} in {self.document.folder}>"
+
+    def _repr_html_(self) -> str:
+        from ..report.html import fragment
+
+        return fragment(self.document)
+
 
 class Kind(Protocol):
     """What every kind of study has."""

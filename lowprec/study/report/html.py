@@ -93,6 +93,12 @@ def page(documents: Sequence[Document], title: str = "") -> str:
     )  # fmt: skip
 
 
+def fragment(document: Document) -> str:
+    """Return one report for a notebook: a page's body, its styles left to the notebook."""
+    head = f'<h3>{escape(document.name)}</h3><p class="question">{escape(document.question)}</p>'
+    return head + "\n".join(_part(part, document) for part in document.parts)
+
+
 def check_same(documents: Sequence[Document]) -> None:
     """Refuse to put studies on one page that were not made by the same code, packages and data.
 

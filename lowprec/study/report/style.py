@@ -1,4 +1,4 @@
-"""How all figures look: colours, lines, fonts, and how they are written."""
+"""Figures of reports: a finding above, a size below it, and how they are written."""
 
 from __future__ import annotations
 
@@ -10,25 +10,6 @@ from typing import Any
 
 from ..._files import write_bytes
 from ..run.store import StudyError
-
-#: The reference is always neutral and a positive control vermilion; other arms go on (Okabe and Ito's palette).
-NEUTRAL = "#4d4d4d"
-FLOOR = "#bdbdbd"
-CONTROL = "#D55E00"
-PALETTE = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-#: Matplotlib's settings for all figures.
-STYLE: dict[Any, Any] = {
-    "font.size": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#808080",
-    "axes.linewidth": 0.8,
-    "xtick.color": "#404040",
-    "ytick.color": "#404040",
-    "axes.labelcolor": "#202020",
-    "svg.hashsalt": "lowprec",
-}
-DASHES = ("-", (0, (5, 1.5)), "-", (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1.5)))
 
 
 def require_matplotlib() -> None:

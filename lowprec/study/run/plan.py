@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._files import plain, safe_name
+from ..._show import table
 from . import backend as backends
 from .backend import Backend
 from .fingerprint import code_hash, versions
@@ -42,6 +43,17 @@ class Plan:
     def tasks(self) -> tuple[Task, ...]:
         """All runs, checkpoints first."""
         return self.checkpoints + self.arms
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.study.name}: {len(self.tasks)} runs ({self.setting}) into {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("question", self.study.question), ("size", self.setting), ("checkpoints", len(self.checkpoints)),
+            ("runs of arms", len(self.arms)), ("arms", ", ".join(arm.name for arm in self.study.arms)),
+            ("folder", self.folder),
+        ]  # fmt: skip
+        return table(rows, title=self.study.name)
 
 
 @dataclass(frozen=True)

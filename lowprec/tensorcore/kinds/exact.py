@@ -9,6 +9,7 @@ from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore import float64_dot
 from ..accumulator import Accumulator, Kind, StepError
+from ..order import Products, Sum
 from ..product import Matrix, Product, canonical_nan
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread
@@ -37,6 +38,14 @@ class Exact(Kind):
     def steps(self, accumulator: Accumulator, k: int) -> int:
         """Return 1: whatever the length."""
         return 1
+
+    def order(self, accumulator: Accumulator) -> Sum:
+        """Return one sum of everything."""
+        return self.instruction(accumulator, "C", 0)
+
+    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+        """Sum exactly and round once, whatever K."""
+        return Sum(("exact sum of all products", "rounded once, to float32"), (state, Products(tuple(range(64)))))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return half a unit in the last place."""

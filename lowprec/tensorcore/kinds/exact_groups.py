@@ -8,6 +8,7 @@ from ...cast.casts import decode
 from ...kernels.tensorcore import amd_dot
 from ..accumulator import Accumulator, Kind, StepError
 from ..integers import by_rows
+from ..order import Products, Sum
 from ..product import Matrix, Product, canonical_nan
 
 
@@ -17,6 +18,11 @@ class ExactGroups(Kind):
     name = "exact_groups"
     words = "a group and C summed exactly, one rounding to nearest even"
     oracle = "ExactGroups"
+
+    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+        """Sum a group and C exactly."""
+        products = Products(tuple(range(start, start + accumulator.group)))
+        return Sum(("exact sum", "rounded to nearest even, float32"), (state, products))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return half a unit in the last place."""

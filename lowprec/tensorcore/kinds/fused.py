@@ -15,6 +15,7 @@ from ...kernels.tensorcore import fused_dot, narrow_pack
 from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind, StepError
 from ..fused_kernels import FusedKernel, fused_kernels, operand_tables
 from ..integers import bits_of, by_rows, group_rule, result_layout, take_apart, values_of
+from ..order import Products, Sum
 from ..panel_kernels import fastest, proves_itself
 from ..product import Float32Matrix, Matrix, Product, Schedule
 from ..selection import selected_kernel
@@ -61,6 +62,20 @@ def aligned_error(accumulator: Accumulator, terms: int) -> StepError:
     )
 
 
+#: How terms are cut, in a drawing's words.
+_CUT = {"truncate": "cut toward zero", "floor": "cut downwards", "nearest": "rounded to nearest"}
+
+
+def aligned_words(accumulator: Accumulator) -> tuple[str, ...]:
+    """Return what happens in a fused sum, line by line."""
+    last = "rounded to float16" if accumulator.output == "float16" else f"cut to {accumulator.output}"
+    return (
+        "aligned to the largest exponent",
+        f"{_CUT[accumulator.align]}, {accumulator.fraction_bits} fraction bits kept",
+        f"added exactly, {last}",
+    )
+
+
 class Fused(FusedSum):
     """Groups of products and C aligned to the largest exponent, cut, summed exactly, and cut again."""
 
@@ -75,6 +90,12 @@ class Fused(FusedSum):
             raise ValueError(
                 f"Accumulator {accumulator.name}: scale_format={scale}: a fused sum takes powers of two"
             )  # fmt: skip
+
+    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+        """Join a group with C in one sum."""
+        products = Products(tuple(range(start, start + accumulator.group)))
+        scaled = () if accumulator.scale_format is None else (f"exponents of {accumulator.scale_format} scales added",)
+        return Sum((*scaled, *aligned_words(accumulator)), (state, products))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of a group's products and C."""

@@ -12,10 +12,11 @@ from ...format.catalogue import Format, formats
 from ...kernels.tensorcore.scaled_dot import ScaledParts, scaled_dot
 from ..accumulator import Accumulator, FastKernel, StepError
 from ..integers import bits_of, by_rows, group_rule, result_layout, scale_parts, values_of
+from ..order import Products, Sum
 from ..panel_kernels import fastest, proves_itself
 from ..product import BlockScales, Float32Matrix, Matrix, Product
 from ..run_kernels import KERNELS, RunKernel
-from .fused import FusedSum, aligned_error
+from .fused import FusedSum, aligned_error, aligned_words
 from .panels import Float64Lanes
 
 
@@ -44,6 +45,17 @@ class FusedRuns(FusedSum):
         special = any(f.nan_code is not None or f.inf_code is not None for f in (fa, fb))
         if special or max(largest, largest / units) > 2.0**61:
             raise ValueError(f"{accumulator.name}: products of {fa} and {fb} are too wide to be summed exactly in runs")
+
+    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+        """Sum runs exactly, scale them, and join them with C."""
+        runs = [
+            Sum(
+                (f"exact sum, times two {accumulator.scale_format} scales",),
+                (Products(tuple(range(k, k + accumulator.run))),),
+            )
+            for k in range(start, start + accumulator.group, accumulator.run)
+        ]
+        return Sum(aligned_words(accumulator), (state, *runs))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of a group's runs and C: a run has its scales' exponent, which no product of it falls below."""

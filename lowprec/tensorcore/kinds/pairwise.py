@@ -10,6 +10,7 @@ from ...format.catalogue import Format
 from ...kernels.tensorcore import amd_dot
 from ..accumulator import Accumulator, Kind, StepError
 from ..integers import by_rows
+from ..order import Products, Sum
 from ..product import Matrix, Product, canonical_nan
 
 
@@ -19,6 +20,14 @@ class Pairwise(Kind):
     name = "pairwise"
     words = "float32 additions of neighbours, subnormals flushed"
     oracle = "FlushedPairs"
+
+    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+        """Add neighbours, then C."""
+        items: list[Sum | Products] = [Products((k,)) for k in range(start, start + accumulator.group)]
+        while len(items) > 1:
+            pairs = [tuple(items[i : i + 2]) for i in range(0, len(items), 2)]
+            items = [Sum(("+ in float32",), pair) if len(pair) > 1 else pair[0] for pair in pairs]
+        return Sum(("+ in float32",), (state, items[0]))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of a product's roundings, as many as the tree is deep and two more, each flushed when tiny."""

@@ -10,6 +10,7 @@ from ...cast.casts import decode
 from ...kernels.tensorcore.float64_dot import sequential64
 from ..accumulator import FLOAT64, Accumulator, Kind, StepError
 from ..float32 import accumulate_f32
+from ..order import Products, Sum
 from ..product import Float32Matrix, Matrix, Product, canonical_nan
 
 
@@ -26,6 +27,17 @@ class Sequential(Kind):
     def step(self, accumulator: Accumulator) -> int:
         """Return 1: a chain may end after any product."""
         return 1
+
+    def order(self, accumulator: Accumulator) -> Sum:
+        """Return four multiply-adds: the order is that of k."""
+        found = self.instruction(accumulator, "C", 0)
+        for k in (1, 2, 3):
+            found = self.instruction(accumulator, found, k)
+        return found
+
+    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+        """Multiply and add with one rounding."""
+        return Sum(("fused multiply-add", f"rounded to nearest, {accumulator.output}"), (state, Products((start,))))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return half a unit in the last place, of a step that has one product."""

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from ...._files import to_csv, write_text
+from ....plot.style import STYLE
 from ...analysis.costs_of_recipes import COSTS, bits_of, with_tail
 from ...analysis.inference import BETTER_WITHIN, EQUIVALENT, WORSE_WITHIN
 from ...analysis.validity import headline
 from ...design.arms import Arm
 from ...report.cost_panels import Point, differing, draw_panels, height_of
-from ...report.style import STYLE, new_figure, require_matplotlib, save
+from ...report.style import new_figure, require_matplotlib, save
 from .looks import draw_rules, looks_of, set_scale
 from .summary import StudySummary
 

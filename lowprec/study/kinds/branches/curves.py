@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import to_csv, write_text
+from ....plot.style import FLOOR, STYLE
 from ...analysis.inference import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN
 from ...analysis.smoothing import ema
 from ...analysis.statistics import relative_differences
 from ...analysis.validity import VOID, headline
-from ...report.style import FLOOR, STYLE, require_matplotlib, save, wrapped
+from ...report.style import require_matplotlib, save, wrapped
 from .looks import MARGIN_LINE, Look, draw_rules, looks_of, set_scale
 from .measured import ArmSummary
 from .runs import PairRun

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...._files import to_csv, write_text
+from ....plot.style import NEUTRAL, STYLE
 from ...analysis.statistics import Paired
 from ...analysis.validity import headline
 from ...report.parts import interval, percent
-from ...report.style import NEUTRAL, STYLE, new_figure, require_matplotlib, save
+from ...report.style import new_figure, require_matplotlib, save
 from .ablation import EFFECTS
 from .looks import draw_rules, looks_of, set_scale
 from .measured import ArmSummary

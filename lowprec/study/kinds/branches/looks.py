@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...report.style import CONTROL, DASHES, FLOOR, NEUTRAL, PALETTE
+from ....plot.style import CONTROL, DASHES, FLOOR, NEUTRAL, PALETTE
 from .summary import StudySummary
 
 Which = Literal["x", "y"]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...report.style import CONTROL, NEUTRAL, PALETTE, STYLE, require_matplotlib, save, wrapped
+from ....plot.style import CONTROL, NEUTRAL, PALETTE, STYLE
+from ...report.style import require_matplotlib, save, wrapped
 from .study import ErrorOutcome, Row
 
 #: One color for each family, the casts neutral.

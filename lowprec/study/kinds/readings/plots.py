@@ -9,20 +9,10 @@ from typing import Any
 import numpy as np
 
 from ...._files import to_csv, write_text
+from ....plot.style import CONTROL, DASHES, FLOOR, NEUTRAL, PALETTE, STYLE
 from ...analysis.validity import headline
 from ...report.parts import number
-from ...report.style import (
-    CONTROL,
-    DASHES,
-    FLOOR,
-    NEUTRAL,
-    PALETTE,
-    STYLE,
-    new_figure,
-    require_matplotlib,
-    save,
-    wrapped,
-)
+from ...report.style import new_figure, require_matplotlib, save, wrapped
 from .summary import ReadingSummary
 
 #: How means and their intervals are drawn.

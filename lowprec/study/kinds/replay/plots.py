@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...._files import to_csv, write_text
-from ...report.style import NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
+from ....plot.style import NEUTRAL, PALETTE, STYLE
+from ...report.style import new_figure, require_matplotlib, save
 from .study import AT_FAR, ENOUGH
 from .summary import ReplaySummary, spread_of, words_of
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...._files import to_csv, write_text
+from ....plot.style import CONTROL, NEUTRAL, PALETTE, STYLE
 from ...analysis.costs_of_recipes import COSTS, bits_of
 from ...analysis.validity import headline
 from ...report.cost_panels import Point, differing, draw_panels, front, height_of
 from ...report.parts import number
-from ...report.style import CONTROL, NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
+from ...report.style import new_figure, require_matplotlib, save
 from .study import METRICS
 from .summary import WeightsSummary
 

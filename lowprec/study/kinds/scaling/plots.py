@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...._files import to_csv, write_text
+from ....plot.style import CONTROL, NEUTRAL, PALETTE, STYLE
 from ...report.parts import count
-from ...report.style import CONTROL, NEUTRAL, PALETTE, STYLE, new_figure, require_matplotlib, save
+from ...report.style import new_figure, require_matplotlib, save
 from .study import FITTED, Cell
 from .summary import ScalingSummary
 

@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ...report.style import CONTROL, DASHES, NEUTRAL, PALETTE, STYLE, require_matplotlib, save, wrapped
+from ....plot.style import CONTROL, DASHES, NEUTRAL, PALETTE, STYLE
+from ...report.style import require_matplotlib, save, wrapped
 from .study import Errors, TensorArm
 
 #: Least distance of two labels, as a share of the axis.

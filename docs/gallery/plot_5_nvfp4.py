@@ -1,0 +1,53 @@
+"""
+NVFP4's ingredients
+===================
+
+**NVFP4** stores numbers in four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. What makes that usable is around
+it: a scale in E4M3 for every 16 values, one float32 scale for the tensor, a Hadamard transform that spreads outliers,
+and stochastic rounding of gradients.
+"""
+
+import numpy as np
+
+import lowprec as lp
+
+axes = lp.plot.grid("e2m1fn", "ue4m3")
+
+# %%
+# One ingredient after the other, on values with a few outliers. MXFP4 has 32 values a scale, and scales that are powers
+# of two; NVFP4 has 16 and finer scales.
+
+rng = np.random.default_rng(0)
+x = (rng.standard_normal((256, 1024)) * np.exp2(6 * (rng.random((256, 1024)) < 0.002))).astype(np.float32)
+for quantizer in ("mxfp4", "nvfp4_te"):
+    q = lp.quantize(x, quantizer=quantizer)
+    print(f"{quantizer:>9}: {lp.sqnr(q.dequantize(), x):.2f} dB with {q.bits_per_value:.2f} bits")
+
+# %%
+# A Hadamard transform is a rotation of 16 values: of an outlier it makes 16 middling values. Both operands of a product
+# are rotated, so their product stays what it was.
+
+turned = lp.hadamard(x, 16)
+for name, values in (("as it is", x), ("rotated", turned)):
+    largest = np.abs(values.reshape(-1, 16)).max(axis=1) / np.sqrt((values.reshape(-1, 16) ** 2).mean(axis=1))
+    print(f"{name:>9}: the largest of 16 is {largest.max():.2f} times their root mean square at most")
+
+# %%
+# Stochastic rounding is right on average, which matters where small gradients are summed over many steps: 0.1 in steps of
+# 0.5 is always 0 to nearest, and 0.5 one time in five at random.
+
+g = np.full(100_000, 0.1, np.float32)
+print("nearest:   ", lp.round_to(g, "e2m1fn").mean())
+print("stochastic:", lp.round_to(g, "e2m1fn", rounding="stochastic", seed=1).mean().round(4))
+
+# %%
+# The product itself, with the scales inside the instruction as Blackwell has it:
+
+q, w = lp.quantize(x[:64], quantizer="nvfp4_te"), lp.quantize(x[64:128], quantizer="nvfp4_te", granularity="16x16")
+d = lp.gemm(q, w, accumulator="blackwell_nvfp4", out="bfloat16")
+lp.compare(d, q.dequantize().astype(np.float64) @ w.dequantize().astype(np.float64).T)
+
+# %%
+# The whole training recipe, as a map. Which ingredient is worth what: :doc:`/generated/findings/nvfp4_ingredients`.
+
+lp.recipes["nvfp4"]

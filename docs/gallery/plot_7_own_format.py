@@ -1,0 +1,42 @@
+"""
+A format of your own
+====================
+
+A format is a handful of fields. Registered under a name, it works wherever a name of the catalogue does: casts,
+quantizers, products, codecs, training recipes and the command line's tables.
+"""
+
+import numpy as np
+
+import lowprec as lp
+
+# %%
+# Three exponent bits, three mantissa bits, no infinity, and NaN in the topmost code alone:
+
+mine = lp.Format("e3m3fn", exponent_bits=3, mantissa_bits=3, specials="fn")
+mine
+
+# %%
+# Without registering anything, the object itself is taken everywhere:
+
+x = np.random.default_rng(0).standard_normal((128, 1024), dtype=np.float32)
+axes = lp.plot.errors(x, [mine, "e4m3fn", "e2m3fn"])
+
+# %%
+# By name it can stand in a recipe, too. ``scoped`` registers it for a block of code; ``register`` for good.
+
+with lp.formats.scoped(e3m3fn=mine):
+    q = lp.quantize(x, "e3m3fn", "1x32")
+    recipe = lp.recipes["dsv3"].with_(
+        name="seven_bits", x="e3m3fn 1x128", w="e3m3fn 128x128", dy="e3m3fn 1x128", accumulator="float32",
+        promote_every=None,
+    )  # fmt: skip
+    run = lp.train("nano", recipe, steps=3)
+print(q, run, sep="\n")
+
+# %%
+# Every rounding and every policy for what does not fit has it at once:
+
+for rounding in ("nearest_even", "toward_zero", "stochastic"):
+    seed = {"seed": 1} if rounding == "stochastic" else {}
+    print(f"{rounding:>13}: {lp.round_to([0.3, 100.0, np.inf], mine, rounding=rounding, **seed)}")

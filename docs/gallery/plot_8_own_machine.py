@@ -1,0 +1,40 @@
+"""
+A machine nobody built
+======================
+
+How many bits should the next tensor core keep? An accumulator is data, so machines that do not exist compute as well as
+those that do, with the same kernels and at the same speed.
+"""
+
+import numpy as np
+
+import lowprec as lp
+
+# %%
+# Hopper's FP8 unit keeps 13 bits below the largest term of a group. Here are machines that keep more, and the result in
+# float32 instead of FP22:
+
+hopper = lp.accumulators["hopper_fp8"]
+machines = [hopper, *(hopper.with_(fraction_bits=bits, output="float32") for bits in (16, 19, 22, 25))]
+rng = np.random.default_rng(0)
+a, b = rng.random((16, 4096), dtype=np.float32), rng.random((16, 4096), dtype=np.float32)
+axes = lp.plot.accumulation(a, b, machines)
+
+# %%
+# Every field can be asked about: the group that is summed at once, how terms are cut, how long a chain is.
+
+exact = lp.gemm(qa := lp.quantize(a, "e4m3fn"), qb := lp.quantize(b, "e4m3fn"), accumulator="exact")
+for change in ({}, {"group": 8}, {"group": 128}, {"align": "nearest"}, {"fraction_bits": 20, "output": "float32"}):
+    d = lp.gemm(qa, qb, accumulator=hopper.with_(**change) if change else hopper, promote_every=None)
+    print(f"{np.abs(d / exact - 1).max():8.3%}  {change or 'Hopper as it is'}")
+
+# %%
+# The drawing follows the fields:
+
+hopper.with_(group=8, fraction_bits=20, output="float32")
+
+# %%
+# And a recipe takes it for training, as ``accumulator="hopper_fp8(fraction_bits=20)"``:
+
+recipe = lp.recipes["dsv3"].with_(accumulator="hopper_fp8(fraction_bits=20)", promote_every=None)
+print(recipe.spec("layers.1.attn.wo"))

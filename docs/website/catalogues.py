@@ -1,0 +1,168 @@
+"""Reference pages from the catalogues: a page each for formats, accumulators and recipes, a table for the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from pages import table
+
+import lowprec as lp
+from lowprec.conformance.recordings import OUTPUTS, RECORDINGS
+from lowprec.format.picture import picture
+from lowprec.recipe.picture import precision_map
+from lowprec.registry import Registry
+from lowprec.tensorcore.accumulator import Accumulator
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield every page of the reference."""
+    yield from _folder("formats", lp.formats, _format, "Formats", "Which values a few bits can hold.", _format_row)
+    yield from _folder(
+        "accumulators", lp.accumulators, _accumulator, "Accumulators",
+        "How products are added up: the tensor cores and matrix cores of GPUs, and ideal sums. Each page draws the "
+        "order of the sums, and says who recorded the hardware and how the rule was verified.", _accumulator_row,
+    )  # fmt: skip
+    yield from _folder(
+        "recipes",
+        lp.recipes,
+        _recipe,
+        "Training recipes",
+        "The precision of everything in a training run.",
+        _recipe_row,
+    )
+    yield "generated/libraries.md", _plain(
+        "Libraries", lp.libraries, "What a GEMM library does around the tensor core: when sums leave it, and where "
+        "scales come in. `lowprec.gemm(library=...)` takes a name.",
+    )  # fmt: skip
+    yield "generated/configurations.md", _configurations()
+
+
+def _folder(
+    folder: str, catalogue: Registry[Any], page: Any, title: str, about: str, row: Any
+) -> Iterator[tuple[str, str]]:
+    """Yield a page for each entry, and their list."""
+    rows, names = [], []
+    for name in catalogue:
+        entry = catalogue[name]
+        others = catalogue.aliases(name)
+        called = f"\n\nAlso called {', '.join(f'`{other}`' for other in others)}." if others else ""
+        yield f"generated/{folder}/{name}.md", f"# {name}{called}\n\n{page(name, entry)}"
+        names.append(name)
+        rows.append((f"[{name}](/generated/{folder}/{name}.md)", *row(entry)))
+    listing = "\n".join(names)
+    head = ("name", *row(None))
+    yield (
+        f"generated/{folder}/index.md",
+        (f"# {title}\n\n{about}\n\n{table(head, rows)}\n\n```{{toctree}}\n:hidden:\n\n{listing}\n```\n"),
+    )
+
+
+def _drawn(svg: str) -> str:
+    return f"```{{raw}} html\n<figure>{svg}</figure>\n```\n"
+
+
+def _format_row(fmt: Any) -> tuple[object, ...]:
+    if fmt is None:
+        return "bits", "largest", "smallest positive", "source"
+    return fmt.bits, f"{fmt.max:g}", f"{fmt.smallest_subnormal:g}", fmt.source
+
+
+def _format(name: str, fmt: lp.Format) -> str:
+    codes = ", ".join(
+        f"{what} is `{code:#x}`" for what, code in (("Inf", fmt.inf_code), ("NaN", fmt.nan_code)) if code is not None
+    )
+    facts = (
+        ("bits", f"{fmt.bits}: sign {int(fmt.signed)}, exponent {fmt.exponent_bits}, mantissa {fmt.mantissa_bits}"),
+        ("bias", fmt.bias), ("largest, lowest", f"{fmt.max:g}, {fmt.min:g}"),
+        ("smallest normal, smallest positive", f"{fmt.smallest_normal:g}, {fmt.smallest_subnormal:g}"),
+        ("step above 1", f"{fmt.eps:g}"), ("special codes", codes or "none"),
+        ("-0", "yes" if fmt.has_negative_zero else "no"), ("source", fmt.source),
+    )  # fmt: skip
+    return (
+        f"{_drawn(picture(fmt))}\n{table(('', name), facts)}\n\n`lowprec formats {name} --grid` prints every value; "
+        f"`lowprec cast 0.3 --to {name}` rounds a number to it. How values are rounded, and what becomes of those that "
+        "do not fit: [roundings and policies](/formats.md).\n"
+    )
+
+
+def _accumulator_row(entry: Any) -> tuple[object, ...]:
+    if entry is None:
+        return "multiplies", "sums", "fraction bits", "result", "verified by"
+    bits = entry.fraction_bits if entry.rule.has_fraction_bits else ""
+    return ", ".join(entry.inputs) or "any", entry.rule.words, bits, entry.output, entry.verified
+
+
+def _accumulator(name: str, entry: Accumulator) -> str:
+    rule = entry.rule
+    facts = [
+        ("multiplies", ", ".join(entry.inputs) or "any format"), ("kind", f"`{entry.kind}`: {rule.words}"),
+        ("products in one instruction", rule.step(entry)),
+        ("fraction bits kept when terms are aligned", entry.fraction_bits if rule.has_fraction_bits else "none cut"),
+        ("format of the result and of C", entry.output),
+    ]  # fmt: skip
+    if entry.scale_format is not None:
+        facts.append(
+            ("scales inside the instruction", f"{entry.scale_format}, one for {entry.scale_block} codes along K")
+        )
+    evidence = [
+        ("where the rule comes from", entry.source),
+        ("recorded on", _recorded(name) or "no hardware; its source alone"),
+        ("independent oracle", f"`lowprec.oracle.{rule.oracle}`, exact rational arithmetic that shares no code"),
+        ("checked by", f"`pytest tests/oracle tests/tensorcore -k {name}`"),
+    ]
+    bound = rule.step_error(entry)
+    return (
+        f"## What it sums, in which order\n\n{_drawn(entry.drawing())}\n"
+        "Two instructions, one after the other: C is what was there before, D the result. Products in one box enter "
+        "together, so their order makes no difference to any bit (`tests/tensorcore/test_order.py` permutes them).\n\n"
+        f"{table(('', name), facts)}\n\n"
+        f"One instruction errs by at most {bound.relative:.3g} of the sum of its terms' magnitudes, and "
+        f"{bound.absolute:.3g} more.\n\n## How we know\n\n{table(('', 'evidence'), evidence)}\n\n## Use it\n\n"
+        f"    lowprec accumulators {name}\n    lowprec mma dump.npz --accumulator {name}\n\n"
+        f'`lowprec.mma(a, b, c, accumulator="{name}")` computes one chain from raw codes, `lowprec.gemm` a product '
+        "with scales; `lowprec.accumulators[...].with_(fraction_bits=20)` is a machine nobody has built.\n"
+    )
+
+
+def _recorded(name: str) -> str:
+    """Return which recordings of real GPUs the tests compare with an accumulator; empty if there are none."""
+    found = [item for item in RECORDINGS if lp.accumulators.listed(item.accumulator) == name]
+    gpus = [f"{item.gpu} ({item.operand}{'' if item.has_c else ', C = 0'})" for item in found]
+    outputs = f"{OUTPUTS * len(found):,} outputs of {', '.join(gpus)}, arXiv:2512.07004, none of which differs"
+    return f"{outputs}: [what was compared](/exactness.md)" if found else ""
+
+
+def _recipe_row(entry: Any) -> tuple[object, ...]:
+    return ("what it is", "source") if entry is None else (entry.description, entry.source)
+
+
+def _recipe(name: str, entry: lp.Recipe) -> str:
+    source = f"\n\nSource: {entry.source}." if entry.source else ""
+    return (
+        f"{entry.description[0].upper()}{entry.description[1:]}.{source}\n\n{_drawn(precision_map(entry))}\n"
+        f"As a table: `lowprec recipes {name}`, or [all of them](/recipes.md). As a file to change: "
+        f"`lowprec recipes {name} --toml`. To train with it: `lowprec train --recipe {name}`.\n"
+    )
+
+
+def _plain(title: str, catalogue: Registry[Any], about: str) -> str:
+    entries = [catalogue[name] for name in catalogue]
+    fields = [field.name for field in dataclasses.fields(entries[0])]
+    rows = [[f"`{entry.name}`", *(getattr(entry, field) for field in fields if field != "name")] for entry in entries]
+    return f"# {title}\n\n{about}\n\n{table([field.replace('_', ' ') for field in fields], rows)}\n"
+
+
+def _configurations() -> str:
+    entries = [lp.configs[name] for name in lp.configs]
+    rows = [
+        (f"`{field.name}`", *(getattr(entry, field.name) for entry in entries))
+        for field in dataclasses.fields(entries[0]) if field.name != "name"
+    ]  # fmt: skip
+    return (
+        "# Configurations\n\nShapes of the models that are trained: DeepSeek-V3 in miniature. [The "
+        "API](/generated/api/moe.rst) and [the trainer](/training.md) say what the fields mean; a TOML file makes "
+        "one's own.\n\n"
+        f"{table(('field', *(entry.name for entry in entries)), rows)}\n"
+    )

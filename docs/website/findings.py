@@ -1,0 +1,57 @@
+"""Findings as short articles: a study's question, its figure, its answer, and what it cannot say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import make_ablations
+
+from .links import ROOT, links
+
+_LIMITS = re.compile(r"^## What this size cannot show\n\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_FIGURE = re.compile(r"^!\[[^\n]*$", re.MULTILINE)
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield an article for every study with a stored result, by question, and their list."""
+    lines = [
+        "# Findings", "",
+        "One article a study: its question, a figure, the answer, and what it cannot say. [A summary in two "
+        "tables](/findings.md); [all of them on one page](/ablations.md), with those that have not run; [how studies "
+        "are written](/generated/repository/ablations/README.md).", "",
+    ]  # fmt: skip
+    names = []
+    for question, studies in make_ablations.QUESTIONS.items():
+        done = [name for name in studies if (make_ablations.RESULTS / f"{name}.json").exists()]
+        names += done
+        lines += [f"- {question}: " + ", ".join(f"[{name}](/generated/findings/{name}.md)" for name in done)] * bool(
+            done
+        )
+        for name in done:
+            yield f"generated/findings/{name}.md", links(_article(name), f"docs/{name}.md")
+    reports = sorted(path.stem for path in make_ablations.RESULTS.glob("*.md"))
+    lines += ["", *_toctree([f"/generated/findings/{name}" for name in names])]
+    lines += _toctree(["/findings", "/ablations", "/generated/repository/ablations/README"])
+    lines += _toctree([f"/generated/repository/ablations/results/{name}" for name in reports])
+    yield "generated/findings/index.md", "\n".join(lines)
+
+
+def _toctree(names: list[str]) -> list[str]:
+    return ["```{toctree}", ":hidden:", "", *names, "```", ""]
+
+
+def _article(name: str) -> str:
+    """Return one article: what the page of all ablations says of it, with its figure and its limits."""
+    item = json.loads((make_ablations.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    report = (ROOT / "ablations" / "results" / f"{name}.md").read_text(encoding="utf-8")
+    _, _, body = make_ablations.section(item).partition("\n\n")
+    question, _, answer = body.partition("\n\n")
+    figure = _FIGURE.search(report)
+    shown = figure.group().replace("](", "](../ablations/results/") if figure else ""
+    limits = _LIMITS.search(report)
+    parts = [f"# {name}", f"**{question}**", shown, "## Answer", answer.strip()]
+    if limits:
+        parts += ["## What it cannot say", limits.group(1).strip()]
+    return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,63 @@
+"""Where a file of the repository stands on the site, and links that lead there."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+#: Pages outside docs/ that the site shows, and the folder within docs/ into which they are written.
+OUTSIDE = (
+    "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ablations/README.md", "ablations/results/*.md",
+    "benchmarks/README.md", "reference_data/README.md", "reference_data/capture/README.md",
+)  # fmt: skip
+MIRROR = "generated/repository"
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
+_PICTURES = (".svg", ".png")
+
+
+def outside() -> list[str]:
+    """Return the pages outside docs/, as paths in the repository."""
+    return sorted(path.relative_to(ROOT).as_posix() for pattern in OUTSIDE for path in ROOT.glob(pattern))
+
+
+def place(path: str) -> str | None:
+    """Return where the site has a file of the repository, from the root of docs/; None if it has no such page.
+
+    Examples
+    --------
+    >>> place("docs/formats.md"), place("CONTRIBUTING.md"), place("pyproject.toml")
+    ('/formats.md', '/generated/repository/CONTRIBUTING.md', None)
+    """
+    if path.startswith("docs/"):
+        return path.removeprefix("docs") if path.endswith((".md", *_PICTURES)) else None
+    return f"/{MIRROR}/{path}" if path in outside() or path.endswith(_PICTURES) else None
+
+
+def links(text: str, page: str) -> str:
+    """Return a page with its links as the site needs them; what the site does not have is named and not linked.
+
+    Parameters
+    ----------
+    text : str
+        Markdown.
+    page : str
+        Its path in the repository.
+
+    Examples
+    --------
+    >>> links("[a](../CONTRIBUTING.md#set-up) [b](../pyproject.toml)", "docs/x.md")
+    '[a](/generated/repository/CONTRIBUTING.md#set-up) b (`pyproject.toml`)'
+    """
+    here = posixpath.dirname(page)
+
+    def changed(found: re.Match[str]) -> str:
+        picture, words, target, anchor = found.groups()
+        path = posixpath.normpath(posixpath.join(here, target))
+        there = place(path)
+        if there is None:
+            return words if words.strip("`") in path else f"{words} (`{path}`)"
+        return f"{picture}[{words}]({there}{anchor or ''})"
+
+    return _LINK.sub(changed, text)

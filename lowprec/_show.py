@@ -1,0 +1,51 @@
+"""What notebooks and pages show of objects: tables as HTML and line drawings as SVG, by the standard library alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_STYLE = (
+    "text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1f2937 } .bold { font-weight: 600 } "
+    ".small { font-size: 10px; fill: #4b5563 } .box { fill: #eef2ff; stroke: #6366f1 } "
+    ".in { fill: #f3f4f6; stroke: #9ca3af } .plain { fill: #fff; stroke: #9ca3af } "
+    ".warm { fill: #fef3c7; stroke: #d97706 } .line { fill: none; stroke: #64748b; stroke-width: 1.2 } "
+    ".tick { stroke: #0072B2; stroke-width: 1 } .axis { stroke: #9ca3af }"
+)
+
+
+def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), title: str = "") -> str:
+    """Return a table as HTML, everything in it escaped.
+
+    Examples
+    --------
+    >>> table([("bits", 8), ("a < b", None)], title="e4m3fn")
+    '<table><caption>e4m3fn</caption><tbody><tr><td>bits</td><td>8</td></tr><tr><td>a &lt; b</td><td></td></tr>...'
+    """
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    above = f"<thead>{_row(head, 'th')}</thead>" if head else ""
+    return f"<table>{caption}{above}<tbody>{''.join(_row(row, 'td') for row in rows)}</tbody></table>"
+
+
+def _row(cells: Iterable[object], tag: str) -> str:
+    inside = "".join(f"<{tag}>{'' if cell is None else escape(str(cell))}</{tag}>" for cell in cells)
+    return f"<tr>{inside}</tr>"
+
+
+def svg(parts: Iterable[str], width: float, height: float, title: str) -> str:
+    """Return a drawing on white ground, with a title for screen readers."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'style="max-width:100%;height:auto" role="img"><title>{escape(title)}</title><style>{_STYLE}</style>'
+        f'<rect width="{width:g}" height="{height:g}" fill="#fff"/>{"".join(parts)}</svg>'
+    )
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    """Return a line of text for `svg`; `kind` is one of its styles."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def box(x: float, y: float, width: float, height: float, kind: str = "box") -> str:
+    """Return a rectangle for `svg`."""
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5"/>'

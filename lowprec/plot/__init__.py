@@ -1,0 +1,8 @@
+"""Pictures of numerics as matplotlib axes: errors of formats, value grids, running sums, losses."""
+
+from .format_errors import errors as errors
+from .sums import accumulation as accumulation
+from .training import losses as losses
+from .value_grid import grid as grid
+
+__all__ = ["accumulation", "errors", "grid", "losses"]

@@ -1,0 +1,61 @@
+"""How all figures look: colors, lines and fonts; and matplotlib, imported when something is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from importlib.util import find_spec
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The reference is always neutral and a positive control vermilion; other arms go on (Okabe and Ito's palette).
+NEUTRAL = "#4d4d4d"
+FLOOR = "#bdbdbd"
+CONTROL = "#D55E00"
+PALETTE = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+DASHES = ("-", (0, (5, 1.5)), "-", (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1.5)))
+#: Matplotlib's settings for all figures.
+STYLE: dict[Any, Any] = {
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#808080",
+    "axes.linewidth": 0.8,
+    "xtick.color": "#404040",
+    "ytick.color": "#404040",
+    "axes.labelcolor": "#202020",
+    "svg.hashsalt": "lowprec",
+}
+
+
+def drawn(function: Callable[P, R]) -> Callable[P, R]:
+    """Draw in this style, and say what to install where matplotlib is missing."""
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if find_spec("matplotlib") is None:
+            raise ModuleNotFoundError(
+                f"lowprec.plot.{function.__name__} needs matplotlib: pip install 'lowprec[plot]'", name="matplotlib"
+            )
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def axes_or_new(axes: Any, height: float = 3.6) -> Any:
+    """Return axes that were given, or those of a new figure."""
+    if axes is not None:
+        return axes
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(7.2, height), layout="constrained")[1]
+
+
+def color(place: int) -> str:
+    """Return the color of the nth curve."""
+    return (*PALETTE, CONTROL, NEUTRAL)[place % (len(PALETTE) + 2)]

@@ -1,0 +1,74 @@
+"""Training losses of runs, in memory or in their folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .style import axes_or_new, color, drawn
+
+
+@drawn
+def losses(*runs: Any, smoothing: float = 0.9, axes: Any = None) -> Any:
+    """Draw the training losses of runs against the bytes that they have seen.
+
+    Parameters
+    ----------
+    *runs : Run, str or path
+        What `lowprec.train` returned, or folders that it wrote.
+    smoothing : float
+        Weight of what came before in the running mean that is drawn, 0 up to below 1; 0 draws every step.
+    axes : matplotlib.axes.Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        One curve a run; its label has the validation loss where the run has ended.
+
+    Raises
+    ------
+    ValueError
+        If there is no run, a folder holds none, or the smoothing is out of range.
+    ModuleNotFoundError
+        If matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> runs = [lp.train("nano", recipe, steps=2) for recipe in ("bf16", "dsv3")]
+    >>> axes = lp.plot.losses(*runs)
+    >>> axes.get_ylabel()
+    'training loss, nats a byte'
+    """
+    if not runs:
+        raise ValueError("losses: no run; at least one is needed, or a folder of one")
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"losses: smoothing={smoothing!r}: 0 up to below 1 is possible")
+    found = [_curve(run) for run in runs]
+    axes = axes_or_new(axes)
+    for place, (label, metrics) in enumerate(found):
+        smooth = metrics["loss"].ewm(alpha=1 - smoothing).mean()
+        axes.plot(metrics["tokens"], smooth, color=color(place), linewidth=1.4, label=label)
+    axes.set_xlabel("bytes seen")
+    axes.set_ylabel("training loss, nats a byte")
+    axes.legend(frameon=False, fontsize=8.5)
+    return axes
+
+
+def _curve(run: Any) -> tuple[str, Any]:
+    """Return a run's name, with its validation loss, and its metrics."""
+    if isinstance(run, str | os.PathLike):
+        from ..moe.run.files import read_run
+
+        kept = read_run(Path(run))
+        return _label(kept.name, kept.summary["recipe"], kept.summary.get("validation_loss")), kept.metrics
+    if not hasattr(run, "metrics"):
+        raise ValueError(f"losses: {run!r} is neither a run nor a folder of one")
+    return _label("", run.trainer.recipe.name, run.validation_loss), run.metrics
+
+
+def _label(name: str, recipe: str, validation: float | None) -> str:
+    words = f"{name} ({recipe})" if name and name != recipe else recipe
+    return words if validation is None else f"{words}: validation {validation:.4f}"

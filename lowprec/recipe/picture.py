@@ -1,0 +1,74 @@
+"""The precision map of a recipe as a picture: a cell for each product of each linear layer, colored by its bits."""
+
+from __future__ import annotations
+
+from lowprec._show import box, svg, text
+from lowprec.format.catalogue import formats
+
+from .description import Description
+from .linears import OPERANDS, GemmSpec
+from .names import DEPTH, LINEARS
+from .table import rows
+
+_NAMES, _CELL, _LINE, _TOP = 215, 250, 34, 46
+#: Colors by the bits of the wider operand: up to 4, up to 8, up to 16, more.
+_COLORS = ((4, "warm"), (8, "box"), (16, "in"), (32, "plain"))
+_BLOCK = DEPTH // 2  # a middle one, which no rule counts
+
+
+def precision_map(recipe: Description) -> str:
+    """Return the map as an SVG: linear layers of a middle block and the head, then everything that is kept or sent.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> precision_map(lp.recipes["dsv3"]).count("hopper_fp8") > 20
+    True
+    """
+    parts = [text(_NAMES + _CELL * i + 6, _TOP - 10, gemm, "bold") for i, gemm in enumerate(OPERANDS)]
+    parts.append(text(8, 18, f"{recipe.name}: operands of every product, and the accumulator that sums it", "bold"))
+    y = float(_TOP)
+    for names, gemms in _alike(recipe):
+        for line, name in enumerate(names):
+            parts.append(text(8, y + 15 + 14 * line, name))
+        height = max(_LINE, 14 * len(names) + 8)
+        for i, gemm in enumerate(gemms):
+            parts += _cell(gemm, _NAMES + _CELL * i, y, height - 4)
+        y += height
+    y += 26
+    parts.append(text(8, y - 8, "what is kept and sent", "bold"))
+    for row in rows(recipe):
+        if row.what.lower() in OPERANDS:
+            continue
+        parts.append(text(8, y + 12, f"{row.part}: {row.what}"))
+        parts.append(text(_NAMES + _CELL, y + 12, row.precision))
+        y += 17
+    return svg(parts, _NAMES + 3 * _CELL + 8, y + 10, f"Precision map of {recipe.name}")
+
+
+def _alike(recipe: Description) -> list[tuple[list[str], tuple[GemmSpec, ...]]]:
+    """Return layers that follow each other and are computed alike, with their three multiplications."""
+    found: list[tuple[list[str], tuple[GemmSpec, ...]]] = []
+    for layer in LINEARS:
+        spec = recipe.spec(layer.replace("layers.0.", f"layers.{_BLOCK}."), DEPTH)
+        gemms = spec.fprop, spec.dgrad, spec.wgrad
+        name = layer.replace("layers.0.", "").replace("experts.0.", "experts.")
+        if not found or found[-1][1] != gemms:
+            found.append(([], gemms))
+        prefix, _, leaf = name.rpartition(".")
+        names = found[-1][0]
+        if names and names[-1].startswith(f"{prefix}.") and prefix:
+            names[-1] += f", {leaf}"
+        else:
+            names.append(name)
+    return found
+
+
+def _cell(gemm: GemmSpec, x: float, y: float, height: float) -> list[str]:
+    bits = max(formats[side.format].bits for side in (gemm.a, gemm.b))
+    kind = next(kind for most, kind in _COLORS if bits <= most)
+    return [
+        box(x, y, _CELL - 6, height, kind),
+        text(x + 6, y + 13, f"{gemm.a.format} x {gemm.b.format}"),
+        text(x + 6, y + 25, gemm.place, "small"),
+    ]

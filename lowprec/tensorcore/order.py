@@ -1,0 +1,126 @@
+"""The order in which an accumulator sums, as a tree that a page can draw and a test can hold it to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .._show import box, svg, text
+
+_LINE, _GAP, _BETWEEN = 15, 12, 46  # heights of a line of text, between boxes, and between columns
+_LETTER = 6.6  # width of a letter
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products that enter together: whichever way they are permuted, the sum has the same bits.
+
+    Attributes
+    ----------
+    ks : tuple of int
+        Their indices along K.
+    """
+
+    ks: tuple[int, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a drawing calls them."""
+        first, last = self.ks[0], self.ks[-1]
+        if len(self.ks) == 1:
+            return (f"a[{first}] b[{first}]",)
+        if self.ks == tuple(range(first, last + 1)):
+            return (f"{len(self.ks)} products", f"k = {first} to {last}")
+        shown = ", ".join(map(str, self.ks[:4]))
+        return (f"{len(self.ks)} products", f"k = {shown} ... {last}")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One operation of the hardware on what enters it.
+
+    Attributes
+    ----------
+    does : tuple of str
+        What happens, line by line.
+    of : tuple of Sum, Products or str
+        What enters, C by its name.
+    """
+
+    does: tuple[str, ...]
+    of: tuple[Sum | Products | str, ...]
+
+    def products(self) -> Iterator[Products]:
+        """Yield the products that enter, from the first to the last that is added."""
+        for item in self.of:
+            if isinstance(item, Products):
+                yield item
+            elif isinstance(item, Sum):
+                yield from item.products()
+
+
+def drawing(order: Sum, title: str) -> str:
+    """Return a tree as an SVG: what enters stands on the left, the result on the right.
+
+    Examples
+    --------
+    >>> drawing(Sum(("add",), ("C", Products((0,)))), "two terms")[:4]
+    '<svg'
+    """
+    columns = _columns(order)
+    parts, right, height, middle = _drawn(order, [0.0, *columns], 4.0)
+    parts.sort(key=lambda part: not part.startswith("<path"))  # lines lie behind boxes
+    parts.append(text(right + 8, middle + 4, "= D", "bold"))
+    return svg(parts, right + 44, height + 12, title)
+
+
+def _words(item: Sum | Products | str) -> tuple[str, ...]:
+    return (item,) if isinstance(item, str) else item.words if isinstance(item, Products) else item.does
+
+
+def _depth(item: Sum | Products | str) -> int:
+    return 1 + max(map(_depth, item.of)) if isinstance(item, Sum) else 0
+
+
+def _columns(order: Sum) -> list[float]:
+    """Return the widths of the columns, that of the leaves first."""
+    widths = [0.0] * (_depth(order) + 1)
+
+    def look(item: Sum | Products | str) -> None:
+        place = _depth(item)
+        widths[place] = max(widths[place], _LETTER * max(map(len, _words(item))) + 14)
+        for inner in item.of if isinstance(item, Sum) else ():
+            look(inner)
+
+    look(order)
+    return widths
+
+
+def _height(item: Sum | Products | str) -> float:
+    return _LINE * len(_words(item)) + 8
+
+
+def _drawn(item: Sum | Products | str, columns: list[float], top: float) -> tuple[list[str], float, float, float]:
+    """Return a subtree's elements, its right end, its height, and the height of its own middle."""
+    place = _depth(item)
+    left = sum(columns[: place + 1]) + _BETWEEN * place + 4
+    width, own = columns[place + 1], _height(item)
+    parts: list[str] = []
+    ends: list[tuple[float, float]] = []
+    below = top
+    for inner in item.of if isinstance(item, Sum) else ():
+        drawn, right, used, at = _drawn(inner, columns, below)
+        parts += drawn
+        ends.append((right, at))
+        below += used + _GAP
+    height = max(below - top - _GAP, own) if ends else own
+    middle = (ends[0][1] + ends[-1][1]) / 2 if ends else top + 4 + own / 2
+    for right, at in ends:
+        bend = (right + left) / 2
+        parts.append(f'<path class="line" d="M{right:.1f},{at:.1f} C{bend:.1f},{at:.1f} {bend:.1f},{middle:.1f} '
+                     f'{left:.1f},{middle:.1f}"/>')  # fmt: skip
+    kind = "box" if isinstance(item, Sum) else "warm" if isinstance(item, str) else "in"
+    parts.append(box(left, middle - own / 2, width, own, kind))
+    for i, line in enumerate(_words(item)):
+        parts.append(text(left + 7, middle - own / 2 + 15 + _LINE * i, line, "" if i == 0 else "small"))
+    return parts, left + width, height, middle

@@ -1,0 +1,58 @@
+"""Objects show themselves: one line as text, and HTML that is well formed, escaped, and holds their numbers."""
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+
+_X = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
+OBJECTS = {
+    **{f"format {name}": lp.formats[name] for name in lp.formats},
+    **{f"accumulator {name}": lp.accumulators[name] for name in lp.accumulators},
+    **{f"recipe {name}": lp.recipes[name] for name in lp.recipes},
+    "a format of one's own": lp.Format("<b>&", exponent_bits=2, mantissa_bits=1, source="<script>"),
+    "quantized": lp.quantize(_X, "e4m3fn"),
+    "quantized, with a scale of the tensor": lp.quantize(_X, quantizer="nvfp4_te"),
+    "compared": lp.compare(_X, _X),
+}
+
+
+def parsed(html: str) -> ElementTree.Element:
+    return ElementTree.fromstring(f"<div>{html}</div>")
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_html_is_well_formed(name):
+    root = parsed(OBJECTS[name]._repr_html_())
+    assert root.find(".//{*}table") is not None or root.find(".//{*}svg") is not None
+    assert root.find(".//{*}script") is None
+
+
+@pytest.mark.parametrize("name", lp.recipes)
+def test_a_recipe_is_one_line(name):
+    assert len(repr(lp.recipes[name])) < 200
+    assert "\n" not in repr(lp.recipes[name])
+    assert name in repr(lp.recipes[name])
+
+
+@pytest.mark.parametrize("name", [name for name in lp.formats if lp.formats[name].bits <= 8])
+def test_every_positive_value_has_a_tick(name):
+    fmt = lp.formats[name]
+    values = {float(v) for v in fmt.values() if v > 0 and np.isfinite(v)}
+    ticks = [line for line in parsed(fmt._repr_html_()).findall(".//{*}line") if line.get("class") == "tick"]
+    assert len(ticks) == 2 * len(values)
+
+
+def test_a_precision_map_has_a_cell_for_every_product():
+    text = "".join(parsed(lp.recipes["dsv3"]._repr_html_()).itertext())
+    assert text.count("e4m3fn x e4m3fn") >= 3
+    assert "hopper_fp8, promoted every 128" in text
+
+
+def test_numbers_are_those_of_the_object():
+    q = lp.quantize(_X, "e4m3fn")
+    text = "".join(parsed(q._repr_html_()).itertext())
+    assert "8.25" in text
+    assert f"{q.nbytes:,}" in text
