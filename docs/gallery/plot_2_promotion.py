@@ -3,8 +3,8 @@ Why 14-bit sums need promotion
 ==============================
 
 A matrix product adds up K products for each output. Hopper's tensor core, told to multiply FP8, does not add them in
-float32: it aligns 32 products and the sum so far to the largest of them, keeps 13 bits below that one's leading bit, and
-drops the rest. The sum lives in a format of 22 bits, **FP22**, with 14 significant ones.
+float32: it aligns 32 products and the sum so far to the largest of them, keeps 13 bits below that one's leading bit,
+and drops the rest. The sum lives in a format of 22 bits, **FP22**, with 14 significant ones.
 """
 
 import numpy as np
@@ -20,11 +20,12 @@ hopper
 
 ones = np.full((1, 32), lp.encode(1.0, "e4m3fn"), np.uint8)
 print("hopper_fp8:", lp.mma(ones, ones, [[2.0**14]], accumulator=hopper).item())
-print("float32:   ", lp.mma(ones, ones, [[2.0**14]], accumulator="float32", a_format="e4m3fn", b_format="e4m3fn").item())
+plain = lp.mma(ones, ones, [[2.0**14]], accumulator="float32", a_format="e4m3fn", b_format="e4m3fn")
+print("float32:   ", plain.item())
 
 # %%
-# That happens in every long sum: the larger it is, the more of each new product is dropped. DeepSeek-V3 therefore takes
-# the sum out after every 128 products and adds it to a float32 number outside the tensor core: **promotion**.
+# That happens in every long sum: the larger it is, the more of each new product is dropped. DeepSeek-V3 therefore
+# takes the sum out after every 128 products and adds it to a float32 number outside the tensor core: **promotion**.
 
 rng = np.random.default_rng(0)
 a, b = rng.random((16, 8192), dtype=np.float32), rng.random((16, 8192), dtype=np.float32)
@@ -32,8 +33,8 @@ machines = [hopper, hopper.with_(promote_every=128), hopper.with_(promote_every=
 axes = lp.plot.accumulation(a, b, machines)
 
 # %%
-# All products are positive here, the worst case: nothing cancels, and every cut is in the same direction. With values of
-# either sign sums stay small, and the error is smaller beside the magnitudes of what is added:
+# All products are positive here, the worst case: nothing cancels, and every cut is in the same direction. With values
+# of either sign sums stay small, and the error is smaller beside the magnitudes of what is added:
 
 a, b = rng.standard_normal((2, 16, 8192), dtype=np.float32)
 axes = lp.plot.accumulation(a, b, machines)

@@ -15,20 +15,20 @@ x = rng.standard_normal((256, 1024), dtype=np.float32)
 x[:, 7] *= 3000  # one channel, as trained models have them
 
 # %%
-# A *granularity* says how many values share a scale: "1x128" is a tile of 128 along a row, "128x128" a block, "128x1" a
-# column of 128. What is lost is seen in the values that are not outliers:
+# A *granularity* says how many values share a scale: "1x128" is a tile of 128 along a row, "128x128" a block, "128x1"
+# a column of 128. What is lost is seen in the values that are not outliers:
 
 usual = np.ones(1024, bool)
 usual[7] = False
 for granularity in ("tensor", "128x128", "128x1", "1x128"):
     q = lp.quantize(x, "e4m3fn", granularity)
     y = q.dequantize()
-    zeros = np.mean(y[:, usual][x[:, usual] != 0] == 0)
-    print(f"{granularity:>8}: {lp.sqnr(y[:, usual], x[:, usual]):5.1f} dB, {zeros:6.2%} became 0, {q.bits_per_value:.2f} bits")
+    error = f"{lp.sqnr(y[:, usual], x[:, usual]):5.1f} dB, {np.mean(y[:, usual] == 0):6.2%} are 0"
+    print(f"{granularity:>8}: {error}, {q.bits_per_value:.2f} bits a value")
 
 # %%
-# Columns of their own keep the outliers to themselves; tiles along a row keep them to one tile of eight. FP8 reaches over
-# 17 binades, so it bears a lot. Four bits do not:
+# Columns of their own keep the outliers to themselves; tiles along a row keep them to one tile of eight. FP8 reaches
+# over 17 binades, so it bears a lot. Four bits do not:
 
 for quantizer in ("mxfp4", "nvfp4_te"):
     q = lp.quantize(x, quantizer=quantizer)

@@ -2,9 +2,9 @@
 LogFMT on the wire
 ==================
 
-In a Mixture of Experts each token travels over the network to its experts and back. **LogFMT** sends logarithms: of each
-tile of 128 values the smallest and the largest magnitude, and between them equal steps of the logarithm. All values of a
-tile then have the same relative error.
+In a Mixture of Experts each token travels over the network to its experts and back. **LogFMT** sends logarithms: of
+each tile of 128 values the smallest and the largest magnitude, and between them equal steps of the logarithm. All
+values of a tile then have the same relative error.
 """
 
 import numpy as np

@@ -2,9 +2,9 @@
 NVFP4's ingredients
 ===================
 
-**NVFP4** stores numbers in four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. What makes that usable is around
-it: a scale in E4M3 for every 16 values, one float32 scale for the tensor, a Hadamard transform that spreads outliers,
-and stochastic rounding of gradients.
+**NVFP4** stores numbers in four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. What makes that usable is
+around it: a scale in E4M3 for every 16 values, one float32 scale for the tensor, a Hadamard transform that spreads
+outliers, and stochastic rounding of gradients.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ import lowprec as lp
 axes = lp.plot.grid("e2m1fn", "ue4m3")
 
 # %%
-# One ingredient after the other, on values with a few outliers. MXFP4 has 32 values a scale, and scales that are powers
-# of two; NVFP4 has 16 and finer scales.
+# One ingredient after the other, on values with a few outliers. MXFP4 has 32 values a scale, and scales that are
+# powers of two; NVFP4 has 16 and finer scales.
 
 rng = np.random.default_rng(0)
 x = (rng.standard_normal((256, 1024)) * np.exp2(6 * (rng.random((256, 1024)) < 0.002))).astype(np.float32)
@@ -24,8 +24,8 @@ for quantizer in ("mxfp4", "nvfp4_te"):
     print(f"{quantizer:>9}: {lp.sqnr(q.dequantize(), x):.2f} dB with {q.bits_per_value:.2f} bits")
 
 # %%
-# A Hadamard transform is a rotation of 16 values: of an outlier it makes 16 middling values. Both operands of a product
-# are rotated, so their product stays what it was.
+# A Hadamard transform is a rotation of 16 values: of an outlier it makes 16 middling values. Both operands of a
+# product are rotated, so their product stays what it was.
 
 turned = lp.hadamard(x, 16)
 for name, values in (("as it is", x), ("rotated", turned)):
@@ -33,8 +33,8 @@ for name, values in (("as it is", x), ("rotated", turned)):
     print(f"{name:>9}: the largest of 16 is {largest.max():.2f} times their root mean square at most")
 
 # %%
-# Stochastic rounding is right on average, which matters where small gradients are summed over many steps: 0.1 in steps of
-# 0.5 is always 0 to nearest, and 0.5 one time in five at random.
+# Stochastic rounding is right on average, which matters where small gradients are summed over many steps: 0.1 in
+# steps of 0.5 is always 0 to nearest, and 0.5 one time in five at random.
 
 g = np.full(100_000, 0.1, np.float32)
 print("nearest:   ", lp.round_to(g, "e2m1fn").mean())

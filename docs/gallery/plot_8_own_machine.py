@@ -2,8 +2,8 @@
 A machine nobody built
 ======================
 
-How many bits should the next tensor core keep? An accumulator is data, so machines that do not exist compute as well as
-those that do, with the same kernels and at the same speed.
+How many bits should the next tensor core keep? An accumulator is data, so machines that do not exist compute as well
+as those that do, with the same kernels and at the same speed.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 import lowprec as lp
 
 # %%
-# Hopper's FP8 unit keeps 13 bits below the largest term of a group. Here are machines that keep more, and the result in
-# float32 instead of FP22:
+# Hopper's FP8 unit keeps 13 bits below the largest term of a group. Here are machines that keep more, and the result
+# in float32 instead of FP22:
 
 hopper = lp.accumulators["hopper_fp8"]
 machines = [hopper, *(hopper.with_(fraction_bits=bits, output="float32") for bits in (16, 19, 22, 25))]

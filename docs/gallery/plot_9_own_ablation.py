@@ -3,21 +3,55 @@ An ablation of your own
 =======================
 
 One file is one question: what is compared (**arms**), how large, and what you expect. It is data, about 40 lines; the
-package plans the runs, pairs them by weights and bytes, and says what follows.
+package plans the runs, pairs them by weights and bytes, and says what follows and what does not.
 """
 
 import tempfile
 from pathlib import Path
 
-from lowprec.study.kinds.catalogue import kind_of
-from lowprec.study import Operands, TensorArm, TensorSetting, TensorStudy, load
+from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting
+from lowprec.study.kinds.catalogue import plan, report
+from lowprec.study.run.runner import run_study
 
 # %%
-# The shortest kind asks about one product of tensors and trains nothing. This one is in ``ablations/``:
+# The question: may gradients be quantized with one scale a tensor? The cheapest kind that trains is ``SameWeights``: the
+# same batch goes through the same weights in every arm, so there is no noise of training. Two arms are always needed
+# beside what is asked: the reference, and a **control** that must come out worse, or the study saw nothing.
 
-study = load("accumulation")
-print(study.question)
-print(", ".join(arm.name for arm in study.arms))
+small = WeightsSetting(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10)
+mine = SameWeights(
+    name="one_scale",
+    question="May output gradients have one scale a tensor?",
+    published="tiles are needed",
+    source="my notebook",
+    arms=(
+        Arm("fp32", recipe="float32", role="reference"),
+        Arm("tiles", recipe="dsv3"),
+        Arm("tensor", recipe="dsv3", change={"dy": "e4m3fn tensor"}),
+        Arm("fp4_naive", recipe="fp4_naive", role="control"),
+    ),
+    expectations=(
+        Expectation("one scale adds to the gradient's error", "gradient_error", "tensor", "tiles", expected=(1.0, 1.5)),
+    ),
+    quick=small,
+    full=small,
+)  # fmt: skip
 
 # %%
-# stub
+# A plan lists the runs; nothing has run yet.
+
+folder = Path(tempfile.mkdtemp()) / "one_scale-quick"
+planned = plan(mine, mine.quick, folder)
+planned
+
+# %%
+# In a file, ``lowprec ablate one_scale.py --quick`` does the rest. Here it is done step by step, in this process:
+
+run_study(planned, jobs=0)
+found = report(folder, plot=True)
+print([path.name for path in found.files])
+
+# %%
+# The report, as it would stand on its page:
+
+found
