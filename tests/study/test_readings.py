@@ -14,12 +14,13 @@ from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
 from lowprec.study import Acceptance, Arm, ByPosition, Expectation, Readings, WeightsSetting, plan, run_study
 from lowprec.study.analysis.comparison import kl_of_tokens, losses_of_tokens
+from lowprec.study.analysis.estimate import half_width
 from lowprec.study.kinds.readings.acceptance import probabilities
 from lowprec.study.kinds.readings.positions import octaves
 from lowprec.study.kinds.readings.reading import ALL, Reading, predicted
 from lowprec.study.kinds.readings.report import report, table_csv
 from lowprec.study.kinds.readings.study import read_study
-from lowprec.study.kinds.readings.summary import half_width, summarize
+from lowprec.study.kinds.readings.summary import summarize
 
 SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=2, seeds=2, warmup_steps=1)
 BF16, FP4 = lp.recipes["bf16"], lp.recipes["fp4_naive"]

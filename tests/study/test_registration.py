@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from lowprec.cli.app import cli
 from lowprec.study import Arm, ClaimArm, Claims, Expectation, catalogue, load
+from lowprec.study.analysis.estimate import Values
 from lowprec.study.design import registration
 from lowprec.study.design.registration import Registration, Version
 
@@ -93,10 +94,10 @@ def test_what_is_not_registered_is_not_judged():
     def half(metric, arm, stress):
         return {"one": 1.0, "two": 2.0}[arm]
 
-    assert EXPECTATION.judge(half).outcome == "as published and expected"
-    found = EXPECTATION.judge(half, registered=False)
+    assert EXPECTATION.judge(Values(half)).outcome == "as published and expected"
+    found = EXPECTATION.judge(Values(half), registered=False)
     assert (found.value, found.outcome) == (0.5, "not registered")
-    assert EXPECTATION.judge(half, ["it broke"], registered=False).outcome == "void: it broke"
+    assert EXPECTATION.judge(Values(half), ["it broke"], registered=False).outcome == "void: it broke"
 
 
 def test_every_kind_of_study_asks_whether_a_range_is_registered():

@@ -18,6 +18,7 @@ from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, plan, run_study
 from lowprec.study.analysis.comparison import compare, compare_layers, kl_of_tokens, record
+from lowprec.study.analysis.estimate import Values
 from lowprec.study.analysis.probe import TILE, describe
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
 from lowprec.study.design.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
@@ -214,7 +215,7 @@ def test_uneven_tokens_weigh_powers_of_two_of_mean_one():
 )
 def test_which_of_the_two_happened_is_computed(value, outcome):
     item = Expectation("w", "kl", "a", expected=(0.0, 2.0), published=(1.0, 4.0))
-    assert item.judge(lambda metric, arm, stress: value).outcome == outcome
+    assert item.judge(Values(lambda metric, arm, stress: value)).outcome == outcome
 
 
 def test_expectations_that_make_no_sense():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..analysis.estimate import Estimate, Means, estimate
 from ..analysis.validity import said
 
 AS_EXPECTED = "as expected"
@@ -14,6 +15,7 @@ AS_PUBLISHED = "as published"
 BOTH = "as published and expected"
 NEITHER = "neither"
 NOT_REGISTERED = "not registered"
+NO_RATIO = "no ratio: the denominator is not told from 0"
 
 Range = tuple[float, float]
 
@@ -45,7 +47,8 @@ class Expectation:
     Examples
     --------
     >>> half = Expectation("E5M2 gradients are no better", "gradient_error", "hybrid", "e4m3", expected=(1.0, 1.5))
-    >>> half.judge(lambda metric, arm, stress: {"hybrid": 0.106, "e4m3": 0.099}[arm]).outcome
+    >>> from lowprec.study.analysis.estimate import Values
+    >>> half.judge(Values(lambda metric, arm, stress: {"hybrid": 0.106, "e4m3": 0.099}[arm])).outcome
     'as expected'
     >>> apart = Expectation("blocks train as tiles do", "training_percent", "block", minus="tile", expected=(-0.1, 0.1))
     >>> apart.quantity
@@ -68,24 +71,18 @@ class Expectation:
             if ends is not None and not ends[0] <= ends[1]:
                 raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), not {ends}")
 
-    def judge(
-        self, value_of: Callable[[str, str, str], float], void: Sequence[str] = (), *, registered: bool = True
-    ) -> Finding:
-        """Measure, by `value_of(metric, arm, stress)`, and say which of the two happened; void for these reasons.
+    def judge(self, means: Means, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
+        """Measure, and say which of the two happened; void for these reasons.
 
-        A range that was not registered before is not judged: the number is all there is.
+        A range that was not registered before is not judged: the number is all there is. Neither is a ratio whose
+        denominator is not told from 0.
         """
-        value = value_of(self.metric, self.arm, self.stress)
-        if self.over:
-            below = value_of(self.metric, self.over, self.stress)
-            value = value / below if below else math.copysign(math.inf, value) if value else math.nan
-        if self.minus:
-            value -= value_of(self.metric, self.minus, self.stress)
-        expected = self.expected[0] <= value <= self.expected[1]
-        published = self.published is not None and self.published[0] <= value <= self.published[1]
+        found = estimate(means, self.metric, self.arm, self.stress, over=self.over, minus=self.minus)
+        expected = self.expected[0] <= found.value <= self.expected[1]
+        published = self.published is not None and self.published[0] <= found.value <= self.published[1]
         outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
-        judged = outcome.get((expected, published), NEITHER) if registered else NOT_REGISTERED
-        return Finding(self, value, said(judged, void))
+        judged = NO_RATIO if found.instead else outcome.get((expected, published), NEITHER)
+        return Finding(self, found, said(judged if registered else NOT_REGISTERED, void))
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Expectation:
@@ -117,16 +114,21 @@ class Finding:
     ----------
     expectation : Expectation
         What was expected.
-    value : float
-        What was measured.
+    found : Estimate
+        What was measured, with its interval.
     outcome : str
-        "as expected", "as published", "as published and expected", "neither", "not registered", or "void: " and why;
-        computed, never written by hand.
+        "as expected", "as published", "as published and expected", "neither", "not registered", "no ratio: the
+        denominator is not told from 0", or "void: " and why; computed, never written by hand.
     """
 
     expectation: Expectation
-    value: float
+    found: Estimate
     outcome: str
+
+    @property
+    def value(self) -> float:
+        """What was measured."""
+        return self.found.value
 
 
 def span(ends: Range | None) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..analysis.estimate import Estimate
 from ..design.expectations import Finding, span
 from .document import Details, Table
 
@@ -19,7 +20,7 @@ def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
         {
             "expected": item.expectation.words, "quantity": item.expectation.quantity,
             "expected_range": item.expectation.expected, "published_range": item.expectation.published,
-            "value": item.value, "outcome": item.outcome,
+            "value": item.value, "interval": item.found.ci90, "instead": item.found.instead, "outcome": item.outcome,
         }
         for item in findings
     ]  # fmt: skip
@@ -99,16 +100,35 @@ def expected_table(findings: Sequence[Finding]) -> Table:
     rows = tuple(
         (
             item.expectation.words, item.expectation.quantity, span(item.expectation.expected),
-            span(item.expectation.published), number(item.value), item.outcome,
+            span(item.expectation.published), found_cell(item.found), item.outcome,
         )
         for item in findings
     )  # fmt: skip
     return Table(EXPECTED_COLUMNS, rows)
 
 
+def found_cell(found: Estimate) -> str:
+    """Return what was measured with its 90 % interval; of a ratio that means nothing the difference.
+
+    Examples
+    --------
+    >>> found_cell(Estimate(1.16, (1.01, 1.32))), found_cell(Estimate(0.5))
+    ('1.16 [1.01, 1.32]', '0.5')
+    >>> found_cell(Estimate(7.3, instead=(0.02, -0.01, 0.05)))
+    'difference 0.02 [-0.01, 0.05]'
+    """
+    value, ends = (found.instead[0], found.instead[1:]) if found.instead else (found.value, found.ci90)
+    told = number(value) if math.isnan(ends[0]) or ends[0] == ends[1] else f"{number(value)} [{_ends(ends)}]"
+    return f"difference {told}" if found.instead else told
+
+
+def _ends(ends: Sequence[float]) -> str:
+    return ", ".join(map(number, ends))
+
+
 def finding_sentence(item: Finding) -> str:
     """Return what was expected, found, and which of the two happened."""
-    return f"{item.expectation.words}: {item.expectation.quantity} is {number(item.value)}, {item.outcome}."
+    return f"{item.expectation.words}: {item.expectation.quantity} is {found_cell(item.found)}, {item.outcome}."
 
 
 # --- recipes and environment -----------------------------------------------------------------------------------------

@@ -52,15 +52,19 @@ class Differences:
 
     def less(self, other: Differences) -> Differences:
         """Return this effect less that of another arm with the same pairs, on those that both have."""
+        return self.plus(other, -1.0)
+
+    def plus(self, other: Differences, weight: float = 1.0) -> Differences:
+        """Return this effect plus a multiple of another arm's with the same pairs, on those that both have."""
         theirs = {key: place for place, key in enumerate(_keys(other.checkpoints))}
         both = [(place, theirs[key]) for place, key in enumerate(_keys(self.checkpoints)) if key in theirs]
         ours, others = [place for place, _ in both], [place for _, place in both]
         finite = np.isfinite(self.values[ours]) & np.isfinite(other.values[others])
         values = np.full(len(both), math.inf)
-        values[finite] = (self.values[ours] - other.values[others])[finite]
+        values[finite] = (self.values[ours] + weight * other.values[others])[finite]
         text = np.empty((0, 0))
         if self.text.size and other.text.size:
-            text = self.text[ours] - other.text[others]
+            text = self.text[ours] + weight * other.text[others]
         return Differences(values, text, tuple(self.checkpoints[place] for place in ours))
 
 

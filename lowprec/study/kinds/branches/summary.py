@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ class StudySummary:
         """What became of the expectations."""
         return tuple(
             item.judge(
-                lambda metric, arm, _: self.mean(metric, arm),
+                self,
                 self._void(item.metric, item.arm, item.other),
                 registered=self.registered.covers(item),
             )
@@ -115,7 +116,7 @@ class StudySummary:
         damage = [reason for item in self.arms if item.arm.name in names for reason in item.damage]
         return once([*self.damage, *damage, *(() if metric in NOT_LOSSES else self.blind)])
 
-    def mean(self, metric: str, name: str) -> float:
+    def mean(self, metric: str, name: str, _: str = "") -> float:
         """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan where a run diverged."""
         item = None if name == self.ablation.reference.name else self.arm(name)
         runs = self.reference if item is None else item.runs
@@ -128,6 +129,31 @@ class StudySummary:
         if metric == "train_error_percent":
             return 100 * item.train_error
         return 100 * item.effects[metric.removesuffix("_percent")].mean
+
+    def variance(self, metric: str, _: str, weights: Mapping[str, float]) -> tuple[float, float]:
+        """Return the variance of a weighted sum of arms' mean effects in per cent; nan for what is no effect."""
+        effect = metric.removesuffix("_percent")
+        if effect not in EFFECTS:
+            return math.nan, 0.0
+        terms = [(self.arm(name).by_effect[effect], w) for name, w in weights.items() if self._is_compared(name)]
+        if not terms:
+            return 0.0, 1.0
+        (total, scale), *others = terms
+        for term, weight in others:
+            total = total.plus(term, weight / scale)
+        shrunk = ratio_of(
+            levels for item in self.arms
+            if item.arm.role != "repeat" and (levels := item.by_effect[effect].levels) is not None
+        )  # fmt: skip
+        found = total.judged(self.ablation.margin, shrunk).inference
+        return (100 * scale * found.error) ** 2, found.df
+
+    def is_size(self, metric: str, arm: str, _: str = "") -> bool:
+        """Return that effects have either sign."""
+        return False
+
+    def _is_compared(self, name: str) -> bool:
+        return name != self.ablation.reference.name
 
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...._files import to_csv
+from ...analysis.estimate import Values
 from ...catalogue import registered_in
 from ...design.expectations import Finding
 from ...report.document import Document, Part, Table, Text
@@ -60,7 +61,7 @@ class ClaimKind(MeasuringKind[Claims, ClaimSetting]):
             progress(1, 1)
         known = registered_in(folder, study.name)
         findings = tuple(
-            item.judge(lambda metric, arm, stress: values[metric, arm], registered=known.covers(item))
+            item.judge(Values(lambda metric, arm, stress: values[metric, arm]), registered=known.covers(item))
             for item in study.expectations
         )
         outcome = Outcome(study, setting, values, findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import read_csv
+from ...analysis.estimate import all_sizes, crossed_variance, half_width, weighted_rows
 from ...analysis.validity import not_detected, not_identical
 from ...catalogue import registered_in
 from ...design.expectations import Finding
@@ -75,6 +77,15 @@ class ReadingSummary:
         """Return half the width of the mean's 90 % interval, nan for a single batch."""
         return half_width(self.of(metric, arm, place))
 
+    def variance(self, metric: str, place: str, weights: Mapping[str, float]) -> tuple[float, float]:
+        """Return the variance of a weighted sum of arms' means: checkpoints and batches are samples."""
+        tables = {arm: self.of(metric, arm, place) for arm in weights}
+        return crossed_variance(weighted_rows(tables, weights))
+
+    def is_size(self, metric: str, arm: str, place: str = EVERYWHERE) -> bool:
+        """Tell whether a metric of an arm was never negative."""
+        return all_sizes(self.of(metric, arm, place))
+
     @property
     def shown(self) -> list[str]:
         """Names of the arms but repeats, and but a reference that differs from itself in nothing."""
@@ -98,32 +109,6 @@ class ReadingSummary:
             f"bytes of text, {several(setting.checkpoints, 'checkpoint')} x "
             f"{several(setting.seeds, 'batch', 'batches')} of {count(tokens)} held-out bytes"
         )
-
-
-def half_width(rows: NDArray[np.float64]) -> float:
-    """Return half the width of the 90 % interval of a mean over rows (checkpoint, batch, value).
-
-    The batches are the same held-out text for every checkpoint, so that both are samples: the variances of their means
-    are added, and the fewer of them give the degrees of freedom. That is conservative.
-
-    Examples
-    --------
-    >>> table = np.array([[c, b, c + b] for c in range(3) for b in range(3)], float)
-    >>> round(half_width(table), 3)
-    2.384
-    """
-    from scipy.stats import t
-
-    if not len(rows):
-        return math.nan
-    variance, least = 0.0, math.inf
-    for column in (0, 1):
-        names = np.unique(rows[:, column])
-        if len(names) > 1:
-            means = [float(np.mean(rows[rows[:, column] == name, 2])) for name in names]
-            variance += float(np.var(means, ddof=1)) / len(means)
-            least = min(least, len(means) - 1)
-    return float(t.ppf(0.95, least)) * math.sqrt(variance) if math.isfinite(least) else math.nan
 
 
 def summarize(folder: Path) -> ReadingSummary:
@@ -166,7 +151,7 @@ def summarize(folder: Path) -> ReadingSummary:
     unjudged = ReadingSummary(study, setting, tuple(places), values, (), [], about, recipes)
     broken += _not_identical(study, contents) + _not_detected(unjudged)
     known = registered_in(folder, study.name)
-    findings = tuple(item.judge(unjudged.mean, broken, registered=known.covers(item)) for item in study.expectations)
+    findings = tuple(item.judge(unjudged, broken, registered=known.covers(item)) for item in study.expectations)
     return ReadingSummary(study, setting, tuple(places), values, findings, broken, about, recipes)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...._files import read_csv
 from ...analysis.crossed import Crossed, crossed
+from ...analysis.estimate import Values
 from ...catalogue import registered_in
 from ...design.expectations import Finding
 from ...design.registration import Registration
@@ -108,7 +109,8 @@ class ReplaySummary:
         known = {*self.classes, *self.far, *self.checks}
         return tuple(
             item.judge(
-                lambda metric, arm, where: self.of(metric, arm, where).mean, registered=self.registered.covers(item)
+                Values(lambda metric, arm, where: self.of(metric, arm, where).mean),
+                registered=self.registered.covers(item),
             )
             for item in self.study.expectations
             if (item.stress or self.classes[0]) in known

@@ -25,10 +25,10 @@ _PERCENT = ("routing_flips", "flushed", "saturated", "tokens_flushed")
 
 
 def cell(summary: WeightsSummary, metric: str, arm: str, stress: str) -> str:
-    """Return a metric's mean and, where there are several batches, the standard deviation over them."""
+    """Return a metric's mean with half the width of its 90 % interval."""
     scale = 100.0 if metric in _PERCENT else 1.0
-    mean, sd = (scale * of(metric, arm, stress) for of in (summary.mean, summary.sd))
-    return number(mean) if math.isnan(sd) or sd == 0 or metric != "kl_percent" else f"{number(mean)} ± {sd:.1g}"
+    mean, half = (scale * of(metric, arm, stress) for of in (summary.mean, summary.half))
+    return number(mean) if math.isnan(half) or half == 0 else f"{number(mean)} ± {half:.1g}"
 
 
 def metrics_shown(summary: WeightsSummary) -> list[str]:
@@ -48,9 +48,10 @@ def table(summary: WeightsSummary) -> Table:
     )
     reference = summary.study.reference
     caption = (
-        f"Against {reference.name} ({reference.recipe_name}). {summary.size}. Means over batches; of the KL also the "
-        "standard deviation over them. Gradient error: |g - g_ref| / |g_ref| over all linear layers; token error: the "
-        "same of each token's dx; flushed, saturated: shares of non-zero values in quantized operands."
+        f"Against {reference.name} ({reference.recipe_name}). {summary.size}. Means over batches ± half of a 90 % "
+        "interval, for which checkpoints and batches are samples. Gradient error: |g - g_ref| / |g_ref| over all "
+        "linear layers; token error: the same of each token's dx; flushed, saturated: shares of non-zero values in "
+        "quantized operands."
     )
     return Table(head, rows, caption)
 
@@ -86,15 +87,16 @@ def document(summary: WeightsSummary, folder: Path, figures: Sequence[tuple[str,
 
 
 def table_csv(summary: WeightsSummary) -> str:
-    """Return mean and spread of every metric as CSV, floats exact."""
+    """Return mean, spread and half of the 90 % interval of every metric as CSV, floats exact."""
     rows = [
-        (arm.name, arm.role, arm.recipe_name, stress, metric, summary.mean(metric, arm.name, stress),
-         summary.sd(metric, arm.name, stress), len(summary.values[arm.name, stress]))
+        (arm.name, arm.role, arm.recipe_name, stress, metric,
+         *(of(metric, arm.name, stress) for of in (summary.mean, summary.sd, summary.half)),
+         len(summary.values[arm.name, stress]))
         for arm in summary.study.arms
         for stress in summary.stresses
         for metric in METRICS
     ]  # fmt: skip
-    return to_csv(("arm", "role", "recipe", "stress", "metric", "mean", "sd", "batches"), rows)
+    return to_csv(("arm", "role", "recipe", "stress", "metric", "mean", "sd", "half_interval", "batches"), rows)
 
 
 def as_json(summary: WeightsSummary) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...analysis.costs_of_recipes import one_tile
+from ...analysis.estimate import all_sizes, crossed_variance, half_width, weighted_rows
 from ...analysis.statistics import spread
 from ...analysis.validity import not_detected, not_identical
 from ...catalogue import registered_in
@@ -64,6 +67,25 @@ class WeightsSummary:
     def sd(self, metric: str, arm: str, stress: str = "") -> float:
         """Return the standard deviation over batches and checkpoints, nan for a single one."""
         return spread([row[metric] for row in self.values[arm, stress or self.stresses[0]]])
+
+    def rows(self, metric: str, arm: str, stress: str = "") -> NDArray[np.float64]:
+        """Return rows (checkpoint, batch, value) of a metric; nan is left out."""
+        values = [row[metric] for row in self.values[arm, stress or self.stresses[0]]]
+        found = np.array([[*divmod(i, self.setting.seeds), value] for i, value in enumerate(values)], dtype=np.float64)
+        found = found.reshape(-1, 3)
+        return found[~np.isnan(found[:, 2])]
+
+    def variance(self, metric: str, stress: str, weights: Mapping[str, float]) -> tuple[float, float]:
+        """Return the variance of a weighted sum of arms' means: checkpoints and batches are samples."""
+        return crossed_variance(weighted_rows({arm: self.rows(metric, arm, stress) for arm in weights}, weights))
+
+    def is_size(self, metric: str, arm: str, stress: str = "") -> bool:
+        """Tell whether a metric of an arm was never negative."""
+        return all_sizes(self.rows(metric, arm, stress))
+
+    def half(self, metric: str, arm: str, stress: str = "") -> float:
+        """Return half the width of the mean's 90 % interval, nan for a single batch."""
+        return half_width(self.rows(metric, arm, stress))
 
     @property
     def stresses(self) -> tuple[str, ...]:
@@ -139,7 +161,7 @@ def summarize(folder: Path) -> WeightsSummary:
     unjudged = WeightsSummary(study, setting, values, layers, (), [], about, recipes)
     broken = lost + _not_identical(study, contents) + ([] if lost else _not_detected(unjudged))
     known = registered_in(folder, study.name)
-    findings = tuple(item.judge(unjudged.mean, broken, registered=known.covers(item)) for item in study.expectations)
+    findings = tuple(item.judge(unjudged, broken, registered=known.covers(item)) for item in study.expectations)
     return WeightsSummary(study, setting, values, layers, findings, broken, about, recipes)
 
 

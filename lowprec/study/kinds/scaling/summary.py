@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import plain, write_json
+from ...analysis.estimate import Values
 from ...analysis.validity import not_detected
 from ...catalogue import registered_in
 from ...design.expectations import Finding
@@ -127,7 +128,7 @@ class ScalingSummary:
     def findings(self) -> tuple[Finding, ...]:
         """What became of the expectations that this size can judge."""
         return tuple(
-            item.judge(self._value, self.void, registered=self.registered.covers(item))
+            item.judge(Values(self._value), self.void, registered=self.registered.covers(item))
             for item in self.study.expectations
             if not item.stress or item.stress in self.axes
         )  # fmt: skip

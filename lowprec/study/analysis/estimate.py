@@ -1,0 +1,204 @@
+"""A number that a study measures, of one arm or of two, with its interval.
+
+Kinds of studies differ in what their means vary by. Each says so in one way: the mean of a metric for an arm, and the
+variance of a weighted sum of such means over arms, which come from the same batches and so vary together. Intervals of
+differences and ratios follow from that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .inference import fieller, infer
+
+NOWHERE = (math.nan, math.nan)
+
+
+class Means(Protocol):
+    """What a kind of study knows of its means."""
+
+    def mean(self, metric: str, arm: str, stress: str = "", /) -> float:
+        """Return a metric's mean for an arm, under a condition."""
+
+    def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
+        """Return the variance of the sum of weight * mean over arms, and its degrees of freedom; nan if unknown."""
+
+    def is_size(self, metric: str, arm: str, stress: str = "", /) -> bool:
+        """Whether a metric of an arm is a size, which no sample can make negative: a divergence, an error, a share."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """Means of which nothing but the values is known: `of(metric, arm, stress)`."""
+
+    of: Callable[[str, str, str], float]
+
+    def mean(self, metric: str, arm: str, stress: str = "", /) -> float:
+        """Return the value."""
+        return self.of(metric, arm, stress)
+
+    def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
+        """Return that nothing is known of it."""
+        return math.nan, 0.0
+
+    def is_size(self, metric: str, arm: str, stress: str = "", /) -> bool:
+        """Return that nothing is known of it."""
+        return False
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 90 % interval.
+
+    Attributes
+    ----------
+    value : float
+        The number.
+    ci90 : (float, float)
+        The interval; nan where nothing is known of it.
+    instead : (float, float, float) or None
+        Of a ratio whose denominator is not told from 0, and which so means nothing: the difference and its interval.
+    """
+
+    value: float
+    ci90: tuple[float, float] = NOWHERE
+    instead: tuple[float, float, float] | None = None
+
+
+def estimate(means: Means, metric: str, arm: str, stress: str = "", *, over: str = "", minus: str = "") -> Estimate:
+    """Return an arm's metric, divided by another arm's or less it where one is given.
+
+    The interval of a ratio of two sizes is one of its logarithm (delta method), since neither can be 0; that of a ratio
+    of two effects is Fieller's, and has no end where the denominator may be 0.
+
+    Examples
+    --------
+    >>> class Known:
+    ...     def mean(self, metric, arm, stress=""):
+    ...         return {"a": 2.0, "b": 1.0, "none": 0.01}[arm]
+    ...
+    ...     def variance(self, metric, stress, weights):
+    ...         return 0.01 * sum(weight**2 for weight in weights.values()), 10.0
+    ...
+    ...     def is_size(self, metric, arm, stress=""):
+    ...         return False
+    >>> found = estimate(Known(), "loss", "a", over="b")
+    >>> found.value, [round(end, 2) for end in found.ci90]
+    (2.0, [1.65, 2.49])
+    >>> [round(number, 2) for number in estimate(Known(), "loss", "a", over="none").instead]
+    [1.99, 1.73, 2.25]
+    """
+    value = means.mean(metric, arm, stress)
+    if not over:
+        other = {minus: -1.0} if minus else {}
+        value -= means.mean(metric, minus, stress) if minus else 0.0
+        return Estimate(value, _interval(value, *means.variance(metric, stress, {arm: 1.0} | other)))
+    below = means.mean(metric, over, stress)
+    ratio = value / below if below else math.copysign(math.inf, value) if value else math.nan
+    if arm == over:
+        return Estimate(ratio, (ratio, ratio))
+    (var, df), (var_below, df_below), (var_sum, _) = (
+        means.variance(metric, stress, weights) for weights in ({arm: 1.0}, {over: 1.0}, {arm: 1.0, over: 1.0})
+    )
+    if math.isnan(var + var_below + var_sum):
+        return Estimate(ratio)
+    covariance = (var_sum - var - var_below) / 2
+    if value > 0.0 < below and means.is_size(metric, arm, stress) and means.is_size(metric, over, stress):
+        relative = var / value**2 + var_below / below**2 - 2 * covariance / (value * below)
+        ends = _interval(math.log(ratio), max(0.0, relative), min(df, df_below))
+        return Estimate(ratio, (math.exp(ends[0]), math.exp(ends[1])))
+    found = fieller(value, below, var, var_below, covariance, min(df, df_below))
+    if found.bounded:
+        return Estimate(ratio, found.ci90)
+    apart = estimate(means, metric, arm, stress, minus=over)
+    return Estimate(ratio, NOWHERE, (apart.value, *apart.ci90))
+
+
+def _interval(value: float, variance: float, df: float) -> tuple[float, float]:
+    if math.isnan(variance) or not math.isfinite(value):
+        return NOWHERE
+    if variance == 0.0:
+        return value, value
+    if not df > 0.0:
+        return NOWHERE
+    return infer(value, math.sqrt(variance), df, 1.0).ci90
+
+
+def crossed_variance(rows: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the variance of a mean over rows (checkpoint, batch, value), and its degrees of freedom.
+
+    The batches are the same held-out text for every checkpoint, so that both are samples: the variances of their means
+    are added, and the fewer of them give the degrees of freedom. That is conservative.
+
+    Examples
+    --------
+    >>> crossed_variance(np.array([[c, b, c + b] for c in range(3) for b in range(3)], float))
+    (0.6666666666666666, 2.0)
+    """
+    variance, least = 0.0, math.inf
+    for column in (0, 1):
+        names = np.unique(rows[:, column])
+        if len(names) > 1:
+            of_each = [float(np.mean(rows[rows[:, column] == name, 2])) for name in names]
+            variance += float(np.var(of_each, ddof=1)) / len(of_each)
+            least = min(least, len(of_each) - 1)
+    return (variance, float(least)) if math.isfinite(least) else (math.nan, 0.0)
+
+
+def half_width(rows: NDArray[np.float64]) -> float:
+    """Return half the width of the 90 % interval of a mean over rows (checkpoint, batch, value); nan for a single one.
+
+    Examples
+    --------
+    >>> table = np.array([[c, b, c + b] for c in range(3) for b in range(3)], float)
+    >>> round(half_width(table), 3)
+    2.384
+    """
+    if not len(rows):
+        return math.nan
+    low, high = _interval(0.0, *crossed_variance(rows))
+    return (high - low) / 2
+
+
+def all_sizes(rows: NDArray[np.float64]) -> bool:
+    """Tell whether no value of rows (checkpoint, batch, value) is negative, and some are not 0.
+
+    Examples
+    --------
+    >>> all_sizes(np.array([[0.0, 0.0, 0.2], [0.0, 1.0, 0.0]])), all_sizes(np.array([[0.0, 0.0, -0.2]]))
+    (True, False)
+    """
+    return bool((rows[:, 2] >= 0.0).all() and (rows[:, 2] > 0.0).any())
+
+
+def weighted_rows(tables: Mapping[str, NDArray[np.float64]], weights: Mapping[str, float]) -> NDArray[np.float64]:
+    """Return the weighted sum of arms' rows (checkpoint, batch, value), over the batches that all of them have.
+
+    Examples
+    --------
+    >>> tables = {"a": np.array([[0.0, 0.0, 3.0], [0.0, 1.0, 5.0]]), "b": np.array([[0.0, 1.0, 4.0]])}
+    >>> weighted_rows(tables, {"a": 1.0, "b": -1.0}).tolist()
+    [[0.0, 1.0, 1.0]]
+    """
+    by_arm = {arm: _by_batch(tables[arm]) for arm in weights}
+    first = next(iter(by_arm.values()))
+    keys = [key for key in first if all(key in rows for rows in by_arm.values())]
+    rows = [[*key[:2], math.fsum(weights[arm] * by_arm[arm][key] for arm in weights)] for key in keys]
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+def _by_batch(rows: NDArray[np.float64]) -> dict[tuple[float, float, int], float]:
+    """Return values by checkpoint, batch and how many of that batch came before: one for each place."""
+    seen: Counter[tuple[float, float]] = Counter()
+    found = {}
+    for checkpoint, batch, value in rows.tolist():
+        found[checkpoint, batch, seen[checkpoint, batch]] = value
+        seen[checkpoint, batch] += 1
+    return found

@@ -1,0 +1,97 @@
+"""Numbers that studies judge, with intervals: of one arm, of a difference, of a ratio that may mean nothing."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lowprec.study import Expectation
+from lowprec.study.analysis.estimate import Values, crossed_variance, estimate, weighted_rows
+from lowprec.study.design.expectations import AS_EXPECTED, NO_RATIO
+from lowprec.study.report.parts import expected_table, finding_sentence, findings_json
+
+
+class Simulated:
+    """Two arms in checkpoints x batches, both levels samples, errors of the arms correlated."""
+
+    sizes = False
+
+    def __init__(self, rng, means, size=(4, 6)):
+        count, batches = size
+        shared = 0.3 * rng.standard_normal((count, 1)) + 0.3 * rng.standard_normal((1, batches))
+        self.tables = {}
+        for arm, mean in means.items():
+            values = mean * (1 + shared) + 0.1 * rng.standard_normal(size)
+            self.tables[arm] = np.array([[c, b, values[c, b]] for c in range(count) for b in range(batches)])
+
+    def mean(self, metric, arm, stress=""):
+        return float(self.tables[arm][:, 2].mean())
+
+    def variance(self, metric, stress, weights):
+        return crossed_variance(weighted_rows(self.tables, weights))
+
+    def is_size(self, metric, arm, stress=""):
+        return self.sizes
+
+
+class Sizes(Simulated):
+    sizes = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth"), [({}, 3.0), ({"minus": "b"}, 1.0), ({"over": "b"}, 1.5)], ids=["mean", "difference", "ratio"]
+)
+@pytest.mark.parametrize("means", [Simulated, Sizes])
+def test_ninety_per_cent_intervals_cover(kind, truth, means):
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        found = estimate(means(rng, {"a": 3.0, "b": 2.0}), "m", "a", **kind)
+        inside += found.ci90[0] <= truth <= found.ci90[1]
+    assert inside / 400 >= 0.88
+
+
+def test_what_is_shared_cancels_in_a_ratio():
+    """Batches that are hard for both arms widen either mean's interval, not that of their ratio."""
+    means = Simulated(np.random.default_rng(1), {"a": 3.0, "b": 2.0})
+    alone, ratio = estimate(means, "m", "a"), estimate(means, "m", "a", over="b")
+    assert (ratio.ci90[1] - ratio.ci90[0]) / ratio.value < 0.5 * (alone.ci90[1] - alone.ci90[0]) / alone.value
+
+
+def test_a_ratio_over_what_may_be_nothing_is_a_difference():
+    means = Simulated(np.random.default_rng(2), {"a": 3.0, "b": 0.01})
+    item = Expectation("a is more", "m", "a", "b", expected=(0.0, 1e9))
+    found = item.judge(means)
+    assert found.outcome == NO_RATIO
+    value, low, high = found.found.instead
+    assert (value, low, high) == (
+        estimate(means, "m", "a", minus="b").value,
+        *estimate(means, "m", "a", minus="b").ci90,
+    )
+    assert low <= 2.99 <= high
+    assert f"{value:.3g}" in finding_sentence(found)
+    assert "difference" in expected_table([found]).rows[0][4]
+    assert findings_json([found])[0]["instead"] == (value, low, high)
+    assert item.judge(means, registered=False).outcome == "not registered"
+
+
+def test_a_ratio_of_sizes_has_two_ends_however_few_they_are():
+    means = Sizes(np.random.default_rng(4), {"a": 3.0, "b": 2.0}, (2, 2))
+    low, high = estimate(means, "m", "a", over="b").ci90
+    assert 0 < low < 1.5 < high < np.inf
+
+
+def test_an_arm_over_itself_is_one_and_one_batch_has_no_interval():
+    means = Simulated(np.random.default_rng(3), {"a": 3.0, "b": 2.0})
+    assert estimate(means, "m", "a", over="a").ci90 == (1.0, 1.0)
+    single = Simulated(np.random.default_rng(3), {"a": 3.0, "b": 2.0}, (1, 1))
+    found = estimate(single, "m", "a", over="b")
+    assert math.isnan(found.ci90[0])
+    assert found.instead is None
+
+
+def test_values_alone_have_no_interval():
+    item = Expectation("half", "m", "a", "b", expected=(0.4, 0.6))
+    found = item.judge(Values(lambda metric, arm, stress: {"a": 1.0, "b": 2.0}[arm]))
+    assert (found.value, found.outcome) == (0.5, AS_EXPECTED)
+    assert finding_sentence(found) == "half: m of a over b is 0.5, as expected."
