@@ -116,7 +116,7 @@ class SameWeights:
     published: str = ""
     source: str = ""
     quick: WeightsSetting = WeightsSetting()
-    full: WeightsSetting = WeightsSetting("pilot", checkpoint_steps=400, checkpoints=2, seeds=4)
+    full: WeightsSetting = WeightsSetting("pilot", checkpoint_steps=400, checkpoints=4, seeds=4)
     stresses: tuple[Stress, ...] = (Healthy(),)
     headline: str = "kl_percent"
     notes: str = ""
