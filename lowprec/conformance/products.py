@@ -8,6 +8,7 @@ from typing import Any
 
 from ..oracle.accumulators import ACCUMULATORS, FORMATS, Accumulator, AnyRule, ExactSum, Sequential
 from ..oracle.amd import FlooredSum
+from ..oracle.cpu import Lanes
 from ..oracle.fused import Rule as FusedRule
 from ..oracle.fused import Scales
 from ..oracle.halves import Halves
@@ -23,7 +24,7 @@ from .vectors import Answer, Field, Words, describe
 def _length(rule: AnyRule) -> int:
     """Return K: two groups at least, so that the chain between them shows."""
     match rule:
-        case FusedRule(group=group) | FlooredSum(group=group):
+        case FusedRule(group=group) | FlooredSum(group=group) | Lanes(group=group):
             return 2 * group
         case Halves():
             return 64

@@ -30,6 +30,11 @@ from .accumulators import tf32_code as tf32_code
 from .amd import ExactGroups as ExactGroups
 from .amd import FlooredSum as FlooredSum
 from .amd import FlushedPairs as FlushedPairs
+from .cpu import FlushedFma as FlushedFma
+from .cpu import Lanes as Lanes
+from .cpu import Odd as Odd
+from .cpu import RoundedGroups as RoundedGroups
+from .cpu import ScaledGroups as ScaledGroups
 from .fused import ADA_FP8 as ADA_FP8
 from .fused import HOPPER_FP8 as HOPPER_FP8
 from .fused import Rule as Rule

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from .amd import ExactGroups, FlooredSum, FlushedPairs
+from .cpu import BOCHS, FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
 from .fused import Rule, Scales
 from .halves import Halves
 from .ieee import exact_dot, sequential
@@ -85,7 +86,8 @@ class ExactSum:
         return exact_dot(a, b, c_bits, a_format, b_format)
 
 
-AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum | ExactSum
+Cpu: TypeAlias = FlushedFma | Lanes | Odd | RoundedGroups | ScaledGroups
+AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum | ExactSum | Cpu
 
 
 @dataclass(frozen=True)
@@ -163,5 +165,19 @@ def _catalogue() -> dict[str, Accumulator]:
     return found
 
 
-ACCUMULATORS = _catalogue()
+_CPUS = {
+    "avx512_bf16": Accumulator(FlushedFma(2), ("bfloat16",)),
+    "amx_bf16": Accumulator(Lanes(32), ("bfloat16",)),
+    "amx_f16": Accumulator(Lanes(32), ("float16",)),
+    "amx_fp8": Accumulator(Lanes(64, together=2, flushed=BOCHS), _FP8),
+    "amx_fp8_subnormals": Accumulator(Lanes(64, together=2), _FP8),
+    "arm_bf16": Accumulator(Odd(2), ("bfloat16",)),
+    "arm_bf16_ebf": Accumulator(RoundedGroups(2), ("bfloat16",)),
+    "arm_fp8": Accumulator(ScaledGroups(4), _FP8),
+    "arm_fp8_f16": Accumulator(ScaledGroups(2, output=FLOAT16), _FP8),
+    "arm_fp8_fmlall": Accumulator(ScaledGroups(1), _FP8),
+    "arm_fp8_fmlal_f16": Accumulator(ScaledGroups(1, output=FLOAT16), _FP8),
+}
+
+ACCUMULATORS = _catalogue() | _CPUS
 """The accumulators by name."""

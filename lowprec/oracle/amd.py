@@ -26,7 +26,7 @@ def _below(value: Exact, exponent: int) -> bool:
     return math.isfinite(value) and -two_to(exponent) < value < two_to(exponent)
 
 
-class _Chained(ABC):
+class Chained(ABC):
     """A rule that adds groups of products in increasing k, the result of each the c of the next."""
 
     group: int
@@ -59,7 +59,7 @@ class _Chained(ABC):
 
 
 @dataclass(frozen=True)
-class ExactGroups(_Chained):
+class ExactGroups(Chained):
     """CDNA1: the exact sum of a group and c, rounded once to nearest; a sum of exactly zero is +0."""
 
     group: int
@@ -72,7 +72,7 @@ class ExactGroups(_Chained):
 
 
 @dataclass(frozen=True)
-class FlushedPairs(_Chained):
+class FlushedPairs(Chained):
     """CDNA2: float32 products added pairwise, then to c, each step rounded to nearest.
 
     Subnormal inputs and c become +0, as does -0; subnormal results become a zero of their sign. All of K is one
@@ -112,7 +112,7 @@ class FlushedPairs(_Chained):
 
 
 @dataclass(frozen=True)
-class FlooredSum(_Chained):
+class FlooredSum(Chained):
     """CDNA3: products cut at their own largest exponent, then rounded *down* against c, then to nearest.
 
     Products are cut toward zero to `fraction_bits` below their largest exponent and summed; that sum and c are aligned

@@ -11,9 +11,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from .accumulators import AnyRule, ExactSum, Sequential
+from .accumulators import AnyRule, Cpu, ExactSum, Sequential
 from .amd import ExactGroups, FlooredSum, FlushedPairs
 from .casts import Away
+from .cpu import FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
 from .fused import Rule, Scales
 from .halves import Halves
 from .values import FLOAT32, AnyFormat
@@ -181,7 +182,43 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
         case Sequential():
             wrong: dict[str, AnyRule] = {"last first": Backwards(rule.c_format)}
             return {**wrong, "an exact sum": ExactGroups(64)} if rule.c_format == FLOAT32 else wrong
+        case FlushedFma() | Lanes() | Odd() | RoundedGroups() | ScaledGroups():
+            return _wrong_of_cpus(rule)
     raise AssertionError(f"{type(rule).__name__} needs wrong neighbours here, which the compared inputs must refute")
+
+
+def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:
+    match rule:
+        case FlushedFma():
+            return {
+                "the first product first": replace(rule, forwards=True), "subnormals live": replace(rule, keep=True),
+                "Arm, EBF = 0": Odd(2), "Arm, EBF = 1": RoundedGroups(2),
+            }  # fmt: skip
+        case Lanes(group=group, together=together):
+            others: dict[str, AnyRule] = {
+                "half the group": replace(rule, group=group // 2), "c first": replace(rule, c_first=True),
+                "half as many together" if together > 1 else "two together": replace(rule, together=3 - together),
+                "one lane": replace(rule, lanes=1),
+            }  # fmt: skip
+            return others
+        case Odd():
+            return {
+                "to nearest": replace(rule, rounding="nearest"), "subnormals live": replace(rule, keep=True),
+                "products one by one": replace(rule, one_by_one=True), "EBF = 1": RoundedGroups(2),
+                "x86": FlushedFma(2),
+            }  # fmt: skip
+        case RoundedGroups(group=group):
+            return {
+                "EBF = 0": Odd(2), "one rounding": ExactGroups(group), "twice the group": RoundedGroups(2 * group),
+                "one by one": Sequential(),
+            }  # fmt: skip
+        case ScaledGroups(group=group):
+            near: dict[str, AnyRule] = {
+                "twice the group": replace(rule, group=2 * group), "half the products": replace(rule, exponent=-1),
+            }  # fmt: skip
+            if rule.output != FLOAT32:  # sums of FP8 products do not reach its end
+                near["what overflows is the largest"] = replace(rule, saturate=not rule.saturate)
+            return near
 
 
 class Backwards(Sequential):

@@ -27,6 +27,7 @@ from .product import Matrix, Product
 
 Align = Literal["truncate", "floor", "nearest"]
 ALIGNMENTS: tuple[Align, ...] = get_args(Align)
+_OF_SOME_KINDS = ("flushed", "product_exponent", "saturate")
 FLOAT64 = "float64"  # beyond `lowprec.formats`, which ends at 32 bits: values themselves are the codes
 
 
@@ -47,6 +48,11 @@ class Accumulator:
         additions of neighbours, subnormals flushed (CDNA2); ``exact_groups``: a group and C exactly, one rounding
         (CDNA1); ``sequential``: one fused multiply-add after the other in increasing k; ``exact``: the exact
         sum of all, one rounding to float32 (nearest even) at the end.
+        Of CPUs: ``flushed_fma``: fused multiply-adds, the last product of a group first, subnormals flushed
+        (VDPBF16PS); ``lanes``: `run` chains of them from +0, whose sum is added to C (AMX); ``pair_lanes``: the same
+        for sums of two products (AMX-FP8); ``odd``: every product and sum rounded to odd (BFDOT, EBF = 0);
+        ``rounded_groups``: a group's exact sum rounded, then added (BFDOT, EBF = 1); ``scaled_groups``: a group's
+        exact sum times a power of two, and C, rounded once (Arm's FP8).
     group : int
         Products per sum (L), 1 to 256.
     fraction_bits : int
@@ -68,6 +74,13 @@ class Accumulator:
         Products of an exact sum within a fused one (``fused_runs``), or interleaved partial sums (``two_floors``).
     promote_every : int or None
         After so many products the sum leaves the accumulator and is added to a float32 one.
+    flushed : tuple of str
+        Names of formats whose subnormals are read as zeros, besides those that are subnormal as float32, too
+        (``flushed_fma``, ``lanes``, ``pair_lanes``).
+    product_exponent : int
+        Products are multiplied by 2 to this power, -127 to 127 (``scaled_groups``: minus FPMR.LSCALE).
+    saturate : bool
+        A finite sum beyond the largest number is that number, not Inf (``scaled_groups``: FPMR.OSM).
     verified : str
         What the rule was checked against, other than the project's own oracle.
 
@@ -99,6 +112,9 @@ class Accumulator:
     scale_block: int = 0
     run: int = 1
     promote_every: int | None = None
+    flushed: tuple[str, ...] = ()
+    product_exponent: int = 0
+    saturate: bool = False
     verified: str = dataclasses.field(default="not", compare=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +129,12 @@ class Accumulator:
             self._check_whole("zero_exponent", -8000, 8000)
         if self.promote_every is not None:
             self._check_whole("promote_every", 1, 1 << 30)
+        self._check_whole("product_exponent", -127, 127)
+        for field in _OF_SOME_KINDS:
+            if getattr(self, field) and field not in self.rule.own_fields:
+                raise ValueError(f"Accumulator {self.name}: kind={self.kind!r} has no {field}")
+        for name in self.flushed:
+            formats[name]
         for name in self.inputs:
             if name != FLOAT64:
                 formats[name]  # an unknown name raises here, with the close matches
@@ -176,6 +198,10 @@ class Accumulator:
     def lists(self, fmt: Format) -> bool:
         """Tell whether `inputs` has a format with the same codes, whatever its name."""
         return any(name != FLOAT64 and formats[name].same_codes(fmt) for name in self.inputs)
+
+    def flushes(self, fmt: Format) -> bool:
+        """Tell whether `flushed` has a format with the same codes, whatever its name."""
+        return any(formats[name].same_codes(fmt) for name in self.flushed)
 
     def check_inputs(self, *operands: Format) -> None:
         """Raise a ValueError if one of the formats is not among the `inputs`."""
@@ -288,7 +314,7 @@ class Kind(ABC):
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return a bound on one instruction's error, where nothing overflows; derived, not measured."""
 
-    def values(self, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
+    def values(self, accumulator: Accumulator, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
         """Return the values that are multiplied, as codes that cannot be multiplied exactly are taken."""
         found: NDArray[np.float64] = decode(codes, fmt).astype(np.float64)
         return found

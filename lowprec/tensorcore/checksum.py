@@ -163,7 +163,7 @@ def checksum(
     check_product("checksum", a.shape, b.shape)
     result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # the order in which NumPy sums
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
-    a, b, factor = without_tensor_scales(a, b, np.float32(1))
+    a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_exponent))
     every = _interval(accumulator, library, promote_every)
     values_alone = every is None and accumulator.rule.multiplies_values
     left, right = (side(q, accumulator, values_alone) for q in (a, b))
@@ -284,7 +284,7 @@ def _product(a: Values, b: Values) -> Values:
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
     """Return an operand with its scales; `values_alone` where it is dequantized before it is multiplied."""
     codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
-    values = accumulator.rule.values(codes, fmt)
+    values = accumulator.rule.values(accumulator, codes, fmt)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
     scale = q.scale.astype(np.float64) if q.scale.size else np.ones((1, 1))

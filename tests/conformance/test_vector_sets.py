@@ -27,7 +27,8 @@ SOME = [
     *(f"decode/{f}" for f in lp.formats), *(f"stochastic/{v}" for v in "abc"), "stochastic/b/e2m1fn/3",
     "stochastic/c/bfloat16/8", "stochastic/words", "mma/hopper_fp8", "mma/hopper_fp8/e5m2/e4m3fn", "mma/hopper_bf16",
     "mma/ada_fp8_f16", "mma/hopper_fp8_mma_f16", "mma/blackwell_nvfp4", "mma/blackwell_mxf8", "mma/cdna2_f16",
-    "mma/cdna3_fp8", "mma/ampere_tf32", "mma/fp64", "mma/exact", "mma/float32",
+    "mma/cdna3_fp8", "mma/ampere_tf32", "mma/fp64", "mma/exact", "mma/float32", "mma/avx512_bf16", "mma/amx_fp8",
+    "mma/arm_bf16", "mma/arm_fp8_f16",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel
 
-from .float64_dot import round_to_odd, two_sum
+from .float64_dot import collapse, grow
 from .fused_dot import FAR, FLOOR, TRUNCATE, close_result, cut, open_result, special_sum
 
 U = np.uint32
@@ -71,22 +71,11 @@ def exact_group_dot(a, b, group, state, start, stop):
                 for p in range(p0, min(p0 + group, k)):
                     x = np.float64(a[i, p]) * np.float64(b[j, p])
                     plain += x
-                    kept = 0
-                    for t in range(count):
-                        x, rest = two_sum(x, parts[t])
-                        if rest != 0.0:
-                            parts[kept] = rest
-                            kept += 1
-                    parts[kept] = x
-                    count = kept + 1
+                    count = grow(parts, count, x)
                 if plain - plain != 0.0:
                     d = np.float32(plain)  # NaN or Inf among the terms
                     continue
-                total = parts[0]
-                for t in range(1, count):
-                    head, tail = two_sum(parts[t], total)
-                    total = round_to_odd(head, tail)
-                d = np.float32(total + 0.0)  # the exact zero is +0
+                d = np.float32(collapse(parts, count) + 0.0)  # the exact zero is +0
             state[i, j] = d
 
 

@@ -36,6 +36,29 @@ def round_to_odd(head, tail):
 
 
 @kernel
+def grow(parts, count, x):
+    """Add x exactly to a sum that is `count` float64 numbers without overlap, smallest first; return the new count."""
+    kept = 0
+    for t in range(count):
+        x, rest = two_sum(x, parts[t])
+        if rest != 0.0:
+            parts[kept] = rest
+            kept += 1
+    parts[kept] = x
+    return kept + 1
+
+
+@kernel
+def collapse(parts, count):
+    """Return such a sum as one float64, in the sense of round-to-odd."""
+    total = parts[0]
+    for t in range(1, count):
+        head, tail = two_sum(parts[t], total)
+        total = round_to_odd(head, tail)
+    return total
+
+
+@kernel
 def sum3_to_float32(x, y, z):
     """Return the exact x + y + z rounded once to float32 (nearest even)."""
     s, t = two_sum(x, y)

@@ -35,9 +35,9 @@ class Pairwise(Kind):
         flushes = 2 * accumulator.group + 1
         return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126)
 
-    def values(self, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
+    def values(self, accumulator: Accumulator, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
         """Return the values without subnormals, which are zeros here."""
-        found = super().values(codes, fmt)
+        found = super().values(accumulator, codes, fmt)
         return np.where(np.abs(found) < fmt.smallest_normal, 0.0, found)
 
     def reference(self, accumulator: Accumulator, product: Product) -> Matrix:

@@ -1,0 +1,189 @@
+"""The innermost step of CPUs' dot products: 4 rows x 64 columns, running sums in registers.
+
+Each form is what one instruction does to a few products and its running sum, in plain float32 or float64 arithmetic. It
+holds where no operand, product or sum is subnormal, where products are exact in a lane, and where nothing overflows
+(what becomes Inf or NaN may be wrong, but stays so). Then there is nothing to flush, and
+
+* a product of two float32 numbers with 12 significant bits or fewer is exact, so that ``fma(a1, b1, a0 * b0)`` rounds
+  the exact sum of two products once;
+* the sum to odd is the sum toward zero, with its last bit set if it is inexact. For s = x + y toward zero, s - x toward
+  zero equals y if and only if s is exact: if it is, y is a float32; else y - (s - x) is of the sum's sign, and what is
+  rounded toward zero, or held exactly, does not reach y;
+* a group's products and C are summed exactly by float64 if all are multiples of some q and the sum stays below 2^53 q;
+  its conversion to float32 rounds once.
+
+The addition of -0 * +0 changes nothing, not even -0: with that K is filled up to whole steps.
+"""
+
+from typing import Any
+
+from lowprec._jit import cgutils, intrinsic, ir, types
+
+from ..vectors import F32, F64, I32, I64, VectorCode, fill
+
+ROWS, COLUMNS = 4, 64
+
+
+class Form:
+    """What a tile does; its methods emit instructions for one register of columns."""
+
+    products = 2  # that a step takes
+    lanes = 0  # running sums of an instruction besides D; 0: steps add to D itself
+    element: Any = F32
+    toward_zero = False
+
+    def __init__(self, code: VectorCode, vector: Any) -> None:
+        self.code, self.b, self.vector = code, code.builder, vector
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        """Return x * y + z, rounded once."""
+        return self.code.call(f"llvm.fma.v{self.vector.count}{self.element.intrinsic_name}", self.vector, x, y, z)
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add products of x and y to running sums, D or an instruction's own: stack slots."""
+        raise AssertionError("every form has its own")
+
+    def add(self, slot: Any, value: Any) -> None:
+        """Add a value to a running sum."""
+        self.b.store(self.b.fadd(self.b.load(slot), value), slot)
+
+
+class FlushedFma(Form):
+    """VDPBF16PS: two fused multiply-adds, the second product first."""
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add two products."""
+        self.b.store(self.fma(x[0], y[0], self.fma(x[1], y[1], self.b.load(sums[0]))), sums[0])
+
+
+class Lanes(Form):
+    """AMX: even products and odd ones in chains of their own."""
+
+    lanes = 2
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add two products."""
+        for t in (0, 1):
+            self.b.store(self.fma(x[t], y[t], self.b.load(sums[t])), sums[t])
+
+
+class PairLanes(Form):
+    """AMX-FP8: sums of two products, the first and the second of four in chains of their own."""
+
+    products = 4
+    lanes = 2
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add four products."""
+        for t in (0, 1):
+            i = 2 * t
+            self.add(sums[t], self.fma(x[i + 1], y[i + 1], self.b.fmul(x[i], y[i])))
+
+
+class Odd(Form):
+    """BFDOT with EBF = 0: two products added to odd, their sum added to odd."""
+
+    toward_zero = True
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add two products."""
+        pair = self.odd(self.b.fmul(x[0], y[0]), self.b.fmul(x[1], y[1]))
+        self.b.store(self.odd(self.b.load(sums[0]), pair), sums[0])
+
+    def odd(self, x: Any, y: Any) -> Any:
+        """Return x + y, to odd."""
+        b, ints = self.b, ir.VectorType(I32, self.vector.count)
+        total = b.fadd(x, y)
+        bits = b.bitcast(total, ints)
+        inexact = b.fcmp_unordered("!=", b.fsub(total, x), y)
+        return b.bitcast(b.select(inexact, b.or_(bits, fill(ints, 1)), bits), self.vector)
+
+
+class RoundedPairs(Form):
+    """BFDOT with EBF = 1: the exact sum of two products, rounded, is added."""
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add two products."""
+        self.add(sums[0], self.fma(x[1], y[1], self.b.fmul(x[0], y[0])))
+
+
+class ScaledGroups(Form):
+    """Arm's FP8 FDOT: four products and C exactly, one rounding to float32."""
+
+    products = 4
+    element = F64
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add four products."""
+        total = self.b.load(sums[0])
+        for p, q in zip(x, y, strict=True):
+            total = self.fma(p, q, total)
+        narrow = self.b.fptrunc(total, ir.VectorType(F32, self.vector.count))
+        self.b.store(self.b.fpext(narrow, self.vector), sums[0])
+
+
+def make_dot_tile(form_of: type[Form], lanes: int, vectors: int) -> Any:
+    """Return the intrinsic ``tile(a, b, state, steps, instructions)``, registers of `lanes` numbers side by side.
+
+    Addresses of a [K][4] and b [K][64], numbers of the form's `element`, and state [4][64], float32: D so far. K is
+    ``instructions * steps * products``, steps a multiple of 4; forms without lanes have one instruction.
+    """
+    signature = types.void(*[types.intp] * 5)
+
+    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        code, (a, b, state, steps, instructions) = VectorCode(builder), values
+        vector, narrow = ir.VectorType(form_of.element, lanes), ir.VectorType(F32, lanes)
+        form, size, products = form_of(code, vector), 4 if form_of.element is F32 else 8, form_of.products
+
+        def emit_steps(first: Any, j0: Any, sums: list[list[list[Any]]]) -> None:
+            for step in code.steps(steps):
+                k = builder.mul(builder.add(first, step), I64(products))
+                lines = [
+                    code.at(b, builder.mul(builder.add(k, I64(t)), I64(size * COLUMNS)), j0) for t in range(products)
+                ]
+                columns = [
+                    [code.load(code.at(line, size * v * lanes), vector) for line in lines] for v in range(vectors)
+                ]
+                quads = code.at(a, builder.mul(k, I64(size * ROWS)))
+                for r in range(ROWS):
+                    x = [
+                        code.splat(code.load(code.at(quads, size * (ROWS * t + r)), form_of.element), vector)
+                        for t in range(products)
+                    ]
+                    for v in range(vectors):
+                        form.step(sums[r][v], x, columns[v])
+
+        zero = fill(vector, 0.0)
+        with cgutils.for_range(builder, I64(COLUMNS // (lanes * vectors))) as part:
+            j0 = builder.mul(part.index, I64(size * lanes * vectors))
+            j4 = builder.mul(part.index, I64(4 * lanes * vectors))
+            places = [[code.at(state, j4, 4 * (r * COLUMNS + v * lanes)) for v in range(vectors)] for r in range(ROWS)]
+
+            def loaded(place: Any) -> Any:
+                found = code.load(place, narrow)
+                return found if form_of.element is F32 else builder.fpext(found, vector)
+
+            ends = [[code.variable(loaded(place)) for place in row] for row in places]
+            if form_of.lanes:
+                own = [[[code.variable(zero) for _ in range(form_of.lanes)] for _ in row] for row in places]
+                with cgutils.for_range(builder, instructions) as loop:
+                    for row in own:
+                        for slots in row:
+                            for slot in slots:
+                                builder.store(zero, slot)
+                    emit_steps(builder.mul(loop.index, steps), j0, own)
+                    for end_row, row in zip(ends, own, strict=True):
+                        for end, (t0, t1) in zip(end_row, row, strict=True):
+                            form.add(end, builder.fadd(builder.load(t0), builder.load(t1)))
+            else:
+                emit_steps(I64(0), j0, [[[end] for end in row] for row in ends])
+            for row, end_row in zip(places, ends, strict=True):
+                for place, end in zip(row, end_row, strict=True):
+                    found = builder.load(end)
+                    code.store(found if form_of.element is F32 else builder.fptrunc(found, narrow), place)
+        return context.get_dummy_value()
+
+    def tile(typingctx: Any, a: Any, b: Any, state: Any, steps: Any, instructions: Any) -> Any:
+        return signature, codegen
+
+    return intrinsic(tile)

@@ -1,0 +1,243 @@
+"""Dot products of CPUs: x86's flush subnormals, Arm's BFDOT rounds to odd or twice, Arm's FP8 once.
+
+NaN is IEEE 754's quiet one here. Wrong rules next to each are fields whose defaults are right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from .amd import Chained
+from .ieee import ieee_sum
+from .values import (
+    E5M2,
+    FLOAT32,
+    Exact,
+    Fields,
+    decode,
+    encode,
+    floor_log2,
+    is_negative_zero,
+    max_code,
+    nearest,
+    two_to,
+)
+
+_ONE = Fraction(1)
+_LEAST = two_to(-126)
+
+
+def _below_least(value: Exact, least: Fraction = _LEAST) -> bool:
+    return math.isfinite(value) and abs(Fraction(value)) < least
+
+
+def _zero_like(value: Exact) -> Exact:
+    return -0.0 if value < 0 or is_negative_zero(value) else Fraction(0)
+
+
+def _read(code: int, fmt: Fields, flush: bool) -> Exact:
+    """Return a code's value; with `flush`, what float32 holds as a subnormal is a zero of its sign."""
+    value = decode(code, fmt)
+    return _zero_like(value) if flush and _below_least(value) else value
+
+
+def _flushed(value: Exact, after: bool = True) -> Exact:
+    """Round to float32, to nearest even; what is tiny is a zero of its sign.
+
+    Tiny is what is below 2^-126 after it is rounded to 24 bits whatever its exponent; else before that.
+    """
+    if math.isfinite(value) and value != 0:
+        size = abs(Fraction(value))
+        if after and size < _LEAST:
+            places = 23 - floor_log2(size)
+            size = nearest(size, places) * two_to(-places)
+        if size < _LEAST:
+            return _zero_like(value)
+    return decode(encode(value, FLOAT32, "nonsaturate"), FLOAT32)
+
+
+def _code(value: Exact) -> int:
+    return encode(value, FLOAT32, "nonsaturate")
+
+
+def _codes(side: Sequence[int]) -> list[int]:
+    return [int(code) for code in side]
+
+
+@dataclass(frozen=True)
+class FlushedFma(Chained):
+    """VDPBF16PS: fused multiply-adds, the last of a group first; subnormals are zeros, tiny is judged after rounding.
+
+    `forwards`, `keep` and `before` are wrong rules: the first product first, subnormals are numbers, tininess before.
+    """
+
+    group: int = 2
+    flushed: tuple[Fields, ...] = ()
+    forwards: bool = False
+    keep: bool = False
+    before: bool = False
+
+    def start(self, c_bits: int) -> int:
+        """Flush a subnormal c."""
+        return _code(_read(c_bits, FLOAT32, not self.keep))
+
+    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add a group."""
+        d: Exact = decode(c_bits, FLOAT32)
+        pairs = list(zip(_codes(a), _codes(b), strict=True))
+        for x, y in pairs if self.forwards else pairs[::-1]:
+            total = ieee_sum([(_value(x, fa, self.flushed, self.keep), _value(y, fb, self.flushed, self.keep))], d)
+            d = decode(_code(total), FLOAT32) if self.keep else _flushed(total, not self.before)
+        return _code(d)
+
+
+def _value(code: int, fmt: Fields, flushed: tuple[Fields, ...], keep: bool = False) -> Exact:
+    """Return what is multiplied: no subnormals of float32, nor of the formats `flushed`."""
+    value = _read(code, fmt, not keep)
+    return _zero_like(value) if fmt in flushed and _below_least(value, two_to(1 - fmt.bias)) else value
+
+
+@dataclass(frozen=True)
+class Lanes(Chained):
+    """AMX: products dealt to chains from +0, `together` at a time; their sum is added to c once.
+
+    `c_first` is a wrong rule: the first lane starts from c.
+    """
+
+    group: int = 32
+    lanes: int = 2
+    together: int = 1
+    flushed: tuple[Fields, ...] = ()
+    c_first: bool = False
+
+    def start(self, c_bits: int) -> int:
+        """Flush a subnormal c."""
+        return _code(_read(c_bits, FLOAT32, True))
+
+    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add an instruction's products."""
+        chains: list[Exact] = [Fraction(0)] * self.lanes
+        if self.c_first:
+            chains[0] = decode(c_bits, FLOAT32)
+        values = [
+            (_value(x, fa, self.flushed), _value(y, fb, self.flushed))
+            for x, y in zip(_codes(a), _codes(b), strict=True)
+        ]
+        for t in range(0, len(values), self.together):
+            lane, some = t // self.together % self.lanes, values[t : t + self.together]
+            if len(some) == 1:
+                chains[lane] = _flushed(ieee_sum(some, chains[lane]))
+                continue
+            products = [_flushed(ieee_sum([pair], -0.0)) for pair in some]
+            chains[lane] = _add(chains[lane], _sum(products))
+        return _code(_sum(chains) if self.c_first else _add(decode(c_bits, FLOAT32), _sum(chains)))
+
+
+def _add(x: Exact, y: Exact) -> Exact:
+    return _flushed(ieee_sum([(x, _ONE)], y))
+
+
+def _sum(values: Sequence[Exact]) -> Exact:
+    total = values[0]
+    for value in values[1:]:
+        total = _add(total, value)
+    return total
+
+
+def _to_odd(value: Exact, flush: bool = True) -> Exact:
+    """Round to float32's numbers to odd; subnormals are flushed, 2^128 and more is Inf."""
+    if not math.isfinite(value) or value == 0:
+        return value
+    size = abs(Fraction(value))
+    if flush and size < _LEAST:
+        return _zero_like(value)
+    places = 23 - max(floor_log2(size), -126)
+    scaled = size * two_to(places)
+    whole = scaled.numerator // scaled.denominator
+    whole |= whole != scaled
+    result = whole * two_to(-places)
+    if result >= two_to(128):
+        return math.inf if value > 0 else -math.inf
+    return result if value > 0 else -result
+
+
+@dataclass(frozen=True)
+class Odd(Chained):
+    """BFDOT with EBF = 0: products, their sum and its sum with c are rounded to odd; subnormals are zeros.
+
+    `rounding` "nearest", `keep` and `one_by_one` are wrong rules: to nearest even, subnormals are numbers, products are
+    added to c one by one.
+    """
+
+    group: int = 2
+    rounding: Literal["odd", "nearest"] = "odd"
+    keep: bool = False
+    one_by_one: bool = False
+
+    def start(self, c_bits: int) -> int:
+        """Flush a subnormal c."""
+        return _code(_read(c_bits, FLOAT32, not self.keep))
+
+    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add a group."""
+        c, flush = decode(c_bits, FLOAT32), not self.keep
+        pairs = [(_read(x, fa, flush), _read(y, fb, flush)) for x, y in zip(_codes(a), _codes(b), strict=True)]
+        products = [self._round(ieee_sum([pair], -0.0)) for pair in pairs]
+        if self.one_by_one:
+            products = [c, *products]
+        total = products[0]
+        for product in products[1:]:
+            total = self._round(ieee_sum([(total, _ONE)], product))
+        return _code(total if self.one_by_one else self._round(ieee_sum([(c, _ONE)], total)))
+
+    def _round(self, value: Exact) -> Exact:
+        return _to_odd(value, not self.keep) if self.rounding == "odd" else _flushed(value)
+
+
+@dataclass(frozen=True)
+class RoundedGroups(Chained):
+    """BFDOT with EBF = 1: a group's exact sum is rounded, then its sum with c; subnormals are numbers."""
+
+    group: int = 2
+
+    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add a group."""
+        total = ieee_sum([(decode(x, fa), decode(y, fb)) for x, y in zip(_codes(a), _codes(b), strict=True)], -0.0)
+        return _code(ieee_sum([(decode(_code(total), FLOAT32), _ONE)], decode(c_bits, FLOAT32)))
+
+
+@dataclass(frozen=True)
+class ScaledGroups(Chained):
+    """Arm's FP8: c and 2^exponent times a group's exact sum, rounded once; with `saturate` overflow is the largest."""
+
+    group: int = 4
+    exponent: int = 0
+    saturate: bool = False
+    output: Fields = FLOAT32
+
+    @property
+    def c_format(self) -> Fields:
+        """Format of c and of the result."""
+        return self.output
+
+    def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add a group."""
+        factor = two_to(self.exponent)
+        terms = [(_times(decode(x, fa), factor), decode(y, fb)) for x, y in zip(_codes(a), _codes(b), strict=True)]
+        total = ieee_sum(terms, decode(c_bits, self.output))
+        code = encode(total, self.output, "nonsaturate")
+        if self.saturate and math.isfinite(total) and code & ((1 << self.output.width) - 1) > max_code(self.output):
+            return max_code(self.output) | (code >> self.output.width) << self.output.width
+        return code
+
+
+def _times(value: Exact, factor: Fraction) -> Exact:
+    return value * factor if math.isfinite(value) and not is_negative_zero(value) else value
+
+
+BOCHS = (E5M2,)
+"""Formats of which Bochs flushes subnormals in AMX's FP8 instructions."""
