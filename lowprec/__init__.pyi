@@ -11,6 +11,8 @@ from .cast.casts import round_to as round_to
 from .cast.packing import pack as pack
 from .cast.packing import unpack as unpack
 from .codec.catalogue import codecs as codecs
+from .conformance.check.check import check as check
+from .conformance.check.result import Check as Check
 from .conformance.identify.identification import identify as identify
 from .format.catalogue import formats as formats
 from .format.format import Format as Format

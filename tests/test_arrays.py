@@ -15,7 +15,6 @@ from lowprec.format.ulp import ulp
 from lowprec.measure.atlas import errors_of
 from lowprec.measure.metrics import compare
 from lowprec.measure.spread import kurtosis, tile_range
-from lowprec.scaling.explain import explain
 from lowprec.scaling.hadamard import hadamard
 from lowprec.study import Setting
 
@@ -320,7 +319,7 @@ def test_what_tiles_share_is_spread_over_values_and_no_further():
     assert np.array_equal(lp.gemm(q, q), lp.gemm(QUANTIZED, QUANTIZED))
     assert np.array_equal(lp.quantize(ONES, "mxint8", f"{huge}x{huge}").dequantize(), ONES)
     assert errors_of(ONES, lp.Quantizer(granularity=f"{huge}x{huge}")).sqnr == np.inf
-    assert explain(q.codes, q.scale, ONES, lp.Quantizer(granularity=f"{huge}x{huge}"))
+    assert lp.check(q, ONES, lp.Quantizer(granularity=f"{huge}x{huge}"))
 
 
 @pytest.mark.parametrize("wrong", [{"tile": 0}, {"tile": 2**40}, {"tile": True}, {"tile": 1.5}, {"scale": "fp31"},

@@ -106,8 +106,8 @@ def check_command(
     """
     if (command is None) == (results is None):
         raise CommandError("--command 'PROG ARGS' or --results FILE is needed, one of the two")
+    from ..conformance.answers import ask, parse
     from ..conformance.catalogue import vectors
-    from ..conformance.check import ask, parse
     from ..conformance.explain import compare, row
 
     s = vectors(name, level, seed)

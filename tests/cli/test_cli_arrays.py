@@ -72,7 +72,7 @@ def test_a_saved_file_says_all_that_dequantizes_it(matrix, tmp_path):
     assert values.tobytes() == lowprec.quantize(np.load(matrix), quantizer="nvfp4").dequantize().tobytes()
     assert (
         run("check", out, "--values", matrix, "--quantizer", "nvfp4", "--causes").stdout
-        == "nothing differs from nvfp4\n"
+        == "nothing differs from nvfp4_te\n"
     )
 
 

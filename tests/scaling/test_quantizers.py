@@ -316,7 +316,8 @@ def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
     assert lines[1].startswith("deepgemm,0,0.0,0,0.0")
     assert lines[2].split(",")[0] in ("dsv3_inference", "te_block_fp32", "dsv32_inference")
     shown = runner.invoke(cli, ["check", codes, "--values", source, "--quantizer", "dsv3_inference"])
-    assert "First differences" in shown.output
+    assert shown.exit_code == 1, shown.output
+    assert "First codes that differ" in shown.output
     lp.quantize(np.load(source), quantizer="nvfp4_te").save(codes)
     found = runner.invoke(cli, ["check", codes, "--values", source, "--csv"])
     assert found.output.splitlines()[1].startswith("nvfp4_te,0,")

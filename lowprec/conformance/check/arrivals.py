@@ -1,0 +1,185 @@
+"""What `check` is given: files, arrays of other packages, `Quantized`; brought into one form or refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..._arrays import as_float32, as_matrix, host, matrix_shape, real32
+from ...cast.arrays import said_format
+from ...scaling.quantized import Quantized
+from ...scaling.quantizer import ARITHMETICS, Quantizer
+from .dump import F32, Dump
+
+_NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A dump as it came.
+
+    Attributes
+    ----------
+    dump : Dump
+        Codes as a matrix, scales of whatever shape.
+    quantizer : Quantizer, optional
+        What is said to have made it.
+    like : tuple of Quantizer
+        Where no quantizer is said but format and blocks are: all that could be meant.
+    format : str, optional
+        What the codes' type says that they are.
+    """
+
+    dump: Dump
+    quantizer: Quantizer | None = None
+    like: tuple[Quantizer, ...] = ()
+    format: str | None = None
+
+
+def read(
+    q: Quantized | ArrayLike | str | os.PathLike[str], scale: ArrayLike | None, tensor_scale: float | None
+) -> Given:
+    """Bring codes and scales into one form.
+
+    Raises
+    ------
+    ValueError
+        If a file is no dump, or scales are missing or come twice.
+    TypeError
+        If codes are no unsigned integers of 8 or 16 bits, or scales no numbers.
+    """
+    if isinstance(q, (str, os.PathLike)):
+        if scale is not None or tensor_scale is not None:
+            raise ValueError(f"check: {os.fspath(q)} holds its scales; scale and tensor_scale are for arrays of codes")
+        return _from_file(q)
+    if isinstance(q, Quantized):
+        if scale is not None or tensor_scale is not None:
+            raise ValueError("check: a Quantized holds its scales; scale and tensor_scale are for arrays of codes")
+        return _from_quantized(q)
+    if scale is None:
+        raise ValueError("check: scale is needed beside an array of codes; or give a Quantized, or a file")
+    tensor = None if tensor_scale is None else real32("check", "tensor_scale", tensor_scale)
+    return _from_arrays("check", np.asarray(host(q)), np.asarray(host(scale)), tensor)
+
+
+def _from_quantized(q: Quantized) -> Given:
+    dump = Dump(as_matrix(np.ascontiguousarray(q.codes)), q.scale, q.tensor_scale)
+    if q.quantizer is not None:
+        return Given(dump, q.quantizer)
+    names = {a: f"{q.format.name} {q.granularity} {q.scale_kind}, {a}" for a in ARITHMETICS[q.scale_kind]}
+    return Given(dump, None, tuple(Quantizer(name, q.format, str(q.granularity), q.scale_kind, a)
+                                   for a, name in names.items()))  # fmt: skip
+
+
+def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> Given:
+    said = said_format(codes)
+    if said is not None:
+        codes = np.ascontiguousarray(codes).view(f"u{codes.dtype.itemsize}")
+    if codes.dtype not in (np.uint8, np.uint16):
+        raise TypeError(
+            f"{who}: codes are {codes.dtype}, uint8 (or uint16, beyond 8 bits) is needed, or a type of "
+            "ml_dtypes or torch"
+        )
+    if scale.dtype.kind not in "fiu" and said_format(scale) is None:
+        raise TypeError(f"{who}: scale is {scale.dtype}, numbers are needed")
+    if codes.ndim == 0 or not codes.size:
+        raise ValueError(f"{who}: codes of shape {codes.shape}: there is nothing to compare")
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(scale, dtype=np.float32).reshape(scale.shape)
+    return Given(Dump(np.ascontiguousarray(codes), numbers, tensor), format=said)
+
+
+def _from_file(path: str | os.PathLike[str]) -> Given:
+    where = os.fspath(path)
+    content = io.BytesIO(Path(path).read_bytes())
+    try:
+        held = np.load(content, allow_pickle=False)
+        if not isinstance(held, np.lib.npyio.NpzFile):
+            raise _Wrong(f"{where}: a single array; {_NEEDED}")
+        with held:
+            files = list(held.files)
+            if "header" in files:
+                return _from_quantized(Quantized.load(path))
+            if not {"codes", "scale"} <= set(files):
+                raise _Wrong(f"{where}: it holds {', '.join(files) or 'no array'}; {_NEEDED}")
+            arrays = {name: held[name] for name in ("codes", "scale", "tensor_scale") if name in files}
+    except _Wrong:
+        raise
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        # NumPy takes what it does not know for a pickle and advises to load it unsafely.
+        why = "neither .npz nor .npy" if "pickle" in str(error) or not str(error) else str(error)
+        raise ValueError(f"{where}: {why}; {_NEEDED}") from None
+    if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"{where}: {', '.join(others)} is no array; {_NEEDED}")
+    tensor = arrays.get("tensor_scale")
+    if tensor is not None and (tensor.size != 1 or tensor.dtype.kind not in "fiu"):
+        raise ValueError(f"{where}: tensor_scale is {tensor.dtype} of shape {tensor.shape}, a single number is needed")
+    number = None if tensor is None else np.float32(tensor.reshape(-1)[0])
+    return _from_arrays(where, arrays["codes"], arrays["scale"], number)
+
+
+class _Wrong(ValueError):
+    """What is said already."""
+
+
+def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
+    """Return values as a matrix of float32.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or the file holds none.
+    """
+    array: Any = values
+    if isinstance(values, (str, os.PathLike)):
+        try:
+            array = np.load(io.BytesIO(Path(values).read_bytes()), allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile):
+            raise ValueError(f"{os.fspath(values)}: not a .npy file of numbers") from None
+    x = as_float32("check: values", array)
+    if not x.size:
+        raise ValueError(f"check: values of shape {x.shape}: there is nothing to compare")
+    return x
+
+
+def fitted(given: Given, shape: tuple[int, ...]) -> Given:
+    """Return a dump whose codes are a matrix as the values are; pairs of 4-bit codes in a byte are taken apart.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many codes as values.
+    """
+    codes, wanted = given.dump.codes, matrix_shape(shape)
+    if codes.size == wanted[0] * wanted[1] and matrix_shape(codes.shape) == wanted:
+        return replace(given, dump=replace(given.dump, codes=codes.reshape(wanted)))
+    halves = matrix_shape(codes.shape)
+    if codes.dtype == np.uint8 and (halves[0], 2 * halves[1]) == wanted:
+        pairs = np.stack([codes & 15, codes >> 4], axis=-1)
+        return replace(given, dump=replace(given.dump, codes=pairs.reshape(wanted)), format=given.format)
+    raise ValueError(
+        f"check: codes {codes.shape} for values {shape}; needed is a code for every value, or a byte for every two of "
+        "4 bits, along the last axis"
+    )
+
+
+def shaped(scale: F32, wanted: tuple[int, int]) -> F32:
+    """Return scales in a quantizer's shape where only axes of length 1, or leading ones, are in the way."""
+
+    def long(shape: tuple[int, ...]) -> list[int]:
+        return [n for n in shape if n != 1]
+
+    if scale.shape != wanted and (long(scale.shape) == long(wanted) or
+                                  (scale.ndim > 2 and matrix_shape(scale.shape) == wanted)):  # fmt: skip
+        if scale.ndim == 2 and scale.size > 1:  # [n, 1] for [1, n] is transposed
+            return scale
+        return scale.reshape(wanted)
+    return scale

@@ -1,0 +1,160 @@
+"""Compare codes and scales with a quantizer's, or with all quantizers', and say what differs and why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from numpy.typing import ArrayLike
+
+from ..._arrays import as_matrix
+from ..._ieee import standard
+from ...format.catalogue import formats
+from ...scaling.granularity import Granularity
+from ...scaling.quantize import resolve
+from ...scaling.quantized import Quantized
+from ...scaling.quantizer import Quantizer, quantizers
+from .arrivals import Given, fitted, read, read_values, shaped
+from .dump import F32, Dump, Made
+from .elements import reasons
+from .result import Check, Counts
+from .search import Explanation, codes_left, explanations, scales_left, tensor_left
+
+_NEAREST = 4  # quantizers whose causes are looked for, where none is named
+
+
+@standard
+def check(
+    q: Quantized | ArrayLike | str | os.PathLike[str],
+    values: ArrayLike | str | os.PathLike[str],
+    quantizer: str | Quantizer | None = None,
+    *,
+    scale: ArrayLike | None = None,
+    tensor_scale: float | None = None,
+    granularity: str | Granularity | None = None,
+) -> Check:
+    """Say whether codes and scales are a quantizer's, and what was done otherwise if they are not.
+
+    Parameters
+    ----------
+    q : Quantized, array_like of unsigned integers, or path
+        Codes with their scales, codes alone, or an .npz with the arrays `codes`, `scale` and, for two levels,
+        `tensor_scale`; arrays of ml_dtypes, torch and JAX as well. Two codes of 4 bits in a byte are taken apart, the
+        low one first.
+    values : array_like or path, shape (..., R, C)
+        What was quantized, or the .npy file that holds it.
+    quantizer : str or Quantizer, optional
+        What the codes should be of. By default what a `Quantized` says of itself; for raw codes, the whole catalogue.
+    scale : array_like, optional
+        Scales, beside an array of codes: numbers that multiply codes back to values.
+    tensor_scale : float, optional
+        The tensor's scale, beside an array of codes.
+    granularity : str or Granularity, optional
+        Blocks, if not the quantizer's own.
+
+    Returns
+    -------
+    Check
+        True where nothing differs.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a file is no dump, or the quantizer has a state.
+    TypeError
+        If codes are no integers of 8 or 16 bits, or values no real numbers.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> x = np.random.default_rng(0).standard_normal((64, 512), dtype=np.float32)
+    >>> q = lp.quantize(x, quantizer="mxfp8")
+    >>> lp.check(q, x)
+    nothing differs from mxfp8_rceil
+    >>> lp.check(q.codes, x, "mxfp8", scale=1 / q.scale)
+    1024 of 1024 scales differ from mxfp8_rceil; all fit: scales inverted
+    """
+    given = read(q, scale, tensor_scale)
+    x = read_values(values)
+    given = fitted(given, x.shape)
+    matrix = as_matrix(x)
+    if quantizer is not None or given.quantizer is not None:
+        one = resolve(None, granularity, given.quantizer if quantizer is None else quantizer)
+        _check_width(one, given)
+        made = Made.of(matrix, one)
+        found = _fitting(given.dump, made)
+        return _result(made, found, explanations(made, found), ())
+    return _ranked(given, matrix, granularity)
+
+
+def _fitting(dump: Dump, made: Made) -> Dump:
+    return replace(dump, scale=shaped(dump.scale, made.scale.shape))
+
+
+def _check_width(q: Quantizer, given: Given) -> None:
+    fmt, codes = formats.get(q.format), given.dump.codes
+    if codes.dtype != fmt.code_dtype:
+        raise ValueError(
+            f"check: codes are {codes.dtype}; those of {q.name or 'the quantizer'}, {fmt}, are {fmt.code_dtype}"
+        )
+
+
+def _candidates(given: Given, granularity: str | Granularity | None) -> list[Quantizer]:
+    """Return quantizers that could be meant: of the format that the codes say, where they say one."""
+    entries = [quantizers[name] for name in quantizers.names()]
+    if given.like:
+        like = given.like[0]
+        own = Granularity.parse(like.granularity)
+        fits = [
+            q for q in entries
+            if q.scale == like.scale and Granularity.parse(q.granularity) == own
+            and formats.get(q.format).same_codes(formats.get(like.format))
+        ]  # fmt: skip
+        entries = fits or list(given.like)
+    fits = [q for q in entries if q.history is None and formats.get(q.format).code_dtype == given.dump.codes.dtype]
+    if given.format is not None:
+        said = formats[given.format]
+        fits = [q for q in fits if formats.get(q.format).same_codes(said)] or fits
+    return [resolve(None, granularity, q) for q in fits]
+
+
+def _ranked(given: Given, x: F32, granularity: str | Granularity | None) -> Check:
+    """Compare with the catalogue; look for causes beside the nearest few."""
+    tried: list[tuple[float, Counts, Made, Dump]] = []
+    for q in _candidates(given, granularity):
+        try:
+            made = Made.of(x, q)
+        except ValueError:  # a Hadamard transform that does not divide the columns
+            continue
+        found = _fitting(given.dump, made)
+        counts = _counts(made, found)
+        share = counts.codes / made.codes.size + counts.scales / max(made.scale.size, found.scale.size)
+        tried.append((share + 0.01 * counts.tensor, counts, made, found))
+    if not tried:
+        raise ValueError(f"check: no quantizer makes {given.dump.codes.dtype} codes of values {x.shape}")
+    tried.sort(key=lambda item: item[0])
+    ranking = tuple(counts for _, counts, _, _ in tried)
+    best: tuple[tuple[float, ...], Made, Dump, list[Explanation]] | None = None
+    for place, (share, counts, made, found) in enumerate(tried[:_NEAREST]):
+        if counts.same:
+            return _result(made, found, [], ranking)
+        fit = explanations(made, found)
+        order = (float(fit[0].left), fit[0].weight, float(place)) if fit[0].steps else (share * 1e12, 0.0, float(place))
+        if best is None or order < best[0]:
+            best = order, made, found, fit
+    assert best is not None
+    return _result(*best[1:], ranking)
+
+
+def _counts(made: Made, found: Dump) -> Counts:
+    return Counts(
+        made.q.name, codes_left(found, made.codes), scales_left(found, made.scale), tensor_left(found, made.tensor),
+        found.scale.shape == made.scale.shape,
+    )  # fmt: skip
+
+
+def _result(made: Made, found: Dump, fit: list[Explanation], ranking: tuple[Counts, ...]) -> Check:
+    counts = _counts(made, found)
+    kept = tuple(e for e in fit if (e.steps or e.codes_follow) and 2 * e.left < counts.total)
+    codes, scales, tensor = reasons(made, found, list(kept))
+    return Check(made, found, counts, kept, codes, scales, tensor, ranking)

@@ -1,0 +1,198 @@
+"""Codes and scales as they were found, and as a quantizer with one thing changed would make them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._arrays import spread
+from ..._values import ByBits
+from ...cast.casts import decode, encode
+from ...format.catalogue import Format, formats
+from ...scaling.granularity import Granularity
+from ...scaling.hadamard import hadamard
+from ...scaling.quantize import quantize
+from ...scaling.quantizer import Quantizer
+
+F32 = NDArray[np.float32]
+Codes = NDArray[Any]
+Mask = NDArray[np.bool_]
+_LARGEST = np.finfo(np.float32).max
+
+
+@dataclass(frozen=True, eq=False)
+class Dump(ByBits):
+    """What a quantizer leaves behind, or is said to.
+
+    Attributes
+    ----------
+    codes : ndarray of unsigned integers, shape (R, C)
+        Bit patterns of the elements.
+    scale : ndarray of float32
+        Values of the blocks' scales, of any shape.
+    tensor : float32, optional
+        The scale of the whole tensor.
+    """
+
+    codes: Codes
+    scale: F32
+    tensor: np.float32 | None = None
+
+
+def _inverse(a: Any) -> Any:
+    return np.minimum(np.float32(1) / a, _LARGEST)
+
+
+QUOTIENTS: dict[str, Callable[[Any, Any, Any, np.float32, np.float32], F32]] = {
+    "x / s": lambda x, s, amax, top, g: x / s,
+    "x * (1 / s)": lambda x, s, amax, top, g: x * _inverse(s),
+    "x * (max / amax)": lambda x, s, amax, top, g: x * np.minimum(top / amax, _LARGEST),
+    "x * (1 / (s * g))": lambda x, s, amax, top, g: x * _inverse(s * g),
+    "x / (s * g)": lambda x, s, amax, top, g: x / (s * g),
+    "x * (1 / g / s)": lambda x, s, amax, top, g: x * np.minimum(np.float32(1) / g / s, _LARGEST),
+    "x / s / g": lambda x, s, amax, top, g: x / s / g,
+}
+"""How a value may be divided by its block's scale `s` and its tensor's `g`."""
+
+
+def quotient_of(q: Quantizer) -> str:
+    """Return which of `QUOTIENTS` a quantizer takes.
+
+    Examples
+    --------
+    >>> from lowprec import quantizers
+    >>> [quotient_of(quantizers[name]) for name in ("dsv3_inference", "deepgemm", "nvfp4_te")]
+    ['x / s', 'x * (1 / s)', 'x * (1 / (s * g))']
+    """
+    if q.scale == "e4m3":
+        special = {"quotients": "x * (1 / g / s)", "joint": "x / (s * g)", "alone": "x * (1 / s)"}
+        return special.get(q.arithmetic, "x * (1 / (s * g))")
+    if q.scale == "fp32" and q.arithmetic == "max/amax":
+        return "x * (max / amax)"
+    return "x / s" if q.scale == "fp32" and q.division == "divide" else "x * (1 / s)"
+
+
+@dataclass(frozen=True, eq=False)
+class Made(Dump):
+    """Codes and scales that a quantizer makes of values, with what an element was before its cast.
+
+    Attributes
+    ----------
+    x : ndarray of float32, shape (R, C)
+        What was quantized.
+    q : Quantizer
+        By what.
+    own : ndarray of float32
+        Scales that are the quantizer's for `x`. Where `scale` is something else, codes are cast with that.
+    largest : ndarray of float32, optional
+        What the scales were computed from, where that is not the blocks' largest magnitudes.
+    """
+
+    x: F32 = None  # type: ignore[assignment]  # dataclasses wants a default after one
+    q: Quantizer = None  # type: ignore[assignment]
+    own: F32 = None  # type: ignore[assignment]
+    largest: F32 | None = None
+
+    @classmethod
+    def of(cls, x: F32, q: Quantizer, **options: Any) -> Made:
+        """Return what a quantizer makes of a matrix."""
+        made = quantize(x, quantizer=q, **options)
+        return cls(made.codes, made.scale, made.tensor_scale, x, q, made.scale)
+
+    @functools.cached_property
+    def format(self) -> Format:
+        """What the codes mean."""
+        return formats.get(self.q.format)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns that share a scale."""
+        return Granularity.parse(self.q.granularity).block((self.x.shape[0], self.x.shape[1]))
+
+    @functools.cached_property
+    def turned(self) -> F32:
+        """Values after the quantizer's Hadamard transform."""
+        if self.q.hadamard is None:
+            return self.x
+        rows, columns = self.block
+        return hadamard(self.x, self.q.hadamard, self.q.signs, axis=0 if columns == 1 and rows > 1 else 1)
+
+    @functools.cached_property
+    def amax(self) -> F32:
+        """Largest magnitude of every block, NaN where there is one."""
+        return amax_of(self.turned, self.block)
+
+    def each(self, scale: NDArray[Any]) -> NDArray[Any]:
+        """Return what blocks have for each of their elements."""
+        rows, columns = self.block
+        return spread(spread(scale, rows, self.x.shape[0], 0), columns, self.x.shape[1])
+
+    def before(self, scale: F32 | None = None, tensor: np.float32 | None = None, how: str = "") -> F32:
+        """Return what is cast: values over their scales, those given or the own ones."""
+        scale = self.scale if scale is None else scale
+        tensor = self.tensor if tensor is None else tensor
+        each, g, top = self.each(scale), np.float32(1 if tensor is None else tensor), np.float32(self.format.max)
+        floored = np.maximum(self.amax, np.float32(self.q.amax_floor)) if self.largest is None else self.largest
+        amax = self.each(floored)
+        how_own = quotient_of(self.q)
+        with np.errstate(all="ignore"):
+            v = QUOTIENTS[how or how_own](self.turned, each, amax, top, g)
+            if (
+                not how and how_own == "x * (max / amax)" and self.largest is None
+            ):  # a multiplier is not known from a scale that differs
+                v = np.where(each == self.each(self.own), v, QUOTIENTS["x * (1 / s)"](self.turned, each, 0, top, g))
+            result: F32 = np.where(amax == 0, self.turned, v)  # a block of zeros keeps its signs
+        return result
+
+    @functools.cached_property
+    def v(self) -> F32:
+        """What was cast."""
+        return self.before()
+
+    def cast(self, v: F32, rounding: str = "nearest_even", policy: str = "ocp_sat") -> Codes:
+        """Return codes of values in the format; blocks with NaN or Inf keep theirs, which no cast decides."""
+        codes = encode(v, self.format, rounding=rounding, policy=policy)
+        return np.where(self.each(np.isfinite(self.amax)), codes, self.codes)
+
+    def with_scale(
+        self, scale: F32, tensor: np.float32 | None = None, how: str = "", largest: F32 | None = None
+    ) -> Made:
+        """Return the same values cast with other scales of blocks, and of the tensor."""
+        tensor = self.tensor if tensor is None else tensor
+        if largest is not None:
+            changed = replace(self, largest=largest)
+            return replace(changed, codes=changed.cast(changed.before(scale, tensor)), scale=scale, tensor=tensor)
+        codes = self.cast(self.before(scale, tensor, how))
+        if tensor == self.tensor and not how:  # blocks whose scale is the quantizer's have its codes, to the last bit
+            codes = np.where(self.each(scale) == self.each(self.own), self.codes, codes)
+        return replace(self, codes=codes, scale=scale, tensor=tensor)
+
+
+def amax_of(x: F32, block: tuple[int, int]) -> F32:
+    """Return the largest magnitude of every block."""
+    if not x.size:
+        return np.zeros((-(-x.shape[0] // block[0]), -(-x.shape[1] // block[1])), np.float32)
+    by_row = np.maximum.reduceat(np.abs(x), np.arange(0, x.shape[0], block[0]), 0)
+    amax: F32 = np.maximum.reduceat(by_row, np.arange(0, x.shape[1], block[1]), 1)
+    return amax
+
+
+def scales_of(q: Quantizer, amax: F32, tensor_amax: float | None = None) -> F32:
+    """Return the scales that a quantizer takes for blocks of these largest magnitudes.
+
+    A matrix with one element a block is quantized: the arithmetic is the quantizer's own.
+    """
+    alone = q.with_(granularity="1x1", hadamard=None, choice=None)
+    top = tensor_amax if q.two_level else None
+    return quantize(np.ascontiguousarray(amax), quantizer=alone, tensor_amax=top).scale
+
+
+def values_of(codes: Codes, fmt: Format) -> F32:
+    """Return what codes mean; a code beyond the format's bits means nothing, NaN."""
+    inside = codes < (1 << fmt.bits)
+    return np.where(inside, decode(np.where(inside, codes, 0).astype(fmt.code_dtype), fmt), np.float32(np.nan))

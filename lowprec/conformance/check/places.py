@@ -1,0 +1,72 @@
+"""In which order rows came: an order read off what was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST = 4096  # rows that are compared with each other
+_COLUMNS = 512  # values of a row that are looked at
+
+
+def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Return which expected row each found row is, None where they are in order or no order can be told.
+
+    Rows are told apart by their correlation, as scales may have changed with the order.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).standard_normal((4, 64))
+    >>> order_of_rows(x, 3 * x[[1, 2, 3, 0]])
+    array([1, 2, 3, 0])
+    >>> order_of_rows(x, x)
+    """
+    if expected.shape != found.shape or not 2 <= len(expected) <= _MOST or expected.shape[1] < 4:
+        return None
+    a, b = _unit(expected), _unit(found)
+    likeness = b @ a.T
+    order = likeness.argmax(axis=1)
+    own = likeness.diagonal()
+    best = likeness[np.arange(len(order)), order]
+    order = np.where((own >= best - 1e-6) | (best < 0.5), np.arange(len(order)), order)
+    shift = (np.arange(len(order)) - order) % len(order)
+    most = int(np.bincount(shift).argmax())
+    if most and 2 * (shift == most).sum() > len(order):  # those that are too like each other to tell follow the others
+        order = (np.arange(len(order)) - most) % len(order)
+    moved = order != np.arange(len(order))
+    return order if moved.any() and moved.mean() > min(0.02, 1.5 / len(order)) else None
+
+
+def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
+    """Return rows of length 1 about their mean, outliers cut down: one of them alone would decide."""
+    step = max(1, x.shape[1] // _COLUMNS)
+    part = np.nan_to_num(x[:, ::step].astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    part = np.sign(part) * np.sqrt(np.abs(part))
+    part = part - part.mean(axis=1, keepdims=True)
+    length = np.sqrt(np.square(part).sum(axis=1, keepdims=True))
+    unit: NDArray[np.float64] = part / np.where(length > 0, length, 1.0)
+    return unit
+
+
+def spoken(order: NDArray[np.int64]) -> str:
+    """Say an order in a few words.
+
+    Examples
+    --------
+    >>> spoken(np.array([3, 0, 1, 2])), spoken(np.array([2, 0, 1, 4, 3])), spoken(np.array([0, 2, 1, 3]))
+    ('shifted by 1', 'permuted', '2 of 4 moved')
+    """
+    n = len(order)
+    shift = (np.arange(n) - order) % n
+    steps, counts = np.unique(shift, return_counts=True)
+    most = int(steps[counts.argmax()])
+    if most and counts.max() >= n - max(abs(_signed(most, n)), 1):
+        return f"shifted by {_signed(most, n)}"
+    moved = int((shift != 0).sum())
+    return f"{moved} of {n} moved" if 2 * moved <= n else "permuted"
+
+
+def _signed(shift: int, n: int) -> int:
+    return shift if shift <= n // 2 else shift - n

@@ -1,0 +1,282 @@
+"""Causes in the scales as they are stored: turned over, multiplied, of another type, in another place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cast.casts import encode, round_to
+from .cause import add
+from .dump import F32, Dump, Made
+from .places import spoken
+
+Forms = Iterator[tuple[str, F32]]
+_NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
+_FEW = 3
+
+
+def _where_near(found: F32, meant: F32) -> F32:
+    """Return what is meant, but what was found where that is meant but for a rounding."""
+    if found.shape != meant.shape:
+        return meant
+    with np.errstate(invalid="ignore", over="ignore"):
+        near: F32 = np.where(np.abs(found - meant) <= np.spacing(np.abs(meant)), found, meant)
+    return near
+
+
+@add("scales inverted", "scale", "store what multiplies codes back to values; TransformerEngine calls that scale_inv")
+def _inverted(made: Made, found: Dump) -> Forms:
+    with np.errstate(all="ignore"):
+        yield "", _where_near(found.scale, np.float32(1) / made.scale)
+        if made.tensor is not None:
+            yield "with the tensor's", _where_near(found.scale, np.float32(1) / (made.scale * made.tensor))
+
+
+@add("scales missing", "scale", "store the scales; all that came are 1")
+def _missing(made: Made, found: Dump) -> Forms:
+    yield "", np.ones_like(made.scale)
+
+
+@add(
+    "scales stored as raw bytes", "scale", "decode the bytes first: lp.decode(scale, 'e8m0fnu'), or 'e4m3fn' for NVFP4"
+)
+def _raw(made: Made, found: Dump) -> Forms:
+    kinds = {"ue8m0": {"E8M0": "e8m0fnu"}, "e4m3": {"E4M3": "e4m3fn"}}.get(made.q.scale, {})
+    for said, name in kinds.items():
+        yield f"{said} codes as numbers", encode(made.scale, name).astype(np.float32)
+    if made.q.scale == "ue8m0":
+        with np.errstate(divide="ignore"):
+            exponent = np.frexp(made.scale)[1].astype(np.float32) - 1
+        yield "exponents as numbers", exponent
+    if made.q.scale == "fp32":
+        yield "bits of float32 as numbers", made.scale.view(np.uint32).astype(np.float32)
+
+
+@add("scales rounded", "scale", "store scales in the type that they have; or cast with the rounded ones")
+def _rounded(made: Made, found: Dump) -> Forms:
+    with np.errstate(over="ignore"):
+        half = made.scale.astype(np.float16).astype(np.float32)
+    yield "to bfloat16", round_to(made.scale, "bfloat16")
+    yield "to float16", half
+    if made.q.scale == "fp32":
+        power = (made.scale.view(np.uint32) & np.uint32(0xFF800000)).view(np.float32)
+        with np.errstate(over="ignore"):
+            yield "up to powers of two", np.where(power < made.scale, 2 * power, power)
+        yield "down to powers of two", power
+
+
+@add(
+    "scales of the tensor multiplied in", "scale", "keep the two levels apart: blocks' scales do not hold the tensor's"
+)
+def _folded(made: Made, found: Dump) -> Forms:
+    if made.tensor is not None:
+        with np.errstate(all="ignore"):
+            yield "", made.scale * made.tensor
+            yield "divided", _where_near(found.scale, made.scale / made.tensor)
+
+
+@add("scales multiplied", "scale", "look for a factor: amax doubled, a maximum, an exponent's bias off by one", 1.2)
+def _multiplied(made: Made, found: Dump) -> Forms:
+    if found.scale.shape != made.scale.shape:
+        return
+    with np.errstate(all="ignore"):
+        ratio = (found.scale / made.scale)[found.scale != made.scale]
+        factors = np.sort(ratio[np.isfinite(ratio) & (ratio != 0)])
+        if factors.size and abs((factor := factors[factors.size // 2]) - 1) > _NO_FACTOR:
+            meant = _where_near(found.scale, made.scale * factor)
+            if 2 * (meant == found.scale).sum() > meant.size:
+                yield f"by {_plain(float(factor))}", meant
+
+
+def _plain(factor: float) -> str:
+    return f"{factor:.6g}" if not 0 < factor < 0.01 else f"1/{1 / factor:.6g}"
+
+
+@add("scales transposed", "scale", "store scales as the matrix lies: one row of them for each row of blocks")
+def _transposed(made: Made, found: Dump) -> Forms:
+    turned = np.ascontiguousarray(made.scale.T)
+    yield "", turned
+    if turned.shape != made.scale.shape:
+        yield "and read in the other shape", turned.reshape(made.scale.shape)
+
+
+@add("scales in another shape", "scale", "give one scale a block, in a matrix", 1.1)
+def _shaped(made: Made, found: Dump) -> Forms:
+    if found.scale.shape == made.scale.shape:
+        return
+    if found.scale.size == made.scale.size:
+        yield f"{_by(found.scale.shape)}", made.scale.reshape(found.scale.shape)
+    each = made.each(made.scale)
+    if found.scale.shape == each.shape:
+        yield "one for each element", each
+
+
+@add("scales padded", "scale", "cut the padding off: scale[:rows, :columns]")
+def _padded(made: Made, found: Dump) -> Forms:
+    s = made.scale
+    shape: tuple[int, ...] = found.scale.shape
+    if len(shape) == 2 and shape != s.shape and all(a >= b for a, b in zip(shape, s.shape, strict=True)):
+        filled = found.scale.copy()
+        filled[: s.shape[0], : s.shape[1]] = s
+        yield f"to {_by(shape)}", filled
+
+
+@add("scales in tiles of 128 x 4", "scale", "undo the layout that cuBLAS and TransformerEngine take for block scales")
+def _tiled(made: Made, found: Dump) -> Forms:
+    """Of a tile of 128 rows and 4 columns, row i and column j lie at 16 (i % 32) + 4 (i // 32) + j."""
+    s = made.scale
+    rows, columns = -(-s.shape[0] // 128) * 128, -(-s.shape[1] // 4) * 4
+    if found.scale.size != rows * columns:
+        return
+    # What pads is nobody's: what was found is taken there.
+    places: NDArray[Any] = np.full((rows, columns), -1)
+    numbers: NDArray[Any] = np.arange(s.size).reshape(s.shape)
+    places[: s.shape[0], : s.shape[1]] = numbers
+    layouts = {"": places}
+    if (s.shape[1] % 128, s.shape[0] % 4) == (0, 0):
+        layouts["of the transposed"] = numbers.T
+    for form, wide in layouts.items():
+        tiles = wide.reshape(wide.shape[0] // 128, 4, 32, wide.shape[1] // 4, 4)
+        order = tiles.transpose(0, 3, 2, 1, 4).ravel()
+        filled = np.where(order < 0, found.scale.ravel(), s.ravel()[order])
+        yield form, filled.reshape(found.scale.shape)
+
+
+@add("scales shifted by blocks", "scale", "mend the index of the block, or the pointer that scales are read from")
+def _shifted(made: Made, found: Dump) -> Forms:
+    s = made.scale
+    if found.scale.shape != s.shape:
+        return
+    flat = s.ravel()
+    for by in (1, -1, 2, -2, 4, -4):
+        for axis, said in ((0, "rows"), (1, "columns")):
+            if s.shape[axis] > abs(by):
+                yield f"by {by} along {said}", np.roll(s, by, axis)
+                if s.shape[axis] >= 4 * abs(by):
+                    yield f"by {by} along {said}, with others at the edge", _slid(s, by, axis, found.scale)
+        if min(s.shape) > 1 and flat.size > abs(by):
+            yield f"by {by} in memory", np.roll(flat, by).reshape(s.shape)
+
+
+def _slid(s: F32, by: int, axis: int, found: F32) -> F32:
+    moved = np.roll(s, by, axis)
+    edge: list[Any] = [slice(None), slice(None)]
+    edge[axis] = slice(0, by) if by > 0 else slice(by, None)
+    moved[tuple(edge)] = found[tuple(edge)]
+    return moved
+
+
+@add("rows of scales in another order", "scale", "mend the index of the row: codes are in their places", 1.5)
+def _rows(made: Made, found: Dump) -> Forms:
+    for axis, said in ((0, "rows"), (1, "columns")):
+        order = _order(np.moveaxis(made.scale, axis, 0), np.moveaxis(found.scale, axis, 0))
+        if order is not None:
+            yield f"{said} {spoken(order)}", np.take(made.scale, order, axis)
+
+
+def _order(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64] | None:
+    if expected.shape != found.shape:
+        return None
+    known = {np.ascontiguousarray(row).tobytes(): i for i, row in reversed(list(enumerate(expected)))}
+    order = [
+        i if np.array_equal(row, expected[i], equal_nan=True) else known.get(np.ascontiguousarray(row).tobytes(), -1)
+        for i, row in enumerate(found)
+    ]
+    moved = sum(at != i for i, at in enumerate(order))
+    return np.array(order) if min(order, default=-1) >= 0 and moved >= 2 else None  # one row is like some other soon
+
+
+_MEMORY = "look at memory, transfers and races: no rule gives this"
+
+
+@add("bit flipped in a scale", "scale", _MEMORY, 1.3, pattern=False)
+def _flipped(made: Made, found: Dump) -> Forms:
+    yield from _flips(made, found, 1, 1)
+
+
+@add("bits flipped in scales", "scale", _MEMORY, 1.6, pattern=False)
+def _several_flipped(made: Made, found: Dump) -> Forms:
+    yield from _flips(made, found, 2, _FEW)
+
+
+def _flips(made: Made, found: Dump, least: int, most: int) -> Forms:
+    """Yield what was found where so many scales differ, each in one bit as it is stored."""
+    if found.scale.shape != made.scale.shape:
+        return
+    at = np.argwhere((found.scale != made.scale) & ~(np.isnan(found.scale) & np.isnan(made.scale)))
+    if not least <= len(at) <= most:
+        return
+    names = {"ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
+    pair = tuple(a[tuple(at.T)] for a in (found.scale, made.scale))
+    a, b = (encode(p, names[made.q.scale]) if made.q.scale in names else p.view(np.uint32) for p in pair)
+    words = (a ^ b).astype(np.int64)
+    if ((words & (words - 1)) == 0).all() and (words != 0).all():
+        where = f"bit {int(words[0]).bit_length() - 1} at [{at[0][0]}, {at[0][1]}]"
+        yield where if len(at) == 1 else f"{len(at)} of them, the first {where}", found.scale
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "a single number"
+
+
+# --- the tensor's scale ----------------------------------------------------------------------------------------------
+
+_TENSOR = "store the tensor's scale, which multiplies codes and blocks' scales back to values"
+
+
+@add("scale of the tensor missing", "tensor scale", _TENSOR)
+def _no_tensor(made: Made, found: Dump) -> Iterator[tuple[str, np.float32 | None]]:
+    if made.tensor is not None:
+        yield "", None
+        yield "1 in its place", np.float32(1)
+
+
+@add("scale of the tensor inverted", "tensor scale", _TENSOR)
+def _tensor_inverted(made: Made, found: Dump) -> Iterator[tuple[str, np.float32]]:
+    if made.tensor is not None and found.tensor is not None:
+        with np.errstate(all="ignore"):
+            yield "", _as_found(found, np.float32(1) / made.tensor)
+
+
+@add("the tensor's amax in place of its scale", "tensor scale", _TENSOR)
+def _tensor_amax(made: Made, found: Dump) -> Iterator[tuple[str, np.float32]]:
+    if made.tensor is None or found.tensor is None:
+        return
+    top, aim = np.float32(made.format.max), np.float32(made.q.bound)
+    with np.errstate(all="ignore"):
+        yield "amax", _as_found(found, made.tensor * top * aim)
+        yield f"amax / {aim:g}", _as_found(found, made.tensor * top)
+        yield f"amax / {top:g}", _as_found(found, made.tensor * aim)
+
+
+@add("scale of the tensor multiplied", "tensor scale", "look for a factor in the tensor's scale", 1.1)
+def _tensor_multiplied(made: Made, found: Dump) -> Iterator[tuple[str, np.float32]]:
+    if made.tensor is None or found.tensor is None or not (np.isfinite(found.tensor) and found.tensor > 0):
+        return
+    with np.errstate(all="ignore"):
+        factor = float(found.tensor) / float(made.tensor) if made.tensor else np.inf
+    if np.isfinite(factor) and abs(factor - 1) > _NO_FACTOR:
+        yield f"by {_plain(factor)}", found.tensor
+    elif np.isfinite(factor) and factor != 1:
+        yield f"{'higher' if factor > 1 else 'lower'} by {abs(factor - 1):.2g}", found.tensor
+
+
+@add("scale of the tensor is no positive number", "tensor scale", _TENSOR)
+def _tensor_strange(made: Made, found: Dump) -> Iterator[tuple[str, np.float32]]:
+    if made.tensor is not None and found.tensor is not None and not (np.isfinite(found.tensor) and found.tensor > 0):
+        yield f"{found.tensor:g}", found.tensor
+
+
+@add(
+    "scale of a tensor where there is none", "tensor scale", "the quantizer has one level: leave the tensor's scale out"
+)
+def _tensor_extra(made: Made, found: Dump) -> Iterator[tuple[str, np.float32]]:
+    if made.tensor is None and found.tensor is not None:
+        yield f"{found.tensor:g}", found.tensor
+
+
+def _as_found(found: Dump, meant: np.float32) -> np.float32:
+    return np.float32(_where_near(np.asarray(found.tensor, np.float32), np.asarray(meant, np.float32)))

@@ -1,0 +1,266 @@
+"""Causes in the quantizer: scales by another rule, over other blocks, for another format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..._arrays import spread
+from ...cast.casts import encode
+from ...format.catalogue import formats
+from ...scaling.constants import tensor_scale
+from ...scaling.granularity import Granularity
+from ...scaling.quantizer import ARITHMETICS, SPECIALS, Quantizer, quantizers
+from .cause import add
+from .dump import F32, Dump, Made, quotient_of, scales_of
+
+_EPSILONS = (
+    1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-20, 1e-30,
+    2.0**-7, 2.0**-10, 2.0**-23, 2.0**-24,
+)  # fmt: skip
+_BOUNDS = (1.0, 1e-1, *_EPSILONS, 2.0**-6, 2.0**-9, 2.0**-14)
+_BLOCKS = (
+    "1x16", "1x32", "1x64", "1x128", "1x256", "16x1", "32x1", "64x1", "128x1", "16x16", "32x32", "64x64", "128x128",
+    "row", "column", "tensor",
+)  # fmt: skip
+_TOPS = ("e4m3fn", "e4m3", "e5m2", "e4m3b11fnuz", "e3m4", "e2m1fn", "e3m2fn", "e2m3fn", "int8", "int4", "mxint8")
+Forms = Iterator[tuple[str, Made]]
+
+
+def _changed(made: Made, changes: dict[str, dict[str, Any]]) -> Forms:
+    """Yield what the same quantizer makes with fields changed; what no quantizer may have is left out."""
+    for form, fields in changes.items():
+        try:
+            q = made.q.with_(**fields)
+            yield form, Made.of(made.x, q)
+        except ValueError:
+            continue
+
+
+@add("scale from another arithmetic", "making", "compute the scale as the quantizer's arithmetic says")
+def _arithmetic(made: Made, found: Dump) -> Forms:
+    q = made.q
+    others = [name for name in ARITHMETICS[q.scale] if name != q.arithmetic and name != "alone"]
+    yield from _changed(made, {f"{name} instead of {q.arithmetic}": {"arithmetic": name, "choice": None}
+                               for name in others})  # fmt: skip
+
+
+@add(
+    "no scale of the tensor used",
+    "making",
+    "divide by the tensor's scale as well, or compare with a one-level quantizer",
+)
+def _one_level(made: Made, found: Dump) -> Forms:
+    if made.q.two_level:
+        yield from _changed(made, {"": {"arithmetic": "alone", "choice": None}})
+
+
+@add("values divided otherwise", "making", "divide by the scale as the quantizer does: a reciprocal rounds once more")
+def _divided(made: Made, found: Dump) -> Forms:
+    own = quotient_of(made.q)
+    g = {"x / s / g", "x / (s * g)", "x * (1 / (s * g))", "x * (1 / g / s)"}
+    for how in sorted(g if made.q.two_level else {"x / s", "x * (1 / s)", "x * (max / amax)"}):
+        if how != own and made.q.choice is None:
+            yield f"{how} instead of {own}", made.with_scale(made.scale, how=how)
+
+
+@add("another lower bound on amax", "making", "use the quantizer's own bound on amax, which may be none")
+def _bound(made: Made, found: Dump) -> Forms:
+    if made.q.scale != "e4m3":
+        bounds = {0.0, *_BOUNDS, *_read_bounds(made, found)} - {made.q.amax_floor}
+        low = float(np.nanmin(made.amax, initial=np.inf))
+        bounds = {b for b in bounds if b > low or made.q.amax_floor > low}
+        yield from _changed(made, {f"{b:g} instead of {made.q.amax_floor:g}": {"amax_floor": b}
+                                   for b in sorted(bounds)})  # fmt: skip
+
+
+def _read_bounds(made: Made, found: Dump) -> set[float]:
+    """Return bounds that the smallest scale found would be of; a single scale may be of any."""
+    if found.scale.shape != made.scale.shape or found.scale.size < 2:
+        return set()
+    with np.errstate(all="ignore"):
+        least = float(np.nanmin(np.where(found.scale > 0, found.scale, np.inf))) * float(made.format.max)
+    if not 0 < least < 1e30:
+        return set()
+    return {float(f"{least:.{digits}g}") for digits in (2, 3, 6)} | {float(np.float32(least))}
+
+
+@add(
+    "epsilon added", "making", "leave the epsilon out: a bound on amax protects from zeros without moving other scales"
+)
+def _epsilon(made: Made, found: Dump) -> Forms:
+    if made.q.hadamard is not None or made.q.choice is not None:
+        return
+    floored = np.maximum(made.amax, np.float32(made.q.amax_floor))
+    for epsilon in map(np.float32, _EPSILONS):
+        amax = floored + epsilon
+        if not np.array_equal(amax, floored, equal_nan=True):
+            yield f"amax + {epsilon:g}", made.with_scale(*_from(made, made.q, amax), largest=amax)
+            if made.q.two_level:
+                both = _from(made, made.q, amax, _top(made) + epsilon)
+                yield f"amax + {epsilon:g}, of the tensor too", made.with_scale(*both)
+        if made.q.scale == "fp32":
+            with np.errstate(over="ignore"):
+                scale = made.own + epsilon
+            if not np.array_equal(scale, made.own, equal_nan=True):
+                yield f"scale + {epsilon:g}", made.with_scale(scale)
+
+
+def _top(made: Made) -> np.float32:
+    """Return the tensor's largest magnitude, NaN and Inf left out."""
+    return np.float32(np.max(made.amax, initial=0, where=np.isfinite(made.amax)))
+
+
+def _from(made: Made, q: Quantizer, amax: F32, top: np.float32 | None = None) -> tuple[F32, np.float32 | None]:
+    """Return scales of blocks, and of the tensor, that a quantizer computes from largest magnitudes."""
+    if not q.two_level:
+        return scales_of(q, amax), None
+    top = _top(made) if top is None else top
+    return scales_of(q, amax, float(top)), tensor_scale(q, formats.get(q.format), top).scale
+
+
+@add(
+    "scale for the maximum of another format",
+    "making",
+    "divide amax by the largest number of the format that is cast to",
+)
+def _maximum(made: Made, found: Dump) -> Forms:
+    own = made.format
+    for name in _TOPS:
+        other = formats[name]
+        if other.max == own.max or made.q.hadamard is not None:
+            continue
+        try:
+            scales = _from(made, made.q.with_(format=name, choice=None), made.amax)
+        except ValueError:
+            continue
+        yield f"{other.max:g} instead of {own.max:g}", made.with_scale(*scales)
+
+
+@add("codes of another format", "making", "convert the codes, or read them as the format that they are of")
+def _format(made: Made, found: Dump) -> Forms:
+    own = made.format
+    for name in formats:
+        other = formats[name]
+        if other.bits != own.bits or other.same_codes(own) or name == "e8m0fnu":
+            continue
+        try:
+            of_other = Made.of(made.x, made.q.with_(format=name))
+            codes = encode(made.v, other)
+        except ValueError:
+            continue
+        yield name, of_other
+        if not np.array_equal(of_other.own, made.own, equal_nan=True):
+            kept = Made(codes, made.scale, made.tensor, made.x, made.q, made.own)
+            yield f"{name}, with scales for {own.name}", kept
+
+
+@add("other blocks", "making", "share scales over the quantizer's blocks: rows x columns of the matrix as it is stored")
+def _blocks(made: Made, found: Dump) -> Forms:
+    own = Granularity.parse(made.q.granularity)
+    shape = (made.x.shape[0], made.x.shape[1])
+    seen = {own.block(shape)}
+    for text in (str(own.T), *_BLOCKS):
+        block = Granularity.parse(text).block(shape)
+        if block in seen:
+            continue
+        seen.add(block)
+        for form, other in _changed(made, {f"{text} instead of {own}": {"granularity": text}}):
+            yield form, other
+            rows, columns = own.block(shape)
+            if other.scale.shape != made.scale.shape and not (block[0] % rows or block[1] % columns):
+                wide = spread(spread(other.scale, block[0] // rows, made.scale.shape[0], 0),
+                              block[1] // columns, made.scale.shape[1])  # fmt: skip
+                yield (
+                    f"{form}, each scale repeated",
+                    Made(other.codes, wide, other.tensor, made.x, made.q, made.own),
+                )
+
+
+@add(
+    "amax of another tensor",
+    "making",
+    "take the tensor's amax from this tensor, after whatever changes its values",
+    1.1,
+)
+def _calibrated(made: Made, found: Dump) -> Forms:
+    if not made.q.two_level or made.tensor is None or made.q.hadamard is not None:
+        return
+    own = _top(made)
+    for amax in _amaxes(made, found):
+        if amax != own:
+            yield f"{amax:g} instead of {own:g}", Made.of(made.x, made.q, tensor_amax=float(amax))
+
+
+def _amaxes(made: Made, found: Dump) -> list[np.float32]:
+    """Return largest magnitudes that the tensor's scale found would be of, at most nine of them."""
+    if found.tensor is None or not (np.isfinite(found.tensor) and found.tensor > 0):
+        return []
+    bound = float(np.float32(made.q.bound) * np.float32(made.format.max))
+    at = np.float32(min(float(found.tensor) * bound, 3e38))
+    near = [at]
+    for _ in range(4):
+        near = [np.nextafter(near[0], np.float32(0)), *near, np.nextafter(near[-1], np.float32(np.inf))]
+    return [amax for amax in near if tensor_scale(made.q, made.format, amax).scale == found.tensor]
+
+
+@add("another bound on block scales", "making", "aim the largest block's scale at the quantizer's bound")
+def _bounds(made: Made, found: Dump) -> Forms:
+    q = made.q
+    if q.scale == "e4m3":
+        changes: dict[str, dict[str, Any]] = {
+            f"{b:g} instead of {q.bound:g}": {"bound": b} for b in (448.0, 256.0, 240.0, 1.0) if b != q.bound
+        }
+        lows = {"0": 0.0, "2^-9": 2.0**-9, "2^-6": 2.0**-6}
+        changes |= {f"at least {at}": {"smallest_scale": low} for at, low in lows.items() if low != q.smallest_scale}
+        if q.choice is not None:
+            changes["one choice instead of four or six"] = {"choice": None}
+            changes |= {f"{c} decides": {"choice": c} for c in ("mae", "mse") if c != q.choice}
+        elif q.two_level:
+            changes |= {
+                f"four over six, {c}": {"arithmetic": "plain", "bound": 256.0, "choice": c} for c in ("mae", "mse")
+            }
+        yield from _changed(made, changes)
+    elif q.scale == "ue8m0":
+        other = -253 - q.smallest_exponent
+        yield from _changed(made, {f"2^{other} at least": {"smallest_exponent": other}})
+
+
+@add("blocks of zeros, Inf or NaN otherwise", "making", "give such blocks the quantizer's scale", pattern=False)
+def _special(made: Made, found: Dump) -> Forms:
+    changes: dict[str, dict[str, Any]] = {}
+    tests: dict[str, Callable[[F32], Any]] = {"zero": lambda a: a == 0, "inf": np.isinf, "nan": np.isnan}
+    for case, test in tests.items():
+        if test(made.amax).any():
+            for name in (*SPECIALS, *(("rule",) if case == "zero" else ())):
+                if name != getattr(made.q, case):
+                    changes[f"{case}: {name} instead of {getattr(made.q, case)}"] = {case: name}
+    yield from _changed(made, changes)
+
+
+@add("Hadamard transform", "making", "transform both operands or neither, with the same size and signs")
+def _transform(made: Made, found: Dump) -> Forms:
+    if made.q.hadamard is not None:
+        yield from _changed(made, {"left out": {"hadamard": None}, "other signs": {
+            "signs": "none" if made.q.signs == "te" else "te"}})  # fmt: skip
+    elif made.q.scale == "e4m3":
+        yield from _changed(made, {"of 16 with TransformerEngine's signs": {"hadamard": 16, "signs": "te"},
+                                   "of 16 without signs": {"hadamard": 16, "signs": "none"}})  # fmt: skip
+
+
+@add("another quantizer", "making", "say which quantizer is meant", 1.4)
+def _another(made: Made, found: Dump) -> Forms:
+    for name in quantizers.names():
+        other = quantizers[name]
+        if other.history is None and other.scale == made.q.scale and _fields(other) != _fields(made.q):
+            try:
+                yield name, Made.of(made.x, other)
+            except ValueError:
+                continue
+
+
+def _fields(q: Quantizer) -> Quantizer:
+    """Return a quantizer without a name: two of them may be one."""
+    return q.with_(name="")

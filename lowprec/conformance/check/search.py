@@ -1,0 +1,196 @@
+"""The search for causes: what is made, then what happened to codes, to scales and to the tensor's scale.
+
+A `Made` predicts all three; where codes, scales or the tensor's scale differ from it, the causes of that stage are
+tried on top. So two mistakes are found together, one of making and one of storing, without trying all pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from . import codes as codes
+from . import inputs as inputs
+from . import scales as scales
+from . import scalings as scalings
+from .cause import Cause, causes
+from .dump import Dump, Made, Mask
+
+_MOST = 16  # ties that are kept
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cause in the form it takes here."""
+
+    cause: Cause
+    form: str
+
+    def __str__(self) -> str:
+        return f"{self.cause.name}: {self.form}" if self.form else self.cause.name
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Causes that together give what was found.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+        The causes, in the order in which things happen.
+    left : int
+        Codes, scales and tensor's scales that they do not give.
+    codes_follow : bool
+        Whether the codes are those of the scales found, wherever these come from.
+    predicted : tuple of codes and scales, optional
+        What they give; kept for the first of several alone.
+    """
+
+    steps: tuple[Step, ...]
+    left: int = 0
+    codes_follow: bool = False
+    predicted: tuple[Any, Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def weight(self) -> float:
+        """What it asks of one's belief."""
+        return sum(step.cause.weight for step in self.steps) + (0.5 if self.codes_follow else 0)
+
+    def __str__(self) -> str:
+        if not self.steps:
+            return "the codes are those of the scales found, which no known cause gives"
+        return ", and ".join(map(str, self.steps)) + ("; the codes follow" if self.codes_follow else "")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """How codes, scales or a tensor's scale may have come about, what that gives, and how many it does not give."""
+
+    steps: tuple[Step, ...]
+    left: int
+    predicted: Any
+
+
+def same_scales(a: Any, b: Any) -> Mask:
+    """Tell which scales are equal, NaN to NaN."""
+    result: Mask = (a == b) | (np.isnan(a) & np.isnan(b))
+    return result
+
+
+def scales_left(found: Dump, scale: Any) -> int:
+    """Count scales that differ; all of them where the shapes do."""
+    if found.scale.shape != scale.shape:
+        return max(int(found.scale.size), int(scale.size))
+    return int(np.count_nonzero(~same_scales(found.scale, scale)))
+
+
+def codes_left(found: Dump, codes: Any) -> int:
+    """Count codes that differ; all of them where the shapes do."""
+    return int(np.count_nonzero(found.codes != codes)) if found.codes.shape == codes.shape else int(codes.size)
+
+
+def tensor_left(found: Dump, tensor: np.float32 | None) -> int:
+    """Tell whether the tensor's scale differs: 0 or 1."""
+    if found.tensor is None or tensor is None:
+        only = tensor if found.tensor is None else found.tensor
+        return int(only is not None and (tensor is not None or only != 1))
+    return int(not (found.tensor == tensor or (np.isnan(found.tensor) and np.isnan(tensor))))
+
+
+_LEFT = {"codes": codes_left, "scale": scales_left, "tensor scale": tensor_left}
+
+
+def of_stage(stage: str, made: Made, found: Dump) -> Iterator[tuple[Step, Any]]:
+    """Yield what every cause of a stage predicts."""
+    for cause in (causes[name] for name in causes.names()):
+        if cause.stage == stage:
+            for form, predicted in cause.predict(made, found):
+                yield Step(cause, form), predicted
+
+
+def _parts(stage: str, made: Made, found: Dump, own: Any, deep: bool) -> list[_Part]:
+    """Return the ways that leave least of a part unexplained: that of the dump itself, or causes on top."""
+    left = _LEFT[stage]
+    best = [_Part((), left(found, own), own)]
+    if best[0].left == 0 or not deep:
+        return best
+    for step, predicted in of_stage(stage, made, found):
+        part = _Part((step,), left(found, predicted), predicted)
+        if part.left < best[0].left:
+            best = [part]
+        elif part.left == best[0].left and best[0].steps:
+            best.append(part)
+    if 2 * best[0].left > left(found, own):  # what leaves most of it explains nothing
+        return [_Part((), left(found, own), own)]
+    lightest = min(part.steps[0].cause.weight if part.steps else 0 for part in best)
+    # Forms of one cause are one: the first is told. What is read off the dump gives way to what explains it.
+    kept: dict[str, _Part] = {}
+    for part in best:
+        if not part.steps or part.steps[0].cause.weight <= lightest + 0.35:
+            kept.setdefault(part.steps[0].cause.name if part.steps else "", part)
+    return list(kept.values())
+
+
+def makings(made: Made, found: Dump) -> Iterator[tuple[tuple[Step, ...], Made]]:
+    """Yield what the quantizer makes, and what it would make with one thing changed."""
+    yield (), made
+    for step, other in of_stage("making", made, found):
+        if other.codes.shape == made.codes.shape:
+            yield (step,), other
+
+
+def explanations(made: Made, found: Dump) -> list[Explanation]:
+    """Return the explanations that leave least unexplained, of those the lightest, the first of equals first.
+
+    Nothing is returned where codes and scales are the quantizer's.
+    """
+    best: list[Explanation] = []
+    for steps, base in makings(made, found):
+        whole = not steps
+        tensor = _parts("tensor scale", base, found, base.tensor, True)
+        scale = _parts("scale", base, found, base.scale, True)
+        if not best or whole or scale[0].left == 0 or codes_left(found, base.codes) == 0:
+            code = _parts("codes", base, found, base.codes, whole or scale[0].left == 0)
+            best += _joined(steps, code, scale, tensor)
+        if whole and (follow := given(made, found)) is not None:
+            # Whatever the scales are: are the codes those of the scales found?
+            code = _parts("codes", follow, found, follow.codes, True)
+            best += _joined(steps, code, scale, tensor, follow=True)
+        best = _best(best)
+        if best and not best[0].steps and best[0].left == 0:
+            return []
+    return best
+
+
+def given(made: Made, found: Dump) -> Made | None:
+    """Return the quantizer's cast with the scales found; None where they are the quantizer's, or do not fit."""
+    if found.scale.shape != made.scale.shape or scales_left(found, made.scale) + tensor_left(found, made.tensor) == 0:
+        return None
+    return made.with_scale(found.scale, found.tensor if made.tensor is not None else None)
+
+
+def _joined(
+    steps: tuple[Step, ...], code: list[_Part], scale: list[_Part], tensor: list[_Part], follow: bool = False
+) -> list[Explanation]:
+    found = []
+    for parts in itertools.islice(itertools.product(code, scale, tensor), _MOST):
+        all_steps = (*steps, *(step for part in parts for step in part.steps))
+        predicted = (parts[0].predicted, parts[1].predicted)
+        found.append(Explanation(all_steps, sum(part.left for part in parts), follow, predicted))
+    return found
+
+
+def _best(all_: list[Explanation]) -> list[Explanation]:
+    left = min(e.left for e in all_)
+    fit = [e for e in all_ if e.left == left]
+    lightest = min(e.weight for e in fit)
+    kept: dict[tuple[Any, ...], Explanation] = {}
+    for e in fit:
+        if e.weight <= lightest + 0.35:
+            kept.setdefault((*(step.cause.name for step in e.steps), e.codes_follow), e)
+    first, *others = sorted(kept.values(), key=lambda e: e.weight)[:_MOST]
+    return [first, *(replace(e, predicted=None) for e in others)]

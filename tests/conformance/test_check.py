@@ -1,0 +1,420 @@
+"""`lp.check` and `lowprec check`: the cause of every difference, what is shown, what is refused."""
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+import lowprec as lp
+from lowprec.cli.app import cli
+from lowprec.conformance.check.cause import add, causes
+from lowprec.conformance.check.elements import FOLLOWS, UNEXPLAINED
+
+STATELESS = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
+F32 = NDArray[np.float32]
+
+
+def brain(shape: tuple[int, int] = (64, 512)) -> F32:
+    """Return bfloat16 numbers, which often lie on midpoints."""
+    x = np.random.default_rng(5).standard_normal(shape)
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def checked(q: lp.Quantized, quantizer: str, x: F32, **changes: object) -> lp.Check:
+    """Compare with a quantizer; every difference must have a cause, and nothing else."""
+    given = {"scale": q.scale, "tensor_scale": q.tensor_scale, **changes}
+    found = lp.check(q.codes, x, quantizer, **given)
+    assert np.array_equal(found.codes != "", q.codes != found.made.codes)
+    if found.counts.fits:
+        same = (found.found.scale == found.made.scale) | (np.isnan(found.found.scale) & np.isnan(found.made.scale))
+        assert np.array_equal(found.scales != "", ~same)
+    assert bool(found) == (not found.causes and not found.counts.total)
+    return found
+
+
+def words(found: lp.Check) -> tuple[set[str], set[str]]:
+    """Return causes of codes and of scales."""
+    return set(found.codes.ravel()) - {""}, set(found.scales.ravel()) - {""}
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_nothing_differs_from_what_a_quantizer_makes(name: str) -> None:
+    x = brain((32, 256))
+    x[3], x[4] = 0.0, -0.0
+    x[5, 7], x[6, 9] = np.nan, np.inf
+    for y in (x, x * np.float32(1e-7)):
+        found = checked(lp.quantize(y, quantizer=name), name, y)
+        assert found
+        assert repr(found) == f"nothing differs from {name}"
+        assert not found.tables()
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_the_value_before_the_cast_is_the_one_that_was_cast(name: str) -> None:
+    x = brain((32, 256))
+    made = lp.check(lp.quantize(x, quantizer=name), x).made
+    assert np.array_equal(lp.encode(made.v, made.format, policy="ocp_sat"), made.codes)
+
+
+@pytest.mark.parametrize(
+    ("made", "quantizer", "cause"),
+    [
+        ("deepgemm", "dsv3_inference", "values divided otherwise: x * (1 / s) instead of x / s"),
+        ("dsv3_inference", "deepgemm", "values divided otherwise: x / s instead of x * (1 / s)"),
+        ("dsv32_inference", "dsv3_inference", "scale from another arithmetic: amax*(1/max) instead of amax/max"),
+        ("mxfp8_ceil", "mxfp8_rceil", "scale from another arithmetic: ceil instead of amax*(1/max)"),
+        ("mxfp8_floor", "mxfp8_even", "scale from another arithmetic: floor instead of even"),
+        ("nvfp4_torchao", "nvfp4_te", "scale from another arithmetic: quotients instead of folded"),
+        ("nvfp4_4over6_mse", "nvfp4_4over6", "another bound on block scales: mse decides"),
+        ("nvfp4_4over6", "nvfp4_te", "another bound on block scales: four over six, mae"),
+        ("nvfp4_te", "nvfp4_4over6", "another quantizer: nvfp4_te"),
+        ("mxfp8_floor", "nvfp4_te", None),
+    ],
+)
+def test_one_quantizer_against_another(made: str, quantizer: str, cause: str | None) -> None:
+    x = brain((256, 1024))
+    q = lp.quantize(x, quantizer=made)
+    found = checked(q, quantizer, x)
+    assert not found
+    assert found.causes[:1] == (() if cause is None else (cause,))
+
+
+@pytest.mark.parametrize("rounding", ["toward_zero", "up", "down", "to_odd", "nearest_away"])
+@pytest.mark.parametrize("name", ["dsv3_inference", "mxfp4_floor", "nvfp4_te"])
+def test_roundings(name: str, rounding: str) -> None:
+    x = brain()
+    x[0, 0] = 5.25  # NVFP4's scale of the tensor is 2^-9 then, and values lie on midpoints
+    found = checked(lp.quantize(x, quantizer=name, rounding=rounding), name, x)
+    if rounding == "nearest_away":
+        assert found.causes == ("tie rounded otherwise: away from zero",)
+    else:
+        assert found.causes == (f"rounded in another direction: {rounding}",)
+        # Ties alone go toward zero, or to odd, too: all elements must fit, not some.
+
+
+@pytest.mark.parametrize("rounding", ["stochastic", "stochastic_b", "stochastic_c"])
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp4_rceil", "nvfp4_te", "dsv3_inference", "te_current"])
+def test_stochastic_rounding_is_told_from_noise(name: str, rounding: str) -> None:
+    x = np.random.default_rng(7).standard_normal((64, 512)).astype(np.float32)
+    q = lp.quantize(x, quantizer=name, rounding=rounding, seed=3)
+    assert checked(q, name, x).causes == ("stochastic rounding",)
+    # A third of the elements to any side, whatever is nearer, is no stochastic rounding.
+    rng = np.random.default_rng(8)
+    low, high = (lp.quantize(x, quantizer=name, rounding=mode) for mode in ("down", "up"))
+    coin = rng.random(x.shape)
+    own = lp.quantize(x, quantizer=name)
+    own.codes[:] = np.where(coin < 1 / 3, low.codes, np.where(coin < 2 / 3, high.codes, own.codes))
+    assert not checked(own, name, x).causes
+
+
+def tampered(x: F32, quantizer: str, wrong: NDArray[np.bool_], codes: object) -> lp.Quantized:
+    q = lp.quantize(x, quantizer=quantizer)
+    q.codes[wrong] = codes
+    return q
+
+
+def test_one_tie_alone_is_a_tie_or_a_bit() -> None:
+    x = np.array([[448.0, 17.0, 19.0, 0.3]], np.float32)  # 17 and 19 lie between 16, 18 and 20
+    found = checked(tampered(x, "dsv3_inference", x == 17.0, 89), "dsv3_inference", x)
+    assert found.causes[0] == "tie rounded otherwise: away from zero"
+    assert "bit flipped: bit 0 at [0, 1]" in found.causes
+    assert "do not tell them apart" in repr(found)
+
+
+@pytest.mark.parametrize("first", ["bfloat16", "float16"])
+def test_rounding_twice(first: str) -> None:
+    x = np.random.default_rng(6).standard_normal((512, 1024)).astype(np.float32)
+    q = lp.quantize(x, quantizer="mxfp8")
+    scale = np.repeat(q.scale, 32, 1)
+    q.codes[:] = lp.encode(lp.round_to(x / scale, first), "e4m3fn", policy="ocp_sat")
+    found = checked(q, "mxfp8", x)
+    assert f"rounded twice: through {first}" in found.causes  # powers of two: the input may have been rounded as well
+    assert len(found.causes) <= 2
+
+
+def test_zeros_subnormals_overflow_and_codes_of_nan() -> None:
+    x = brain()
+    q = lp.quantize(x, quantizer="mxfp8_floor")
+    values = lp.decode(q.codes, "e4m3fn")
+    small = (np.abs(values) < 2.0**-6) & (values != 0)
+    found = checked(tampered(x, "mxfp8_floor", small, q.codes[small] & 0x80), "mxfp8_floor", x)
+    assert found.causes[0] == "subnormals flushed to zero: after rounding"
+    over = np.abs(x / np.repeat(q.scale, 32, 1)) >= 464
+    # 0x7F is what an overflow of either sign could become without saturation, but not without its sign.
+    found = checked(tampered(x, "mxfp8_floor", over, 0x7F), "mxfp8_floor", x)
+    assert words(found)[0] == {"overflow not saturated", "overflow"}
+    x[:, ::9] = -0.0
+    zeros = lp.quantize(x, quantizer="dsv3_inference").codes == 0x80
+    assert checked(tampered(x, "dsv3_inference", zeros, 0), "dsv3_inference", x).causes == ("sign of zero dropped",)
+    one = np.zeros_like(zeros)
+    one[2, 9] = True
+    assert checked(tampered(x, "dsv3_inference", one, 0x00), "dsv3_inference", x).causes == (
+        "bit flipped: bit 7 at [2, 9]",
+    )
+    x[2, 9] = np.inf
+    found = checked(tampered(x, "dsv3_inference", one, 0x11), "dsv3_inference", x)
+    assert words(found)[0] == {"NaN or Inf in the block"}
+
+
+def test_what_no_cause_gives_is_not_explained() -> None:
+    x = np.array([[448.0, 1.0, 3.0, 0.3]], np.float32)
+    found = checked(tampered(x, "dsv3_inference", x == 1.0, 3), "dsv3_inference", x)
+    assert words(found)[0] == {UNEXPLAINED}
+    assert repr(found) == "1 of 4 codes differs from dsv3_inference; no known cause explains most of it"
+    found = checked(tampered(x, "dsv3_inference", x == 3.0, 0xC4), "dsv3_inference", x)
+    assert found.causes == ("bit flipped: bit 7 at [0, 2]",)
+
+
+def test_what_a_cause_leaves_is_counted() -> None:
+    x = np.random.default_rng(7).standard_normal((64, 512)).astype(np.float32)
+    q = lp.quantize(x, quantizer="mxfp8_floor")
+    q.codes[3, 7], q.codes[9, 100] = q.codes[3, 7] ^ 1, q.codes[9, 100] ^ 6
+    found = checked(q, "mxfp8", x)
+    assert found.explanations[0].left in (1, 2)
+    assert "scale from another arithmetic: floor" in found.causes[0]
+    assert f"all but {found.explanations[0].left} fit: " in repr(found)
+    assert found.codes[9, 100] == UNEXPLAINED
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "cause"),
+    [
+        ("dsv3_inference", lambda s: np.nextafter(s, np.float32(np.inf)), "higher"),
+        ("mxfp8", lambda s: s * np.float32(0.25), "lower"),
+        ("mxfp8", lambda s: s * np.float32(4), "higher"),
+        ("dsv3_inference", lambda s: s * np.float32(np.nan), "NaN"),
+    ],
+)
+def test_one_scale(name: str, change, cause: str) -> None:
+    x = brain()
+    q = lp.quantize(x, quantizer=name)
+    q.scale[7, 1] = change(q.scale[7, 1])
+    found = checked(q, name, x)
+    assert found.scales[7, 1] == cause or "bit flipped in a scale" in found.scales[7, 1]
+    assert (found.scales != "").sum() == 1
+    assert not found
+
+
+def test_scales_that_nobody_made_are_followed_by_their_codes() -> None:
+    x = brain()
+    rng = np.random.default_rng(3)
+    q = lp.quantize(x, quantizer="dsv3_inference")
+    scale = q.scale * rng.uniform(1, 2, q.scale.shape).astype(np.float32)
+    q.codes[:] = lp.encode(x / np.repeat(scale, 128, 1), "e4m3fn", policy="ocp_sat")
+    found = checked(q, "dsv3_inference", x, scale=scale)
+    assert words(found)[0] == {FOLLOWS}
+    assert words(found)[1] == {UNEXPLAINED}
+    assert found.causes == ("the codes are those of the scales found, which no known cause gives",)
+
+
+def test_two_mistakes_at_once() -> None:
+    x = brain((128, 512))
+    q = lp.quantize(x, quantizer="nvfp4_te", rounding="toward_zero")
+    swapped = q.codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
+    found = lp.check(q.codes, x, "nvfp4_te", scale=1 / q.scale, tensor_scale=2 * q.tensor_scale)
+    assert found.causes == (
+        "rounded in another direction: toward_zero, and scales inverted, and scale of the tensor multiplied: by 2",
+    )
+    own = lp.quantize(x, quantizer="nvfp4_te").codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
+    found = lp.check(own, x, "nvfp4_te", scale=np.ascontiguousarray(q.scale.T), tensor_scale=q.tensor_scale)
+    assert found.causes == ("nibbles swapped, and scales transposed",)
+    assert (swapped != own).any()
+
+
+@pytest.mark.parametrize("name", [name for name in STATELESS if lp.quantizers[name].two_level])
+def test_a_scale_of_the_tensor_that_is_another_one_is_named(name: str) -> None:
+    x = brain((32, 256))
+    q = lp.quantize(x, quantizer=name)
+    own = np.float32(q.tensor_scale)
+    amax = own * np.float32(6) * np.float32(lp.quantizers[name].bound)
+    said = "scale of the tensor "
+    for found, cause in (
+        (own, ""), (2 * own, said + "multiplied: by 2"), (own / 2, said + "multiplied: by 0.5"),
+        (1 / own, said + "inverted"), (None, said + "missing"), (np.float32(1), said + "missing"),
+        (np.nan, said + "is no positive number: nan"), (0.0, said + "is no positive number: 0"),
+        (amax, "the tensor's amax in place of its scale: amax"),
+    ):  # fmt: skip
+        result = checked(q, name, x, tensor_scale=found)
+        assert result.tensor == cause, found
+        assert result.causes[:1] == ((cause,) if cause else ())
+        assert words(result) == (set(), set())
+
+
+def test_a_scale_of_the_tensor_where_there_is_none() -> None:
+    x = brain((32, 256))
+    q = lp.quantize(x, quantizer="mxfp8")
+    assert checked(q, "mxfp8", x, tensor_scale=1.0)
+    assert checked(q, "mxfp8", x, tensor_scale=2.0).causes == ("scale of a tensor where there is none: 2",)
+
+
+# --- what is given ---------------------------------------------------------------------------------------------------
+
+
+def test_the_catalogue_is_ranked_where_no_quantizer_is_named() -> None:
+    x = brain()
+    q = lp.quantize(x, quantizer="deepgemm")
+    found = lp.check(q.codes, x, scale=q.scale)
+    assert found
+    assert found.quantizer == "deepgemm"
+    assert [c.quantizer for c in found.ranking].index("deepgemm") == 0
+    found = lp.check(q.codes, x, scale=q.scale * 3)
+    assert found.causes == ("scales multiplied: by 3",)
+    assert found.quantizer == "deepgemm"
+    twins = lp.quantize(x, quantizer="dsv3_inference_ue8m0")
+    assert "these values do not tell them apart" in repr(lp.check(twins.codes, x, scale=twins.scale))
+
+
+def test_what_a_quantized_says_of_itself_is_what_it_is_compared_with() -> None:
+    x = brain()
+    assert lp.check(lp.quantize(x, "e4m3fn", "1x64"), x)
+    bare = lp.quantize(x, "e5m2", "1x96")
+    bare = lp.Quantized(bare.codes, bare.scale, "e5m2", "1x96")
+    found = lp.check(bare, x)
+    assert found
+    assert found.quantizer == "e5m2 1x96 fp32, amax/max"
+
+
+def test_packed_codes_and_types_of_others() -> None:
+    x = brain()
+    q = lp.quantize(x, quantizer="nvfp4_te")
+    packed = q.codes[:, ::2] | (q.codes[:, 1::2] << 4)
+    scale = lp.encode(q.scale, "e4m3fn").view(ml_dtypes.float8_e4m3fn)
+    assert lp.check(packed, x, "nvfp4_te", scale=scale, tensor_scale=q.tensor_scale)
+    swapped = (q.codes[:, ::2] << 4) | q.codes[:, 1::2]
+    found = lp.check(swapped, x, "nvfp4_te", scale=scale, tensor_scale=q.tensor_scale)
+    assert found.causes[0] == "nibbles swapped"
+    q = lp.quantize(x, quantizer="mxfp8")
+    codes = q.codes.view(ml_dtypes.float8_e4m3fn)
+    scale = lp.encode(q.scale, "e8m0fnu")
+    assert lp.check(codes, x, scale=scale.view(ml_dtypes.float8_e8m0fnu))
+    assert lp.check(codes, x, "mxfp8", scale=scale).causes[0] == "scales stored as raw bytes: E8M0 codes as numbers"
+
+
+def test_leading_axes_and_a_single_scale() -> None:
+    x = brain().reshape(4, 16, 512)
+    q = lp.quantize(x, quantizer="mxfp8")
+    assert lp.check(q.codes, x, "mxfp8", scale=q.scale.reshape(4, 16, 16))
+    q = lp.quantize(x, quantizer="te_current")
+    assert lp.check(q.codes, x, "te_current", scale=float(q.scale[0, 0]))
+    q = lp.quantize(x, "e4m3fn", "row")
+    assert lp.check(q.codes, x, q.quantizer, scale=q.scale.ravel())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "match"),
+    [
+        ((np.zeros((1, 4), np.uint8), np.ones((1, 4))), {}, "scale is needed beside an array of codes"),
+        ((np.zeros((1, 4), np.uint8), np.ones((1, 5))), {"scale": 1.0}, r"codes \(1, 4\) for values \(1, 5\)"),
+        ((np.zeros((0, 4), np.uint8), np.ones((0, 4))), {"scale": 1.0}, r"codes of shape \(0, 4\)"),
+        ((np.zeros((1, 4), np.uint8), np.ones((0, 4))), {"scale": 1.0}, r"values of shape \(0, 4\): there is nothing"),
+        ((np.zeros((1, 4), np.float32), np.ones((1, 4))), {"scale": 1.0}, "codes are float32, uint8"),
+        ((np.zeros((1, 4), np.uint8), np.ones((1, 4))), {"scale": "x"}, "scale is <U1, numbers are needed"),
+        ((np.zeros((1, 4), np.uint16), np.ones((1, 4)), "mxfp8"), {"scale": 1.0}, "codes are uint16; those of mxfp8"),
+        ((np.zeros((1, 4), np.uint8), np.ones((1, 4)), "te_delayed"), {"scale": 1.0}, "has a state"),
+        ((np.zeros((1, 4), np.uint8), np.ones((1, 4)), "mxfp9"), {"scale": 1.0}, "unknown quantizer 'mxfp9'"),
+        ((lp.quantize(np.ones((1, 4)), "e4m3fn"), np.ones((1, 4))), {"scale": 1.0}, "a Quantized holds its scales"),
+        ((np.zeros((1, 4), np.uint8), np.ones((1, 4)) * 1j), {"scale": 1.0}, "real numbers are needed"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, options, match: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=match):
+        lp.check(*arguments, **options)
+
+
+def test_values_that_are_not_finite_or_ragged() -> None:
+    x = brain((33, 300))
+    x[0, 0], x[1, 5], x[2, :] = np.nan, -np.inf, 0
+    for name in ("dsv3_inference", "mxfp8", "mxfp4_rceil", "nvfp4_te", "te_current"):
+        q = lp.quantize(x, quantizer=name)
+        assert checked(q, name, x)
+        for change in ({"scale": q.scale * np.float32(0.5)}, {"scale": q.scale[:, ::-1].copy()}):
+            assert repr(checked(q, name, x, **change))
+    one = np.float32([[3.0]])
+    assert lp.check(lp.quantize(one, quantizer="mxfp8"), one)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_it_is_shown_as_text_and_as_html() -> None:
+    x = brain()
+    q = lp.quantize(x, quantizer="mxfp8_floor")
+    found = lp.check(q, x, "mxfp8")
+    assert repr(found).startswith(
+        f"{found.counts.codes} of 32768 codes and {found.counts.scales} of 1024 scales differ"
+    )
+    page = found._repr_html_()
+    assert page.count("<table>") == 3
+    assert "scale from another arithmetic: floor instead of amax*(1/max)" in page
+    q.scale[0, 0] = np.nan
+    assert "<script" not in lp.check(q, x, lp.quantizers["mxfp8"].with_(name="<script>"))._repr_html_()
+    assert lp.check(lp.quantize(x, quantizer="mxfp8"), x)._repr_html_().count("<table>") == 0
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, list(map(str, arguments)))
+    assert result.exit_code in (0, 1), result.output
+    return result.exit_code, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [(lambda t: 2 * t, "multiplied: by 2"), (lambda t: 1 / t, "inverted"), (None, "missing")],
+)
+def test_the_command_names_what_is_wrong_with_the_scale_of_the_tensor(tmp_path: Path, change, cause: str) -> None:
+    x, source, file = brain((32, 256)), tmp_path / "x.npy", tmp_path / "q.npz"
+    np.save(source, x)
+    q = lp.quantize(x, quantizer="nvfp4_te")
+    tensor = {} if change is None else {"tensor_scale": np.float32(change(q.tensor_scale))}
+    np.savez(file, codes=q.codes, scale=q.scale, **tensor)
+    for more in ([], ["--quantizer", "nvfp4_te"], ["--causes"]):
+        code, shown = run("check", file, "--values", source, *more)
+        assert code == 1
+        assert cause in shown
+        assert "nothing differs" not in shown
+        assert run("check", file, "--values", source, *more, "--exit-zero")[0] == 0
+    (row,) = json.loads(run("check", file, "--values", source, "--causes", "--json")[1])
+    assert (row["what"], row["cause"]) == ("tensor scale", f"scale of the tensor {cause}")
+    np.savez(file, codes=q.codes, scale=q.scale, tensor_scale=q.tensor_scale)
+    code, shown = run("check", file, "--values", source, "--causes")
+    assert (code, shown.startswith("nothing differs from nvfp4_te")) == (0, True)
+
+
+def test_the_command_names_causes(tmp_path: Path) -> None:
+    x, source, file = brain(), tmp_path / "x.npy", tmp_path / "q.npz"
+    np.save(source, x)
+    lp.quantize(x, quantizer="mxfp8", rounding="nearest_away").save(file)
+    code, shown = run("check", file, "--values", source)
+    assert code == 1
+    assert "all fit: tie rounded otherwise: away from zero" in shown
+    assert "round to nearest, ties to even" in shown
+    assert "First codes that differ" in shown
+    code, shown = run("check", file, "--values", source, "--quantizer", "mxfp8_floor", "--causes", "--json")
+    assert code == 1
+    assert {row["what"] for row in json.loads(shown)} == {"scale", "code"}
+
+
+# --- the catalogue of causes -----------------------------------------------------------------------------------------
+
+
+def test_a_cause_is_one_entry() -> None:
+    x = brain()
+    q = lp.quantize(x, quantizer="mxfp8")
+    q.codes[:] ^= 0x55
+    assert not lp.check(q, x).causes
+    with causes.scoped():
+        add("every other bit inverted", "codes", "do not")(
+            lambda made, found: iter([("", made.codes ^ np.uint8(0x55))])
+        )
+        assert lp.check(q, x).causes == ("every other bit inverted",)
+    assert "every other bit inverted" not in causes
+
+
+def test_every_cause_says_how_to_mend_it() -> None:
+    for name in causes.names():
+        assert len(causes[name].mend) > 10
+        assert causes[name].stage in ("making", "codes", "scale", "tensor scale")

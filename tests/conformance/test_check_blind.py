@@ -1,0 +1,98 @@
+"""A blind test of `lp.check`: mistakes made by hand, with a seed drawn now, must be named."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+import wrong_codes as wrong
+
+import lowprec as lp
+
+SEED = secrets.randbits(32)
+SHAPES = ((256, 256), (256, 512))
+
+
+def outcome(name: str, hand: wrong.Hand, family: str, seed: list[int]) -> tuple[str, str]:
+    """Return "named", "tie", "wrong", "silent", "same bits" or "none", and what was said."""
+    rng = np.random.default_rng(seed)
+    x = wrong.FAMILIES[family](rng, SHAPES[rng.integers(len(SHAPES))])
+    answers, make = wrong.MISTAKES[name]
+    made = make(rng, hand, x)
+    if made is None:
+        return "none", ""
+    codes, scale, tensor = made
+    own = hand(x)
+    same = all(np.array_equal(a, b) for a, b in zip((codes, scale), own[:2], strict=True)) and tensor == own[2]
+    found = lp.check(codes, x, hand.quantizer, scale=scale, tensor_scale=tensor)
+    if same:
+        return ("same bits" if found else "false alarm"), str(found)
+    if found:
+        return "silent", str(found)
+    names = [{step.cause.name for step in e.steps} for e in found.explanations if not e.left]
+    hits = [bool(given & answers) for given in names]
+    return ("named" if hits[:1] == [True] else "tie" if any(hits) else "wrong"), str(found)
+
+
+def seed_of(name: str, hand: wrong.Hand, family: str) -> list[int]:
+    places = (list(wrong.MISTAKES).index(name), wrong.HANDS.index(hand), list(wrong.FAMILIES).index(family))
+    return [SEED, *places]
+
+
+@pytest.mark.parametrize("hand", wrong.HANDS, ids=lambda hand: hand.name)
+@pytest.mark.parametrize("family", wrong.FAMILIES)
+def test_quantizers_by_hand_are_the_catalogues(hand: wrong.Hand, family: str) -> None:
+    x = wrong.FAMILIES[family](np.random.default_rng(SEED), (256, 256))
+    x[3, :] = 0.0
+    x[4, :] = -0.0
+    codes, scale, tensor = hand(x)
+    found = lp.check(codes, x, hand.quantizer, scale=scale, tensor_scale=tensor)
+    assert found, f"seed {SEED}: {found}"
+    assert str(found) == f"nothing differs from {hand.name}"
+
+
+@pytest.mark.parametrize("name", wrong.MISTAKES)
+def test_a_mistake_is_named(name: str) -> None:
+    rng = np.random.default_rng([SEED, list(wrong.MISTAKES).index(name)])
+    tried = 0
+    for hand in wrong.HANDS:
+        family = list(wrong.FAMILIES)[rng.integers(len(wrong.FAMILIES))]
+        how, said = outcome(name, hand, family, seed_of(name, hand, family))
+        assert how in ("named", "tie", "same bits", "none"), f"seed {SEED}, {hand.name}, {family}: {how}: {said}"
+        tried += how != "none"
+    assert tried
+
+
+@pytest.mark.exhaustive
+def test_every_mistake_is_named_for_every_family(capsys: pytest.CaptureFixture[str]) -> None:
+    counts, lines, seconds = every_mistake()
+    with capsys.disabled():
+        sys.stdout.write(
+            "\n".join(["", f"seed {SEED}", *lines, f"median {np.median(seconds):.2f} s, longest {max(seconds):.2f} s"])
+        )
+    assert set(counts) <= {"named", "tie", "same bits"}
+
+
+def every_mistake() -> tuple[Counter[str], list[str], list[float]]:
+    """Return how many mistakes are named, a line for each, and how long each check took."""
+    total: Counter[str] = Counter()
+    lines, seconds = [], []
+    for name in wrong.MISTAKES:
+        row: Counter[str] = Counter()
+        for hand, family in itertools.product(wrong.HANDS, wrong.FAMILIES):
+            start = time.perf_counter()
+            how, said = outcome(name, hand, family, seed_of(name, hand, family))
+            if how == "none":
+                continue
+            seconds.append(time.perf_counter() - start)
+            row[how] += 1
+            if how in ("wrong", "silent", "false alarm"):
+                lines.append(f"  {how}: {hand.name}, {family}: {said}")
+        total += row
+        lines.append(f"{name:34} " + ", ".join(f"{how} {n}" for how, n in sorted(row.items())))
+    return total, [*lines, f"all: {dict(total)}"], seconds
