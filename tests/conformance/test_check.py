@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec.cli.app import cli
 from lowprec.conformance.check.cause import add, causes
-from lowprec.conformance.check.elements import FOLLOWS, UNEXPLAINED
+from lowprec.conformance.check.elements import FOLLOWS
+from lowprec.conformance.check.search import UNEXPLAINED
 
 STATELESS = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
 F32 = NDArray[np.float32]
@@ -178,6 +179,7 @@ def test_what_a_cause_leaves_is_counted() -> None:
     assert "scale from another arithmetic: floor" in found.causes[0]
     assert f"all but {found.explanations[0].left} fit: " in repr(found)
     assert found.codes[9, 100] == UNEXPLAINED
+    assert found.first()[1][0][-1] == UNEXPLAINED  # what is left comes first
 
 
 @pytest.mark.parametrize(
@@ -266,6 +268,9 @@ def test_the_catalogue_is_ranked_where_no_quantizer_is_named() -> None:
     assert found.quantizer == "deepgemm"
     twins = lp.quantize(x, quantizer="dsv3_inference_ue8m0")
     assert "these values do not tell them apart" in repr(lp.check(twins.codes, x, scale=twins.scale))
+    found = lp.check(twins.codes, x, scale=twins.scale * 3)
+    assert "deepgemm_ue8m0" in found.tied
+    assert "(and, as well, from " in repr(found)
 
 
 def test_what_a_quantized_says_of_itself_is_what_it_is_compared_with() -> None:
@@ -418,3 +423,9 @@ def test_every_cause_says_how_to_mend_it() -> None:
     for name in causes.names():
         assert len(causes[name].mend) > 10
         assert causes[name].stage in ("making", "codes", "scale", "tensor scale")
+
+
+def test_the_page_has_every_cause() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    for name in causes.names():
+        assert f" {name} | {causes[name].mend} |" in page, name

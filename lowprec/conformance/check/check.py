@@ -134,16 +134,16 @@ def _ranked(given: Given, x: F32, granularity: str | Granularity | None) -> Chec
         raise ValueError(f"check: no quantizer makes {given.dump.codes.dtype} codes of values {x.shape}")
     tried.sort(key=lambda item: item[0])
     ranking = tuple(counts for _, counts, _, _ in tried)
-    best: tuple[tuple[float, ...], Made, Dump, list[Explanation]] | None = None
-    for place, (share, counts, made, found) in enumerate(tried[:_NEAREST]):
+    fits: list[tuple[tuple[float, float], Made, Dump, list[Explanation]]] = []
+    for share, counts, made, found in tried[:_NEAREST]:
         if counts.same:
             return _result(made, found, [], ranking)
         fit = explanations(made, found)
-        order = (float(fit[0].left), fit[0].weight, float(place)) if fit[0].steps else (share * 1e12, 0.0, float(place))
-        if best is None or order < best[0]:
-            best = order, made, found, fit
-    assert best is not None
-    return _result(*best[1:], ranking)
+        order = (float(fit[0].left), fit[0].weight) if fit[0].steps else (share * 1e12, 0.0)
+        fits.append((order, made, found, fit))
+    best = min(fits, key=lambda item: item[0])  # the nearest of equals
+    tied = tuple(made.q.name for order, made, _, _ in fits if order == best[0] and made is not best[1])
+    return replace(_result(*best[1:], ranking), tied=tied)
 
 
 def _counts(made: Made, found: Dump) -> Counts:

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dump import Dump, Made, Mask, values_of
-from .search import Explanation, Step, given, makings, of_stage, same_scales, tensor_left
+from .search import UNEXPLAINED, Explanation, Step, given, makings, of_stage, same_scales, tensor_left
 
 FOLLOWS = "follows the scale"
-UNEXPLAINED = "not explained"
 _PASSES = 6
 
 ALONE: dict[str, Callable[[Made, NDArray[Any]], Mask]] = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..._values import ByBits
 from .dump import Dump, Made, values_of
-from .search import Explanation
+from .search import UNEXPLAINED, Explanation
 
 Cell = str | int | float | bool | None
 Table = tuple[tuple[str, ...], list[list[Cell]]]
@@ -67,6 +67,8 @@ class Check(ByBits):
         The same for the tensor's scale.
     ranking : tuple of Counts
         Where no quantizer was named: how much differs from each, the nearest first.
+    tied : tuple of str
+        Where no quantizer was named and something differs: others that what was found fits as well.
     """
 
     made: Made
@@ -77,6 +79,7 @@ class Check(ByBits):
     scales: NDArray[Any]
     tensor: str = ""
     ranking: tuple[Counts, ...] = ()
+    tied: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.counts.same
@@ -114,7 +117,8 @@ class Check(ByBits):
             parts.append(f"{self.counts.scales} of {max(self.made.scale.size, self.found.scale.size)} scales{shape}")
         if self.counts.tensor:
             parts.append("the tensor's scale")
-        said = f"{_listed(parts)} differ{'' if _many(parts) else 's'} from {self.quantizer}"
+        also = f" (and, as well, from {_few(self.tied)})" if self.tied else ""
+        said = f"{_listed(parts)} differ{'' if _many(parts) else 's'} from {self.quantizer}{also}"
         if not self.explanations:
             return f"{said}; no known cause explains most of it"
         words = " - or ".join(self.causes[:_TIES])
@@ -151,16 +155,17 @@ class Check(ByBits):
         return ("what", "cause", "differ", "share", "first at", "found", f"{self.quantizer}'s"), rows
 
     def first(self, most: int = 10) -> Table:
-        """Return the first codes that differ: the value, what is cast, both codes and what they mean."""
+        """Return the first codes that differ, those not explained first: value, what is cast, codes, their meaning."""
         made, found = self.made, self.found
         rows: list[list[Cell]] = []
         theirs, ours = (values_of(codes, made.format) for codes in (found.codes, made.codes))
-        for i, j in np.argwhere(self.codes != "")[:most]:
+        at = [np.argwhere(self.codes == UNEXPLAINED), np.argwhere((self.codes != "") & (self.codes != UNEXPLAINED))]
+        for i, j in np.concatenate(at)[:most]:
             rows.append([
                 f"[{i}, {j}]", float(made.x[i, j]), float(made.v[i, j]), f"0x{int(found.codes[i, j]):02X}",
                 float(theirs[i, j]), f"0x{int(made.codes[i, j]):02X}", float(ours[i, j]), str(self.codes[i, j]),
             ])  # fmt: skip
-        head = ("at", "x", "before the cast", "code", "means", f"{self.quantizer}'s", "means that", "cause")
+        head = ("at", "x", "before the cast", "code", "means", f"{self.quantizer}'s", "which means", "cause")
         return head, rows
 
     def nearest(self) -> Table:

@@ -20,6 +20,7 @@ from . import scalings as scalings
 from .cause import Cause, causes
 from .dump import Dump, Made, Mask
 
+UNEXPLAINED = "not explained"
 _MOST = 16  # ties that are kept
 
 
