@@ -9,7 +9,9 @@ from .cast.casts import decode as decode
 from .cast.casts import encode as encode
 from .cast.casts import round_to as round_to
 from .cast.packing import pack as pack
+from .cast.packing import pack_e5m6 as pack_e5m6
 from .cast.packing import unpack as unpack
+from .cast.packing import unpack_e5m6 as unpack_e5m6
 from .codec.catalogue import codecs as codecs
 from .conformance.check.check import check as check
 from .conformance.check.result import Check as Check
@@ -29,7 +31,9 @@ from .moe.model.config_file import load_config as load_config
 from .moe.run.train import train as train
 from .recipe.catalogue import recipes as recipes
 from .recipe.recipe import Recipe as Recipe
+from .scaling.convert import convert as convert
 from .scaling.delayed import DelayedScaling as DelayedScaling
+from .scaling.eden import ms_eden as ms_eden
 from .scaling.granularity import Granularity as Granularity
 from .scaling.hadamard import hadamard as hadamard
 from .scaling.quantize import quantize as quantize

@@ -139,3 +139,80 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
 
     _threads.run_chunks(piece, n, _GRAIN)
     return into
+
+
+def pack_e5m6(codes: ArrayLike) -> NDArray[np.uint32]:
+    """Pack codes of 12 bits as DeepSeek's TileKernels store E5M6: eight in three words, the first in the highest bits.
+
+    Parameters
+    ----------
+    codes : array_like of integers, shape (..., 8 n)
+        Codes below 2^12, `lowprec.formats`' ``e5m6``, for example.
+
+    Returns
+    -------
+    ndarray of uint32, shape (..., 3 n)
+        As words; in memory little-endian.
+
+    Raises
+    ------
+    ValueError
+        If a code needs more bits, or the last axis is no multiple of 8.
+    TypeError
+        If the codes are not integers.
+
+    Notes
+    -----
+    TileKernels 1.0.0, ``cast_e5m6``. Its rounding, by way of float16, is not ours below 2^-14: the layout alone is.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> [f"{word:08X}" for word in lp.pack_e5m6(lp.encode(range(1, 9), "e5m6")).tolist()]
+    ['3C040042', '04404504', '60470480']
+    """
+    c = codes_of("bits=12", codes, 12, np.dtype(np.uint16)).astype(np.uint32)
+    if c.ndim == 0 or c.shape[-1] % 8:
+        raise ValueError(f"pack_e5m6: codes have shape {c.shape}; the last axis must be a multiple of 8")
+    h = np.moveaxis(c.reshape(*c.shape[:-1], -1, 8), -1, 0)
+    words = [
+        h[0] << 20 | h[1] << 8 | h[2] >> 4,
+        (h[2] & 15) << 28 | h[3] << 16 | h[4] << 4 | h[5] >> 8,
+        (h[5] & 255) << 24 | h[6] << 12 | h[7],
+    ]
+    return np.stack(words, axis=-1).reshape(*c.shape[:-1], -1)
+
+
+def unpack_e5m6(words: ArrayLike) -> NDArray[np.uint16]:
+    """Return the codes that `pack_e5m6` packed.
+
+    Parameters
+    ----------
+    words : array_like of uint32, shape (..., 3 n)
+
+    Returns
+    -------
+    ndarray of uint16, shape (..., 8 n)
+
+    Raises
+    ------
+    ValueError
+        If the last axis is no multiple of 3.
+    TypeError
+        If the words are not uint32.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> lp.unpack_e5m6(lp.pack_e5m6([1, 2, 3, 4, 5, 6, 7, 0xFFF])).tolist()
+    [1, 2, 3, 4, 5, 6, 7, 4095]
+    """
+    w = np.asarray(words)
+    if w.dtype != np.uint32:
+        raise TypeError(f"unpack_e5m6: words are {w.dtype}, uint32 is needed")
+    if w.ndim == 0 or w.shape[-1] % 3:
+        raise ValueError(f"unpack_e5m6: words have shape {w.shape}; the last axis must be a multiple of 3")
+    a, b, c = np.moveaxis(w.reshape(*w.shape[:-1], -1, 3), -1, 0)
+    codes = [a >> 20, a >> 8, a << 4 | b >> 28, b >> 16, b >> 4, b << 8 | c >> 24, c >> 12, c]
+    found = np.stack([code & 0xFFF for code in codes], axis=-1).astype(np.uint16)
+    return found.reshape(*w.shape[:-1], -1)

@@ -13,6 +13,7 @@ from . import arrays as cli_arrays
 from . import bench as cli_bench
 from . import catalogues as cli_catalogues
 from . import check as cli_check
+from . import convert as cli_convert
 from . import costs as cli_costs
 from . import error as cli_error
 from . import formats as cli_formats
@@ -128,6 +129,7 @@ for _command in (
     cli_formats.formats_command,
     cli_formats.cast,
     cli_arrays.quantize,
+    cli_convert.convert_command,
     cli_catalogues.quantizers_command,
     cli_catalogues.accumulators_command,
     cli_check.check,

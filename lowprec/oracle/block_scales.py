@@ -184,6 +184,11 @@ def torchao_one_level(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
     return Scaled(s, r32(1 / s))
 
 
+def e4m3_alone(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
+    """E4M3(amax / 6); x / s."""
+    return Scaled(e4m3(r32(amax / top), two_to(-9)), e4m3(r32(amax / top), two_to(-9)), divides=True)
+
+
 def modelopt_nvfp4(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
     """E4M3(amax / fl(6 g)) not below 2^-9, of 1 where it is 0; x / fl(s * g)."""
     q = r32(amax / r32(top * Fraction(tensor.scale)))

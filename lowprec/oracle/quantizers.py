@@ -6,6 +6,7 @@ it, what blocks of zeros, with Inf or with NaN get.
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from .block_scales import (
     by_product,
     ceil_log2,
     divide,
+    e4m3_alone,
     exponent,
     f32,
     gemm,
@@ -74,6 +76,7 @@ class Quantizer(NamedTuple):
     nan: Pair = NAN
     bound: Fraction | None = None  # largest block scale a tensor's own scale aims at
     choice: str | None = None
+    ties_toward_zero: bool = False  # and no code is -0
     folded: bool = True  # whether a tensor's scale is the inverse of bound * max / amax, not a quotient itself
 
 
@@ -96,6 +99,10 @@ QUANTIZERS: dict[str, Quantizer] = {
     "dsv3_inference_ue8m0": Quantizer(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
     "dsv32_inference": Quantizer(E4M3FN, _TILE, v32, _FLOOR),
     "dsv32_inference_ue8m0": Quantizer(E4M3FN, _TILE, round_up(by_product, -126), _FLOOR),
+    "dsv4_kv": Quantizer(E4M3FN, (1, 64), round_up(by_product, -126), _FLOOR),
+    "dsv4_fp4": Quantizer(E2M1FN, _MX, round_up(by_product, -126), 6 * two_to(-126)),
+    "deepgemm_fp4": Quantizer(E2M1FN, _MX, round_up(by_division, -126), _FLOOR, ties_toward_zero=True),
+    "dsv41_kv_fp4": Quantizer(E2M1FN, _NV, e4m3_alone, 6 * two_to(-9)),
     "deepgemm": Quantizer(E4M3FN, _TILE, gemm, _FLOOR),
     "deepgemm_ue8m0": Quantizer(E4M3FN, _TILE, round_up(by_division, -126), _FLOOR),
     "te_current": Quantizer(E4M3FN, _TENSOR, te, inf=_SAME, nan=_SAME),
@@ -152,7 +159,8 @@ def quantize(
             tile = [row[part[1]] for row in values[part[0]]]
             scaled = _block(tile, r, top, tensor)
             scales[i, j] = _as_float(scaled.scale)
-            codes[part] = [[_code(v, scaled, r.element) for v in row] for row in tile]
+            code = _code_toward_zero if r.ties_toward_zero else _code
+            codes[part] = [[code(v, scaled, r.element) for v in row] for row in tile]
     return codes, scales, None if r.bound is None else np.float32(_as_float(tensor.scale))
 
 
@@ -229,6 +237,17 @@ def _code(v: Exact, scaled: Scaled, element: Fields) -> int:
         return encode(y, element, "saturate")
     magnitude = encode(size_of(y), element, "saturate")
     return -magnitude % 256 if y < 0 else magnitude
+
+
+def _code_toward_zero(v: Exact, scaled: Scaled, element: Fields) -> int:
+    """Count the midpoints below a magnitude; what counts none is +0."""
+    y = divide(v, scaled.factor) if scaled.divides else multiply(v, scaled.factor)
+    if math.isnan(y):
+        return encode(y, element, "saturate")
+    values = [Fraction(decode(code, element)) for code in range(max_code(element) + 1)]
+    size = size_of(y)
+    code = sum((low + high) / 2 < size for low, high in itertools.pairwise(values))
+    return code | (int(y < 0) << element.width if code else 0)
 
 
 def _as_float(value: Exact) -> Any:

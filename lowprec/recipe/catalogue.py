@@ -98,6 +98,23 @@ _add(
     source=_V3,
 )
 
+
+def _dsv4() -> tuple[Rule, ...]:
+    tile, block = "dsv4_inference", "e4m3fn 128x128 ue8m0"
+    linear = LinearSpec.of(tile, block, "e4m3fn 1x128 ue8m0", "blackwell_fp8", 128)
+    # Routed experts' weights are E2M1 where they multiply activations, and E4M3 where they multiply gradients.
+    expert = linear.with_(fprop={"b": "dsv4_fp4", "promote_every": 32})
+    return every_block_linear(linear, w1=expert, w2=expert, w3=expert)
+
+
+_add(
+    "dsv4",
+    "DeepSeek-V4 as far as it is public: E4M3, power-of-two scales, experts' weights in E2M1 1x32; gradients as V3's",
+    _dsv4(),
+    source="DeepSeek-V4, inference/kernel.py, model.py; VeOmni 1089; formats of gradients and sums are not public",
+    **_FP8_WIRES | {"cache_swiglu_input": "fp8_1x128_ue8m0"},
+)
+
 _TE = "TransformerEngine 2.x, common/recipe"
 
 

@@ -69,6 +69,8 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
 def scale_rule(q: Quantizer, f: Format, tensor: TensorScale, multiplier: np.float32 | None = None) -> tuple[Any, ...]:
     """Return what `kernels.scaling.scales.block_scales` takes; with a multiplier, every block gets it."""
     head, numbers, words, special, use_special_zero = _fixed_rule(q, f)
+    if head == (block_scale.E4M3_JOINT, block_scale.DIVIDE) and not q.two_level:  # the same without a tensor's scale
+        tensor = NO_TENSOR._replace(folded=numbers[0])
     if multiplier is not None:
         with np.errstate(all="ignore"):
             own = (np.float32(_ONE / multiplier), multiplier)
@@ -93,7 +95,9 @@ def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
     )  # fmt: skip
     cases = [SPECIALS.get(case, (1.0, 1.0)) for case in (q.zero, q.inf, q.nan)]
     special = tuple(np.float32(number) for pair in cases for number in pair)
-    divides = (q.scale == "fp32" and q.division == "divide" and q.arithmetic != "max/amax") or q.arithmetic == "joint"
+    asked = q.division == "divide" and (q.arithmetic == "alone" or (q.scale == "fp32" and q.arithmetic != "max/amax"))
+    divides = asked or q.arithmetic == "joint"
     division = block_scale.DIVIDE if divides else block_scale.RECIPROCAL
     use_special_zero = q.zero != "rule" and q.amax_floor == 0
-    return (_HOW[q.scale, q.arithmetic], division), numbers, words, special, use_special_zero
+    how = block_scale.E4M3_JOINT if q.arithmetic == "alone" and divides else _HOW[q.scale, q.arithmetic]
+    return (how, division), numbers, words, special, use_special_zero

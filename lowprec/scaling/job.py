@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,8 +69,8 @@ class BlockJob:
         Contiguous.
     tensor_amax, multiplier : float, optional
         See `lowprec.quantize`.
-    rounding : str or Rounding
-        How elements are rounded.
+    rounding : str or Rounding, optional
+        How elements are rounded, the quantizer's way by default.
     seed, offset : int
         For stochastic rounding, see `lowprec.quantize`.
 
@@ -86,7 +87,7 @@ class BlockJob:
         *,
         tensor_amax: float | None = None,
         multiplier: float | None = None,
-        rounding: str | Rounding = "nearest_even",
+        rounding: str | Rounding | None = None,
         seed: int | None = None,
         offset: int = 0,
     ) -> None:
@@ -101,13 +102,14 @@ class BlockJob:
             along_rows = self.width == 1 and self.rows > 1
             x = hadamard(x, q.hadamard, q.signs, axis=0 if along_rows else 1)
         self.x = x
-        self.mode, policy = resolve(f, rounding, "ocp_sat")
+        self.mode, policy = resolve(f, q.rounding if rounding is None else rounding, "ocp_sat")
+        policy = replace(policy, negative_zero=q.negative_zero)
         special = special_codes(f, self.mode, policy)
         self.words, self.random = word_constants(f, special, self.mode), random_constants(f, special, self.mode)
         low, high, self.offset = key_of("quantize", self.mode, seed, offset)
         self.seed = low, high
         self.cast = _cast_constants(f)
-        self.by_words = not self.mode.is_nearest_even or self.cast.encode is None
+        self.by_words = not self.mode.is_nearest_even or q.negative_zero != "keep" or self.cast.encode is None
         if q.choice is not None and not self.mode.is_nearest_even:
             raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
         if q.choice is not None and self.cast.bounded is None:

@@ -35,7 +35,7 @@ def quantize(
     arithmetic: str | None = None,
     division: Division | None = None,
     amax_floor: float | None = None,
-    rounding: str | Rounding = "nearest_even",
+    rounding: str | Rounding | None = None,
     seed: int | None = None,
     offset: int = 0,
     tensor_amax: float | None = None,
@@ -69,8 +69,9 @@ def quantize(
         ``x / s`` (the default), or ``x * float32(1 / s)``.
     amax_floor : float, optional
         Lower bound on amax, 0 by default.
-    rounding : str or Rounding
-        How elements are rounded, as for `lowprec.encode`. Scales are always rounded as their arithmetic says.
+    rounding : str or Rounding, optional
+        How elements are rounded, as for `lowprec.encode`; the quantizer's way by default, to nearest even for all but
+        DeepGEMM's FP4. Scales are always rounded as their arithmetic says.
     seed, offset : int
         For stochastic rounding: element i of `x` in C order is rounded by the random word of (seed, offset + i),
         whatever the blocks and the number of threads.
@@ -139,7 +140,7 @@ def quantize_dequantize(
     arithmetic: str | None = None,
     division: Division | None = None,
     amax_floor: float | None = None,
-    rounding: str | Rounding = "nearest_even",
+    rounding: str | Rounding | None = None,
     seed: int | None = None,
     offset: int = 0,
     tensor_amax: float | None = None,

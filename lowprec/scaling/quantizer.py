@@ -24,7 +24,7 @@ e4m3   folded           e = bound * max / amax_tensor, g = 1 / e; s = E4M3(amax 
 e4m3   plain            e, g as above; s = E4M3(amax / max * e); x * 1 / (s * g)
 e4m3   quotients        g = amax_tensor / (bound * max); s = E4M3(amax / max / g); x * (1 / g / s)
 e4m3   joint            g as above; s = E4M3(amax / (max * g)), of 1 where that is 0; x / (s * g)
-e4m3   alone            s = E4M3(amax / max); x * 1 / s; no scale of the tensor
+e4m3   alone            s = E4M3(amax / max); x * 1 / s, or x / s; no scale of the tensor
 ====== ================ =============================================================================================
 
 Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. E4M3(...) saturates. Inverses that
@@ -41,6 +41,8 @@ import numpy as np
 from .._arrays import LARGEST_SEED, one_of, positive, positive32, whole, whole_or_none
 from .._values import plain_fields
 from ..format.catalogue import Format, formats
+from ..format.policy import NegativeZero
+from ..format.rounding import Rounding, roundings
 from ..registry import Registry
 from .granularity import Granularity
 
@@ -84,6 +86,10 @@ class Quantizer:
         How it comes from amax: one of ``ARITHMETICS[scale]``, see the module's table.
     division : {"divide", "reciprocal"}
         For FP32 scales from a quotient or product: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``.
+    rounding : str or Rounding
+        How elements are rounded where a call does not say it.
+    negative_zero : {"keep", "positive"}
+        What -0 and what underflows from below become.
     amax_floor : float
         The amax is taken to be at least this. Released kernels use 1e-4, which is harmless for activations and
         wrong for gradients of 1e-5 to 1e-8; the default is 0.
@@ -123,6 +129,8 @@ class Quantizer:
     scale: ScaleKind = "fp32"
     arithmetic: str = "amax/max"
     division: Division = "divide"
+    rounding: str | Rounding = "nearest_even"
+    negative_zero: NegativeZero = "keep"
     amax_floor: float = 0.0
     smallest_exponent: int = -126
     smallest_scale: float = 0.0
@@ -142,6 +150,8 @@ class Quantizer:
         one_of("Quantizer", "scale", self.scale, SCALES)
         one_of("Quantizer", "division", self.division, DIVISIONS)
         one_of(f"Quantizer with {self.scale} scales", "arithmetic", self.arithmetic, ARITHMETICS[self.scale])
+        roundings.get(self.rounding)
+        one_of("Quantizer", "negative_zero", self.negative_zero, get_args(NegativeZero))
         positive32("", "amax_floor", self.amax_floor, zero=True)
         whole("", "smallest_exponent", self.smallest_exponent, -127, -126)
         if positive("", "smallest_scale", self.smallest_scale, zero=True) > 448.0:
@@ -213,7 +223,14 @@ _DSV32 = _add(
     amax_floor=1e-4,
     source="DeepSeek-V3.2-Exp, inference/kernel.py: act_quant",
 )
-_add("dsv32_inference_ue8m0", like=_DSV32, scale="ue8m0", source=_DSV32.source + " with round_scale")
+_DSV32_UE8M0 = _add(
+    "dsv32_inference_ue8m0", "dsv4_inference", like=_DSV32, scale="ue8m0",
+    source=_DSV32.source + " with round_scale; DeepSeek-V4, inference/kernel.py: act_quant",
+)  # fmt: skip
+_add(
+    "dsv4_kv", like=_DSV32_UE8M0, granularity="1x64",
+    source="DeepSeek-V4, inference/model.py: the 448 dimensions of keys and values without a position, in E4M3 1x64",
+)  # fmt: skip
 _DEEPGEMM = _add(
     "deepgemm", division="reciprocal", amax_floor=1e-4, source="DeepGEMM, deep_gemm/utils/math.py",
     note="a block with Inf or NaN gets an infinite or NaN scale there; both decode to NaN",
@@ -264,6 +281,22 @@ for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxf
     _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX)
     _add(f"{_name}_rceil", like=_MX_BASE, format=_format, arithmetic="amax*(1/max)", inf="largest", source=_RCEIL)
 
+_V4_FP4 = _add(
+    "dsv4_fp4", like=_MX_BASE, format="e2m1fn", arithmetic="amax*(1/max)", amax_floor=6 * 2.0**-126,
+    smallest_exponent=-126, zero="one", source="DeepSeek-V4, inference/kernel.py: fp4_act_quant with UE8M0 scales",
+    note="mxfp4_rceil, other than for blocks of zeros and far below float32's normal numbers",
+)  # fmt: skip
+_TIES_TOWARD_ZERO = Rounding("nearest_toward_zero", 0x7FFFFFFF, 0x7FFFFFFF)
+_add(
+    "deepgemm_fp4", like=_V4_FP4, arithmetic="amax/max", amax_floor=1e-4, rounding=_TIES_TOWARD_ZERO,
+    negative_zero="positive", source="DeepGEMM, deep_gemm/utils/math.py: per_token_cast_to_fp4",
+    note="ties go toward zero and no code is -0, unlike DeepSeek-V4's own; 1e-4 is too much for gradients",
+)  # fmt: skip
+_add(
+    "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale="e4m3", arithmetic="alone", amax_floor=6 * 2.0**-9,
+    source="DeepSeek-V4.1, inference/kernel.py: fp4_act_quant with E4M3 scales, no scale of the tensor",
+)  # fmt: skip
+
 _NV = "TransformerEngine, common/cast/nvfp4/core_nvfp4.cuh; NVIDIA, arXiv:2509.25149"
 _NVFP4 = _add(
     "nvfp4_te", "nvfp4", format="e2m1fn", granularity="1x16", scale="e4m3", arithmetic="folded", zero="rule",
@@ -277,7 +310,8 @@ _add(
     source="arXiv 2509.25149, appendix: the transform without random signs, as an ablation; other sizes take any signs",
 )  # fmt: skip
 _AO = _add(
-    "nvfp4_torchao", like=_NVFP4, arithmetic="quotients", smallest_scale=2.0**-6, zero="smallest_normal", inf="nan",
+    "nvfp4_torchao", like=_NVFP4, arithmetic="quotients", division="reciprocal", smallest_scale=2.0**-6,
+    zero="smallest_normal", inf="nan",
     source="torchao 0.18, prototype/mx_formats/nvfp4_tensor.py: two-level scaling",
     note="block scales are not taken below E4M3's smallest normal 2^-6; a tensor of zeros gets NaN scales there",
 )  # fmt: skip

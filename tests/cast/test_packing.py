@@ -71,3 +71,24 @@ def test_values_are_no_codes() -> None:
         lp.pack([0.5], 4)
     with pytest.raises(TypeError, match="bytes"):
         lp.unpack(np.zeros(2, np.float32), 4, 4)
+
+
+def test_e5m6_as_tilekernels_store_it() -> None:
+    """The published words, all codes, any leading axes, and the errors."""
+    assert lp.pack_e5m6(lp.encode(np.arange(1.0, 9.0), "e5m6")).tolist() == [0x3C040042, 0x04404504, 0x60470480]
+    codes = np.random.default_rng(0).permutation(4096).astype(np.uint16).reshape(4, 8, 128)
+    words = lp.pack_e5m6(codes)
+    assert words.shape == (4, 8, 48)
+    assert words.dtype == np.uint32
+    assert np.array_equal(lp.unpack_e5m6(words), codes)
+    stream = "".join(f"{code:012b}" for code in codes[0, 0].tolist())  # the first code in the highest bits
+    assert "".join(f"{word:032b}" for word in words[0, 0].tolist()) == stream
+    assert lp.pack_e5m6(np.zeros((3, 0), np.uint16)).shape == (3, 0)
+    with pytest.raises(ValueError, match=r"shape \(7,\); the last axis must be a multiple of 8"):
+        lp.pack_e5m6(np.zeros(7, np.uint16))
+    with pytest.raises(ValueError, match="last axis must be a multiple of 3"):
+        lp.unpack_e5m6(np.zeros(7, np.uint32))
+    with pytest.raises(TypeError, match="words are int64"):
+        lp.unpack_e5m6([1, 2, 3])
+    with pytest.raises(ValueError, match="4096"):
+        lp.pack_e5m6([4096] * 8)

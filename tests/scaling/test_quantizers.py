@@ -426,3 +426,42 @@ def test_a_part_of_a_file_that_is_no_array_is_refused(tmp_path: Path, other: str
             archive.writestr(name, b"no array at all" if name == f"{other}.npy" else content)
     with pytest.raises(ValueError, match=rf"other\.npz: .* damaged: {other} in it: no array"):
         lp.Quantized.load(tmp_path / "other.npz")
+
+
+def fp4_row(*first: float, size: int = 32) -> F32:
+    x = np.zeros((1, size), np.float32)
+    x[0, : len(first)] = first
+    return x
+
+
+def test_deepseeks_fp4_and_deepgemms() -> None:
+    """Ties to even in the one, toward zero and without -0 in the other: 61,173 of 2^20 bfloat16 codes."""
+    row = fp4_row(0.25, 0.75, -0.75, 1.75, 2.5, 3.5, 5, 6)
+    for name, wanted in (("dsv4_fp4", "02a44667"), ("deepgemm_fp4", "01934567")):
+        for factor, scale, codes in ((1.0, 1.0, wanted), (1.25, 2.0, "01923456")):
+            q = lp.quantize(row * np.float32(factor), quantizer=name)
+            assert q.scale.item() == scale
+            assert "".join(f"{code:x}" for code in q.codes[0, :8].tolist()) == codes
+    x = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
+    x = lp.round_to(x, "bfloat16")
+    theirs, own, mx = (lp.quantize(x, quantizer=name) for name in ("deepgemm_fp4", "dsv4_fp4", "mxfp4_rceil"))
+    assert np.array_equal(own.codes, mx.codes)
+    assert np.array_equal(own.scale, mx.scale)
+    assert np.array_equal(own.scale, theirs.scale)
+    assert np.count_nonzero(own.codes != theirs.codes) == 61_173
+    assert np.count_nonzero(np.where(own.codes == 8, 0, own.codes) != theirs.codes) == 5_043
+    assert not np.any(theirs.codes == 8)
+
+
+def test_a_quantizers_own_rounding_is_what_a_call_does_not_say() -> None:
+    row = fp4_row(0.75, 6)
+    assert lp.quantize(row, quantizer="deepgemm_fp4").codes[0, 0] == 1
+    assert lp.quantize(row, quantizer="deepgemm_fp4", rounding="nearest_even").codes[0, 0] == 2
+    assert lp.quantize_dequantize(row, quantizer="deepgemm_fp4")[0, 0] == 0.5
+
+
+def test_fp4_of_the_compressed_cache() -> None:
+    q = lp.quantize(fp4_row(1, 2, 3, -4, 0.5, 0.1, 6.2, 7, size=16), quantizer="dsv41_kv_fp4")
+    assert q.scale.item() == 1.125
+    assert q.codes[0, :8].tolist() == [2, 4, 5, 14, 1, 0, 7, 7]
+    assert lp.quantize(fp4_row(size=16), quantizer="dsv41_kv_fp4").scale.item() == 2.0**-9

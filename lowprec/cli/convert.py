@@ -1,0 +1,78 @@
+"""The command `convert`: codes and scales in another block format, and whether that is exact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arrays import _save, _writable_file
+from .check import _load_codes
+from .output import CommandError, emit, machine_readable
+
+if TYPE_CHECKING:
+    from ..scaling.quantized import Quantized
+
+
+def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
+    """Read what `lowprec quantize --out` or `Quantized.save` wrote; options say what a file does not."""
+    import numpy as np
+
+    from ..scaling.quantized import Quantized
+
+    codes, scale, tensor = _load_codes(path)
+    with np.load(path, allow_pickle=False) as held:
+        if "header" in held.files:
+            return Quantized.load(path)
+        said = {key: str(held[key]) for key in ("format", "granularity", "scale_kind") if key in held.files}
+    fmt, block = source or said.get("format"), granularity or said.get("granularity")
+    if fmt is None or block is None:
+        raise CommandError(f"{path}: it does not say what its codes are: --from and --from-granularity are needed")
+    kind: Any = said.get("scale_kind", "fp32")
+    return Quantized(codes, scale, fmt, block, kind, None if tensor is None else np.float32(tensor))  # type: ignore[arg-type]
+
+
+@click.command("convert")
+@click.argument("file")
+@click.option("--to", "target", metavar="FORMAT", help="Element format, the same by default.")
+@click.option("--granularity", metavar="BLOCK", help="Blocks of the result, the same by default.")
+@click.option("--scale", type=click.Choice(["ue8m0", "fp32"]), default="ue8m0", show_default=True, help="New scales.")
+@click.option("--from", "source", metavar="FORMAT", help="What the codes are, where the file does not say it.")
+@click.option("--from-granularity", metavar="BLOCK", help="Their blocks, where the file does not say it.")
+@click.option("--check", "check_only", is_flag=True, help="Only tell: the exit code is 1 where something is lost.")
+@click.option("--out", metavar="FILE", help="Save the result as .npz; refused where something is lost.")
+@machine_readable
+def convert_command(
+    file: str, target: str | None, granularity: str | None, scale: str, source: str | None,
+    from_granularity: str | None, check_only: bool, out: str | None, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
+    """Convert codes and scales to another block format, exactly or not at all.
+
+    FILE is what `lowprec quantize --out` or `Quantized.save` wrote. Told is how many values and blocks would change,
+    where the first is, and over how many binades the old scales of a new block reach: MXFP4 becomes FP8 in blocks
+    exactly while that is at most 14.
+    """
+    if not check_only:
+        _writable_file(out)
+    import numpy as np
+
+    from ..scaling.convert import convert
+
+    q = _load(file, source, from_granularity)
+    found = convert(q, target, granularity, scale=scale)
+    new, blocks = found.quantized, found.blocks
+    first = np.argwhere(found.lost)[:1].tolist()
+    row: dict[str, Any] = {
+        "lossless": "yes" if found.lossless else "no", "values": found.lost.size,
+        "values that change": int(found.lost.sum()), "blocks": blocks.size, "blocks that change": int(blocks.sum()),
+        "most binades": int(found.binades.max(initial=0)), "first": ", ".join(map(str, first[0])) if first else "none",
+    }  # fmt: skip
+    title = f"{file}: {q.format}, {q.granularity} to {new.format}, {new.granularity}, {new.scale_kind} scales"
+    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    if not found.lossless and (check_only or out is not None):
+        if out is not None and not check_only:
+            raise CommandError(f"{out}: not written, as {int(found.lost.sum())} values would change")
+        raise SystemExit(1)
+    if out is not None and not check_only:
+        said = {"format": new.format.name, "granularity": str(new.granularity), "scale_kind": new.scale_kind}
+        _save(out, codes=new.codes, scale=new.scale, **said, quantizer="")

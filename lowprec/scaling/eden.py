@@ -1,0 +1,105 @@
+"""MS-EDEN: NVFP4 codes to nearest of rotated values, and stochastic block scales that undo the bias of that.
+
+Quartet II (arXiv:2601.22813; IST-DASLab/Quartet-II 8776a90, ``quartet_2.py``) quantizes the operands of its backward
+multiplications so. Rounding to nearest errs less than stochastic rounding, but shrinks what it rounds; EDEN's factor
+``c = sum(y^2) / sum(y q)`` of each rotated group makes the codes as long as the values along their own direction. It is
+taken into the block scales, and these are rounded stochastically, so that E4M3 does not bring the bias back. Elements
+are deterministic: the only random things are the signs of the rotation and one rounding for each 16 values.
+
+What is theirs and what is ours: the arithmetic is the Triton definition's. Its order of the two sums is the compiler's;
+here they are float64 sums in increasing order. Its random numbers are Triton's; here they are the project's words of
+(seed, index of the block). Their CUDA kernels differ from their own definition and are not reproduced.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import LARGEST_SEED, as_float32, whole
+from .._ieee import standard
+from ..cast.casts import decode, encode, round_to
+from ..format.catalogue import formats
+from .granularity import Granularity
+from .hadamard import hadamard
+from .quantized import Quantized
+
+#: (17/16) 0.93: the room that block scales need to grow, and what it costs.
+ROOM = 17 / 16 * 0.93
+LARGEST = 6 / ROOM  # of a block, in units of its scale
+BOUND = 255.99  # largest block scale that a tensor's own aims at: c takes it up to E4M3's 448
+BLOCK = 16
+
+
+@standard
+def ms_eden(x: ArrayLike, *, seed: int, size: int = 128, rotate: bool = True) -> Quantized:
+    """Quantize a matrix to NVFP4 by MS-EDEN, along its columns.
+
+    Parameters
+    ----------
+    x : array_like, shape (R, C)
+        Values, taken as float32.
+    seed : int
+        Of the signs of the rotation, and of the stochastic rounding of scales. The operands of one product need the
+        same signs, and so the same seed: their shapes, and with these what is rounded, differ all the same.
+    size : int
+        Columns that are rotated together and share a factor: a power of two, at least 16; C is a multiple of it.
+    rotate : bool
+        Whether the Hadamard transform comes first; without it the factor alone is applied.
+
+    Returns
+    -------
+    Quantized
+        Of the rotated values, `lowprec.hadamard` with ``inverse=True`` turns them back; both operands of a product
+        need not be.
+
+    Raises
+    ------
+    ValueError
+        If sizes do not fit, or a value is NaN or Inf.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> x = np.random.default_rng(0).standard_normal((64, 512), dtype=np.float32)
+    >>> q = lp.ms_eden(x, seed=1)
+    >>> q
+    Quantized(e2m1fn 64x512, 1x16 with e4m3 scales times 0.002927, 4.501 bits per value)
+    >>> back = lp.hadamard(q.dequantize(), 128, 1, inverse=True)
+    >>> round(float(-np.log2(np.sqrt(np.mean((back - x) ** 2) / np.mean(x**2)))), 1)
+    3.3
+    """
+    seed = whole("ms_eden", "seed", seed, 0, LARGEST_SEED)
+    values = as_float32("ms_eden", x)
+    if whole("ms_eden", "size", size, BLOCK) & (size - 1):
+        raise ValueError(f"ms_eden: size={size}: a power of two, at least {BLOCK}")
+    if values.ndim != 2 or values.shape[1] % size:
+        raise ValueError(f"ms_eden: x is {values.shape}; a matrix is needed, its columns a multiple of {size}")
+    if not np.isfinite(values).all():
+        raise ValueError("ms_eden: x holds NaN or Inf")
+    z = hadamard(values, size, seed) if rotate else values
+    codes, scale, factor, tensor = parts(z, size)
+    wanted = (scale * np.repeat(factor, size // BLOCK, axis=1)).astype(np.float32)
+    rounded = round_to(wanted, "e4m3fn", rounding="stochastic", seed=seed)
+    return Quantized(codes, rounded, formats["e2m1fn"], Granularity(1, BLOCK), "e4m3", tensor)
+
+
+def parts(
+    z: NDArray[np.float32], size: int
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], np.float32]:
+    """Return codes, block scales to nearest, each group's factor and the tensor's scale."""
+    rows, columns = z.shape
+    amax = np.abs(z).max(initial=0)
+    tensor = np.float32(np.float32(amax / np.float32(BOUND)) / np.float32(LARGEST)) if amax else np.float32(1)
+    tensor = max(tensor, np.float32(2.0**-149))
+    blocks = z.reshape(rows, columns // BLOCK, BLOCK)
+    with np.errstate(under="ignore"):
+        scale = round_to(np.abs(blocks).max(axis=2, initial=0) / np.float32(LARGEST) / tensor, "e4m3fn")
+        scale = np.where(scale == 0, np.float32(1), scale)
+        y = blocks / np.maximum(scale * tensor, np.float32(2.0**-149))[..., None]
+    codes = encode(y, "e2m1fn", rounding="nearest_away")
+    groups = rows, columns // size, size
+    y64, q64 = (a.astype(np.float64).reshape(groups) for a in (y, decode(codes, "e2m1fn")))
+    above, below = (np.cumsum(terms, axis=2)[..., -1] for terms in (y64 * y64, y64 * q64))
+    factor = np.where(below > 0, above / np.where(below > 0, below, 1), 1).astype(np.float32)
+    return codes.reshape(z.shape), scale, factor, tensor
