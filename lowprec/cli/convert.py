@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .arrays import _save, _writable_file
-from .check import _load_codes
 from .output import CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
@@ -18,9 +17,12 @@ def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
     """Read what `lowprec quantize --out` or `Quantized.save` wrote; options say what a file does not."""
     import numpy as np
 
+    from ..conformance.check.arrivals import read
+    from ..format.catalogue import formats
+    from ..scaling.granularity import Granularity
     from ..scaling.quantized import Quantized
 
-    codes, scale, tensor = _load_codes(path)
+    dump = read(path, None, None).dump
     with np.load(path, allow_pickle=False) as held:
         if "header" in held.files:
             return Quantized.load(path)
@@ -29,7 +31,7 @@ def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
     if fmt is None or block is None:
         raise CommandError(f"{path}: it does not say what its codes are: --from and --from-granularity are needed")
     kind: Any = said.get("scale_kind", "fp32")
-    return Quantized(codes, scale, fmt, block, kind, None if tensor is None else np.float32(tensor))  # type: ignore[arg-type]
+    return Quantized(dump.codes, dump.scale, formats.get(fmt), Granularity.parse(block), kind, dump.tensor)
 
 
 @click.command("convert")

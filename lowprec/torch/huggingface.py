@@ -120,6 +120,7 @@ def cannot_be_said(config: MoEConfig) -> list[str]:
         ),
         (config.groups == 1 and config.experts < _JUDGED_BY, "it needs two experts or more"),
         (not config.shared_experts, "it has a shared expert"),
+        (config.swiglu_limit > 0, f"SwiGLU's inputs are cut at {config.swiglu_limit:g}, there nowhere"),
     ]
     return [words for holds, words in reasons if holds]
 

@@ -53,8 +53,9 @@ class Norm(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU, W2 (silu(W1 x) * W3 x); its inputs are kept as `cache` says."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, limit: float) -> None:
         super().__init__()
+        self.limit = limit
         self.w1, self.w3 = (nn.Linear(width, hidden, bias=False) for _ in range(2))
         self.w2 = nn.Linear(hidden, width, bias=False)
         self.store = Store()
@@ -66,6 +67,8 @@ class FeedForward(nn.Module):
         return self._down(a, b) if self.cache is None else cached(self._down, a, b, codec=self.cache)
 
     def _down(self, a: Tensor, b: Tensor) -> Tensor:
+        if self.limit:
+            a, b = a.clamp(max=self.limit), b.clamp(-self.limit, self.limit)
         y: Tensor = self.w2(self.store(nn.functional.silu(a.double()) * b))
         return y
 
@@ -128,8 +131,10 @@ class Mixture(nn.Module):
         super().__init__()
         self.config, self.store = c, Store()
         self.gate = nn.Linear(c.dim, c.experts, bias=False)
-        self.shared = FeedForward(c.dim, c.shared_experts * c.expert_width) if c.shared_experts else None
-        self.experts = nn.ModuleList(FeedForward(c.dim, c.expert_width) for _ in range(c.experts))
+        self.shared = (
+            FeedForward(c.dim, c.shared_experts * c.expert_width, c.swiglu_limit) if c.shared_experts else None
+        )
+        self.experts = nn.ModuleList(FeedForward(c.dim, c.expert_width, c.swiglu_limit) for _ in range(c.experts))
         self.register_buffer("bias", torch.zeros(c.experts))
         self.loads: Tensor | None = None
         self.wires: dict[str, str] = {}
@@ -174,7 +179,7 @@ class Block(nn.Module):
         super().__init__()
         self.attn_norm, self.ffn_norm = Norm(c.dim, c.norm_eps), Norm(c.dim, c.norm_eps)
         self.attn, self.store = Attention(c), Store()
-        self.ffn = FeedForward(c.dim, c.dense_width) if dense else Mixture(c)
+        self.ffn = FeedForward(c.dim, c.dense_width, c.swiglu_limit) if dense else Mixture(c)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map the stream x [B, S, d] to the next."""

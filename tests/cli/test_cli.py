@@ -217,7 +217,7 @@ def test_info():
         (["report", "."], "holds no study"),
         (["train", "--steps", "0"], "0 is not in the range x>=1"),
         (["train", "--config", "nano", "--steps", str(2**64)], f"steps={2**64}: a whole number from 1 to 1000000000"),
-        (["train", "--recipe", "dsv4"], "unknown recipe 'dsv4': did you mean 'dsv3'"),
+        (["train", "--recipe", "dsv33"], "unknown recipe 'dsv33': did you mean 'dsv3'"),
         (["train", "--config", "nanu"], "unknown model configuration 'nanu': did you mean 'nano'"),
         (["train", "--config", "nano", "--learning-rate", "nan"], "learning_rate=nan: a finite number > 0"),
         (["train", "--memory", "dsv4"], "unknown memory policy 'dsv4': did you mean 'dsv3'"),

@@ -209,7 +209,7 @@ def test_a_printed_recipe_is_one_to_train_with(files, tmp_path):
 
 
 def test_recipes_that_are_not():
-    assert "unknown recipe 'dsv4': did you mean 'dsv3'" in refused("recipes", "dsv4")
+    assert "unknown recipe 'dsv33': did you mean 'dsv3'" in refused("recipes", "dsv33")
     assert "missing.toml: No such file" in refused("recipes", "missing.toml")
     assert "--toml needs the name of a recipe" in refused("recipes", "--toml")
     assert "--json and --csv exclude each other" in refused("recipes", "dsv3", "--json", "--csv")

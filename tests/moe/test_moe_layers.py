@@ -92,6 +92,40 @@ def test_swiglu_gradients(exact):
         np.testing.assert_allclose(grads[name], by_weight, rtol=1e-6, atol=1e-7)
 
 
+def test_swiglu_with_a_limit(exact):
+    """DeepSeek-V4's: the gate is cut from above, what it multiplies on both sides, and neither has a gradient there."""
+    pairs = [(20, 3), (-20, 3), (1, 50), (1, -50), (10, 10), (0, 7)]
+    wanted = [29.998638, -1.2366921e-07, 7.310586, -7.310586, 99.99546, 0]
+    a, b = (np.array([side], np.float64) for side in zip(*pairs, strict=True))
+    layer = layers.FeedForward("f", exact, limit=10.0)
+    params = {"f.w1": a.T.copy(), "f.w3": b.T.copy(), "f.w2": np.eye(6)}
+    x = np.ones((1, 1))
+    y, saved = layer.forward(params, x)
+    np.testing.assert_allclose(y[0], wanted, rtol=1e-6)
+    grads = {}
+    layer.backward(grads, np.ones((1, 6)), saved)
+    assert (grads["f.w1"][:, 0] == 0).tolist() == [True, False, False, False, False, False]
+    assert (grads["f.w3"][:, 0] == 0).tolist() == [False, False, True, True, False, True]  # silu(0) is 0, too
+    without = {}
+    free = layers.FeedForward("f", exact)
+    free.backward(without, np.ones((1, 6)), free.forward(params, x)[1])
+    assert grads["f.w3"][1, 0] == without["f.w3"][1, 0] != 0
+
+
+def test_gradients_with_a_limit(exact):
+    x, d_y = values(0, (9, 5)), values(4, (9, 5))
+    params = {"f.w1": values(1, (7, 5)), "f.w3": values(2, (7, 5)), "f.w2": values(3, (5, 7))}
+    layer, grads = layers.FeedForward("f", exact, limit=0.7), {}
+    d_x = layer.backward(grads, d_y, layer.forward(params, x)[1])
+    a, b = x @ params["f.w1"].T, x @ params["f.w3"].T
+    assert (a > 0.7).any()
+    assert (np.abs(b) > 0.7).any()
+    np.testing.assert_allclose(d_x, gradient(lambda x: layer.forward(params, x)[0], x, d_y), rtol=1e-6, atol=1e-7)
+    for name in params:
+        by_weight = gradient(lambda w, name=name: layer.forward(params | {name: w}, x)[0], params[name], d_y)
+        np.testing.assert_allclose(grads[name], by_weight, rtol=1e-6, atol=1e-7)
+
+
 def test_feed_forward_without_tokens_has_zero_gradients():
     for name in ("bf16", "float64"):
         recipe = recipes[name].bind()

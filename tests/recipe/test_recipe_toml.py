@@ -40,7 +40,7 @@ def test_toml_with_a_base():
     [
         ("name = ", "this is no TOML"),
         ("description = 'x'", "'name' is missing"),
-        ("base = 'dsv4'", "unknown recipe 'dsv4': did you mean 'dsv3'"),
+        ("base = 'dsv33'", "unknown recipe 'dsv33': did you mean 'dsv3'"),
         ("base = 'dsv3'\ndispach = 'bf16'", "unknown entry of recipe 'dispach': did you mean 'dispatch'"),
         ("name = 'a'\ncombin = 'bf16'", "unknown entry of recipe 'combin': did you mean 'combine'"),
         ("name = 'a'\ncombine = 3", "combine = 3: a text is needed"),

@@ -14,6 +14,7 @@ from ..._arrays import spread
 from ..._values import ByBits
 from ...cast.casts import decode, encode
 from ...format.catalogue import Format, formats
+from ...format.policy import policies
 from ...scaling.granularity import Granularity
 from ...scaling.hadamard import hadamard
 from ...scaling.quantize import quantize
@@ -70,7 +71,8 @@ def quotient_of(q: Quantizer) -> str:
     ['x / s', 'x * (1 / s)', 'x * (1 / (s * g))']
     """
     if q.scale == "e4m3":
-        special = {"quotients": "x * (1 / g / s)", "joint": "x / (s * g)", "alone": "x * (1 / s)"}
+        alone = "x / s" if q.division == "divide" else "x * (1 / s)"
+        special = {"quotients": "x * (1 / g / s)", "joint": "x / (s * g)", "alone": alone}
         return special.get(q.arithmetic, "x * (1 / (s * g))")
     if q.scale == "fp32" and q.arithmetic == "max/amax":
         return "x * (max / amax)"
@@ -154,9 +156,15 @@ class Made(Dump):
         """What was cast."""
         return self.before()
 
-    def cast(self, v: F32, rounding: str = "nearest_even", policy: str = "ocp_sat") -> Codes:
-        """Return codes of values in the format; blocks with NaN or Inf keep theirs, which no cast decides."""
-        codes = encode(v, self.format, rounding=rounding, policy=policy)
+    def cast(self, v: F32, rounding: str | None = None, policy: str | None = None) -> Codes:
+        """Return codes of values in the format, by default as the quantizer casts.
+
+        Blocks with NaN or Inf keep theirs, which no cast decides.
+        """
+        own = replace(policies["ocp_sat"], negative_zero=self.q.negative_zero)
+        codes = encode(
+            v, self.format, rounding=self.q.rounding if rounding is None else rounding, policy=policy or own
+        )  # fmt: skip
         return np.where(self.each(np.isfinite(self.amax)), codes, self.codes)
 
     def with_scale(

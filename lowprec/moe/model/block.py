@@ -45,7 +45,7 @@ class Block:
         self.ffn_norm = RMSNorm(f"{name}.ffn_norm", config.norm_eps, recipe)
         self.ffn: FeedForward | MixtureOfExperts
         if index < config.dense_layers:
-            self.ffn = FeedForward(f"{name}.ffn", recipe, memory)
+            self.ffn = FeedForward(f"{name}.ffn", recipe, memory, limit=config.swiglu_limit)
         else:
             self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe, memory)
         self.gate_name = f"{name}.ffn.gate"

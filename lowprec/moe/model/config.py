@@ -59,6 +59,9 @@ class MoEConfig:
         1 for a module that predicts the byte after the next one as well (section 2.2), 0 for none.
     mtp_weight : float
         Weight of its loss, lambda in the report: 0.3 there for the first two thirds of training, then 0.1.
+    swiglu_limit : float
+        SwiGLU's inputs are cut there, W1 x from above and W3 x on both sides, where they get no gradient; 0: nowhere.
+        DeepSeek-V4 has 10.
     ragged_inputs : bool
         Whether the inputs of a linear layer may end in part of a quantization tile; see `check_tiles`.
 
@@ -95,6 +98,7 @@ class MoEConfig:
     bias_rate: float = 3e-3
     mtp_depth: int = 0
     mtp_weight: float = 0.3
+    swiglu_limit: float = 0.0
     ragged_inputs: bool = False
 
     def __post_init__(self) -> None:

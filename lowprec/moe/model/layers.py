@@ -150,14 +150,18 @@ class FeedForward:
         What is computed again in the backward pass.
     cache : Codec, optional
         What the inputs of SwiGLU go through until the backward pass, which then computes its output again from them.
+    limit : float
+        W1 x is cut from above and W3 x on both sides; 0: nowhere. What is kept, or cached, is not cut.
     """
 
     def __init__(
-        self, name: str, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL, cache: Codec | None = None
-    ) -> None:
+        self, name: str, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL, cache: Codec | None = None,
+        limit: float = 0.0,
+    ) -> None:  # fmt: skip
         self.w1, self.w3, self.w2 = (Linear(f"{name}.{w}", recipe) for w in ("w1", "w3", "w2"))
         self.store = recipe.store
         self.cache = cache
+        self.limit = limit
         self.remake = memory.swiglu or cache is not None
 
     def forward(self, params: Params, x: Array, *, keep_input: bool = True) -> tuple[Array, _SavedFeedForward]:
@@ -182,7 +186,10 @@ class FeedForward:
             saved2 = self.w2.with_input(saved2, self._hidden(a, b))
         d_hidden = self.w2.backward(grads, d_y, saved2)
         d_a, d_b = np.empty_like(d_hidden), np.empty_like(d_hidden)
-        over_rows(nn.swiglu_backward, len(d_hidden), d_hidden, a, b, d_a, d_b)
+        over_rows(nn.swiglu_backward, len(d_hidden), d_hidden, *self._cut(a, b), d_a, d_b)
+        if self.limit:
+            d_a[a > self.limit] = 0
+            d_b[np.abs(b) > self.limit] = 0
         saved1, saved3 = saved.w1, saved.w3
         if x is not None:
             saved1 = self.w1.with_input(saved1, x)
@@ -193,8 +200,15 @@ class FeedForward:
 
     def _hidden(self, a: Array, b: Array) -> Array:
         hidden = np.empty_like(a)
-        over_rows(nn.swiglu_forward, len(a), a, b, hidden)
+        over_rows(nn.swiglu_forward, len(a), *self._cut(a, b), hidden)
         return self.store(hidden)
+
+    def _cut(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """Return SwiGLU's inputs as they are multiplied."""
+        if not self.limit:
+            return a, b
+        limit = a.dtype.type(self.limit)
+        return np.minimum(a, limit), np.clip(b, -limit, limit)
 
 
 class Embedding:

@@ -173,7 +173,7 @@ class MixtureOfExperts:
         cache = recipe.cache("swiglu_input")
 
         def network(name: str) -> FeedForward:
-            return FeedForward(name, recipe, memory, cache)
+            return FeedForward(name, recipe, memory, cache, config.swiglu_limit)
 
         self.shared = network(f"{name}.shared") if config.shared_experts else None
         self.experts = [network(f"{name}.experts.{e}") for e in range(config.experts)]
