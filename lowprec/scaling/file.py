@@ -24,6 +24,7 @@ from .._files import write_npz
 from ..cast.casts import decode, encode
 from ..cast.packing import pack, unpack
 from ..format.catalogue import Format, formats
+from ..format.rounding import Rounding
 from .granularity import Granularity
 from .quantizer import SCALES, Quantizer, ScaleKind
 
@@ -152,7 +153,8 @@ def _quantizer(fields: dict[str, Any] | None) -> Quantizer | None:
         return None
     fmt = Format(**fields["format"])
     known = fmt.name in formats and formats[fmt.name] == fmt
-    return Quantizer(**{**fields, "format": fmt.name if known else fmt})
+    own = {"rounding": Rounding(**fields["rounding"])} if isinstance(fields.get("rounding"), dict) else {}
+    return Quantizer(**{**fields, "format": fmt.name if known else fmt, **own})
 
 
 def _stored_scales(q: Content) -> NDArray[Any]:

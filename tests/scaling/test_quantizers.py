@@ -460,6 +460,14 @@ def test_a_quantizers_own_rounding_is_what_a_call_does_not_say() -> None:
     assert lp.quantize_dequantize(row, quantizer="deepgemm_fp4")[0, 0] == 0.5
 
 
+def test_a_file_keeps_a_rounding_of_ones_own(tmp_path: Path) -> None:
+    q = lp.quantize(fp4_row(0.75, -0.1, 6), quantizer="deepgemm_fp4")
+    q.save(tmp_path / "q.npz")
+    back = lp.Quantized.load(tmp_path / "q.npz")
+    assert back == q
+    assert back.quantizer == lp.quantizers["deepgemm_fp4"]
+
+
 def test_fp4_of_the_compressed_cache() -> None:
     q = lp.quantize(fp4_row(1, 2, 3, -4, 0.5, 0.1, 6.2, 7, size=16), quantizer="dsv41_kv_fp4")
     assert q.scale.item() == 1.125

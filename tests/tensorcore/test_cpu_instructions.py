@@ -195,3 +195,25 @@ def test_a_chain_is_its_instructions(vdpbf16ps: Instruction) -> None:
         x, y = (np.ascontiguousarray(z[:, k : k + 2]) for z in (a, b))
         d = vdpbf16ps(x.repeat(32, 0), np.tile(y, (48, 1)), d)
     assert np.array_equal(lp.mma(a, b, accumulator="avx512_bf16").view(np.uint32).reshape(-1), d)
+
+
+@pytest.mark.parametrize("family", ["any bits", "subnormal", "beside ties", "at the largest"])
+def test_vcvtneps2bf16_is_bfloat16_of_flushed_values(library: ctypes.CDLL, family: str) -> None:
+    """To nearest even; a subnormal is the zero of its sign, and a NaN keeps its payload's upper bits, made quiet."""
+    rng = np.random.default_rng(9)
+    low, high = {"any bits": (0, 256), "subnormal": (0, 2), "beside ties": (1, 255), "at the largest": (253, 256)}[
+        family
+    ]
+    x = float_bits(rng, (1 << 20,), low, high)
+    if family == "beside ties":
+        x = x & 0xFFFF0000 | rng.choice(np.array([0x7FFF, 0x8000, 0x8001], np.uint32), x.size)
+    theirs = np.empty(x.size, np.uint16)
+    library.convert(pointer(x), pointer(theirs), ctypes.c_long(x.size))
+    magnitude = x & 0x7FFFFFFF
+    values = np.where(magnitude < 0x00800000, x & 0x80000000, x).astype(np.uint32).view(np.float32)
+    ours = lp.encode(values, "bfloat16")
+    nan = magnitude > 0x7F800000
+    assert np.array_equal(theirs[~nan], ours[~nan])
+    assert np.array_equal(theirs[nan], (x[nan] >> 16 | 0x40).astype(np.uint16))
+    plain = lp.encode(x.view(np.float32), "bfloat16")
+    assert np.array_equal(plain, ours) == (family in ("beside ties", "at the largest"))  # subnormals tell them apart
