@@ -232,6 +232,19 @@ def test_what_was_expected_of_branches_is_judged_and_reported(tmp_path):
     assert any("which happened" in getattr(part, "head", ()) for part in document(study).parts)
 
 
+def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_that_of_its_table(tmp_path):
+    planned = run_study(scratch(tmp_path, baseline="dsv3", **expecting()), jobs=0)
+    study = summarize(planned.folder)
+    contrast = next(item for item in study.contrasts if item.arm == "fp4_naive").found
+    answer = study.ablation.answer
+    found = estimate(study, f"{answer}_percent", "fp4_naive", minus="dsv3")
+    assert found.ci90 == pytest.approx([100 * end for end in contrast.ci90])
+    for effect in ("training", "total"):
+        found = estimate(study, f"{effect}_percent", "fp4_naive")
+        assert found.ci90 == pytest.approx([100 * end for end in study.arm("fp4_naive").effects[effect].ci90])
+    assert math.isnan(study.findings[2].found.ci90[0])  # whether runs diverge is counted, not estimated
+
+
 def test_a_divergence_is_found(tmp_path):
     planned = run_study(
         scratch(tmp_path, Arm("explodes", recipe="explodes"),

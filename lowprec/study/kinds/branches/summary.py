@@ -138,13 +138,19 @@ class StudySummary:
         terms = [(self.arm(name).by_effect[effect], w) for name, w in weights.items() if self._is_compared(name)]
         if not terms:
             return 0.0, 1.0
-        (total, scale), *others = terms
-        for term, weight in others:
-            total = total.plus(term, weight / scale)
-        shrunk = ratio_of(
-            levels for item in self.arms
-            if item.arm.role != "repeat" and (levels := item.by_effect[effect].levels) is not None
-        )  # fmt: skip
+        (first, scale), *others = terms
+
+        def added(differences: Differences) -> Differences:
+            for other, weight in others:
+                differences = differences.plus(other, weight / scale)
+            return differences
+
+        # As for the table of contrasts: of the arms that could stand in the first one's place.
+        roles = ("treatment", "control") if others else ("treatment", "control", "floor")
+        alike = [item.by_effect[effect] for item in self.arms if item.arm.role in roles]
+        alike = [item for item in alike if not any(item is other for other, _ in others)]
+        shrunk = ratio_of(levels for item in alike if (levels := added(item).levels) is not None)
+        total = added(first)
         found = total.judged(self.ablation.margin, shrunk).inference
         return (100 * scale * found.error) ** 2, found.df
 
