@@ -17,6 +17,7 @@ from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import recipes
 from lowprec.recipe.linears import GemmSpec
 from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
+from lowprec.study.analysis.estimate import estimate
 from lowprec.study.design.expectations import AS_EXPECTED, BOTH, NEITHER
 from lowprec.study.kinds.branches.ablation import BRANCH_METRICS, LEAST_CHECKPOINTS, read_study
 from lowprec.study.kinds.branches.report import document, sentences
