@@ -38,6 +38,9 @@ DIFFER = {
     "strides, what is left of float64 after blocks of 16), whatever NaN came in. float64 as e4m3fn.",
     "mxint8": "pychop and gfloat produce -2, which the MX specification leaves optional; microxcaling and we do not.",
     "int8": "Saturates; NumPy's cast wraps.",
+    "hif8": "en_dtypes rounds float64 by way of float32; one CUDA kernel of the HiFloat4 repository flushes the tie "
+    "2^-23 to 0. CANN's saturating casts send NaN to 0 (`cann_sat`), en_dtypes does not saturate (`ocp_nonsat`).",
+    "nf4": "bitsandbytes sends ties to the lower value, by midpoints rounded to float32.",
     "ue5m3": "Negative values: NaN, or zero by P3109's saturating presets.",
 }
 
@@ -57,12 +60,14 @@ def power(value: float) -> str:
 
 def definition(f: lp.Format) -> list[object]:
     """Return a row about a format."""
+    widths = "" if f.is_table else f"{int(f.signed)}/{f.exponent_bits}/{f.mantissa_bits}"
     nan = "none" if f.nan_code is None else f"0x{f.nan_code:X}"
     inf = "none" if f.inf_code is None else f"0x{f.inf_code:X}"
     return [
-        f.name, f.bits, f"{int(f.signed)}/{f.exponent_bits}/{f.mantissa_bits}", f.bias, f.specials,
-        f"{power(f.max)} (0x{f.max_code:X})", power(f.min), "" if f.is_integer else power(f.smallest_normal),
-        power(f.smallest_subnormal), power(f.eps), f"{f.dynamic_range:.1f}", inf, nan,
+        f.name, f.bits, widths, f.bias, f.specials,
+        f"{power(f.max)} (0x{f.max_code:X})", power(f.min),
+        "" if "smallest_normal" in f.undefined else power(f.smallest_normal),
+        power(f.smallest_subnormal), "" if math.isnan(f.eps) else power(f.eps), f"{f.dynamic_range:.1f}", inf, nan,
         "yes" if f.has_negative_zero else "no", f.source,
     ]  # fmt: skip
 
@@ -82,6 +87,10 @@ def checked(f: lp.Format) -> str:
         parts.append("encode: nearest even, saturating and not, on structured float32 and float64 with the oracle")
     else:
         parts.append("encode: every mode and preset on critical values with the oracle")
+    if f.name == "hif8":
+        parts.append(
+            "65,536 bfloat16, 65,536 float16 (all) and 4,194,304 random float32 with en_dtypes 0.0.4: 0 differences"
+        )
     if f.name in ML_DTYPES:
         parts.append("65,536 bfloat16 and 65,536 float16 (all) with the oracle and ml_dtypes")
     if f.name in EXHAUSTIVE:
@@ -152,6 +161,13 @@ Written by `python docs/make_formats.py` from the catalogue; the numbers are com
 "specials" says what the topmost codes mean (`help(lowprec.format.format)`); "binades" is log2(max / smallest).
 
 {table(COLUMNS, map(definition, catalogue))}
+
+## Tables of values
+
+`lp.TableFormat(name, values)` is a format whose codes stand for a list of values, in whatever order: HiF8, whose codes
+are not ordered by magnitude, NF4, or any power of two of float32 numbers of one's own. Neighbours are those by value;
+"even" and "odd" are codes'. HiF8 rounds to nearest, ties away, unless a rounding is given. Every rounding and policy
+holds for tables: they become thresholds between codes, and tables of other formats' values give those formats' codes.
 
 ## The P3109 family
 

@@ -12,6 +12,7 @@ from .cast.packing import pack as pack
 from .cast.packing import pack_e5m6 as pack_e5m6
 from .cast.packing import unpack as unpack
 from .cast.packing import unpack_e5m6 as unpack_e5m6
+from .cast.streams import streams as streams
 from .codec.catalogue import codecs as codecs
 from .conformance.check.check import check as check
 from .conformance.check.result import Check as Check
@@ -22,6 +23,7 @@ from .format.policy import Policy as Policy
 from .format.policy import policies as policies
 from .format.rounding import Rounding as Rounding
 from .format.rounding import roundings as roundings
+from .format.table import TableFormat as TableFormat
 from .format.ulp import ulp as ulp
 from .measure import metrics as metrics
 from .measure.metrics import compare as compare

@@ -230,9 +230,11 @@ def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool =
 
     f = formats.get(fmt)
 
+    magnitudes = f.magnitudes()
+
     def near(magnitude: int, halves: int, step: int, negative: bool) -> float:
-        value = f.value(magnitude)
-        after = f.value(magnitude + 1) if magnitude < f.max_code else 2.0 * value
+        value = magnitudes[magnitude]
+        after = magnitudes[magnitude + 1] if magnitude + 1 < len(magnitudes) else 2.0 * value
         with np.errstate(over="ignore"):
             at = np.float32(min(value + (after - value) * halves / 2, float(np.finfo(np.float32).max)))
         bits = max(int(at.view(np.uint32)) + step, 0)
@@ -240,7 +242,9 @@ def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool =
         return -result if negative else result
 
     steps = strategies.integers(-1, 1)
-    nearby = strategies.builds(near, strategies.integers(0, f.max_code), steps.map(abs), steps, strategies.booleans())
+    nearby = strategies.builds(
+        near, strategies.integers(0, len(magnitudes) - 1), steps.map(abs), steps, strategies.booleans()
+    )
     return nearby | strategies.floats(width=32, allow_nan=allow_nan, allow_infinity=allow_infinity)
 
 

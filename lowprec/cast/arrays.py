@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import codes_of, host, random_key, real_numbers
+from .._arrays import codes_of, host, real_numbers
 from ..format.catalogue import Format, formats
-from ..format.rounding import Rounding
-from .choice import Key
 
 _MAX_EXACT_INTEGER = 1 << 53
 
@@ -45,10 +43,3 @@ def said_format(codes: ArrayLike) -> str | None:
     """Return the format that an array's type says its codes are of, as those of ml_dtypes do; None if it says none."""
     dtype = getattr(host(codes), "dtype", None)  # `isbuiltin` is 2 for types that others add to NumPy's
     return dtype.name if isinstance(dtype, np.dtype) and dtype.isbuiltin == 2 and dtype.name in formats else None
-
-
-def key_of(who: str, mode: Rounding, seed: int | None, offset: int) -> Key:
-    """Return the seed's halves and the first index."""
-    if not mode.is_stochastic:
-        return np.uint32(0), np.uint32(0), 0
-    return random_key(who, f"rounding={mode.name!r}", seed, offset)

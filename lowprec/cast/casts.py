@@ -13,11 +13,12 @@ from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..format.dtypes import dtype_of
 from ..format.policy import Policy
-from ..format.rounding import Rounding, resolve
+from ..format.rounding import Rounding, resolve, special_codes
 from ..kernels.cast import nearest as kernels
-from .arrays import as_codes, as_values, key_of
+from .arrays import as_codes, as_values
 from .choice import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder, run
 from .constants import decode_constants, has_fast_kernel, has_word_kernel
+from .streams import Stream, key_of
 
 
 @standard
@@ -25,11 +26,12 @@ def encode(
     x: ArrayLike,
     fmt: str | Format,
     *,
-    rounding: str | Rounding = "nearest_even",
+    rounding: str | Rounding | None = None,
     policy: str | Policy | None = None,
     overflow: str | None = None,
     seed: int | None = None,
     offset: int = 0,
+    random: str | Stream | ArrayLike = "lowprec",
     out: NDArray[Any] | None = None,
     like: Any = None,
 ) -> NDArray[Any]:
@@ -41,9 +43,10 @@ def encode(
         float16, float32, float64, an ml_dtypes type, or integers of magnitude up to 2^53.
     fmt : str or Format
         Name in ``lowprec.formats``, or a format of one's own.
-    rounding : str or Rounding
-        How values between two codes are rounded: ``nearest_even`` (the default), ``nearest_away``, ``toward_zero``,
-        ``up``, ``down``, ``to_odd``, ``stochastic``, or another of `lowprec.format.rounding`.
+    rounding : str or Rounding, optional
+        How values between two codes are rounded: ``nearest_even`` (the default, unless a table of values has another:
+        hif8's is ``nearest_away``), ``nearest_away``, ``toward_zero``, ``up``, ``down``, ``to_odd``, ``stochastic``,
+        or another of `lowprec.format.rounding`.
     policy : str or Policy, optional
         What becomes of overflow, Inf and NaN (`lowprec.policies`); ``ocp_sat`` for formats of up to 8 bits,
         ``ieee`` above.
@@ -54,6 +57,9 @@ def encode(
         (seed, offset + i), whatever the number of threads.
     offset : int
         Index of the first element, for an array that is worked on in parts.
+    random : str, Stream or array_like of uint32, optional
+        Whose random words: a name in ``lowprec.streams``, or a word for each element instead of a seed. The leading
+        bits of a word are an element's R.
     out : ndarray, optional
         Where to put the codes: C-contiguous, of `x`'s shape and of the format's ``code_dtype``. Nothing is allocated
         then for contiguous float32 or float64 values.
@@ -88,10 +94,10 @@ def encode(
     mode, chosen = resolve(f, rounding, policy, overflow)
     values = as_values("encode", x)
     result = output("encode", out, values.shape, f.code_dtype)
-    key = key_of("encode", mode, seed, offset)
+    key = key_of("encode", mode, seed, offset, random, values.shape)
     if chosen.raises:
         refuse(values, f, mode, chosen, key)
-    run(encoder(plan_of(f, mode, chosen), key), apart(values, result), result, f)
+    run(encoder(f, mode, special_codes(f, mode, chosen), key), apart(values, result), result, f)
     return result if like is None else returned("encode", result, like, dtype_of(f))
 
 
@@ -145,8 +151,13 @@ def decode(
                 raise outside(str(f), int(flat[a:b].max()), f.bits)
 
         _threads.run_chunks(piece, flat.size, GRAIN)
+    elif f.bits <= 16:
+        from ..kernels.cast.tables import decode_table
+
+        table = f.values()
+        _threads.run_chunks(lambda a, b: decode_table(flat[a:b], into[a:b], table), flat.size, GRAIN)
     else:
-        into[...] = f.values()[flat] if f.bits <= 16 else [f.value(int(code)) for code in flat]
+        into[...] = [f.value(int(code)) for code in flat]
     return result if like is None else returned("decode", result, like)
 
 
@@ -155,11 +166,12 @@ def round_to(
     x: ArrayLike,
     fmt: str | Format,
     *,
-    rounding: str | Rounding = "nearest_even",
+    rounding: str | Rounding | None = None,
     policy: str | Policy | None = None,
     overflow: str | None = None,
     seed: int | None = None,
     offset: int = 0,
+    random: str | Stream | ArrayLike = "lowprec",
     out: NDArray[np.float32] | None = None,
     like: Any = None,
 ) -> NDArray[np.float32]:
@@ -169,7 +181,7 @@ def round_to(
     ----------
     x : array_like, any shape
         As for `encode`.
-    fmt, rounding, policy, overflow, seed, offset
+    fmt, rounding, policy, overflow, seed, offset, random
         As for `encode`.
     out : ndarray of float32, optional
         Where to put the values: C-contiguous, of `x`'s shape; `x` itself is allowed.
@@ -197,17 +209,21 @@ def round_to(
     mode, chosen = resolve(f, rounding, policy, overflow)
     values = as_values("round_to", x)
     result = output("round_to", out, values.shape, np.float32)
-    key = key_of("round_to", mode, seed, offset)
+    key = key_of("round_to", mode, seed, offset, random, values.shape)
     if chosen.raises:
         refuse(values, f, mode, chosen, key)
-    plan = plan_of(f, mode, chosen)
+    special = special_codes(f, mode, chosen)
     if not (has_word_kernel(f) or has_fast_kernel(f)):
-        decode(encode(values, f, rounding=mode, policy=chosen, seed=seed, offset=offset), f, out=result)
-    elif plan.round_nearest is not None and np.may_share_memory(apart(values, result, in_place=True), result):
-        constants, flat = plan.round_nearest, result.reshape(-1)
-        _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
+        codes = np.empty(values.shape, f.code_dtype)
+        run(encoder(f, mode, special, key), values, codes, f)
+        decode(codes, f, out=result)
     else:
-        run(rounder(f, plan, key), apart(values, result, in_place=True), result, f)
+        values, plan = apart(values, result, in_place=True), plan_of(f, mode, special)
+        if plan.round_nearest is not None and np.may_share_memory(values, result):
+            constants, flat = plan.round_nearest, result.reshape(-1)
+            _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
+        else:
+            run(rounder(f, mode, special, key), values, result, f)
     return result if like is None else returned("round_to", result, like)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 
 from .. import _threads
 from ..format.catalogue import Format
-from ..format.policy import Policy
+from ..format.policy import Policy, SpecialCodes
 from ..format.rounding import Rounding, resolve, special_codes
+from ..format.table import TableFormat
 from ..kernels.cast import nearest as kernels
 from ..registry import cached
 from .constants import (
@@ -28,11 +30,10 @@ from .constants import (
     symmetric,
     word_constants,
 )
+from .streams import Key
+from .tables import table_encoder
 
 GRAIN = 1 << 16  # elements per piece of work: enough to be worth a thread
-
-Key = tuple[np.uint32, np.uint32, int]
-"""The halves of the seed, and the index of the first element."""
 
 Piece = Callable[[NDArray[Any], NDArray[Any], int], None]
 """Works on values, writes into an array of their length; the third is the index of the first value."""
@@ -53,9 +54,8 @@ class Plan(NamedTuple):
 
 
 @cached(512)
-def plan_of(f: Format, mode: Rounding, policy: Policy) -> Plan:
+def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
     """Return the kernels that hold and their constants."""
-    special = special_codes(f, mode, policy)
     nearest = mode.is_nearest_even and has_fast_kernel(f) and symmetric(f, special)
     return Plan(
         near_constants(f, special) if nearest else None,
@@ -73,12 +73,24 @@ def plan_of(f: Format, mode: Rounding, policy: Policy) -> Plan:
 @cached(256)
 def nearest_constants(fmt: Format) -> Constants | None:
     """Return what `kernels.cast.nearest.round_bits` needs to do as plain `round_to` does; None where it cannot."""
-    return plan_of(fmt, *resolve(fmt)).round_nearest
+    mode, policy = resolve(fmt)
+    nearest = mode.is_nearest_even and has_fast_kernel(fmt)
+    return plan_of(fmt, mode, special_codes(fmt, mode, policy)).round_nearest if nearest else None
 
 
-def encoder(plan: Plan, key: Key) -> Piece:
+@functools.singledispatch
+def encoder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
     """Return what encodes a piece: values, where their codes go, index of the first."""
-    lo, hi, offset = key
+    plan, (lo, hi, offset, *_) = plan_of(f, mode, special), key
+
+    def given(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
+        from ..kernels.cast import tables
+
+        random = key.words(start, x.size)
+        if x.dtype == np.float64:
+            tables.encode64_given(x, into, plan.word, plan.words, *plan.wide, random)
+        else:
+            tables.encode32_given(x, into, plan.word, plan.words, random)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
         if x.dtype == np.float64:
@@ -94,19 +106,22 @@ def encoder(plan: Plan, key: Key) -> Piece:
         else:
             word_kernels().encode32_words(x, into, plan.word, plan.words, lo, hi, offset + start)
 
-    return piece
+    return piece if key.own else given
 
 
-def rounder(f: Format, plan: Plan, key: Key) -> Piece:
+encoder.register(TableFormat, table_encoder)
+
+
+def rounder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
     """Return what rounds a piece; only for formats with a kernel for float32."""
-    lo, hi, offset = key
+    plan, (lo, hi, offset, *_), encode = plan_of(f, mode, special), key, encoder(f, mode, special, key)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
-        if x.dtype == np.float64:
+        if x.dtype == np.float64 or not key.own:
             codes = np.empty(min(x.size, GRAIN), f.code_dtype)
             for a in range(0, x.size, GRAIN):
                 part = into[a : a + GRAIN]
-                encoder(plan, key)(x[a : a + GRAIN], codes[: part.size], start + a)
+                encode(x[a : a + GRAIN], codes[: part.size], start + a)
                 kernels.decode32(codes[: part.size], part, plan.decode)
         elif plan.round_nearest is not None:
             kernels.round32(x, into, plan.round_nearest)
@@ -129,7 +144,7 @@ def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format) -> 
     """Work on all values; those of other types are turned into float32 or float64, whichever is exact, in parts."""
     flat, into = values.reshape(-1), result.reshape(-1)
     to = np.float64 if flat.dtype.kind in "iu" and flat.dtype.itemsize > 2 else np.float32
-    if not (has_fast_kernel(f) or has_word_kernel(f)) or flat.dtype == np.float64:
+    if not (f.is_table or has_fast_kernel(f) or has_word_kernel(f)) or flat.dtype == np.float64:
         to = np.float64
     if flat.dtype == to:
         _threads.run_chunks(lambda a, b: piece(flat[a:b], into[a:b], a), flat.size, GRAIN)
@@ -163,10 +178,7 @@ def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key:
     for code in (0, 1):
         special = usual._replace(**dict.fromkeys(fields, code))
         codes = np.empty(values.shape, f.code_dtype)
-        plan = plan_of(f, mode, policy)._replace(
-            near=None, short=None, nearest=None, random=None, word=word_constants(f, special, mode)
-        )
-        run(encoder(plan, key), values, codes, f)
+        run(encoder(f, mode, special, key), values, codes, f)
         found.append(codes.reshape(-1))
     wrong = np.flatnonzero(found[0] != found[1])
     if wrong.size == 0:

@@ -172,14 +172,14 @@ def rounding_words(rounding: Rounding) -> Constants:
 
 def has_fast_kernel(fmt: Format, *, decoding: bool = False) -> bool:
     """Tell whether the float32 kernels hold for a format; others go through float64 integers or a table."""
-    if not fmt.has_zero or fmt.emin < -126:
+    if fmt.is_table or not fmt.has_zero or fmt.emin < -126:
         return False
     return decoding or (fmt.mantissa_bits >= 1 and fmt.emin <= 100 and fmt.signed)
 
 
 def has_word_kernel(fmt: Format) -> bool:
     """Tell whether `kernels.cast.rounding.encode_word` holds for a format; others are rounded from float64."""
-    return fmt.has_zero and fmt.emin >= -126 and fmt.mantissa_bits <= 22
+    return not fmt.is_table and fmt.has_zero and fmt.emin >= -126 and fmt.mantissa_bits <= 22
 
 
 def symmetric(fmt: Format, special: SpecialCodes) -> bool:

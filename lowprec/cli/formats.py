@@ -33,8 +33,10 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
         columns = ("name", "bits", "exp.", "man.", "bias", "max", "min normal", "min", "specials")
         rows: list[Sequence[Cell]] = [
             (
-                f.name, f.bits, f.exponent_bits, f.mantissa_bits, f.bias, f.max,
-                f.smallest_normal if f.smallest_normal <= f.max else None, f.smallest_subnormal, f.specials,
+                f.name, f.bits, *(
+                    None if fact in f.undefined else getattr(f, fact)
+                    for fact in ("exponent_bits", "mantissa_bits", "bias", "max", "smallest_normal")
+                ), f.smallest_subnormal, f.specials,
             )
             for f in (formats[key] for key in formats)
         ]  # fmt: skip
@@ -42,8 +44,7 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
         return
     fmt = formats[name]
     if not grid:
-        without = {"smallest_normal", "emin"} if fmt.smallest_normal > fmt.max else set()  # integers have no normals
-        about: list[Sequence[Cell]] = [(fact, None if fact in without else getattr(fmt, fact)) for fact in _FACTS]
+        about: list[Sequence[Cell]] = [(fact, None if fact in fmt.undefined else getattr(fmt, fact)) for fact in _FACTS]
         about.insert(1, ("also called", ", ".join(formats.aliases(fmt.name))))
         emit(("property", "value"), about, fmt.name, as_json, as_csv)
         return
@@ -60,9 +61,7 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("values", nargs=-1, required=True)
 @click.option("--to", "target", metavar="FORMAT", help="Format to encode in, see lowprec formats.  [required]")
-@click.option(
-    "--rounding", default="nearest_even", show_default=True, metavar="NAME", help="up, toward_zero, stochastic ..."
-)
+@click.option("--rounding", metavar="NAME", help="up, toward_zero, stochastic ...; the format's usual one by default.")
 @click.option(
     "--policy", metavar="NAME", help="Overflow, Inf and NaN: ocp_sat, ml_dtypes, torch_2_13, cuda_satfinite ..."
 )
@@ -71,7 +70,7 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
 def cast(
     values: tuple[str, ...],
     target: str | None,
-    rounding: str,
+    rounding: str | None,
     policy: str | None,
     seed: int | None,
     as_json: bool,

@@ -26,7 +26,18 @@ ROUNDING_WORDS = {
     "nearest_even": "round to nearest, ties to even", "nearest_away": "round to nearest, ties away from zero",
     "toward_zero": "round toward zero", "up": "round up", "down": "round down", "to_odd": "round to odd",
 }  # fmt: skip
+MACHINES = {
+    "riscv": ("e4m3fn", "e5m2"), "riscv_bf16": ("e4m3fn", "e5m2", "bfloat16"), "arm_osc1": ("e4m3fn", "e5m2"),
+    "amd": ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"), "amd_ovfl": ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
+    "cann_sat": (),
+}  # fmt: skip
+"""Policies of machines, and the formats that they are listed with."""
 _Codes = Callable[[int], int]
+
+
+def with_fields() -> list[str]:
+    """Return the names of all formats with fields; the sets of tables are a family of their own."""
+    return [name for name in formats.names() if not formats[name].is_table]
 
 
 class _Rule(NamedTuple):
@@ -121,7 +132,7 @@ class _Casts(Family):
         ]
         yield from (*roundings_, *(_Rule(f"policy {other}", cast(mode, other)) for other in policies_), *wrong)
         yield from (_Rule(words, wrap(own)) for words, wrap in changes)
-        for name in formats.names():
+        for name in with_fields():
             other = fields(formats[name])
             if other.width + other.signed == f.width + f.signed and other != f:
                 yield _Rule(f"codes of {name}", functools.partial(_other_format, other, mode, source))
@@ -235,8 +246,14 @@ class CastFamily(_Casts):
     about = "encode: a number of the source format is rounded once to a code of the target"
 
     def listed(self) -> list[str]:
-        """Return every format with every rounding and every policy."""
-        return [f"cast/{f}/{mode}/{p}" for f in formats.names() for mode in FIXED for p in policies.names()]
+        """Return every format with every rounding and every policy; those of machines with the formats they have."""
+        return [
+            f"cast/{f}/{mode}/{p}"
+            for f in with_fields()
+            for mode in FIXED
+            for p in policies.names()
+            if f in MACHINES.get(p, (f,)) and (p not in MACHINES or mode in ("nearest_even", "toward_zero"))
+        ]
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""
@@ -267,7 +284,7 @@ class RoundFamily(_Casts):
     def listed(self) -> list[str]:
         """Return every format with every rounding by its default policy, from float32 and from float64."""
         names = []
-        for name in formats.names():
+        for name in with_fields():
             f = fields(formats[name])
             for mode in FIXED:
                 wider = [source for source, of in SOURCES.items() if of != f]  # from itself nothing is rounded
@@ -309,7 +326,7 @@ class DecodeFamily(Family):
 
     def listed(self) -> list[str]:
         """Return every format."""
-        return [f"decode/{name}" for name in formats.names()]
+        return [f"decode/{name}" for name in with_fields()]
 
     def full(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return the format's own name."""
@@ -336,7 +353,7 @@ class DecodeFamily(Family):
         if f.mantissa_bits and f.has_zero and f.exponent_bits:
             yield Rule("subnormals flushed to zero", flushed, True)
             yield Rule("subnormals as if normal", lambda words: (_as_float32(_hidden(words[0], f), FLOAT32),), True)
-        for name in formats.names():
+        for name in with_fields():
             other = fields(formats[name])
             if other.width + other.signed == width and other != f:
                 yield Rule(f"read as {name}", functools.partial(_single, functools.partial(_as_float32, f=other)))

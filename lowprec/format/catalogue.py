@@ -14,6 +14,7 @@ from .format import SPECIALS as SPECIALS
 from .format import Format as Format
 from .format import FormatParams as FormatParams
 from .format import Specials as Specials
+from .table import HIF8_BEYOND, NF4, TableFormat, hif8_values
 
 
 def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Format:
@@ -114,3 +115,14 @@ _add("float32", 8, 23, "f32", "fp32", source="IEEE 754 binary32")
 _add("tf32", 8, 10, source="NVIDIA A100: float32 with 10 fraction bits")
 _add("e5m6", 5, 6, source="DeepSeek-V3 report 3.2.3: 12-bit activation cache")
 _add("fp22", 8, 13, source="DeepSeek, ISCA 2025 section 3.1: accumulator registers of Hopper's FP8 tensor cores")
+
+
+formats.register(
+    "hif8",
+    TableFormat(
+        "hif8", tuple(hif8_values()), beyond=HIF8_BEYOND, rounding="nearest_away",
+        source="Luo et al., arXiv:2409.16626 (Huawei HiFloat8)",
+    ),
+    ("hifloat8",),
+)  # fmt: skip
+formats.register("nf4", TableFormat("nf4", NF4, source="Dettmers et al., arXiv:2305.14314 (QLoRA), appendix E"))

@@ -16,6 +16,8 @@ integer    no exponent: two's complement multiples of            int8, int4
            ``2^(1 - bias - M)``
 symmetric  the same, but the lowest code is never produced       mxint8
 =========  ====================================================  =========================================
+
+Formats whose codes are a list of values, in any order, are `lowprec.format.table.TableFormat`.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +36,7 @@ from .._arrays import real, whole
 from .._values import plain_fields
 from .picture import html
 
-Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"]
+Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric", "table"]
 SPECIALS: tuple[Specials, ...] = ("ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric")
 
 
@@ -97,6 +100,9 @@ class Format:
     specials: Specials = "ieee"
     has_zero: bool = True
     source: str = dataclasses.field(default="user-defined", compare=False)
+
+    is_table: ClassVar[bool] = False
+    """Whether the codes are a list of values instead of sign, exponent and mantissa."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -178,6 +184,20 @@ class Format:
             return self.max_code + 2
         return self.sign_mask if self.specials in ("fnuz", "extended") else None
 
+    def nan_codes(self, which: str) -> tuple[int, int]:
+        """Return the codes of NaN and -NaN for a policy's `nan`, in a format that has NaN."""
+        nan = self.nan_code
+        assert nan is not None
+        if which == "zero":
+            return 0, 0
+        if self.specials not in ("ieee", "fn"):
+            return nan, nan
+        if which in ("positive", "negative"):
+            return (nan | self.sign_mask if which == "negative" else nan,) * 2
+        if which == "positive_ones" or (which == "ones" and self.bits <= 8):
+            nan = (1 << (self.exponent_bits + self.mantissa_bits)) - 1
+        return nan, nan if which == "positive_ones" else nan | self.sign_mask
+
     @property
     def is_integer(self) -> bool:
         """Whether codes are two's complement integers instead of sign, exponent and mantissa."""
@@ -205,6 +225,27 @@ class Format:
         return (1 << self.bits) - magnitude if self.is_integer else magnitude | self.sign_mask
 
     @property
+    def zeros(self) -> tuple[int, int]:
+        """The sign bit alone, which is -0 where there is one, and the code of zero."""
+        return self.sign_mask, 0
+
+    def gaps(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how far values lie apart around each number: what `lowprec.ulp` returns."""
+        exponents = np.where(x == 0, self.emin, np.frexp(x)[1] - 1)
+        gaps = np.ldexp(1.0, np.clip(exponents, self.emin, max(self.emax, self.emin)) - self.mantissa_bits)
+        return np.where(np.isfinite(x), gaps, np.nan)
+
+    @property
+    def usual_rounding(self) -> str:
+        """Rounding of casts to which none is given."""
+        return "nearest_even"
+
+    @property
+    def undefined(self) -> frozenset[str]:
+        """Names of properties that mean nothing for this format: integers have no normal numbers."""
+        return frozenset(("smallest_normal", "emin") if self.smallest_normal > self.max else ())
+
+    @property
     def layout(self) -> tuple[Any, ...]:
         """All fields that decide what codes mean: everything but the name and the source."""
         return self.exponent_bits, self.mantissa_bits, self.bias, self.signed, self.specials, self.has_zero
@@ -225,13 +266,15 @@ class Format:
         >>> f32.holds(bf16), bf16.holds(f32), f16.holds(bf16), bf16.holds(bf16)
         (True, False, False, True)
         """
-        if self.same_codes(other):
-            return True
-        if self.is_integer or other.is_integer:
+        return self.same_codes(other) or other._within(self)
+
+    def _within(self, wider: Format) -> bool:
+        """Tell whether every value is a value of another format with fields."""
+        if self.is_integer or wider.is_integer:
             return False
-        finer = self.mantissa_bits >= other.mantissa_bits and self.smallest_subnormal <= other.smallest_subnormal
-        wider = self.max >= other.max and self.min <= other.min
-        return finer and wider and all(mine >= needed for mine, needed in zip(self._has, other._has, strict=True))
+        coarser = self.mantissa_bits <= wider.mantissa_bits and self.smallest_subnormal >= wider.smallest_subnormal
+        narrower = self.max <= wider.max and self.min >= wider.min
+        return coarser and narrower and all(has >= needed for has, needed in zip(wider._has, self._has, strict=True))
 
     @property
     def _has(self) -> tuple[bool, ...]:
@@ -314,9 +357,7 @@ class Format:
         ValueError
             If there is no such code.
         """
-        code = whole(self.name, "code", code)
-        if not 0 <= code < (1 << self.bits):
-            raise ValueError(f"{self.name}: code {code} is outside 0..{(1 << self.bits) - 1}")
+        code = self._checked(code)
         sign = -1.0 if code & self.sign_mask else 1.0
         if self.is_integer:
             return math.ldexp(code - (1 << self.bits if sign < 0 else 0), self.emin - self.mantissa_bits)
@@ -326,6 +367,12 @@ class Format:
         if magnitude <= self.max_code:
             return sign * self._value(magnitude)
         return sign * math.inf if magnitude == self.inf_code else math.nan
+
+    def _checked(self, code: int) -> int:
+        code = whole(self.name, "code", code)
+        if not 0 <= code < (1 << self.bits):
+            raise ValueError(f"{self.name}: code {code} is outside 0..{(1 << self.bits) - 1}")
+        return code
 
     def values(self) -> NDArray[np.float32]:
         """Return the value of every code, in the order of the codes.
@@ -348,6 +395,10 @@ class Format:
         if self.bits > 16:
             raise ValueError(f"{self.name} has 2^{self.bits} codes; values() is for formats of at most 16 bits")
         return _values(self).copy()
+
+    def magnitudes(self) -> Sequence[float]:
+        """Return the values that are not negative, in their order."""
+        return _Magnitudes(self)
 
     def nextafter(self, x: float, toward: float) -> float:
         """Return the next value of the format from a value of it, in a direction.
@@ -390,6 +441,14 @@ class Format:
         magnitude = self._value(abs(step)) if abs(step) != self.inf_code else math.inf
         return -magnitude if step < 0 else magnitude
 
+    def has_value(self, x: float) -> bool:
+        """Tell whether a number is a value of the format."""
+        try:
+            self._position(x)
+        except ValueError:
+            return False
+        return True
+
     def _position(self, x: float) -> int:
         """Return the signed magnitude code of a value."""
         for position in self._candidates(abs(x)):
@@ -415,6 +474,21 @@ class Format:
 
     def _repr_html_(self) -> str:
         return html(self)
+
+
+class _Magnitudes(Sequence[float]):
+    """The values of the magnitude codes."""
+
+    def __init__(self, fmt: Format) -> None:
+        self._fmt = fmt
+
+    def __len__(self) -> int:
+        return self._fmt.max_code + 1
+
+    def __getitem__(self, code: Any) -> Any:
+        if not 0 <= code <= self._fmt.max_code:
+            raise IndexError(code)
+        return self._fmt.value(code)
 
 
 @functools.lru_cache(maxsize=64)

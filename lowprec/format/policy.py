@@ -16,6 +16,13 @@ policy                  rounded value > max   Inf                     NaN
                         formats as above
 ``cuda_satfinite``      +-max                 +-max                   +all ones; without NaN: +max
 ``onnx_sat``            +-max                 +-max                   as ``ml_dtypes``
+``riscv``               as ``ocp_nonsat``     as overflow             +all ones, after overflow, too
+``riscv_bf16``          as ``ocp_nonsat``     as overflow             +NaN, after overflow, too
+``arm_osc0``            as ``riscv_bf16``
+``arm_osc1``            +-max                 +-max                   +NaN; without NaN: +max
+``amd``                 as ``ocp_nonsat``     as overflow             -NaN; without NaN: +max
+``amd_ovfl``            +-max                 Inf, else NaN           as ``amd``
+``cann_sat``            +-max                 +-max                   +0; without NaN: +max
 ``p3109_satfinite``     +-max                 +-max                   NaN
 ``p3109_satpropagate``  +-max                 Inf where there is one  NaN
 ``p3109_satnone``       Inf, else NaN; by     Inf, else NaN           NaN
@@ -32,8 +39,10 @@ and what is still below zero becomes zero, or NaN for ``p3109_satnone``.
 
 Sources: OCP OFP8 rev 1.0; CUDA's ``cvt.rn.satfinite``; ONNX's technical notes and reference on float8; IEEE P3109
 interim report v4.0, 4.7.5; ml_dtypes 0.6 and PyTorch 2.13 by measurement (PyTorch changed e4m3fn's overflow between
-2.11 and 2.13). ml_dtypes' own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and misrounds values below
-2^-126.
+2.11 and 2.13); RISC-V Zvfofp8min 0.9 and Zvfbfmin; Arm's FPMR.OSC; AMD's v_cvt_sr_fp8_f32 with FP16_OVFL = 0 and 1
+(RDNA4); CANN's casts to HiF8 for ``cann_sat``. x86's AVX10.2 conversions are ``ocp_sat`` (the forms with S) and
+``ocp_nonsat``, but for the payload of an E5M2 NaN; RISC-V's saturating forms are ``cuda_satfinite``. ml_dtypes'
+own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and misrounds values below 2^-126.
 """
 
 from __future__ import annotations
@@ -46,18 +55,18 @@ from .._values import plain_fields
 from ..registry import Registry
 from .catalogue import Format, formats
 
-Overflow = Literal["saturate", "nonsaturate", "nan", "raise"]
-Infinity = Literal["overflow", "saturate", "keep", "nan", "raise"]
-NanCode = Literal["signed", "ones", "positive_ones", "raise"]
+Overflow = Literal["saturate", "nonsaturate", "signed", "nan", "raise"]
+Infinity = Literal["overflow", "saturate", "keep", "signed", "nan", "raise"]
+NanCode = Literal["signed", "positive", "negative", "ones", "positive_ones", "zero", "raise"]
 WithoutNan = Literal["max", "negative_zero", "raise"]
 NegativeZero = Literal["keep", "positive"]
 Unsigned = Literal["nan", "round_nan", "round_zero", "raise"]
 ToOdd = Literal["max", "odd_code"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "overflow": ("saturate", "nonsaturate", "nan", "raise"),
-    "inf": ("overflow", "saturate", "keep", "nan", "raise"),
-    "nan": ("signed", "ones", "positive_ones", "raise"),
+    "overflow": ("saturate", "nonsaturate", "signed", "nan", "raise"),
+    "inf": ("overflow", "saturate", "keep", "signed", "nan", "raise"),
+    "nan": ("signed", "positive", "negative", "ones", "positive_ones", "zero", "raise"),
     "nan_without_nan": ("max", "negative_zero", "raise"),
     "negative_zero": ("keep", "positive"),
     "unsigned": ("nan", "round_nan", "round_zero", "raise"),
@@ -88,14 +97,16 @@ class Policy:
     ----------
     name : str
         How it is called in messages; it decides nothing.
-    overflow : {"saturate", "nonsaturate", "nan", "raise"}
-        Rounded magnitudes beyond the maximum: the maximum; Inf, else NaN, else the maximum; NaN, else the maximum; or
-        a `ValueError`.
-    inf : {"overflow", "saturate", "keep", "nan", "raise"}
-        Inf: as overflow; the maximum; Inf, else the maximum; NaN, else the maximum; or a `ValueError`.
-    nan : {"signed", "ones", "positive_ones", "raise"}
-        Which of a format's NaNs: the quiet one with the sign of the input; all ones after that sign (in formats of more
-        than 8 bits the quiet one); the positive one of all ones. A `ValueError` for "raise".
+    overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}
+        Rounded magnitudes beyond the maximum: the maximum; Inf, else NaN as `nan` says, else the maximum; the same, but
+        the NaN with the number's sign; NaN, else the maximum; or a `ValueError`.
+    inf : {"overflow", "saturate", "keep", "signed", "nan", "raise"}
+        Inf: as overflow; the maximum; Inf, else the maximum; Inf, else NaN with its sign, else the maximum; NaN, else
+        the maximum; or a `ValueError`.
+    nan : {"signed", "positive", "negative", "ones", "positive_ones", "zero", "raise"}
+        Which of a format's NaNs: the quiet one with the sign of the input, the positive or the negative quiet one; all
+        ones after that sign (in formats of more than 8 bits the quiet one); the positive one of all ones; none of them
+        but +0. A `ValueError` for "raise".
     nan_without_nan : {"max", "negative_zero", "raise"}
         NaN in a format that has none: +max (CUDA's ``cvt.satfinite``), -0 (ml_dtypes; +0 for -NaN), a `ValueError`.
     negative_zero : {"keep", "positive"}
@@ -171,32 +182,31 @@ class Policy:
             infinite = (fmt.inf_code, fmt.with_sign(fmt.inf_code) if fmt.signed else nan)
         elif fmt.nan_code is None:
             infinite = limit
+        signed = infinite if fmt.inf_code is not None or fmt.nan_code is None else fmt.nan_codes("signed")
         no_number = limit if fmt.nan_code is None else (nan, negative_nan)
         overflow = self.overflow_of(fmt)
-        beyond = {"saturate": limit, "nonsaturate": infinite, "nan": no_number, "raise": limit}[overflow]
+        choices = {"saturate": limit, "nonsaturate": infinite, "signed": signed, "nan": no_number, "raise": limit}
+        beyond = choices[overflow]
         kept = infinite if fmt.inf_code is not None else limit
-        inf = {"overflow": beyond, "saturate": limit, "keep": kept, "nan": no_number, "raise": limit}[self.inf]
+        inf = {**choices, "overflow": beyond, "keep": kept}[self.inf]
         over = limit[0] if clamp[0] else beyond[0], limit[1] if clamp[1] else beyond[1]
-        zero, negative_limit = 0, fmt.negative_limit
+        minus_zero, zero = fmt.zeros
+        negative_limit = fmt.negative_limit
         if fmt.signed:
-            zero = fmt.sign_mask if fmt.has_negative_zero and self.negative_zero == "keep" else 0
+            zero = minus_zero if fmt.has_negative_zero and self.negative_zero == "keep" else zero
         else:
             negative_limit = int(self.unsigned in ("round_nan", "round_zero") and fmt.has_zero)
-            below = 0 if self.unsigned == "round_zero" or (self.unsigned == "round_nan" and clamp[1]) else nan
-            over, inf = (over[0], below), (inf[0], 0 if self.unsigned == "round_zero" else nan)
+            below = zero if self.unsigned == "round_zero" or (self.unsigned == "round_nan" and clamp[1]) else nan
+            over, inf = (over[0], below), (inf[0], zero if self.unsigned == "round_zero" else nan)
         return SpecialCodes(*over, *inf, nan, negative_nan, zero, negative_limit)
 
     def _nan(self, fmt: Format) -> tuple[int, int]:
         """Return the codes of NaN and -NaN."""
         if fmt.nan_code is None:
             if self.nan_without_nan == "negative_zero":
-                return fmt.sign_mask, 0
+                return fmt.zeros
             return fmt.max_code, fmt.max_code
-        wide = fmt.bits > 8 and self.nan == "ones"
-        if fmt.specials in ("ieee", "fn") and self.nan in ("ones", "positive_ones") and not wide:
-            ones = (1 << (fmt.exponent_bits + fmt.mantissa_bits)) - 1
-            return ones, ones | (fmt.sign_mask if self.nan == "ones" else 0)
-        return fmt.nan_code, fmt.nan_code | (fmt.sign_mask if fmt.specials in ("ieee", "fn") else 0)
+        return fmt.nan_codes(self.nan)
 
 
 policies: Registry[Policy] = Registry("policy", Policy)
@@ -208,13 +218,19 @@ def _add(name: str, *aliases: str, **choices: str | tuple[str, ...]) -> None:
 
 
 _P3109 = "IEEE P3109 interim report v4.0, 4.7.5"
-_add("ocp_sat", source="OCP OFP8 rev 1.0, saturating")
-_add("ocp_nonsat", "ieee", overflow="nonsaturate", source="OCP OFP8 rev 1.0, non-saturating; IEEE 754")
+_add("ocp_sat", "avx10_sat", source="OCP OFP8 rev 1.0, saturating")
+_add("ocp_nonsat", "ieee", "avx10", overflow="nonsaturate", source="OCP OFP8 rev 1.0, non-saturating; IEEE 754")
 _add("ml_dtypes", overflow="nonsaturate", nan_without_nan="negative_zero", source="ml_dtypes 0.6")
 _add("torch_2_11", overflow="nonsaturate", nan="ones", source="PyTorch up to 2.11")
 _add("torch_2_13", overflow="nonsaturate", nan="ones", saturating=("e4m3fn",), source="PyTorch 2.13")
-_add("cuda_satfinite", nan="positive_ones", source="CUDA's cvt.rn.satfinite")
+_add("cuda_satfinite", "riscv_sat", nan="positive_ones", source="CUDA's cvt.rn.satfinite")
 _add("onnx_sat", nan_without_nan="negative_zero", source="ONNX 1.23 reference, saturate=True")
 _add("p3109_satfinite", unsigned="round_zero", to_odd="odd_code", source=_P3109)
 _add("p3109_satpropagate", inf="keep", unsigned="round_zero", to_odd="odd_code", source=_P3109)
 _add("p3109_satnone", overflow="nonsaturate", unsigned="round_nan", to_odd="odd_code", source=_P3109)
+_add("riscv", overflow="nonsaturate", nan="positive_ones", source="RISC-V Zvfofp8min 0.9")
+_add("riscv_bf16", "arm_osc0", overflow="nonsaturate", nan="positive", source="RISC-V Zvfbfmin; Arm FEAT_FP8, OSC = 0")
+_add("arm_osc1", nan="positive", source="Arm FEAT_FP8, FPMR.OSC = 1")
+_add("amd", overflow="signed", nan="negative", source="AMD RDNA4 v_cvt_sr_fp8_f32, FP16_OVFL = 0")
+_add("amd_ovfl", inf="signed", nan="negative", source="AMD RDNA4 v_cvt_sr_fp8_f32, FP16_OVFL = 1")
+_add("cann_sat", nan="zero", source="CANN's saturating casts to HiF8")

@@ -22,6 +22,20 @@ rounding            away from zero if                      also called
 threads, chunks or order. The variants are StochasticA, B and C of IEEE P3109 (interim report v4.0, 4.7.4): A never
 rounds up a fraction below 2^-N, B has no bias for fractions that N bits cannot tell apart, C rounds the fraction to N
 bits first. ``Rounding.stochastic(bits, variant)`` gives any other number of bits.
+
+Machines that are handed their random bits are StochasticA with fewer of them, which a cast takes by ``random=`` (their
+R as the leading bits of a word):
+
+=================  ====  ==========================================================================
+rounding           N     whose, and what R is
+=================  ====  ==========================================================================
+``avx10_bias``     8     VCVTBIASPH2HF8 and BF8: the low byte of each 16-bit lane
+``amd_sr_e4m3``    20    v_cvt_sr_fp8_f32: the leading bits of the seed (RDNA4; CDNA3 in FNUZ)
+``amd_sr_e5m2``    21    v_cvt_sr_bf8_f32: likewise
+``ptx_rs_f16``     13    cvt.rs.f16x2: the low 13 bits of each half of rbits, the upper half for a
+``ptx_rs_bf16``    16    cvt.rs.bf16x2: each half of rbits; to FP8 and FP6 four elements share two
+                         halves, and how a pair shares one is not documented
+=================  ====  ==========================================================================
 """
 
 from __future__ import annotations
@@ -31,7 +45,7 @@ from typing import Literal
 
 from .._arrays import one_of, whole
 from .._values import plain_fields
-from ..registry import Registry
+from ..registry import Registry, cached
 from .catalogue import Format
 from .policy import OVERFLOWS, Policy
 from .policy import SpecialCodes as SpecialCodes
@@ -145,11 +159,16 @@ _add(Rounding("to_odd", odd=True), "rto")
 _add(replace(Rounding.stochastic(variant="A"), name="stochastic"), "stochastic_a", "sr")
 _add(replace(Rounding.stochastic(variant="B"), name="stochastic_b"))
 _add(replace(Rounding.stochastic(variant="C"), name="stochastic_c"))
+_add(replace(Rounding.stochastic(8), name="avx10_bias"))
+_add(replace(Rounding.stochastic(20), name="amd_sr_e4m3"))
+_add(replace(Rounding.stochastic(21), name="amd_sr_e5m2"))
+_add(replace(Rounding.stochastic(13), name="ptx_rs_f16"))
+_add(replace(Rounding.stochastic(16), name="ptx_rs_bf16"), "ptx_rs_f8")
 
 
 def resolve(
     fmt: Format,
-    rounding: str | Rounding = "nearest_even",
+    rounding: str | Rounding | None = None,
     policy: str | Policy | None = None,
     overflow: str | None = None,
 ) -> tuple[Rounding, Policy]:
@@ -159,8 +178,8 @@ def resolve(
     ----------
     fmt : Format
         Decides the default policy: ``ocp_sat`` up to 8 bits, ``ieee`` above.
-    rounding : str or Rounding
-        Name in `roundings`, or a rounding of one's own.
+    rounding : str or Rounding, optional
+        Name in `roundings`, or a rounding of one's own; the format's usual one by default.
     policy : str or Policy, optional
         Name in `policies`, or a policy of one's own.
     overflow : {"saturate", "nonsaturate", "nan", "raise"}, optional
@@ -171,7 +190,7 @@ def resolve(
     ValueError
         For anything unknown; the message quotes it and lists what is allowed.
     """
-    mode = roundings.get(rounding)
+    mode = roundings.get(fmt.usual_rounding if rounding is None else rounding)
     if policy is None:
         policy = "ocp_sat" if fmt.bits <= 8 else "ieee"
     chosen = policies.get(policy)
@@ -182,6 +201,7 @@ def resolve(
     return mode, chosen
 
 
+@cached(512)
 def special_codes(fmt: Format, rounding: Rounding, policy: Policy) -> SpecialCodes:
     """Return the codes of what a format cannot hold."""
     return policy.codes(fmt, clamp=rounding.clamps(fmt, policy))

@@ -15,7 +15,8 @@ def ulp(x: ArrayLike, fmt: str | Format) -> NDArray[np.float64]:
     """Return the distance between neighbouring values of a format in the binade of each number.
 
     ``2^(max(e, emin) - mantissa_bits)`` with e the exponent of x, so the smallest subnormal around zero, and never
-    more than at the format's maximum. Exponents come from the numbers' bits.
+    more than at the format's maximum. Exponents come from the numbers' bits. For a table of values, the distance
+    between the values on either side.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ def ulp(x: ArrayLike, fmt: str | Format) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of float64, shape of `x`
-        Powers of two; NaN for NaN and Inf.
+        Powers of two, unless the values are a table; NaN for NaN and Inf.
 
     Raises
     ------
@@ -44,7 +45,4 @@ def ulp(x: ArrayLike, fmt: str | Format) -> NDArray[np.float64]:
     a = real_numbers("ulp", x)
     with np.errstate(invalid="ignore"):
         values = a.astype(np.float64)
-    exponents = np.frexp(values)[1] - 1
-    exponents = np.where(values == 0, f.emin, exponents)
-    quanta = np.ldexp(1.0, np.clip(exponents, f.emin, max(f.emax, f.emin)) - f.mantissa_bits)
-    return np.where(np.isfinite(values), quanta, np.nan)
+    return f.gaps(values)

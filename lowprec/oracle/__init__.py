@@ -20,6 +20,7 @@ Examples
 """
 
 from . import casts as casts
+from . import tables as tables
 from .accumulators import ACCUMULATORS as ACCUMULATORS
 from .accumulators import FORMATS as FORMATS
 from .accumulators import Accumulator as Accumulator

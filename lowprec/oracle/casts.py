@@ -90,7 +90,8 @@ def on_grid(
 #: Presets whose rules are written out below; those that no rule names overflow to Inf, else to NaN.
 PRESETS = (
     "ocp_sat", "ocp_nonsat", "ieee", "ml_dtypes", "torch_2_11", "torch_2_13", "cuda_satfinite", "onnx_sat",
-    "p3109_satfinite", "p3109_satpropagate", "p3109_satnone",
+    "p3109_satfinite", "p3109_satpropagate", "p3109_satnone", "riscv", "riscv_bf16", "arm_osc1", "amd", "amd_ovfl",
+    "cann_sat",
 )  # fmt: skip
 
 
@@ -122,7 +123,12 @@ def project(x: Rounded, fmt: AnyFormat, preset: str = "ocp_sat", mode: Mode = "n
     infinite = coded(largest + 1) if f.specials in ("ieee", "extended") else None
     if x.kind == "inf" and preset == "p3109_satpropagate":
         return coded(end) if infinite is None else infinite
-    saturating = preset in ("ocp_sat", "cuda_satfinite", "onnx_sat", "p3109_satfinite", "p3109_satpropagate")
+    if x.kind == "inf" and preset == "amd_ovfl":
+        return infinite if infinite is not None else coded(end) if nan is None else _nan(f, x.negative, "ocp_nonsat")
+    saturating = preset in (
+        "ocp_sat", "cuda_satfinite", "onnx_sat", "p3109_satfinite", "p3109_satpropagate", "arm_osc1", "amd_ovfl",
+        "cann_sat",
+    )  # fmt: skip
     if saturating or (preset == "torch_2_13" and f == Fields(4, 3, 7, specials="fn")):
         return coded(end)
     if x.kind == "finite":
@@ -135,7 +141,7 @@ def project(x: Rounded, fmt: AnyFormat, preset: str = "ocp_sat", mode: Mode = "n
     if infinite is not None:
         return infinite
     if nan is not None:
-        return _nan(f, x.negative, preset)
+        return _nan(f, x.negative, "ocp_nonsat" if preset == "amd" else preset)
     return coded(end)
 
 
@@ -146,10 +152,16 @@ def _nan(f: Fields, negative: bool, preset: str) -> int:
         if preset in ("ml_dtypes", "onnx_sat"):
             return 0 if negative or not f.signed else sign
         return max_code(f)
+    if preset == "cann_sat":
+        return 0
     if f.specials not in ("ieee", "fn"):
         return nan
-    if preset == "cuda_satfinite":
+    if preset in ("cuda_satfinite", "riscv"):
         return sign - 1
+    if preset in ("riscv_bf16", "arm_osc1"):
+        return nan
+    if preset in ("amd", "amd_ovfl"):
+        return nan + sign if f.signed else nan
     if preset in ("torch_2_11", "torch_2_13") and f.width < 8:
         nan = sign - 1
     return nan + sign if negative and f.signed else nan

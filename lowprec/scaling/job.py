@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from .. import _threads
 from .._arrays import positive32, real32, spread
-from ..cast.arrays import key_of
 from ..cast.casts import decode
 from ..cast.constants import (
     decode_constants,
@@ -24,6 +23,7 @@ from ..cast.constants import (
     symmetric,
     word_constants,
 )
+from ..cast.streams import key_of
 from ..format.catalogue import Format, formats
 from ..format.rounding import Rounding, policies, resolve, special_codes
 from ..kernels.scaling import quantize as kernels
@@ -106,7 +106,7 @@ class BlockJob:
         policy = replace(policy, negative_zero=q.negative_zero)
         special = special_codes(f, self.mode, policy)
         self.words, self.random = word_constants(f, special, self.mode), random_constants(f, special, self.mode)
-        low, high, self.offset = key_of("quantize", self.mode, seed, offset)
+        low, high, self.offset, *_ = key_of("quantize", self.mode, seed, offset)
         self.seed = low, high
         self.cast = _cast_constants(f)
         self.by_words = not self.mode.is_nearest_even or q.negative_zero != "keep" or self.cast.encode is None

@@ -21,7 +21,7 @@ from lowprec.oracle import casts
 FIXED = ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"]
 #: The whole catalogue, so that a new entry is compared, too, and some of the P3109 family; float32 and FP22 have more
 #: codes than the oracle has time for.
-FORMATS = [name for name in lp.formats if lp.formats[name].bits < 22] + [
+FORMATS = [name for name in lp.formats if lp.formats[name].bits < 22 and not lp.formats[name].is_table] + [
     "p3109_k8p4se", "p3109_k8p3sf", "p3109_k8p3ue", "p3109_k8p1se", "p3109_k6p4uf", "p3109_k4p2se", "p3109_k8p1ue",
 ]  # fmt: skip
 
@@ -243,7 +243,8 @@ def test_negative_zero_as_wished() -> None:
 
 
 def test_every_rounding_is_tested() -> None:
-    assert {*FIXED, "stochastic", "stochastic_b", "stochastic_c"} == set(roundings.names())
+    fewer = {"avx10_bias", "amd_sr_e4m3", "amd_sr_e5m2", "ptx_rs_f16", "ptx_rs_bf16"}  # tests/cast/test_machines.py
+    assert {*FIXED, "stochastic", "stochastic_b", "stochastic_c", *fewer} == set(roundings.names())
 
 
 def test_the_252_float64_values_beside_the_midpoints_of_e4m3() -> None:

@@ -16,7 +16,7 @@ import lowprec as lp
 from lowprec import oracle
 from lowprec.format.catalogue import p3109
 
-SMALL = [name for name in lp.formats if lp.formats[name].bits <= 16]
+SMALL = [name for name in lp.formats if lp.formats[name].bits <= 16 and not lp.formats[name].is_table]
 P3109 = [
     (K, P, signed, domain)
     for K in (3, 4, 5, 6, 7, 8, 10, 12, 16)

@@ -10,7 +10,11 @@ import numpy as np
 import lowprec as lp
 
 #: Formats of elements that have scales.
-ELEMENTS = [name for name in lp.formats.names() if lp.formats[name].bits <= 16 and lp.formats[name].signed]
+ELEMENTS = [
+    name
+    for name in lp.formats.names()
+    if lp.formats[name].bits <= 16 and lp.formats[name].signed and not lp.formats[name].is_table
+]
 SMALL_FORMATS = [name for name in lp.formats.names() if lp.formats[name].bits <= 16]
 VALUES = np.float32([0, -0.0, 1, -1, 0.1, 448, 449, 1e-4, 2.0**-149, 3e38, -7.5, 6, 65504, 1e-30, 17, 0.3])
 SPECIAL = np.float32([np.nan, np.inf, -np.inf])

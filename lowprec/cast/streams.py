@@ -1,0 +1,268 @@
+"""Random words by name: lowprec's own for (seed, index), and those of other people's generators.
+
+A stochastic cast gives element i the word of index i, whose leading bits are its R. Other generators are here so that
+a cast of theirs can be repeated: what is documented is which words there are and in which order; which element of a
+tensor a kernel gives which word is a property of its tiling, and `random=` of a cast takes words in any order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import codes_of, halves, random_key, whole
+from .._values import plain_fields
+from ..format.rounding import Rounding
+from ..registry import Registry
+
+Words = NDArray[np.uint32]
+_ALL = 0xFFFFFFFF
+_U64 = np.uint64
+
+
+def philox4x32(counter: ArrayLike, key: ArrayLike, rounds: int = 10) -> Words:
+    """Return the blocks of Philox4x32 (Salmon et al., SC 2011).
+
+    Parameters
+    ----------
+    counter : array_like of uint32, shape (..., 4)
+        Counters.
+    key : array_like of uint32, shape (..., 2)
+        Keys; they broadcast with the counters.
+    rounds : int
+        10 everywhere.
+
+    Returns
+    -------
+    ndarray of uint32, shape (..., 4)
+
+    Examples
+    --------
+    >>> [f"{word:08X}" for word in philox4x32([0, 0, 0, 0], [0, 0])]
+    ['6627E8D5', 'E169C58D', 'BC57AC4C', '9B00DBD8']
+    """
+    c0, c1, c2, c3 = (np.asarray(counter, _U64)[..., i] for i in range(4))
+    k0, k1 = (np.asarray(key, _U64)[..., i] for i in range(2))
+    low, half = _U64(_ALL), _U64(32)
+    for _ in range(rounds):
+        p, q = c0 * _U64(0xD2511F53), c2 * _U64(0xCD9E8D57)
+        c0, c1, c2, c3 = q >> half ^ c1 ^ k0, q & low, p >> half ^ c3 ^ k1, p & low
+        k0, k1 = k0 + _U64(0x9E3779B9) & low, k1 + _U64(0xBB67AE85) & low
+    return np.stack(np.broadcast_arrays(c0, c1, c2, c3), axis=-1).astype(np.uint32)
+
+
+_THREEFRY_TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry2x32(counter: ArrayLike, key: ArrayLike) -> Words:
+    """Return the blocks of Threefry2x32 with 20 rounds (Salmon et al., SC 2011), JAX's generator.
+
+    Parameters
+    ----------
+    counter, key : array_like of uint32, shape (..., 2)
+        Counters and keys, which broadcast.
+
+    Returns
+    -------
+    ndarray of uint32, shape (..., 2)
+
+    Examples
+    --------
+    >>> [f"{word:08X}" for word in threefry2x32([0, 0], [0, 0])]
+    ['6B200159', '99BA4EFE']
+    """
+    x0, x1 = (np.asarray(counter, np.uint32)[..., i] for i in range(2))
+    k0, k1 = (np.asarray(key, np.uint32)[..., i] for i in range(2))
+    keys = (k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA))
+    with np.errstate(over="ignore"):  # sums modulo 2^32
+        x0, x1 = x0 + keys[0], x1 + keys[1]
+        for i in range(5):
+            for turn in _THREEFRY_TURNS[i % 2]:
+                x0 = x0 + x1
+                x1 = (x1 << np.uint32(turn) | x1 >> np.uint32(32 - turn)) ^ x0
+            x0, x1 = x0 + keys[(i + 1) % 3], x1 + keys[(i + 2) % 3] + np.uint32(i + 1)
+    return np.stack(np.broadcast_arrays(x0, x1), axis=-1)
+
+
+@dataclass(frozen=True)
+class Stream(ABC):
+    """A sequence of random words for every seed.
+
+    Parameters
+    ----------
+    name : str
+        How it is called; it decides nothing.
+    source : str
+        Whose it is.
+    """
+
+    name: str
+    source: str = field(default="user-defined", compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+
+    @abstractmethod
+    def words(self, seed: int, start: int, size: int) -> Words:
+        """Return the words of indices `start`, start + 1, ..."""
+
+
+@dataclass(frozen=True)
+class Own(Stream):
+    """lowprec's words, `lowprec.kernels.cast.random_bits.random_word`."""
+
+    def words(self, seed: int, start: int, size: int) -> Words:
+        """Return the words of indices `start`, start + 1, ..."""
+        from ..kernels.cast.random_bits import fill_words
+
+        words = np.empty(size, np.uint32)
+        fill_words(words, *halves(seed), start)
+        return words
+
+
+@dataclass(frozen=True)
+class Philox(Stream):
+    """Philox4x32-10 as cuRAND and PyTorch's CUDA kernels count: four words a block, then the next block.
+
+    The counter is (block, subsequence), both of 64 bits, the low word first; the key is the seed. Index i is word
+    ``i % 4`` of block ``first_block + i // 4``.
+
+    Parameters
+    ----------
+    subsequence : int
+        The thread, in kernels of PyTorch and TransformerEngine.
+    first_block : int
+        The block of the first word: an offset in blocks, as in ``at::Philox4_32``.
+    """
+
+    subsequence: int = 0
+    first_block: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("subsequence", "first_block"):
+            whole(f"Philox {self.name}", name, getattr(self, name), 0, (1 << 64) - 1)
+
+    def words(self, seed: int, start: int, size: int) -> Words:
+        """Return the words of indices `start`, start + 1, ..."""
+        first, last = start // 4, (start + size + 3) // 4
+        with np.errstate(over="ignore"):
+            block = np.arange(last - first, dtype=_U64) + _U64((self.first_block + first) % (1 << 64))
+        counter = np.empty((block.size, 4), np.uint32)
+        counter[:, 0], counter[:, 1] = block & _U64(_ALL), block >> _U64(32)
+        counter[:, 2:] = halves(self.subsequence)
+        return philox4x32(counter, halves(seed)).reshape(-1)[start - 4 * first :][:size]
+
+
+@dataclass(frozen=True)
+class Triton(Stream):
+    """``tl.randint(seed, offset)`` of Triton: the first word of the block whose counter is the offset."""
+
+    def words(self, seed: int, start: int, size: int) -> Words:
+        """Return the words of offsets `start`, start + 1, ..."""
+        if start + size > 1 << 32:
+            raise ValueError(f"stream {self.name}: offsets to {start + size - 1}: Triton's have 32 bits")
+        counter = np.zeros((size, 4), np.uint32)
+        counter[:, 0] = np.arange(start, start + size)
+        return philox4x32(counter, halves(seed))[:, 0].copy()
+
+    def uniform(self, seed: int, start: int, size: int) -> NDArray[np.float32]:
+        """Return ``tl.rand(seed, offset)``: the words as float32 from 0 to below 1."""
+        signed = self.words(seed, start, size).view(np.int32)
+        magnitude = np.where(signed < 0, ~signed, signed)
+        return magnitude.astype(np.float32) * np.float32(4.6566127342e-10)
+
+
+@dataclass(frozen=True)
+class Threefry(Stream):
+    """Threefry2x32-20, two words a block; the counter is the block's number, high half first, the key the seed's."""
+
+    def words(self, seed: int, start: int, size: int) -> Words:
+        """Return the words of indices `start`, start + 1, ..."""
+        first, last = start // 2, (start + size + 1) // 2
+        return _threefry(seed, first, last - first).reshape(-1)[start - 2 * first :][:size]
+
+
+@dataclass(frozen=True)
+class Jax(Stream):
+    """``jax.random.bits(jax.random.key(seed))``: both words of the block of an index, added by xor.
+
+    This is JAX's partitionable order, its default from 0.5 on: an element's word does not depend on the shape.
+    """
+
+    def words(self, seed: int, start: int, size: int) -> Words:
+        """Return the words of indices `start`, start + 1, ..."""
+        both = _threefry(seed, start, size)
+        return both[:, 0] ^ both[:, 1]
+
+
+def _threefry(seed: int, first: int, size: int) -> Words:
+    at = np.arange(first, first + size, dtype=_U64)
+    counter = np.stack([at >> _U64(32), at & _U64(_ALL)], axis=-1).astype(np.uint32)
+    low, high = halves(seed)
+    return threefry2x32(counter, (high, low))
+
+
+streams: Registry[Stream] = Registry("stream", Stream)  # type: ignore[type-abstract]  # for isinstance only
+"""The catalogue of random streams."""
+
+
+def _add(stream: Stream) -> None:
+    streams.register(stream.name, stream)
+
+
+_RANDOM123 = "Salmon et al., SC 2011 (Random123)"
+_add(Own("lowprec", source="lowprec.kernels.cast.random_bits"))
+_add(Philox("philox4x32", source=f"{_RANDOM123}; at::Philox4_32, cuRAND, TransformerEngine's curanddx"))
+_add(Triton("triton", source="triton.language.random"))
+_add(Threefry("threefry2x32", source=_RANDOM123))
+_add(Jax("jax", source="jax.random, threefry2x32, partitionable"))
+
+
+class Key(NamedTuple):
+    """Which random words a cast takes: of a stream by halves of the seed, or given; the index of the first element."""
+
+    low: np.uint32
+    high: np.uint32
+    offset: int
+    stream: Stream | None = None  # lowprec's own
+    given: Words | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether the words are lowprec's, which kernels compute as they go."""
+        return self.stream is None and self.given is None
+
+    def words(self, start: int, size: int) -> Words:
+        """Return the words of `size` elements, the first of which is the cast's `start`-th."""
+        if self.given is not None:
+            return self.given[start : start + size]
+        stream = streams["lowprec"] if self.stream is None else self.stream
+        return stream.words(int(self.high) << 32 | int(self.low), self.offset + start, size)
+
+
+def key_of(
+    who: str,
+    mode: Rounding,
+    seed: int | None,
+    offset: int,
+    random: str | Stream | ArrayLike = "lowprec",
+    shape: tuple[int, ...] | None = None,
+) -> Key:
+    """Return the words that a rounding of an array of some shape takes."""
+    if not mode.is_stochastic:
+        return Key(np.uint32(0), np.uint32(0), 0)
+    if isinstance(random, str | Stream):
+        stream = streams.get(random)
+        key = random_key(who, f"rounding={mode.name!r}", seed, offset)
+        return Key(*key, None if isinstance(stream, Own) else stream)
+    words = codes_of(f"{who}: random=", np.asarray(random), 32, np.dtype(np.uint32), check=True)
+    if words.shape != shape:
+        raise ValueError(f"{who}: random= has the shape {words.shape}, the values {shape}: a word for each is needed")
+    if seed is not None:
+        raise ValueError(f"{who}: seed={seed!r} beside random=: words that are given need no seed")
+    return Key(np.uint32(0), np.uint32(0), 0, given=np.ascontiguousarray(words).reshape(-1))

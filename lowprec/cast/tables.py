@@ -1,0 +1,291 @@
+"""Casts to formats that are a table of values: roundings and policies turned into thresholds between codes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import struct
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..format.policy import SpecialCodes
+from ..format.rounding import Rounding
+from ..format.table import HIF8_BEYOND, TableFormat, hif8_values
+from .streams import Key
+
+_BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
+_DIRECT_BITS = 14  # a table of all leading bits that stays in the first cache
+_SPARE = 25  # bits below a gap's last: every share of it that a random word stands for is whole then
+_VARIANTS = {"A": 0, "B": 1, "C": 2}
+
+
+class Interval(NamedTuple):
+    """Numbers from `low` to `high` that become one of two codes: `base`, whose value is nearer to zero, or `away`."""
+
+    low: Fraction
+    high: Fraction
+    base: int
+    away: int
+    negative: bool
+
+
+class Thresholds(NamedTuple):
+    """A step function of the number: the code after each threshold, numbers as integers of their order."""
+
+    keys: NDArray[Any]
+    starts: NDArray[np.int32]
+    codes: NDArray[Any]  # one more than keys
+    direct: NDArray[Any] | None  # codes by the leading bits, for all but NaN
+    shift: int
+
+
+class RandomGrid(NamedTuple):
+    """What `kernels.cast.tables.encode64_random` takes: in the unit 1/scale an interval's ends are whole numbers."""
+
+    keys: NDArray[np.uint64]
+    starts: NDArray[np.int32]
+    base: NDArray[Any]
+    away: NDArray[Any]
+    scale: NDArray[np.float64]
+    origin: NDArray[np.int64]
+    gap: NDArray[np.int64]
+
+
+def intervals(f: TableFormat, special: SpecialCodes) -> list[Interval]:
+    """Return the intervals between neighbouring values, and those beyond the ends, in their order."""
+    listed = f.listed
+    points = [Fraction(value) for value in listed.values]
+    codes = dict(zip(points, listed.codes, strict=True))
+    found = []
+    if f.signed:
+        steps = [(listed.below, special.negative_over)]
+    else:  # by some policies what is below zero is rounded before it is refused
+        steps = [(-next(p for p in points if p > 0), special.negative_over)] if special.negative_limit else []
+        if steps and 0 not in codes:
+            steps = []
+    steps += [(p, codes[p]) for p in points]
+    steps.append((listed.above, special.over))
+    for (low, low_code), (high, high_code) in itertools.pairwise(steps):
+        if high <= 0:
+            nearer = special.negative_zero if high == 0 else high_code
+            found.append(Interval(low, high, nearer, low_code, True))
+        else:
+            found.append(Interval(low, high, low_code, high_code, False))
+    return found
+
+
+class _Order:
+    """Numbers of a type as integers that are in their order; NaNs are outermost, -0 comes before +0."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype, self.word = dtype, _BITS[dtype]
+        self.packed = {4: ("<f", "<I"), 8: ("<d", "<Q")}[dtype.itemsize]
+        self.sign = 1 << (8 * dtype.itemsize - 1)
+        self.inf = self.key(math.inf)
+        self.negative_inf = self.key(-math.inf)
+
+    def key(self, value: float) -> int:
+        number, word = self.packed
+        try:
+            (u,) = struct.unpack(word, struct.pack(number, value))
+        except OverflowError:  # beyond float32
+            return self.inf if value > 0 else self.negative_inf
+        return int(2 * self.sign - 1 - u if u >= self.sign else u | self.sign)
+
+    def value(self, key: int) -> Fraction | float:
+        number, word = self.packed
+        u = key - self.sign if key >= self.sign else 2 * self.sign - 1 - key
+        (value,) = struct.unpack(number, struct.pack(word, u))
+        return Fraction(value) if math.isfinite(value) else float(value)
+
+    def first(self, point: Fraction, *, after: bool) -> int:
+        """Return the key of the first number at a point, or after it."""
+        key = self.key(float(point))
+
+        def reached(k: int) -> bool:
+            value = self.value(k)
+            return value > point if after else value >= point
+
+        while reached(key - 1):
+            key -= 1
+        while not reached(key):
+            key += 1
+        return key
+
+
+def _turn(i: Interval, mode: Rounding) -> tuple[Fraction, bool]:
+    """Return where an interval turns from its base to the code away from it, and whether the point itself does.
+
+    A rounding adds its word to the fraction and cuts; a word that ends in a one goes on with ones.
+    """
+    word = mode.minus_word if i.negative else mode.plus_word
+    odd = i.base & 1 == 1
+    needed, itself = 1 - Fraction(word + (word & 1), 1 << 32), not word & 1 or (mode.ties_even and odd)
+    if mode.odd:
+        needed, itself = Fraction(int(odd)), odd
+    near, far = (i.high, i.low) if i.negative else (i.low, i.high)
+    return near + needed * (far - near), itself
+
+
+@functools.lru_cache(maxsize=64)
+def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.dtype[Any]) -> Thresholds:
+    """Return a cast by a rounding without chance as a step function."""
+    order, steps = _Order(dtype), [(0, special.negative_nan)]
+    steps += [(order.negative_inf, special.negative_inf), (order.negative_inf + 1, special.negative_over)]
+    zero, minus_zero = order.key(0.0), order.key(-0.0)
+    if not f.signed and not special.negative_limit:
+        steps.append((minus_zero, f.listed.codes[0]))
+    for i in intervals(f, special):
+        point, itself = _turn(i, mode)
+        if i.negative:
+            steps.append((order.first(point, after=itself), i.base))
+        else:
+            if i.low == 0 or (i.low > 0 and len(steps) == 1):
+                steps.append((zero, i.base))
+            steps.append((order.first(point, after=not itself), i.away))
+    steps += [(order.inf, special.inf), (order.inf + 1, special.nan)]
+    keys: list[int] = []
+    codes = [steps[0][1]]
+    for key, code in steps[1:]:
+        while keys and keys[-1] >= key:  # a later step takes the place of those that it overtakes
+            keys.pop()
+            codes.pop()
+        if code != codes[-1]:
+            keys.append(key)
+            codes.append(code)
+    found = np.array(keys, order.word)
+    table = np.array(codes, f.code_dtype)
+    direct, shift = _direct(order, [k for k in keys if order.negative_inf < k <= order.inf], found, table)
+    return Thresholds(found, _starts(found), table, direct, shift)
+
+
+def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
+    """Return how many keys lie below each value of their leading 16 bits, and how many there are."""
+    shift = keys.dtype.type(8 * keys.itemsize - 16)
+    counts = np.bincount((keys >> shift).astype(np.int64), minlength=1 << 16)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _direct(
+    order: _Order, inside: list[int], keys: NDArray[Any], codes: NDArray[Any]
+) -> tuple[NDArray[Any] | None, int]:
+    """Return codes by the leading bits of a number, if all thresholds of what is not NaN lie where those change."""
+    width = 8 * order.dtype.itemsize
+    shift = min((k & -k).bit_length() - 1 for k in inside)
+    if width != 32 or width - shift > _DIRECT_BITS:
+        return None, 0
+    shift = min(shift, width - 9)  # an exponent of its own for Inf and NaN
+    leading = np.arange(1 << (width - shift), dtype=np.uint32) << np.uint32(shift)
+    order_keys = np.where(
+        leading >= order.sign, ~leading | np.uint32((1 << shift) - 1), leading | np.uint32(order.sign)
+    )
+    order_keys = np.where(leading >= order.sign, ~leading, order_keys)  # of -0, -2^-149 ...: the last of its bucket
+    return codes[np.searchsorted(keys, order_keys, "right")], shift
+
+
+@functools.lru_cache(maxsize=64)
+def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
+    """Return the intervals of a table for stochastic rounding.
+
+    Raises
+    ------
+    ValueError
+        If neighbours lie too many binades apart for whole numbers of 63 bits.
+    """
+    order = _Order(np.dtype(np.float64))
+    zero, minus_zero = order.key(0.0), order.key(-0.0)
+    plain = (1.0, 0, 0)
+    rows: list[tuple[int, int, int, tuple[float, int, int]]] = [
+        (0, special.negative_nan, 0, plain), (order.negative_inf, special.negative_inf, 0, plain),
+        (order.negative_inf + 1, special.negative_over, 0, plain),
+    ]  # fmt: skip
+    if not f.signed and not special.negative_limit:
+        rows.append((minus_zero, f.listed.codes[0], 0, plain))
+    for i in intervals(f, special):
+        unit = min(_last_bit(i.low), _last_bit(i.high)) - _SPARE
+        high, low = (int(end / Fraction(2) ** unit) for end in (i.high, i.low))
+        if max(abs(high), abs(low), high - low) >= 1 << 62:
+            raise ValueError(
+                f"{f}: {float(i.low):g} and {float(i.high):g} lie too many binades apart for stochastic rounding"
+            )
+        scale = math.ldexp(1.0, -unit)
+        if i.low < 0 < i.high:  # no zero: from below it goes down, from above up
+            rows.append((order.key(float(i.low)), i.away, i.base, (scale, -high, high - low)))
+            rows.append((zero, i.base, i.away, (scale, low, high - low)))
+        elif i.negative:
+            rows.append((order.first(i.low, after=True), i.base, i.away, (scale, -high, high - low)))
+        else:
+            rows.append((max(zero, order.first(i.low, after=False)), i.base, i.away, (scale, low, high - low)))
+    top = order.first(f.listed.above, after=False)
+    rows += [(top, special.over, 0, plain), (order.inf, special.inf, 0, plain), (order.inf + 1, special.nan, 0, plain)]
+    keys, base, away, numbers = zip(*rows, strict=True)
+    found = np.array(keys[1:], np.uint64)
+    scale_, origin, gap = zip(*numbers, strict=True)
+    return RandomGrid(
+        found, _starts(found), np.array(base, f.code_dtype), np.array(away, f.code_dtype),
+        np.array(scale_, np.float64), np.array(origin, np.int64), np.array(gap, np.int64),
+    )  # fmt: skip
+
+
+def _last_bit(value: Fraction) -> int:
+    """Return the exponent of a number's last one; a large one for zero."""
+    if value == 0:
+        return 1 << 10
+    n, d = value.numerator, value.denominator
+    return (n & -n).bit_length() - d.bit_length()
+
+
+@functools.cache
+def _hif8() -> TableFormat:
+    return TableFormat("hif8", tuple(hif8_values()), beyond=HIF8_BEYOND)
+
+
+@functools.lru_cache(maxsize=64)
+def hif8_clamp(f: TableFormat, mode: Rounding, special: SpecialCodes) -> np.uint32 | None:
+    """Return what `kernels.cast.tables.encode32_hif8` takes for overflow; None where it does not hold."""
+    away = replace(mode, name="") == Rounding("", 1 << 31, 1 << 31)
+    if not (away and f.same_codes(_hif8()) and special.nan == special.negative_nan and special.negative_zero == 0):
+        return None
+    over = special.over
+    if over not in (0x6E, 0x6F) or special[:4] != (over, over | 0x80) * 2:
+        return None
+    return np.uint32(0x471FFFFF if over == 0x6E else 0x47200000)  # just below 1.25 * 2^15, or that
+
+
+def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: Key) -> Any:
+    """Return what encodes a piece: values, where their codes go, index of the first."""
+    from ..kernels.cast import tables as kernels
+
+    if mode.is_stochastic:
+        grid = random_grid(f, special)
+        variant = np.int64(_VARIANTS[mode.variant])
+
+        def at_random(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
+            words = key.words(start, x.size)
+            with np.errstate(invalid="ignore"):  # signalling NaNs are values like others
+                wide = x.astype(np.float64, copy=False)
+            kernels.encode64_random(wide, into, tuple(grid), words, np.int64(mode.random_bits), variant)
+
+        return at_random
+
+    clamp = hif8_clamp(f, mode, special)
+
+    def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
+        if clamp is not None and x.dtype == np.float32:
+            kernels.encode32_hif8(x, into, clamp, np.uint32(special.nan))
+            return
+        t = thresholds(f, mode, special, x.dtype)
+        if t.direct is not None:
+            shift, nans = np.uint32(t.shift), (f.code_dtype.type(special.nan), f.code_dtype.type(special.negative_nan))
+            kernels.encode32_direct(x, into, t.direct, shift, *nans)
+        elif x.dtype == np.float32:
+            kernels.encode32_thresholds(x, into, t.keys, t.starts, t.codes)
+        else:
+            kernels.encode64_thresholds(x, into, t.keys, t.starts, t.codes)
+
+    return piece

@@ -1,0 +1,357 @@
+"""Formats that are a list of values: code i stands for the i-th, in whatever order.
+
+HiF8's codes are not ordered by magnitude, NF4's values lie at quantiles: neither has the fields of a `Format`. Whatever
+asks for an order (next values, ulp, rounding) goes through the values sorted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._arrays import real
+from .._values import plain_fields
+from .format import Format, FormatParams, Specials
+
+MOST_BITS = 16
+
+
+class Listed(NamedTuple):
+    """A table in the order of its values."""
+
+    values: tuple[float, ...]  # finite, ascending, each once; zero as +0
+    codes: tuple[int, ...]  # the lowest code of each
+    inf: int | None
+    negative_inf: int | None
+    nan: int | None
+    negative_zero: int | None
+    below: Fraction  # numbers that round to it or beyond overflow
+    above: Fraction
+
+
+@dataclass(frozen=True, eq=False)
+class TableFormat(Format):
+    """A format whose codes stand for the values of a list.
+
+    Rounding to nearest takes the arithmetic midpoint of neighbouring values; "even" and "odd" are the codes'. Of a
+    value that is listed twice, the lower code is produced. Stochastic rounding goes up with the distance from the
+    value nearer to zero as a share of the gap.
+
+    Parameters
+    ----------
+    name : str
+        How it is called in tables and messages.
+    table : sequence of float
+        The value of every code: 2 to 2^16 of them, a power of two; float32 numbers, at least two of them finite. NaN
+        and +-Inf may be among them, and -0 beside 0.
+    beyond : float, optional
+        The value that would come after the largest: finite numbers that round to it overflow. By default as far from
+        the largest as that is from the one before. The lowest has the opposite of it if it is the opposite of the
+        largest, else its own distance again.
+    rounding : str
+        Name in ``lowprec.roundings``: rounding of casts to which none is given.
+    source : str
+        Where the definition comes from.
+
+    Raises
+    ------
+    ValueError
+        If the values cannot be a format; the message says which and what is allowed.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> thirds = lp.TableFormat("thirds", [0.0, 0.25, 0.5, 1.0, -1.0, -0.5, -0.25, -0.125])
+    >>> lp.encode([0.3, -0.19, 9.0], thirds)
+    array([1, 6, 3], dtype=uint8)
+    >>> lp.formats["hif8"].values()[[0x08, 0x17, 0x18, 0x6E]]
+    array([1.0000e+00, 3.7500e+00, 5.0000e-01, 3.2768e+04], dtype=float32)
+    """
+
+    exponent_bits: int = dataclasses.field(default=0, init=False, repr=False)
+    mantissa_bits: int = dataclasses.field(default=0, init=False, repr=False)
+    bias: int | None = dataclasses.field(default=None, init=False, repr=False)
+    signed: bool = dataclasses.field(default=True, init=False, repr=False)
+    specials: Specials = dataclasses.field(default="table", init=False, repr=False)
+    has_zero: bool = dataclasses.field(default=True, init=False, repr=False)
+    source: str = dataclasses.field(default="user-defined", kw_only=True)
+    table: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    beyond: float | None = None
+    rounding: str = "nearest_even"
+
+    is_table: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        who = f"TableFormat {self.name}"
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"TableFormat: name={self.name!r}: a non-empty string is needed")
+        values = tuple(_number(who, value) for value in self.table)
+        object.__setattr__(self, "table", values)
+        if not 2 <= len(values) <= 1 << MOST_BITS or len(values) & (len(values) - 1):
+            raise ValueError(f"{who}: {len(values)} values: a power of two from 2 to 2^{MOST_BITS} is needed")
+        finite = sorted({value for value in values if math.isfinite(value)})
+        if len(finite) < 2 or finite[-1] <= 0:
+            raise ValueError(f"{who}: at least two finite values are needed, one of them positive")
+        if -math.inf in values and (finite[0] >= 0 or math.inf not in values):
+            raise ValueError(f"{who}: -Inf is for tables with Inf and with negative values")
+        object.__setattr__(self, "signed", finite[0] < 0)
+        object.__setattr__(self, "has_zero", 0.0 in finite)
+        if self.has_negative_zero and not any(v == 0 and math.copysign(1, v) > 0 for v in values):
+            raise ValueError(f"{who}: -0 is listed without 0")
+        if math.inf in values and self.signed and -math.inf not in values:
+            raise ValueError(f"{who}: Inf is listed, and negative values, but not -Inf")
+        if self.beyond is not None and not finite[-1] < real(who, "beyond", self.beyond) < math.inf:
+            raise ValueError(
+                f"{who}: beyond={self.beyond!r}: a number above the largest value {finite[-1]:g} is needed"
+            )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TableFormat):
+            return NotImplemented
+        return (self.name, self.rounding, self.layout) == (other.name, other.rounding, other.layout)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.layout))
+
+    @functools.cached_property
+    def listed(self) -> Listed:
+        """The values in their order."""
+        codes: dict[float, int] = {}
+        for code, value in reversed(list(enumerate(self.table))):
+            if not (value == 0 and math.copysign(1, value) < 0):
+                codes[math.nan if math.isnan(value) else value] = code
+        finite = sorted(value for value in codes if math.isfinite(value))
+        nan = next((code for code, value in enumerate(self.table) if math.isnan(value)), None)
+        first, second, *_ = map(Fraction, finite)
+        *_, before, last = map(Fraction, finite)
+        above = 2 * last - before if self.beyond is None else Fraction(self.beyond)
+        below = -above if first == -last else 2 * first - second
+        return Listed(
+            tuple(finite), tuple(codes[value] for value in finite), codes.get(math.inf), codes.get(-math.inf), nan,
+            next((c for c, v in enumerate(self.table) if v == 0 and math.copysign(1, v) < 0), None), below, above,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def layout(self) -> tuple[Any, ...]:
+        """All that decides what codes mean: everything but the name, the source and the usual rounding."""
+        return "table", np.array(self.table, np.float32).tobytes(), self.beyond
+
+    @property
+    def bits(self) -> int:
+        """Width of a code in bits."""
+        return (len(self.table) - 1).bit_length()
+
+    @property
+    def usual_rounding(self) -> str:
+        """Rounding of casts to which none is given."""
+        return self.rounding
+
+    @property
+    def undefined(self) -> frozenset[str]:
+        """Names of properties that mean nothing for a table."""
+        return frozenset(("exponent_bits", "mantissa_bits", "bias", "smallest_normal", "emin"))
+
+    @property
+    def emin(self) -> int:
+        """Nothing: a table has no exponents of its own."""
+        raise TypeError(f"{self.name} is a table of values, without exponent and mantissa fields")
+
+    @property
+    def params(self) -> FormatParams:
+        """Nothing: the kernels that take it know only formats with fields."""
+        raise TypeError(f"{self.name} is a table of values, without exponent and mantissa fields")
+
+    @property
+    def sign_mask(self) -> int:
+        """Nothing: a table has no sign bit of its own."""
+        raise TypeError(f"{self.name} is a table of values, without a sign field")
+
+    @property
+    def emax(self) -> int:
+        """Exponent of the largest finite number."""
+        return math.frexp(self.max)[1] - 1
+
+    @property
+    def max_code(self) -> int:
+        """Code of the largest finite number."""
+        return self.listed.codes[-1]
+
+    @property
+    def lowest_code(self) -> int:
+        """Code of the lowest finite number."""
+        return self.listed.codes[0]
+
+    @property
+    def inf_code(self) -> int | None:
+        """Code of +Inf, None if there is none."""
+        return self.listed.inf
+
+    @property
+    def nan_code(self) -> int | None:
+        """Code that NaN is encoded as, None if there is none."""
+        return self.listed.nan
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether codes are two's complement integers: a table's are not."""
+        return False
+
+    @property
+    def has_negative_zero(self) -> bool:
+        """Whether -0 is listed."""
+        return any(value == 0 and math.copysign(1, value) < 0 for value in self.table)
+
+    @property
+    def zeros(self) -> tuple[int, int]:
+        """Codes of -0 and 0; where one is missing, what stands nearest to it."""
+        near = min(range(len(self.listed.values)), key=lambda i: abs(self.listed.values[i]))
+        zero = self.listed.codes[near]
+        return zero if self.listed.negative_zero is None else self.listed.negative_zero, zero
+
+    @property
+    def negative_limit(self) -> int:
+        """0: thresholds, not magnitudes, say what a negative number becomes."""
+        return 0
+
+    def with_sign(self, magnitude: int) -> int:
+        """Return the code of the opposite of a code's value."""
+        wanted = -self.value(magnitude)
+        if wanted == -math.inf and self.listed.negative_inf is not None:
+            return self.listed.negative_inf
+        if wanted in self.listed.values:
+            return self.listed.codes[self.listed.values.index(wanted)]
+        raise ValueError(f"{self.name}: {wanted:g} is not one of its values")
+
+    def nan_codes(self, which: str) -> tuple[int, int]:
+        """Return the codes of NaN and -NaN for a policy's `nan`, in a format that has NaN."""
+        nan = self.listed.nan
+        assert nan is not None
+        code = self.zeros[1] if which == "zero" else nan
+        return code, code
+
+    @property
+    def max(self) -> float:
+        """Largest finite value."""
+        return self.listed.values[-1]
+
+    @property
+    def min(self) -> float:
+        """Lowest finite value."""
+        return self.listed.values[0]
+
+    @property
+    def smallest_normal(self) -> float:
+        """NaN: a table does not tell normal numbers from others."""
+        return math.nan
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """Smallest positive value."""
+        return next(value for value in self.listed.values if value > 0)
+
+    @property
+    def eps(self) -> float:
+        """Distance from 1 to the next larger value; NaN where 1 is no value, or the largest."""
+        return self.nextafter(1.0, math.inf) - 1 if 1.0 in self.listed.values[:-1] else math.nan
+
+    def holds(self, other: Format) -> bool:
+        """Tell whether every value of the other format is a value of this one, Inf, NaN and -0 included."""
+        if self.same_codes(other):
+            return True
+        if other.bits > MOST_BITS or (other.has_negative_zero and not self.has_negative_zero):
+            return False
+        mine = {*self.table}
+        return all(v in mine or (math.isnan(v) and self.nan_code is not None) for v in other.values().tolist())
+
+    def _within(self, wider: Format) -> bool:
+        """Tell whether every value is a value of another format with fields."""
+        if (self.has_negative_zero and not wider.has_negative_zero) or (
+            self.listed.nan is not None and wider.nan_code is None
+        ):
+            return False
+        return all(wider.has_value(v) for v in self.table if not math.isnan(v))
+
+    def value(self, code: int) -> float:
+        """Return the value of one code; a `ValueError` if there is no such code."""
+        return self.table[self._checked(code)]
+
+    def magnitudes(self) -> Sequence[float]:
+        """Return the values that are not negative, in their order."""
+        return tuple(value for value in self.listed.values if value >= 0)
+
+    def nextafter(self, x: float, toward: float) -> float:
+        """Return the next value of the table from a value of it, in a direction; see `Format.nextafter`."""
+        start, toward = real(self.name, "x", x), real(self.name, "toward", toward)
+        ends = (
+            [-math.inf] if self.listed.negative_inf is not None else [],
+            [math.inf] if self.inf_code is not None else [],
+        )
+        order = [*ends[0], *self.listed.values, *ends[1]]
+        if start not in order or (start == math.inf and x != start):
+            raise ValueError(f"{self.name}: {x!r} is not one of its values")
+        if math.isnan(toward) or toward == start:
+            return math.nan if math.isnan(toward) else start
+        step = order.index(start) + (1 if toward > start else -1)
+        return order[step] if 0 <= step < len(order) else start
+
+    def gaps(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how far the values on either side of each number lie apart; at a value, the gap away from zero."""
+        values = np.array(self.listed.values)
+        inside = np.clip(x, values[0], values[-1])
+        upper = np.where(inside >= 0, np.searchsorted(values, inside, "right"), np.searchsorted(values, inside))
+        upper = np.clip(upper, 1, values.size - 1)
+        return np.where(np.isfinite(x), values[upper] - values[upper - 1], np.nan)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _number(who: str, value: object) -> float:
+    number = real(who, "table", value)
+    if math.isfinite(number) and float(np.float32(number)) != number:
+        raise ValueError(
+            f"{who}: {number!r} is not a float32 number; np.float32 of it is {float(np.float32(number))!r}"
+        )
+    return math.nan if math.isnan(number) else number
+
+
+HIF8_BEYOND = 1.5 * 2.0**15
+"""What HiF8's code of Inf would be: numbers from the midpoint between it and 2^15 on overflow."""
+
+_PREFIXES = ((3, 2, 4), (2, 2, 3), (1, 2, 2), (1, 3, 1), (1, 4, 0))
+"""HiF8's prefixes: value, width, and how many bits of exponent follow."""
+
+
+def hif8_values() -> Iterable[float]:
+    """Return the values of HiF8's 256 codes: after the sign a prefix says how many bits the exponent has."""
+    for code in range(256):
+        sign, b = (-1.0 if code & 0x80 else 1.0), code & 0x7F
+        if b < 8:
+            zero = 0.0 if sign > 0 else math.nan
+            yield math.copysign(math.ldexp(1.0, b - 23), sign) if b else zero
+            continue
+        width, digits = next((w, d) for prefix, w, d in _PREFIXES if b >> (7 - w) == prefix)
+        places = 7 - width - digits
+        field, fraction = b >> places & ((1 << digits) - 1), b & ((1 << places) - 1)
+        exponent = 0
+        if digits:  # the first bit is the exponent's sign, and a leading one goes without saying
+            half = 1 << (digits - 1)
+            exponent = half + field % half if field < half else -(half + field % half)
+        largest = b == 0x6F  # would be 1.5 * 2^15
+        yield sign * (math.inf if largest else math.ldexp(1 + fraction / (1 << places), exponent))
+
+
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip

@@ -1,0 +1,177 @@
+"""Casts to and from formats that are a table of values, and casts whose random words are given.
+
+A rounding without chance is a step function of the number, so a table's codes come from thresholds: numbers are
+compared as integers whose order is theirs (`_key32`, `_key64`), and `lowprec.cast.tables` has put every rule of the
+rounding and the policy into the thresholds. Stochastic rounding compares whole numbers of a unit in which a random
+share of every gap is whole.
+"""
+
+import numpy as np
+
+from lowprec._jit import bits32, bits64, float32_from_bits, kernel, shift_left, shift_right
+
+from .nearest import decode_bits
+from .rounding import encode_word, encode_word64, random_part
+
+U = np.uint32
+U64 = np.uint64
+SIGN32, SIGN64 = U(0x80000000), U64(1 << 63)
+
+
+@kernel
+def _key32(u):
+    """Return an integer that orders float32 numbers, given as their bits: NaNs outermost, -0 before +0."""
+    return U(~u) if u >= SIGN32 else U(u | SIGN32)
+
+
+@kernel
+def _key64(u):
+    return U64(~u) if u >= SIGN64 else U64(u | SIGN64)
+
+
+@kernel
+def _passed(thresholds, low, high, key):
+    """Return how many of sorted thresholds, between two counts of them, are at most the key."""
+    while low < high:
+        middle = (low + high) >> 1
+        if thresholds[middle] <= key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def encode32_direct(x, out, table, shift, nan, negative_nan):
+    """Encode contiguous float32 `x` where the leading bits alone decide the code of all but NaN."""
+    for i in range(x.size):
+        u = bits32(x[i])
+        special = negative_nan if u > U(0x7FFFFFFF) else nan
+        out[i] = special if U(u & U(0x7FFFFFFF)) > U(0x7F800000) else table[U(u >> U(shift & U(31)))]
+
+
+@kernel
+def _log2(d):
+    """Return floor(log2 d) + 127 of an integer from 1 to 2^24."""
+    return U(bits32(np.float32(np.int32(d))) >> U(23))
+
+
+@kernel
+def _encode_hif8(u, clamp, nan):
+    """Return the HiF8 code of a float32, given as its bits, to nearest, ties away; overflow is cut to `clamp`.
+
+    The mantissa has 3 bits up to an exponent of +-3, then 2, 1 and none: d, the exponent's magnitude, says where to
+    add a half and where to cut. A carry into the next binade leaves zeros there. All below 2^-22 counts as 1.5 * 2^-23.
+    """
+    a = U(u & U(0x7FFFFFFF))
+    c = min(max(a, U(0x34400000)), clamp)
+    e = U(c >> U(23))
+    d = U(max(e, U(127)) - min(e, U(127)))
+    r = U(c + shift_left(U(1), U(_log2(U(d | U(3))) - U(109))))
+    e = U(r >> U(23))
+    d = U(max(e, U(127)) - min(e, U(127)))
+    prefix = _log2(U(d | U(3)))
+    below = U(8) if e < U(127) else U(0)
+    digits = shift_right(U(U(d << U(23)) | U(r & U(0x7FFFFF))), U(prefix - U(108)))
+    code = U(U(U(prefix << U(5)) + digits) + U(U(below << U(1)) - U(16 + 127 * 32)))
+    code = U(code - U(below + U(8))) if d < U(2) else code
+    code = U(e - U(104)) if e < U(112) else code
+    code = U(code | U(U(u >> U(24)) & U(0x80)))
+    code = code if a >= U(0x34000000) else U(0)
+    return nan if a > U(0x7F800000) else code
+
+
+@kernel
+def encode32_hif8(x, out, clamp, nan):
+    """Encode contiguous float32 `x` in HiF8: what `encode32_direct` does, on vectors."""
+    for i in range(x.size):
+        out[i] = _encode_hif8(bits32(x[i]), clamp, nan)
+
+
+@kernel
+def encode32_thresholds(x, out, thresholds, starts, codes):
+    """Encode contiguous float32 `x`; `starts` are counts of the thresholds below each value of the leading 16 bits."""
+    for i in range(x.size):
+        key = _key32(bits32(x[i]))
+        b = np.intp(key >> U(16))
+        out[i] = codes[_passed(thresholds, np.intp(starts[b]), np.intp(starts[b + 1]), key)]
+
+
+@kernel
+def encode64_thresholds(x, out, thresholds, starts, codes):
+    """Encode contiguous float64 `x` likewise."""
+    for i in range(x.size):
+        key = _key64(bits64(x[i]))
+        b = np.intp(key >> U64(48))
+        out[i] = codes[_passed(thresholds, np.intp(starts[b]), np.intp(starts[b + 1]), key)]
+
+
+@kernel
+def decode_table(codes, out, values):
+    """Decode contiguous codes, none outside the table."""
+    for i in range(codes.size):
+        out[i] = values[codes[i]]
+
+
+@kernel
+def _goes_up(distance, sticky, gap, word, bits, variant):
+    """Tell whether P3109's StochasticA, B or C (0, 1, 2) rounds away, by a random word's leading bits.
+
+    `distance` of `gap` units lie below the number, and less than a unit more if `sticky`; a gap is a multiple of
+    2^(bits + 1).
+    """
+    r = np.int64(U(word >> U(U(32) - U(bits))))
+    full = np.int64(1) << bits
+    if variant == 0:
+        return distance >= (full - r) * (gap >> bits)
+    half = gap >> (bits + 1)
+    if variant == 1:
+        return distance >= (2 * full - 2 * r - 1) * half
+    needed = full - r
+    tie = (2 * needed - 1) * half
+    return distance > tie or (distance == tie and (sticky or needed & 1 == 0))
+
+
+@kernel
+def encode64_random(x, out, grid, words, bits, variant):
+    """Encode contiguous float64 `x` by stochastic rounding; `grid` is `lowprec.cast.tables.RandomGrid`'s arrays.
+
+    Interval j lies between thresholds j - 1 and j: inside it numbers go to one of two codes, `base` (nearer to zero)
+    or `away`. Where `gap` is 0 there is nothing to choose.
+    """
+    thresholds, starts, base, away, scale, origin, gap = grid
+    for i in range(x.size):
+        u = bits64(x[i])
+        key = _key64(u)
+        b = np.intp(key >> U64(48))
+        j = _passed(thresholds, np.intp(starts[b]), np.intp(starts[b + 1]), key)
+        out[i] = base[j]
+        if gap[j] != 0:
+            scaled = np.abs(x[i]) * scale[j]
+            units = np.int64(scaled)
+            sticky = np.float64(units) != scaled
+            if _goes_up(units - origin[j], sticky, gap[j], words[i], np.int64(bits), variant):
+                out[i] = away[j]
+
+
+@kernel
+def encode32_given(x, out, constants, words, random):
+    """Encode contiguous float32 `x` by a stochastic rounding, with a random word for each."""
+    for i in range(x.size):
+        out[i] = encode_word(bits32(x[i]), constants, random_part(random[i], words))
+
+
+@kernel
+def round32_given(x, out, constants, decode_constants, words, random):
+    """Round contiguous float32 `x` likewise; `out` may be `x`."""
+    for i in range(x.size):
+        code = encode_word(bits32(x[i]), constants, random_part(random[i], words))
+        out[i] = float32_from_bits(decode_bits(code, decode_constants))
+
+
+@kernel
+def encode64_given(x, out, constants, words, m, emin, first, random):
+    """Encode contiguous float64 `x` likewise, into any format."""
+    for i in range(x.size):
+        word = U64(random_part(random[i], words)) << U64(32)
+        out[i] = encode_word64(bits64(x[i]), constants, word, m, emin, first)
