@@ -50,7 +50,7 @@ def encode(
     policy : str or Policy, optional
         What becomes of overflow, Inf and NaN (`lowprec.policies`); ``ocp_sat`` for formats of up to 8 bits,
         ``ieee`` above.
-    overflow : {"saturate", "nonsaturate", "nan", "raise"}, optional
+    overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}, optional
         Replaces the policy's own rule.
     seed : int, optional
         For stochastic rounding, which needs it: 0 to 2^64 - 1. Element i of `x` in C order is rounded by the bits of

@@ -182,7 +182,7 @@ def resolve(
         Name in `roundings`, or a rounding of one's own; the format's usual one by default.
     policy : str or Policy, optional
         Name in `policies`, or a policy of one's own.
-    overflow : {"saturate", "nonsaturate", "nan", "raise"}, optional
+    overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}, optional
         Replaces the policy's own.
 
     Raises

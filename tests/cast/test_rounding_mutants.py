@@ -45,7 +45,9 @@ def test_presets_that_differ_are_told_apart(name: str) -> None:
     grid = set(all_bfloat16(name))
     answers = {p: tuple(casts.project(x, f, p) for x in sorted(grid, key=repr)) for p in lp.policies}
     # Saturating or not; in e4m3fn and e5m2 CUDA's NaN has no sign; in e5m2 PyTorch's NaN is all ones, and Inf may stay.
-    assert len(set(answers.values())) == {"e4m3fn": 3, "e5m2": 5, "e4m3fnuz": 2}[name]
+    # RISC-V's, AMD's two and CANN's are new everywhere but that the one NaN of e4m3fnuz makes two of them old; in e5m2
+    # RISC-V's two differ, and Arm's from CUDA's.
+    assert len(set(answers.values())) == {"e4m3fn": 7, "e5m2": 11, "e4m3fnuz": 4}[name]
     assert answers["ocp_sat"] != answers["ocp_nonsat"]
     assert (answers["torch_2_11"] == answers["torch_2_13"]) == (name != "e4m3fn")
 
