@@ -89,7 +89,7 @@ def checked(f: lp.Format) -> str:
         parts.append("encode: every mode and preset on critical values with the oracle")
     if f.name == "hif8":
         parts.append(
-            "65,536 bfloat16, 65,536 float16 (all) and 4,194,304 random float32 with en_dtypes 0.0.4: 0 differences"
+            "65,536 bfloat16, 65,536 float16 and 4,294,967,296 float32 (all) with en_dtypes 0.0.4: 0 differences"
         )
     if f.name in ML_DTYPES:
         parts.append("65,536 bfloat16 and 65,536 float16 (all) with the oracle and ml_dtypes")

@@ -204,7 +204,10 @@ def test_onnx_sat_is_clip_and_ml_dtypes(name: str) -> None:
         (lambda: Rounding.stochastic(25), "bits=25: a whole number from 1 to 24"),
         (lambda: Rounding.stochastic(4, "D"), "variant='D': 'A', 'B', 'C' is needed"),
         (lambda: lp.encode([1.0], "e4m3fn", policy="torch"), "did you mean 'torch_2_1"),
-        (lambda: lp.encode([1.0], "e4m3fn", overflow="wrap"), "overflow='wrap': one of saturate, nonsaturate, nan"),
+        (
+            lambda: lp.encode([1.0], "e4m3fn", overflow="wrap"),
+            "overflow='wrap': one of saturate, nonsaturate, signed, nan",
+        ),
         (lambda: lp.encode([[1.0, np.inf]], "e4m3fn", overflow="raise"), r"inf at index \(0, 1\) overflows e4m3fn"),
         (lambda: lp.round_to([465.0], "e4m3fn", overflow="raise"), "465.0 at index 0 overflows e4m3fn"),
     ],
