@@ -42,19 +42,22 @@ def number(value: float) -> str:
     return f"{float(f'{value:.3g}'):.10g}"
 
 
-def percent(value: float, *, sign: bool = True) -> str:
-    """Return a relative difference as a percentage with three decimals, without the percent sign.
+def percent(value: float, *, sign: bool = True, digits: int = 3) -> str:
+    """Return a relative difference as a percentage with three decimals, without the percent sign; no zero is negative.
 
     Examples
     --------
     >>> percent(0.00062), percent(float("nan")), percent(0.0025, sign=False)
     ('+0.062', 'n/a', '0.250')
+    >>> percent(-1e-7), percent(-0.0004, digits=1)
+    ('+0.000', '+0.0')
     """
     if math.isnan(value):
         return "n/a"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    return f"{100 * value:+.3f}" if sign else f"{100 * value:.3f}"
+    rounded = round(100 * value, digits) + 0.0
+    return f"{rounded:+.{digits}f}" if sign else f"{rounded:.{digits}f}"
 
 
 def interval(bounds: tuple[float, float]) -> str:

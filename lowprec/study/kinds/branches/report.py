@@ -53,7 +53,7 @@ def rows(study: StudySummary) -> list[tuple[str, ...]]:
             *(effect_cell(item.effects[name]) for name in EFFECTS),
             percent(item.own.sd, sign=False),
             percent(item.train_error, sign=False),
-            "" if math.isnan(item.data_lost) else f"{100 * item.data_lost:+.1f}",
+            "" if math.isnan(item.data_lost) else percent(item.data_lost, digits=1),
             "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}",
             verdict(item),
         )

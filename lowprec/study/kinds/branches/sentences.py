@@ -81,7 +81,7 @@ def _beside(item: ArmSummary) -> str:
     if math.isfinite(item.train_error):
         told.append(f"largest difference of smoothed training losses {percent(item.train_error, sign=False)} %")
     if math.isfinite(item.data_lost):
-        told.append(f"worth {100 * item.data_lost:+.1f} % of the data")
+        told.append(f"worth {percent(item.data_lost, digits=1)} % of the data")
     return f"; {', '.join(told)}" if told else ""
 
 
