@@ -7,6 +7,7 @@ stand elsewhere in the repository, into ``docs/generated``, at every build; noth
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ autodoc_member_order = "bysource"
 sphinx_gallery_conf: dict[str, Any] = {
     "examples_dirs": "gallery",
     "gallery_dirs": "tutorials",
-    "filename_pattern": r"\.py$",
+    "filename_pattern": "/plot_"
+    if find_spec("torch")
+    else "/plot_(?!torch)",  # without torch, that script is shown alone
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,

@@ -48,7 +48,7 @@ def test_what_was_compared_with_vendors_are_known_quantizers() -> None:
     assert set(generator("make_quantizers").CHECKED) <= set(lp.quantizers.names())
 
 
-@pytest.mark.parametrize("name", ["codecs.md", "costs.md"])
+@pytest.mark.parametrize("name", ["codecs.md", "costs.md", "start.md"])
 def test_examples_run(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted > 0

@@ -1,6 +1,7 @@
 """The README's Python examples run and print what it says; its commands are the ones that CI runs."""
 
 import doctest
+import json
 import re
 from pathlib import Path
 
@@ -45,4 +46,24 @@ def test_both_commands_are_single_lines() -> None:
 
 def test_it_is_a_front_door() -> None:
     """Findings, speed and evidence have pages of their own in docs/."""
-    assert len(README.read_text().split()) <= 1600
+    text = README.read_text()
+    assert len(text.splitlines()) <= 150
+    assert len(re.findall(r"^\|[-:| ]+\|$", text, flags=re.MULTILINE)) <= 3, "tables"
+
+
+def test_numbers_are_those_of_their_pages() -> None:
+    """What the README quotes stands, to the digit, in the page that its command writes."""
+    readme, docs = README.read_text(), ROOT / "docs"
+    speed, exactness = (docs / "speed.md").read_text(), (docs / "exactness.md").read_text()
+    rows = re.findall(
+        r"^\| (?:with AVX-512|as a CPU with AVX2 alone) \| ([\d.]+) \| ([\d.]+ \([\d.]+x\)) \|$", readme, re.M
+    )
+    assert len(rows) == 2
+    assert [number for row in rows for number in row if number not in speed] == []
+    assert "0 of 240,000" in readme
+    assert "| 240,000 | 0 |" in exactness
+    results = json.loads((ROOT / "ablations" / "results" / "fp8_vs_bf16.json").read_text())
+    sentences = {arm["arm"]: arm["sentence"] for arm in results["arms"]}
+    for arm, said in (("dsv3", "+0.052"), ("fp4_naive", "+0.599")):
+        assert said in sentences[arm]
+        assert f"{float(said):+.2f} %" in readme

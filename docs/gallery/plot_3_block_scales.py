@@ -30,14 +30,14 @@ for granularity in ("tensor", "128x128", "128x1", "1x128"):
 # Columns of their own keep the outliers to themselves; tiles along a row keep them to one tile of eight. FP8 reaches
 # over 17 binades, so it bears a lot. Four bits do not:
 
-for quantizer in ("mxfp4", "nvfp4_te"):
+for quantizer in ("mxfp4_floor", "nvfp4_te"):
     q = lp.quantize(x, quantizer=quantizer)
-    print(f"{quantizer:>8}: {lp.sqnr(q.dequantize()[:, usual], x[:, usual]):5.1f} dB, {q.bits_per_value:.2f} bits")
+    print(f"{quantizer:>11}: {lp.sqnr(q.dequantize()[:, usual], x[:, usual]):5.1f} dB, {q.bits_per_value:.2f} bits")
 
 # %%
 # Relative errors by magnitude: in one tile the small are as good as the tile's largest allows.
 
-axes = lp.plot.errors(x, ["e4m3fn", "fp8_1x128", "mxfp8_e4m3", "nvfp4"])
+axes = lp.plot.errors(x, ["e4m3fn", "fp8_1x128", "mxfp8", "nvfp4"])
 
 # %%
 q

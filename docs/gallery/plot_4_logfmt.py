@@ -13,7 +13,7 @@ import lowprec as lp
 
 x = lp.round_to(np.random.default_rng(0).standard_normal((64, 7168), dtype=np.float32), "bfloat16")
 z = lp.logfmt.encode(x, bits=8, tile=128)
-print(f"{z.bits_per_value} bits a value, {lp.sqnr(z.decode(), x):.1f} dB, {len(z.pack()):,} bytes for {x.shape}")
+print(f"{z.bits_per_value} bits a value, {lp.sqnr(z.decode(), x):.1f} dB, {z.pack().nbytes:,} bytes for {x.shape}")
 
 # %%
 # Against other formats of about eight and ten bits. Where a curve is flat, small values are as good as large ones:

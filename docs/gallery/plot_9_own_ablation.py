@@ -9,26 +9,23 @@ package plans the runs, pairs them by weights and bytes, and says what follows a
 import tempfile
 from pathlib import Path
 
-from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting
+from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, sources
 from lowprec.study.kinds.catalogue import plan, report
 from lowprec.study.run.runner import run_study
 
 # %%
-# The question: may gradients be quantized with one scale a tensor? The cheapest kind that trains is ``SameWeights``: the
-# same batch goes through the same weights in every arm, so there is no noise of training. Two arms are always needed
-# beside what is asked: the reference, and a **control** that must come out worse, or the study saw nothing.
+# The question: may gradients be quantized with one scale a tensor? The cheapest kind that trains is ``SameWeights``:
+# the same batch goes through the same weights in every arm, so nothing is noisy. Some arms are always needed beside
+# what is asked: the reference, BF16, BF16 again, and a **control** that must come out worse, or the study saw nothing.
 
-small = WeightsSetting(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10)
+small = WeightsSetting(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10, warmup_steps=2)
 mine = SameWeights(
     name="one_scale",
     question="May output gradients have one scale a tensor?",
-    published="tiles are needed",
-    source="my notebook",
     arms=(
-        Arm("fp32", recipe="float32", role="reference"),
+        *sources.SAME_WEIGHTS_ARMS,
         Arm("tiles", recipe="dsv3"),
         Arm("tensor", recipe="dsv3", change={"dy": "e4m3fn tensor"}),
-        Arm("fp4_naive", recipe="fp4_naive", role="control"),
     ),
     expectations=(
         Expectation("one scale adds to the gradient's error", "gradient_error", "tensor", "tiles", expected=(1.0, 1.5)),

@@ -304,17 +304,48 @@ def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
 
 
 @click.command("report")
-@click.argument("runs", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUNS...")
 @click.option("--no-plot", is_flag=True, help="No figures and no page (matplotlib is not needed then).")
 @machine_readable
-def report_command(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> None:
-    """Write reports, figures and a page of the studies in RUNS."""
-    if not runs.is_dir():
-        raise CommandError(f"{runs}: no such folder")
+def report_command(runs: tuple[Path, ...], no_plot: bool, as_json: bool, as_csv: bool) -> None:
+    """Write reports, figures and a page of the studies in RUNS.
+
+    Plain training runs are compared: those in RUNS, or RUNS themselves, each a folder that lowprec train wrote.
+    """
+    for folder in runs:
+        if not folder.is_dir():
+            raise CommandError(f"{folder}: no such folder")
     if not no_plot:
         from ..study.report.style import require_matplotlib
 
         require_matplotlib()
+    from ..study.report.training import runs_in
+
+    trained = [path for folder in runs for path in runs_in(folder)]
+    if trained:
+        _compare(trained, runs, not no_plot, as_json, as_csv)
+    if len(runs) == 1 and not trained:
+        _report_studies(runs[0], no_plot, as_json, as_csv)
+    elif not trained:
+        raise CommandError("several folders are compared if they hold training runs; studies are reported one by one")
+
+
+def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool, as_json: bool, as_csv: bool) -> None:
+    """Compare plain training runs; the report lies beside them."""
+    import os
+
+    from ..study.report.training import FOLDER, compare_runs, rows
+
+    above = given[0] if given[0] not in trained and len(given) == 1 else Path(os.path.commonpath(trained))
+    document, files = compare_runs(trained, (above.parent if above in trained else above) / FOLDER, plot)
+    head, table = rows(document)
+    emit(head, table, "Training runs", as_json, as_csv)
+    for path in files:
+        click.echo(f"wrote {path}", err=True)
+
+
+def _report_studies(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> None:
+    """Report every study in a folder, and write their page."""
     from ..study.kinds import catalogue as kinds
     from ..study.report.document import Document
     from ..study.run.store import STUDY_FILE

@@ -21,8 +21,9 @@ from .store import StudyError
 
 #: Sources that cannot change the numbers of a run: files, and folders with all that they hold.
 NOT_NUMERICS = (
-    "__main__", "_files", "interop", "reference", "testing",
-    "_ablations/", "_reference_data/", "cli/", "conformance/", "costs/", "measure/", "oracle/", "study/",
+    "__main__", "_files", "_show", "format/picture", "interop", "recipe/picture", "reference", "tensorcore/order",
+    "testing",
+    "_ablations/", "_reference_data/", "cli/", "conformance/", "costs/", "measure/", "oracle/", "plot/", "study/",
 )  # fmt: skip
 #: But these files of theirs can: they execute runs.
 EXECUTE_RUNS = (

@@ -1,0 +1,120 @@
+"""A report of plain training runs: what each ended at, their losses as a figure, and what a comparison may say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..._files import make_folder, to_csv, write_text
+from ...moe.run.files import KeptRun, is_run, read_run
+from ...plot.style import STYLE
+from . import html
+from .document import Bullets, Document, Figure, Part, Table, Text, markdown
+from .parts import number, percent
+from .style import new_figure, save
+
+#: The folder, beside the runs, that the report is written into.
+FOLDER = "compared_runs"
+_HEAD = (
+    "run", "config", "recipe", "seed", "steps", "status", "last training loss", "validation loss", "against the first",
+)  # fmt: skip
+_ALIKE = ("config", "seed", "steps", "learning_rate", "corpus", "code")
+_SMOOTHING = 0.9
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the training runs in a folder, or the folder itself if it is one.
+
+    What was moved aside by `--fresh` ends in a number, and is left out.
+    """
+    if is_run(folder):
+        return [folder]
+    return [path for path in sorted(folder.iterdir()) if is_run(path) and not path.suffix[1:].isdigit()]
+
+
+def compare_runs(folders: Sequence[Path], out: Path, plot: bool = True) -> tuple[Document, list[Path]]:
+    """Compare runs with the first of them, and write the report.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folders that `lowprec train --out` or `lowprec.train` wrote.
+    out : Path
+        Where to: report.md, document.json, runs.csv, and with `plot` the figure and report.html.
+    plot : bool
+        Whether to draw the losses.
+
+    Returns
+    -------
+    Document, list of Path
+        The report, and everything that was written.
+
+    Raises
+    ------
+    ValueError
+        If a folder holds no training run, or a damaged one.
+    """
+    runs = [read_run(folder) for folder in folders]
+    make_folder(out)
+    parts: list[Part] = [_verdict(runs), Table(_HEAD, tuple(map(tuple, _rows(runs))))]
+    files = [out / "runs.csv"]
+    write_text(files[0], to_csv(_HEAD, _rows(runs)))
+    if plot:
+        parts.append(Figure(f"Training losses, a running mean of {1 / (1 - _SMOOTHING):.0f} steps", "losses"))
+        files += _draw(folders, out / "losses")
+    question = "Where did these training runs end, and how far apart?"
+    document = Document(FOLDER, question, "runs", tuple(parts), folder=out)
+    write_text(out / "report.md", markdown(document))
+    files += [out / "report.md", document.write(out)]
+    if plot:
+        files.append(html.write([document], out / html.PAGE, "Training runs"))
+    return document, files
+
+
+def rows(document: Document) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return the head and the rows of a report's table."""
+    found = next(part for part in document.parts if isinstance(part, Table))
+    return found.head, found.rows
+
+
+def _rows(runs: Sequence[KeptRun]) -> list[list[str]]:
+    first = runs[0].summary.get("validation_loss")
+    table = []
+    for run in runs:
+        kept, losses = run.summary, run.metrics["loss"]
+        validation = kept.get("validation_loss")
+        comparable = first is not None and validation is not None and run is not runs[0]
+        table.append([
+            run.name, *(str(kept[key]) for key in ("config", "recipe", "seed", "steps", "status")),
+            number(float(losses.iloc[-1])) if len(losses) else "n/a",
+            "n/a" if validation is None else f"{validation:.6g}",
+            f"{percent(validation / first - 1)} %" if comparable else "",
+        ])  # fmt: skip
+    return table
+
+
+def _verdict(runs: Sequence[KeptRun]) -> Part:
+    """Return what the comparison is worth: which choices differ beside the recipe."""
+    first = runs[0].summary
+    differ = {key for run in runs[1:] for key in _ALIKE if run.summary.get(key) != first.get(key)}
+    if not runs[1:]:
+        return Text("One run: nothing to compare it with.")
+    if differ:
+        words = ", ".join(key.replace("_", " ") for key in _ALIKE if key in differ)
+        return Bullets((f"These runs differ in more than their recipes: {words}. Losses cannot be compared.",), True)
+    return Text(
+        "One pair of runs shows no difference below the noise floor: two runs that differ in the last bit of one "
+        "weight end apart, too. `lowprec ablate` makes pairs, a floor and intervals."
+    )
+
+
+def _draw(folders: Sequence[Path], stem: Path) -> list[Path]:
+    import matplotlib
+
+    from ...plot.training import losses
+
+    with matplotlib.rc_context(STYLE):
+        figure, top = new_figure(9.2, 4.6, "Training losses", f"running means of {1 / (1 - _SMOOTHING):.0f} steps")
+        axes = figure.add_axes((0.075, 0.12, 0.9, top - 0.15))
+        losses(*folders, smoothing=_SMOOTHING, axes=axes)
+        return save(figure, stem)

@@ -1,0 +1,69 @@
+"""`lowprec report` compares plain training runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import lowprec as lp
+from lowprec.cli.app import cli
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Return a folder with two runs that differ in their recipe, and one with another seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, recipe, seed in (("a", "bf16", 0), ("b", "dsv3", 0), ("c", "bf16", 1)):
+        lp.train("nano", recipe, steps=2, seed=seed, out=folder / name)
+    return folder
+
+
+def report(*args: object):
+    return CliRunner().invoke(cli, ["report", *map(str, args)])
+
+
+def test_two_runs_are_compared(runs):
+    result = report(runs / "a", runs / "b", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    kept = [json.loads((runs / name / "run.json").read_text())["validation_loss"] for name in "ab"]
+    assert [row["recipe"] for row in rows] == ["bf16", "dsv3"]
+    assert rows[1]["against the first"] == f"{100 * (kept[1] / kept[0] - 1):+.3f} %"
+    page = (runs / "compared_runs" / "report.html").read_text()
+    assert "<svg" in page
+    assert "noise floor" in page
+
+
+def test_a_folder_of_runs_is_compared_again(runs):
+    for _ in range(2):  # what the first time wrote is no run
+        result = report(runs)
+        assert result.exit_code == 0, result.output
+    assert "differ in more than their recipes: seed" in (runs / "compared_runs" / "report.md").read_text()
+
+
+def test_one_run_has_nothing_to_be_compared_with(runs):
+    assert report(runs / "a", "--no-plot").exit_code == 0
+    assert "nothing to compare" in (runs / "compared_runs" / "report.md").read_text()
+
+
+def test_a_damaged_run_is_named(runs, tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "metrics.csv").write_text("step,loss\n1,what\n")
+    (tmp_path / "bad" / "run.json").write_text("{}")
+    result = report(tmp_path, "--no-plot")
+    assert result.exit_code == 2
+    assert "damaged run" in result.stderr
+
+
+def test_losses_of_folders_are_those_of_the_runs(runs):
+    axes = lp.plot.losses(runs / "a", runs / "b", smoothing=0.0)
+    kept = [line.get_ydata()[-1] for line in axes.get_lines()]
+    expected = [float((runs / name / "metrics.csv").read_text().splitlines()[-1].split(",")[1]) for name in "ab"]
+    assert kept == expected
+
+
+@pytest.mark.parametrize(("wrong", "match"), [((), "no run"), (("nowhere",), "no training run"), ((3,), "neither")])
+def test_what_is_no_run_is_refused(wrong, match):
+    with pytest.raises(ValueError, match=match):
+        lp.plot.losses(*wrong)
