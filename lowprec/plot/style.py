@@ -39,9 +39,9 @@ def drawn(function: Callable[P, R]) -> Callable[P, R]:
             raise ModuleNotFoundError(
                 f"lowprec.plot.{function.__name__} needs matplotlib: pip install 'lowprec[plot]'", name="matplotlib"
             )
-        import matplotlib
+        from matplotlib import pyplot  # outside the context, whose end would undo what a notebook's backend sets
 
-        with matplotlib.rc_context(STYLE):
+        with pyplot.rc_context(STYLE):
             return function(*args, **kwargs)
 
     return wrapper

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..._files import make_folder, to_csv, write_text
 from ...moe.run.files import KeptRun, is_run, read_run
@@ -78,17 +79,16 @@ def rows(document: Document) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ..
 
 
 def _rows(runs: Sequence[KeptRun]) -> list[list[str]]:
-    first = runs[0].summary.get("validation_loss")
+    first: Any = runs[0].summary.get("validation_loss")
     table = []
     for run in runs:
         kept, losses = run.summary, run.metrics["loss"]
-        validation = kept.get("validation_loss")
-        comparable = first is not None and validation is not None and run is not runs[0]
+        validation: Any = kept.get("validation_loss")
         table.append([
             run.name, *(str(kept[key]) for key in ("config", "recipe", "seed", "steps", "status")),
             number(float(losses.iloc[-1])) if len(losses) else "n/a",
             "n/a" if validation is None else f"{validation:.6g}",
-            f"{percent(validation / first - 1)} %" if comparable else "",
+            "" if run is runs[0] or None in (first, validation) else f"{percent(float(validation) / float(first) - 1)} %",
         ])  # fmt: skip
     return table
 
