@@ -20,7 +20,8 @@ hopper
 
 ones = np.full((1, 32), lp.encode(1.0, "e4m3fn"), np.uint8)
 print("hopper_fp8:", lp.mma(ones, ones, [[2.0**14]], accumulator=hopper).item())
-plain = lp.mma(ones, ones, [[2.0**14]], accumulator="float32", a_format="e4m3fn", b_format="e4m3fn")
+e4m3 = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
+plain = lp.mma(ones, ones, [[2.0**14]], accumulator="float32", **e4m3)
 print("float32:   ", plain.item())
 
 # %%

@@ -54,6 +54,8 @@ def links(text: str, page: str) -> str:
 
     def changed(found: re.Match[str]) -> str:
         picture, words, target, anchor = found.groups()
+        if target.startswith("/"):  # the site's own, for Sphinx to check
+            return found.group()
         path = posixpath.normpath(posixpath.join(here, target))
         there = place(path)
         if there is None:

@@ -88,7 +88,7 @@ def _rows(runs: Sequence[KeptRun]) -> list[list[str]]:
             run.name, *(str(kept[key]) for key in ("config", "recipe", "seed", "steps", "status")),
             number(float(losses.iloc[-1])) if len(losses) else "n/a",
             "n/a" if validation is None else f"{validation:.6g}",
-            "" if run is runs[0] or None in (first, validation) else f"{percent(float(validation) / float(first) - 1)} %",
+            "" if run is runs[0] or None in (first, validation) else f"{percent(validation / first - 1)} %",
         ])  # fmt: skip
     return table
 
