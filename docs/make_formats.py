@@ -78,6 +78,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def block_definition(name: str) -> list[object]:
+    """Return a row about a format of blocks."""
+    f = lp.block_formats[name]
+    codes = f.encode(np.zeros(f.block, np.float32))
+    bits = 1 + f.magnitude_bits + (8 + codes.levels.size) / f.block
+    return [name, f.block, f.magnitude_bits, f"{bits:g}", f.source]
+
+
 def checked(f: lp.Format) -> str:
     """Say what a format was compared with, and on how many inputs."""
     parts = []
@@ -168,6 +176,19 @@ Written by `python docs/make_formats.py` from the catalogue; the numbers are com
 are not ordered by magnitude, NF4, or any power of two of float32 numbers of one's own. Neighbours are those by value;
 "even" and "odd" are codes'. HiF8 rounds to nearest, ties away, unless a rounding is given. Every rounding and policy
 holds for tables: they become thresholds between codes, and tables of other formats' values give those formats' codes.
+
+## Formats of blocks
+
+`lp.block_formats[name]` has `encode`, `decode` and `round_to` for formats whose elements mean nothing alone. HiF4: 64
+elements of 4 bits, a scale in E6M2, a bit for every 8 and one for every 4 elements that doubles. Block floating point:
+integers below one exponent.
+
+{table(("name", "block", "magnitude bits", "bits a value", "source"), map(block_definition, lp.block_formats.names()))}
+
+Compared with rules in fractions written out in `tests/scaling/test_block_formats.py`: HiF4 on 10,240 values, each block
+floating point on 6,400, 0 differences, and with the worked examples of their sources. On 262,144 bfloat16 from N(0, 1)
+Tenstorrent's host and device differ in 10 % (bfp8), 42 % (bfp4) and 28 % (bfp2) of codes. Not settled: how HiF4's 24
+level bits are packed, what it makes of NaN and Inf; the device's ties, and whether it saturates or carries.
 
 ## The P3109 family
 

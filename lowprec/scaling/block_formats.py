@@ -1,0 +1,211 @@
+"""Formats of whole blocks, whose elements mean nothing without what the block shares: HiF4 and block floating point.
+
+They differ from a `Quantizer` in that no format of elements stands alone: HiF4 has three levels of scale, and block
+floating point has integers below one exponent. Blocks run along the last axis.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import as_float32, one_of, whole
+from .._ieee import standard
+from .._values import plain_fields
+from ..cast.casts import round_to
+from ..registry import Registry
+
+Floats = NDArray[np.float32]
+
+
+class BlockCodes(NamedTuple):
+    """Codes of a matrix of blocks.
+
+    Attributes
+    ----------
+    elements : ndarray of uint8, shape (..., K padded to whole blocks)
+        A code each: the sign above the magnitude bits.
+    shared : ndarray of uint8, shape (..., blocks)
+        The scale's code, or the exponent.
+    levels : ndarray of uint8, shape (..., blocks, n)
+        Bits of further levels, one an entry; n is 0 where there are none.
+    """
+
+    elements: NDArray[np.uint8]
+    shared: NDArray[np.uint8]
+    levels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class BlockFormat(ABC):
+    """A format of blocks along the last axis; the last block is filled up with zeros.
+
+    Parameters
+    ----------
+    name : str
+        How it is called; it decides nothing.
+    block : int
+        Elements that share.
+    magnitude_bits : int
+        Bits of an element beside its sign.
+    source : str
+        Where the definition comes from.
+    """
+
+    name: str
+    block: int
+    magnitude_bits: int
+    source: str = field(default="user-defined", compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        whole(f"{type(self).__name__} {self.name}", "magnitude_bits", self.magnitude_bits, 1, 7)
+
+    @standard
+    def encode(self, x: ArrayLike) -> BlockCodes:
+        """Return the codes of real numbers, shape (..., K), taken as float32."""
+        values = as_float32(self.name, x)
+        if values.ndim == 0:
+            raise ValueError(f"{self.name}: a single number has no blocks; an array (..., K) is needed")
+        missing = -values.shape[-1] % self.block
+        padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
+        with np.errstate(all="ignore"):
+            codes = self._encode(padded.reshape(*padded.shape[:-1], padded.shape[-1] // self.block, self.block))
+        return codes._replace(elements=codes.elements.reshape(padded.shape))
+
+    @standard
+    def decode(self, codes: BlockCodes) -> Floats:
+        """Return the values of codes, the padding included."""
+        shape = codes.elements.shape
+        blocks = codes.elements.reshape(*shape[:-1], shape[-1] // self.block, self.block)
+        negative, magnitude = blocks >> self.magnitude_bits, blocks & ((1 << self.magnitude_bits) - 1)
+        with np.errstate(all="ignore"):
+            values = self._values(magnitude.astype(np.float64), codes)
+            return np.where(negative == 1, -values, values).astype(np.float32).reshape(shape)
+
+    def round_to(self, x: ArrayLike) -> Floats:
+        """Return what is left of real numbers, in their shape."""
+        return self.decode(self.encode(x))[..., : np.shape(x)[-1] if np.ndim(x) else 0]
+
+    @abstractmethod
+    def _encode(self, x: Floats) -> BlockCodes:
+        """Return the codes of blocks, shape (..., blocks, block)."""
+
+    @abstractmethod
+    def _values(self, magnitude: NDArray[np.float64], codes: BlockCodes) -> NDArray[np.float64]:
+        """Return the values of magnitudes, shape (..., blocks, block)."""
+
+
+@dataclass(frozen=True)
+class HiFx(BlockFormat):
+    """HiF4 and its narrower kin: 64 elements, a scale in E6M2, a bit for every 8 and one for every 4 that doubles.
+
+    All steps are float32; bf16 roundings are to nearest even, elements' to nearest, ties away, saturating. What NaN and
+    Inf become is not published; here they give what these steps give.
+
+    Examples
+    --------
+    >>> block_formats["hif4"].round_to([7.0, 3.4, -1.7, 0.26]).tolist()
+    [7.0, 3.0, -2.0, 0.0]
+    """
+
+    def _encode(self, x: Floats) -> BlockCodes:
+        f32, top = np.float32, (1 << self.magnitude_bits) - 1
+        size = np.abs(x)
+        m3 = size.reshape(*x.shape[:-1], 16, 4).max(axis=-1)
+        m2 = m3.reshape(*x.shape[:-1], 8, 2).max(axis=-1)
+        scale = round_to(m2.max(axis=-1) * f32(0.142578125), "bfloat16")
+        word = np.clip(scale, f32(2.0**-48), f32(49152)).view(np.uint32)
+        word = (word + np.uint32(0xFFFFF) + (word >> np.uint32(21) & np.uint32(1))) >> np.uint32(21)
+        shared = (word - np.uint32(127 - 48 << 2)).astype(np.uint8)
+        scale = (word << np.uint32(21)).view(f32)
+        inverse = round_to(f32(1) / scale, "bfloat16")[..., None]
+        e2 = m2 * inverse >= 4
+        e3 = m3 * inverse * np.where(np.repeat(e2, 2, axis=-1), f32(0.5), f32(1)) >= 2
+        steps = np.repeat(e2, 8, axis=-1).astype(np.int32) + np.repeat(e3, 4, axis=-1)
+        quanta = np.ldexp(size, -steps).astype(f32) * inverse * f32(1 << self.magnitude_bits - 1)
+        magnitude = np.minimum(np.floor(quanta + f32(0.5)), f32(top)).astype(np.uint8)
+        elements = magnitude | (x < 0).astype(np.uint8) << np.uint8(self.magnitude_bits)
+        return BlockCodes(elements, shared, np.concatenate([e2, e3], axis=-1).astype(np.uint8))
+
+    def _values(self, magnitude: NDArray[np.float64], codes: BlockCodes) -> NDArray[np.float64]:
+        code = codes.shared.astype(np.int32)
+        scale = np.ldexp(1 + (code & 3) / 4, (code >> 2) - 48)
+        scale = np.where(code == 0xFF, np.nan, scale)[..., None]
+        steps = np.repeat(codes.levels[..., :8], 8, axis=-1) + np.repeat(codes.levels[..., 8:], 4, axis=-1)
+        return np.asarray(np.ldexp(magnitude * scale, steps.astype(np.int32) - (self.magnitude_bits - 1)))
+
+
+@dataclass(frozen=True)
+class BlockFloat(BlockFormat):
+    """Integers of a sign and a magnitude below one exponent: Tenstorrent's bfp8_b, bfp4_b, bfp2_b, Microsoft's MSFP.
+
+    A value is ``m * 2^(E - 127 - (magnitude_bits - 1))``, E the largest exponent field of a float32 of the block.
+    Significands have 24 bits with the leading one always set, so float32 subnormals count as ``1.f * 2^-127``; they are
+    cut to the shared exponent. There is no -0. NaN and Inf count as numbers of exponent 255.
+
+    Parameters
+    ----------
+    first_bits : int
+        0: one rounding, to nearest even, saturating: Tenstorrent's host. Else the device: bfloat16 first, then so many
+        magnitude bits to nearest by `ties`, then cut.
+    ties : {"even", "away"}
+        Where two are as near; the device's is "away" by its manual.
+
+    Examples
+    --------
+    >>> block_formats["bfp4_b_host"].round_to([8.0, 3.875, 1.0, 0.5, -0.25, 7.96875, 0.03125, -3.0]).tolist()
+    [8.0, 4.0, 0.0, 0.0, 0.0, 8.0, 0.0, -4.0]
+    """
+
+    first_bits: int = 0
+    ties: Literal["even", "away"] = "even"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(f"BlockFloat {self.name}", "first_bits", self.first_bits, 0, 7)
+        one_of(f"BlockFloat {self.name}", "ties", self.ties, ("even", "away"))
+
+    def _encode(self, x: Floats) -> BlockCodes:
+        word = (round_to(x, "bfloat16") if self.first_bits else x).view(np.uint32).astype(np.int64)
+        field_ = word >> 23 & 0xFF
+        significand = np.where(word & 0x7FFFFFFF == 0, 0, word & 0x7FFFFF | 0x800000)
+        shared = field_.max(axis=-1)
+        aligned = significand >> np.minimum(shared[..., None] - field_, 63)
+        bits = self.first_bits or self.magnitude_bits
+        cut = 24 - bits
+        odd = aligned >> cut & 1
+        half = (1 << cut - 1) - (0 if self.ties == "away" else 1 - odd)
+        magnitude = np.minimum(aligned + half >> cut, (1 << bits) - 1) >> bits - self.magnitude_bits
+        negative = (word >> 31) & (magnitude > 0)
+        elements = (magnitude | negative << self.magnitude_bits).astype(np.uint8)
+        return BlockCodes(elements, shared.astype(np.uint8), np.zeros((*shared.shape, 0), np.uint8))
+
+    def _values(self, magnitude: NDArray[np.float64], codes: BlockCodes) -> NDArray[np.float64]:
+        power = codes.shared.astype(np.int32)[..., None] - 127 - (self.magnitude_bits - 1)
+        return np.asarray(np.ldexp(magnitude, power))
+
+
+block_formats: Registry[BlockFormat] = Registry("block format", BlockFormat)  # type: ignore[type-abstract]
+"""The catalogue of block formats."""
+
+
+def _add(entry: BlockFormat) -> None:
+    block_formats.register(entry.name, entry)
+
+
+_HOST = "tt-metal, blockfloat_common.cpp"
+_DEVICE = "tt-isa-documentation; ties as in its text, its emulator's comment says even"
+_MSFP = "Microsoft, NeurIPS 2020; rounding not published: nearest even, saturating is our choice"
+_add(HiFx("hif4", 64, 3, source="arXiv:2602.11287 (Huawei HiFloat4), hifx.py"))
+_add(HiFx("hif3", 64, 2, source="hifx.py of the HiFloat4 repository"))
+for _name, _bits in (("bfp8_b", 7), ("bfp4_b", 3), ("bfp2_b", 1)):
+    _add(BlockFloat(f"{_name}_host", 16, _bits, source=_HOST))
+    _options: dict[str, Any] = {"first_bits": 7, "ties": "away"}
+    _add(BlockFloat(f"{_name}_device", 16, _bits, source=_DEVICE, **_options))
+_add(BlockFloat("msfp12", 16, 3, source=_MSFP))
+_add(BlockFloat("msfp16", 16, 7, source=_MSFP))
