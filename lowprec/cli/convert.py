@@ -48,7 +48,7 @@ def convert_command(
     file: str, target: str | None, granularity: str | None, scale: str, source: str | None,
     from_granularity: str | None, check_only: bool, out: str | None, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Convert codes and scales to another block format, exactly or not at all.
+    """Convert codes to other blocks and formats, exactly.
 
     FILE is what `lowprec quantize --out` or `Quantized.save` wrote. Told is how many values and blocks would change,
     where the first is, and over how many binades the old scales of a new block reach: MXFP4 becomes FP8 in blocks

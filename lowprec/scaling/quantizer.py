@@ -294,6 +294,7 @@ _add(
 )  # fmt: skip
 _add(
     "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale="e4m3", arithmetic="alone", amax_floor=6 * 2.0**-9,
+    smallest_scale=2.0**-9,
     source="DeepSeek-V4.1, inference/kernel.py: fp4_act_quant with E4M3 scales, no scale of the tensor",
 )  # fmt: skip
 
