@@ -33,8 +33,8 @@ from .moe.model.config_file import load_config as load_config
 from .moe.run.train import train as train
 from .recipe.catalogue import recipes as recipes
 from .recipe.recipe import Recipe as Recipe
-from .scaling.convert import convert as convert
 from .scaling.block_formats import block_formats as block_formats
+from .scaling.convert import convert as convert
 from .scaling.delayed import DelayedScaling as DelayedScaling
 from .scaling.eden import ms_eden as ms_eden
 from .scaling.granularity import Granularity as Granularity
