@@ -33,8 +33,11 @@ def pages() -> Iterator[tuple[str, str]]:
             yield f"generated/findings/{name}.md", links(_article(name), f"docs/{name}.md")
     reports = sorted(path.stem for path in make_ablations.RESULTS.glob("*.md"))
     lines += ["", *_toctree([f"/generated/findings/{name}" for name in names])]
-    lines += _toctree(["/findings", "/ablations", "/generated/repository/ablations/README"])
-    lines += _toctree([f"/generated/repository/ablations/results/{name}" for name in reports])
+    others = ["/findings", "/ablations", "/generated/findings/reports", "/generated/repository/ablations/README"]
+    lines += _toctree(others)
+    whole = [f"- [{name}](/generated/repository/ablations/results/{name}.md)" for name in reports]
+    places = [f"/generated/repository/ablations/results/{name}" for name in reports]
+    yield "generated/findings/reports.md", "\n".join(["# Whole reports", "", *whole, "", *_toctree(places)])
     yield "generated/findings/index.md", "\n".join(lines)
 
 

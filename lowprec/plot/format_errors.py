@@ -68,7 +68,7 @@ def errors(
                 continue
             relative = (passed[chosen] - values[chosen]) / values[chosen]
             across.append(2.0 ** (int(exponent) + 0.5))
-            up.append(float(np.sqrt(np.mean(relative**2))))
+            up.append(float(np.sqrt(np.mean(relative**2))) or np.nan)  # no error has no place on a logarithmic axis
         label = f"{row.format}: {row.sqnr:.1f} dB, {row.bits_per_value:.4g} bits"
         axes.plot(across, up, "o-", color=color(place), markersize=3.2, linewidth=1.4, label=label)
     axes.set_xscale("log", base=2)

@@ -74,7 +74,7 @@ def accumulation(
         for k, true, size in zip(ks, exact, sizes, strict=True):
             d = mma(left[:, :k], right[:, :k], accumulator=machine, a_format=found, b_format=found)
             wrong = np.abs(d.astype(np.float64) - true) / np.maximum(size, np.finfo(np.float32).tiny)
-            up.append(float(wrong.max()))
+            up.append(float(wrong.max()) or np.nan)  # no error has no place on a logarithmic axis
         axes.plot(ks, up, "o-", color=color(place), markersize=3.2, linewidth=1.4, label=machine.name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
