@@ -39,10 +39,15 @@ def drawn(function: Callable[P, R]) -> Callable[P, R]:
             raise ModuleNotFoundError(
                 f"lowprec.plot.{function.__name__} needs matplotlib: pip install 'lowprec[plot]'", name="matplotlib"
             )
-        from matplotlib import pyplot  # outside the context, whose end would undo what a notebook's backend sets
+        from matplotlib import rcParams
 
-        with pyplot.rc_context(STYLE):
+        # `rc_context` would take back what a notebook's backend sets when the first figure is made.
+        before = {key: rcParams[key] for key in STYLE}
+        rcParams.update(STYLE)
+        try:
             return function(*args, **kwargs)
+        finally:
+            rcParams.update(before)
 
     return wrapper
 
