@@ -254,10 +254,11 @@ def key_of(
     shape: tuple[int, ...] | None = None,
 ) -> Key:
     """Return the words that a rounding of an array of some shape takes."""
-    if not mode.is_stochastic:
-        return Key(np.uint32(0), np.uint32(0), 0)
+    no_seed = np.uint32(0), np.uint32(0), 0
     if isinstance(random, str | Stream):
-        stream = streams.get(random)
+        stream = None if isinstance(random, str) and random == "lowprec" else streams.get(random)
+        if not mode.is_stochastic:
+            return Key(*no_seed)
         key = random_key(who, f"rounding={mode.name!r}", seed, offset)
         return Key(*key, None if isinstance(stream, Own) else stream)
     words = codes_of(f"{who}: random=", np.asarray(random), 32, np.dtype(np.uint32), check=True)
@@ -265,4 +266,4 @@ def key_of(
         raise ValueError(f"{who}: random= has the shape {words.shape}, the values {shape}: a word for each is needed")
     if seed is not None:
         raise ValueError(f"{who}: seed={seed!r} beside random=: words that are given need no seed")
-    return Key(np.uint32(0), np.uint32(0), 0, given=np.ascontiguousarray(words).reshape(-1))
+    return Key(*no_seed, given=np.ascontiguousarray(words).reshape(-1)) if mode.is_stochastic else Key(*no_seed)

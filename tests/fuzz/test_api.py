@@ -14,7 +14,8 @@ from lowprec import codec, costs, logfmt
 CALLS = {"short": 6_000, "long": 1_000_000}
 #: Public, and called through something else: catalogues by `get`, modules by their functions, results by their makers.
 NOT_CALLED = {"__version__", "codecs", "configs", "formats", "libraries", "policies", "quantizers", "recipes",
-              "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum"}  # fmt: skip
+              "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum",
+              "streams", "block_formats"}  # fmt: skip
 #: Public, and not for fuzzing: the slow truth takes exact numbers of those who test against it, and checks little; what
 #: test suites import fails with an AssertionError on purpose.
 TRUSTED = {"oracle", "plot", "testing"}
