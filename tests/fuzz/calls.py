@@ -25,6 +25,7 @@ MILLISECONDS = {
     "load_config": 1.0, "DelayedScaling.quantize": 1.0, "logfmt.from_bytes": 0.9, "logfmt.encode": 0.9,
     "codec": 1.5, "codec.from_bytes": 1.2, "pack_operand": 0.8, "Format": 0.7, "quantize_both": 0.7,
     "logfmt.unpack": 0.7, "checksum": 3.0, "requantize": 0.6,
+    "check": 600.0, "identify": 900.0, "convert": 5.0, "ms_eden": 3.0, "TableFormat": 5.0, "Library": 5.0,
 }  # fmt: skip
 
 

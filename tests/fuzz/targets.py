@@ -8,6 +8,7 @@ import numpy as np
 import objects
 import results
 import sound
+import whole
 from calls import CATALOGUES, Arguments, Target
 from draw import SMALL_FORMATS, Draw
 
@@ -83,6 +84,7 @@ def targets(folder: Any) -> list[Target]:
         Target("Format.nextafter", sound.method(lp.Format, "nextafter"),
                sound.on(_format, lambda d, f: {"x": f.max, "toward": d.one(0.0, 1e9)})),
     ]  # fmt: skip
+    found += _whole_tensors()
     for name, catalogue in CATALOGUES.items():
         found.append(_lookup(name, catalogue))
     for name in _metrics():
@@ -90,6 +92,30 @@ def targets(folder: Any) -> list[Target]:
         found.append(Target(f"metrics.{name}", getattr(metrics, name), sound.pair("a", "reference", **more), None, 0.5))
     found += _cost_targets()
     return found
+
+
+def _whole_tensors() -> list[Target]:
+    return [
+        Target("check", _check, whole.check_arguments),
+        Target("convert", lp.convert, whole.convert_arguments),
+        Target("identify", _identify, whole.identify_arguments),
+        Target("ms_eden", lp.ms_eden, whole.eden_arguments),
+        Target("pack_e5m6", lp.pack_e5m6, whole.pack_arguments, None, 0.5),
+        Target("unpack_e5m6", lp.unpack_e5m6, whole.unpack_arguments, None, 0.5),
+        Target("TableFormat", objects.used(lp.TableFormat, objects.use_format), whole.table_arguments),
+        *_made(lp.Library, lp.libraries, whole.use_library),
+    ]
+
+
+def _check(
+    q: Any, values: Any, quantizer: Any = None, scale: Any = None, tensor_scale: Any = None, granularity: Any = None
+) -> Any:
+    found = lp.check(q, values, quantizer, scale=scale, tensor_scale=tensor_scale, granularity=granularity)
+    return repr(found), found.causes, found.tied
+
+
+def _identify(a: Any, b: Any, c: Any, d: Any, a_format: Any = None, b_format: Any = None) -> Any:
+    return str(lp.identify(a, b, c, d, a_format=a_format, b_format=b_format))
 
 
 def _made(cls: type, catalogue: Any, use: Callable[[Any], Any]) -> list[Target]:
@@ -146,7 +172,7 @@ def _using(kernel: Any) -> Any:
 
 for _wrapper, _original in (
     (_both, lp.quantize_both), (_requantize, lp.requantize), (_grouped, lp.grouped_gemm), (_wgrad, lp.grouped_wgrad),
-    (_using, lp.using), (sound.delayed_steps, lp.DelayedScaling.quantize),
+    (_using, lp.using), (_check, lp.check), (_identify, lp.identify), (sound.delayed_steps, lp.DelayedScaling.quantize),
 ):  # fmt: skip
     _annotations = {name: p.annotation for name, p in inspect.signature(lp.quantize).parameters.items()}
     _annotations |= {name: p.annotation for name, p in inspect.signature(lp.gemm).parameters.items()}

@@ -14,7 +14,7 @@ from lowprec import codec, costs, logfmt
 CALLS = {"short": 6_000, "long": 1_000_000}
 #: Public, and called through something else: catalogues by `get`, modules by their functions, results by their makers.
 NOT_CALLED = {"__version__", "codecs", "configs", "formats", "libraries", "policies", "quantizers", "recipes",
-              "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum",
+              "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum", "Check",
               "streams", "block_formats"}  # fmt: skip
 #: Public, and not for fuzzing: the slow truth takes exact numbers of those who test against it, and checks little; what
 #: test suites import fails with an AssertionError on purpose.
@@ -74,30 +74,43 @@ def test_every_parameter_has_a_kind(all_targets):
 
 #: Matrices with scales, objects of the package, callables, tuples: what no catalogue and no number stands for.
 OBJECTS = {
+    "Accumulator(flushed)",
     "Accumulator(inputs)",
-    "codec.from_bytes(shape)",
     "Granularity.block(shape)",
     "Policy(saturating)",
     "Quantized(format)",
     "Quantized(quantizer)",
     "Quantized(tensor_scale)",
+    "Quantized.dequantize(like)",
     "Recipe(rules)",
     "Recipe(storage)",
+    "TableFormat(table)",
     "checksum(a)",
     "checksum(b)",
+    "codec.from_bytes(shape)",
+    "convert(q)",
     "costs.ModelShape(attention)",
     "costs.NodeCount(shares)",
+    "decode(like)",
+    "encode(like)",
     "gemm(a)",
     "gemm(b)",
+    "gemm(like)",
     "grouped_gemm(a)",
     "grouped_gemm(b)",
     "grouped_wgrad(dy)",
     "grouped_wgrad(x)",
+    "identify(a)",
+    "identify(b)",
     "logfmt.encode(units)",
     "logfmt.from_bytes(units)",
+    "matmul_f32(like)",
+    "mma(like)",
     "pack_operand(q)",
     "quantize(out)",
+    "quantize_dequantize(like)",
     "requantize(q)",
+    "round_to(like)",
     "train(memory)",
     "train(progress)",
     "train(stage)",
