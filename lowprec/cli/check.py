@@ -28,7 +28,7 @@ def check(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Tell which quantizer made codes and scales, and what was done otherwise.
+    """Tell which quantizer made codes and what went wrong.
 
     FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`, and
     `tensor_scale` for two levels (NVFP4). Without --quantizer it is compared with all of them, the nearest first.

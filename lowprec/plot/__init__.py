@@ -1,8 +1,8 @@
-"""Pictures of numerics as matplotlib axes: errors of formats, value grids, running sums, losses."""
+"""Pictures of numerics as matplotlib axes: errors of formats, value grids, running sums, losses.
 
-from .format_errors import errors as errors
-from .sums import accumulation as accumulation
-from .training import losses as losses
-from .value_grid import grid as grid
+The public names stand in ``__init__.pyi``; loaded when they are first used: reports need the style alone.
+"""
 
-__all__ = ["accumulation", "errors", "grid", "losses"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -80,7 +80,8 @@ def test_the_csv_holds_every_bit_of_the_figure(study, tmp_path):
         assert {row["pairs"] for row in mine} == {str(band.pairs)}
 
 
-def test_figure_files_are_whole_and_the_same_every_time(study, tmp_path):
+def test_figure_files_are_whole_and_the_same_every_time(study, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     first = plots.draw(study, tmp_path / "a")
     assert [path.name for path in first] == ["a.csv", "a.png", "a.svg"]
     png = first[1].read_bytes()
