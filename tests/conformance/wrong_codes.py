@@ -70,7 +70,7 @@ class Hand:
             return ONE / m, m, None
         if self.kind == "power":
             s = (power or ceil_power)(a * (ONE / largest) if power is None else a)
-            s = np.maximum(s, np.float32(2.0**-127))
+            s = np.where(a == 0, np.float32(2.0**-127), np.maximum(s, np.float32(2.0**-127)))  # as the catalogue has it
             return s, ONE / s, None
         e = np.float32(448) * largest / whole
         s = lp.round_to(a * (e * (ONE / largest)), "e4m3fn", policy="ocp_sat")
