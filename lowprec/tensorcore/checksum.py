@@ -158,6 +158,10 @@ def checksum(
         If an operand is not `Quantized`.
     """
     accumulator, library, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+    if not library.fused or library.split_k > 1:
+        raise ValueError(
+            f"checksum: {library} rounds more often than the bounds know: fused=True, split_k=1 are needed"
+        )
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
     check_product("checksum", a.shape, b.shape)

@@ -37,8 +37,10 @@ from .library import Library, libraries
 from .operands import (
     along_k,
     check_quantized,
+    interleaved,
     pages,
     product_of,
+    within_k,
     without_scale,
     without_tensor_scales,
 )
@@ -61,7 +63,7 @@ def gemm(
     library: str | Library = "deepgemm",
     alpha: float = 1.0,
     beta: float = 1.0,
-    split_k: int = 1,
+    split_k: int | None = None,
     like: Any = None,
 ) -> Float32Matrix:
     """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C`` with scales, promotion and a rounded result.
@@ -89,8 +91,9 @@ def gemm(
         or a `lowprec.libraries.Library` of one's own.
     alpha, beta : float
         Factors of the product and of C, taken as float32. Scales per tensor (NVFP4's) join alpha, see Notes.
-    split_k : int
-        K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue.
+    split_k : int, optional
+        K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue; the library's
+        number by default, which is 1 for those of the catalogue.
     like : array or str, optional
         Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
 
@@ -111,7 +114,8 @@ def gemm(
     -----
     1. Each split's chains are summed in float32 from +0: ``T = fma(s, chain, T)`` with scales at promotion,
        ``T = T + chain`` with scales at the end or inside the instruction.
-    2. Splits are added one after the other in float32.
+    2. Splits are added one after the other in float32. A `lowprec.Library` may say otherwise: of these two steps, and
+       of the order of k.
     3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if they come
        at the end; without C, ``D = f * T``.
     4. D is rounded to `out`, to nearest even: two roundings, as the libraries have them.
@@ -150,8 +154,8 @@ def gemm(
     check_quantized("b", b, accumulator)
     a, b, factor = without_tensor_scales(a, b, real32("gemm", "alpha", alpha))
     factor_of_c = real32("gemm", "beta", beta)
-    split_k = whole("gemm", "split_k", split_k, 1)
-    options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k}
+    split_k = library.split_k if split_k is None else whole("gemm", "split_k", split_k, 1)
+    options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k, "target": target}
     options |= {"promote_every": _interval(accumulator, library, promote_every), "alpha": factor}
     if len(a.shape) == 3 and len(b.shape) == 3:
         pages_a, pages_b = pages(a), pages(b)
@@ -170,45 +174,76 @@ def gemm(
 
 
 def _multiply(
-    a: Quantized, b: Quantized, addend: Float32Matrix | None, *, accumulator: Accumulator,
-    library: Library, promote_every: int | None, split_k: int, alpha: np.float32, kept: Kept | None = None,
+    a: Quantized, b: Quantized, addend: Float32Matrix | None, *, accumulator: Accumulator, library: Library,
+    promote_every: int | None, split_k: int, target: Format, alpha: np.float32, kept: Kept | None = None,
 ) -> Float32Matrix:  # fmt: skip
     """Return alpha times the product of two matrices, plus the addend, which is overwritten."""
     accumulator.check_inputs(a.format, b.format)
     check_product("gemm", a.shape, b.shape)
     if 0 in (a.shape[0], b.shape[0]):
         return np.zeros((a.shape[0], b.shape[0]), np.float32)
+    if library.k_order == "interleaved":
+        step = accumulator.rule.step(accumulator)
+        a, b, kept = interleaved(a, step), interleaved(b, step), None
     k = a.shape[1]
-    at_end = library.scales == "end" and accumulator.scale_format is None
     scales = None
-    if at_end:
+    if library.scales == "end" and accumulator.scale_format is None:
         (a, scale_a), (b, scale_b) = without_scale("a", a, library), without_scale("b", b, library)
         scales = scale_a, scale_b
     tiles = -(-k // _SPLIT_TILE)
     step = max(-(-tiles // split_k), 1) * _SPLIT_TILE
+    rounds = library.split_sum == "out" and step < k
     total: Float32Matrix | None = None
     for start in range(0, max(k, 1), step):
         qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
-        part = _product(qa, qb, accumulator, promote_every, kept if step >= k else None)
+        part = _summed(qa, qb, accumulator, library, promote_every, kept if step >= k else None)
+        if rounds:
+            part = round_to(_finished(part, scales, addend if start == 0 else None, alpha), target)
         if total is None:
             total = part
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 total += part
+            if rounds:
+                round_to(total, target, out=total)
     assert total is not None
+    return total if rounds else _finished(total, scales, addend, alpha)
+
+
+def _finished(
+    total: Float32Matrix, scales: tuple[Float32Matrix, Float32Matrix] | None, addend: Float32Matrix | None,
+    alpha: np.float32,
+) -> Float32Matrix:  # fmt: skip
+    """Return what the epilogue makes of a sum: scales that come at the end, alpha, the addend, which is overwritten."""
     if scales is None and addend is None and alpha == 1:
         return total
     if scales is None:
-        scales = np.ones(a.shape[0], np.float32), np.ones(b.shape[0], np.float32)
+        scales = np.ones(total.shape[0], np.float32), np.ones(total.shape[1], np.float32)
     result = np.zeros_like(total) if addend is None else addend
     epilogue.finish(total, *scales, alpha, result)
     return canonical_nan(result)
 
 
+def _summed(
+    a: Quantized, b: Quantized, accumulator: Accumulator, library: Library, promote_every: int | None, kept: Kept | None
+) -> Float32Matrix:
+    """Return the float32 sum of the chains of one split."""
+    k, every = a.shape[1], promote_every
+    if library.fused or every is None or every >= k or library.scales == "end" or accumulator.scale_format is not None:
+        return _product(a, b, accumulator, every, kept)
+    total: Float32Matrix | None = None
+    for start in range(0, k, every):  # each chain from +0 times its scales, which is rounded, then the sum
+        part = _product(*(within_k(q, start, min(start + every, k)) for q in (a, b)), accumulator, every, None)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = part if total is None else total + part
+    assert total is not None
+    return canonical_nan(total)
+
+
 def _product(
     a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None, kept: Kept | None
 ) -> Float32Matrix:
-    """Return the float32 sum of the chains of one split."""
+    """Return the float32 sum of chains, each multiplied by its scales and added with one rounding."""
     if promote_every is None and accumulator.rule.multiplies_values:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
     product = product_of(a, b, accumulator, promote_every)

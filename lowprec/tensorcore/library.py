@@ -6,12 +6,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .._arrays import whole_or_none
+from .._arrays import one_of, whole, whole_or_none
 from .._values import plain_fields
 from ..registry import Registry
 
 ScalesAt = Literal["promotion", "end"]
 SCALES_AT: tuple[ScalesAt, ...] = get_args(ScalesAt)
+KOrder = Literal["increasing", "interleaved"]
+K_ORDERS: tuple[KOrder, ...] = get_args(KOrder)
+SplitSum = Literal["float32", "out"]
+SPLIT_SUMS: tuple[SplitSum, ...] = get_args(SplitSum)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,16 @@ class Library:
         K, are part of the epilogue's factor.
     promote_every : int or None
         Length in k of one chain where nothing else is asked for; None: one chain over all of K.
+    fused : bool
+        Whether a chain's result is multiplied by its scales and added with one rounding; False: with two.
+    k_order : {"increasing", "interleaved"}
+        ``interleaved``: of every two instructions the first takes the products with k % 4 in {0, 1}, the second the
+        others, as some chips feed two narrower instructions.
+    split_k : int
+        Runs of whole tiles of 128 into which K is split, where nothing else is asked for.
+    split_sum : {"float32", "out"}
+        How runs are joined: as float32 sums, before the epilogue; or each after its own epilogue, C in the first's,
+        rounded to the result's format, in which they are then added one after the other.
     source : str
         Where the order comes from.
 
@@ -42,13 +56,20 @@ class Library:
     name: str
     scales: ScalesAt = "promotion"
     promote_every: int | None = 128
+    fused: bool = True
+    k_order: KOrder = "increasing"
+    split_k: int = 1
+    split_sum: SplitSum = "float32"
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        if self.scales not in SCALES_AT:
-            raise ValueError(f"Library {self.name}: scales={self.scales!r}: one of {', '.join(SCALES_AT)}")
-        whole_or_none(f"Library {self.name}", "promote_every", self.promote_every, 1)
+        who = f"Library {self.name}"
+        one_of(who, "scales", self.scales, SCALES_AT)
+        one_of(who, "k_order", self.k_order, K_ORDERS)
+        one_of(who, "split_sum", self.split_sum, SPLIT_SUMS)
+        whole_or_none(who, "promote_every", self.promote_every, 1)
+        whole(who, "split_k", self.split_k, 1)
 
     def __str__(self) -> str:
         return self.name

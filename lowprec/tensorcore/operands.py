@@ -192,6 +192,35 @@ def along_k(q: Quantized, start: int, stop: int) -> Quantized:
     return replace(q, codes=codes, scale=np.ascontiguousarray(q.scale[:, start // columns : -(-stop // columns)]))
 
 
+def within_k(q: Quantized, start: int, stop: int) -> Quantized:
+    """Return the part of a matrix within a range of k that may begin inside a scale, but ends with it."""
+    columns = q.granularity.columns
+    if columns is None or columns >= q.shape[1] or start % columns == 0:
+        return along_k(q, start, stop)
+    block = start // columns
+    if (stop - 1) // columns != block:
+        raise ValueError(f"gemm: a run of k, {start} to {stop - 1}, crosses scales that hold for {columns}")
+    codes, scale = (np.ascontiguousarray(x) for x in (q.codes[:, start:stop], q.scale[:, block : block + 1]))
+    return replace(q, codes=codes, scale=scale, granularity=Granularity(q.granularity.rows, None))
+
+
+def interleaved(q: Quantized, step: int) -> Quantized:
+    """Return a matrix of which every two instructions' k, filled up with zeros, are ordered by k % 4 // 2.
+
+    `step` is an instruction's number of products: the first takes k % 4 in {0, 1}, the second the others.
+    """
+    (rows, k), columns = q.shape, q.granularity.columns
+    if step % 2:
+        raise ValueError(f"gemm: k_order='interleaved' is for an even number of products an instruction, not {step}")
+    if columns is not None and columns < k and columns % (2 * step):
+        raise ValueError(f"gemm: scales change every {columns} in k, inside two interleaved instructions of {step}")
+    wide = np.zeros((rows, -(-k // (2 * step)) * 2 * step), q.codes.dtype)
+    wide[:, :k] = q.codes
+    ordered = wide.reshape(rows, -1, step // 2, 2, 2).swapaxes(2, 3)
+    granularity = q.granularity if columns is None or columns < k else Granularity(q.granularity.rows, None)
+    return replace(q, codes=np.ascontiguousarray(ordered).reshape(wide.shape), granularity=granularity)
+
+
 def pages(q: Quantized) -> list[Quantized]:
     """Return the matrices of a batch [batch, R, C] one by one.
 

@@ -369,8 +369,72 @@ def test_mistakes_of_groups() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"scales": "middle"}, "scales='middle': one of promotion, end"), ({"promote_every": 0}, "promote_every=0"),
+    ({"scales": "middle"}, "scales='middle': 'promotion' or 'end' is needed"), ({"promote_every": 0}, "promote_every=0"),
+    ({"k_order": "odd"}, "k_order='odd'"), ({"split_sum": "tree"}, "split_sum='tree'"), ({"split_k": 0}, "split_k=0"),
+    ({"fused": "yes"}, "fused="),
 ])  # fmt: skip
 def test_libraries_that_cannot_be(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Library("odd", **options)
+
+
+# Orders that the catalogue does not have
+
+
+@pytest.mark.parametrize("every", [64, 128])
+@pytest.mark.parametrize("machine", ["hopper_fp8", "blackwell_fp8_mma", "exact"])
+def test_a_separate_addition_at_promotion(machine: str, every: int) -> None:
+    qa, qb = operands(5, 4, 640, ("1x128", "128x128"))
+    total = np.zeros((5, 4), np.float32)
+    for k in range(0, 640, every):
+        s = by_row(qa, k)[:, None] * by_row(qb, k)[None, :]
+        total = total + s * chain(qa, qb, k, k + every, machine)
+    separate = Library("separate", fused=False, promote_every=every)
+    assert_same(lp.gemm(qa, qb, accumulator=machine, library=separate), total)
+    assert not np.array_equal(total, lp.gemm(qa, qb, accumulator=machine, promote_every=every))
+
+
+@pytest.mark.parametrize("k", [640, 600, 50])
+@pytest.mark.parametrize("granularity", ["tensor", "1x128"])
+@pytest.mark.parametrize(("machine", "step"), [("hopper_fp8", 32), ("ada_fp8", 16)])
+def test_interleaved_k(machine: str, step: int, k: int, granularity: str) -> None:
+    qa, qb = operands(5, 4, k, (granularity, granularity))
+    order: list[int] = []
+    for window in range(0, k, 2 * step):
+        for half in (0, 1):
+            order += [window + i if window + i < k else -1 for i in range(2 * step) if i % 4 // 2 == half]
+
+    def turned(q: lp.Quantized) -> lp.Quantized:
+        wide = np.concatenate([q.codes, np.zeros((len(q.codes), 1), np.uint8)], axis=1)
+        return replace(q, codes=np.ascontiguousarray(wide[:, order]))
+
+    library = Library("halves", k_order="interleaved")
+    right = lp.gemm(turned(qa), turned(qb), accumulator=machine)
+    assert_same(lp.gemm(qa, qb, accumulator=machine, library=library), right)
+    if k == 640:
+        assert not np.array_equal(right, lp.gemm(qa, qb, accumulator=machine))
+
+
+@pytest.mark.parametrize("out", ["float32", "bfloat16", "float16"])
+def test_splits_that_are_rounded_before_they_are_added(out: str) -> None:
+    qa, qb = operands(5, 4, 640)
+    c = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32) * 100
+    s = by_row(qa, 0)[:, None] * by_row(qb, 0)[None, :]
+    total = None
+    for start, stop in ((0, 256), (256, 512), (512, 640)):
+        part = summed(qa, qb, "hopper_fp8", None, start, stop)
+        own = rounded(fma(s, part, c if start == 0 else np.float32(0)), out)
+        total = own if total is None else rounded(total + own, out)
+    library = Library("rounds", scales="end", promote_every=None, split_k=3, split_sum="out")
+    assert_same(lp.gemm(qa, qb, c, library=library, out=out), total)
+
+
+def test_orders_that_do_not_fit() -> None:
+    qa, qb = operands(2, 2, 256, ("1x32", "1x32"))
+    interleaved, rounds = Library("halves", k_order="interleaved"), Library("rounds", split_k=2)
+    with pytest.raises(ValueError, match="inside two interleaved instructions of 32"):
+        lp.gemm(qa, qb, library=interleaved, promote_every=32)
+    with pytest.raises(ValueError, match="not 1"):
+        lp.gemm(*operands(2, 2, 256), accumulator="float32", library=interleaved)
+    with pytest.raises(ValueError, match="rounds rounds more often than the bounds know"):
+        lp.checksum(np.zeros((2, 2), np.float32), qa, qb, library=rounds)
