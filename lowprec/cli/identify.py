@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from .arrays import _writable_file
 from .mma import _members
 from .output import Cell, CommandError, emit, machine_readable
 
@@ -21,45 +22,59 @@ _SHOWN = 10
 @click.argument("dump")
 @click.option("--format", "target", metavar="NAME[,NAME]", help="What codes mean: of both, or of A and of B.")
 @click.option("--d-format", metavar="NAME", help="What the words of d are: bfloat16, for example.")
+@click.option("--probes", metavar="FILE", help="Write operands that tell apart what the dump does not.")
+@click.option("--with", "also", multiple=True, metavar="FILE", help="Probes with the outputs d that came of them.")
 @click.option(
     "--shown", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Entries, and differences, to show."
 )
 @machine_readable
 def identify_command(
-    dump: str, target: str | None, d_format: str | None, shown: int, as_json: bool, as_csv: bool
-) -> None:
+    dump: str, target: str | None, d_format: str | None, probes: str | None, also: tuple[str, ...], shown: int,
+    as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
     """Tell which arithmetic made the outputs of a dump.
 
     DUMP is an .npz with a [M, K], b [N, K] and d [M, N] of d = A B^T + C, as codes or as numbers of a type that NumPy
     has; c, a_scale and b_scale if there are any. With d [M], d[i] is the product of the rows a[i] and b[i].
 
-    The catalogue is ranked by how many outputs differ; what explains all of them is printed as a line of Python. Exit
-    code 1 if nothing does.
+    The catalogue is ranked by how many outputs differ. What explains all of them is printed as a line of Python; where
+    nothing of the catalogue does, accumulators and orders of operations are searched. Where several do, --probes
+    writes operands for which they differ: run them where the dump came from, put the outputs beside them as d, and
+    give them back with --with. Exit code 1 if nothing explains the dump; then its smallest example is shown.
     """
     from ..conformance.identify.identification import identify
 
-    given = _members(dump)
-    if "d" not in given:
-        raise CommandError(f"{dump}: no array d; the outputs are what is looked at")
+    _writable_file(probes)
     fa, _, fb = (target or "").partition(",")
-    scales = {name: given[name] for name in ("a_scale", "b_scale") if name in given}
-    found = identify(
-        given["a"], given["b"], given.get("c"), given["d"], a_format=fa or None, b_format=fb or fa or None,
-        d_format=d_format, **scales,
-    )  # fmt: skip
+    formats: dict[str, Any] = {"a_format": fa or None, "b_format": fb or fa or None, "d_format": d_format}
+    dumps = [_arguments(path) for path in (dump, *also)]
+    found = identify(**dumps[0], **formats, also=tuple((arguments | formats) for arguments in dumps[1:]))
     _report(found, shown, as_json, as_csv)
+    if probes is not None:
+        _write_probes(found, probes)
     if not found.candidates:
+        if not (as_json or as_csv):
+            _show_example(found)
         sys.exit(1)
+
+
+def _arguments(path: str) -> dict[str, Any]:
+    given = _members(path)
+    if "d" not in given:
+        raise CommandError(f"{path}: no array d; the outputs are what is looked at")
+    return {"c": None, **given}
 
 
 def _report(found: Identification, shown: int, as_json: bool, as_csv: bool) -> None:
     """Print the ranking, what explains the dump, and what it leaves."""
+    from ..conformance.identify.alike import spelled
+
     machines = as_json or as_csv
     size = found.dumps[0].d.size
     rows: list[Sequence[Cell]] = [
         (
-            ", ".join(r.names), ", ".join(r.libraries) or None, r.differing,
-            r.differing / size, None if r.apart is None else f"{r.apart.start} to {r.apart.stop - 1}",
+            ", ".join(r.names), ", ".join(r.libraries) or None, r.differing, r.differing / size,
+            None if r.apart is None else f"{r.apart.start} to {r.apart.stop - 1}",
         )
         for r in (found.ranking if machines else found.ranking[:shown])
     ]  # fmt: skip
@@ -68,7 +83,44 @@ def _report(found: Identification, shown: int, as_json: bool, as_csv: bool) -> N
     click.echo(found.sentence(), err=machines)
     for line in found.lines():
         click.echo(f"  {line}", err=machines)
+    for said, values in (("as well, for all this dump shows", found.open), ("the same for any operands", found.same)):
+        for field, others in values.items():
+            click.echo(f"  {said}: {field} {spelled(others)}", err=machines)
     if found.candidates and found.differing:
         places = ", ".join(str(list(place)) for place in found.differing[:shown])
         more = len(found.differing) - shown
         click.echo(f"outputs that differ: {places}{f' and {more} more' if more > 0 else ''}", err=machines)
+
+
+def _write_probes(found: Identification, path: str) -> None:
+    """Write the probes, and say what they tell apart."""
+    from .._files import npz_bytes, write_bytes
+
+    probes = found.probes()
+    said = f"{probes.tried} outputs of operands made for it"
+    if not probes:
+        click.echo(f"no probes written: {said} are the same for all {len(found.explaining)}", err=True)
+        return
+    write_bytes(path, npz_bytes(probes.arrays))
+    (m, k), n = probes.arrays["a"].shape, len(probes.arrays["b"])
+    together = f", {len(probes.together)} stay together with it on {said}" if probes.together else ""
+    click.echo(f"wrote {path}: {m}x{n}x{k}, which tells {len(probes.apart)} from the first{together}", err=True)
+
+
+def _show_example(found: Identification) -> None:
+    """Print the smallest output that nothing explains, term by term."""
+    example = found.example()
+    if example is None:
+        return
+    dump = found.dumps[0]
+    digits = 2 * dump.d.itemsize
+    rows: list[Sequence[Cell]] = [
+        (t.k, f"0x{t.a_code:02x}", t.a, f"0x{t.b_code:02x}", t.b, float(t.product), t.exponent) for t in example.terms
+    ]
+    columns = ("k", "a", "value of a", "b", "value of b", "product", "exponent")
+    emit(columns, rows, f"Output {list(example.place)}, of {len(rows)} products that are not zero", False, False)
+    if example.c is not None:
+        click.echo(f"c = {example.c!r}")
+    given: list[Sequence[Cell]] = [("the dump", f"0x{example.theirs[0]:0{digits}x}", example.theirs[1])]
+    given += [(name, f"0x{bits:0{digits}x}", value) for name, bits, value in example.rules]
+    emit(("rule", "bits", "value"), given, "What it is, and what each rule gives", False, False)

@@ -272,6 +272,8 @@ class Kind(ABC):
     has_fraction_bits: ClassVar[bool] = False
     #: Fields of an `Accumulator` that decide its bits besides those that the other class variables tell of.
     own_fields: ClassVar[frozenset[str]] = frozenset()
+    #: Whether `reference` is one compiled loop, which for a few outputs is sooner done than a fast kernel is called.
+    reference_is_compiled: ClassVar[bool] = True
     #: Whether a chain may go on where scales change: it has a running sum that can be rescaled.
     has_running_sum: ClassVar[bool] = True
     #: Whether `lowprec.gemm`, if it does not promote, multiplies the dequantized values in float32.

@@ -9,7 +9,10 @@ import pytest
 from recordings import FOLDER, needs_recordings
 
 import lowprec as lp
+from lowprec.conformance.identify.candidate import Candidate
+from lowprec.conformance.identify.space import FIELDS, plain_fields_of
 from lowprec.conformance.recordings import RECORDINGS, Recording, read
+from lowprec.tensorcore.accumulator import kinds
 
 Arrays = dict[str, Any]
 
@@ -136,3 +139,148 @@ def broken(**changes: Any) -> Arrays:
 def test_what_is_no_dump(given: Arrays, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         lp.identify(**given)
+
+
+# Beyond the catalogue
+
+
+def same_arithmetic(found: Any, machine: lp.Accumulator) -> bool:
+    """Tell whether one of those that explain the dump is a machine, but for what provably does not show."""
+    wanted = plain_fields_of(Candidate(machine), found.dumps[0])
+    return any(
+        c.accumulator.kind == machine.kind and plain_fields_of(c, found.dumps[0]) == wanted for c in found.explaining
+    )
+
+
+@pytest.mark.parametrize("c", [False, True], ids=["", "c"])
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        ("hopper_fp8", {"group": 24, "fraction_bits": 11}),
+        ("ada_fp8", {"fraction_bits": 9, "align": "floor", "promote_every": 64}),
+        ("blackwell_fp8", {"group": 8, "fraction_bits": 17}),
+    ],
+    ids=str,
+)
+def test_what_nobody_has_built_is_found(base: str, changes: dict[str, Any], c: bool) -> None:
+    machine = lp.accumulators[base].with_(**changes)
+    given = dump(machine, c=c, shape=(32, 32, 192))
+    found = lp.identify(**given)
+    assert found.differing == ()
+    assert same_arithmetic(found, machine)
+    for line in found.lines():
+        assert np.array_equal(run(line, given).view(np.uint32), given["d"].view(np.uint32))
+
+
+def test_damaged_outputs_are_listed() -> None:
+    machine = lp.accumulators["hopper_fp8"].with_(group=16, fraction_bits=12)
+    given = dump(machine, shape=(64, 64, 128))
+    rng = np.random.default_rng(5)
+    places = sorted({(int(i), int(j)) for i, j in rng.integers(0, 64, (4, 2))})  # 0.1 %
+    for i, j in places:
+        given["d"].view(np.uint32)[i, j] ^= np.uint32(1 << int(rng.integers(10, 31)))
+    found = lp.identify(**given)
+    assert same_arithmetic(found, machine)
+    assert list(found.differing) == places
+    assert f"all but {len(places)} of 4096 outputs" in found.sentence()
+
+
+SCALED = {
+    "separate": lp.Library("mine", fused=False),
+    "end": lp.libraries["cublaslt"],
+    "deepgemm": lp.libraries["deepgemm"],
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("out", ["float32", "bfloat16"])
+def test_what_is_done_around_chains(name: str, out: str) -> None:
+    rng = np.random.default_rng(0)
+    granularity = "row" if name == "end" else "1x128"
+    qa, qb = (lp.quantize(rng.standard_normal((32, 512), np.float32), "e4m3fn", granularity) for _ in "ab")
+    d = lp.gemm(qa, qb, library=SCALED[name], out=out)
+    if out == "bfloat16":
+        d = d.astype(ml_dtypes.bfloat16)
+    found = lp.identify(qa, qb, None, d)
+    assert found.library is not None
+    assert (found.library.fused, found.library.scales) == (SCALED[name].fused, SCALED[name].scales)
+    assert found.machines[0].name == "hopper_fp8"
+    given = {"a": qa.codes, "b": qb.codes, "a_scale": qa.scale, "b_scale": qb.scale}
+    assert np.array_equal(run(found.lines()[0], given), d.astype(np.float32))
+    as_arrays = lp.identify(
+        qa.codes, qb.codes, None, d, a_format="e4m3fn", b_format="e4m3fn", a_scale=qa.scale, b_scale=qb.scale
+    )
+    assert as_arrays.candidates == found.candidates
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        lp.Library("mine", scales="end", promote_every=None, k_order="interleaved"),
+        lp.Library("mine", scales="end", promote_every=None, split_k=2),
+    ],
+    ids=["interleaved", "split"],
+)
+def test_orders_of_k(library: lp.Library) -> None:
+    given = dump("ada_fp8", shape=(24, 24, 512))
+    qa, qb = (lp.Quantized(given[x], np.ones((1, 1), np.float32), "e4m3fn", "tensor") for x in "ab")
+    given["d"] = lp.gemm(qa, qb, accumulator="ada_fp8", library=library)
+    found = lp.identify(**given)
+    assert found.library is not None
+    assert (found.library.k_order, found.library.split_k) == (library.k_order, library.split_k)
+    assert found.machines[0].name == "ada_fp8"
+    assert np.array_equal(run(found.lines()[0], given), given["d"])
+
+
+def test_probes_close_the_loop() -> None:
+    """Zeros that take part below what the dump shows: probes tell which exponent it is, as far as it can show."""
+    machine = lp.accumulators["ada_fp8"].with_(zero_exponent=-3)
+    given = dump(machine, shape=(32, 32, 128))
+    found = lp.identify(**given)
+    assert same_arithmetic(found, machine)
+    before = len(found.explaining)
+    assert before > 1
+    probes = found.probes()
+    assert probes
+    d = lp.mma(probes.arrays["a"], probes.arrays["b"], accumulator=machine)
+    result = {**probes.arrays, "d": d, "a_format": "e4m3fn", "b_format": "e4m3fn"}
+    again = lp.identify(**given, also=[result])
+    assert same_arithmetic(again, machine)
+    assert len(again.explaining) < before
+    assert again.probes().apart == ()
+
+
+def test_the_smallest_example_of_what_nothing_explains() -> None:
+    given = dump("hopper_fp8", shape=(16, 16, 32))
+    given["a"][3] = 0
+    given["a"][3, [4, 9]] = 0x38, 0x30
+    rng = np.random.default_rng(1)
+    given["d"] = rng.standard_normal((16, 16)).astype(np.float32)
+    found = lp.identify(**given, limit=300)
+    assert found.machines == ()
+    assert found.library is None
+    example = found.example()
+    assert example is not None
+    assert example.place[0] == 3
+    i, j = example.place
+    assert [(t.k, t.a_code, t.b_code) for t in example.terms] == [
+        (k, int(given["a"][i, k]), int(given["b"][j, k])) for k in (4, 9)
+    ]
+    assert example.theirs == (int(given["d"].view(np.uint32)[i, j]), float(given["d"][i, j]))
+    exact = sum(t.product for t in example.terms)
+    assert dict((name, value) for name, _, value in example.rules)["exact"] == exact
+    with pytest.raises(ValueError, match="nothing explains the dump"):
+        found.probes()
+
+
+def test_k_shorter_than_a_group() -> None:
+    given = dump("hopper_fp8", shape=(16, 16, 8))
+    found = lp.identify(**given)
+    assert same_arithmetic(found, lp.accumulators["hopper_fp8"])
+    assert found.differing == ()
+
+
+def test_every_field_that_decides_bits_has_values_to_search() -> None:
+    for name in kinds:
+        missing = set(kinds[name].fields) - set(FIELDS)
+        assert not missing, f"{name}: lowprec/conformance/identify/space.py needs values of {missing}"

@@ -369,7 +369,7 @@ def test_mistakes_of_groups() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"scales": "middle"}, "scales='middle': 'promotion' or 'end' is needed"), ({"promote_every": 0}, "promote_every=0"),
+    ({"scales": "middle"}, "scales='middle': 'promotion' or 'end'"), ({"promote_every": 0}, "promote_every=0"),
     ({"k_order": "odd"}, "k_order='odd'"), ({"split_sum": "tree"}, "split_sum='tree'"), ({"split_k": 0}, "split_k=0"),
     ({"fused": "yes"}, "fused="),
 ])  # fmt: skip

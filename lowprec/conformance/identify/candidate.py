@@ -13,15 +13,16 @@ from ...cast.casts import encode
 from ...format.catalogue import formats
 from ...tensorcore.accumulator import FLOAT64, Accumulator
 from ...tensorcore.catalogue import accumulators
-from ...tensorcore.chains import multiply
+from ...tensorcore.chains import Chains, multiply
 from ...tensorcore.gemm import gemm
 from ...tensorcore.kinds.sequential import sequential_f64
 from ...tensorcore.library import Library, libraries
 from ...tensorcore.operands import as_multiplied
-from ...tensorcore.product import Product
+from ...tensorcore.product import Product, Schedule
 from .dump import Dump, Part, canonical
 
 Array = NDArray[Any]
+_FEW = 1 << 14  # products that are few: a call takes longer than they do
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Candidate:
         fa, fb = formats[part.fa], formats[part.fb]
         m.check_inputs(fa, fb)
         (x, fa), (y, fb) = as_multiplied(part.a, fa, m), as_multiplied(part.b, fb, m)
-        d = part.pick(multiply(m, Product(fa, fb, x, y, start, part.scales), m.promote_every))
-        return canonical(d.view(part.wanted.dtype), out)
+        d = part.pick(_multiplied(m, Product(fa, fb, x, y, start, part.scales), part.c is None))
+        return d.view(part.wanted.dtype)
 
     def differing(self, part: Part) -> NDArray[np.bool_]:
         """Tell for each output of a part whether it differs."""
@@ -117,6 +118,22 @@ class Candidate:
         said = [f"accumulator={m}", f"library={library_line(self.library)}"]
         said += [] if dump.out == "float32" else [f'out="{dump.out}"']
         return f"lp.gemm({', '.join([*given, *said])})"
+
+
+def _multiplied(m: Accumulator, product: Product, from_zero: bool) -> Array:
+    """Return what `lowprec.mma` computes, by what is soonest done for so many outputs."""
+    every, (rows, columns, k) = m.promote_every, product.shape
+    if m.rule.reference_is_compiled and rows * columns * k <= _FEW:
+        m.rule.check_formats(m, product.fa, product.fb)
+        few = Chains(m, None)
+        return few.compute(product) if every is None or (every >= k and from_zero) else few.promoted(product, every)
+    if every is None or not from_zero or m.dtype != "float32" or m.scale_format is not None:
+        return multiply(m, product, every)
+    if every % m.rule.step(m):
+        return multiply(m, product, every)
+    blocks = -(-k // every)  # one call for all chains, whose sums are added from +0
+    ones = [np.ones((blocks, n), np.float32) for n in (rows, columns)]
+    return multiply(m, product._replace(c=None, schedule=Schedule(every, ones[0], ones[1], every)), every)
 
 
 def library_line(library: Library) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +11,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...format.catalogue import Format
-from ...tensorcore.accumulator import Accumulator
+from ...tensorcore.accumulator import ALIGNMENTS, Accumulator
 from ...tensorcore.library import Library
+from .alike import Alike, alike
 from .candidate import Candidate, known
 from .dump import Dump, dump_of
+from .probes import Probes, probes_for
 from .ranking import Ranked, first_apart, rank
+from .search import Search, find
+from .smallest import Example, smallest
+from .space import changed
 
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
 DAMAGED = 0.01
+#: Candidates that a search tries before it ends: a minute on two cores.
+LIMIT = 150_000
+_OPTIONS = ("a_format", "b_format", "d_format", "a_scale", "b_scale")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,28 +41,44 @@ class Identification:
         The catalogue, the fewest differing outputs first.
     candidates : tuple of Candidate
         What explains every output, or all but the few of `differing`; best known first.
+    open : dict of str to tuple
+        Fields of the first candidate, and their other values that explain the dumps as well.
+    same : dict of str to tuple
+        Their other values that give the same for all operands of these formats and this K, as is proven.
+    nearest : Candidate or None
+        The first of `candidates`; where nothing explains the dumps, what leaves the fewest outputs.
+    tried : int
+        Candidates that were computed.
     """
 
     dumps: tuple[Dump, ...]
     ranking: tuple[Ranked, ...]
     candidates: tuple[Candidate, ...]
+    open: Alike
+    same: Alike
+    nearest: Candidate | None
+    tried: int
 
     @property
     def machines(self) -> tuple[Accumulator, ...]:
         """Accumulators that explain every output, or all but the few of `differing`; best known first."""
-        return tuple(dict.fromkeys(candidate.accumulator for candidate in self.candidates))
+        return tuple(dict.fromkeys(candidate.accumulator for candidate in self.explaining))
+
+    @functools.cached_property
+    def explaining(self) -> tuple[Candidate, ...]:
+        """Return `candidates`, then the first of them with each value of `open`."""
+        found = list(self.candidates)
+        for field, values in self.open.items():
+            for value in values:
+                other = changed(found[0], **{field: value})
+                if other is not None:
+                    found.append(_known(other, self.dumps[0]))
+        return tuple(dict.fromkeys(found))
 
     @property
     def library(self) -> Library | None:
         """What is done around the first machine's chains; None: a plain chain of instructions, or nothing fits."""
         return self.candidates[0].library if self.candidates else None
-
-    @property
-    def nearest(self) -> Candidate | None:
-        """The first of `candidates`; where nothing explains the dump, what differs on the fewest outputs."""
-        if self.candidates:
-            return self.candidates[0]
-        return self.ranking[0].candidate if self.ranking else None
 
     @functools.cached_property
     def differing(self) -> tuple[tuple[int, ...], ...]:
@@ -69,6 +93,25 @@ class Identification:
         """Return each candidate as a line of Python that gives the outputs."""
         return tuple(candidate.line(self.dumps[0]) for candidate in self.candidates)
 
+    def probes(self, seed: int = 0) -> Probes:
+        """Look for operands that tell apart what this dump does not.
+
+        Run them where the dump came from, and give `identify` the outputs beside the dump's.
+        """
+        if not self.explaining:
+            raise ValueError("identify: nothing explains the dump, so that there is nothing to tell apart")
+        return probes_for(self.dumps[0], self.explaining, seed)
+
+    def example(self) -> Example | None:
+        """Return the output that `nearest` does not give with the fewest products, and what other rules give for it."""
+        if self.nearest is None:
+            return None
+        others = [r.candidate for r in self.ranking]
+        for align in ALIGNMENTS:
+            other = changed(self.nearest, align=align)
+            others += [] if other is None or other == self.nearest else [_known(other, self.dumps[0])]
+        return smallest(self.dumps[0], self.nearest, others)
+
     def sentence(self) -> str:
         """Return what was found in a line."""
         n = self.dumps[0].d.size
@@ -76,8 +119,9 @@ class Identification:
             best = self.nearest
             said = f"nothing explains the {n} outputs"
             return said if best is None else f"{said}; nearest is {_name(best)}, which gives {n - len(self.differing)}"
-        several = len(self.candidates)
+        several = len(self.explaining)
         left = len(self.differing)
+        n = sum(dump.d.size for dump in self.dumps) if not left else n
         what = f"all {n} outputs" if not left else f"all but {left} of {n} outputs"
         if several == 1:
             return f"{_name(self.candidates[0])} explains {what}"
@@ -92,7 +136,7 @@ def _name(candidate: Candidate) -> str:
 def identify(
     a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None = None,
     b_format: str | Format | None = None, d_format: str | Format | None = None, a_scale: ArrayLike | None = None,
-    b_scale: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None, also: Sequence[Mapping[str, Any]] = (), limit: int = LIMIT,
 ) -> Identification:  # fmt: skip
     """Tell which arithmetic made the outputs of a matrix product.
 
@@ -111,6 +155,11 @@ def identify(
         float64 if nothing else is said.
     a_scale, b_scale : array_like, shapes (M, K / block) and (N, K / block), optional
         Scales: codes (uint8, or float8_e8m0fnu) go into the instruction, numbers around it, as `lowprec.gemm` has it.
+    also : sequence of mappings
+        Arguments of more dumps that the same arithmetic made, such as probes with their outputs: ``{"a": ..., "b": ...,
+        "c": None, "d": ...}``, with formats where they are needed.
+    limit : int
+        Candidates to try before the search ends; 150,000 take about a minute.
 
     Returns
     -------
@@ -137,20 +186,46 @@ def identify(
     dump = dump_of(
         a, b, c, d, a_format=a_format, b_format=b_format, d_format=d_format, a_scale=a_scale, b_scale=b_scale
     )
-    return explain((dump,))
+    more = []
+    for given in also:
+        arguments = {**dict.fromkeys(("c", *_OPTIONS)), **given}
+        if unknown := set(arguments) - {"a", "b", "c", "d", *_OPTIONS}:
+            raise TypeError(f"identify: also has {', '.join(sorted(unknown))}; a, b, c, d and their formats are known")
+        more.append(dump_of(**arguments))
+    if any((x.fa, x.fb, x.out, x.scaled) != (dump.fa, dump.fb, dump.out, dump.scaled) for x in more):
+        raise ValueError("identify: dumps of different formats; what one instruction makes of one pair is identified")
+    return explain((dump, *more), limit)
 
 
-def explain(dumps: Sequence[Dump]) -> Identification:
+def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     """Identify what made some dumps, all by one arithmetic."""
     dump = dumps[0]
     ranking = rank(dump)
-    allowed = int(dump.d.size * DAMAGED)
-    least = ranking[0].differing if ranking else dump.d.size
-    fit = [r for r in ranking if r.differing == least] if least <= allowed else []
-    if fit:
-        ranking = [_with_place(r, fit[0].candidate, dump) if r.differing > least else r for r in ranking]
-    candidates = tuple(Candidate(known(r.candidate.accumulator, dump), r.candidate.library) for r in fit)
-    return Identification(tuple(dumps), tuple(ranking), candidates)
+    search = Search(tuple(dumps), int(sum(d.d.size for d in dumps) * DAMAGED), limit)
+    ranked = [r.candidate for r in ranking]
+    wrong = (
+        {c: search.whole(c).wrong for c in ranked} if len(dumps) > 1 else {r.candidate: r.differing for r in ranking}
+    )
+    least = min(wrong.values(), default=search.allowed + 1)
+    fit = [c for c in ranked if wrong[c] == least] if least <= search.allowed else []
+    if least:
+        found = find(search, ranked)
+        left = min((search.whole(c).wrong for c in found), default=least)
+        if left < least and left <= search.allowed:
+            least, fit = left, [c for c in found if search.whole(c).wrong == left]
+        elif not fit and found and left < least:
+            least, near = left, found[0]
+            return Identification(tuple(dumps), tuple(ranking), (), {}, {}, _known(near, dump), search.tried)
+    if not fit:
+        return Identification(tuple(dumps), tuple(ranking), (), {}, {}, ranked[0] if ranked else None, search.tried)
+    ranking = [_with_place(r, fit[0], dump) if wrong[r.candidate] > least else r for r in ranking]
+    open_, proven = alike(search, fit[0])
+    candidates = tuple(dict.fromkeys(_known(c, dump) for c in fit))
+    return Identification(tuple(dumps), tuple(ranking), candidates, open_, proven, candidates[0], search.tried)
+
+
+def _known(candidate: Candidate, dump: Dump) -> Candidate:
+    return Candidate(known(candidate.accumulator, dump), candidate.library)
 
 
 def _with_place(r: Ranked, right: Candidate, dump: Dump) -> Ranked:

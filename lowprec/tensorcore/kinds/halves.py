@@ -28,6 +28,7 @@ class Halves(Kind):
     oracle = "Halves"
     outputs = ("float32", "float16")
     has_fraction_bits = True
+    reference_is_compiled = False
     own_fields = frozenset({"zero_exponent"})
 
     def check_formats(self, accumulator: Accumulator, fa: Format, fb: Format) -> None:

@@ -1,0 +1,138 @@
+"""Operands on which candidates differ that a dump does not tell apart: to be run where the dump came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...format.catalogue import Format, formats
+from ...oracle.values import fields
+from ...tensorcore.accumulator import FLOAT64
+from ..drawing import Stream
+from ..operands import ADDENDS, FAMILIES, addend
+from .candidate import Candidate
+from .dump import Dump, dump_of
+
+Array = NDArray[Any]
+_SIDE = 8  # rows and columns of a family's operands
+_LENGTHS = (1, 2)  # times the dump's K
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Operands of a matrix product, and which candidates they tell apart.
+
+    Attributes
+    ----------
+    arrays : dict
+        a [M, K], b [N, K], and c [M, N] if the dump has one: codes, and numbers of d's type.
+    labels : tuple of str
+        What the rows of A, and of B, were made to show, for each `side` of them.
+    apart : tuple of Candidate
+        Those whose outputs differ from the first candidate's.
+    together : tuple of Candidate
+        Those that give the first candidate's outputs on everything that was tried.
+    tried : int
+        Outputs that were computed in the search for a difference.
+    """
+
+    arrays: dict[str, Array]
+    labels: tuple[str, ...]
+    apart: tuple[Candidate, ...]
+    together: tuple[Candidate, ...]
+    tried: int
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything that tells candidates apart."""
+        return bool(self.apart)
+
+
+def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Probes:
+    """Look for operands on which candidates do not all give the same outputs."""
+    first, left = candidates[0], list(candidates[1:])
+    chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
+    apart: list[Candidate] = []
+    tried = 0
+    for label, arrays in operands(dump, seed):
+        if not left:
+            break
+        part = _as_dump(dump, arrays).parts()[0]
+        own = first.outputs(part)
+        tried += own.size
+        differ = [c for c in left if (c.outputs(part) != own).any()]
+        if differ:
+            chosen.setdefault(arrays["a"].shape[1], []).append((label, arrays))
+            apart += differ
+            left = [c for c in left if c not in differ]
+    arrays = _joined(dump, chosen)
+    if arrays:  # one product has them all: what is beside them must not hide a difference
+        whole = _as_dump(dump, arrays).parts()[0]
+        own = first.outputs(whole)
+        hidden = [c for c in apart if not (c.outputs(whole) != own).any()]
+        apart, left = [c for c in apart if c not in hidden], [*left, *hidden]
+    labels = tuple(label for k in sorted(chosen) for label, _ in chosen[k])
+    return Probes(arrays, labels, tuple(apart), tuple(left), tried)
+
+
+def operands(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Yield operands of every family, for K as it is and longer, with every kind of addend if the dump has one."""
+    if FLOAT64 in (dump.fa, dump.fb) or dump.scaled:
+        return
+    fa, fb = (formats[name] for name in (dump.fa, dump.fb))
+    for times in _LENGTHS:
+        for name, (make_a, make_b) in FAMILIES.items():
+            if "NaN" in name:
+                continue
+            s = Stream(seed, f"probes/{name}/{times}/{fa.name}/{fb.name}")
+            k = dump.k * times
+            a = [make_a(s, k, fields(fa)) for _ in range(_SIDE)]
+            b = [make_b(s, k, fields(fb)) for _ in range(_SIDE)]
+            arrays: dict[str, Array] = {"a": np.array(a, fa.code_dtype), "b": np.array(b, fb.code_dtype)}
+            if dump.c is None:
+                yield name, arrays
+                continue
+            dtype = dump.c.dtype
+            out = formats["float16" if dtype == np.float16 else "float32"]
+            for kind in ADDENDS:
+                if kind not in ("any c", "c at an edge"):
+                    yield f"{name}, {kind}", arrays | {"c": _addends(kind, s, a, b, (fa, fb), out).astype(dtype)}
+
+
+def _addends(
+    kind: str, s: Stream, a: list[list[int]], b: list[list[int]], pair: tuple[Format, Format], out: Format
+) -> Array:
+    own = fields(pair[0]), fields(pair[1])
+    codes = [[addend(kind, s, x, y, own, 24, fields(out)) for y in b] for x in a]
+    return np.array(codes, out.code_dtype).view(np.dtype(out.name))
+
+
+def _as_dump(dump: Dump, arrays: dict[str, Array]) -> Dump:
+    size = 8 if dump.out == FLOAT64 else formats[dump.out].code_dtype.itemsize
+    d = np.zeros((len(arrays["a"]), len(arrays["b"])), f"u{size}")
+    return dump_of(
+        arrays["a"], arrays["b"], arrays.get("c"), d, a_format=dump.fa, b_format=dump.fb, d_format=dump.out,
+        a_scale=None, b_scale=None,
+    )  # fmt: skip
+
+
+def _joined(dump: Dump, chosen: dict[int, list[tuple[str, dict[str, Array]]]]) -> dict[str, Array]:
+    """Return the chosen operands as one product: rows below each other, filled up with zeros to the longest K."""
+    some = [arrays for k in sorted(chosen) for _, arrays in chosen[k]]
+    if not some:
+        return {}
+    k = max(chosen)
+    joined = {side: np.concatenate([_wide(x[side], k) for x in some]) for side in ("a", "b")}
+    if dump.c is not None:
+        c = np.zeros((len(joined["a"]), len(joined["b"])), dump.c.dtype)
+        for i, x in enumerate(some):
+            c[i * _SIDE : (i + 1) * _SIDE, i * _SIDE : (i + 1) * _SIDE] = x["c"]
+        joined["c"] = c
+    return joined
+
+
+def _wide(codes: Array, k: int) -> Array:
+    return np.pad(codes, [(0, 0), (0, k - codes.shape[1])])

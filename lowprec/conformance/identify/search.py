@@ -1,0 +1,311 @@
+"""The search for an arithmetic: grids over fields that hide each other, then one field after the other.
+
+A candidate is first computed on a few outputs, which most do not survive, then on all; outputs that refute it join the
+few. The order is fixed, so that the same dump has the same answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind
+from .candidate import Candidate
+from .dump import Dump, Part
+from .space import COARSE, Around, Values, arounds, axes, changed, kinds_for, starts
+
+_FEW = 5  # rows and columns of the first outputs
+_LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
+_BEST = 4  # candidates of a grid that are gone on with
+_SWEEPS = 4
+_ROUNDS = 6
+_KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
+_RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
+_HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
+
+
+class Score(NamedTuple):
+    """How far outputs are from a dump's: how many differ, and by how much on average (log2 of 1 + the difference)."""
+
+    wrong: int
+    far: float
+
+
+FAILED = Score(1 << 30, np.inf)
+
+
+@dataclass
+class Search:
+    """A search in one or more dumps that one arithmetic made.
+
+    Attributes
+    ----------
+    dumps : tuple of Dump
+    allowed : int
+        Outputs that may differ all the same.
+    limit : int
+        Candidates to try before it ends.
+    tried : int
+        Candidates tried so far.
+    """
+
+    dumps: tuple[Dump, ...]
+    allowed: int
+    limit: int
+    tried: int = 0
+
+    def __post_init__(self) -> None:
+        self._few = [dump.sample(_FEW) for dump in self.dumps]
+        self._bar = self.allowed + 1  # outputs that the best candidate so far leaves
+        self._all = [part for dump in self.dumps for part in dump.parts()]
+
+    @property
+    def dump(self) -> Dump:
+        """The first dump, whose formats decide what there is to search."""
+        return self.dumps[0]
+
+    @property
+    def near(self) -> bool:
+        """Whether a candidate was found that leaves no more outputs than may be damaged."""
+        return self._bar <= self.allowed
+
+    @property
+    def spent(self) -> bool:
+        """Whether as many candidates were tried as may be."""
+        return self.tried >= self.limit
+
+    def few(self, candidate: Candidate) -> Score:
+        """Score a candidate on a few outputs."""
+        return self._score(candidate, self._few)
+
+    def whole(self, candidate: Candidate) -> Score:
+        """Score a candidate on all outputs."""
+        return self._score(candidate, self._all)
+
+    def _score(self, candidate: Candidate, parts: Sequence[Part]) -> Score:
+        self.tried += 1
+        wrong, far, n = 0, 0.0, 0
+        try:
+            for part in parts:
+                one = score(candidate.outputs(part), part.wanted)
+                wrong, far, n = wrong + one.wrong, far + one.far * len(part.wanted), n + len(part.wanted)
+        except (ValueError, TypeError):
+            return FAILED
+        return Score(wrong, far / n)
+
+    def passes(self, own: Score) -> bool:
+        """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
+        return own.wrong <= max(1, _outputs(self._few) // 12)
+
+    def learn(self, candidate: Candidate) -> None:
+        """Add outputs that a candidate does not give to the few on which candidates are compared first."""
+        for dump in self.dumps:
+            wrong = np.concatenate([candidate.differing(part) for part in dump.parts()])
+            at = np.flatnonzero(wrong)
+            if at.size:
+                chosen = at[np.linspace(0, at.size - 1, min(_LEARNT, at.size)).astype(np.intp)]
+                places = np.array([dump.place(int(i)) for i in chosen])
+                self._few.append(dump.part(np.unique(places[:, 0]), np.unique(places[:, -1])))
+        first = len(self.dumps)
+        self._few = self._few[:first] + self._few[first:][-_KEPT + 1 :]
+
+    def best(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Return the nearest of some candidates on the few outputs; or one alone that explains all outputs."""
+        found: list[tuple[Score, int, Candidate]] = []
+        for i, candidate in enumerate(candidates):
+            if self.spent:
+                break
+            own = self.few(candidate)
+            if own == FAILED:
+                continue
+            if self.passes(own) and self.whole(candidate).wrong <= max(self._bar - 1, 0):
+                return [candidate]
+            found.append((own, i, candidate))
+            if len(found) > 1000:
+                found = sorted(found, key=lambda x: x[:2])[:_BEST]
+        return [candidate for _, _, candidate in sorted(found, key=lambda x: x[:2])[:_BEST]]
+
+    def improve(self, candidate: Candidate, fields: dict[str, Values]) -> tuple[Score, Candidate]:
+        """Change one field after the other to what is nearest; go on with outputs that were not looked at yet."""
+        own = self.whole(candidate)
+        for _ in range(_ROUNDS):
+            if own.wrong == 0 or self.spent:
+                break
+            other = self._descend(candidate, fields)
+            new = self.whole(other) if other != candidate else own
+            better = new < own
+            if better:
+                own, candidate = new, other
+            elif not self.passes(self.few(candidate)) or own.wrong <= self.allowed:
+                break
+            if own.wrong:
+                self.learn(candidate)
+        self._bar = min(self._bar, own.wrong)
+        return own, candidate
+
+    def _descend(self, candidate: Candidate, fields: dict[str, Values]) -> Candidate:
+        own = self.few(candidate)
+        for _ in range(_SWEEPS):
+            before = own
+            for field, values in fields.items():
+                for other in neighbours(candidate, field, values):
+                    new = self.few(other)
+                    if new < own:
+                        own, candidate = new, other
+            if own == before or own.wrong == 0 or self.spent:
+                break
+        return candidate
+
+
+def _outputs(parts: Sequence[Part]) -> int:
+    return sum(len(part.wanted) for part in parts)
+
+
+def score(ours: NDArray[Any], theirs: NDArray[Any]) -> Score:
+    """Compare bits with bits."""
+    size = 8 * ours.itemsize
+    half = np.int64(1) << (size - 1) if size < 64 else None
+    if half is None:  # float64: one bit is enough to tell
+        return Score(int(np.count_nonzero(ours != theirs)), float(np.mean(ours != theirs)))
+    x, y = (np.where(u >= half, half - u, u) for u in (ours.astype(np.int64), theirs.astype(np.int64)))
+    return Score(int(np.count_nonzero(ours != theirs)), float(np.mean(np.log2(1.0 + np.abs(x - y)))))
+
+
+def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Candidate]:
+    """Yield candidates with another value of one field; a group takes the interval of promotion with it."""
+    for value in values:
+        other = changed(candidate, **{field: value})
+        if other is None and field == "group":
+            other = _with_group(candidate, value)
+        if other is not None and other != candidate:
+            yield other
+
+
+def _with_group(candidate: Candidate, group: int) -> Candidate | None:
+    every = candidate.accumulator.promote_every
+    return None if every is None else changed(candidate, group=group, promote_every=-(-every // group) * group)
+
+
+def grid(machine: Accumulator, around: Around, fields: dict[str, Values], names: Sequence[str]) -> Iterator[Candidate]:
+    """Yield an accumulator with every combination of some fields."""
+    chosen = [(name, fields[name]) for name in names if name in fields]
+    base = around.candidate(machine, None)
+    for combination in itertools.product(*(values for _, values in chosen)):
+        found = changed(base, **dict(zip((name for name, _ in chosen), combination, strict=True)))
+        if found is not None:
+            yield found
+
+
+def coarse(fields: dict[str, Values]) -> dict[str, Values]:
+    """Return the few values of each field from which a search starts."""
+    return {name: tuple(v for v in values if COARSE.get(name, lambda _: True)(v)) for name, values in fields.items()}
+
+
+Found = list[tuple[Score, Candidate]]
+
+
+def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that explain a dump; else the nearest.
+
+    What of the catalogue is nearest is changed first, then grids of ever more values are looked at; the search ends
+    with the first kind of accumulator that leaves nothing.
+    """
+    dump = search.dump
+    order = [candidate.accumulator.kind for candidate in ranked]
+    possible = sorted(kinds_for(dump), key=lambda kind: order.index(kind.name) if kind.name in order else len(order))
+    if dump.out == FLOAT64 or not possible:
+        return []
+    found: Found = []
+    for stage in (_coarse, _pairs, _within, _everything):
+        good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
+        if good.wrong == 0 or (good != FAILED and stage is not _pairs):
+            break  # what leaves a few outputs may still be a neighbour of what leaves none
+        for kind in possible[: None if good == FAILED else 1]:
+            near = [c for _, c in sorted((x for x in found if x[1].accumulator.kind == kind.name), key=_first)]
+            found += stage(search, kind, near or [c for c in ranked if c.accumulator.kind == kind.name][:2])
+            if search.spent or any(own.wrong <= search.allowed // _RARE for own, _ in found):
+                break
+        nearest = {kind.name: min((own for own, c in found if c.accumulator.kind == kind.name), default=FAILED)
+                   for kind in possible}  # fmt: skip
+        possible = sorted(possible, key=lambda kind: nearest[kind.name])
+    least = min(own.wrong for own, _ in found)
+    good_ones = [c for own, c in found if own.wrong == least and least <= search.allowed]
+    return list(dict.fromkeys(good_ones or [c for _, c in sorted(found, key=_first)[:1]]))
+
+
+def _first(x: tuple[Score, Candidate]) -> Score:
+    return x[0]
+
+
+def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Search a kind within the first order of operations: what the catalogue has, then a grid of few values."""
+    found = _from(search, kind, [c for c in near if c.library is None or search.dump.scaled][:2])
+    if any(own.wrong <= search.allowed for own, _ in found):
+        return found
+    fields = axes(kind, search.dump)
+    return found + _by_grid(search, kind, arounds(search.dump)[:1], coarse(fields), _HIDDEN)
+
+
+def _pairs(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Search fields that hide each other two by two, all of their values, from where a search ended."""
+    fields, found = axes(kind, search.dump), []
+    few = coarse(fields)
+    steps: list[tuple[Sequence[Candidate], dict[str, Values]]] = []
+    for names in (("group", "fraction_bits"), ("group", "promote_every"), ("fraction_bits", "zero_exponent")):
+        steps += [([c], {n: fields[n] for n in names if n in fields}) for c in near[:2]]
+    some = {n: fields[n] for n in ("fraction_bits", "promote_every") if n in fields}
+    wide = tuple(n for n in few.get("group", ()) if n >= 8)
+    steps.append((near[:1], some | {"group": wide} | {n: fields[n] for n in ("align",) if n in fields}))
+    zeros = tuple(z for z in fields.get("zero_exponent", ()) if z is None or z > -32)
+    steps.append((near[:1], {n: few[n] for n in ("group", "fraction_bits") if n in few} | {"zero_exponent": zeros}))
+    for bases, chosen in steps[: 1 if search.near else None]:  # what leaves so few may just be damaged
+        values = {name: v for name, v in chosen.items() if name in fields}
+        for base in bases:
+            around = Around(base.library)
+            ends = search.best(grid(base.accumulator, around, values, tuple(values)))
+            found += _from(search, kind, ends[:2])
+            if search.spent or any(own.wrong == 0 for own, _ in found):
+                return found
+    return found
+
+
+def _within(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Search a kind within every other order of operations."""
+    fields = axes(kind, search.dump)
+    few = coarse(fields)
+    some = few | {name: few[name][:1] for name in ("align", "run") if name in few}
+    return _by_grid(search, kind, arounds(search.dump)[1:], some, _HIDDEN)
+
+
+def _everything(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Search every group with every interval and every number of bits, as far as the limit allows."""
+    fields = axes(kind, search.dump)
+    return _by_grid(search, kind, arounds(search.dump)[:1], fields | {"run": (1,)}, _HIDDEN)
+
+
+def _by_grid(
+    search: Search, kind: Kind, around: Sequence[Around], values: dict[str, Values], names: Sequence[str]
+) -> Found:
+    chosen = {name: v for name, v in values.items() if name in kind.fields or name == "inputs"}
+    base = starts(kind, search.dump)[0]
+    found: Found = []
+    for one in around:
+        found += _from(search, kind, search.best(grid(base, one, chosen, ("inputs", *names))))
+        if search.spent or any(own.wrong <= search.allowed for own, _ in found):
+            break
+    return found
+
+
+def _from(search: Search, kind: Kind, candidates: Sequence[Candidate]) -> Found:
+    """Go on from some candidates, one field after the other; the first that explains the dump is enough."""
+    fields, found = axes(kind, search.dump), []
+    for candidate in candidates:
+        found.append(search.improve(candidate, fields))
+        if found[-1][0].wrong <= search.allowed:
+            break
+    return found

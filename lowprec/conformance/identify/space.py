@@ -1,0 +1,201 @@
+"""Which accumulators, and which orders around them, may have made a dump: what can vary, and over which values.
+
+What a kind of accumulator heeds it says itself (`Kind.fields`); here are the values of each field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...format.catalogue import Format, formats
+from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind, kinds
+from ...tensorcore.catalogue import accumulators
+from ...tensorcore.library import Library
+from .candidate import Candidate
+from .dump import Dump
+
+_TILE = 128  # of which runs of a split K are made
+_FLOAT32_READINGS = ((), ("float32", "tf32"))
+
+Values = tuple[Any, ...]
+#: Values of each field of an accumulator that a kind may heed, for a dump; the likelier first.
+FIELDS: dict[str, Callable[[Kind, Dump], Values]] = {
+    "group": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
+    "fraction_bits": lambda kind, dump: tuple(range(3, 41)),
+    "align": lambda kind, dump: tuple(kind.alignments),
+    "output": lambda kind, dump: tuple(o for o in kind.outputs if _fits(o, dump)),
+    "zero_exponent": lambda kind, dump: (None, *range(least_exponent(dump) + 1, _largest_exponent(dump) + 1)),
+    "run": lambda kind, dump: tuple(sorted(range(1, 33), key=lambda n: (n & (n - 1) != 0, n))),
+    "promote_every": lambda kind, dump: (None, *range(1, dump.k + (256 if dump.c is not None else 0))),
+    "flushed": lambda kind, dump: ((), tuple(dict.fromkeys((dump.fa, dump.fb)))),
+    "product_exponent": lambda kind, dump: tuple(sorted(range(-127, 128), key=abs)),
+    "saturate": lambda kind, dump: (False, True),
+    "scale_format": lambda kind, dump: (None,) if dump.scales is None else ("e8m0fnu", "e4m3fn"),
+    "scale_block": lambda kind, dump: (0,) if dump.scales is None else (dump.k // dump.scales.a.shape[1],),
+    "inputs": lambda kind, dump: _FLOAT32_READINGS if "float32" in (dump.fa, dump.fb) else ((),),
+}
+#: The few values of a field from which a search starts.
+COARSE: dict[str, Callable[[Any], bool]] = {
+    "group": lambda n: n & (n - 1) == 0,
+    "promote_every": lambda n: n is None or (n >= 16 and n & (n - 1) == 0),
+    "run": lambda n: n in (1, 2, 4, 8, 16),
+    "zero_exponent": lambda e: e is None,
+    "product_exponent": lambda e: e == 0,
+}
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is done around chains: nothing, or a library's order without its interval."""
+
+    library: Library | None = None
+
+    def candidate(self, machine: Accumulator, every: int | None) -> Candidate:
+        """Return an accumulator within it that leaves the tensor core every so many products."""
+        if self.library is None:
+            return Candidate(machine.with_(promote_every=every) if every is not None else machine)
+        return Candidate(machine, dataclasses.replace(self.library, promote_every=every))
+
+
+def arounds(dump: Dump) -> tuple[Around, ...]:
+    """Return every order of operations that this dump can show, the plain ones first."""
+    plain = () if dump.blocks is not None or dump.out not in ("float32", "float16", FLOAT64) else (Around(),)
+    if dump.quantized is None:
+        return plain
+    found: list[Library] = []
+    splits = {-(-_tiles(dump) // n): n for n in range(_tiles(dump), 0, -1)}  # each length of a run once
+    for scales, fused in (("promotion", True), ("promotion", False), ("end", True)):
+        if dump.blocks is None and (scales, fused) != ("end", True):
+            continue  # no scales: nothing shows where they are multiplied in
+        if scales == "end" and dump.quantized is not None and dump.quantized[0].scale.shape[1] > 1:
+            continue
+        for k_order in ("increasing", "interleaved"):
+            for n in sorted(splits.values()):
+                for split_sum in ("float32", "out") if n > 1 and _rounding_shows(dump) else ("float32",):
+                    found.append(
+                        Library("found", scales, None, fused, k_order, n, split_sum)  # type: ignore[arg-type]
+                    )
+    first = Library("found", "end", None)
+    if plain and dump.c is None:
+        found = [library for library in found if library != first]  # the same as nothing
+    return (*plain, *map(Around, found))
+
+
+def _longest(dump: Dump) -> int:
+    """Return the longest group that differs from shorter ones: all of K, in a power of two, is in one sum."""
+    return min(256, 1 << (dump.k - 1).bit_length())
+
+
+def _tiles(dump: Dump) -> int:
+    return -(-dump.k // _TILE)
+
+
+def _rounding_shows(dump: Dump) -> bool:
+    return dump.out != "float32" or dump.scaled or dump.c is not None
+
+
+def _fits(output: str, dump: Dump) -> bool:
+    """Tell whether results of a type can have become a dump's outputs."""
+    if (output == FLOAT64) != (dump.out == FLOAT64):
+        return False
+    return output == "float16" or dump.out != "float16" or dump.quantized is not None
+
+
+def axes(kind: Kind, dump: Dump) -> dict[str, Values]:
+    """Return the fields that a kind heeds and their values for a dump."""
+    return {field: FIELDS[field](kind, dump) for field in ("inputs", *kind.fields)}
+
+
+def kinds_for(dump: Dump) -> Iterator[Kind]:
+    """Yield the kinds that may have made a dump."""
+    for name in kinds:
+        if any(_fits(output, dump) for output in kinds[name].outputs):
+            yield kinds[name]
+
+
+def starts(kind: Kind, dump: Dump) -> list[Accumulator]:
+    """Return the catalogue's accumulators of a kind, for any formats; those alike once."""
+    found: dict[Any, Accumulator] = {}
+    for name in accumulators:
+        machine = accumulators[name]
+        if machine.kind == kind.name:
+            tf32 = machine.lists(formats["tf32"]) and "float32" in (dump.fa, dump.fb)
+            free = dataclasses.replace(machine, name="found", inputs=("float32", "tf32") if tf32 else ())
+            found.setdefault(Candidate(free).key(), free)
+    return list(found.values())
+
+
+def changed(candidate: Candidate, **changes: Any) -> Candidate | None:
+    """Return a candidate with other fields of its accumulator; None if they do not go together."""
+    machine, library = candidate.accumulator, candidate.library
+    if library is not None and "promote_every" in changes:
+        library = dataclasses.replace(library, promote_every=changes.pop("promote_every"))
+    try:
+        return Candidate(dataclasses.replace(machine, **changes), library)
+    except ValueError:
+        return None
+
+
+def field_of(candidate: Candidate, field: str) -> Any:
+    """Return what a candidate has in a field; the interval of promotion is its library's where it has one."""
+    if field == "promote_every" and candidate.library is not None:
+        return candidate.library.promote_every
+    return getattr(candidate.accumulator, field)
+
+
+# Exponents of zeros
+
+
+def least_exponent(dump: Dump) -> int:
+    """Return an exponent that no nonzero term falls below: zeros at or below it never show.
+
+    A nonzero product has the sum of its operands' exponents, subnormals that of the smallest normal number, and what a
+    sum starts from that of the result's.
+    """
+    return min(_format(dump.fa).emin + _format(dump.fb).emin - _scale_range(dump), _stored(dump).emin)
+
+
+def _largest_exponent(dump: Dump) -> int:
+    """Return an exponent above all terms that do not overflow, and above which zeros leave nothing."""
+    top = _format(dump.fa).emax + _format(dump.fb).emax + _scale_range(dump) + 2
+    return min(max(top, 0), 128) + 40
+
+
+def _unit(dump: Dump) -> int:
+    """Return the exponent of two of which every product and every sum of them, with C, is a multiple."""
+    fa, fb = _format(dump.fa), _format(dump.fb)
+    unit = fa.emin - fa.mantissa_bits + fb.emin - fb.mantissa_bits - _scale_range(dump)
+    stored = _stored(dump)
+    return unit if dump.c is None else min(unit, stored.emin - stored.mantissa_bits)
+
+
+def _scale_range(dump: Dump) -> int:
+    return 0 if dump.scales is None else 256
+
+
+def _format(name: str) -> Format:
+    return formats["float32" if name == FLOAT64 else name]
+
+
+def _stored(dump: Dump) -> Format:
+    return formats["float16" if dump.out == "float16" and dump.blocks is None else "float32"]
+
+
+def plain_fields_of(candidate: Candidate, dump: Dump) -> Mapping[str, Any]:
+    """Return what decides bits for these operand formats and this K, equal for what is provably one arithmetic.
+
+    Zeros that take part at an exponent that no nonzero term falls below take no part. Nor do those by which only bits
+    would be cut that no term has: all terms are multiples of what the least products and the least C are multiples of.
+    A promotion after all of K is none, but for C, which it adds in float32.
+    """
+    found = {field: field_of(candidate, field) for field in candidate.accumulator.rule.fields}
+    zero, every = found.get("zero_exponent"), found.get("promote_every")
+    bits = found.get("fraction_bits", 0)
+    if zero is not None and (zero <= least_exponent(dump) or zero - bits <= _unit(dump)):
+        found["zero_exponent"] = None
+    if every is not None and every >= dump.k:
+        found["promote_every"] = None if dump.c is None else dump.k
+    return found

@@ -1,0 +1,162 @@
+"""The blind test: accumulators drawn from all fields, with a seed of the moment, must be named from their outputs.
+
+`PYTHONPATH=. python tests/conformance/test_identify_blind.py COUNT [SEED]` prints a line for each and the counts.
+"""
+
+import secrets
+import sys
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.conformance.identify.candidate import Candidate
+from lowprec.conformance.identify.identification import Identification
+from lowprec.conformance.identify.space import plain_fields_of
+from lowprec.tensorcore.accumulator import FLOAT64
+
+DATA = ("normal", "wide", "sparse")
+MORE = 2  # rounds of probes
+
+
+class Verdict(NamedTuple):
+    """How a machine was named.
+
+    "exact": alone. "same": with others that are proven to do the same. "probed": so after probes. "together": among
+    those that probes do not tell apart. "missed": not at all.
+    """
+
+    how: str
+    seconds: float
+    cpu: float
+    machine: lp.Accumulator
+    said: str
+
+
+def draw(rng: np.random.Generator) -> lp.Accumulator:
+    """Draw an accumulator without scales: one of the catalogue, about half of whose fields are drawn anew."""
+    bases = [m for m in (lp.accumulators[n] for n in lp.accumulators) if m.scale_format is None and m.output != FLOAT64]
+    names = sorted({m.kind for m in bases} - {"exact"})
+    kind = names[rng.integers(len(names))]
+    own = [m for m in bases if m.kind == kind]
+    base = own[rng.integers(len(own))].with_(inputs=())
+    while True:
+        changes: dict[str, Any] = {}
+        for field in base.rule.fields:
+            if rng.random() < 0.5 and field in VALUES:
+                changes[field] = VALUES[field](rng, base)
+        try:
+            steps = changes.pop("promote_every", None)
+            machine = base.with_(**changes)
+            if steps is not None:
+                machine = base.with_(**changes, promote_every=steps * machine.rule.step(machine))
+            one = np.zeros((1, 1), np.uint8)
+            lp.mma(one, one, accumulator=machine, a_format="e4m3fn", b_format="e4m3fn")
+            return machine
+        except ValueError:  # fields that do not go together
+            continue
+
+
+VALUES: dict[str, Any] = {
+    "group": lambda rng, base: int(2 ** rng.integers(0, 8) if rng.random() < 0.6 else rng.integers(1, 129)),
+    "fraction_bits": lambda rng, base: int(rng.integers(3, 41)),
+    "align": lambda rng, base: str(rng.choice(base.rule.alignments)),
+    "output": lambda rng, base: str(rng.choice([o for o in base.rule.outputs if o != FLOAT64])),
+    "zero_exponent": lambda rng, base: None if rng.random() < 0.3 else int(rng.integers(-140, 8)),
+    "run": lambda rng, base: int(rng.choice([1, 2, 4])),
+    "promote_every": lambda rng, base: None if rng.random() < 0.5 else int(rng.integers(1, 5)),  # of its steps
+    "saturate": lambda rng, base: bool(rng.integers(2)),
+    "product_exponent": lambda rng, base: int(rng.integers(-20, 21)),
+}
+
+
+def codes(rng: np.random.Generator, data: str, shape: tuple[int, int]) -> np.ndarray:
+    x = rng.standard_normal(shape)
+    if data == "wide":
+        x *= 2.0 ** rng.integers(-6, 7, shape)
+    if data == "sparse":
+        x[rng.random(shape) < 0.7] = 0
+    return lp.encode(x, "e4m3fn")
+
+
+def named(found: Identification, machine: lp.Accumulator) -> bool:
+    """Tell whether one of those that explain the dump is the machine, but for what provably does not show."""
+    dump = found.dumps[0]
+    wanted = machine.kind, plain_fields_of(Candidate(machine), dump)
+    return any(wanted == (c.accumulator.kind, plain_fields_of(c, dump)) for c in found.explaining if c.library is None)
+
+
+def blind(seed: int, number: int) -> Verdict:
+    rng = np.random.default_rng([seed, number])
+    machine = draw(rng)
+    k, data = int(rng.choice([128, 256])), DATA[number % 3]
+    formats = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
+    given: dict[str, Any] = {"a": codes(rng, data, (64, k)), "b": codes(rng, data, (64, k)), "c": None}
+    if rng.random() < 0.5:
+        given["c"] = (4 * rng.standard_normal((64, 64))).astype(machine.dtype)
+
+    def run(arrays: dict[str, Any]) -> dict[str, Any]:
+        operands = {name: arrays.get(name) for name in ("a", "b", "c")}
+        return {**operands, **formats, "d": lp.mma(**operands, accumulator=machine, **formats)}
+
+    start, cpu = time.perf_counter(), time.process_time()
+    found = lp.identify(**run(given))
+    how, also = "same", []
+    for _ in range(MORE):
+        apart = len({str(sorted(plain_fields_of(c, found.dumps[0]).items(), key=str)) for c in found.explaining}) > 1
+        if not found.explaining or not apart:
+            break
+        probes = found.probes()
+        how = "probed"
+        if not probes:
+            how = "together"
+            break
+        also.append(run(probes.arrays))
+        found = lp.identify(**run(given), also=also)
+    if how == "same" and len(found.explaining) == 1 and not found.same:
+        how = "exact"
+    if found.explaining and not named(found, machine):
+        # Another arithmetic that gives every output of the dump and of all probes, on which the two never part.
+        how = "together" if found.differing == () and not _apart(found, machine) else "missed"
+    if not found.explaining:
+        how = "missed"
+    spent = time.perf_counter() - start, time.process_time() - cpu
+    return Verdict(how, *spent, machine, f"{data} K={k} {found.sentence()}")
+
+
+def _apart(found: Identification, machine: lp.Accumulator) -> bool:
+    """Tell whether operands are found for which what was named, and the machine, differ."""
+    from lowprec.conformance.identify.probes import probes_for
+
+    return bool(probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=1))
+
+
+def check(count: int, seed: int) -> None:
+    """Name some machines; the message of a failure repeats it."""
+    verdicts = [blind(seed, number) for number in range(count)]
+    missed = [str(v) for v in verdicts if v.how == "missed"]
+    assert len(missed) <= count // 20, f"seed {seed}: {missed}"
+
+
+def test_machines_of_the_moment_are_named() -> None:
+    check(6, secrets.randbits(32))
+
+
+@pytest.mark.exhaustive
+def test_a_hundred_machines_of_the_moment_are_named() -> None:
+    check(100, secrets.randbits(32))
+
+
+if __name__ == "__main__":
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else secrets.randbits(32)
+    sys.stdout.write(f"seed {seed}\n")
+    counts: dict[str, int] = {}
+    for number in range(int(sys.argv[1])):
+        v = blind(seed, number)
+        counts[v.how] = counts.get(v.how, 0) + 1
+        times = f"{v.seconds:.1f} s, {v.cpu:.1f} s of CPU"
+        sys.stdout.write(f"{number} {v.how} {times} {v.machine} | {v.said}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{counts}\n")
