@@ -233,7 +233,8 @@ def _summed(
         return _product(a, b, accumulator, every, kept)
     total: Float32Matrix | None = None
     for start in range(0, k, every):  # each chain from +0 times its scales, which is rounded, then the sum
-        part = _product(*(within_k(q, start, min(start + every, k)) for q in (a, b)), accumulator, every, None)
+        qa, qb = (within_k(q, start, min(start + every, k)) for q in (a, b))
+        part = _product(qa, qb, accumulator, every, None)
         with np.errstate(over="ignore", invalid="ignore"):
             total = part if total is None else total + part
     assert total is not None

@@ -11,7 +11,7 @@ from lowprec.tensorcore.accumulator import FLOAT64, kinds
 #: Another value of every field that a kind may or may not heed.
 OTHERS: dict[str, tuple[Any, ...]] = {
     "group": (2, 4, 8, 16), "fraction_bits": (11, 5), "align": ("floor", "nearest"), "output": ("float16", "float32"),
-    "zero_exponent": (3, -1), "run": (2, 4, 1), "promote_every": (64,),
+    "zero_exponent": (3, -1), "run": (2, 4, 1), "promote_every": (64, 128),
 }  # fmt: skip
 
 

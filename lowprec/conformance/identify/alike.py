@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from .candidate import Candidate
 from .search import Search, neighbours
-from .space import axes, field_of, plain_fields_of
+from .space import arounds, axes, field_of, plain_fields_of
 
 Alike = dict[str, tuple[Any, ...]]
 
@@ -30,6 +31,20 @@ def alike(search: Search, candidate: Candidate) -> tuple[Alike, Alike]:
             elif search.passes(search.few(other)) and search.whole(other).wrong <= own.wrong:
                 open_.setdefault(field, []).append(value)
     return {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()}
+
+
+def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
+    """Return the same accumulator within every other order of operations that leaves no more outputs."""
+    own, every = search.whole(candidate), field_of(candidate, "promote_every")
+    machine = candidate.accumulator
+    if candidate.library is None and every is not None:
+        machine = dataclasses.replace(machine, promote_every=None)
+    found = []
+    for around in arounds(search.dump):
+        other = around.candidate(machine, every)
+        if other.key() != candidate.key() and search.passes(search.few(other)):
+            found += [other] if search.whole(other).wrong <= own.wrong else []
+    return found
 
 
 def _same(one: Candidate, other: Candidate, search: Search) -> bool:

@@ -138,9 +138,8 @@ def _multiplied(m: Accumulator, product: Product, from_zero: bool) -> Array:
 
 def library_line(library: Library) -> str:
     """Return a Python expression of a library: its name if the catalogue has it, else its fields."""
-    for name in libraries:
-        if dataclasses.replace(libraries[name], name="") == dataclasses.replace(library, name=""):
-            return f'"{name}"'
+    if (known := known_library(library)) is not library:
+        return f'"{known.name}"'
     plain = Library(library.name)
     changed = {
         f.name: getattr(library, f.name)
@@ -148,6 +147,14 @@ def library_line(library: Library) -> str:
         if f.compare and f.name != "name" and getattr(library, f.name) != getattr(plain, f.name)
     }
     return f'lp.Library("{library.name}"{"".join(f", {k}={v!r}" for k, v in changed.items())})'
+
+
+def known_library(library: Library) -> Library:
+    """Return the catalogue's library of the same order; itself if there is none."""
+    for name in libraries:
+        if dataclasses.replace(libraries[name], name="") == dataclasses.replace(library, name=""):
+            return libraries[name]
+    return library
 
 
 def nearest(machine: Accumulator, dump: Dump) -> tuple[Accumulator, dict[str, Any]]:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...format.catalogue import Format
-from ...tensorcore.accumulator import ALIGNMENTS, Accumulator
+from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import Library
-from .alike import Alike, alike
-from .candidate import Candidate, known
+from .alike import Alike, alike, other_orders
+from .candidate import Candidate, known, known_library
 from .dump import Dump, dump_of
 from .probes import Probes, probes_for
 from .ranking import Ranked, first_apart, rank
@@ -219,13 +219,14 @@ def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     if not fit:
         return Identification(tuple(dumps), tuple(ranking), (), {}, {}, ranked[0] if ranked else None, search.tried)
     ranking = [_with_place(r, fit[0], dump) if wrong[r.candidate] > least else r for r in ranking]
-    open_, proven = alike(search, fit[0])
-    candidates = tuple(dict.fromkeys(_known(c, dump) for c in fit))
+    open_, proven = ({}, {}) if dump.out == FLOAT64 else alike(search, fit[0])
+    candidates = tuple(dict.fromkeys(_known(c, dump) for c in (*fit, *other_orders(search, fit[0]))))
     return Identification(tuple(dumps), tuple(ranking), candidates, open_, proven, candidates[0], search.tried)
 
 
 def _known(candidate: Candidate, dump: Dump) -> Candidate:
-    return Candidate(known(candidate.accumulator, dump), candidate.library)
+    library = None if candidate.library is None else known_library(candidate.library)
+    return Candidate(known(candidate.accumulator, dump), library)
 
 
 def _with_place(r: Ranked, right: Candidate, dump: Dump) -> Ranked:

@@ -141,10 +141,9 @@ class Search:
             better = new < own
             if better:
                 own, candidate = new, other
-            elif not self.passes(self.few(candidate)) or own.wrong <= self.allowed:
+            if own.wrong == 0 or not self.passes(self.few(candidate)) or (own.wrong <= self.allowed and not better):
                 break
-            if own.wrong:
-                self.learn(candidate)
+            self.learn(candidate)
         self._bar = min(self._bar, own.wrong)
         return own, candidate
 
@@ -221,7 +220,7 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (_coarse, _pairs, _within, _everything):
+    for stage in (_near, _coarse, _within, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0 or (good != FAILED and stage is not _pairs):
             break  # what leaves a few outputs may still be a neighbour of what leaves none
@@ -242,13 +241,22 @@ def _first(x: tuple[Score, Candidate]) -> Score:
     return x[0]
 
 
+def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Put what the catalogue has of a kind within every order of operations, and change one field after the other."""
+    dump = search.dump
+    every = {"promote_every": coarse(axes(kind, dump))["promote_every"]}
+    ends = search.best(
+        candidate
+        for around in arounds(dump)
+        for machine in starts(kind, dump)
+        for candidate in grid(machine, around, every, ("promote_every",))
+    )
+    return _from(search, kind, [*[c for c in near if c.library is None or dump.scaled][:1], *ends[:2]])
+
+
 def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Search a kind within the first order of operations: what the catalogue has, then a grid of few values."""
-    found = _from(search, kind, [c for c in near if c.library is None or search.dump.scaled][:2])
-    if any(own.wrong <= search.allowed for own, _ in found):
-        return found
-    fields = axes(kind, search.dump)
-    return found + _by_grid(search, kind, arounds(search.dump)[:1], coarse(fields), _HIDDEN)
+    """Search a kind within the first order of operations by a grid of few values."""
+    return _by_grid(search, kind, arounds(search.dump)[:1], coarse(axes(kind, search.dump)), _HIDDEN)
 
 
 def _pairs(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:

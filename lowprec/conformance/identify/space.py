@@ -81,7 +81,13 @@ def arounds(dump: Dump) -> tuple[Around, ...]:
     first = Library("found", "end", None)
     if plain and dump.c is None:
         found = [library for library in found if library != first]  # the same as nothing
+    found.sort(key=lambda x: (_changes(x), x.split_k))
     return (*plain, *map(Around, found))
+
+
+def _changes(x: Library) -> int:
+    """Return in how many ways an order is not the plainest."""
+    return (x.split_sum != "float32") + (x.split_k > 1) + (x.k_order != "increasing") + (not x.fused)
 
 
 def _longest(dump: Dump) -> int:
