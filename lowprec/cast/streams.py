@@ -145,7 +145,8 @@ class Philox(Stream):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("subsequence", "first_block"):
-            whole(f"Philox {self.name}", name, getattr(self, name), 0, (1 << 64) - 1)
+            value = whole(f"Philox {self.name}", name, getattr(self, name), 0, (1 << 64) - 1)
+            object.__setattr__(self, name, value)
 
     def words(self, seed: int, start: int, size: int) -> Words:
         """Return the words of indices `start`, start + 1, ..."""

@@ -167,7 +167,8 @@ class BlockFloat(BlockFormat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(f"BlockFloat {self.name}", "first_bits", self.first_bits, 0, 7)
+        first_bits = whole(f"BlockFloat {self.name}", "first_bits", self.first_bits, 0, 7)
+        object.__setattr__(self, "first_bits", first_bits)
         one_of(f"BlockFloat {self.name}", "ties", self.ties, ("even", "away"))
 
     def _encode(self, x: Floats) -> BlockCodes:

@@ -381,7 +381,7 @@ def test_train(text, tmp_path):
     ("changes", "error", "message"),
     [
         ({"config": "nanno"}, UnknownNameError, "unknown model configuration 'nanno': did you mean 'nano'"),
-        ({"recipe": "dsv2"}, UnknownNameError, "unknown recipe 'dsv2': did you mean 'dsv3'"),
+        ({"recipe": "dsv2"}, UnknownNameError, "unknown recipe 'dsv2': did you mean 'dsv4' or 'dsv3'"),
         ({"steps": 0}, ValueError, "steps=0: a whole number from 1 to 10"),
         ({"steps": 2.0}, ValueError, "steps=2.0"),
         ({"steps": math.nan}, ValueError, "steps=nan"),

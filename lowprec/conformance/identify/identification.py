@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..._ieee import standard
 from ...format.catalogue import Format
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import Library
@@ -133,6 +134,7 @@ def _name(candidate: Candidate) -> str:
     return f"{candidate.accumulator}{around}"
 
 
+@standard
 def identify(
     a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None = None,
     b_format: str | Format | None = None, d_format: str | Format | None = None, a_scale: ArrayLike | None = None,
