@@ -181,7 +181,7 @@ def test_messages():
             module(bad)
     with pytest.raises(ValueError, match="no linear layer"):
         lpt.convert(nn.Sequential(nn.ReLU()))
-    with pytest.raises(lp.registry.UnknownNameError, match="did you mean 'dsv3'"):
+    with pytest.raises(lp.registry.UnknownNameError, match="did you mean 'dsv4' or 'dsv3'"):
         lpt.convert(nn.Sequential(nn.Linear(2, 2)), "dsv4x3")
     with pytest.raises(lp.registry.UnknownNameError, match="no linear layer matches 'lm_hed': did you mean 'lm_head'"):
         lpt.convert(nn.ModuleDict({"lm_head": nn.Linear(2, 2)}), skip=["lm_hed"])

@@ -60,6 +60,10 @@ class Identification:
     nearest: Candidate | None
     tried: int
 
+    def __repr__(self) -> str:
+        """Return what was found, and what gives the outputs as a line of Python: the rest has names of its own."""
+        return "\n".join((f"Identification: {self.sentence()}", *(f"  {line}" for line in self.lines()[:4])))
+
     @property
     def machines(self) -> tuple[Accumulator, ...]:
         """Accumulators that explain every output, or all but the few of `differing`; best known first."""
