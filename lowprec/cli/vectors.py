@@ -57,7 +57,7 @@ def list_command(names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
 def write_command(names: tuple[str, ...], encoding: str, out: str | None, level: int, seed: int) -> None:
     """Write test vectors.
 
-    SET is a name of `lowprec vectors list`, or its beginning up to a slash and a star: decode/*.
+    SET is a name of `lowprec vectors list`, or its beginning up to a slash and a star: `decode/*`.
     """
     from .._files import write_bytes
     from ..conformance.catalogue import listed, vectors
