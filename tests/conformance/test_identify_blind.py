@@ -18,14 +18,16 @@ from lowprec.conformance.identify.space import plain_fields_of
 from lowprec.tensorcore.accumulator import FLOAT64
 
 DATA = ("normal", "wide", "sparse")
-MORE = 2  # rounds of probes
+MORE = 4  # rounds of probes
 
 
 class Verdict(NamedTuple):
     """How a machine was named.
 
     "exact": alone. "same": with others that are proven to do the same. "probed": so after probes. "together": among
-    those that probes do not tell apart. "missed": not at all.
+    those that probes do not tell apart, or as one that no probe tells from it. "other": as one that gives all outputs,
+    but differs elsewhere. "missed": nothing explains the outputs. Seconds and those of CPU are of the first `identify`,
+    without probes.
     """
 
     how: str
@@ -88,14 +90,14 @@ def named(found: Identification, machine: lp.Accumulator) -> bool:
     return any(wanted == (c.accumulator.kind, plain_fields_of(c, dump)) for c in found.explaining if c.library is None)
 
 
-def blind(seed: int, number: int) -> Verdict:
+def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (128, 256), more: int = MORE) -> Verdict:
     rng = np.random.default_rng([seed, number])
     machine = draw(rng)
-    k, data = int(rng.choice([128, 256])), DATA[number % 3]
+    k, data = int(rng.choice(lengths)), DATA[number % 3]
     formats = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
-    given: dict[str, Any] = {"a": codes(rng, data, (64, k)), "b": codes(rng, data, (64, k)), "c": None}
+    given: dict[str, Any] = {"a": codes(rng, data, (side, k)), "b": codes(rng, data, (side, k)), "c": None}
     if rng.random() < 0.5:
-        given["c"] = (4 * rng.standard_normal((64, 64))).astype(machine.dtype)
+        given["c"] = (4 * rng.standard_normal((side, side))).astype(machine.dtype)
 
     def run(arrays: dict[str, Any]) -> dict[str, Any]:
         operands = {name: arrays.get(name) for name in ("a", "b", "c")}
@@ -103,26 +105,24 @@ def blind(seed: int, number: int) -> Verdict:
 
     start, cpu = time.perf_counter(), time.process_time()
     found = lp.identify(**run(given))
-    how, also = "same", []
-    for _ in range(MORE):
-        apart = len({str(sorted(plain_fields_of(c, found.dumps[0]).items(), key=str)) for c in found.explaining}) > 1
-        if not found.explaining or not apart:
+    spent = time.perf_counter() - start, time.process_time() - cpu
+    how, also = "same" if found.same else "exact", []
+    for turn in range(more):
+        if len(found.explaining) < 2:
             break
-        probes = found.probes()
+        probes = found.probes(seed=turn)
         how = "probed"
         if not probes:
             how = "together"
             break
         also.append(run(probes.arrays))
         found = lp.identify(**run(given), also=also)
-    if how == "same" and len(found.explaining) == 1 and not found.same:
-        how = "exact"
-    if found.explaining and not named(found, machine):
-        # Another arithmetic that gives every output of the dump and of all probes, on which the two never part.
-        how = "together" if found.differing == () and not _apart(found, machine) else "missed"
-    if not found.explaining:
+    if len(found.explaining) > 1:
+        how = "together"
+    if not found.explaining or found.differing:
         how = "missed"
-    spent = time.perf_counter() - start, time.process_time() - cpu
+    elif not named(found, machine):
+        how = "other" if _apart(found, machine) else "together"
     return Verdict(how, *spent, machine, f"{data} K={k} {found.sentence()}")
 
 
@@ -130,23 +130,22 @@ def _apart(found: Identification, machine: lp.Accumulator) -> bool:
     """Tell whether operands are found for which what was named, and the machine, differ."""
     from lowprec.conformance.identify.probes import probes_for
 
-    return bool(probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=1))
+    return bool(probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=99))
 
 
-def check(count: int, seed: int) -> None:
-    """Name some machines; the message of a failure repeats it."""
-    verdicts = [blind(seed, number) for number in range(count)]
+def test_machines_of_the_moment_are_explained() -> None:
+    """Small dumps, and no probes: all outputs are explained, whether or not they tell all machines apart."""
+    seed = secrets.randbits(32)
+    verdicts = [blind(seed, number, 32, (64, 96), 0) for number in range(6)]
     missed = [str(v) for v in verdicts if v.how == "missed"]
-    assert len(missed) <= count // 20, f"seed {seed}: {missed}"
-
-
-def test_machines_of_the_moment_are_named() -> None:
-    check(6, secrets.randbits(32))
+    assert len(missed) <= 1, f"seed {seed}: {missed}"
 
 
 @pytest.mark.exhaustive
 def test_a_hundred_machines_of_the_moment_are_named() -> None:
-    check(100, secrets.randbits(32))
+    seed = secrets.randbits(32)
+    wrong = [str(v) for v in (blind(seed, number) for number in range(100)) if v.how in ("other", "missed")]
+    assert len(wrong) <= 5, f"seed {seed}: {wrong}"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,23 @@
-"""What else explains a dump as well: other values of one field after the other."""
+"""What else explains a dump: other values of one field, or two; other kinds and orders; and what is plainest."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from .candidate import Candidate
-from .search import Search, neighbours
-from .space import arounds, axes, field_of, plain_fields_of
+import numpy as np
+
+from .candidate import Candidate, nearest
+from .search import Score, Search, grid, neighbours
+from .space import Around, arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
 
 Alike = dict[str, tuple[Any, ...]]
+_PAIRS = (
+    ("group", "promote_every"), ("group", "fraction_bits"), ("fraction_bits", "align"),
+    ("fraction_bits", "zero_exponent"), ("run", "group"),
+)  # fmt: skip
+_OF_EACH = 12  # pairs of two fields that are listed
+_UNORDERED = ("fraction_bits", "inputs")  # none of whose values is plainer than another
 
 
 def alike(search: Search, candidate: Candidate) -> tuple[Alike, Alike]:
@@ -45,6 +53,74 @@ def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
         if other.key() != candidate.key() and search.passes(search.few(other)):
             found += [other] if search.whole(other).wrong <= own.wrong else []
     return found
+
+
+def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
+    """Return what the catalogue has of other kinds that leaves no more outputs, within the same order."""
+    own, every, found = search.whole(candidate), field_of(candidate, "promote_every"), []
+    for kind in kinds_for(search.dump):
+        if kind.name == candidate.accumulator.kind:
+            continue
+        for machine in starts(kind, search.dump):
+            for interval in dict.fromkeys((machine.promote_every, every)):
+                other = changed(Candidate(machine, candidate.library), promote_every=interval)
+                if other is not None and _as_good(search, other, own):
+                    found.append(other)
+    return found
+
+
+def pairs(search: Search, candidate: Candidate) -> tuple[Candidate, ...]:
+    """Return candidates with other values of two fields that leave no more outputs, some of each two fields."""
+    own, found = search.whole(candidate), []
+    fields = axes(candidate.accumulator.rule, search.dump)
+    for names in _PAIRS:
+        if any(len(fields.get(name, ())) < 2 for name in names):
+            continue
+        every = list(grid(candidate.accumulator, Around(candidate.library), fields, names))
+        some: list[Candidate] = []
+        for i in np.random.Generator(np.random.Philox(0)).permutation(len(every)):
+            other = every[i]
+            both = all(field_of(other, name) != field_of(candidate, name) for name in names)
+            if both and not _same(candidate, other, search) and _as_good(search, other, own):
+                some.append(other)
+            if len(some) == _OF_EACH:
+                break
+        found += some
+    return tuple(found)
+
+
+def plainest(search: Search, candidate: Candidate) -> Candidate:
+    """Return a candidate that leaves no more outputs and is nearer to the catalogue, if there is one.
+
+    Fields are set to their likelier values one by one: no promotion, with any group; no zeros in the alignment; terms
+    cut toward zero; a group that is a power of two.
+    """
+    own = search.whole(candidate)
+    fields = axes(candidate.accumulator.rule, search.dump)
+    if candidate.library is None and field_of(candidate, "promote_every") is not None:
+        for group in fields.get("group", ()):
+            other = changed(candidate, group=group, promote_every=None)
+            if other is not None and _far(other, search) <= _far(candidate, search) and _as_good(search, other, own):
+                candidate = other
+                break
+    for field, values in fields.items():
+        for value in values:  # the likelier ones come first
+            if value == field_of(candidate, field) or field in _UNORDERED:
+                break
+            other = changed(candidate, **{field: value})
+            if other is not None and _far(other, search) < _far(candidate, search) and _as_good(search, other, own):
+                candidate = other
+                break
+    return candidate
+
+
+def _far(candidate: Candidate, search: Search) -> int:
+    """Return in how many fields an accumulator is not the nearest of the catalogue."""
+    return len(nearest(candidate.accumulator, search.dump)[1])
+
+
+def _as_good(search: Search, other: Candidate, own: Score) -> bool:
+    return search.passes(search.few(other)) and search.whole(other).wrong <= own.wrong
 
 
 def _same(one: Candidate, other: Candidate, search: Search) -> bool:

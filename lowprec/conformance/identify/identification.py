@@ -14,7 +14,7 @@ from ..._ieee import standard
 from ...format.catalogue import Format
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import Library
-from .alike import Alike, alike, other_orders
+from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest
 from .candidate import Candidate, known, known_library
 from .dump import Dump, dump_of
 from .probes import Probes, probes_for
@@ -99,13 +99,17 @@ class Identification:
         return tuple(candidate.line(self.dumps[0]) for candidate in self.candidates)
 
     def probes(self, seed: int = 0) -> Probes:
-        """Look for operands that tell apart what this dump does not.
+        """Look for operands that tell apart what this dump does not: what explains it, and some with two other fields.
 
         Run them where the dump came from, and give `identify` the outputs beside the dump's.
         """
         if not self.explaining:
             raise ValueError("identify: nothing explains the dump, so that there is nothing to tell apart")
-        return probes_for(self.dumps[0], self.explaining, seed)
+        dump = self.dumps[0]
+        if dump.out == FLOAT64:
+            return probes_for(dump, self.explaining, seed)
+        two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0])
+        return probes_for(dump, tuple(dict.fromkeys((*self.explaining, *(_known(c, dump) for c in two)))), seed)
 
     def example(self) -> Example | None:
         """Return the output that `nearest` does not give with the fewest products, and what other rules give for it."""
@@ -207,7 +211,7 @@ def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     """Identify what made some dumps, all by one arithmetic."""
     dump = dumps[0]
     ranking = rank(dump)
-    search = Search(tuple(dumps), int(sum(d.d.size for d in dumps) * DAMAGED), limit)
+    search = Search(tuple(dumps), int(dump.d.size * DAMAGED), limit)
     ranked = [r.candidate for r in ranking]
     wrong = (
         {c: search.whole(c).wrong for c in ranked} if len(dumps) > 1 else {r.candidate: r.differing for r in ranking}
@@ -225,8 +229,11 @@ def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     if not fit:
         return Identification(tuple(dumps), tuple(ranking), (), {}, {}, ranked[0] if ranked else None, search.tried)
     ranking = [_with_place(r, fit[0], dump) if wrong[r.candidate] > least else r for r in ranking]
+    if dump.out != FLOAT64 and wrong.get(fit[0]) is None:
+        fit[0] = plainest(search, fit[0])
     open_, proven = ({}, {}) if dump.out == FLOAT64 else alike(search, fit[0])
-    candidates = tuple(dict.fromkeys(_known(c, dump) for c in (*fit, *other_orders(search, fit[0]))))
+    more = (*other_orders(search, fit[0]), *other_kinds(search, fit[0])) if dump.out != FLOAT64 else ()
+    candidates = tuple(dict.fromkeys(_known(c, dump) for c in (*fit, *more)))
     return Identification(tuple(dumps), tuple(ranking), candidates, open_, proven, candidates[0], search.tried)
 
 

@@ -47,7 +47,7 @@ class Search:
     ----------
     dumps : tuple of Dump
     allowed : int
-        Outputs that may differ all the same.
+        Outputs of the first dump that may differ all the same.
     limit : int
         Candidates to try before it ends.
     tried : int
@@ -62,7 +62,7 @@ class Search:
     def __post_init__(self) -> None:
         self._few = [dump.sample(_FEW) for dump in self.dumps]
         self._bar = self.allowed + 1  # outputs that the best candidate so far leaves
-        self._all = [part for dump in self.dumps for part in dump.parts()]
+        self._all = [dump.parts() for dump in self.dumps]
 
     @property
     def dump(self) -> Dump:
@@ -84,8 +84,12 @@ class Search:
         return self._score(candidate, self._few)
 
     def whole(self, candidate: Candidate) -> Score:
-        """Score a candidate on all outputs."""
-        return self._score(candidate, self._all)
+        """Score a candidate on all outputs; one of a further dump counts for all that may be damaged in the first."""
+        first = self._score(candidate, self._all[0])
+        if len(self.dumps) == 1 or first == FAILED:
+            return first
+        rest = self._score(candidate, [part for parts in self._all[1:] for part in parts])
+        return Score(first.wrong + (self.allowed + 1) * rest.wrong, first.far + rest.far)
 
     def _score(self, candidate: Candidate, parts: Sequence[Part]) -> Score:
         self.tried += 1
@@ -222,8 +226,10 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     found: Found = []
     for stage in (_near, _coarse, _within, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
-        if good.wrong == 0 or (good != FAILED and stage is not _pairs):
-            break  # what leaves a few outputs may still be a neighbour of what leaves none
+        if good.wrong == 0:
+            break
+        if good != FAILED and stage is not _pairs:
+            continue  # what leaves a few outputs may still be a neighbour of what leaves none
         for kind in possible[: None if good == FAILED else 1]:
             near = [c for _, c in sorted((x for x in found if x[1].accumulator.kind == kind.name), key=_first)]
             found += stage(search, kind, near or [c for c in ranked if c.accumulator.kind == kind.name][:2])
