@@ -30,7 +30,7 @@ from lowprec._arrays import one_of
 from lowprec._values import plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.format.catalogue import Format, formats
-from lowprec.registry import UnknownNameError
+from lowprec.registry import UnknownNameError, cached
 from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
 from lowprec.scaling.quantizer import Quantizer, quantizers
 
@@ -139,24 +139,12 @@ class TensorSpec:
     @property
     def T(self) -> TensorSpec:
         """The same quantization seen from the transposed matrix."""
-        return self if self.plain else replace(self, granularity=str(Granularity.parse(self.granularity).T))
+        return self if self.plain else _transposed(self)
 
     @property
     def resolved(self) -> Quantizer:
         """The quantizer with everything that the words say."""
-        base = quantizers[self.quantizer] if self.quantizer else Quantizer()
-        changes: dict[str, Any] = {"format": self.format, "granularity": self.granularity}
-        if self.scale is not None:
-            changes["scale"] = self.scale
-        if self.amax_floor is not None:
-            changes["amax_floor"] = self.amax_floor
-        if self.hadamard:
-            changes["hadamard"] = self.hadamard
-        if self.history:
-            if base.history is None:
-                raise ValueError(f"{self}: history goes with delayed scaling, 'te_delayed'")
-            changes["history"] = self.history
-        return base.with_(**changes)
+        return _resolved(self)
 
     @property
     def transform(self) -> tuple[int, str | int] | None:
@@ -176,7 +164,7 @@ class TensorSpec:
         """
         if self.plain:
             return as_quantized(round_to(x, self.format, **self.rounding(seed)), self.format)
-        return quantize(x, quantizer=self.resolved.with_(history=None), **self.rounding(seed))
+        return quantize(x, quantizer=_without_history(self), **self.rounding(seed))
 
     def quantize_transposed(self, x: Array, seed: int = 0) -> Quantized:
         """Quantize ``x.T`` for x [K, columns]: the block is turned, and so are codes and scales afterwards."""
@@ -202,6 +190,34 @@ class TensorSpec:
         words += [f"hadamard{self.hadamard}"] if self.hadamard else []
         words += [f"history{self.history}"] if self.history else []
         return " ".join(words)
+
+
+# Every multiplication of a step asks these of its operands: they are made once.
+@cached(1024)
+def _resolved(spec: TensorSpec) -> Quantizer:
+    base = quantizers[spec.quantizer] if spec.quantizer else Quantizer()
+    changes: dict[str, Any] = {"format": spec.format, "granularity": spec.granularity}
+    if spec.scale is not None:
+        changes["scale"] = spec.scale
+    if spec.amax_floor is not None:
+        changes["amax_floor"] = spec.amax_floor
+    if spec.hadamard:
+        changes["hadamard"] = spec.hadamard
+    if spec.history:
+        if base.history is None:
+            raise ValueError(f"{spec}: history goes with delayed scaling, 'te_delayed'")
+        changes["history"] = spec.history
+    return base.with_(**changes)
+
+
+@cached(1024)
+def _without_history(spec: TensorSpec) -> Quantizer:
+    return spec.resolved.with_(history=None)
+
+
+@cached(1024)
+def _transposed(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, granularity=str(Granularity.parse(spec.granularity).T))
 
 
 def as_quantized(values: Array, fmt: str) -> Quantized:

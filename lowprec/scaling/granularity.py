@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -43,14 +44,11 @@ class Granularity:
         """
         if isinstance(text, Granularity):
             return text
-        if isinstance(text, str) and text in _NAMED:
-            return cls(*_NAMED[text])
-        match = re.fullmatch(r"([1-9]\d*|all)x([1-9]\d*|all)", text) if isinstance(text, str) else None
-        if match is None:
+        found = _read(text) if isinstance(text, str) else None
+        if found is None:
             known = ", ".join(repr(name) for name in _NAMED)
             raise ValueError(f"granularity={text!r}: rows x columns such as '1x128' or '128x128', or one of {known}")
-        rows, columns = (None if size == "all" else int(size) for size in match.groups())
-        return cls(rows, columns)
+        return found
 
     @property
     def T(self) -> Granularity:
@@ -71,3 +69,15 @@ class Granularity:
             if sizes == (self.rows, self.columns):
                 return name
         return f"{self.rows or 'all'}x{self.columns or 'all'}"
+
+
+@functools.lru_cache(256)
+def _read(text: str) -> Granularity | None:
+    """Return the granularity that a text means: a training step asks thousands of times for the same few."""
+    if text in _NAMED:
+        return Granularity(*_NAMED[text])
+    match = re.fullmatch(r"([1-9]\d*|all)x([1-9]\d*|all)", text)
+    if match is None:
+        return None
+    rows, columns = (None if size == "all" else int(size) for size in match.groups())
+    return Granularity(rows, columns)

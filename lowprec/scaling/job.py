@@ -25,7 +25,7 @@ from ..cast.constants import (
 )
 from ..cast.streams import key_of
 from ..format.catalogue import Format, formats
-from ..format.rounding import Rounding, policies, resolve, special_codes
+from ..format.rounding import Rounding, policies, resolve, roundings, special_codes
 from ..kernels.scaling import quantize as kernels
 from ..registry import cached
 from .constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
@@ -56,6 +56,35 @@ def _cast_constants(f: Format) -> _Cast:
     if not f.params.negative_zero or f.emax + 23 - m > 127 or emin + 23 - m > 127:
         return _Cast(None, encode, rounding)
     return _Cast(bounded_constants(f), encode, rounding)
+
+
+class _Element(NamedTuple):
+    """A quantizer's element format, its constants for rounding word by word, and whether values are rounded so."""
+
+    format: Format
+    words: Any
+    random: Any
+    cast: _Cast
+    by_words: bool
+
+
+@cached(256)
+def _element(q: Quantizer, mode: Rounding) -> _Element:
+    """Return what is the same for all matrices.
+
+    Raises
+    ------
+    ValueError
+        If the format cannot be an element format.
+    """
+    f = formats.get(q.format)
+    if f.bits > 16 or not has_word_kernel(f) or not f.signed:
+        raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
+    mode, policy = resolve(f, mode, "ocp_sat")
+    special = special_codes(f, mode, replace(policy, negative_zero=q.negative_zero))
+    cast = _cast_constants(f)
+    by_words = not mode.is_nearest_even or q.negative_zero != "keep" or cast.encode is None
+    return _Element(f, word_constants(f, special, mode), random_constants(f, special, mode), cast, by_words)
 
 
 class BlockJob:
@@ -91,10 +120,10 @@ class BlockJob:
         seed: int | None = None,
         offset: int = 0,
     ) -> None:
-        f = self.format = formats.get(q.format)
-        if f.bits > 16 or not has_word_kernel(f) or not f.signed:
-            raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
         self.q, self.granularity = q, Granularity.parse(q.granularity)
+        self.mode = roundings.get(q.rounding if rounding is None else rounding)
+        f, self.words, self.random, self.cast, self.by_words = _element(q, self.mode)
+        self.format = f
         shape = (x.shape[0], x.shape[1])
         self.rows, self.width = self.granularity.block(shape)
         self.scale_shape = self.granularity.scale_shape(shape)
@@ -102,14 +131,8 @@ class BlockJob:
             along_rows = self.width == 1 and self.rows > 1
             x = hadamard(x, q.hadamard, q.signs, axis=0 if along_rows else 1)
         self.x = x
-        self.mode, policy = resolve(f, q.rounding if rounding is None else rounding, "ocp_sat")
-        policy = replace(policy, negative_zero=q.negative_zero)
-        special = special_codes(f, self.mode, policy)
-        self.words, self.random = word_constants(f, special, self.mode), random_constants(f, special, self.mode)
         low, high, self.offset, *_ = key_of("quantize", self.mode, seed, offset)
         self.seed = low, high
-        self.cast = _cast_constants(f)
-        self.by_words = not self.mode.is_nearest_even or q.negative_zero != "keep" or self.cast.encode is None
         if q.choice is not None and not self.mode.is_nearest_even:
             raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
         if q.choice is not None and self.cast.bounded is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,11 +47,11 @@ class Schedule:
 
     def of_rows(self, rows: NDArray[np.intp] | slice) -> Schedule:
         """Return that of some rows of the result."""
-        return replace(self, scale_a=np.ascontiguousarray(self.scale_a[:, rows]))
+        return Schedule(self.length, np.ascontiguousarray(self.scale_a[:, rows]), self.scale_b, self.promote_every)
 
     def of_columns(self, columns: NDArray[np.intp]) -> Schedule:
         """Return that of some columns of the result."""
-        return replace(self, scale_b=np.ascontiguousarray(self.scale_b[:, columns]))
+        return Schedule(self.length, self.scale_a, np.ascontiguousarray(self.scale_b[:, columns]), self.promote_every)
 
 
 class Product(NamedTuple):

@@ -23,7 +23,7 @@ from ..wide_kernels import KERNELS, WideKernel
 from .panels import Float64Lanes
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
-_ROWS_AT_ONCE = 256  # of A, laid out for the kernel
+_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 18  # of A, laid out for the kernel: whichever is more
 _NONE = np.empty(0, np.intp)
 
 
@@ -174,7 +174,7 @@ class Float32Lanes:
             some = schedule if stop - first == m else schedule.of_rows(rows)
             kernel.compute(accumulator, packed_a, panels, some, None if p.c is None else p.c[rows], out[rows])
 
-        over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
+        over_rows(some_rows, m, n * k, _WORK, max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(k, 1)))
         rows = _rows_with_special(p.a, p.fa)
         if p.c is not None:
             rows = np.union1d(rows, np.flatnonzero(~_usual(p.c).all(axis=1)))
