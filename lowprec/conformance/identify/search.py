@@ -215,8 +215,8 @@ Found = list[tuple[Score, Candidate]]
 def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that explain a dump; else the nearest.
 
-    What of the catalogue is nearest is changed first, then grids of ever more values are looked at; the search ends
-    with the first kind of accumulator that leaves nothing.
+    The catalogue's accumulators of other formats come first, as they are. Then what is nearest is changed, and grids of
+    ever more values are looked at; the search ends with the first kind of accumulator that leaves nothing.
     """
     dump = search.dump
     order = [candidate.accumulator.kind for candidate in ranked]
@@ -224,7 +224,7 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (_near, _coarse, _within, _pairs, _everything):
+    for stage in (_of_other_formats, _near, _coarse, _within, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0:
             break
@@ -245,6 +245,12 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
 
 def _first(x: tuple[Score, Candidate]) -> Score:
     return x[0]
+
+
+def _of_other_formats(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Take what the catalogue has of a kind for any formats, unchanged."""
+    plain = (Candidate(machine) for machine in starts(kind, search.dump) if Around() in arounds(search.dump))
+    return [(search.whole(c), c) for c in plain if search.passes(search.few(c))]
 
 
 def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
