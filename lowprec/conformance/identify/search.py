@@ -215,7 +215,7 @@ Found = list[tuple[Score, Candidate]]
 def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that explain a dump; else the nearest.
 
-    The catalogue's accumulators of other formats come first, as they are. Then what is nearest is changed, and grids of
+    The catalogue's accumulators of other formats come first, almost as they are. Then what is nearest is changed, and grids of
     ever more values are looked at; the search ends with the first kind of accumulator that leaves nothing.
     """
     dump = search.dump
@@ -248,8 +248,14 @@ def _first(x: tuple[Score, Candidate]) -> Score:
 
 
 def _of_other_formats(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Take what the catalogue has of a kind for any formats, unchanged."""
-    plain = (Candidate(machine) for machine in starts(kind, search.dump) if Around() in arounds(search.dump))
+    """Take what the catalogue has of a kind for any formats, with intervals of promotion in powers of two."""
+    dump = search.dump
+    intervals = tuple(n for n in axes(kind, dump)["promote_every"] if n is None or n & (n - 1) == 0)
+    plain = (
+        candidate
+        for machine in (starts(kind, dump) if Around() in arounds(dump) else ())
+        for candidate in (Candidate(machine), *neighbours(Candidate(machine), "promote_every", intervals))
+    )
     return [(search.whole(c), c) for c in plain if search.passes(search.few(c))]
 
 
