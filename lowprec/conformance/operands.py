@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
@@ -192,9 +193,16 @@ FAMILIES: dict[str, tuple[Maker, Maker]] = {
 ADDENDS = ("c near the products", "c zero", "c tiny", "c at an edge", "any c", "c's exponent that of a product")
 
 
-def _magnitude(code: int, f: Fields) -> Fraction:
-    value = decode(code, f)
-    return abs(Fraction(value)) if value == value and abs(value) != float("inf") else Fraction(0)
+@functools.lru_cache(1 << 16)
+def _exponent(x: int, y: int, formats: tuple[Fields, Fields]) -> int | None:
+    """Return the binade of two codes' product; None if it is zero, or one of them is no number."""
+    product = Fraction(1)
+    for code, f in zip((x, y), formats, strict=True):
+        value = decode(code, f)
+        if value != value or abs(value) == float("inf") or value == 0:
+            return None
+        product *= abs(Fraction(value))
+    return floor_log2(product)
 
 
 def addend(kind: str, s: Stream, a: Codes, b: Codes, formats: tuple[Fields, Fields], kept: int, c: Fields) -> int:
@@ -213,13 +221,13 @@ def addend(kind: str, s: Stream, a: Codes, b: Codes, formats: tuple[Fields, Fiel
             (1 << c.width) - 1,
         )  # fmt: skip
         return signed(s, s.pick(ends), c)
-    products = [_magnitude(x, formats[0]) * _magnitude(y, formats[1]) for x, y in zip(a, b, strict=True)]
-    some = [p for p in products if p]
+    products = [_exponent(x, y, formats) for x, y in zip(a, b, strict=True)]
+    some = [e for e in products if e is not None]
     if not some:
         return code_of(s, c, c.bias)
     if kind == "c near the products":
-        return code_of(s, c, c.bias + floor_log2(max(some)) + s.between(-kept - 4, 4))
-    return code_of(s, c, c.bias + floor_log2(s.pick(some)))
+        return code_of(s, c, c.bias + max(some) + s.between(-kept - 4, 4))
+    return code_of(s, c, c.bias + s.pick(some))
 
 
 _SCALES = (

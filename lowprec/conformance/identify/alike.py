@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 
 from .candidate import Candidate, nearest
-from .search import Score, Search, grid, neighbours
-from .space import Around, arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
+from .search import Score, Search, neighbours
+from .space import arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
 
 Alike = dict[str, tuple[Any, ...]]
 _PAIRS = (
@@ -77,12 +78,12 @@ def pairs(search: Search, candidate: Candidate) -> tuple[Candidate, ...]:
     for names in _PAIRS:
         if any(len(fields.get(name, ())) < 2 for name in names):
             continue
-        every = list(grid(candidate.accumulator, Around(candidate.library), fields, names))
+        every = list(itertools.product(*(fields[name] for name in names)))
         some: list[Candidate] = []
         for i in np.random.Generator(np.random.Philox(0)).permutation(len(every))[:_LOOKED_AT]:
-            other = every[i]
-            both = all(field_of(other, name) != field_of(candidate, name) for name in names)
-            if both and not _same(candidate, other, search) and _as_good(search, other, own):
+            other = changed(candidate, **dict(zip(names, every[i], strict=True)))
+            both = other is not None and all(field_of(other, name) != field_of(candidate, name) for name in names)
+            if other is not None and both and not _same(candidate, other, search) and _as_good(search, other, own):
                 some.append(other)
             if len(some) == _OF_EACH:
                 break

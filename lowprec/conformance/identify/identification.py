@@ -27,6 +27,7 @@ from .space import changed
 DAMAGED = 0.01
 #: Candidates that a search tries before it ends: a minute on two cores.
 LIMIT = 150_000
+_ASKED = 16  # values of a field that probes are made for
 _OPTIONS = ("a_format", "b_format", "d_format", "a_scale", "b_scale")
 
 
@@ -72,10 +73,14 @@ class Identification:
     @functools.cached_property
     def explaining(self) -> tuple[Candidate, ...]:
         """Return `candidates`, then the first of them with each value of `open`."""
+        return self._with(None)
+
+    def _with(self, most: int | None) -> tuple[Candidate, ...]:
+        """Return `candidates`, then the first of them with at most so many values of each field of `open`."""
         found = list(self.candidates)
         for field, values in self.open.items():
-            for value in values:
-                other = changed(found[0], **{field: value})
+            for i in np.unique(np.linspace(0, len(values) - 1, min(len(values), most or len(values))).astype(int)):
+                other = changed(found[0], **{field: values[i]})
                 if other is not None:
                     found.append(_known(other, self.dumps[0]))
         return tuple(dict.fromkeys(found))
@@ -101,7 +106,8 @@ class Identification:
     def probes(self, seed: int = 0) -> Probes:
         """Look for operands that tell apart what this dump does not: what explains it, and some with two other fields.
 
-        Run them where the dump came from, and give `identify` the outputs beside the dump's.
+        Of a field with many values that explain it, 16 are asked. Run them where the dump came from, and give
+        `identify` the outputs beside the dump's.
         """
         if not self.explaining:
             raise ValueError("identify: nothing explains the dump, so that there is nothing to tell apart")
@@ -109,7 +115,7 @@ class Identification:
         if dump.out == FLOAT64:
             return probes_for(dump, self.explaining, seed)
         two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0])
-        return probes_for(dump, tuple(dict.fromkeys((*self.explaining, *(_known(c, dump) for c in two)))), seed)
+        return probes_for(dump, tuple(dict.fromkeys((*self._with(_ASKED), *(_known(c, dump) for c in two)))), seed)
 
     def example(self) -> Example | None:
         """Return the output that `nearest` does not give with the fewest products, and what other rules give for it."""

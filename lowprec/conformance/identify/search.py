@@ -215,8 +215,8 @@ Found = list[tuple[Score, Candidate]]
 def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that explain a dump; else the nearest.
 
-    The catalogue's accumulators of other formats come first, almost as they are. Then what is nearest is changed, and grids of
-    ever more values are looked at; the search ends with the first kind of accumulator that leaves nothing.
+    The catalogue's accumulators of other formats come first, almost as they are. Then what is nearest is changed, and
+    grids of ever more values are looked at; the search ends with the first kind of accumulator that leaves nothing.
     """
     dump = search.dump
     order = [candidate.accumulator.kind for candidate in ranked]
@@ -248,15 +248,16 @@ def _first(x: tuple[Score, Candidate]) -> Score:
 
 
 def _of_other_formats(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Take what the catalogue has of a kind for any formats, with intervals of promotion in powers of two."""
+    """Take what the catalogue has of a kind for any formats: unchanged, else promoted every power of two."""
     dump = search.dump
-    intervals = tuple(n for n in axes(kind, dump)["promote_every"] if n is None or n & (n - 1) == 0)
-    plain = (
-        candidate
-        for machine in (starts(kind, dump) if Around() in arounds(dump) else ())
-        for candidate in (Candidate(machine), *neighbours(Candidate(machine), "promote_every", intervals))
-    )
-    return [(search.whole(c), c) for c in plain if search.passes(search.few(c))]
+    plain = [Candidate(machine) for machine in (starts(kind, dump) if Around() in arounds(dump) else ())]
+    every = tuple(n for n in axes(kind, dump)["promote_every"] if n is None or n & (n - 1) == 0)
+    promoted = (other for c in plain for other in neighbours(c, "promote_every", every))
+    for some in (plain, promoted):
+        found = [(search.whole(c), c) for c in some if search.passes(search.few(c))]
+        if any(own.wrong <= search.allowed for own, _ in found):
+            return found
+    return []
 
 
 def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
