@@ -55,11 +55,12 @@ def draw(summary: WeightsSummary, folder: Path) -> tuple[list[tuple[str, str]], 
 
 
 def title(summary: WeightsSummary) -> str:
-    """Return the finding in a line: the arms from the least to the largest headline, with its values at both ends."""
+    """Return the finding in a line: what is asked about, from the least to the largest headline; controls are known."""
     if summary.broken:
         return headline(summary.broken)
     metric = summary.study.headline
-    order = sorted(summary.shown, key=lambda arm: _rank(summary.mean(metric, arm)))
+    asked = [arm.name for arm in summary.study.arms if arm.role == "treatment" and arm.name in summary.shown]
+    order = sorted(asked or summary.shown, key=lambda arm: _rank(summary.mean(metric, arm)))
     if len(order) < 2:
         return f"{order[0]}: {_name(metric)} {number(summary.mean(metric, order[0]))}" if order else summary.study.name
     best, worst = order[0], order[-1]
