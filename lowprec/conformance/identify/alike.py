@@ -19,6 +19,7 @@ _PAIRS = (
 )  # fmt: skip
 _OF_EACH = 12  # pairs of two fields that are listed
 _LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
+_TAKEN = ("promote_every", "group", "output")  # what another kind may have of a candidate's
 _UNORDERED = ("fraction_bits", "inputs")  # none of whose values is plainer than another
 
 
@@ -58,14 +59,20 @@ def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
 
 
 def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
-    """Return what the catalogue has of other kinds that leaves no more outputs, within the same order."""
-    own, every, found = search.whole(candidate), field_of(candidate, "promote_every"), []
+    """Return what the catalogue has of other kinds that leaves no more outputs, within the same order.
+
+    Each with its own groups, result and interval of promotion, and with the candidate's.
+    """
+    own, found = search.whole(candidate), []
     for kind in kinds_for(search.dump):
         if kind.name == candidate.accumulator.kind:
             continue
         for machine in starts(kind, search.dump):
-            for interval in dict.fromkeys((machine.promote_every, every)):
-                other = changed(Candidate(machine, candidate.library), promote_every=interval)
+            start = Candidate(machine, candidate.library)
+            fields = [name for name in _TAKEN if name == "promote_every" or name in kind.fields]
+            values = [dict.fromkeys((field_of(start, name), field_of(candidate, name))) for name in fields]
+            for combination in itertools.product(*values):
+                other = changed(start, **dict(zip(fields, combination, strict=True)))
                 if other is not None and _as_good(search, other, own):
                     found.append(other)
     return found

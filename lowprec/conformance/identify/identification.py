@@ -18,8 +18,8 @@ from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest
 from .candidate import Candidate, known, known_library
 from .dump import Dump, dump_of
 from .probes import Probes, probes_for
-from .ranking import Ranked, first_apart, rank
-from .search import Search, find
+from .ranking import Ranked, count, first_apart, rank
+from .search import Search, find, refine
 from .smallest import Example, smallest
 from .space import changed
 
@@ -132,8 +132,10 @@ class Identification:
         n = self.dumps[0].d.size
         if not self.candidates:
             best = self.nearest
+            n = sum(dump.d.size for dump in self.dumps)
             said = f"nothing explains the {n} outputs"
-            return said if best is None else f"{said}; nearest is {_name(best)}, which gives {n - len(self.differing)}"
+            wrong = 0 if best is None else sum(count(best, dump.parts()) for dump in self.dumps)
+            return said if best is None else f"{said}; nearest is {_name(best)}, which gives {n - wrong}"
         several = len(self.explaining)
         left = len(self.differing)
         n = sum(dump.d.size for dump in self.dumps) if not left else n
@@ -225,7 +227,8 @@ def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     least = min(wrong.values(), default=search.allowed + 1)
     fit = [c for c in ranked if wrong[c] == least] if least <= search.allowed else []
     if least:
-        found = find(search, ranked)
+        earlier = explain(dumps[:1], limit).explaining if len(dumps) > 1 else ()
+        found = refine(search, earlier) or find(search, ranked)
         left = min((search.whole(c).wrong for c in found), default=least)
         if left < least and left <= search.allowed:
             least, fit = left, [c for c in found if search.whole(c).wrong == left]

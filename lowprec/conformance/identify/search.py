@@ -243,6 +243,17 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     return list(dict.fromkeys(good_ones or [c for _, c in sorted(found, key=_first)[:1]]))
 
 
+def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return what explains all dumps: of candidates that explain the first, else of the nearest with fields changed."""
+    few = [search.few(candidate) for candidate in candidates]
+    good = [c for c, own in zip(candidates, few, strict=True) if search.passes(own) and search.whole(c).wrong == 0]
+    if good:
+        return good
+    nearest = sorted(range(len(candidates)), key=lambda i: few[i])[:_BEST]
+    found = [search.improve(candidates[i], axes(candidates[i].accumulator.rule, search.dump)) for i in nearest]
+    return list(dict.fromkeys(c for own, c in found if own.wrong == 0))
+
+
 def _first(x: tuple[Score, Candidate]) -> Score:
     return x[0]
 
