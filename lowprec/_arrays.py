@@ -329,8 +329,11 @@ def real32(who: str, name: str, value: Any) -> np.float32:
     TypeError
         If it is none.
     """
+    number = real(who, name, value)
+    if number == 0.0 or 1.2e-38 < abs(number) < 3.4e38:  # nothing to ignore; errstate takes longer than the rest
+        return np.float32(number)
     with np.errstate(over="ignore", under="ignore"):
-        return np.float32(real(who, name, value))
+        return np.float32(number)
 
 
 def positive32(who: str, name: str, value: Any, *, zero: bool = False) -> np.float32:

@@ -82,11 +82,12 @@ class Quantized(ByBits):
         object.__setattr__(self, "granularity", granularity)
         if self.tensor_scale is not None:
             object.__setattr__(self, "tensor_scale", np.float32(self.tensor_scale))
-        for name in ("codes", "scale"):
-            if hasattr(given := getattr(self, name), "dtype") and not isinstance(given, np.ndarray):  # torch's, JAX's
-                object.__setattr__(self, name, np.asarray(host(given)))
-        if said_format(self.codes) is not None:
-            object.__setattr__(self, "codes", as_codes(self.codes, fmt))
+        if not (type(self.codes) is type(self.scale) is np.ndarray and self.codes.dtype == fmt.code_dtype):
+            for name in ("codes", "scale"):
+                if hasattr(given := getattr(self, name), "dtype") and not isinstance(given, np.ndarray):
+                    object.__setattr__(self, name, np.asarray(host(given)))  # torch's, JAX's
+            if said_format(self.codes) is not None:
+                object.__setattr__(self, "codes", as_codes(self.codes, fmt))
         for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__

@@ -21,7 +21,7 @@ from .._show import table
 from .._values import plain_fields
 from ..cast.casts import decode
 from ..format.catalogue import Format, formats
-from ..registry import Registry
+from ..registry import Registry, cached
 from .order import Sum, drawing
 from .product import Matrix, Product
 
@@ -197,7 +197,7 @@ class Accumulator:
 
     def lists(self, fmt: Format) -> bool:
         """Tell whether `inputs` has a format with the same codes, whatever its name."""
-        return any(name != FLOAT64 and formats[name].same_codes(fmt) for name in self.inputs)
+        return _lists(self.inputs, fmt)
 
     def flushes(self, fmt: Format) -> bool:
         """Tell whether `flushed` has a format with the same codes, whatever its name."""
@@ -222,6 +222,11 @@ class Accumulator:
     def drawing(self) -> str:
         """Return its order of summation as an SVG: two instructions, one after the other."""
         return drawing(self.rule.order(self), f"What {self.name} sums in which order")
+
+
+@cached(1024)
+def _lists(inputs: tuple[str, ...], fmt: Format) -> bool:
+    return any(name != FLOAT64 and formats[name].same_codes(fmt) for name in inputs)
 
 
 class Computed(NamedTuple):
