@@ -31,7 +31,10 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["gallery", "examples", "tutorials/*.py", "tutorials/*.ipynb", "tutorials/*.zip", "**/sg_execution*"]
+exclude_patterns = [
+    "gallery", "examples", "accumulators.md", "tutorials/*.py", "tutorials/*.ipynb", "tutorials/*.zip",
+    "**/sg_execution*",
+]  # fmt: skip
 default_role = "py:obj"
 nitpicky = False
 myst_heading_anchors = 4

@@ -20,7 +20,7 @@ LETTERS_PER_PIXEL = 1 / 5.4  # of `.about`
 
 
 def drawing() -> str:
-    """Return docs/architecture.svg: rooms on their floors, and the imports that no longer way makes superfluous."""
+    """Return docs/architecture.svg: rooms on their floors, and the imports that no chain of other imports implies."""
     graph = room_graph()
     floor, arrows = floors(graph), direct(graph)
     levels = [sorted(room for room in graph if floor[room] == level) for level in range(max(floor.values()), 0, -1)]
@@ -77,9 +77,9 @@ def page() -> str:
     return f"""# The rooms of lowprec
 
 A room is a folder with one subject, or a file beside the folders. Each imports only rooms below it; an arrow is an
-import that no longer way makes superfluous. A folder is singular (`format`), the catalogue in it plural (`lp.formats`),
-so no public name is also a module. `tests/` has the same rooms. [CONTRIBUTING](../CONTRIBUTING.md) says where a new
-thing belongs.
+import that no chain of other imports implies. A folder is singular (`format`), the catalogue in it plural
+(`lp.formats`), so no public name is also a module. `tests/` has the same rooms. [CONTRIBUTING](../CONTRIBUTING.md)
+says where a new thing belongs.
 
 ![The rooms of the package on {max(floor.values())} floors](architecture.svg)
 

@@ -70,7 +70,7 @@ def page() -> str:
         "`amax` is the block's largest magnitude, `max` the largest element, `emax` its exponent.", "",
         "## Arithmetics", "",
         "```", arithmetics.strip(), "```", "",
-        "## Recipes", "",
+        "## The catalogue", "",
         "`lowprec quantizers` lists them, `lowprec quantizers NAME` shows every field of one.", "",
         table(COLUMNS, map(_row, map(lp.quantizers.get, lp.quantizers))),
         "", ALSO,

@@ -11,7 +11,8 @@ import lowprec as lp
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {
-    "formats.md": "make_formats", "quantizers.md": "make_quantizers", "codecs.md": "make_codecs",
+    "formats.md": "make_formats", "accumulators.md": "make_accumulators",
+    "quantizers.md": "make_quantizers", "codecs.md": "make_codecs",
     "costs.md": "make_costs", "recipes.md": "make_recipes",
     "ablations.md": "make_ablations", "architecture.md": "make_architecture",
     "architecture.svg": "make_architecture", "vectors.md": "make_vectors",
@@ -48,7 +49,7 @@ def test_what_was_compared_with_vendors_are_known_quantizers() -> None:
     assert set(generator("make_quantizers").CHECKED) <= set(lp.quantizers.names())
 
 
-@pytest.mark.parametrize("name", ["codecs.md", "costs.md", "start.md"])
+@pytest.mark.parametrize("name", ["accumulators.md", "codecs.md", "costs.md", "start.md"])
 def test_examples_run(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted > 0

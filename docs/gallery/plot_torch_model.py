@@ -31,7 +31,8 @@ print(lpt.report(model))
 # %%
 # Then autograd and optimizers work as before. The same steps in four recipes, from the same weights on the same data:
 
-figure, axes = pyplot.subplots(figsize=(7.2, 3.6), layout="constrained")
+figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+curves = {}
 for recipe in ("bf16", "dsv3", "nvfp4", "fp4_naive"):
     model, x, y = model_and_data()
     lpt.convert(model, recipe=recipe, skip=["4"])
@@ -43,9 +44,12 @@ for recipe in ("bf16", "dsv3", "nvfp4", "fp4_naive"):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    axes.plot(losses, label=f"{recipe}: {losses[-1]:.4f}")
-axes.set(xlabel="step", ylabel="training loss, nats")
-axes.legend(frameon=False)
+    curves[recipe] = torch.tensor(losses)
+    left.plot(losses, label=recipe)
+    right.plot(100 * (curves[recipe] / curves["bf16"] - 1))
+left.set(xlabel="step", ylabel="training loss, nats")
+right.set(xlabel="step", ylabel="difference from bf16 (%)")
+left.legend(frameon=False)
 
 # %%
 # The curves lie on each other: this task is too easy to tell recipes apart, as many are. What a recipe costs is asked

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import make_accumulators
 from pages import table
 
 import lowprec as lp
@@ -15,15 +16,15 @@ from lowprec.recipe.picture import precision_map
 from lowprec.registry import Registry
 from lowprec.tensorcore.accumulator import Accumulator
 
+from .links import links
+
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield every page of the reference."""
     yield from _folder("formats", lp.formats, _format, "Formats", "Which values a few bits can hold.", _format_row)
-    yield from _folder(
-        "accumulators", lp.accumulators, _accumulator, "Accumulators",
-        "How products are added up: the tensor cores and matrix cores of GPUs, and ideal sums. Each page draws the "
-        "order of the sums, and says who recorded the hardware and how the rule was verified.", _accumulator_row,
-    )  # fmt: skip
+    yield from _entries("accumulators", lp.accumulators, _accumulator)
+    listed = links(make_accumulators.page("/generated/accumulators"), "docs/accumulators.md")
+    yield "generated/accumulators/index.md", listed + _toctree(lp.accumulators)
     yield from _folder(
         "recipes",
         lp.recipes,
@@ -32,10 +33,6 @@ def pages() -> Iterator[tuple[str, str]]:
         "The precision of everything in a training run.",
         _recipe_row,
     )
-    yield "generated/libraries.md", _plain(
-        "Libraries", lp.libraries, "What a GEMM library does around the tensor core: when sums leave it, and where "
-        "scales come in. `lowprec.gemm(library=...)` takes a name.",
-    )  # fmt: skip
     yield "generated/configurations.md", _configurations()
 
 
@@ -43,20 +40,25 @@ def _folder(
     folder: str, catalogue: Registry[Any], page: Any, title: str, about: str, row: Any
 ) -> Iterator[tuple[str, str]]:
     """Yield a page for each entry, and their list."""
-    rows, names = [], []
-    for name in catalogue:
-        entry = catalogue[name]
-        others = catalogue.aliases(name)
-        called = f"\n\nAlso called {', '.join(f'`{other}`' for other in others)}." if others else ""
-        yield f"generated/{folder}/{name}.md", f"# {name}{called}\n\n{page(name, entry)}"
-        names.append(name)
-        rows.append((f"[{name}](/generated/{folder}/{name}.md)", *row(entry)))
-    listing = "\n".join(names)
-    head = ("name", *row(None))
+    yield from _entries(folder, catalogue, page)
+    rows = [(f"[{name}](/generated/{folder}/{name}.md)", *row(catalogue[name])) for name in catalogue]
     yield (
         f"generated/{folder}/index.md",
-        (f"# {title}\n\n{about}\n\n{table(head, rows)}\n\n```{{toctree}}\n:hidden:\n\n{listing}\n```\n"),
+        f"# {title}\n\n{about}\n\n{table(('name', *row(None)), rows)}\n{_toctree(catalogue)}",
     )
+
+
+def _entries(folder: str, catalogue: Registry[Any], page: Any) -> Iterator[tuple[str, str]]:
+    """Yield a page for each entry."""
+    for name in catalogue:
+        others = catalogue.aliases(name)
+        called = f"\n\nAlso called {', '.join(f'`{other}`' for other in others)}." if others else ""
+        yield f"generated/{folder}/{name}.md", f"# {name}{called}\n\n{page(name, catalogue[name])}"
+
+
+def _toctree(names: Iterable[str]) -> str:
+    listing = "\n".join(names)
+    return f"\n```{{toctree}}\n:hidden:\n\n{listing}\n```\n"
 
 
 def _drawn(svg: str) -> str:
@@ -85,13 +87,6 @@ def _format(name: str, fmt: lp.Format) -> str:
         f"`lowprec cast 0.3 --to {name}` rounds a number to it. How values are rounded, and what becomes of those that "
         "do not fit: [roundings and policies](/formats.md).\n"
     )
-
-
-def _accumulator_row(entry: Any) -> tuple[object, ...]:
-    if entry is None:
-        return "multiplies", "sums", "fraction bits", "result", "verified by"
-    bits = entry.fraction_bits if entry.rule.has_fraction_bits else ""
-    return ", ".join(entry.inputs) or "any", entry.rule.words, bits, entry.output, entry.verified
 
 
 def _accumulator(name: str, entry: Accumulator) -> str:
@@ -145,13 +140,6 @@ def _recipe(name: str, entry: lp.Recipe) -> str:
         f"As a table: `lowprec recipes {name}`, or [all of them](/recipes.md). As a file to change: "
         f"`lowprec recipes {name} --toml`. To train with it: `lowprec train --recipe {name}`.\n"
     )
-
-
-def _plain(title: str, catalogue: Registry[Any], about: str) -> str:
-    entries = [catalogue[name] for name in catalogue]
-    fields = [field.name for field in dataclasses.fields(entries[0])]
-    rows = [[f"`{entry.name}`", *(getattr(entry, field) for field in fields if field != "name")] for entry in entries]
-    return f"# {title}\n\n{about}\n\n{table([field.replace('_', ' ') for field in fields], rows)}\n"
 
 
 def _configurations() -> str:

@@ -7,12 +7,25 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "ablations" / "results"
 #: Pages outside docs/ that the site shows, and the folder within docs/ into which they are written.
 OUTSIDE = (
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ablations/README.md", "ablations/results/*.md",
     "benchmarks/README.md", "reference_data/README.md", "reference_data/capture/README.md",
 )  # fmt: skip
 MIRROR = "generated/repository"
+#: Files of which the site has more than their text: a page made from a catalogue, or a script that it runs.
+MADE = {
+    "docs/accumulators.md": "/generated/accumulators/index.md",
+    "docs/gallery/GALLERY_HEADER.rst": "/tutorials/index.rst",
+    "lowprec/__init__.pyi": "/generated/api/index.rst",
+    "lowprec/cli/app.py": "/generated/command_line.rst",
+    "lowprec/format/catalogue.py": "/generated/formats/index.md",
+    "lowprec/moe/model/config.py": "/generated/configurations.md",
+    "lowprec/recipe/catalogue.py": "/generated/recipes/index.md",
+} | {
+    f"docs/gallery/{path.name}": f"/tutorials/{path.stem}.rst" for path in ROOT.glob("docs/gallery/plot_*.py")
+}  # fmt: skip
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 _PICTURES = (".svg", ".png")
 
@@ -30,6 +43,8 @@ def place(path: str) -> str | None:
     >>> place("docs/formats.md"), place("CONTRIBUTING.md"), place("pyproject.toml")
     ('/formats.md', '/generated/repository/CONTRIBUTING.md', None)
     """
+    if path in MADE:
+        return MADE[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs") if path.endswith((".md", *_PICTURES)) else None
     return f"/{MIRROR}/{path}" if path in outside() or path.endswith(_PICTURES) else None
@@ -49,15 +64,19 @@ def links(text: str, page: str) -> str:
     --------
     >>> links("[a](../CONTRIBUTING.md#set-up) [b](../pyproject.toml)", "docs/x.md")
     '[a](/generated/repository/CONTRIBUTING.md#set-up) b (`pyproject.toml`)'
+    >>> links("[a](gallery/plot_4_logfmt.py) [b](ablations.md#promotion)", "docs/x.md")
+    '[a](/tutorials/plot_4_logfmt.rst) [b](/generated/findings/promotion.md)'
     """
     here = posixpath.dirname(page)
 
     def changed(found: re.Match[str]) -> str:
         picture, words, target, anchor = found.groups()
-        if target.startswith("/"):  # the site's own, for Sphinx to check
+        if target.startswith("/"):  # from a generated page to another: Sphinx checks it
             return found.group()
         path = posixpath.normpath(posixpath.join(here, target))
         there = place(path)
+        if path == "docs/ablations.md" and anchor and (RESULTS / f"{anchor[1:]}.json").exists():
+            there, anchor = f"/generated/findings/{anchor[1:]}.md", None  # the article, with its figure
         if there is None:
             return words if words.strip("`") in path else f"{words} (`{path}`)"
         return f"{picture}[{words}]({there}{anchor or ''})"

@@ -40,7 +40,7 @@ def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Form
     Raises
     ------
     ValueError
-        For what is no P3109 format, or has values that float32 has not (wide exponents of precision 1 to 3).
+        For what is no P3109 format, or has values outside float32 (wide exponents of precision 1 to 3).
 
     References
     ----------

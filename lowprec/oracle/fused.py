@@ -14,7 +14,7 @@ from .values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode,
 class Scales(NamedTuple):
     """Scales that the instruction itself applies: one code for each `block` consecutive k, for a and for b.
 
-    A sign bit that a code has and the format has not is ignored.
+    A sign bit of a code is ignored where the format has none.
     """
 
     a: Sequence[int]

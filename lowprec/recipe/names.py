@@ -86,7 +86,7 @@ def check_pattern(pattern: str, names: tuple[str, ...]) -> None:
 
 
 def check_blocks(patterns: list[str], layers: int | None) -> None:
-    """Raise a ValueError if a pattern names a block that a model of so many blocks has not."""
+    """Raise a ValueError if a pattern names a block that a model of so many blocks lacks."""
     for pattern in patterns:
         place = re.match(r"layers\.(-?\d+)(\.|$)", pattern)
         if place is None:
@@ -96,4 +96,4 @@ def check_blocks(patterns: list[str], layers: int | None) -> None:
             if number < 0:
                 raise ValueError(f"pattern {pattern!r} counts from the last block: how many layers has the model?")
         elif not -layers <= number <= layers:  # a prediction module is one block more
-            raise ValueError(f"pattern {pattern!r} names a block that a model of {layers} layers has not")
+            raise ValueError(f"pattern {pattern!r} names a block that a model of {layers} layers lacks")

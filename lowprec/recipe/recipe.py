@@ -41,7 +41,7 @@ class Recipe(Description):
         Raises
         ------
         ValueError
-            If it is needed and missing, or a rule names a block that the model has not.
+            If it is needed and missing, or a rule names a block that the model lacks.
         """
         return BoundRecipe(self, seed, layers)
 

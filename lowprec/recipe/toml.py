@@ -114,7 +114,7 @@ def _changed(data: dict[str, Any], base: D) -> D:
 
 
 def _never_to_none(table: dict[str, Any]) -> None:
-    """Put None, which TOML has not, for the word that stands for it, in tables within the table too."""
+    """Put None, which TOML lacks, for the word that stands for it, in tables within the table too."""
     for key, value in table.items():
         if isinstance(value, dict):
             _never_to_none(value)

@@ -110,7 +110,7 @@ def _checked(name: str) -> str:
     if name not in (AUTO, REFERENCE):
         missing = fused_kernels[name].features - _features()
         if missing:
-            raise ValueError(f"fused kernel {name!r} needs {', '.join(sorted(missing))}, which this CPU has not")
+            raise ValueError(f"fused kernel {name!r} needs {', '.join(sorted(missing))}, which this CPU lacks")
     return name
 
 

@@ -162,7 +162,7 @@ def test_every_phase_is_called_what_it_is(files, tmp_path):
         (["--recipe", "{layers}"], "layers.toml': pattern 'layers.*.ffn.gat' matches no layer"),
         (["--recipe", "{missing}"], "missing.toml: No such file"),
         (["--recipe", "{folder}"], "folder.toml: Is a directory"),
-        (["--recipe", "{deep}"], "'layers.9.*' names a block that a model of 2 layers has not"),
+        (["--recipe", "{deep}"], "'layers.9.*' names a block that a model of 2 layers lacks"),
     ],
 )
 def test_mistakes_get_one_line_and_leave_nothing(files, tmp_path, more, message):

@@ -81,7 +81,7 @@ def test_rules_may_count_from_the_end():
     assert inside == [False, True, True, False]
     with pytest.raises(ValueError, match=r"'layers.-1.\*' counts from the last block"):
         recipe.bind()
-    with pytest.raises(ValueError, match=r"'layers.9.\*' names a block that a model of 4 layers has not"):
+    with pytest.raises(ValueError, match=r"'layers.9.\*' names a block that a model of 4 layers lacks"):
         recipes["dsv3"].with_(protect="layers.9.*").bind(0, 4)
 
 

@@ -140,7 +140,7 @@ def test_studies_that_make_no_sense():
         ErrorStudy(arms=(arm, arm), data=("gauss",), **base)
     with pytest.raises(ValueError, match="datas need names"):
         ErrorStudy(arms=(arm,), data=(), **base)
-    with pytest.raises(ValueError, match="which it has not"):
+    with pytest.raises(ValueError, match="which it lacks"):
         ErrorStudy(arms=(arm,), data=("gauss",), **base,
                    tables=(PublishedTable("t", "sqnr", "", ("gauss",), {"fp16": (1.0,)}),))  # fmt: skip
     for change in ({"rows": 0}, {"columns": -1}, {"seeds": True}, {"training_steps": 0}):

@@ -98,8 +98,8 @@ def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
 
     A tile shares one scale. The last one of a row may be shorter, and is where it has to be: the backward products sum
     over a layer's outputs, of which `wkv_a` has kv_rank + rope_dim, 1.25 tiles in the small models and 4.5 in the
-    original. Inputs that end in part of a tile are rather a slip, which costs accuracy of nothing and speed on every
-    real machine; `ragged_inputs` says that they are meant.
+    original. Inputs that end in part of a tile are mostly a mistake: they cost no accuracy, and speed on every real
+    machine. `ragged_inputs` says that they are meant.
 
     Parameters
     ----------

@@ -330,7 +330,7 @@ class Trainer:
     def calibrate(self, batches: int) -> None:
         """Pass the batches before this step forward and backward, so that delayed scaling knows the values' range.
 
-        Weights, moments and biases stay as they are; a recipe without amax histories is none the wiser.
+        Weights, moments and biases stay as they are; a recipe without amax histories is not changed by it.
         TransformerEngine's `fp8_autocast` calls this calibrating.
 
         Parameters
@@ -341,7 +341,7 @@ class Trainer:
         Raises
         ------
         ValueError
-            If it has not made that many steps.
+            If it made fewer steps.
         """
         if not 0 <= batches <= self.steps:
             raise ValueError(f"calibration with {batches!r} batches, after {self.steps} steps: 0 to {self.steps}")

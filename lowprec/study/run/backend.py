@@ -98,7 +98,7 @@ class Backend(Protocol):
 
     @property
     def diverged(self) -> type[Exception]:
-        """What `Trainer.step` raises where the loss is finite no more."""
+        """What `Trainer.step` raises where the loss is no longer finite."""
 
     def load_corpus(self, source: str) -> Any:
         """Return the data of a name or a path; its `sha256` stands in the fingerprint."""
@@ -156,7 +156,7 @@ class MoEBackend:
 
     @property
     def diverged(self) -> type[Exception]:
-        """What a step raises where the loss is finite no more."""
+        """What a step raises where the loss is no longer finite."""
         from lowprec.moe.run.trainer import Diverged
 
         return Diverged

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ...._arrays import positive, whole
-from ...._files import plain, safe_name
+from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import changed, check_whole
-from ...run.store import StudyError, read_study_file
+from ...design.settings import Changeable, check_whole
+from .. import kept
 
 #: What is told apart, L[f](w) being the validation loss of final weights w in the forward precision f.
 EFFECTS = {
@@ -35,7 +34,7 @@ BRANCH_METRICS = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Changeable):
     """How large a study is.
 
     Parameters
@@ -93,23 +92,6 @@ class Setting:
     def pairs(self) -> int:
         """Pairs per arm: one for each checkpoint and data seed."""
         return self.checkpoints * self.seeds
-
-    def with_(self, changes: dict[str, str | int | float]) -> Setting:
-        """Return the setting with some fields changed; text is parsed as the field's type.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such field.
-        ValueError
-            If a value cannot be read or is out of range.
-
-        Examples
-        --------
-        >>> Setting("nano", 10, 5, 1, 2).with_({"branch_steps": "7"}).branch_steps
-        7
-        """
-        return changed(self, changes)
 
 
 @dataclass(frozen=True)
@@ -248,12 +230,6 @@ def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
             yield checkpoint, seed
 
 
-def describe(ablation: Ablation, setting: Setting) -> dict[str, Any]:
-    """Return what `study.json` keeps: enough to report without the ablation's file."""
-    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}, tail=None) for arm in ablation.arms)
-    return {"ablation": plain(replace(ablation, arms=arms)), "setting": plain(setting)}
-
-
 def read_study(folder: Path) -> tuple[Ablation, Setting]:
     """Read `study.json` back.
 
@@ -262,12 +238,4 @@ def read_study(folder: Path) -> tuple[Ablation, Setting]:
     StudyError
         If the folder holds no study, or a damaged one, or one that another version wrote.
     """
-    content = read_study_file(folder)
-    try:
-        fields = dict(content["ablation"])
-        fields["arms"] = tuple(Arm(**arm) for arm in fields["arms"])
-        fields["quick"], fields["full"] = Setting(**fields["quick"]), Setting(**fields["full"])
-        fields["expectations"] = tuple(Expectation.of(item) for item in fields["expectations"])
-        return Ablation(**fields), Setting(**content["setting"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+    return kept.read_kept(folder, Ablation, lambda size: Setting(**size))

@@ -14,8 +14,9 @@ from ...run.backend import Backend, Forward
 from ...run.evaluation import BF16, Evaluation
 from ...run.plan import Common, Plan, checkpoint_task
 from ...run.tasks import Task
+from ..kept import describe
 from ..kind import Report, TrainingKind
-from .ablation import Ablation, Setting, describe, pairs_of, run_name
+from .ablation import Ablation, Setting, pairs_of, run_name
 
 #: Data seeds of one series of pairs; those of the checkpoints themselves are below.
 SEEDS_PER_SERIES = 1_000_000

@@ -15,6 +15,7 @@ from ...analysis.validity import VOID, said
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from ...report.parts import environment, expected_table, finding_sentence, interval, percent, recipe_details
 from ..kind import Report
+from ..written import show_sentences
 from .ablation import EFFECTS, LEAST_CHECKPOINTS
 from .cost_figure import costs, note
 from .measured import ArmSummary
@@ -359,5 +360,4 @@ def show(study: StudySummary, console: Any) -> None:
     if not console.is_terminal:
         console.width = max(console.width, 160)
     console.print(table)
-    for line in sentences(study):
-        console.print(f"• {line}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    show_sentences(console, sentences(study))

@@ -170,7 +170,7 @@ class ErrorStudy:
         for table in self.tables:
             unknown = (set(table.rows) - {arm.name for arm in self.arms}) | (set(table.data) - set(self.data))
             if unknown:
-                raise ValueError(f"study {self.name!r}: table {table.what!r} names {sorted(unknown)}, which it has not")
+                raise ValueError(f"study {self.name!r}: table {table.what!r} names {sorted(unknown)}, which it lacks")
 
 
 @dataclass(frozen=True, eq=False)

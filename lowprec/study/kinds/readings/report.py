@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...._files import plain, to_csv, write_json, write_text
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, findings_json, number, recipe_details
+from ...._files import to_csv
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table
+from ...report.parts import finding_sentence, number
 from ..kind import Report
 from ..measuring import show_table
+from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
 from .summary import EVERYWHERE, ReadingSummary, summarize
 
 
@@ -54,20 +54,14 @@ def document(summary: ReadingSummary, folder: Path, figures: Sequence[tuple[str,
     if summary.broken:
         parts.append(Bullets(tuple(summary.broken), warning=True))
     parts += [Figure(words, stem) for words, stem in figures]
-    if study.expectations:
-        parts += [Heading("Expected and found"), expected_table(summary.findings)]
-    if study.published:
-        parts.append(Text(f"Published: {study.published} ({study.source})."))
+    parts += expected_parts(study, summary.findings)
     parts += [Heading("Measured"), overview(summary)]
     if len(summary.places) > 1:
         for metric in study.reading.panels:
             parts += [Heading(f"{metric.replace('_', ' ').capitalize()} by {study.reading.places}"),
                       by_place(summary, metric)]  # fmt: skip
-    if study.notes:
-        parts += [Heading("What this size cannot show"), Text(study.notes)]
-    parts += [Heading("Recipes and environment"), *recipe_details(summary.recipes), environment(summary.about)]
-    made_of = {key: summary.about["fingerprint"].get(key) for key in ("code", "versions", "data")}
-    return Document(study.name, study.question, study.tier, tuple(parts), made_of, folder)
+    parts += last_parts(study, summary.about, summary.recipes)
+    return Document(study.name, study.question, study.tier, tuple(parts), made_of(summary.about), folder)
 
 
 def _rows(summary: ReadingSummary) -> list[dict[str, Any]]:
@@ -89,17 +83,13 @@ def table_csv(summary: ReadingSummary) -> str:
     return to_csv(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
-def as_json(summary: ReadingSummary) -> dict[str, Any]:
+def outcome(summary: ReadingSummary) -> dict[str, Any]:
     """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
     study = summary.study
-    content = {
-        "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
-        "size": summary.size, "published": study.published, "source": study.source,
-        "data_sha256": summary.about["fingerprint"]["data"], "trustworthy": not summary.broken,
-        "reference": study.reference.name, "readings": _rows(summary), "findings": findings_json(summary.findings),
-    }  # fmt: skip
-    result: dict[str, Any] = plain(content)
-    return result
+    data, reference = summary.about["fingerprint"]["data"], study.reference.name
+    return as_json(
+        summary, data_sha256=data, trustworthy=not summary.broken, reference=reference, readings=_rows(summary)
+    )
 
 
 def report(folder: Path, plot: bool) -> Report:
@@ -112,17 +102,11 @@ def report(folder: Path, plot: bool) -> Report:
 
         figures, files = draw(summary, folder)
     found = document(summary, folder, figures)
-    texts = {"report.md": markdown(found), "table.csv": table_csv(summary)}
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    write_json(folder / "summary.json", as_json(summary))
-    files += [*(folder / name for name in texts), folder / "summary.json"]
-    return Report(summary, found, files, partial(show, summary), partial(table_csv, summary), summary.broken)
+    return written(summary, found, table_csv, outcome(summary), show, files, summary.broken)
 
 
 def show(summary: ReadingSummary, console: Any) -> None:
     """Print the table and what became of the expectations."""
     found = overview(summary)
     show_table(console, found.head, found.rows, summary.study.question, summary.size, right=found.head[1:])
-    for sentence in sentences(summary):
-        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    show_sentences(console, sentences(summary))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...._files import plain, safe_name
+from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...run.store import StudyError, read_study_file
+from .. import kept
 from ..same_weights.study import WeightsSetting
 from .reading import Reading
 
@@ -100,12 +100,10 @@ class Described(Reading):
 
 
 def describe(study: Readings, setting: WeightsSetting) -> dict[str, Any]:
-    """Return what `study.json` keeps: enough to report without the ablation's file."""
+    """Return what `study.json` keeps; of the reading, what a report needs to know."""
     reading = study.reading
-    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}) for arm in study.arms)
-    content = {item.name: getattr(study, item.name) for item in fields(study)}
-    kept = {"words": dict(reading.metrics), "axis": reading.places, "drawn": reading.panels, "joined": reading.lines}
-    return {"ablation": plain(content | {"arms": arms, "reading": kept}), "setting": plain(setting)}
+    made = {"words": dict(reading.metrics), "axis": reading.places, "drawn": reading.panels, "joined": reading.lines}
+    return kept.describe(study, setting, reading=made)
 
 
 def read_study(folder: Path) -> tuple[Readings, WeightsSetting]:
@@ -116,13 +114,5 @@ def read_study(folder: Path) -> tuple[Readings, WeightsSetting]:
     StudyError
         If the folder holds no study, or a damaged one, or one that another version wrote.
     """
-    content = read_study_file(folder)
-    try:
-        kept = {item.name: content["ablation"][item.name] for item in fields(Readings)}
-        kept["arms"] = tuple(Arm(**arm) for arm in kept["arms"])
-        kept["reading"] = Described(**kept["reading"])
-        kept["quick"], kept["full"] = WeightsSetting(**kept["quick"]), WeightsSetting(**kept["full"])
-        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
-        return Readings(**kept), WeightsSetting(**content["setting"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+    reading = {"reading": lambda made: Described(**made)}
+    return kept.read_kept(folder, Readings, lambda size: WeightsSetting(**size), **reading)

@@ -8,10 +8,11 @@ from typing import ClassVar
 from ...._files import plain
 from ...run.backend import Backend
 from ...run.plan import Common, Plan, checkpoint_task
+from ..kept import describe
 from ..kind import Report, TrainingKind
 from .measurement import Replayed, Synthetic
 from .operands import FAMILIES, lengths
-from .study import Replay, ReplaySetting, describe
+from .study import Replay, ReplaySetting
 
 #: Folders of the runs, before the number of the checkpoint, or of the draw.
 RECORDED, SYNTHETIC = "recorded", "synthetic"

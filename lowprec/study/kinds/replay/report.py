@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...._files import plain, to_csv, write_json, write_text
+from ...._files import to_csv
 from ...analysis.crossed import Crossed
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, findings_json, number
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table
+from ...report.parts import finding_sentence, number
 from ..kind import Report
 from ..measuring import show_table
+from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
 from .operands import FAR
 from .study import ENOUGH, REPLAY_METRICS
 from .summary import ReplaySummary, summarize, words_of
@@ -141,17 +141,11 @@ def document(summary: ReplaySummary, folder: Path, figures: Sequence[tuple[str, 
     study = summary.study
     parts: list[Part] = [Figure(*figure) for figure in figures]
     parts.append(Bullets(tuple(sentences(summary))))
-    if summary.findings:
-        parts += [Heading("Expected and found"), expected_table(summary.findings)]
-    if study.published:
-        parts.append(Text(f"Published: {study.published} ({study.source})."))
+    parts += expected_parts(study, summary.findings)
     parts += [Heading("Measured"), sums_table(summary), bits_table(summary), bias_table(summary)]
     parts += [operands_table(summary), lines_table(summary)]
-    if study.notes:
-        parts += [Heading("What this size cannot show"), Text(study.notes)]
-    parts += [Heading("Environment"), environment(summary.about)]
-    made = {key: summary.about["fingerprint"][key] for key in ("code", "versions", "data")}
-    return Document(study.name, study.question, study.tier, tuple(parts), made, folder)
+    parts += last_parts(study, summary.about)
+    return Document(study.name, study.question, study.tier, tuple(parts), made_of(summary.about), folder)
 
 
 def table_csv(summary: ReplaySummary) -> str:
@@ -170,19 +164,13 @@ def table_csv(summary: ReplaySummary) -> str:
     return to_csv(head, rows)
 
 
-def as_json(summary: ReplaySummary) -> dict[str, Any]:
+def outcome(summary: ReplaySummary) -> dict[str, Any]:
     """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    study, everywhere = summary.study, (*summary.classes, *summary.far)
-    content = {
-        "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
-        "size": summary.size, "published": study.published, "source": study.source,
-        "data_sha256": summary.about["fingerprint"]["data"], "title": title(summary),
-        "enough_bits": {where: summary.enough(where) for where in everywhere},
-        "findings": findings_json(summary.findings),
-        "sentences": sentences(summary),
-    }  # fmt: skip
-    result: dict[str, Any] = plain(content)
-    return result
+    everywhere = (*summary.classes, *summary.far)
+    return as_json(
+        summary, data_sha256=summary.about["fingerprint"]["data"], title=title(summary),
+        enough_bits={where: summary.enough(where) for where in everywhere}, sentences=sentences(summary),
+    )  # fmt: skip
 
 
 def report(folder: Path, plot: bool) -> Report:
@@ -196,17 +184,11 @@ def report(folder: Path, plot: bool) -> Report:
         files = draw(summary, title(summary), folder / summary.study.name)
         figures = [(title(summary), summary.study.name)]
     found = document(summary, folder, figures)
-    texts = {"report.md": markdown(found), "table.csv": table_csv(summary)}
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    write_json(folder / "summary.json", as_json(summary))
-    files += [*(folder / name for name in texts), folder / "summary.json"]
-    return Report(summary, found, files, partial(show, summary), partial(table_csv, summary))
+    return written(summary, found, table_csv, outcome(summary), show, files)
 
 
 def show(summary: ReplaySummary, console: Any) -> None:
     """Print the tables of sums and of bits, and the sentences."""
     for found, heading in ((sums_table(summary), summary.study.question), (bits_table(summary), "Bits")):
         show_table(console, found.head, found.rows, heading, found.caption, right=found.head[1:])
-    for sentence in sentences(summary):
-        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    show_sentences(console, sentences(summary))

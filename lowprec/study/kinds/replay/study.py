@@ -9,15 +9,15 @@ as they were (the coherence that was recorded), or such that sums stay as much l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...._arrays import positive, whole_or_none
-from ...._files import plain, safe_name
+from ...._files import safe_name
 from ...design.expectations import Expectation
-from ...design.settings import changed, check_whole
-from ...run.store import StudyError, read_study_file
+from ...design.settings import Changeable, check_whole
+from .. import kept
 from .operands import FAR
 
 #: What is measured of an arm in a class of multiplications.
@@ -68,7 +68,7 @@ class ReplayArm:
 
 
 @dataclass(frozen=True)
-class ReplaySetting:
+class ReplaySetting(Changeable):
     """How large a replay is.
 
     Parameters
@@ -104,18 +104,6 @@ class ReplaySetting:
     def __str__(self) -> str:
         before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"
         return f"{before}, then Wgrad over up to {self.tokens} tokens"
-
-    def with_(self, changes: dict[str, str | int | float]) -> ReplaySetting:
-        """Return the setting with some fields changed; text is parsed as the field's type.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such field.
-        ValueError
-            If a value cannot be read or is out of range.
-        """
-        return changed(self, changes)
 
 
 def class_name(product: str, tokens: int, kept: str) -> str:
@@ -195,14 +183,6 @@ class Replay:
                     )
 
 
-def describe(study: Replay, setting: ReplaySetting) -> dict[str, Any]:
-    """Return what `study.json` keeps: enough to report without the ablation's file."""
-    return {
-        "ablation": plain({item.name: getattr(study, item.name) for item in fields(study)}),
-        "setting": plain(setting),
-    }
-
-
 def read_study(folder: Path) -> tuple[Replay, ReplaySetting]:
     """Read `study.json` back.
 
@@ -211,12 +191,4 @@ def read_study(folder: Path) -> tuple[Replay, ReplaySetting]:
     StudyError
         If the folder holds no study, or a damaged one, or one that another version wrote.
     """
-    content = read_study_file(folder)
-    try:
-        kept = dict(content["ablation"])
-        kept["arms"] = tuple(ReplayArm(**arm) for arm in kept["arms"])
-        kept["quick"], kept["full"] = ReplaySetting(**kept["quick"]), ReplaySetting(**kept["full"])
-        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
-        return Replay(**kept), ReplaySetting(**content["setting"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+    return kept.read_kept(folder, Replay, lambda size: ReplaySetting(**size), ReplayArm)

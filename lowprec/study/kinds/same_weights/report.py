@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...._files import plain, to_csv, write_json, write_text
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, findings_json, number, recipe_details
+from ...._files import to_csv
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table
+from ...report.parts import finding_sentence, number
 from ..kind import Report
+from ..measuring import show_table
+from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
 from .study import METRICS
 from .summary import WeightsSummary, summarize
 
@@ -73,17 +74,11 @@ def document(summary: WeightsSummary, folder: Path, figures: Sequence[tuple[str,
     if summary.broken:
         parts.append(Bullets(tuple(summary.broken), warning=True))
     parts += [Figure(title, stem) for title, stem in figures[:1]]
-    if study.expectations:
-        parts += [Heading("Expected and found"), expected_table(summary.findings)]
-    if study.published:
-        parts.append(Text(f"Published: {study.published} ({study.source})."))
+    parts += expected_parts(study, summary.findings)
     parts += [Heading("Measured"), table(summary)]
     parts += [Figure(title, stem) for title, stem in figures[1:]]
-    if study.notes:
-        parts += [Heading("What this size cannot show"), Text(study.notes)]
-    parts += [Heading("Recipes and environment"), *recipe_details(summary.recipes), environment(summary.about)]
-    made_of = {key: summary.about["fingerprint"].get(key) for key in ("code", "versions", "data")}
-    return Document(study.name, study.question, study.tier, tuple(parts), made_of, folder)
+    parts += last_parts(study, summary.about, summary.recipes)
+    return Document(study.name, study.question, study.tier, tuple(parts), made_of(summary.about), folder)
 
 
 def table_csv(summary: WeightsSummary) -> str:
@@ -99,7 +94,7 @@ def table_csv(summary: WeightsSummary) -> str:
     return to_csv(("arm", "role", "recipe", "stress", "metric", "mean", "sd", "half_interval", "batches"), rows)
 
 
-def as_json(summary: WeightsSummary) -> dict[str, Any]:
+def outcome(summary: WeightsSummary) -> dict[str, Any]:
     """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
     study = summary.study
     arms = [
@@ -111,14 +106,8 @@ def as_json(summary: WeightsSummary) -> dict[str, Any]:
         for arm in study.arms
         for stress in summary.stresses
     ]  # fmt: skip
-    content = {
-        "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
-        "size": summary.size, "published": study.published, "source": study.source,
-        "data_sha256": summary.about["fingerprint"]["data"], "trustworthy": not summary.broken,
-        "reference": study.reference.name, "arms": arms, "findings": findings_json(summary.findings),
-    }  # fmt: skip
-    result: dict[str, Any] = plain(content)
-    return result
+    data = summary.about["fingerprint"]["data"]
+    return as_json(summary, data_sha256=data, trustworthy=not summary.broken, reference=study.reference.name, arms=arms)
 
 
 def report(folder: Path, plot: bool) -> Report:
@@ -131,29 +120,11 @@ def report(folder: Path, plot: bool) -> Report:
 
         figures, files = draw(summary, folder)
     found = document(summary, folder, figures)
-    texts = {"report.md": markdown(found), "table.csv": table_csv(summary)}
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    write_json(folder / "summary.json", as_json(summary))
-    files += [*(folder / name for name in texts), folder / "summary.json"]
-    return Report(summary, found, files, partial(show, summary), partial(table_csv, summary), summary.broken)
+    return written(summary, found, table_csv, outcome(summary), show, files, summary.broken)
 
 
 def show(summary: WeightsSummary, console: Any) -> None:
     """Print the table and what became of the expectations."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table as Screen
-
     found = table(summary)
-    screen = Screen(title=summary.study.question, title_justify="left", title_style="bold", caption=summary.size,
-                    caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
-    for i, name in enumerate(found.head):
-        screen.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
-    for row in found.rows:
-        screen.add_row(*map(escape, row))
-    if not console.is_terminal:
-        console.width = max(console.width, 160)
-    console.print(screen)
-    for sentence in sentences(summary):
-        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    show_table(console, found.head, found.rows, summary.study.question, summary.size, right=found.head[1:])
+    show_sentences(console, sentences(summary))

@@ -6,17 +6,17 @@ recipes is seen where branches of trainings would need hours. What it cannot sho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...._arrays import positive
-from ...._files import plain, safe_name
+from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import changed, check_whole
+from ...design.settings import Changeable, check_whole
 from ...design.stress import Healthy, Stress
-from ...run.store import StudyError, read_study_file
+from .. import kept
 
 #: Of all metrics, the ones of a whole batch, in the order of the table, and what they are.
 METRICS = {
@@ -38,7 +38,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class WeightsSetting:
+class WeightsSetting(Changeable):
     """How large a study of the same weights is.
 
     Parameters
@@ -71,18 +71,6 @@ class WeightsSetting:
     def __str__(self) -> str:
         before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"
         return f"{before}, then {self.checkpoints * self.seeds} batches per arm"
-
-    def with_(self, changes: dict[str, str | int | float]) -> WeightsSetting:
-        """Return the setting with some fields changed; text is parsed as the field's type.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such field.
-        ValueError
-            If a value cannot be read or is out of range.
-        """
-        return changed(self, changes)
 
 
 @dataclass(frozen=True)
@@ -154,11 +142,8 @@ class SameWeights:
 
 
 def describe(study: SameWeights, setting: WeightsSetting) -> dict[str, Any]:
-    """Return what `study.json` keeps: enough to report without the ablation's file."""
-    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}) for arm in study.arms)
-    content = {item.name: getattr(study, item.name) for item in fields(study)}
-    content |= {"arms": arms, "stresses": [stress.name for stress in study.stresses]}
-    return {"ablation": plain(content), "setting": plain(setting)}
+    """Return what `study.json` keeps; conditions by their names alone."""
+    return kept.describe(study, setting, stresses=[stress.name for stress in study.stresses])
 
 
 def read_study(folder: Path) -> tuple[SameWeights, WeightsSetting]:
@@ -169,13 +154,5 @@ def read_study(folder: Path) -> tuple[SameWeights, WeightsSetting]:
     StudyError
         If the folder holds no study, or a damaged one, or one that another version wrote.
     """
-    content = read_study_file(folder)
-    try:
-        kept = {item.name: content["ablation"][item.name] for item in fields(SameWeights)}
-        kept["arms"] = tuple(Arm(**arm) for arm in kept["arms"])
-        kept["stresses"] = tuple(Healthy(name) for name in kept["stresses"])
-        kept["quick"], kept["full"] = WeightsSetting(**kept["quick"]), WeightsSetting(**kept["full"])
-        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
-        return SameWeights(**kept), WeightsSetting(**content["setting"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+    stresses = {"stresses": lambda names: tuple(map(Healthy, names))}
+    return kept.read_kept(folder, SameWeights, lambda size: WeightsSetting(**size), **stresses)

@@ -10,8 +10,9 @@ from ...run.backend import Backend
 from ...run.plan import SHARED_CHECKPOINTS, Plan
 from ...run.tasks import Task
 from ..branches.kind import BranchKind
+from ..kept import describe
 from ..kind import Report, TrainingKind
-from .study import Scaling, ScalingSetting, describe
+from .study import Scaling, ScalingSetting
 
 
 class ScalingKind(TrainingKind[Scaling, ScalingSetting]):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...._files import plain, to_csv, write_json, write_text
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, findings_json, recipe_details
+from ...._files import to_csv
+from ...report.document import Bullets, Document, Figure, Heading, Part, Table
+from ...report.parts import finding_sentence
 from ..kind import Report
 from ..measuring import show_table
+from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
 from .study import FITTED
 from .summary import ScalingSummary, summarize
 
@@ -98,16 +98,11 @@ def document(summary: ScalingSummary, folder: Path, figures: Sequence[tuple[str,
     if summary.missing:
         parts.append(Bullets((f"Not finished, and left out: {', '.join(summary.missing)}.",), warning=True))
     parts.append(Bullets(tuple(sentences(summary))))
-    if summary.findings:
-        parts += [Heading("Expected and found"), expected_table(summary.findings)]
-    if study.published:
-        parts.append(Text(f"Published: {study.published} ({study.source})."))
+    parts += expected_parts(study, summary.findings)
     parts += [Heading("Measured"), lines_table(summary), cells_table(summary)]
-    if study.notes:
-        parts += [Heading("What this size cannot show"), Text(study.notes)]
     recipes = next(iter(summary.cells.values())).recipes
-    parts += [Heading("Recipes and environment"), *recipe_details(recipes), environment(summary.about)]
-    made = {key: summary.about["fingerprint"][key] for key in ("code", "versions")}
+    parts += last_parts(study, summary.about, recipes)
+    made = made_of(summary.about, "code", "versions")
     return Document(study.name, study.question, study.tier, tuple(parts), made, folder)
 
 
@@ -123,9 +118,8 @@ def table_csv(summary: ScalingSummary) -> str:
     return to_csv(("cell", "parameters", "bytes", "corpus", "arm", "effect", "checkpoint", "percent"), rows)
 
 
-def as_json(summary: ScalingSummary) -> dict[str, Any]:
+def outcome(summary: ScalingSummary) -> dict[str, Any]:
     """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    study = summary.study
     lines = [
         {"arm": arm, "effect": effect, "at": what, "percent": found[0], "low90": found[1], "high90": found[2]}
         for arm in summary.shown
@@ -133,15 +127,10 @@ def as_json(summary: ScalingSummary) -> dict[str, Any]:
         for what, row in [("centre", summary.row()), *((axis, summary.slope(axis)) for axis in summary.axes)]
         for found in [summary.fit(arm, effect).at(row)]
     ]
-    content = {
-        "ablation": study.name, "question": study.question, "tier": study.tier, "setting": summary.setting,
-        "size": summary.size, "published": study.published, "source": study.source, "title": title(summary),
-        "trustworthy": not summary.broken, "missing": summary.missing, "lines": lines,
-        "findings": findings_json(summary.findings),
-        "sentences": sentences(summary),
-    }  # fmt: skip
-    result: dict[str, Any] = plain(content)
-    return result
+    return as_json(
+        summary, title=title(summary), trustworthy=not summary.broken, missing=summary.missing, lines=lines,
+        sentences=sentences(summary),
+    )  # fmt: skip
 
 
 def report(folder: Path, plot: bool) -> Report:
@@ -155,17 +144,11 @@ def report(folder: Path, plot: bool) -> Report:
         files = draw(summary, title(summary), folder / summary.study.name)
         figures = [(title(summary), summary.study.name)]
     found = document(summary, folder, figures)
-    texts = {"report.md": markdown(found), "table.csv": table_csv(summary)}
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    write_json(folder / "summary.json", as_json(summary))
-    files += [*(folder / name for name in texts), folder / "summary.json"]
-    return Report(summary, found, files, partial(show, summary), partial(table_csv, summary), summary.broken)
+    return written(summary, found, table_csv, outcome(summary), show, files, summary.broken)
 
 
 def show(summary: ScalingSummary, console: Any) -> None:
     """Print the lines and what became of the expectations."""
     found = lines_table(summary)
     show_table(console, found.head, found.rows, summary.study.question, found.caption, right=found.head[2:])
-    for sentence in sentences(summary):
-        console.print(f"• {sentence}", markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    show_sentences(console, sentences(summary))

@@ -7,16 +7,16 @@ of a slope: the models of this field lie orders of magnitude further on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...._arrays import positive, whole
-from ...._files import plain, safe_name
+from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import changed, check_whole
-from ...run.store import StudyError, read_study_file
+from ...design.settings import Changeable, check_whole
+from .. import kept
 from ..branches.ablation import Ablation, Setting
 
 #: Effects that are fitted.
@@ -67,7 +67,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class ScalingSetting:
+class ScalingSetting(Changeable):
     """How large a study of scaling is.
 
     Parameters
@@ -113,18 +113,6 @@ class ScalingSetting:
     def __str__(self) -> str:
         pairs = self.checkpoints * self.seeds
         return f"{len(self.cells)} cells of {pairs} pairs per arm, about {self.core_minutes():.0f} core-minutes"
-
-    def with_(self, changes: dict[str, str | int | float]) -> ScalingSetting:
-        """Return the setting with some fields changed; text is parsed as the field's type.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such field.
-        ValueError
-            If a value cannot be read or is out of range.
-        """
-        return changed(self, changes)
 
 
 @dataclass(frozen=True)
@@ -187,12 +175,6 @@ class Scaling:
         )  # fmt: skip
 
 
-def describe(study: Scaling, setting: ScalingSetting) -> dict[str, Any]:
-    """Return what `study.json` keeps: enough to report without the ablation's file."""
-    arms = tuple(replace(arm, recipe=arm.recipe_name, change={}, tail=None) for arm in study.arms)
-    return {"ablation": plain(replace(study, arms=arms)), "setting": plain(setting)}
-
-
 def read_study(folder: Path) -> tuple[Scaling, ScalingSetting]:
     """Read `study.json` back.
 
@@ -201,15 +183,7 @@ def read_study(folder: Path) -> tuple[Scaling, ScalingSetting]:
     StudyError
         If the folder holds no study, or a damaged one, or one that another version wrote.
     """
-    content = read_study_file(folder)
-    try:
-        kept = dict(content["ablation"])
-        kept["arms"] = tuple(Arm(**arm) for arm in kept["arms"])
-        kept["quick"], kept["full"] = _setting(kept["quick"]), _setting(kept["full"])
-        kept["expectations"] = tuple(Expectation.of(item) for item in kept["expectations"])
-        return Scaling(**kept), _setting(content["setting"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{folder}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+    return kept.read_kept(folder, Scaling, _setting)
 
 
 def _setting(content: dict[str, Any]) -> ScalingSetting:

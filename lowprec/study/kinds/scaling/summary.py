@@ -18,10 +18,10 @@ from ...design.expectations import Finding
 from ...design.registration import Registration
 from ...report.parts import several
 from ...run.store import STUDY_FILE, RunFolder, StudyError
-from ..branches.ablation import describe as describe_branches
 from ..branches.ablation import pairs_of, run_name
 from ..branches.summary import StudySummary
 from ..branches.summary import summarize as summarize_branches
+from ..kept import describe
 from .fit import Fit, fit
 from .study import AXES, Cell, Scaling, ScalingSetting, read_study
 
@@ -191,7 +191,7 @@ def summarize(folder: Path) -> ScalingSummary:
             missing.append(cell.name)
             continue
         # Each cell is a study of branches: its folder says so, and can be reported by itself.
-        write_json(folder / cell.name / STUDY_FILE, {"kind": "ablation", **plain(describe_branches(branches, size))})
+        write_json(folder / cell.name / STUDY_FILE, {"kind": "ablation", **plain(describe(branches, size))})
         cells[cell] = summarize_branches(folder / cell.name)
     if not cells:
         raise StudyError(f"{folder}: no cell is finished; resume the study first")

@@ -1,0 +1,63 @@
+"""Writes docs/accumulators.md from the catalogues: ``python docs/make_accumulators.py``; a test checks it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pages import table, write
+
+import lowprec as lp
+from lowprec.tensorcore.library import Library
+
+
+def page(folder: str = "") -> str:
+    """Return docs/accumulators.md; with a folder, each name leads to a page of its own there."""
+    rows = []
+    for name in lp.accumulators:
+        entry = lp.accumulators[name]
+        bits = entry.fraction_bits if entry.rule.has_fraction_bits else ""
+        shown = f"[{name}]({folder}/{name}.md)" if folder else f"`{name}`"
+        rows.append((shown, ", ".join(entry.inputs) or "any", entry.rule.words, bits, entry.output, entry.verified))
+    fields = [field.name for field in dataclasses.fields(Library) if field.name != "name"]
+    entries = [lp.libraries[name] for name in lp.libraries]
+    orders = [(f"`{entry.name}`", *(getattr(entry, field) for field in fields)) for entry in entries]
+    return f"""# Accumulators
+
+A matrix product is long sums of products, and no two kinds of tensor core add alike. A textbook rounds after every
+addition. A tensor core takes a *group* of products at once, shifts them until they line up with the largest, cuts what
+lies too far below it (the *fraction bits* say where), adds what is left exactly, and rounds or cuts the sum to the
+format of the result. An **accumulator** is such a rule as data. This is what three of them make of 4096 equal terms:
+
+```python
+>>> import numpy as np, lowprec as lp
+>>> a = lp.encode(np.full((1, 4096), 0.1), "e4m3fn")         # 4096 codes of 0.1015625
+>>> for name in ("exact", "hopper_fp8", "blackwell_fp8"):
+...     print(name, lp.mma(a, a, accumulator=name, a_format="e4m3fn").item())
+exact 42.25
+hopper_fp8 38.7734375
+blackwell_fp8 42.25
+>>> mine = lp.accumulators["hopper_fp8"].with_(fraction_bits=20)         # a machine nobody has built
+
+```
+
+    lowprec accumulators hopper_fp8                      # one entry, with its source
+    lowprec mma 0x38,0x3c 0x40,0x44 --accumulator hopper_fp8
+    lowprec identify dump.npz --format e4m3fn            # which of them made a GPU's outputs?
+
+*Verified by* says what a rule was compared with; [what is exact](exactness.md) says on how many sums.
+
+{table(("name", "multiplies", "sums", "fraction bits", "result", "verified by"), rows)}
+
+## Libraries
+
+A GEMM library calls the tensor core many times. What it does around it decides bits as well: when a sum leaves the
+tensor core (*promotion*), where scales are multiplied in, and whether K is split. `lp.gemm(library=...)` takes a name.
+
+{table(("name", *(field.replace("_", " ") for field in fields)), orders)}
+"""
+
+
+PAGES = {"accumulators.md": page}
+
+if __name__ == "__main__":
+    write(PAGES)
