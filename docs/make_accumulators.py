@@ -12,12 +12,13 @@ from lowprec.tensorcore.library import Library
 
 def page(folder: str = "") -> str:
     """Return docs/accumulators.md; with a folder, each name leads to a page of its own there."""
-    rows = []
+    rows, kinds = [], {}
     for name in lp.accumulators:
         entry = lp.accumulators[name]
         bits = entry.fraction_bits if entry.rule.has_fraction_bits else ""
         shown = f"[{name}]({folder}/{name}.md)" if folder else f"`{name}`"
-        rows.append((shown, ", ".join(entry.inputs) or "any", entry.rule.words, bits, entry.output, entry.verified))
+        kinds[entry.kind] = entry.rule.words
+        rows.append((shown, ", ".join(entry.inputs) or "any", entry.kind, bits, entry.output, entry.verified))
     fields = [field.name for field in dataclasses.fields(Library) if field.name != "name"]
     entries = [lp.libraries[name] for name in lp.libraries]
     orders = [(f"`{entry.name}`", *(getattr(entry, field) for field in fields)) for entry in entries]
@@ -44,9 +45,13 @@ blackwell_fp8 42.25
     lowprec mma 0x38,0x3c 0x40,0x44 --accumulator hopper_fp8
     lowprec identify dump.npz --format e4m3fn            # which of them made a GPU's outputs?
 
-*Verified by* says what a rule was compared with; [what is exact](exactness.md) says on how many sums.
+How each kind sums:
 
-{table(("name", "multiplies", "sums", "fraction bits", "result", "verified by"), rows)}
+{table(("kind", "what it does"), [(f"`{kind}`", words) for kind, words in kinds.items()])}
+
+All of them; *verified by* says what a rule was compared with, [what is exact](exactness.md) on how many sums.
+
+{table(("name", "multiplies", "kind", "fraction bits", "result", "verified by"), rows)}
 
 ## Libraries
 

@@ -7,7 +7,7 @@ from pages import write
 from lowprec.recipe import recipes
 from lowprec.recipe.table import as_text
 
-_HEAD = """# Training recipes
+_HEAD = """# All recipes as tables
 
 Made from the catalogue by `python docs/make_recipes.py`; `lowprec recipes NAME` prints one table,
 `lowprec recipes NAME --toml` a file to change and to train with, `lowprec train --recipe FILE.toml`.

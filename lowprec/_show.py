@@ -15,12 +15,12 @@ _STYLE = (
 
 
 def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), title: str = "") -> str:
-    """Return a table as HTML, everything in it escaped.
+    """Return a table as HTML, everything in it escaped; words to the left, numbers to the right.
 
     Examples
     --------
-    >>> table([("bits", 8), ("a < b", None)], title="e4m3fn")
-    '<table><caption>e4m3fn</caption><tbody><tr><td>bits</td><td>8</td></tr><tr><td>a &lt; b</td><td></td></tr>...'
+    >>> table([("a < b", 8, None)], title="e4m")
+    '<table><caption>e4m</caption><tbody><tr><td style="text-align:left">a &lt; b</td><td style="text-align:right">8...'
     """
     caption = f"<caption>{escape(title)}</caption>" if title else ""
     above = f"<thead>{_row(head, 'th')}</thead>" if head else ""
@@ -28,8 +28,14 @@ def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), title: str
 
 
 def _row(cells: Iterable[object], tag: str) -> str:
-    inside = "".join(f"<{tag}>{'' if cell is None else escape(str(cell))}</{tag}>" for cell in cells)
-    return f"<tr>{inside}</tr>"
+    return f"<tr>{''.join(_cell(cell, tag) for cell in cells)}</tr>"
+
+
+def _cell(cell: object, tag: str) -> str:
+    if cell is None:
+        return f"<{tag}></{tag}>"
+    side = "right" if isinstance(cell, int | float) else "left"  # pages of notebooks put all to the right
+    return f'<{tag} style="text-align:{side}">{escape(f"{cell:.5g}" if isinstance(cell, float) else str(cell))}</{tag}>'
 
 
 def svg(parts: Iterable[str], width: float, height: float, title: str) -> str:

@@ -8,6 +8,13 @@ import pytest
 import lowprec as lp
 
 _X = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
+
+
+def _identified():
+    a, b = lp.encode(_X, "e4m3fn"), lp.encode(-_X, "e4m3fn")
+    return lp.identify(a, b, None, lp.mma(a, b, accumulator="ada_fp8"), a_format="e4m3fn", b_format="e4m3fn")
+
+
 OBJECTS = {
     **{f"format {name}": lp.formats[name] for name in lp.formats},
     **{f"accumulator {name}": lp.accumulators[name] for name in lp.accumulators},
@@ -16,6 +23,8 @@ OBJECTS = {
     "quantized": lp.quantize(_X, "e4m3fn"),
     "quantized, with a scale of the tensor": lp.quantize(_X, quantizer="nvfp4_te"),
     "compared": lp.compare(_X, _X),
+    "checked": lp.check(lp.quantize(_X, quantizer="mxfp8_floor"), _X, "mxfp8"),
+    "identified": _identified(),
 }
 
 

@@ -117,7 +117,7 @@ def info(as_json: bool, as_csv: bool) -> None:
         ("threads", _threads.get_num_threads()),
         ("kernel cache", str(_jit.cache_folder or "none: no folder can be written")),
         ("ablations", str(catalogue.folder())),
-        ("package", str(Path(__file__).parent)),
+        ("package", str(Path(__file__).parents[1])),
     ]
     emit(("", "value") if not (as_json or as_csv) else ("name", "value"), rows, "lowprec", as_json, as_csv)
 

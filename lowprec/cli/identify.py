@@ -67,25 +67,13 @@ def _arguments(path: str) -> dict[str, Any]:
 
 def _report(found: Identification, shown: int, as_json: bool, as_csv: bool) -> None:
     """Print the ranking, what explains the dump, and what it leaves."""
-    from ..conformance.identify.alike import spelled
-
     machines = as_json or as_csv
-    size = found.dumps[0].d.size
-    rows: list[Sequence[Cell]] = [
-        (
-            ", ".join(r.names), ", ".join(r.libraries) or None, r.differing, r.differing / size,
-            None if r.apart is None else f"{r.apart.start} to {r.apart.stop - 1}",
-        )
-        for r in (found.ranking if machines else found.ranking[:shown])
-    ]  # fmt: skip
-    columns = ("accumulator", "library", "outputs that differ", "share", "first apart at k")
-    emit(columns, rows, f"The catalogue beside {size} outputs", as_json, as_csv)
+    columns, rows = found.catalogue()
+    title = f"The catalogue beside {found.dumps[0].d.size} outputs"
+    emit(columns, rows if machines else rows[:shown], title, as_json, as_csv)
     click.echo(found.sentence(), err=machines)
-    for line in found.lines():
+    for line in (*found.lines(), *found.alike()):
         click.echo(f"  {line}", err=machines)
-    for said, values in (("as well, for all this dump shows", found.open), ("the same for any operands", found.same)):
-        for field, others in values.items():
-            click.echo(f"  {said}: {field} {spelled(others)}", err=machines)
     if found.candidates and found.differing:
         places = ", ".join(str(list(place)) for place in found.differing[:shown])
         more = len(found.differing) - shown

@@ -426,6 +426,6 @@ def test_every_cause_says_how_to_mend_it() -> None:
 
 
 def test_the_page_has_every_cause() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "identify.md").read_text(encoding="utf-8")
     for name in causes.names():
         assert f" {name} | {causes[name].mend} |" in page, name

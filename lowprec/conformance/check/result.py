@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._show import table
 from ..._values import ByBits
 from .dump import Dump, Made, values_of
 from .search import UNEXPLAINED, Explanation
@@ -195,21 +196,8 @@ class Check(ByBits):
 
     def _repr_html_(self) -> str:
         parts = [f"<p><b>{html.escape(self.sentence())}</b></p>"]
-        for title, (columns, rows) in self.tables():
-            head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-            body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-            parts.append(
-                f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            )
+        parts += [table(rows, columns, title) for title, (columns, rows) in self.tables()]
         return f'<div class="lowprec-check">{"".join(parts)}</div>'
-
-
-def _cell(cell: Cell) -> str:
-    if cell is None:
-        return "<td></td>"
-    if isinstance(cell, str):
-        return f'<td style="text-align:left">{html.escape(cell)}</td>'
-    return f'<td style="text-align:right">{f"{cell:.5g}" if isinstance(cell, float) else cell}</td>'
 
 
 def _few(names: Sequence[str]) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._ieee import standard
+from ..._show import table
 from ...format.catalogue import Format
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import Library
-from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest
+from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
 from .candidate import Candidate, known, known_library
 from .dump import Dump, dump_of
 from .probes import Probes, probes_for
@@ -64,6 +66,30 @@ class Identification:
     def __repr__(self) -> str:
         """Return what was found, and what gives the outputs as a line of Python: the rest has names of its own."""
         return "\n".join((f"Identification: {self.sentence()}", *(f"  {line}" for line in self.lines()[:4])))
+
+    def _repr_html_(self) -> str:
+        code = "".join(f"<pre>{escape(line)}</pre>" for line in self.lines()[:4])
+        more = "".join(f"<li>{escape(line)}</li>" for line in self.alike())
+        columns, rows = self.catalogue()
+        beside = table(rows[:8], columns, f"The catalogue beside {self.dumps[0].d.size} outputs")
+        return f"<p><b>{escape(self.sentence())}</b></p>{code}<ul>{more}</ul>{beside}"
+
+    def alike(self) -> list[str]:
+        """Return which other values of fields explain the dumps as well, a line a field."""
+        said = (("as well, for all this dump shows", self.open), ("the same for any operands", self.same))
+        return [f"{words}: {field} {spelled(others)}" for words, values in said for field, others in values.items()]
+
+    def catalogue(self) -> tuple[tuple[str, ...], list[tuple[str | int | float | None, ...]]]:
+        """Return `ranking` as a table: its columns and rows."""
+        size = self.dumps[0].d.size
+        rows: list[tuple[str | int | float | None, ...]] = [
+            (
+                ", ".join(r.names), ", ".join(r.libraries) or None, r.differing, r.differing / size,
+                None if r.apart is None else f"{r.apart.start} to {r.apart.stop - 1}",
+            )
+            for r in self.ranking
+        ]  # fmt: skip
+        return ("accumulator", "library", "outputs that differ", "share", "first apart at k"), rows
 
     @property
     def machines(self) -> tuple[Accumulator, ...]:
