@@ -78,6 +78,28 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
     return found
 
 
+def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
+    """Return what of other kinds leaves fewer outputs with a candidate's groups, result and interval, and any width.
+
+    For a candidate that leaves a few outputs, which need not be damaged: a sum cut far below its largest term is nearly
+    an exact one.
+    """
+    own, tried = search.whole(candidate), set()
+    search.learn(candidate)
+    best = [candidate]
+    for kind in kinds_for(search.dump):
+        widths = axes(kind, search.dump).get("fraction_bits", ()) if kind.name != candidate.accumulator.kind else ()
+        taken = {name: field_of(candidate, name) for name in _TAKEN if name == "promote_every" or name in kind.fields}
+        for machine, bits in itertools.product(starts(kind, search.dump), widths):
+            other = changed(Candidate(machine, candidate.library), **taken, fraction_bits=bits)
+            if other is None or other.key() in tried:
+                continue
+            tried.add(other.key())
+            if search.passes(search.few(other)) and (new := search.whole(other)) < own:
+                own, best = new, [other]
+    return best
+
+
 def pairs(search: Search, candidate: Candidate) -> tuple[Candidate, ...]:
     """Return candidates with other values of two fields that leave no more outputs, some of each two fields."""
     own, found = search.whole(candidate), []

@@ -16,7 +16,7 @@ from ..._show import table
 from ...format.catalogue import Format
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import Library
-from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
+from .alike import Alike, alike, of_other_widths, other_kinds, other_orders, pairs, plainest, spelled
 from .candidate import Candidate, known, known_library
 from .dump import Dump, dump_of
 from .probes import Probes, probes_for
@@ -256,6 +256,9 @@ def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
         earlier = explain(dumps[:1], limit).explaining if len(dumps) > 1 else ()
         found = refine(search, earlier) or find(search, ranked)
         left = min((search.whole(c).wrong for c in found), default=least)
+        if 0 < left <= search.allowed and dump.out != FLOAT64:
+            found = of_other_widths(search, min(found, key=search.whole))
+            left = search.whole(found[0]).wrong
         if left < least and left <= search.allowed:
             least, fit = left, [c for c in found if search.whole(c).wrong == left]
         elif not fit and found and left < least:
