@@ -90,7 +90,7 @@ def page() -> str:
 def _row(q: Quantizer) -> list[str]:
     extras = []
     if q.scale == "fp32" and q.arithmetic != "max/amax":
-        extras.append("x / s" if q.division == "divide" else "x * (1 / s)")
+        extras.append({"divide": "x / s", "reciprocal": "x * (1 / s)", "max/amax": "x * (max / amax)"}[q.division])
     if q.amax_floor:
         extras.append(f"amax >= {q.amax_floor:g}")
     if q.smallest_scale:

@@ -41,7 +41,7 @@ def page() -> str:
     parts = []
     for family, sets in families.items():
         parts.append(f"## {family}\n")
-        if family in ("cast", "round"):
+        if family in ("cast", "round", "cast_table"):
             by_format: dict[str, list[Facts]] = defaultdict(list)
             for name, facts in sets.items():
                 by_format["/".join(name.split("/")[:2])].append(facts)

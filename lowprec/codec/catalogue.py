@@ -8,6 +8,7 @@ from lowprec.registry import Registry
 from .block import BlockCodec
 from .cast import CastCodec
 from .logarithmic import DeepEPCodec, LogFMTCodec
+from .split import SplitCodec
 from .wire import Codec
 
 codecs: Registry[Codec] = Registry("codec", Codec)  # type: ignore[type-abstract]
@@ -34,9 +35,15 @@ _V3 = "DeepSeek-V3 (arXiv 2412.19437, section 3.3)"
 _ISCA = "arXiv 2505.09343, section 3.2"
 _OCP = "OCP Microscaling Formats 1.0"
 
+_V4_KV = BlockCodec(
+    "dsv4_kv", "e4m3fn", 64, "ue8m0", quantizer="dsv4_kv",
+    about="DeepSeek-V4, inference/model.py: keys and values, the dimensions without a position",
+)  # fmt: skip
+_BF16 = CastCodec("bf16", "bfloat16", about=f"combine of {_V3}; KV cache of most models")
+
 _catalogue: list[Codec] = [
     CastCodec("float32", "float32", about="nothing is lost"),
-    CastCodec("bf16", "bfloat16", about=f"combine of {_V3}; KV cache of most models"),
+    _BF16,
     CastCodec("fp16", "float16", about="5 exponent bits: overflows above 65504"),
     BlockCodec("fp8_1x128", "e4m3fn", about="dispatch in DeepEP: float32 scales, amax / 448"),
     BlockCodec("fp8_1x128_ue8m0", "e4m3fn", scale="ue8m0", about=f"dispatch of {_V3}: powers of two, rounded up"),
@@ -55,6 +62,15 @@ _catalogue: list[Codec] = [
     BlockCodec(
         "nvfp4", "e2m1fn", 16, "e4m3", quantizer="nvfp4_te", tensor_scale=True,
         about="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
+    ),
+    _V4_KV,
+    BlockCodec(
+        "dsv41_kv_fp4", "e2m1fn", 16, "e4m3", quantizer="dsv41_kv_fp4",
+        about="DeepSeek-V4.1, inference/kernel.py: compressed keys and values, E4M3 scales, none of the tensor",
+    ),
+    SplitCodec(
+        "dsv4_kv_cache", ((448, _V4_KV), (64, _BF16)),
+        about="DeepSeek-V4's cache of a token: 448 dimensions as dsv4_kv, 64 with a position in BF16",
     ),
     *(
         BlockCodec(f"int{bits}_1x{tile}", _symmetric(bits), tile, about=f"{bits}-bit integers, float32 scales: {where}")

@@ -55,6 +55,8 @@ _Change = tuple[str, Callable[[_Codes], _Codes]]
 def format_of(name: str) -> tuple[str, Fields]:
     """Return a format's own name and its fields."""
     found: Format = formats[name]
+    if found.is_table:
+        raise ValueError(f"{name} is a table of values: its sets are cast_table/{name}/... and decode_table/{name}")
     return found.name, fields(found)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ..registry import Registry
+from .block_formats import BlockFormatFamily
 from .blocks import LogfmtFamily, QuantizeFamily
 from .casts import CastFamily, DecodeFamily, RoundFamily
 from .codecs import CodecFamily
 from .family import Family
 from .products import GemmFamily, MmaFamily
 from .stochastic import StochasticFamily
+from .tables import HybridFamily, TableCastFamily, TableDecodeFamily
 from .vectors import VectorSet
 
 families: Registry[Family] = Registry("family of vector sets", Family)  # type: ignore[type-abstract]
@@ -17,10 +19,14 @@ for _family in (
     CastFamily(),
     DecodeFamily(),
     RoundFamily(),
+    TableCastFamily(),
+    TableDecodeFamily(),
+    HybridFamily(),
     StochasticFamily(),
     MmaFamily(),
     GemmFamily(),
     QuantizeFamily(),
+    BlockFormatFamily(),
     LogfmtFamily(),
     CodecFamily(),
 ):

@@ -112,7 +112,8 @@ def cast_points(target: Fields, source: Fields, level: int, stream: Stream) -> I
             if word is not None:
                 yield word, f"{place_of(code, target)}, {what}"
                 yield word | sign, f"-{place_of(code, target)}, {what}"
-    for word, label in _source_points(target, source):
+    least = magnitude(1, target) if target.has_zero else magnitude(0, target)
+    for word, label in source_points(least, source):
         yield word, label
         yield word | sign, f"-{label}"
     if level > 1:
@@ -131,9 +132,9 @@ def fraction_points(target: Fields, source: Fields, bits: int) -> Iterator[Point
                 yield word | (k >> 1 & 1) << source.width, f"{place_of(code, target)}, half a step of R beyond"
 
 
-def _source_points(target: Fields, source: Fields) -> Iterator[Point]:
+def source_points(least: Fraction, source: Fields) -> Iterator[Point]:
+    """Yield what lies far below a target's least value, and the source's own ends, zero, Inf and NaN."""
     top, m = max_code(source), source.mantissa_bits
-    least = magnitude(1, target) if target.has_zero else magnitude(0, target)
     for power in (2, 3, 10, 24, 25, 60, 100):
         word = _word(least * two_to(-power), 0, source)
         if word is not None:

@@ -94,6 +94,11 @@ def te(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
     return Scaled(r32(1 / m), m)
 
 
+def tile(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
+    """S = amax / max; x * fl(max / amax)."""
+    return Scaled(v3(amax, top, tensor).scale, r32(top / amax))
+
+
 # --- powers of two
 
 

@@ -59,6 +59,7 @@ def table(values: list[float], beyond: float | None = None) -> Table:
     return Table(tuple(exact(v) for v in values), after)
 
 
+@functools.cache
 def hif8() -> Table:
     """Return HiF8 (arXiv:2409.16626, table 2) by its exponents: for each, where its codes begin and how they go on."""
     values: list[Exact] = [Fraction(0)] * 128
@@ -137,3 +138,41 @@ def cast(
         )
         return largest if saturating or directed else infinite
     return minus_zero if sign < 0 and result == 0 else codes[sign * result]
+
+
+def hybrid(word: int, width: int, everywhere: bool = False, preset: str = "ocp_sat", strict: bool = False) -> int:
+    """Return HiF8's code of a float32 or float16 word by CANN's CAST_HYBRID: its own low bits decide.
+
+    Exponents of magnitude below 4 round to nearest, ties away, unless `everywhere`. Else the first 14 of the bits that
+    are cut (2 of a float16) are compared with the last 14 of the fraction (twice its last bit and one); at least as
+    much goes away from zero. `strict` asks for more, which is a wrong rule.
+
+    Examples
+    --------
+    >>> [hex(hybrid(word, 32)) for word in (0x41800000, 0x41800200, 0x43960000)]  # 16, 16.001, 300
+    ['0x41', '0x40', '0x61']
+    """
+    t, (e_bits, bits, bias) = hif8(), {32: (8, 23, 127), 16: (5, 10, 15)}[width]
+    positive = t.grids[0]
+    sign, field, fraction = word >> width - 1, word >> bits & ((1 << e_bits) - 1), word & ((1 << bits) - 1)
+    if field == (1 << e_bits) - 1:
+        return cast(math.nan if fraction else -math.inf if sign else math.inf, t, preset=preset)
+    magnitude = (((1 << bits) if field else 0) + fraction) * two_to(max(field, 1) - bias - bits)
+    e = magnitude.numerator.bit_length() - magnitude.denominator.bit_length() if magnitude else -99
+    e -= magnitude < two_to(e)
+    if magnitude >= 40960 or (abs(e) < 4 and not everywhere):
+        return cast(-magnitude if sign else magnitude, t, preset=preset)
+    if e < -23:
+        return 0
+    last = word & 1
+    fraction = int((magnitude / two_to(e) - 1) * (1 << bits))  # of a subnormal: as if it were normal
+    first_bits, low = (14, fraction & 0x3FFF) if width == 32 else (2, 2 * last + 1)
+    kept = 3 if abs(e) < 4 else 2 if abs(e) < 8 else 1 if abs(e) < 16 else 0
+    if e == -23:
+        place, first = 0, (1 << first_bits - 1) + (fraction >> bits - first_bits + 1)
+    else:
+        place = positive.index((1 + Fraction(fraction >> bits - kept, 1 << kept)) * two_to(e))
+        first = (fraction & ((1 << bits - kept) - 1)) >> bits - kept - first_bits
+    place += first > low if strict else first >= low
+    code = t.codes[math.inf] if place == len(positive) - 1 else t.codes[positive[place]]
+    return code | sign << 7 if code else 0

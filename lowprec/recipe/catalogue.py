@@ -186,6 +186,17 @@ _add(
     ),
     source="arXiv 2509.25149, section 4; the original keeps its last eight and first two of 62 blocks in BF16",
 )
+_FORWARD, _EDEN = "nvfp4_4over6_mse", "nvfp4_te eden fresh hadamard128"
+_add(
+    "quartet2",
+    "NVFP4 to nearest forward, four over six; backward all operands by MS-EDEN, of what Fprop multiplied: Quartet II",
+    every_block_linear(
+        LinearSpec.of(_FORWARD, _FORWARD, _FORWARD, dgrad_weight="cached", **_NVFP4).with_(
+            dgrad={"a": _EDEN, "b": _EDEN}, wgrad={"a": _EDEN, "b": _EDEN}
+        )
+    ),
+    source="arXiv 2601.22813; IST-DASLab/Quartet-II 8776a90, quartet_2.py (Triton); its CUDA kernels differ from that",
+)
 _add(
     "fp4_naive",
     "E2M1 in tiles of 16 with float32 scales and none of the known remedies: the positive control",

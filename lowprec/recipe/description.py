@@ -38,7 +38,7 @@ WEIGHTS = ("bfloat16", "float32")
 _AFTER_FORWARD = (
     "moment_m", "moment_v", "master", "dispatch_grad", "combine_grad", *(f"cache_{role}" for role in CACHES), "source",
 )  # fmt: skip
-_LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input")
+_LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input", "dgrad_weight")
 #: The linear layer whose input is the output of attention.
 _AFTER_ATTENTION = "layers.*.attn.wo"
 
@@ -192,7 +192,7 @@ class Description:
         >>> lp.recipes["dsv3"].forward == lp.recipes["bf16"].forward
         False
         """
-        without = {name: getattr(BF16_LINEAR, name) for name in ("dgrad", "wgrad", "wgrad_input")}
+        without = {name: getattr(BF16_LINEAR, name) for name in ("dgrad", "wgrad", "wgrad_input", "dgrad_weight")}
         rules = [Rule(rule.pattern, dataclasses.replace(rule.linear, **without)) for rule in self.rules]
         while rules and rules[-1].linear == BF16_LINEAR:  # as layers that no rule matches
             rules.pop()
@@ -209,7 +209,7 @@ class Description:
     def stochastic(self) -> bool:
         """Whether random bits decide anything in a forward pass."""
         noisy = any((item := rule.linear.fprop.disturbance) is not None and item.noise > 0 for rule in self.rules)
-        return noisy or any(tensor.stochastic for tensor in self.forward_tensors)
+        return noisy or any(tensor.random for tensor in self.forward_tensors)
 
     @property
     def remembers(self) -> bool:
@@ -231,7 +231,7 @@ class Description:
             there are; `moments` for both of them; or of all its quantized linear layers (if none is, of
             those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
             `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
-            `disturbance`, `wgrad_input`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of
+            `disturbance`, `wgrad_input`, `dgrad_weight`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of
             layers that run as most quantized layers do; `layers`: from patterns of names to what changes in these, one
             pattern after the other, in the words above and `out`, the format in which y and dx leave. Without a `name`
             the new one says what changed.

@@ -171,6 +171,9 @@ class LinearSpec:
     wgrad_input : {"cached", "source"}
         Where Wgrad's x comes from: the quantized x that Fprop multiplied, dequantized, transposed and quantized again
         (the DeepSeek-V3 report, 3.5.2), or the unquantized source, as TransformerEngine has it. For a plain x the same.
+    dgrad_weight : {"source", "cached"}
+        Where Dgrad's weight comes from: the source, or the quantized weight that Fprop multiplied, dequantized,
+        transposed and quantized again.
     out : str
         Format in which y and dx leave, "activations" for that of the recipe's activations; dW is float32.
 
@@ -184,10 +187,12 @@ class LinearSpec:
     dgrad: GemmSpec = GemmSpec()
     wgrad: GemmSpec = GemmSpec()
     wgrad_input: Literal["cached", "source"] = "cached"
+    dgrad_weight: Literal["source", "cached"] = "source"
     out: str = AS_ACTIVATIONS
 
     def __post_init__(self) -> None:
         one_of("", "wgrad_input", self.wgrad_input, ("cached", "source"))
+        one_of("", "dgrad_weight", self.dgrad_weight, ("source", "cached"))
         if self.out != AS_ACTIVATIONS:
             formats[self.out]
 
@@ -243,7 +248,7 @@ class LinearSpec:
         """Whether bits depend on the step: by stochastic rounding, scales from earlier steps, or a disturbance."""
         every = [tensor for gemm in OPERANDS for tensor in self.tensors(gemm)]
         disturbed = any(getattr(self, gemm).disturbance is not None for gemm in OPERANDS)
-        return disturbed or any(tensor.stochastic or tensor.delayed for tensor in every)
+        return disturbed or any(tensor.random or tensor.delayed for tensor in every)
 
     def delayed_tensors(self) -> dict[str, TensorSpec]:
         """Return the operands under delayed scaling by role and format, ``"dy.e5m2"``: as their scales are kept."""
@@ -284,7 +289,8 @@ class LinearSpec:
     def as_dict(self) -> dict[str, Any]:
         """Return the layer as plain data: texts, numbers, and a mapping for each multiplication."""
         gemms = {name: getattr(self, name).as_dict() for name in OPERANDS}
-        return {**gemms, "wgrad_input": self.wgrad_input, "out": self.out}
+        weight = {} if self.dgrad_weight == "source" else {"dgrad_weight": self.dgrad_weight}
+        return {**gemms, "wgrad_input": self.wgrad_input, **weight, "out": self.out}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LinearSpec:
@@ -318,11 +324,13 @@ class LinearSpec:
             raise ValueError(f"no linear layer: {text!r}: {error}") from None
 
     def __str__(self) -> str:
-        first = self.fprop
-        if self == LinearSpec.of(
-            self.x, self.w, self.dy, first.accumulator, first.promote_every, first.library,
-            wgrad_input=self.wgrad_input, out=self.out,
-        ):  # fmt: skip
+        first, own = self.fprop, {"x": self.x, "w": self.w, "dy": self.dy}
+        alike = [
+            getattr(self, gemm).with_(a=first.a, b=first.b) == first.with_(disturbance=None)
+            and self.tensors(gemm) == tuple(own[role] for role in roles)
+            for gemm, roles in OPERANDS.items()
+        ]
+        if all(alike):
             tensors = str(self.x) if self.x == self.w == self.dy else f"x {self.x}, w {self.w}, dy {self.dy}"
             return f"{tensors} {self.fprop.place}{self.leaves()}"
         return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS) + self.leaves()

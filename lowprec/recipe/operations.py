@@ -143,6 +143,8 @@ class _Operand:
     def rows(self, x: Array) -> Operand:
         """Return x [rows, K]."""
         if not self.spec.plain:
+            if self.hadamard and x.shape[1] % self.hadamard:  # as in `columns`
+                x = np.pad(x, [(0, 0), (0, -x.shape[1] % self.hadamard)])
             return self._quantized(self.spec, x)
         # What layers hand over is stored already, so that the storage format changes nothing.
         if self.float32 or self.as_stored:
@@ -158,10 +160,11 @@ class _Operand:
         return self._quantized(self.spec.T, x).T
 
     def _quantized(self, spec: TensorSpec, x: Array) -> Quantized:
-        seed = self.state.seed(self.name) if spec.stochastic else 0
+        seed = self.state.seed(self.name) if spec.stochastic or spec.eden else 0
+        gemm, _, role = self.name.partition(".")
         if self.delayed:
-            return self.state.delayed(self.name.partition(".")[2], spec, x, seed)
-        return spec.quantize(x, seed)
+            return self.state.delayed(role, spec, x, seed)
+        return spec.quantize(x, seed, self.state.seed(f"{gemm}.signs") if spec.fresh else 0)
 
 
 class _Weight(_Operand):
@@ -183,6 +186,13 @@ class _Weight(_Operand):
         if self.spec.plain:
             return self.rows(x).T
         return super().columns(self.source(x))
+
+    def again(self, row: Operand) -> Operand:
+        """Return the columns of what Fprop multiplied."""
+        if isinstance(row, np.ndarray):
+            return self.columns(row)
+        values = row.dequantize()
+        return _Operand.rows(self, values).T if self.spec.plain else super().columns(values)
 
 
 def _master(w: Array) -> Array:
@@ -217,11 +227,12 @@ class _Linear:
             for role, tensor in zip(roles, spec.tensors(gemm), strict=True)
         )
         self.same_weight = spec.dgrad.b == spec.fprop.b.T and not self.dgrad_w.hadamard
+        self.keeps_row = self.same_weight or spec.dgrad_weight == "cached"
         self.same_input = spec.wgrad.b == spec.fprop.a.T and not self.wgrad_x.hadamard and cache is None
 
     @property
     def input_spec(self) -> Hashable:
-        if self.spec.fprop.a.stochastic or self.spec.wgrad.b.stochastic:
+        if self.spec.fprop.a.random or self.spec.wgrad.b.random:
             return None
         wgrad = self.spec.wgrad.b if self.spec.wgrad_input == "source" else None
         return self.spec.fprop.a, wgrad, id(self.cache)  # the codec itself: its name says nothing
@@ -242,10 +253,13 @@ class _Linear:
         kept = self.input(x) if cached is None else cached
         row = self.fprop_w.rows(w)
         y = self._product("fprop", kept.row, row, self.out)
-        return y, SavedLinear(kept, row if self.same_weight else w)
+        return y, SavedLinear(kept, row if self.keeps_row else w)
 
     def dgrad(self, dy: Array, saved: SavedLinear) -> Array:
-        turned = saved.w.T if self.same_weight else self.dgrad_w.columns(saved.w)
+        if self.same_weight:
+            turned = saved.w.T
+        else:
+            turned = self.dgrad_w.again(saved.w) if self.keeps_row else self.dgrad_w.columns(saved.w)
         return self._product("dgrad", self.dgrad_dy.rows(dy), turned, self.out)
 
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
@@ -270,7 +284,7 @@ class _Linear:
     ) -> tuple[Array | None, Array | None]:
         dx = dw = None
         if need[0]:
-            dx = self.dgrad(dy, SavedLinear(None, self.fprop_w.rows(w) if self.same_weight else w))
+            dx = self.dgrad(dy, SavedLinear(None, self.fprop_w.rows(w) if self.keeps_row else w))
         if need[1]:
             dw = self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(self._kept(x)), "float32")
         return dx, dw
@@ -279,6 +293,8 @@ class _Linear:
         more = {"fprop": self.spec.leaves("y"), "dgrad": self.spec.leaves("dx"), "wgrad": ""}
         if self.spec.quantized and self.spec.wgrad_input == "source" and self.cache is None:
             more["wgrad"] = ", x from its source"
+        if self.spec.dgrad_weight == "cached":
+            more["dgrad"] += ", w as Fprop had it"
         return f"{getattr(self.spec, gemm)}{more[gemm]}"
 
     def _wgrad_input(self, kept: Any) -> Any:

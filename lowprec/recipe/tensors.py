@@ -12,6 +12,9 @@ word                         meaning
 ``floor=0.0001``             lower bound on a block's amax
 ``stochastic``               rounded stochastically; seed, step, layer and element decide the random bits
 ``hadamard16``               a Hadamard transform along K comes first
+``fresh``                    its signs are drawn in every step, the same for both operands of a product
+``eden``                     MS-EDEN (`lowprec.ms_eden`): scales that make up for what rounding to nearest shrinks, rounded
+                             stochastically; with an NVFP4 quantizer and a transform, whose runs share a factor
 ``history16``                delayed scaling remembers so many steps (with ``te_delayed``, 1024 unless said otherwise)
 ============================ ==========================================================================================
 """
@@ -31,6 +34,7 @@ from lowprec._values import plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.format.catalogue import Format, formats
 from lowprec.registry import UnknownNameError, cached
+from lowprec.scaling.eden import quantize_eden
 from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
 from lowprec.scaling.quantizer import Quantizer, quantizers
 
@@ -40,6 +44,8 @@ Array = NDArray[Any]
 PLAIN = "none"
 _GRANULARITIES = ("tensor", "row", "column")
 _SCALES: tuple[ScaleKind, ...] = ("fp32", "ue8m0")
+_EDEN_BLOCKS = (Granularity(1, 16), Granularity(16, 1))
+_FLAGS = ("stochastic", "fresh", "eden")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,10 @@ class TensorSpec:
         Size of the Hadamard transform that comes first, along K; 0 for the quantizer's, if it has one.
     history : int
         Steps that delayed scaling remembers; 0 for the quantizer's, if it has one.
+    fresh : bool
+        Whether the transform's signs are drawn in every step.
+    eden : bool
+        Whether block scales and codes are MS-EDEN's.
 
     Examples
     --------
@@ -82,19 +92,34 @@ class TensorSpec:
     stochastic: bool = False
     hadamard: int = 0
     history: int = 0
+    fresh: bool = False
+    eden: bool = False
 
     def __post_init__(self) -> None:
         plain_fields(self)
         formats[self.format]
         if self.granularity != PLAIN:
             object.__setattr__(self, "granularity", str(Granularity.parse(self.granularity)))
-        elif self.quantizer or self.scale or self.amax_floor or self.hadamard or self.history:
+        elif (
+            self.quantizer or self.scale or self.amax_floor or self.hadamard or self.history or self.fresh or self.eden
+        ):
             raise ValueError(f"{self}: a tensor without blocks has no scales and no transform")
         one_of("", "scale", self.scale, (None, *_SCALES))
         if not self.quantizer and self.scale == "fp32":
             object.__setattr__(self, "scale", None)  # as it is without saying so
         if self.granularity != PLAIN:
-            self.resolved  # noqa: B018  what contradicts itself raises here
+            self._check_transform(self.resolved)  # what contradicts itself raises here
+
+    def _check_transform(self, q: Quantizer) -> None:
+        if (self.fresh or self.eden) and q.hadamard is None:
+            raise ValueError(f"{self}: {'fresh signs' if self.fresh else 'eden'} need a transform, 'hadamard128'")
+        blocks = Granularity.parse(q.granularity)
+        fits = q.two_level and formats.get(q.format).same_codes(formats["e2m1fn"]) and blocks in _EDEN_BLOCKS
+        if self.eden and (not fits or self.stochastic or (q.hadamard or 0) < 16):
+            raise ValueError(
+                f"{self}: eden takes an NVFP4 quantizer with blocks of 1x16 and a transform of 16 or more, and rounds "
+                "no element stochastically"
+            )
 
     @classmethod
     def parse(cls, text: str | TensorSpec) -> TensorSpec:
@@ -150,25 +175,32 @@ class TensorSpec:
     def transform(self) -> tuple[int, str | int] | None:
         """Size and signs of the Hadamard transform that comes first, None if there is none."""
         size = 0 if self.plain else self.resolved.hadamard or 0
-        return (size, self.resolved.signs) if size else None
+        return (size, "fresh" if self.fresh else self.resolved.signs) if size else None
+
+    @property
+    def random(self) -> bool:
+        """Whether random bits decide anything."""
+        return self.stochastic or self.fresh or self.eden
 
     @property
     def delayed(self) -> bool:
         """Whether the scale follows from the amax of earlier steps."""
         return not self.plain and self.resolved.history is not None
 
-    def quantize(self, x: Array, seed: int = 0) -> Quantized:
-        """Quantize a matrix [rows, K]; `seed` decides stochastic rounding.
+    def quantize(self, x: Array, seed: int = 0, signs: int = 0) -> Quantized:
+        """Quantize a matrix [rows, K]; `seed` decides stochastic rounding, `signs` the signs that are drawn.
 
         Delayed scaling needs a state, which a bound recipe has; here its scale is that of the matrix's own amax.
         """
         if self.plain:
             return as_quantized(round_to(x, self.format, **self.rounding(seed)), self.format)
-        return quantize(x, quantizer=_without_history(self), **self.rounding(seed))
+        q = _without_history(self)
+        q = q.with_(signs=signs) if self.fresh else q
+        return quantize_eden(x, q, seed) if self.eden else quantize(x, quantizer=q, **self.rounding(seed))
 
-    def quantize_transposed(self, x: Array, seed: int = 0) -> Quantized:
+    def quantize_transposed(self, x: Array, seed: int = 0, signs: int = 0) -> Quantized:
         """Quantize ``x.T`` for x [K, columns]: the block is turned, and so are codes and scales afterwards."""
-        return self.T.quantize(x, seed).T
+        return self.T.quantize(x, seed, signs).T
 
     def rounding(self, seed: int) -> dict[str, Any]:
         """Return the options of `quantize` and `round_to` that say how elements are rounded."""
@@ -186,7 +218,7 @@ class TensorSpec:
             words += [] if self.plain else [self.granularity]
         words += [self.scale] if self.scale is not None else []
         words += [f"floor={self.amax_floor!r}"] if self.amax_floor is not None else []
-        words += ["stochastic"] if self.stochastic else []
+        words += [flag for flag in _FLAGS if getattr(self, flag)]
         words += [f"hadamard{self.hadamard}"] if self.hadamard else []
         words += [f"history{self.history}"] if self.history else []
         return " ".join(words)
@@ -249,8 +281,8 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
         return "granularity", word
     if word in _SCALES:  # before formats: the kind of scale has the name of a format
         return "scale", word
-    if word == "stochastic":
-        return "stochastic", True
+    if word in _FLAGS:
+        return word, True
     if number := re.fullmatch(r"(hadamard|history)([1-9]\d*)", word):
         return number[1], int(number[2])
     if word in quantizers:
@@ -262,7 +294,7 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
             return "amax_floor", float(number[1])
         except ValueError:
             raise ValueError(f"{text!r}: cannot read the number in {word!r}") from None
-    known = [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, "stochastic"]
+    known = [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS]
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
     raise UnknownNameError(f"unknown word {word!r} in {text!r}: {hint}")

@@ -123,7 +123,7 @@ def _never_to_none(table: dict[str, Any]) -> None:
 
 
 def _rule(row: dict[str, Any]) -> Rule:
-    _only(row, {"layers", *OPERANDS, "wgrad_input", "out"}, "[[linear]]")
+    _only(row, {"layers", *OPERANDS, "wgrad_input", "dgrad_weight", "out"}, "[[linear]]")
     if "layers" not in row:
         raise ValueError(f"[[linear]]: 'layers', the pattern of names, is missing in {row!r}")
     pattern, gemms = row.pop("layers"), dict[str, Any]()

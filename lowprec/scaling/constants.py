@@ -86,6 +86,9 @@ def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
     numbers = (
         largest, np.float32(_ONE / largest), np.float32(q.amax_floor), np.float32(cap), np.float32(q.smallest_scale)
     )  # fmt: skip
+    multiplied = q.division == "max/amax"  # and then by the float32 floor, as it is computed
+    if multiplied and q.amax_floor:
+        cap = np.minimum(largest / np.float32(q.amax_floor), _LARGEST)
     mantissa = {"even": f.mantissa_bits, "even_1bit": 1}.get(q.arithmetic, 0)
     add = {"floor": 0, "ceil": 0x7FFFFF}.get(q.arithmetic, 1 << (22 - mantissa))
     e4m3 = formats["e4m3fn"]
@@ -100,4 +103,5 @@ def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
     division = block_scale.DIVIDE if divides else block_scale.RECIPROCAL
     use_special_zero = q.zero != "rule" and q.amax_floor == 0
     how = block_scale.E4M3_JOINT if q.arithmetic == "alone" and divides else _HOW[q.scale, q.arithmetic]
+    how = block_scale.MULTIPLIER if multiplied else how
     return (how, division), numbers, words, special, use_special_zero

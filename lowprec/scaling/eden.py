@@ -23,6 +23,7 @@ from ..format.catalogue import formats
 from .granularity import Granularity
 from .hadamard import hadamard
 from .quantized import Quantized
+from .quantizer import Quantizer
 
 #: (17/16) 0.93: the room that block scales need to grow, and what it costs.
 ROOM = 17 / 16 * 0.93
@@ -32,7 +33,7 @@ BLOCK = 16
 
 
 @standard
-def ms_eden(x: ArrayLike, *, seed: int, size: int = 128, rotate: bool = True) -> Quantized:
+def ms_eden(x: ArrayLike, *, seed: int, signs: int | None = None, size: int = 128, rotate: bool = True) -> Quantized:
     """Quantize a matrix to NVFP4 by MS-EDEN, along its columns.
 
     Parameters
@@ -40,8 +41,10 @@ def ms_eden(x: ArrayLike, *, seed: int, size: int = 128, rotate: bool = True) ->
     x : array_like, shape (R, C)
         Values, taken as float32.
     seed : int
-        Of the signs of the rotation, and of the stochastic rounding of scales. The operands of one product need the
-        same signs, and so the same seed: their shapes, and with these what is rounded, differ all the same.
+        Of the stochastic rounding of scales.
+    signs : int, optional
+        Seed of the rotation's signs, `seed` by default. The operands of one product need the same signs, and seeds of
+        their own: with one seed, scales of the same place would be rounded by the same random words.
     size : int
         Columns that are rotated together and share a factor: a power of two, at least 16; C is a multiple of it.
     rotate : bool
@@ -70,6 +73,7 @@ def ms_eden(x: ArrayLike, *, seed: int, size: int = 128, rotate: bool = True) ->
     3.3
     """
     seed = whole("ms_eden", "seed", seed, 0, LARGEST_SEED)
+    signs = seed if signs is None else whole("ms_eden", "signs", signs, 0, LARGEST_SEED)
     values = as_float32("ms_eden", x)
     if whole("ms_eden", "size", size, BLOCK) & (size - 1):
         raise ValueError(f"ms_eden: size={size}: a power of two, at least {BLOCK}")
@@ -77,11 +81,34 @@ def ms_eden(x: ArrayLike, *, seed: int, size: int = 128, rotate: bool = True) ->
         raise ValueError(f"ms_eden: x is {values.shape}; a matrix is needed, its columns a multiple of {size}")
     if not np.isfinite(values).all():
         raise ValueError("ms_eden: x holds NaN or Inf")
-    z = hadamard(values, size, seed) if rotate else values
-    codes, scale, factor, tensor = parts(z, size)
-    wanted = (scale * np.repeat(factor, size // BLOCK, axis=1)).astype(np.float32)
+    codes, wanted, tensor = _wanted(hadamard(values, size, signs) if rotate else values, size)
     rounded = round_to(wanted, "e4m3fn", rounding="stochastic", seed=seed)
     return Quantized(codes, rounded, formats["e2m1fn"], Granularity(1, BLOCK), "e4m3", tensor)
+
+
+def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
+    """Quantize a matrix by MS-EDEN along the blocks of a quantizer, 1x16 or 16x1, rotated by its Hadamard transform.
+
+    What comes is not refused: a group with NaN or Inf has scales of NaN and counts for no other.
+    """
+    along_rows = Granularity.parse(q.granularity).columns == 1
+    values = x.T if along_rows else x
+    assert q.hadamard is not None
+    z = hadamard(values, q.hadamard, q.signs) if values.size else np.zeros(values.shape, np.float32)
+    groups = z.reshape(len(z), z.shape[1] // q.hadamard, q.hadamard)
+    lost = ~np.isfinite(groups).all(axis=2)
+    codes, wanted, tensor = _wanted(np.where(lost[..., None], np.float32(0), groups).reshape(z.shape), q.hadamard)
+    wanted[np.repeat(lost, q.hadamard // BLOCK, axis=1)] = np.nan
+    if along_rows:
+        codes, wanted = np.ascontiguousarray(codes.T), np.ascontiguousarray(wanted.T)
+    scale = round_to(wanted, "e4m3fn", rounding="stochastic", seed=seed)
+    return Quantized(codes, scale, formats["e2m1fn"], Granularity.parse(q.granularity), "e4m3", tensor)
+
+
+def _wanted(z: NDArray[np.float32], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], np.float32]:
+    """Return codes, what block scales should be, and the tensor's scale."""
+    codes, scale, factor, tensor = parts(z, size)
+    return codes, (scale * np.repeat(factor, size // BLOCK, axis=1)).astype(np.float32), tensor
 
 
 def parts(

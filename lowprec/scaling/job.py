@@ -156,9 +156,18 @@ class BlockJob:
             tensor = tensor_scale(q, f, self.tensor_amax)
             self.tensor_scale = tensor.scale
         self.rule = scale_rule(q, f, tensor, factor)
+        #: What makes the scales, where they are not what the codes were made with.
+        self.quotients: BlockJob | None = None
+        if q.division == "max/amax" and factor is None:
+            self.quotients = BlockJob(replace(q, division="divide", rounding="nearest_even", hadamard=None), self.x)
 
     def codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         """Write codes and scales of the matrix."""
+        self._codes(codes, scales)
+        if self.quotients is not None:
+            self.quotients._codes(np.empty_like(codes), scales)
+
+    def _codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         if self.q.choice is not None:
             return self._choose(codes, scales)
         if self.by_words:
@@ -174,7 +183,7 @@ class BlockJob:
     def values(self, values: NDArray[np.float32]) -> None:
         """Write the values that codes and scales would decode to."""
         tensor = _ONE if self.tensor_scale is None else self.tensor_scale
-        if self.q.choice is not None or self.by_words:
+        if self.q.choice is not None or self.by_words or self.quotients is not None:
             codes = np.empty(values.shape, self.format.code_dtype)
             scales = np.empty(self.scale_shape, np.float32)
             self.codes(codes, scales)
@@ -260,7 +269,10 @@ _STRIP = 1 << 20  # codes of a strip that is turned, at most
 
 def fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
     """Tell whether `in_one_pass` does what two jobs of one matrix are for."""
-    simple = not any(job.by_words or job.q.choice is not None or job.q.hadamard is not None for job in (rows, columns))
+    simple = not any(
+        job.by_words or job.q.choice is not None or job.q.hadamard is not None or job.quotients is not None
+        for job in (rows, columns)
+    )
     across = rows.rows == columns.width == 1 and columns.rows == rows.width > 1
     return simple and across and columns.rows * columns.x.shape[1] <= _STRIP
 

@@ -65,8 +65,8 @@ def quantize(
         How scales are stored.
     arithmetic : str, optional
         How a scale comes from amax: one of ``lowprec.quantizers.ARITHMETICS[scale]``.
-    division : {"divide", "reciprocal"}, optional
-        ``x / s`` (the default), or ``x * float32(1 / s)``.
+    division : {"divide", "reciprocal", "max/amax"}, optional
+        ``x / s`` (the default), ``x * float32(1 / s)``, or ``x * float32(max / amax)``.
     amax_floor : float, optional
         Lower bound on amax, 0 by default.
     rounding : str or Rounding, optional

@@ -13,6 +13,7 @@ scale  arithmetic       s (and what values are multiplied with, where that is no
 fp32   amax/max         s = amax / max, at least 2^-149
 fp32   amax*(1/max)     s = amax * fl(1 / max), at least 2^-149
 fp32   max/amax         m = min(max / amax, FLT_MAX); x * m; s = 1 / m
+fp32   amax/max         with division "max/amax": s as above, but x * (max / amax)
 ue8m0  floor            s = 2^(floor(log2 amax) - emax): OCP MX v1.0, section 6.3; the largest elements may saturate
 ue8m0  ceil             the same with ceil
 ue8m0  even             the same after amax was rounded to the element's mantissa bits, half up
@@ -49,7 +50,7 @@ from .granularity import Granularity
 ScaleKind = Literal["fp32", "ue8m0", "e4m3"]
 SCALES: tuple[ScaleKind, ...] = get_args(ScaleKind)
 SCALE_BITS: dict[ScaleKind, int] = {"fp32": 32, "ue8m0": 8, "e4m3": 8}
-Division = Literal["divide", "reciprocal"]
+Division = Literal["divide", "reciprocal", "max/amax"]
 DIVISIONS: tuple[Division, ...] = get_args(Division)
 Choice = Literal["mae", "mse"]
 ARITHMETICS: dict[ScaleKind, tuple[str, ...]] = {
@@ -84,8 +85,9 @@ class Quantizer:
         How a scale is stored.
     arithmetic : str
         How it comes from amax: one of ``ARITHMETICS[scale]``, see the module's table.
-    division : {"divide", "reciprocal"}
-        For FP32 scales from a quotient or product: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``.
+    division : {"divide", "reciprocal", "max/amax"}
+        For FP32 scales from a quotient or product: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``; from a quotient also
+        ``x * fl(max / amax)``, which is neither.
     rounding : str or Rounding
         How elements are rounded where a call does not say it.
     negative_zero : {"keep", "positive"}
@@ -150,6 +152,11 @@ class Quantizer:
         one_of("Quantizer", "scale", self.scale, SCALES)
         one_of("Quantizer", "division", self.division, DIVISIONS)
         one_of(f"Quantizer with {self.scale} scales", "arithmetic", self.arithmetic, ARITHMETICS[self.scale])
+        if self.division == "max/amax" and (self.scale, self.arithmetic) != ("fp32", "amax/max"):
+            raise ValueError(
+                f"division='max/amax' goes with fp32 scales and arithmetic='amax/max', not {self.scale!r} and "
+                f"{self.arithmetic!r}"
+            )
         roundings.get(self.rounding)
         one_of("Quantizer", "negative_zero", self.negative_zero, get_args(NegativeZero))
         positive32("", "amax_floor", self.amax_floor, zero=True)
@@ -236,6 +243,15 @@ _DEEPGEMM = _add(
     note="a block with Inf or NaN gets an infinite or NaN scale there; both decode to NaN",
 )  # fmt: skip
 _add("deepgemm_ue8m0", like=_DEEPGEMM, scale="ue8m0", source=_DEEPGEMM.source + ", use_ue8m0")
+
+_TILEKERNELS = _add(
+    "tilekernels", division="max/amax", amax_floor=1e-4,
+    source="deepseek-ai/TileKernels 36d9e45 (tile-kernels 1.0.0): per-token casts with FP32 scales",
+    note="with power-of-two scales these are deepgemm_ue8m0; -0 keeps its sign here",
+)  # fmt: skip
+_add(
+    "tilekernels_fp4", like=_TILEKERNELS, format="e2m1fn", granularity="1x32", amax_floor=6 * 2.0**-126, note="",
+)  # fmt: skip
 
 _TE = "TransformerEngine, common/recipe/recipe_common.cuh"
 _CURRENT = _add(

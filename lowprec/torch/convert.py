@@ -227,7 +227,7 @@ def frozen(model: M) -> Iterator[M]:
 
 def _freeze(module: Converted) -> bool:
     """Keep a module's weights as Fprop multiplies them; False where their bits depend on the step."""
-    if any(spec.fprop.b.stochastic or spec.fprop.b.delayed for spec in module.specs):
+    if any(spec.fprop.b.random or spec.fprop.b.delayed for spec in module.specs):
         return False
     if module.slot is None:
         module.set_slot(Slot([]))

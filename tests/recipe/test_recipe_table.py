@@ -52,7 +52,8 @@ def product(words, a, b, stored, copied):
     words, _, left_in = words.partition(", y in ")
     text, _, place = words.removesuffix(", never promoted").partition(" on ")
     sides = text.split(" x ")
-    if "stochastic" in text or any(lp.quantizers[s.split()[0]].history for s in sides if s.split()[0] in lp.quantizers):
+    drawn = {"stochastic", "fresh", "eden"} & {*text.split()}
+    if drawn or any(lp.quantizers[s.split()[0]].history for s in sides if s.split()[0] in lp.quantizers):
         return None
     named = re.fullmatch(r"(\S+?)(?: by (\w+))?(?:, promoted every (\d+))?", place)
     accumulator, library, every = named.groups()

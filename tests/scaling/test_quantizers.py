@@ -37,6 +37,28 @@ def test_quantizers_differ_on_bfloat16_by_the_known_shares_and_not_on_float32(na
     assert (lp.quantize(y, quantizer="dsv3_inference").codes != lp.quantize(y, quantizer=name).codes).mean() < 3e-6
 
 
+def test_tilekernels_codes_and_scales_come_from_different_quotients() -> None:
+    """Scales are DeepGEMM's, codes TransformerEngine's; with powers of two all is DeepGEMM's."""
+    x = normal((256, 1024), brain=True)
+    ours, gemm = (lp.quantize(x, quantizer=name) for name in ("tilekernels", "deepgemm"))
+    te = lp.quantize(x, quantizer="te_block_fp32")
+    assert np.array_equal(ours.scale, gemm.scale)
+    assert np.array_equal(ours.codes, te.codes)
+    assert (ours.scale != te.scale).any()
+    assert (ours.codes != gemm.codes).any()
+    assert np.array_equal(lp.quantize_dequantize(x, quantizer="tilekernels"), ours.dequantize())
+    rows, columns = lp.quantize_both(x, quantizer="tilekernels")
+    assert np.array_equal(rows.codes, ours.codes)
+    assert np.array_equal(columns.codes, lp.quantize(np.ascontiguousarray(x.T), quantizer="tilekernels").codes)
+    tiny = np.full((1, 128), 3e-5, np.float32)  # below the floor
+    q = lp.quantize(tiny, quantizer="tilekernels")
+    floor = np.float32(1e-4)
+    assert q.scale.item() == floor / np.float32(448)
+    assert q.codes[0, 0] == lp.encode(tiny[0, :1] * (np.float32(448) / floor), "e4m3fn").item()
+    with pytest.raises(ValueError, match="goes with fp32 scales"):
+        lp.Quantizer(division="max/amax", scale="ue8m0")
+
+
 def test_vendors_of_nvfp4_differ_as_known() -> None:
     x = normal((1024, 1024), brain=True)
     te, ao, mo = (lp.quantize(x, quantizer=f"nvfp4_{vendor}") for vendor in ("te", "torchao", "modelopt"))

@@ -74,7 +74,7 @@ def quotient_of(q: Quantizer) -> str:
         alone = "x / s" if q.division == "divide" else "x * (1 / s)"
         special = {"quotients": "x * (1 / g / s)", "joint": "x / (s * g)", "alone": alone}
         return special.get(q.arithmetic, "x * (1 / (s * g))")
-    if q.scale == "fp32" and q.arithmetic == "max/amax":
+    if q.scale == "fp32" and "max/amax" in (q.arithmetic, q.division):
         return "x * (max / amax)"
     return "x / s" if q.scale == "fp32" and q.division == "divide" else "x * (1 / s)"
 

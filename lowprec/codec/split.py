@@ -1,0 +1,130 @@
+"""Codecs that treat parts of a row apart: a cache whose dimensions with a position stay wide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowprec._arrays import Array, Floats, whole
+from lowprec._ieee import standard
+from lowprec._values import plain_fields
+
+from .wire import Codec, Shape, Wire, as_bytes, checked_shape, checked_values, rows_of
+
+
+@dataclass(frozen=True)
+class SplitCodec:
+    """Rows of one or more tokens, each cut into parts that have codecs of their own.
+
+    The bytes of a token are those of its parts, one after another.
+
+    Parameters
+    ----------
+    name : str
+        What it is listed under.
+    parts : tuple of (int, Codec)
+        How many values each part has, in order, and what they go through.
+    about : str
+        What it is and where it is used.
+
+    Raises
+    ------
+    ValueError
+        If there are no parts, or a part's codec sends bytes before the first row.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> c = lp.codecs["dsv4_kv_cache"]
+    >>> c.columns_multiple, c.row_bytes(512), c.bits_per_value
+    (512, 583, 9.109375)
+    """
+
+    name: str
+    parts: tuple[tuple[int, Codec], ...]
+    about: str = "user-defined"
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        object.__setattr__(self, "parts", tuple((width, codec) for width, codec in self.parts))
+        if not self.parts:
+            raise ValueError(f"codec {self.name}: parts are needed, pairs of a width and a codec")
+        for width, codec in self.parts:
+            whole(f"codec {self.name}", "width", width, 1)
+            if getattr(codec, "prefix_bytes", 0) or width % getattr(codec, "columns_multiple", 1):
+                raise ValueError(
+                    f"codec {self.name}: {codec.name} cannot be a part of {width} values: it has a scale of the whole "
+                    "tensor, or takes other widths"
+                )
+
+    @property
+    def columns_multiple(self) -> int:
+        """Values of a token: rows hold whole tokens."""
+        return sum(width for width, _ in self.parts)
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits sent for a value of a token."""
+        return 8 * self.row_bytes(self.columns_multiple) / self.columns_multiple
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes sent for a row."""
+        return self._tokens(columns) * sum(codec.row_bytes(width) for width, codec in self.parts)
+
+    def _tokens(self, columns: int) -> int:
+        if columns % self.columns_multiple:
+            raise ValueError(f"codec {self.name}: {columns} columns; a multiple of {self.columns_multiple} is needed")
+        return columns // self.columns_multiple
+
+    def _split(self, shape: Shape) -> int:
+        return rows_of(shape) * self._tokens(shape[-1])
+
+    def _cuts(self) -> list[int]:
+        return np.cumsum([width for width, _ in self.parts])[:-1].tolist()
+
+    def _wire(self, content: tuple[Wire, ...], shape: Shape) -> Wire:
+        return Wire(self, content, shape, rows_of(shape) * self.row_bytes(shape[-1]))
+
+    @standard
+    def encode(self, x: Array) -> Wire:
+        """Return what is sent for each part."""
+        values = checked_values(self.name, x)
+        tokens = values.reshape(self._split(values.shape), self.columns_multiple)
+        pieces = np.split(tokens, self._cuts(), axis=1)
+        sent = (codec.encode(np.ascontiguousarray(p)) for p, (_, codec) in zip(pieces, self.parts, strict=True))
+        return self._wire(tuple(sent), values.shape)
+
+    @standard
+    def decode(self, wire: Wire) -> Floats:
+        """Return the values that arrive."""
+        return np.concatenate([part.decode() for part in wire.content], axis=1).reshape(wire.shape)
+
+    def round_trip(self, x: Array) -> Floats:
+        """Return what arrives of `x`."""
+        return self.decode(self.encode(x))
+
+    def to_bytes(self, wire: Wire) -> bytes:
+        """Return the bytes of every token, part by part."""
+        count = self._split(wire.shape)
+        parts = [np.frombuffer(part.to_bytes(), np.uint8).reshape(count, -1) for part in wire.content if count]
+        return np.concatenate(parts, axis=1).tobytes() if parts else b""
+
+    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+        """Read what `to_bytes` wrote.
+
+        Raises
+        ------
+        WireError
+            If there are too few or too many bytes, or those of a part are none that its codec writes.
+        """
+        shape = checked_shape(self.name, shape)
+        count = self._split(shape)
+        sizes = [codec.row_bytes(width) for width, codec in self.parts]
+        raw = as_bytes(self.name, data, count * sum(sizes), shape).reshape(count, sum(sizes))
+        pieces = np.split(raw, np.cumsum(sizes)[:-1].tolist(), axis=1)
+        read = (
+            codec.from_bytes(p.tobytes(), (count, width))
+            for p, (width, codec) in zip(pieces, self.parts, strict=True)
+        )  # fmt: skip
+        return self._wire(tuple(read), shape)

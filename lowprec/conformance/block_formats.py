@@ -1,0 +1,133 @@
+"""Vector sets of formats of whole blocks: HiF4 and block floating point."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from ..oracle.block_formats import BLOCK_FORMATS, BlockRule
+from ..oracle.values import FLOAT32, encode, two_to
+from .drawing import Stream
+from .family import Family, Made, Rule, checked
+from .vectors import Answer, Field, Words
+
+_SIGN = 1 << 31
+_FLT_MAX, _INF, _NAN = 0x7F7FFFFF, 0x7F800000, 0x7FC00000
+Point = tuple[Words, str]
+
+
+def _word(value: Fraction) -> int:
+    return encode(value, FLOAT32)
+
+
+def _ties(amax: int, r: BlockRule, s: Stream) -> list[int]:
+    """Return a block below a largest magnitude: ties between elements, their neighbours, zeros and any others."""
+    exponent = (amax >> 23) - 127
+    words = []
+    for _ in range(r.block):
+        kind = s.below(6)
+        if kind == 0:
+            word = 0 if s.below(4) else s.below(1 << 23)
+        elif kind == 1:
+            word = max(amax - s.below(6 << 23), 0)
+        else:  # odd multiples of half an element, at the coarsest and at finer levels
+            half = two_to(exponent - r.bits - s.below(3))
+            word = _word(half * s.below(2 << r.bits)) + (s.between(-1, 1) if kind > 3 else 0)
+        words.append(min(max(word, 0), amax) | s.bits(1) << 31)
+    words[s.below(r.block)] = amax | s.bits(1) << 31
+    return words
+
+
+def _amaxes(r: BlockRule, s: Stream, level: int) -> Iterator[tuple[int, str]]:
+    """Yield the words of largest magnitudes, on the edges of scales."""
+    every = (
+        range(-149, 128) if level > 1 else (-149, -127, -126, -60, -49, -48, -46, -3, -1, 0, 1, 2, 5, 14, 17, 18, 127)
+    )
+    factors = [Fraction(1), Fraction(5, 4), Fraction(7, 4), Fraction(7, 4) * Fraction(9, 8), Fraction(127, 64)]
+    if r.levels:  # where bfloat16 and then E6M2 round otherwise for amax times bfloat16's 1/7 and for amax / 7
+        edges = (Fraction(k, 8) + two_to(-8) * (1 if k in (9, 13) else -1) for k in (9, 11, 13, 15))
+        factors += [edge * 7 * (1 + Fraction(1, 1024)) / 4 for edge in edges]
+    for e in every:
+        for factor in factors:
+            for step in (-1, 0, 1):
+                word = _word(factor * two_to(e)) + step
+                if 0 < word <= _FLT_MAX:
+                    yield word, "amax on the edge of a scale" if r.levels else "amax on the edge of an exponent"
+    for _ in range(40 if level == 1 else 400):
+        yield s.below(_FLT_MAX), "any amax"
+
+
+def block_points(r: BlockRule, level: int, s: Stream) -> Iterator[Point]:
+    """Yield blocks by their largest magnitude, and those of zeros; of infinities and NaN where a source says them."""
+    n = r.block
+    specials: list[tuple[list[int], str]] = [
+        ([0] * n, "zeros"), ([_SIGN] * n, "negative zeros"), ([1] * n, "least subnormals"),
+        ([0] * (n - 1) + [_SIGN | 1], "one least subnormal"), ([0x7FFFFF, 0x400000] * (n // 2), "subnormals"),
+        ([0x7FFFFF, 0x800000] * (n // 2), "subnormals and the least normal"),
+        ([_FLT_MAX, _SIGN | _FLT_MAX] + [0] * (n - 2), "largest of both signs"), ([0x3F800000] * n, "ones"),
+        ([_SIGN | 0x3F800000] + [_SIGN | 0x2F800000] * (n - 1), "negative numbers far below one"),
+    ]  # fmt: skip
+    if not r.levels:
+        specials.append(([_INF, 0x7F000000] + [0x3F800000] * (n - 2), "Inf"))
+    for words, label in specials:
+        yield tuple(words), label
+    found = list(_amaxes(r, s, level))
+    most = 900_000 // (n * 42) if level == 1 else 10**9
+    for word, label in found if len(found) <= most else [found[i * len(found) // most] for i in range(most)]:
+        yield tuple(_ties(word, r, s)), label
+
+
+def _answer(r: BlockRule, words: Words, **wrong: object) -> Words:
+    found = r.rule(words, **wrong)
+    return (*found.elements, found.shared, *found.levels, *found.values)
+
+
+class BlockFormatFamily(Family):
+    """Blocks of formats whose elements mean nothing alone."""
+
+    name = "block"
+    pattern = "FORMAT"
+    about = "a block's elements, what they share, its level bits and its values"
+
+    def listed(self) -> list[str]:
+        """Return every format that the oracle has."""
+        return [f"block/{name}" for name in BLOCK_FORMATS]
+
+    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
+        """Return the name."""
+        checked(self.name, parts, 1, self.pattern)
+        if parts[0] not in BLOCK_FORMATS:
+            raise ValueError(f"block/{parts[0]}: the oracle has no such format; it has {', '.join(BLOCK_FORMATS)}")
+        return (parts[0],)
+
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+        """Return a set before its answers."""
+        r = BLOCK_FORMATS[parts[0]]
+        results = [Field("elements", r.bits + 1, None, r.block), Field("shared", 8)]
+        results += [Field("levels", 1, None, r.levels)] if r.levels else []
+        results.append(Field.of("y", FLOAT32, r.block))
+        rule = r.rule.func if isinstance(r.rule, functools.partial) else r.rule
+        details = r.rule.keywords if isinstance(r.rule, functools.partial) else {}
+        definition = {
+            "block": r.block, "element": f"a sign above {r.bits} magnitude bits",
+            "rule": (rule.__doc__ or "").strip(), "details": {key: str(value) for key, value in details.items()},
+            "left out": "NaN and Inf, which the source does not say" if r.levels else "NaN",
+        }  # fmt: skip
+        points = block_points(r, level, Stream(seed, f"block/{parts[0]}"))
+        return Made(
+            definition, (Field.of("x", FLOAT32, r.block),), tuple(results), points, functools.partial(_answer, r)
+        )
+
+    def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
+        """Yield formats of the same block and bits, and wrong rules."""
+        r = BLOCK_FORMATS[parts[0]]
+        for name, other in BLOCK_FORMATS.items():
+            if name != parts[0] and other[:3] == r[:3]:
+                yield Rule(f"as {name}", functools.partial(_answer, other))
+        for words, wrong in r.wrong.items():
+            yield Rule(words, _wrong(r, wrong), True)
+
+
+def _wrong(r: BlockRule, wrong: Mapping[str, object]) -> Answer:
+    return lambda words: _answer(r, words, **wrong)

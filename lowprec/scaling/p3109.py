@@ -1,0 +1,325 @@
+"""IEEE P3109's blocks: a scale's code beside the codes of elements, and operations on them with one rounding each.
+
+Values are exact until the one projection (rounding and saturation) at the end of an operation. Quotients and sums are
+taken to odd in float64 first, which no later rounding to a P3109 format can tell from the exact result; products and
+elementwise operations are fractions, some ten microseconds an element.
+
+Read from the draft's formal specification (imandra-ai/ieee-p3109 7b6f5ba, ``specification.iml``, section 5); of the
+standard's own text only abstracts were at hand.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import one_of
+from .._ieee import standard
+from ..cast.casts import decode, encode
+from ..format.catalogue import Format, formats
+from ..format.policy import Policy
+from ..format.rounding import Rounding
+
+Floats = NDArray[np.float64]
+Operation = Literal["add", "subtract", "multiply", "divide"]
+_OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
+}  # fmt: skip
+_FAR = 1000  # powers of two beyond this are beyond, or far below, all that formats have
+
+
+class Projection(TypedDict, total=False):
+    """How an exact result becomes a code: what `lowprec.encode` takes; ``p3109_satfinite`` where no policy is given."""
+
+    rounding: str | Rounding
+    policy: str | Policy
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledBlocks:
+    """Blocks of P3109: a scale for each, and its elements along the last axis.
+
+    Attributes
+    ----------
+    elements : ndarray of unsigned integers, shape (..., n)
+        Codes of `format`.
+    scale : ndarray of unsigned integers, shape (...)
+        Codes of `scale_format`.
+    format, scale_format : Format
+        Any with single values: the family's members by their names, ``binary8p4se`` for example.
+    """
+
+    elements: NDArray[Any]
+    scale: NDArray[Any]
+    format: Format
+    scale_format: Format
+
+    @standard
+    def values(self) -> Floats:
+        """Return scale times element, exactly (DecodeBlock); zero times Inf is NaN."""
+        scale = decode(self.scale, self.scale_format).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            return decode(self.elements, self.format) * scale[..., None] + 0.0  # there is no -0
+
+    @standard
+    def to(self, fmt: str | Format, **how: Unpack[Projection]) -> NDArray[Any]:
+        """Return the codes of the values in a format of single values (ConvertFromBlock)."""
+        return _project(self.values(), formats.get(fmt), how)
+
+
+@standard
+def block_project(
+    x: ArrayLike, scale: ArrayLike, fmt: str | Format, scale_format: str | Format, **how: Unpack[Projection]
+) -> ScaledBlocks:
+    """Divide numbers by scales that are given, and round once (BlockProject; ConvertToBlock).
+
+    Parameters
+    ----------
+    x : array_like of real numbers, shape (..., n)
+        Taken as float64.
+    scale : array_like of codes of `scale_format`, shape (...)
+        A NaN stays one. Otherwise: where the scale is NaN, elements are NaN; where it is 0, they are 0; where it is
+        infinite, they are 1, whatever `x`.
+    fmt, scale_format : str or Format
+        Of elements and of scales.
+    **how
+        ``rounding``, ``policy`` and ``seed``, as for `lowprec.encode`.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+
+    Examples
+    --------
+    >>> b = block_project([3.5, -1.0, 0.1, 6.0], 0x82, "binary8p4se", "binary8p1ue")  # a scale of 4
+    >>> [f"{code:02X}" for code in b.elements], b.values().tolist()
+    (['3E', 'B0', '15', '44'], [3.5, -1.0, 0.1015625, 6.0])
+    """
+    values = _numbers("block_project", x)
+    f, g = formats.get(fmt), formats.get(scale_format)
+    codes = np.asarray(scale)
+    if codes.shape != values.shape[:-1]:
+        raise ValueError(f"block_project: x is {values.shape}, scale {codes.shape}; a scale for each block is needed")
+    return ScaledBlocks(_scaled(values, codes, f, g, how), codes.astype(g.code_dtype), f, g)
+
+
+@standard
+def block_convert(
+    x: ArrayLike,
+    fmt: str | Format,
+    scale_format: str | Format,
+    *,
+    scale_rounding: str | Rounding = "nearest_even",
+    scale_policy: str | Policy = "p3109_satfinite",
+    **how: Unpack[Projection],
+) -> ScaledBlocks:
+    """Take each block's scale from its largest finite magnitude, then `block_project` (ConvertToBlockMaxAbsFinite).
+
+    The scale is that magnitude rounded to its format: it is not divided by the elements' maximum, so that elements are
+    about 1 and less. A block of nothing but NaN has a scale of NaN, one of NaN and Inf a scale of Inf.
+
+    Parameters
+    ----------
+    x : array_like of real numbers, shape (..., n)
+        Taken as float64.
+    fmt, scale_format, **how
+        As for `block_project`.
+    scale_rounding, scale_policy
+        How scales are rounded.
+
+    Examples
+    --------
+    >>> b = block_convert([3.5, -1, 0.1, 6, np.inf, np.nan], "binary8p4se", "binary8p1ue", policy="p3109_satpropagate")
+    >>> hex(b.scale), [f"{code:02X}" for code in b.elements]
+    ('0x82', ['3E', 'B0', '15', '44', '7F', '80'])
+    """
+    values = np.abs(_numbers("block_convert", x))
+    finite = np.where(np.isfinite(values), values, -1.0).max(axis=-1, initial=-1.0)
+    infinite = np.isinf(values).any(axis=-1)
+    largest = np.where(finite >= 0, finite, np.where(infinite, np.inf, np.nan))
+    scale = encode(largest, scale_format, rounding=scale_rounding, policy=scale_policy)
+    return block_project(x, scale, fmt, scale_format, **how)
+
+
+@standard
+def block_reduce(
+    operation: Literal["add", "multiply"], x: ScaledBlocks, fmt: str | Format, **how: Unpack[Projection]
+) -> NDArray[Any]:
+    """Return the code of each block's exact sum or product (BlockReduceAdd, BlockReduceMultiply).
+
+    Examples
+    --------
+    >>> b = block_convert([3.5, -1.0, 0.1, 6.0], "binary8p4se", "binary8p1ue")
+    >>> float(decode(block_reduce("add", b, "binary8p4se"), "binary8p4se"))
+    9.0
+    """
+    one_of("block_reduce", "operation", operation, ("add", "multiply"))
+    rule = _sum if operation == "add" else _product
+    return _project(np.apply_along_axis(rule, -1, x.values()), formats.get(fmt), how)
+
+
+@standard
+def block_dot(x: ScaledBlocks, y: ScaledBlocks, fmt: str | Format, **how: Unpack[Projection]) -> NDArray[Any]:
+    """Return the code of the exact sum of products of two blocks' values (BlockDotProduct).
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+
+    Examples
+    --------
+    >>> b = block_convert([3.5, -1.0, 0.1, 6.0], "binary8p4se", "binary8p1ue")
+    >>> float(decode(block_dot(b, b, "binary16p11se"), "binary16p11se"))
+    49.25
+    """
+    a, b = _same("block_dot", x, y)
+    with np.errstate(invalid="ignore"):
+        high = b * (2.0**27 + 1)  # b has 30 bits at most: two halves, whose products with a's 30 are exact
+        high = np.where(np.isfinite(high), high - (high - b), b)
+        low = np.where(np.isfinite(b), b - high, 0.0)
+        terms = np.concatenate([a * high, np.where(low == 0, 0.0, a * low)], axis=-1)
+    return _project(np.apply_along_axis(_sum, -1, terms), formats.get(fmt), how)
+
+
+@standard
+def block_apply(
+    operation: Operation,
+    x: ScaledBlocks,
+    y: ScaledBlocks,
+    scale: ArrayLike,
+    fmt: str | Format,
+    scale_format: str | Format,
+    **how: Unpack[Projection],
+) -> ScaledBlocks:
+    """Add, subtract, multiply or divide element by element, into blocks whose scales are given.
+
+    Parameters
+    ----------
+    operation : {"add", "subtract", "multiply", "divide"}
+        Of values, exactly; then divided by the scale and rounded once.
+    x, y : ScaledBlocks
+        Of the same shape.
+    scale, fmt, scale_format, **how
+        The result's, as for `block_project`.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+
+    Examples
+    --------
+    >>> b = block_convert([3.5, -1.0, 0.5, 6.0], "binary8p4se", "binary8p1ue")
+    >>> block_apply("add", b, b, 0x83, "binary8p4se", "binary8p1ue").values().tolist()
+    [7.0, -2.0, 1.0, 12.0]
+    """
+    rule = _OPERATIONS[one_of("block_apply", "operation", operation, tuple(_OPERATIONS))]
+    a, b = _same("block_apply", x, y)
+    f, g, codes = formats.get(fmt), formats.get(scale_format), np.asarray(scale)
+    if codes.shape != a.shape[:-1]:
+        raise ValueError(f"block_apply: blocks are {a.shape}, scale {codes.shape}; a scale for each block is needed")
+    scales = np.broadcast_to(decode(codes, g).astype(np.float64)[..., None], a.shape)
+    found = np.empty(a.shape)
+    with np.errstate(all="ignore"):
+        plain = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}[operation](a, b)
+    exact = np.isfinite(a) & np.isfinite(b) & np.isfinite(scales) & (scales != 0)
+    exact &= (b != 0) if operation == "divide" else True
+    for at in np.ndindex(a.shape):
+        if exact[at]:
+            found[at] = _odd(rule(Fraction(a[at]), Fraction(b[at])) / Fraction(scales[at]))
+        else:
+            found[at] = _by_scale(float(plain[at]), float(scales[at]))
+    return ScaledBlocks(_project(found, f, how), codes.astype(g.code_dtype), f, g)
+
+
+def _numbers(who: str, x: ArrayLike) -> Floats:
+    values = np.asarray(x, np.float64)
+    if values.ndim == 0:
+        raise ValueError(f"{who}: a single number has no blocks; an array (..., n) is needed")
+    return values
+
+
+def _same(who: str, x: ScaledBlocks, y: ScaledBlocks) -> tuple[Floats, Floats]:
+    a, b = x.values(), y.values()
+    if a.shape != b.shape:
+        raise ValueError(f"{who}: blocks of {a.shape} and {b.shape}; the same shape is needed")
+    return a, b
+
+
+def _project(values: Floats, f: Format, how: Projection) -> NDArray[Any]:
+    return np.asarray(encode(values, f, **{"policy": "p3109_satfinite", **how}))
+
+
+def _scaled(x: Floats, codes: NDArray[Any], f: Format, g: Format, how: Projection) -> NDArray[Any]:
+    scale = np.broadcast_to(decode(codes, g).astype(np.float64)[..., None], x.shape)
+    plain = np.isfinite(x) & np.isfinite(scale) & (scale != 0) & (x != 0)
+    found = np.vectorize(_by_scale, otypes=[np.float64])(x, scale) if not plain.all() and x.size else np.empty(x.shape)
+    found[plain] = _quotient(x[plain], scale[plain])
+    return _project(found, f, how)
+
+
+def _by_scale(x: float, scale: float) -> float:
+    """Return x over a scale where one of them is zero, infinite or NaN."""
+    if math.isnan(x) or math.isnan(scale):
+        return math.nan
+    return 0.0 if scale == 0 else 1.0 if math.isinf(scale) else x / scale
+
+
+def _quotient(x: Floats, scale: Floats) -> Floats:
+    """Return x / scale to odd: cut towards zero, the last bit set if anything was cut."""
+    (m, e), (s, g) = np.frexp(x), np.frexp(scale)
+    q = m / s
+    high = q * (2.0**27 + 1)
+    high = high - (high - q)
+    rest = (m - high * s) - (q - high) * s  # exact: s has 26 bits at most
+    word = q.view(np.int64) - ((rest != 0) & ((rest < 0) != (m < 0)))
+    odd = (word | (rest != 0)).view(np.float64)
+    return np.ldexp(odd, np.clip(e - g, -_FAR, _FAR))
+
+
+def _sum(values: Floats) -> float:
+    """Return the exact sum to odd."""
+    if not np.isfinite(values).all():
+        with np.errstate(invalid="ignore"):
+            return float(values.sum())
+    total = math.fsum(values)
+    return _with_rest(total, math.fsum([*values.tolist(), -total]))
+
+
+def _product(values: Floats) -> float:
+    """Return the exact product to odd."""
+    if not np.isfinite(values).all():
+        with np.errstate(invalid="ignore"):
+            return float(values[~np.isfinite(values)].prod() * np.sign(values[np.isfinite(values)]).prod())
+    return _odd(math.prod(map(Fraction, values.tolist()), start=Fraction(1)))
+
+
+def _odd(value: Fraction) -> float:
+    """Return a fraction to odd, what lies beyond all formats as something beyond."""
+    if value == 0:
+        return 0.0
+    size = value.numerator.bit_length() - value.denominator.bit_length()
+    if abs(size) > _FAR:
+        return math.copysign(math.ldexp(1.0, _FAR if size > 0 else -_FAR), value)
+    near = value.numerator / value.denominator
+    rest = value - Fraction(near)
+    return _with_rest(near, float(rest > 0) - float(rest < 0))
+
+
+def _with_rest(near: float, rest: float) -> float:
+    """Return to odd what a nearest float64 and the sign of the rest say."""
+    if rest == 0:
+        return near
+    inside = near if (rest < 0) == (near < 0) and near else math.nextafter(near, 0.0) if near else 0.0
+    word = int(np.float64(inside).view(np.int64)) | 1
+    return float(np.int64(word).view(np.float64)) if near else math.copysign(math.ldexp(1.0, -_FAR), rest)
