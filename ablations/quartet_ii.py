@@ -48,7 +48,7 @@ ablation = Ablation(
         Expectation("four bits forward are outside the margin", "total_percent", "quartet2", expected=(0.25, 1.5)),
     ),
     notes="All arms but nvfp4 have the same forward pass in every block, and requantize what it multiplied. Signs of "
-    "the transform are drawn anew in every step. Stochastic rounding here has no room in its scales, as TetraJet-v2's has.",
+    "the transform are drawn anew in every step. Stochastic rounding has no room in its scales here; TetraJet-v2 has.",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +82,7 @@ class SplitCodec:
         return rows_of(shape) * self._tokens(shape[-1])
 
     def _cuts(self) -> list[int]:
-        return np.cumsum([width for width, _ in self.parts])[:-1].tolist()
+        return list(itertools.accumulate(width for width, _ in self.parts))[:-1]
 
     def _wire(self, content: tuple[Wire, ...], shape: Shape) -> Wire:
         return Wire(self, content, shape, rows_of(shape) * self.row_bytes(shape[-1]))

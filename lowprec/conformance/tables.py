@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from ..format.catalogue import Format, formats
 from ..format.policy import policies
@@ -214,7 +214,7 @@ class HybridFamily(Family):
     name = "cast_hybrid"
     pattern = "SOURCE[/POLICY]"
     about = "HiF8's hybrid rounding (CAST_HYBRID), as CANN's reference data have it: a number's low bits decide"
-    _sources = {"float32": (32, FLOAT32), "float16": (16, FLOAT16)}
+    _sources: ClassVar = {"float32": (32, FLOAT32), "float16": (16, FLOAT16)}
 
     def listed(self) -> list[str]:
         """Return both sources, saturating or not."""

@@ -58,8 +58,7 @@ def kappa(
     >>> kappa(flushed, lambda codes: codes, "binary8p4se", "binary8p4se")
     7.0
     """
-    single = isinstance(operands, str | Format)
-    inputs = [formats.get(f) for f in ([operands] if single else operands)]  # type: ignore[list-item]
+    inputs = [formats.get(f) for f in ([operands] if isinstance(operands, str | Format) else operands)]
     f = formats.get(result)
     if math.prod(1 << g.bits for g in inputs) > MOST:
         raise ValueError(f"kappa: {' x '.join(map(str, inputs))}: more than 2^24 tuples of codes")

@@ -1,7 +1,7 @@
 """Formats of whole blocks, block by block in exact arithmetic: HiF4 and its kin, block floating point.
 
-Each rule takes the float32 words of a block and returns the elements' codes, what they share, the bits of further levels
-and the values. The arguments beyond a format's own are wrong rules close to it.
+Each rule takes the float32 words of a block and returns the elements' codes, what they share, the bits of further
+levels and the values. The arguments beyond a format's own are wrong rules close to it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ def block_float(
     shared = max(fields)
     width = first_bits or bits
     sizes = [Fraction(part >> shared - field, 1 << 24 - width) for part, field in zip(parts, fields, strict=True)]
-    nearest = {"away": lambda v: math.floor(v + Fraction(1, 2)), "even": round}[ties]
+
+    def nearest(v: Fraction) -> int:
+        return math.floor(v + Fraction(1, 2)) if ties == "away" else round(v)
+
     whole = [math.floor(v) if cut else nearest(v) for v in sizes]
     top = (1 << width) - 1
     if carry and max(whole) > top:

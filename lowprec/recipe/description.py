@@ -231,10 +231,10 @@ class Description:
             there are; `moments` for both of them; or of all its quantized linear layers (if none is, of
             those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
             `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
-            `disturbance`, `wgrad_input`, `dgrad_weight`; `protect`: patterns of layers that run in BF16; `quantize`: patterns of
-            layers that run as most quantized layers do; `layers`: from patterns of names to what changes in these, one
-            pattern after the other, in the words above and `out`, the format in which y and dx leave. Without a `name`
-            the new one says what changed.
+            `disturbance`, `wgrad_input`, `dgrad_weight`; `protect`: patterns of layers that run in BF16; `quantize`:
+            patterns of layers that run as most quantized layers do; `layers`: from patterns of names to what changes in
+            these, one pattern after the other, in the words above and `out`, the format in which y and dx leave.
+            Without a `name` the new one says what changed.
 
         Raises
         ------

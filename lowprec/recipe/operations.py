@@ -219,12 +219,16 @@ class _Linear:
         self.cache = cache
         self.state = state
         source = _master if "float32" in (activations, weights) else _bf16_copy
-        self.fprop_x, self.fprop_w, self.dgrad_dy, self.dgrad_w, self.wgrad_dy, self.wgrad_x = (
-            _Weight(tensor, activations, f"{gemm}.{role}", state, source)
-            if role == "w"
-            else _Operand(tensor, activations, f"{gemm}.{role}", state)
+        tensors = {
+            f"{gemm}.{role}": tensor
             for gemm, roles in OPERANDS.items()
             for role, tensor in zip(roles, spec.tensors(gemm), strict=True)
+        }
+        self.fprop_w, self.dgrad_w = (
+            _Weight(tensors[name], activations, name, state, source) for name in ("fprop.w", "dgrad.w")
+        )
+        self.fprop_x, self.dgrad_dy, self.wgrad_dy, self.wgrad_x = (
+            _Operand(tensors[name], activations, name, state) for name in ("fprop.x", "dgrad.dy", "wgrad.dy", "wgrad.x")
         )
         self.same_weight = spec.dgrad.b == spec.fprop.b.T and not self.dgrad_w.hadamard
         self.keeps_row = self.same_weight or spec.dgrad_weight == "cached"

@@ -13,8 +13,8 @@ word                         meaning
 ``stochastic``               rounded stochastically; seed, step, layer and element decide the random bits
 ``hadamard16``               a Hadamard transform along K comes first
 ``fresh``                    its signs are drawn in every step, the same for both operands of a product
-``eden``                     MS-EDEN (`lowprec.ms_eden`): scales that make up for what rounding to nearest shrinks, rounded
-                             stochastically; with an NVFP4 quantizer and a transform, whose runs share a factor
+``eden``                     MS-EDEN (`lowprec.ms_eden`): scales that make up for what rounding to nearest shrinks,
+                             rounded stochastically; with an NVFP4 quantizer and a transform, whose runs share a factor
 ``history16``                delayed scaling remembers so many steps (with ``te_delayed``, 1024 unless said otherwise)
 ============================ ==========================================================================================
 """

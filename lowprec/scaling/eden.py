@@ -96,7 +96,7 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     assert q.hadamard is not None
     z = hadamard(values, q.hadamard, q.signs) if values.size else np.zeros(values.shape, np.float32)
     groups = z.reshape(len(z), z.shape[1] // q.hadamard, q.hadamard)
-    lost = ~np.isfinite(groups).all(axis=2)
+    lost: NDArray[np.bool_] = ~np.all(np.isfinite(groups), axis=2)
     codes, wanted, tensor = _wanted(np.where(lost[..., None], np.float32(0), groups).reshape(z.shape), q.hadamard)
     wanted[np.repeat(lost, q.hadamard // BLOCK, axis=1)] = np.nan
     if along_rows:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .. import _threads
 from .._arrays import positive32, real32, spread
-from ..cast.casts import decode
+from ..cast.casts import decode, encode
 from ..cast.constants import (
     decode_constants,
     encode_constants,
@@ -27,6 +27,7 @@ from ..cast.streams import key_of
 from ..format.catalogue import Format, formats
 from ..format.rounding import Rounding, policies, resolve, roundings, special_codes
 from ..kernels.scaling import quantize as kernels
+from ..kernels.scaling.scales import DIVIDE, block_scales
 from ..registry import cached
 from .constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
 from .granularity import Granularity
@@ -46,11 +47,14 @@ class _Cast(NamedTuple):
     round: Constants | None
 
 
+_NO_KERNEL = _Cast(None, None, None)
+
+
 @cached(256)
 def _cast_constants(f: Format) -> _Cast:
     special = policies["ocp_sat"].codes(f)
     if not (has_fast_kernel(f) and symmetric(f, special)):
-        return _Cast(None, None, None)
+        return _NO_KERNEL
     m, emin = f.mantissa_bits, f.emin
     encode, rounding = encode_constants(f, special), round_constants(f, special)
     if not f.params.negative_zero or f.emax + 23 - m > 127 or emin + 23 - m > 127:
@@ -78,9 +82,11 @@ def _element(q: Quantizer, mode: Rounding) -> _Element:
         If the format cannot be an element format.
     """
     f = formats.get(q.format)
-    if f.bits > 16 or not has_word_kernel(f) or not f.signed:
+    if f.bits > 16 or not (f.is_table or has_word_kernel(f)) or not f.signed:
         raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
     mode, policy = resolve(f, mode, "ocp_sat")
+    if f.is_table:
+        return _Element(f, None, None, _NO_KERNEL, True)
     special = special_codes(f, mode, replace(policy, negative_zero=q.negative_zero))
     cast = _cast_constants(f)
     by_words = not mode.is_nearest_even or q.negative_zero != "keep" or cast.encode is None
@@ -122,7 +128,8 @@ class BlockJob:
     ) -> None:
         self.q, self.granularity = q, Granularity.parse(q.granularity)
         self.mode = roundings.get(q.rounding if rounding is None else rounding)
-        f, self.words, self.random, self.cast, self.by_words = _element(q, self.mode)
+        made = q if isinstance(q.signs, str) else replace(q, signs="none")  # signs drawn anew are one quantizer's
+        f, self.words, self.random, self.cast, self.by_words = _element(made, self.mode)
         self.format = f
         shape = (x.shape[0], x.shape[1])
         self.rows, self.width = self.granularity.block(shape)
@@ -133,6 +140,7 @@ class BlockJob:
         self.x = x
         low, high, self.offset, *_ = key_of("quantize", self.mode, seed, offset)
         self.seed = low, high
+        self.random_words = seed, offset
         if q.choice is not None and not self.mode.is_nearest_even:
             raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
         if q.choice is not None and self.cast.bounded is None:
@@ -155,7 +163,7 @@ class BlockJob:
             self.tensor_amax = largest_magnitude(x) if amax is None else amax
             tensor = tensor_scale(q, f, self.tensor_amax)
             self.tensor_scale = tensor.scale
-        self.rule = scale_rule(q, f, tensor, factor)
+        self.rule = scale_rule(made, f, tensor, factor)
         #: What makes the scales, where they are not what the codes were made with.
         self.quotients: BlockJob | None = None
         if q.division == "max/amax" and factor is None:
@@ -170,6 +178,8 @@ class BlockJob:
     def _codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         if self.q.choice is not None:
             return self._choose(codes, scales)
+        if self.format.is_table:
+            return self._codes_of_table(codes, scales)
         if self.by_words:
             return self._codes_by_words(codes, scales)
         self._run(lambda x, codes, scales, _, a, b: self.strips(x, codes, scales, a, b), codes, scales)
@@ -196,6 +206,20 @@ class BlockJob:
             kernel(x, self._blocks(1 << 11), self.rule, cast, tensor, values, a, b)
 
         self._run(work, values, None)
+
+    def _codes_of_table(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
+        """Scale as for any format, then cast all values at once: a table's thresholds have no kernel for blocks."""
+        rows, width = self.rows, self.width
+        top = np.maximum.reduceat(np.abs(self.x).view(np.uint32), np.arange(0, self.x.shape[0], rows), 0)
+        amax = np.ascontiguousarray(np.maximum.reduceat(top, np.arange(0, self.x.shape[1], width), 1))
+        factor = np.empty(amax.shape, np.float32)
+        block_scales(amax.reshape(-1), self.rule, scales.reshape(-1), factor.reshape(-1))
+        each = spread(spread(factor, rows, self.x.shape[0], 0), width, self.x.shape[1])
+        with np.errstate(all="ignore"):
+            values = self.x / each if self.rule[1] == DIVIDE else self.x * each
+        seed, offset = self.random_words
+        policy = replace(policies["ocp_sat"], negative_zero=self.q.negative_zero)
+        encode(values, self.format, rounding=self.mode, policy=policy, seed=seed, offset=offset, out=codes)
 
     def _codes_by_words(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         from ..kernels.scaling import quantize_words

@@ -236,7 +236,7 @@ def block_apply(
     exact &= (b != 0) if operation == "divide" else True
     for at in np.ndindex(a.shape):
         if exact[at]:
-            found[at] = _odd(rule(Fraction(a[at]), Fraction(b[at])) / Fraction(scales[at]))
+            found[at] = _odd(rule(Fraction(float(a[at])), Fraction(float(b[at]))) / Fraction(float(scales[at])))
         else:
             found[at] = _by_scale(float(plain[at]), float(scales[at]))
     return ScaledBlocks(_project(found, f, how), codes.astype(g.code_dtype), f, g)
@@ -257,7 +257,8 @@ def _same(who: str, x: ScaledBlocks, y: ScaledBlocks) -> tuple[Floats, Floats]:
 
 
 def _project(values: Floats, f: Format, how: Projection) -> NDArray[Any]:
-    return np.asarray(encode(values, f, **{"policy": "p3109_satfinite", **how}))
+    options: dict[str, Any] = {"policy": "p3109_satfinite", **how}
+    return encode(values, f, **options)
 
 
 def _scaled(x: Floats, codes: NDArray[Any], f: Format, g: Format, how: Projection) -> NDArray[Any]:
@@ -284,7 +285,8 @@ def _quotient(x: Floats, scale: Floats) -> Floats:
     rest = (m - high * s) - (q - high) * s  # exact: s has 26 bits at most
     word = q.view(np.int64) - ((rest != 0) & ((rest < 0) != (m < 0)))
     odd = (word | (rest != 0)).view(np.float64)
-    return np.ldexp(odd, np.clip(e - g, -_FAR, _FAR))
+    result: Floats = np.ldexp(odd, np.clip(e - g, -_FAR, _FAR))
+    return result
 
 
 def _sum(values: Floats) -> float:

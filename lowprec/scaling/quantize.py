@@ -71,7 +71,7 @@ def quantize(
         Lower bound on amax, 0 by default.
     rounding : str or Rounding, optional
         How elements are rounded, as for `lowprec.encode`; the quantizer's way by default, to nearest even for all but
-        DeepGEMM's FP4. Scales are always rounded as their arithmetic says.
+        DeepGEMM's FP4, in HiF8, too, whose own is ``nearest_away``. Scales are always rounded as their arithmetic says.
     seed, offset : int
         For stochastic rounding: element i of `x` in C order is rounded by the random word of (seed, offset + i),
         whatever the blocks and the number of threads.
