@@ -336,7 +336,7 @@ def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     lines = found.output.splitlines()
     assert lines[1].startswith("deepgemm,0,0.0,0,0.0")
-    assert lines[2].split(",")[0] in ("dsv3_inference", "te_block_fp32", "dsv32_inference")
+    assert lines[2].split(",")[0] in ("tilekernels", "dsv3_inference", "te_block_fp32", "dsv32_inference")
     shown = runner.invoke(cli, ["check", codes, "--values", source, "--quantizer", "dsv3_inference"])
     assert shown.exit_code == 1, shown.output
     assert "First codes that differ" in shown.output
