@@ -103,7 +103,7 @@ def test_what_is_not_finite_arrives_as_such(name, bad):
     x[1, 5] = bad
     arrived = codecs[name].round_trip(x)
     assert not np.isfinite(arrived[1, 5])
-    assert np.array_equal(arrived[[0, 2]], x[[0, 2]])
+    assert np.array_equal(arrived[[0, 2]], codecs[name].round_trip(np.ones((3, 128), F))[[0, 2]])
 
 
 def test_ones_own_codec_needs_no_registration(tokens):
