@@ -185,8 +185,10 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
 def _saturated(x: NDArray[np.float64], got: Array, quantized: Any) -> int:
     """Count values with the largest code that were larger than rounding to it explains: by more than half an ulp."""
     form = quantized.format
-    largest = (
-        quantized.codes & np.array(form.sign_mask ^ ((1 << form.bits) - 1), quantized.codes.dtype) == form.max_code
-    )
-    half = (form.value(form.max_code) - form.value(form.max_code - 1)) / 2 / form.max
+    if form.is_table:
+        largest = np.isin(quantized.codes, (form.max_code, form.lowest_code))
+    else:
+        magnitude = np.array(form.sign_mask ^ ((1 << form.bits) - 1), quantized.codes.dtype)
+        largest = quantized.codes & magnitude == form.max_code
+    half = (form.max - form.nextafter(form.max, 0.0)) / 2 / form.max
     return int(np.count_nonzero(largest & (np.abs(x) > np.abs(got.astype(np.float64)) * (1 + 1.001 * half))))
