@@ -37,7 +37,7 @@ format of the result. An **accumulator** is such a rule as data. This is what th
 exact 42.25
 hopper_fp8 38.7734375
 blackwell_fp8 42.25
->>> mine = lp.accumulators["hopper_fp8"].with_(fraction_bits=20)         # a machine nobody has built
+>>> mine = lp.accumulators["hopper_fp8"].with_(fraction_bits=20)  # a machine nobody has built
 
 ```
 
