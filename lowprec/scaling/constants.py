@@ -88,7 +88,8 @@ def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
     )  # fmt: skip
     multiplied = q.division == "max/amax"  # and then by the float32 floor, as it is computed
     if multiplied and q.amax_floor:
-        cap = np.minimum(largest / np.float32(q.amax_floor), _LARGEST)
+        with np.errstate(over="ignore"):
+            cap = np.minimum(largest / np.float32(q.amax_floor), _LARGEST)
     mantissa = {"even": f.mantissa_bits, "even_1bit": 1}.get(q.arithmetic, 0)
     add = {"floor": 0, "ceil": 0x7FFFFF}.get(q.arithmetic, 1 << (22 - mantissa))
     e4m3 = formats["e4m3fn"]
