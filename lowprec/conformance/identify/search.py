@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind
 from .candidate import Candidate
 from .dump import Dump, Part
-from .space import COARSE, Around, Values, arounds, axes, changed, kinds_for, starts
+from .space import COARSE, Around, Values, arounds, axes, changed, field_of, kinds_for, starts
 
 _FEW = 5  # rows and columns of the first outputs
 _LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
@@ -99,6 +99,7 @@ class Search:
                 one = score(candidate.outputs(part), part.wanted)
                 wrong, far, n = wrong + one.wrong, far + one.far * len(part.wanted), n + len(part.wanted)
         except (ValueError, TypeError):
+            self.tried -= 1  # what cannot be computed takes no time
             return FAILED
         return Score(wrong, far / n)
 
@@ -224,11 +225,11 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (_of_other_formats, _near, _coarse, _within, _pairs, _everything):
+    for stage in (_of_other_formats, _near, _promoted, _coarse, _within, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0:
             break
-        if good != FAILED and stage is not _pairs:
+        if good != FAILED and stage not in (_promoted, _pairs):
             continue  # what leaves a few outputs may still be a neighbour of what leaves none
         for kind in possible[: None if good == FAILED else 1]:
             near = [c for _, c in sorted((x for x in found if x[1].accumulator.kind == kind.name), key=_first)]
@@ -281,7 +282,9 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
         for machine in starts(kind, dump)
         for candidate in grid(machine, around, every, ("promote_every",))
     )
-    return _from(search, kind, [*[c for c in near if c.library is None or dump.scaled][:1], *ends[:2]])
+    first = [c for c in near if c.library is None or dump.scaled][:1]
+    plain = [c for c in ends if field_of(c, "promote_every") is None] or search.best(map(Candidate, starts(kind, dump)))
+    return _from(search, kind, list(dict.fromkeys([*first, *ends[:2], *plain[:1]])))
 
 
 def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
@@ -289,12 +292,25 @@ def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     return _by_grid(search, kind, arounds(search.dump)[:1], coarse(axes(kind, search.dump)), _HIDDEN)
 
 
+def _promoted(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Promote every so many whole groups: what is nearest, and the catalogue's with the other fields of the nearest."""
+    fields, found = axes(kind, search.dump), []
+    kept = [name for name in fields if name not in ("inputs", "group", "promote_every", "output")]
+    same = [{name: field_of(c, name) for name in kept} for c in near[:1]]
+    others = [changed(Candidate(machine), **values) for values in same for machine in starts(kind, search.dump)]
+    for base in dict.fromkeys([*near[:2], *(other for other in others if other is not None)]):
+        found += _from(search, kind, search.best(_whole_groups(base, fields))[:2])
+        if search.spent or any(own.wrong == 0 for own, _ in found):
+            break
+    return found
+
+
 def _pairs(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     """Search fields that hide each other two by two, all of their values, from where a search ended."""
     fields, found = axes(kind, search.dump), []
     few = coarse(fields)
     steps: list[tuple[Sequence[Candidate], dict[str, Values]]] = []
-    for names in (("group", "fraction_bits"), ("group", "promote_every"), ("fraction_bits", "zero_exponent")):
+    for names in (("group", "fraction_bits"), ("fraction_bits", "zero_exponent")):
         steps += [([c], {n: fields[n] for n in names if n in fields}) for c in near[:2]]
     some = {n: fields[n] for n in ("fraction_bits", "promote_every") if n in fields}
     wide = tuple(n for n in few.get("group", ()) if n >= 8)
@@ -310,6 +326,16 @@ def _pairs(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
             if search.spent or any(own.wrong == 0 for own, _ in found):
                 return found
     return found
+
+
+def _whole_groups(base: Candidate, fields: dict[str, Values]) -> Iterator[Candidate]:
+    """Yield a candidate with every group, promoted every so many of them."""
+    intervals = {n for n in fields["promote_every"] if n is not None}
+    for group in fields.get("group", ()):
+        for interval in (n for n in range(group, max(intervals, default=0) + 1, group) if n in intervals):
+            other = changed(base, group=group, promote_every=interval)
+            if other is not None:
+                yield other
 
 
 def _within(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
