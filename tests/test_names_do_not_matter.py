@@ -19,6 +19,7 @@ import lowprec as lp
 from lowprec._jit import cpu_features
 from lowprec.cast.constants import has_word_kernel
 from lowprec.codec import CastCodec, DeepEPCodec
+from lowprec.codec.split import SplitCodec
 from lowprec.codec.wire import Codec
 from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.model.config import MoEConfig
@@ -361,7 +362,7 @@ def test_what_recipes_keep(name: str) -> None:
 
 
 CASTS = [name for name in lp.codecs if isinstance(lp.codecs[name], CastCodec)]
-SENT = [name for name in lp.codecs if not isinstance(lp.codecs[name], DeepEPCodec)]  # which is for rows of 512
+SENT = [name for name in lp.codecs if not isinstance(lp.codecs[name], DeepEPCodec | SplitCodec)]  # for rows of 512
 SOME = [name for name in SENT if not name.startswith("logfmt") or name in ("logfmt8", "logfmt10")]
 
 
