@@ -225,7 +225,7 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (_of_other_formats, _near, _promoted, _coarse, _within, _pairs, _everything):
+    for stage in (_of_other_formats, _near, _coarse, _within, _promoted, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0:
             break
