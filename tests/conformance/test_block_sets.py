@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from test_table_sets import BLOCKS, CASTS, HYBRID
 from test_vector_sets import killed
 
 import lowprec as lp
@@ -20,7 +21,7 @@ CODEC = [
     for name in ("bf16", "fp8_1x128", "e5m6_1x128_ue8m0", "nvfp4", "int4_1x32", "int10_1x128", "logfmt8")
 ]
 vectors = functools.cache(catalogue.vectors)
-SOME = GEMM + QUANTIZE + LOGFMT + CODEC
+SOME = GEMM + QUANTIZE + LOGFMT + CODEC + CASTS + HYBRID + ["decode_table/hif8"] + BLOCKS
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -37,7 +37,7 @@ def alike(search: Search, candidate: Candidate) -> tuple[Alike, Alike]:
             continue
         for other in neighbours(candidate, field, values):
             value = field_of(other, field)
-            if other.accumulator.kind == candidate.accumulator.kind and _same(candidate, other, search):
+            if other.accumulator.rule is candidate.accumulator.rule and _same(candidate, other, search):
                 proven.setdefault(field, []).append(value)
             elif search.passes(search.few(other)) and search.whole(other).wrong <= own.wrong:
                 open_.setdefault(field, []).append(value)
@@ -65,7 +65,7 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
     """
     own, found = search.whole(candidate), []
     for kind in kinds_for(search.dump):
-        if kind.name == candidate.accumulator.kind:
+        if kind is candidate.accumulator.rule:
             continue
         for machine in starts(kind, search.dump):
             start = Candidate(machine, candidate.library)
@@ -88,7 +88,7 @@ def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
     search.learn(candidate)
     best = [candidate]
     for kind in kinds_for(search.dump):
-        widths = axes(kind, search.dump).get("fraction_bits", ()) if kind.name != candidate.accumulator.kind else ()
+        widths = axes(kind, search.dump).get("fraction_bits", ()) if kind is not candidate.accumulator.rule else ()
         taken = {name: field_of(candidate, name) for name in _TAKEN if name == "promote_every" or name in kind.fields}
         for machine, bits in itertools.product(starts(kind, search.dump), widths):
             other = changed(Candidate(machine, candidate.library), **taken, fraction_bits=bits)

@@ -163,7 +163,7 @@ def nearest(machine: Accumulator, dump: Dump) -> tuple[Accumulator, dict[str, An
     fewest: tuple[Accumulator, dict[str, Any]] | None = None
     for name in accumulators:
         other = accumulators[name]
-        heeded = machine.rule.fields if machine.kind == other.kind else _fields(machine)
+        heeded = machine.rule.fields if machine.rule is other.rule else _fields(machine)
         changes = {n: getattr(machine, n) for n in heeded if getattr(machine, n) != getattr(other, n)}
         if machine.lists(tf32) != other.lists(tf32):
             changes["inputs"] = machine.inputs

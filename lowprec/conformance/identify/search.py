@@ -220,8 +220,8 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     grids of ever more values are looked at; the search ends with the first kind of accumulator that leaves nothing.
     """
     dump = search.dump
-    order = [candidate.accumulator.kind for candidate in ranked]
-    possible = sorted(kinds_for(dump), key=lambda kind: order.index(kind.name) if kind.name in order else len(order))
+    order = [candidate.accumulator.rule for candidate in ranked]
+    possible = sorted(kinds_for(dump), key=lambda kind: order.index(kind) if kind in order else len(order))
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
@@ -232,11 +232,11 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
         if good != FAILED and stage not in (_promoted, _pairs):
             continue  # what leaves a few outputs may still be a neighbour of what leaves none
         for kind in possible[: None if good == FAILED else 1]:
-            near = [c for _, c in sorted((x for x in found if x[1].accumulator.kind == kind.name), key=_first)]
-            found += stage(search, kind, near or [c for c in ranked if c.accumulator.kind == kind.name][:2])
+            near = [c for _, c in sorted((x for x in found if x[1].accumulator.rule is kind), key=_first)]
+            found += stage(search, kind, near or [c for c in ranked if c.accumulator.rule is kind][:2])
             if search.spent or any(own.wrong <= search.allowed // _RARE for own, _ in found):
                 break
-        nearest = {kind.name: min((own for own, c in found if c.accumulator.kind == kind.name), default=FAILED)
+        nearest = {kind.name: min((own for own, c in found if c.accumulator.rule is kind), default=FAILED)
                    for kind in possible}  # fmt: skip
         possible = sorted(possible, key=lambda kind: nearest[kind.name])
     least = min(own.wrong for own, _ in found)

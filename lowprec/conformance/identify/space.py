@@ -127,7 +127,7 @@ def starts(kind: Kind, dump: Dump) -> list[Accumulator]:
     found: dict[Any, Accumulator] = {}
     for name in accumulators:
         machine = accumulators[name]
-        if machine.kind == kind.name:
+        if machine.rule is kind:
             tf32 = machine.lists(formats["tf32"]) and "float32" in (dump.fa, dump.fb)
             free = dataclasses.replace(machine, name="found", inputs=("float32", "tf32") if tf32 else ())
             found.setdefault(Candidate(free).key(), free)
