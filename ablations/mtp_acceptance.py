@@ -31,7 +31,7 @@ ablation = Readings(
                     expected=(0.9, 1.01)),
     ),
     config={"mtp_depth": 1},
-    notes="Bytes of Python and a model of a million parameters, not tokens of a model of 671 billion: the more certain "
+    notes="Bytes of a text and a model of a million parameters, not tokens of a model of 671 billion: the more certain "
     "a model is, the more drafts it accepts, which the quarters show. Speed is that of DeepSeek-V3's 61 layers.",
 )  # fmt: skip
 

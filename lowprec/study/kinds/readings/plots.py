@@ -66,7 +66,7 @@ def _panels(summary: ReadingSummary) -> tuple[Any, list[Sequence[Any]]]:
     right = 0.98 if wide else 0.985
     grid = figure.add_gridspec(
         *shape, hspace=0.35, wspace=0.28, left=0.085, right=right, top=top - 0.42 / height,
-        bottom=(1.75 if wide else 1.35) / height,
+        bottom=(2.1 if wide else 1.35) / height,
     )  # fmt: skip
     rows: list[Sequence[Any]] = [("metric", "arm", "place", "mean", "low90", "high90")]
     shades = colors(summary)
@@ -84,7 +84,10 @@ def _panels(summary: ReadingSummary) -> tuple[Any, list[Sequence[Any]]]:
         _scale(axes, [row[3] for row in rows if row[0] == metric and not np.isnan(row[3])], positive)
         last = not wide or i == len(reading.panels) - 1
         axes.set_xticks(range(len(places)), places if last else [""] * len(places))
-        axes.tick_params(axis="x", labelrotation=90 if wide else 35, labelsize=7.5)
+        axes.tick_params(axis="x", labelsize=7.5)
+        turned: dict[str, Any] = {"rotation": 90} if wide else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        for label in axes.get_xticklabels():
+            label.set(**turned)
         words = wrapped(reading.metrics[metric], 95 if wide else 95 // len(reading.panels))
         axes.set_title(words, fontsize=8.5, loc="left")
         axes.grid(axis="y", color="#ececec", linewidth=0.7)
@@ -105,5 +108,9 @@ def _scale(axes: Any, means: Sequence[float], positive: bool) -> None:
     if positive and high > 30 * low:
         axes.set_yscale("log")
         axes.set_ylim(low / 2, high * 2)
+    elif low >= 0 and high > 1e6:  # a few means of another kind than all others
+        axes.set_yscale("symlog", linthresh=1e-3)
+        axes.yaxis.get_major_locator().set_params(numticks=7)
+        axes.set_ylim(0, 10 * high)
     elif high > low:
         axes.set_ylim(low - 0.15 * (high - low), high + 0.15 * (high - low))
