@@ -85,7 +85,7 @@ def _panels(summary: ReadingSummary) -> tuple[Any, list[Sequence[Any]]]:
         last = not wide or i == len(reading.panels) - 1
         axes.set_xticks(range(len(places)), places if last else [""] * len(places))
         axes.tick_params(axis="x", labelsize=7.5)
-        turned: dict[str, Any] = {"rotation": 90} if wide else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        turned = {"rotation": 90} if wide else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         for label in axes.get_xticklabels():
             label.set(**turned)
         words = wrapped(reading.metrics[metric], 95 if wide else 95 // len(reading.panels))
