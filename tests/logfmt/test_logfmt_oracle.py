@@ -158,8 +158,8 @@ def _places(x, bits, rule, octaves, place, margin, codes):
     logfmt_encode.find_group(x, x.size, x.size, octaves, False, 0, 1, amin, amax, firsts, sizes, low, high)
     kernels.find_steps(low, high, bits, steps)
     logfmt_encode.prepare(low, steps, bits, rule, scales, slopes, lifts, margins)
-    base, sign = np.uint32(np.float32(low[0]).view(np.uint32)), np.uint32(1 << (bits - 1))
-    logfmt_encode._guess(x, 0, x.size, base, scales[0], slopes[0], lifts[0], sign, codes, place)
+    base = np.uint32(np.float32(low[0]).view(np.uint32))
+    logfmt_encode._guess(x, 0, x.size, base, scales[0], slopes[0], lifts[0], bits, codes, place)
     margin[0] = margins[0]
 
 

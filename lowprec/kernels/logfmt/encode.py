@@ -14,14 +14,16 @@ g(m) = log2(m) - (m - 1) lies in [0, 0.0861]. The exact place of ``a``, in codes
 where the threshold between the grid points low 2^(s(k-1)) and low 2^(sk) lies at the share x of the step:
 x = log2((1 + 2^s) / 2) / s for the arithmetic mean, 1/2 for the geometric, log2((2^s - 1) / (s ln 2)) / s for the
 logarithmic one, and 1, at the upper of the two, for stochastic rounding, which begins with the grid value at or below.
-What the float32 arithmetic of `_guess` adds to it, with u = 2^-24, in codes:
+What the float32 arithmetic of `_guess` adds to it, with u = 2^-24, in codes (it works with t - 1/2, whose parts are no
+larger):
 
 1. The polynomial `bulge` for g is wrong by at most ``BULGE_ERROR``, roundings included (a test looks at all 2^23
    significands). It is taken at ``a`` and, within ``lift``, at ``low``: 2 BULGE_ERROR inverse.
 2. The difference of two bit patterns, 2^23 (e + m - 1) counted from those of ``low``, is an exact integer. Rounding it
    to float32, rounding ``scale`` and rounding their product add at most u each of a number <= N: 3 N u.
 3. Rounding ``slope`` and its product with the bulge: 2 x 0.0861 inverse u; ``lift`` is at most 2 + 0.0861 inverse, its
-   sum with that product at most 2 + 0.1722 inverse, each rounded once: (4 + 0.2583 inverse) u.
+   sum with that product at most 2 + 0.1722 inverse, each rounded once: (4 + 0.2583 inverse) u. Where the CPU multiplies
+   and adds in one operation, roundings of products are left out, here and in 2.
 4. The last sum is at most N + 2, or, cut off at 1.5 below, of no matter: (N + 2) u.
 5. The grid is the ideal one rounded to float32: each value is off by at most u (1 + 2^-20) of itself, the float64
    error of `exp2_exact_ops` included, and so is any mean of two: log2(e) u inverse (1 + 2^-20).
@@ -31,9 +33,9 @@ All relative terms are first order; what products of two errors add is less than
 
     margin = (2 BULGE_ERROR + 2 u) inverse + (4 N + 8) u.
 
-The fraction of t and its distance from 1/2 are exact in float32 (t >= 1, so its last place is at least 2^-23). So a
-value whose computed t is farther than ``margin`` from every whole number has the code floor(t); if t is nearer than
-that to the whole number k, it is the threshold between k - 1 and k alone that has to be asked. Tiles with a margin
+The whole number next to t - 1/2 and the distance from it are exact in float32 (t >= 3/2, so its last place is at least
+2^-23). So a value whose computed t is farther than ``margin`` from every whole number has that one, floor(t), for its
+code; if t is nearer than that to the whole number k, it is the threshold between k - 1 and k alone that has to be asked. Tiles with a margin
 above ``MARGIN_LIMIT`` (nearly equal ends), or with a lower end next to the subnormal numbers, are searched exactly.
 """
 
@@ -43,7 +45,7 @@ from typing import Any
 
 import numpy as np
 
-from lowprec._jit import bits32, float32_from_bits, kernel
+from lowprec._jit import bits32, cpu_features, float32_from_bits, fma32, kernel, shift_right
 from lowprec.kernels.elementary import log64
 from lowprec.kernels.logfmt.grid import (
     Codes,
@@ -60,7 +62,7 @@ from lowprec.kernels.logfmt.grid import (
 )
 
 F, U = np.float32, np.uint32
-GROUP = 16  # tiles whose ends and steps are worked out together, in vectors
+GROUP = 64  # most tiles whose ends and steps are worked out together, in vectors
 LINEAR, LOG, LOGMEAN, STOCHASTIC = 0, 1, 2, 3  # how a value between two grid points is rounded, the last: downwards
 
 _MAGNITUDE = U(0x7FFFFFFF)
@@ -69,6 +71,7 @@ _NAN = U(0x7FC00000)
 _OCTAVE = U(0x00800000)  # one octave, in the bits of a normal number
 _ROUND = 2.0**-24  # largest relative error of a float32 rounding
 _LN2 = 0.6931471805599453
+TO_INTEGER = F(2.0**23)  # what is added to it becomes a whole number, in the last bits
 
 BULGE_ERROR = 1.9e-6
 MARGIN_LIMIT = 0.05
@@ -78,11 +81,22 @@ _B4, _B5, _B6 = F(-0.07037672928716629), F(0.04392897100578191), F(-0.0256910888
 
 
 @kernel
+def _multiply_add(a: Any, b: Any, c: Any) -> Any:
+    return a * b + c
+
+
+#: a * b + c, by whichever of the two is one operation: both are within the bounds.
+multiply_add = fma32 if {"fma", "neon"} & cpu_features() else _multiply_add
+
+
+@kernel
 def bulge(u: Any) -> Any:
     """Return about log2(m) - (m - 1) for the significand m of a float32's bits."""
     x = float32_from_bits(U(U(u & U(0x7FFFFF)) | U(0x3F800000))) - F(1.5)
     y = x * x
-    return ((_B6 * y + (_B5 * x + _B4)) * y + (_B3 * x + _B2)) * y + (_B1 * x + _B0)
+    upper = multiply_add(_B6, y, multiply_add(_B5, x, _B4))
+    upper = multiply_add(upper, y, multiply_add(_B3, x, _B2))
+    return multiply_add(upper, y, multiply_add(_B1, x, _B0))
 
 
 @kernel
@@ -143,7 +157,7 @@ def _find_shares(steps: Doubles, rule: int, shares: Doubles) -> None:
 def prepare(
     low: Doubles, steps: Doubles, bits: int, rule: int, scales: Floats, slopes: Floats, lifts: Floats, margins: Floats
 ) -> None:
-    """Work out the constants of t for each tile of a group: loops that vectorise."""
+    """Work out the constants of t - 1/2 for each tile of a group: loops that vectorise."""
     codes = np.float64(1 << (bits - 1))
     shares, safe = np.empty(steps.size, np.float64), np.empty(steps.size, np.float64)
     for i in range(Index(steps.size)):
@@ -153,7 +167,7 @@ def prepare(
         inverse = 1.0 / safe[i]
         scales[i] = F(inverse * 2.0**-23)
         slopes[i] = F(inverse)
-        lifts[i] = F((2.0 - shares[i]) - inverse * np.float64(bulge(bits32(F(low[i])))))
+        lifts[i] = F((1.5 - shares[i]) - inverse * np.float64(bulge(bits32(F(low[i])))))
         margins[i] = F((2.0 * BULGE_ERROR + 2.0 * _ROUND) * inverse + (4.0 * codes + 8.0) * _ROUND)
 
 
@@ -229,24 +243,26 @@ def _guess(
     scale: Any,
     slope: Any,
     lift: Any,
-    sign_bit: Any,
+    bits: int,
     codes: Codes,
     doubts: Floats,
 ) -> Any:
     """Write floor(t) for a tile, with signs, and the fraction of t less 1/2; return the latter's largest size."""
     half = U(base - _OCTAVE)  # half of the lower end: below it, zero
+    sign_bit, sign_place = U(U(1) << U(bits - 1)), U(32 - bits)
+    code_bits = U(sign_bit - U(1))
     most = U(0)
     for i in range(Index(size)):
         place = Index(Index(first) + i)
         u = bits32(x[place])
         magnitude = U(u & _MAGNITUDE)
-        t = max(F(np.int32(U(magnitude - base))) * scale + (bulge(u) * slope + lift), F(1.5))
-        k = np.int32(t)
-        doubt = (t - F(k)) - F(0.5)
+        t = max(multiply_add(F(np.int32(U(magnitude - base))), scale, multiply_add(bulge(u), slope, lift)), F(1.0))
+        k = t + TO_INTEGER
+        doubt = t - (k - TO_INTEGER)
         doubts[i] = doubt
         most = max(most, U(bits32(doubt) & _MAGNITUDE))
-        code = U(k) if magnitude >= half else U(0)
-        codes[place] = U((sign_bit if u > _MAGNITUDE else U(0)) | code)
+        code = U(bits32(k) & code_bits) if magnitude >= half else U(0)
+        codes[place] = U(U(shift_right(u, sign_place) & sign_bit) | code)
     return float32_from_bits(most)
 
 
@@ -314,6 +330,12 @@ def only_signs(x: Floats, first: int, size: int, bits: int, codes: Codes) -> Non
 
 
 @kernel
+def group_of(tile: int) -> int:
+    """Return how many tiles are worked on together: many hide each other's latencies, few stay in the L1 cache."""
+    return min(GROUP, max(8, 8192 // tile))
+
+
+@kernel
 def encode_tiles(
     x: Floats,
     columns: int,
@@ -334,17 +356,17 @@ def encode_tiles(
     returned, else -1. With `bfloat16_ends`, an upper end that no bfloat16 number covers becomes infinite, and its
     tile's number is returned too.
     """
-    sign_bit = U(U(1) << U(bits - 1))
-    firsts, sizes = np.empty(GROUP, np.int64), np.empty(GROUP, np.int64)
-    low, high, steps = np.ones(GROUP, np.float64), np.ones(GROUP, np.float64), np.empty(GROUP, np.float64)
-    scales, slopes = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
-    lifts, margins = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
+    group = group_of(tile)
+    firsts, sizes = np.empty(group, np.int64), np.empty(group, np.int64)
+    low, high, steps = np.ones(group, np.float64), np.ones(group, np.float64), np.empty(group, np.float64)
+    scales, slopes = np.empty(group, np.float32), np.empty(group, np.float32)
+    lifts, margins = np.empty(group, np.float32), np.empty(group, np.float32)
     doubts = np.empty(tile, np.float32)
     fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
     grid = np.empty((1 << (bits - 1)) + 1, np.float32)
     bad = -1
-    for leader in range(start, stop, GROUP):
-        count = min(GROUP, stop - leader)
+    for leader in range(start, stop, group):
+        count = min(group, stop - leader)
         found = find_group(
             x, columns, tile, octaves, bfloat16_ends, leader, count, amin, amax, firsts, sizes, low, high
         )
@@ -359,7 +381,7 @@ def encode_tiles(
                 only_signs(x, first, size, bits, codes)
             elif margins[j] < F(MARGIN_LIMIT) and base >= U(2 * _OCTAVE):
                 limit = F(0.5) - margins[j]
-                most = _guess(x, first, size, base, scales[j], slopes[j], lifts[j], sign_bit, codes, doubts)
+                most = _guess(x, first, size, base, scales[j], slopes[j], lifts[j], bits, codes, doubts)
                 if most > limit:
                     settle(x, first, size, doubts, limit, low[j], largest, steps[j], bits, rule, codes)
             else:

@@ -9,12 +9,14 @@ import numpy as np
 from lowprec._jit import bits32, float32_from_bits, kernel
 from lowprec.kernels.cast.random_bits import key_run, key_runs, keyed_word, random_keys
 from lowprec.kernels.logfmt.encode import (
-    GROUP,
     MARGIN_LIMIT,
     STOCHASTIC,
+    TO_INTEGER,
     bulge,
     find_group,
+    group_of,
     largest_not_above,
+    multiply_add,
     only_signs,
     prepare,
     settle,
@@ -25,6 +27,7 @@ from lowprec.kernels.logfmt.vector import LANES, signed_table
 F, U = np.float32, np.uint32
 _MAGNITUDE = U(0x7FFFFFFF)
 _OCTAVE = U(0x00800000)
+_LAST_BITS = U(0x0000FFFF)
 
 
 @kernel
@@ -53,22 +56,22 @@ def guess_down(
 ) -> Any:
     """Write the code of the grid value at or below each magnitude of a tile, and what `encode` says of doubts.
 
-    `low` and `high` are the bits of the ends of the grid, `most` is the largest code less 1/2: at the ends there is
-    no doubt.
+    `low` and `high` are the bits of the ends of the grid, `most` is the largest code less 1: at the ends there is no
+    doubt.
     """
     worst = U(0)
     for i in range(Index(size)):
         place = Index(Index(first) + i)
         u = bits32(x[place])
         magnitude = U(u & _MAGNITUDE)
-        t = F(np.int32(U(magnitude - low))) * scale + (bulge(u) * slope + lift)
-        t = max(t, F(1.5))
+        t = multiply_add(F(np.int32(U(magnitude - low))), scale, multiply_add(bulge(u), slope, lift))
+        t = max(t, F(1.0))
         t = most if t > most else t
-        k = np.int32(t)
-        doubt = (t - F(k)) - F(0.5)
+        k = t + TO_INTEGER
+        doubt = t - (k - TO_INTEGER)
         doubts[i] = doubt
         worst = max(worst, U(bits32(doubt) & _MAGNITUDE))
-        code = U(k) if magnitude >= low else U(0)
+        code = U(bits32(k) & _LAST_BITS) if magnitude >= low else U(0)
         codes[place] = U(code + (U(1) if magnitude >= high else U(0)))
     return float32_from_bits(worst)
 
@@ -126,17 +129,18 @@ def encode_tiles_stochastic(
     Ends, tiles that are not finite and the result are those of `lowprec.kernels.logfmt.encode.encode_tiles`.
     """
     top = (1 << (bits - 1)) - 1
-    firsts, sizes = np.empty(GROUP, np.int64), np.empty(GROUP, np.int64)
-    low, high, steps = np.ones(GROUP, np.float64), np.ones(GROUP, np.float64), np.empty(GROUP, np.float64)
-    scales, slopes = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
-    lifts, margins = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
+    group = group_of(tile)
+    firsts, sizes = np.empty(group, np.int64), np.empty(group, np.int64)
+    low, high, steps = np.ones(group, np.float64), np.ones(group, np.float64), np.empty(group, np.float64)
+    scales, slopes = np.empty(group, np.float32), np.empty(group, np.float32)
+    lifts, margins = np.empty(group, np.float32), np.empty(group, np.float32)
     below, above = np.empty(tile, np.float32), np.empty(tile, np.float32)
     fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
     grid, width = np.empty(2 * top + 3, np.float32), 1 << (bits // 2)
     seed_lo, seed_hi = U(seed & 0xFFFFFFFF), U(seed >> 32)
     bad = -1
-    for leader in range(start, stop, GROUP):
-        count = min(GROUP, stop - leader)
+    for leader in range(start, stop, group):
+        count = min(group, stop - leader)
         found = find_group(
             x, columns, tile, octaves, bfloat16_ends, leader, count, amin, amax, firsts, sizes, low, high
         )
@@ -160,7 +164,7 @@ def encode_tiles_stochastic(
             if margins[j] < F(MARGIN_LIMIT) and base >= U(2 * _OCTAVE) and top > 1:
                 limit, end = F(0.5) - margins[j], bits32(largest)
                 worst = guess_down(
-                    x, first, size, base, end, scales[j], slopes[j], lifts[j], F(top) - F(0.5), codes, below
+                    x, first, size, base, end, scales[j], slopes[j], lifts[j], F(top - 1), codes, below
                 )
                 if worst > limit:
                     settle(x, first, size, below, limit, low[j], largest, steps[j], bits, STOCHASTIC, codes)
