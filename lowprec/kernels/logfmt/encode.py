@@ -35,8 +35,9 @@ All relative terms are first order; what products of two errors add is less than
 
 The whole number next to t - 1/2 and the distance from it are exact in float32 (t >= 3/2, so its last place is at least
 2^-23). So a value whose computed t is farther than ``margin`` from every whole number has that one, floor(t), for its
-code; if t is nearer than that to the whole number k, it is the threshold between k - 1 and k alone that has to be asked. Tiles with a margin
-above ``MARGIN_LIMIT`` (nearly equal ends), or with a lower end next to the subnormal numbers, are searched exactly.
+code; if t is nearer than that to the whole number k, it is the threshold between k - 1 and k alone that has to be
+asked. Tiles with a margin above ``MARGIN_LIMIT`` (nearly equal ends), or with a lower end next to the subnormal
+numbers, are searched exactly.
 """
 
 from __future__ import annotations
@@ -385,7 +386,7 @@ def encode_tiles(
                 if most > limit:
                     settle(x, first, size, doubts, limit, low[j], largest, steps[j], bits, rule, codes)
             else:
-                fill_powers(0, low[j], steps[j], bits, fine, coarse)
+                fill_powers(low[j : j + 1], steps[j : j + 1], bits, fine, coarse)
                 fill_grid(low[j], largest, steps[j], bits, fine, coarse, grid)
                 _search(x, first, size, bits, rule, grid, codes)
     return bad

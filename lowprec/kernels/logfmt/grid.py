@@ -16,9 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._jit import bits32, bits64, cpu_features, float32_from_bits, float64_from_bits, kernel, variant
+from lowprec._jit import (
+    bits32,
+    bits64,
+    cpu_features,
+    float32_from_bits,
+    float64_from_bits,
+    kernel,
+    variant,
+)
 from lowprec.kernels.logfmt.tables import EXP2, EXP2_SERIES, LOG2, LOG2_SERIES
-from lowprec.kernels.logfmt.vector import LANES, from_registers8, from_registers16, signed_table
+from lowprec.kernels.logfmt.vector import LANES, from_registers, from_table, signed_table
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -84,16 +92,29 @@ def grid_value(k: Any, low: float, high: Any, step: float, bits: int) -> Any:
 
 
 @kernel
-def fill_powers(j: int, low: float, step: float, bits: int, fine: Doubles, coarse: Doubles) -> None:
-    """Fill the j-th factors of a grid: 2**(bits // 2) fine ones and 2**(bits - 1 - bits // 2) coarse ones."""
-    half = bits // 2
-    width, blocks = 1 << half, 1 << (bits - 1 - half)
-    # Slices, once a tile: with an offset in the index these loops do not vectorise.
-    own_fine, own_coarse = fine[j * width : (j + 1) * width], coarse[j * blocks : (j + 1) * blocks]
-    for q in range(Index(own_fine.size)):
-        own_fine[q] = exp2_exact_ops(step * np.float64(np.int32(q)))
-    for b in range(Index(own_coarse.size)):
-        own_coarse[b] = low * exp2_exact_ops(step * np.float64(np.int32(np.int32(b) << np.int32(half))))
+def _fill_exp2(values: Doubles, count: int) -> None:
+    """Replace the first numbers by what `exp2_exact_ops` makes of them."""
+    for i in range(Index(count)):
+        values[i] = exp2_exact_ops(values[i])
+
+
+@kernel
+def fill_powers(low: Doubles, steps: Doubles, bits: int, fine: Doubles, coarse: Doubles) -> None:
+    """Fill the factors of some grids: for each, 2**(bits // 2) fine ones and 2**(bits - 1 - bits // 2) coarse ones.
+
+    One loop over the factors of all grids hides the latency of each.
+    """
+    width, blocks = Index(1 << (bits // 2)), Index(1 << (bits - 1 - bits // 2))
+    for j in range(Index(steps.size)):
+        for q in range(width):
+            fine[Index(j * width + q)] = steps[j] * np.float64(np.int32(q))
+        for b in range(blocks):
+            coarse[Index(j * blocks + b)] = steps[j] * np.float64(np.int32(Index(b * width)))
+    _fill_exp2(fine, np.int64(steps.size) * np.int64(width))
+    _fill_exp2(coarse, np.int64(steps.size) * np.int64(blocks))
+    for j in range(Index(steps.size)):
+        for b in range(blocks):
+            coarse[Index(j * blocks + b)] *= low[j]
 
 
 @kernel
@@ -161,13 +182,44 @@ def _multiply(
 
 
 @kernel
-def _nothing(codes: int, out: int, count: int, fine: int, coarse: int, bits: int, high: Any) -> None:
-    """Stand for `from_registers8` and `from_registers16` where there are no such registers."""
+def _small_table(
+    coarse: Doubles,
+    coarses: int,
+    fine: Doubles,
+    fines: int,
+    tables: Floats,
+    table: int,
+    blocks: int,
+    width: int,
+    low: Any,
+    high: Any,
+) -> None:
+    """Do what `signed_table` does where a block is shorter than a vector."""
+    size, k = Index(blocks * width), Index(table + 1)
+    for b in range(Index(blocks)):
+        for q in range(Index(width)):
+            value = np.float32(coarse[Index(Index(coarses) + b)] * fine[Index(Index(fines) + q)])
+            tables[k], tables[Index(k + size)] = value, -value
+            k = Index(k + Index(1))
+    first, middle, last = Index(table), Index(Index(table) + size), Index(Index(table) + size + size)
+    tables[first], tables[middle] = np.float32(0.0), np.float32(-0.0)
+    tables[Index(first + Index(1))], tables[Index(middle + Index(1))] = low, -low
+    tables[Index(middle - Index(1))], tables[Index(last - Index(1))] = high, -high
+
+
+@kernel
+def _no_factors(codes: int, out: int, count: int, fine: int, coarse: int, bits: int, high: Any) -> None:
+    """Stand for `from_registers` where there are no such registers."""
+
+
+@kernel
+def _no_table(codes: int, out: int, count: int, table: int, bits: int) -> None:
+    """Stand for `from_table` likewise."""
 
 
 IN_REGISTERS = "avx512f" in cpu_features()
 if not IN_REGISTERS:
-    from_registers8 = from_registers16 = _nothing
+    from_registers, from_table = _no_factors, _no_table
 
 
 def _decode_tiles(
@@ -190,8 +242,10 @@ def _decode_tiles(
     fine, coarse = np.empty(group * width + 32, np.float64), np.empty(group * blocks + 32, np.float64)
     in_registers = IN_REGISTERS and bits <= 10
     # A table is worth its making if there are not many fewer values than entries.
-    size = (1 << bits) + 1
-    with_table = not in_registers and width >= LANES and size <= 8 * tile + 1
+    size = max((1 << bits) + 1, 128)
+    with_table = (
+        (in_registers or width >= LANES) and size <= 8 * tile + 1 and not (in_registers and codes.itemsize == 2)
+    )
     tables = np.empty(group * size if with_table else 1, np.float32)
     fine_place, coarse_place, table_place = fine.ctypes.data, coarse.ctypes.data, tables.ctypes.data
     code_place, out_place = codes.ctypes.data, out.ctypes.data
@@ -204,28 +258,31 @@ def _decode_tiles(
             high[j] = np.float64(amax[leader + j]) if proper else 1.0
             low[j] = lower_end(amin[leader + j], amax[leader + j], octaves) if proper else 1.0
         find_steps(low, high, bits, steps)
-        for j in range(count):
-            fill_powers(j, low[j], steps[j], bits, fine, coarse)
+        fill_powers(low, steps, bits, fine, coarse)
         if with_table:
             for j in range(count):
                 own_fine, own_coarse = fine_place + 8 * j * width, coarse_place + 8 * j * blocks
                 ends = np.float32(low[j]), np.float32(high[j])
-                signed_table(own_coarse, own_fine, table_place + 4 * j * size, blocks, width, ends[0], ends[1])
+                if width >= LANES:
+                    signed_table(own_coarse, own_fine, table_place + 4 * j * size, blocks, width, ends[0], ends[1])
+                else:
+                    _small_table(coarse, j * blocks, fine, j * width, tables, j * size, blocks, width, ends[0], ends[1])
         for j in range(count):
             first, values = row * columns + part * tile, min(tile, columns - part * tile)
             if steps[j] == 0.0:
                 _all_equal(codes, first, values, amax[leader + j], bits, out)
             elif with_table:
+                if in_registers:
+                    own_table, many = table_place + 4 * j * size, values // 16 * 16
+                    from_table(code_place + first, out_place + 4 * first, many, own_table, bits)
+                    first, values = first + many, values - many
                 _look_up(codes, first, values, tables, j * size, out)
             else:
-                if in_registers:
+                if in_registers and codes.itemsize == 2:
                     eights, to = values // LANES * LANES, out_place + 4 * first
                     own_fine, own_coarse = fine_place + 8 * j * width, coarse_place + 8 * j * blocks
-                    if codes.itemsize == 1:
-                        from_registers8(code_place + first, to, eights, own_fine, own_coarse, bits, np.float32(high[j]))
-                    else:
-                        at = code_place + 2 * first
-                        from_registers16(at, to, eights, own_fine, own_coarse, bits, np.float32(high[j]))
+                    at = code_place + 2 * first
+                    from_registers(at, to, eights, own_fine, own_coarse, bits, np.float32(high[j]))
                     first, values = first + eights, values - eights
                 if values > 0:
                     _multiply(codes, first, values, amax[leader + j], bits, fine, j * width, coarse, j * blocks, out)
@@ -236,5 +293,5 @@ def _decode_tiles(
 
 decode_tiles = variant(_decode_tiles, "decode_tiles")
 decode_tiles_portable = variant(
-    _decode_tiles, "decode_tiles_portable", IN_REGISTERS=False, from_registers8=_nothing, from_registers16=_nothing
+    _decode_tiles, "decode_tiles_portable", IN_REGISTERS=False, from_registers=_no_factors, from_table=_no_table
 )

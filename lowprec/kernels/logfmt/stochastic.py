@@ -21,13 +21,22 @@ from lowprec.kernels.logfmt.encode import (
     prepare,
     settle,
 )
-from lowprec.kernels.logfmt.grid import Codes, Floats, Index, fill_grid, fill_powers, find_steps
-from lowprec.kernels.logfmt.vector import LANES, signed_table
+from lowprec.kernels.logfmt.grid import IN_REGISTERS, Codes, Floats, Index, fill_grid, fill_powers, find_steps
+from lowprec.kernels.logfmt.vector import LANES, around, signed_table
 
 F, U = np.float32, np.uint32
 _MAGNITUDE = U(0x7FFFFFFF)
 _OCTAVE = U(0x00800000)
 _LAST_BITS = U(0x0000FFFF)
+
+
+@kernel
+def _no_registers(codes: int, below: int, above: int, count: int, table: int) -> None:
+    """Stand for `around` where there are no such registers."""
+
+
+if not IN_REGISTERS:
+    around = _no_registers
 
 
 @kernel
@@ -89,7 +98,11 @@ def _look_up(first: int, size: int, grid: Floats, codes: Codes, below: Floats, a
 
     The grid has one number more, as large as the last: the largest code has nowhere to go.
     """
-    for i in range(Index(size)):
+    done = 0
+    if IN_REGISTERS and codes.itemsize == 1 and size >= 64:
+        done = size // 16 * 16
+        around(codes.ctypes.data + first, below.ctypes.data, above.ctypes.data, done, grid.ctypes.data)
+    for i in range(Index(done), Index(size)):
         k = Index(codes[Index(Index(first) + i)])
         below[i], above[i] = grid[k], grid[Index(k + Index(1))]
 
@@ -135,8 +148,10 @@ def encode_tiles_stochastic(
     scales, slopes = np.empty(group, np.float32), np.empty(group, np.float32)
     lifts, margins = np.empty(group, np.float32), np.empty(group, np.float32)
     below, above = np.empty(tile, np.float32), np.empty(tile, np.float32)
-    fine, coarse = np.empty(1 << (bits // 2), np.float64), np.empty(1 << (bits - 1 - bits // 2), np.float64)
-    grid, width = np.empty(2 * top + 3, np.float32), 1 << (bits // 2)
+    width, blocks = 1 << (bits // 2), 1 << (bits - 1 - bits // 2)
+    fine, coarse = np.empty(width * group, np.float64), np.empty(blocks * group, np.float64)
+    grid = np.empty(max(2 * top + 3, 129), np.float32)
+    fine_place, coarse_place, grid_place = fine.ctypes.data, coarse.ctypes.data, grid.ctypes.data
     seed_lo, seed_hi = U(seed & 0xFFFFFFFF), U(seed >> 32)
     bad = -1
     for leader in range(start, stop, group):
@@ -148,24 +163,23 @@ def encode_tiles_stochastic(
             bad = found
         find_steps(low, high, bits, steps)
         prepare(low, steps, bits, STOCHASTIC, scales, slopes, lifts, margins)
+        fill_powers(low, steps, bits, fine, coarse)
         for j in range(count):
             first, size, largest = firsts[j], sizes[j], amax[leader + j]
             if not (largest > F(0.0) and largest < F(np.inf)):
                 only_signs(x, first, size, bits, codes)
                 continue
-            fill_powers(0, low[j], steps[j], bits, fine, coarse)
             if width >= LANES and steps[j] != 0.0:  # the same numbers, and their negatives, in full vectors
-                places = coarse.ctypes.data, fine.ctypes.data, grid.ctypes.data
-                signed_table(*places, top // width + 1, width, F(low[j]), largest)
+                own_coarse, own_fine = coarse_place + 8 * j * blocks, fine_place + 8 * j * width
+                signed_table(own_coarse, own_fine, grid_place, blocks, width, F(low[j]), largest)
             else:
-                fill_grid(low[j], largest, steps[j], bits, fine, coarse, grid)
+                own = fine[j * width : (j + 1) * width], coarse[j * blocks : (j + 1) * blocks]
+                fill_grid(low[j], largest, steps[j], bits, *own, grid)
             grid[top + 1] = largest
             base = bits32(F(low[j]))
             if margins[j] < F(MARGIN_LIMIT) and base >= U(2 * _OCTAVE) and top > 1:
                 limit, end = F(0.5) - margins[j], bits32(largest)
-                worst = guess_down(
-                    x, first, size, base, end, scales[j], slopes[j], lifts[j], F(top - 1), codes, below
-                )
+                worst = guess_down(x, first, size, base, end, scales[j], slopes[j], lifts[j], F(top - 1), codes, below)
                 if worst > limit:
                     settle(x, first, size, below, limit, low[j], largest, steps[j], bits, STOCHASTIC, codes)
             else:

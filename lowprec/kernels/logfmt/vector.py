@@ -1,4 +1,4 @@
-"""Decoding a LogFMT tile, as vector code: a table of all values, or factors in registers.
+"""Decoding a LogFMT tile, as vector code: a table of all values, in memory or in registers, or factors in registers.
 
 Loops this short are not vectorised well from scalar ones.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types
 
-from ..vectors import F32, F64, I32, I64, VectorCode, fill
+from ..vectors import F32, F64, I8, I16, I32, I64, VectorCode, fill
 
 LANES = 8
 
@@ -51,30 +51,27 @@ def _signed_table(
 signed_table: Any = intrinsic(_signed_table)
 
 
-def _from_registers(code_bits: int) -> Any:
-    """Return the intrinsic ``from_registers(codes, out, count, fine, coarse, bits, high)`` for AVX-512.
+def _from_registers(
+    typingctx: Any, codes: Any, out: Any, count: Any, fine: Any, coarse: Any, bits: Any, high: Any
+) -> Any:
+    """Decode `count` uint16 codes of up to 10 bits, a multiple of 8, of a tile whose factors fit in AVX-512 registers.
 
-    It decodes `count` codes, a multiple of 8, of a tile whose factors fit in registers: uint8 codes of up to 8 bits (16
-    fine factors, 8 coarse), uint16 ones of up to 10 (32 fine, 16 coarse; there must be as many numbers at the
-    addresses). The first, second, fourth and fifth argument are addresses.
+    These are 32 fine factors and 16 coarse ones; there must be as many numbers at the addresses. The first, second,
+    fourth and fifth argument are addresses.
     """
     signature = types.void(*[types.intp] * 6, types.float32)
-    fine_registers, coarse_registers = (2, 1) if code_bits == 8 else (4, 2)
 
     def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
         code, (codes, out, count, fine, coarse, bits, high) = VectorCode(builder), values
         doubles, singles = ir.VectorType(F64, LANES), ir.VectorType(F32, LANES)
         longs, words = ir.VectorType(I64, LANES), ir.VectorType(I32, LANES)
-
-        def registers(address: Any, count: int) -> list[Any]:
-            return [code.load(code.at(address, 64 * r), doubles, align=8) for r in range(count)]
-
-        fines, coarses = registers(fine, fine_registers), registers(coarse, coarse_registers)
+        fines, coarses = (
+            [code.load(code.at(address, 64 * r), doubles, align=8) for r in range(registers)]
+            for address, registers in ((fine, 4), (coarse, 2))
+        )
 
         def pick(factors: list[Any], index: Any) -> Any:
-            """Choose among 8, 16 or 32 factors."""
-            if len(factors) == 1:
-                return code.call("llvm.x86.avx512.permvar.df.512", doubles, factors[0], index)
+            """Choose among 16 or 32 factors."""
             pairs = [
                 code.call("llvm.x86.avx512.vpermi2var.pd.512", doubles, factors[r], index, factors[r + 1])
                 for r in range(0, len(factors), 2)
@@ -91,11 +88,10 @@ def _from_registers(code_bits: int) -> Any:
         last = builder.sub(mask, fill(longs, 1))
         halves, widths, sign_place = (code.splat(v, longs) for v in (half, width, magnitude_bits))
         highs = code.splat(high, singles)
-        narrow = ir.VectorType(ir.IntType(code_bits), LANES)
         with cgutils.for_range(builder, builder.udiv(count, I64(LANES))) as step:
             first = builder.mul(step.index, I64(LANES))
-            place = code.at(codes, builder.mul(first, I64(code_bits // 8)))
-            c = builder.zext(code.load(place, narrow, align=1), longs)
+            place = code.at(codes, builder.mul(first, I64(2)))
+            c = builder.zext(code.load(place, ir.VectorType(I16, LANES), align=1), longs)
             m = builder.and_(builder.sub(c, fill(longs, 1)), mask)  # one less than the magnitude; zero comes last
             product = builder.fmul(pick(coarses, builder.lshr(m, halves)), pick(fines, builder.and_(m, widths)))
             value = builder.bitcast(builder.fptrunc(product, singles), words)
@@ -105,10 +101,74 @@ def _from_registers(code_bits: int) -> Any:
             code.store(builder.or_(value, sign), code.at(out, builder.mul(first, I64(4))), align=4)
         return context.get_dummy_value()
 
-    def typed(typingctx: Any, codes: Any, out: Any, count: Any, fine: Any, coarse: Any, bits: Any, high: Any) -> Any:
-        return signature, codegen
-
-    return intrinsic(typed)
+    return signature, codegen
 
 
-from_registers8, from_registers16 = _from_registers(8), _from_registers(16)
+from_registers: Any = intrinsic(_from_registers)
+
+
+def _entry(code: VectorCode, entries: list[Any], index: Any) -> Any:
+    """Choose for 16 indices among 128 entries in 8 registers."""
+    builder, words = code.builder, index.type
+    picked = [
+        code.call("llvm.x86.avx512.vpermi2var.ps.512", entries[r].type, entries[r], index, entries[r + 1])
+        for r in range(0, 8, 2)
+    ]
+
+    def bit(which: int) -> Any:
+        return builder.icmp_unsigned("!=", builder.and_(index, fill(words, which)), fill(words, 0))
+
+    lower, upper = (builder.select(bit(32), picked[r + 1], picked[r]) for r in (0, 2))
+    return builder.select(bit(64), upper, lower)
+
+
+def _from_table(typingctx: Any, codes: Any, out: Any, count: Any, table: Any, bits: Any) -> Any:
+    """Decode `count` uint8 codes of up to 8 bits, a multiple of 16, by a table that stays in registers (AVX-512).
+
+    The first, second and fourth argument are addresses; at the last are 128 numbers, those of the magnitudes 0, 1 ..
+    """
+    signature = types.void(*[types.intp] * 5)
+
+    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        code, (codes, out, count, table, bits) = VectorCode(builder), values
+        singles, words = ir.VectorType(F32, 16), ir.VectorType(I32, 16)
+        entries = [code.load(code.at(table, 64 * r), singles, align=4) for r in range(8)]
+        places = builder.trunc(builder.sub(bits, I64(1)), I32)
+        mask = code.splat(builder.sub(builder.shl(I32(1), places), I32(1)), words)
+        to_sign = code.splat(builder.sub(I32(31), places), words)
+        with cgutils.for_range(builder, builder.udiv(count, I64(16))) as step:
+            first = builder.mul(step.index, I64(16))
+            c = builder.zext(code.load(code.at(codes, first), ir.VectorType(I8, 16), align=1), words)
+            value = builder.bitcast(_entry(code, entries, builder.and_(c, mask)), words)
+            sign = builder.and_(builder.shl(c, to_sign), fill(words, -(2**31)))
+            code.store(builder.or_(value, sign), code.at(out, builder.mul(first, I64(4))), align=4)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+from_table: Any = intrinsic(_from_table)
+
+
+def _around(typingctx: Any, codes: Any, below: Any, above: Any, count: Any, table: Any) -> Any:
+    """Write the entry of each uint8 code below 128, and the next, by a table that stays in registers (AVX-512).
+
+    All but `count`, a multiple of 16, are addresses; at the last are 129 numbers.
+    """
+    signature = types.void(*[types.intp] * 5)
+
+    def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        code, (codes, below, above, count, table) = VectorCode(builder), values
+        singles, words = ir.VectorType(F32, 16), ir.VectorType(I32, 16)
+        entries = [[code.load(code.at(table, 64 * r + 4 * n), singles, align=4) for r in range(8)] for n in (0, 1)]
+        with cgutils.for_range(builder, builder.udiv(count, I64(16))) as step:
+            first = builder.mul(step.index, I64(16))
+            c = builder.zext(code.load(code.at(codes, first), ir.VectorType(I8, 16), align=1), words)
+            for n, out in enumerate((below, above)):
+                code.store(_entry(code, entries[n], c), code.at(out, builder.mul(first, I64(4))), align=4)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+around: Any = intrinsic(_around)
