@@ -50,6 +50,7 @@ QUESTIONS = {
     "Recipes of libraries": ("recipes",),
     "NVFP4 and MXFP4": ("fp4_formats", "fp4_training"),
     "NVFP4 without one of its ingredients": ("nvfp4_ingredients",),
+    "NVFP4 backward: MS-EDEN or stochastic rounding": ("quartet_ii",),
     "Four bits, but for the end": ("fp4_tail",),
     "A bound on amax": ("amax_floor",),
     "SwiGLU's aligned outliers": ("swiglu_alignment",),

@@ -110,8 +110,8 @@ def fill_powers(low: Doubles, steps: Doubles, bits: int, fine: Doubles, coarse: 
             fine[Index(j * width + q)] = steps[j] * np.float64(np.int32(q))
         for b in range(blocks):
             coarse[Index(j * blocks + b)] = steps[j] * np.float64(np.int32(Index(b * width)))
-    _fill_exp2(fine, np.int64(steps.size) * np.int64(width))
-    _fill_exp2(coarse, np.int64(steps.size) * np.int64(blocks))
+    _fill_exp2(fine, steps.size << (bits // 2))
+    _fill_exp2(coarse, steps.size << (bits - 1 - bits // 2))
     for j in range(Index(steps.size)):
         for b in range(blocks):
             coarse[Index(j * blocks + b)] *= low[j]
