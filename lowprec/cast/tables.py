@@ -19,7 +19,7 @@ from ..format.table import HIF8_BEYOND, TableFormat, hif8_values
 from .streams import Key
 
 _BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
-_DIRECT_BITS = 14  # a table of all leading bits that stays in the first cache
+_SHIFTS = range(23, 15, -1)  # an exponent of its own for Inf and NaN; tables that stay in the second cache
 _SPARE = 25  # bits below a gap's last: every share of it that a random word stands for is whole then
 _VARIANTS = {"A": 0, "B": 1, "C": 2}
 
@@ -40,8 +40,14 @@ class Thresholds(NamedTuple):
     keys: NDArray[Any]
     starts: NDArray[np.int32]
     codes: NDArray[Any]  # one more than keys
-    direct: NDArray[Any] | None  # codes by the leading bits, for all but NaN
-    shift: int
+
+
+class Steps(NamedTuple):
+    """The same as `kernels.cast.tables.encode32_steps` takes it: buckets of float32 numbers by their leading bits."""
+
+    buckets: NDArray[np.uint32]
+    codes: NDArray[Any]
+    shift: np.uint32
 
 
 class RandomGrid(NamedTuple):
@@ -159,9 +165,7 @@ def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.
             keys.append(key)
             codes.append(code)
     found = np.array(keys, order.word)
-    table = np.array(codes, f.code_dtype)
-    direct, shift = _direct(order, [k for k in keys if order.negative_inf < k <= order.inf], found, table)
-    return Thresholds(found, _starts(found), table, direct, shift)
+    return Thresholds(found, _starts(found), np.array(codes, f.code_dtype))
 
 
 def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
@@ -171,21 +175,26 @@ def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def _direct(
-    order: _Order, inside: list[int], keys: NDArray[Any], codes: NDArray[Any]
-) -> tuple[NDArray[Any] | None, int]:
-    """Return codes by the leading bits of a number, if all thresholds of what is not NaN lie where those change."""
-    width = 8 * order.dtype.itemsize
-    shift = min((k & -k).bit_length() - 1 for k in inside)
-    if width != 32 or width - shift > _DIRECT_BITS:
-        return None, 0
-    shift = min(shift, width - 9)  # an exponent of its own for Inf and NaN
-    leading = np.arange(1 << (width - shift), dtype=np.uint32) << np.uint32(shift)
-    order_keys = np.where(
-        leading >= order.sign, ~leading | np.uint32((1 << shift) - 1), leading | np.uint32(order.sign)
-    )
-    order_keys = np.where(leading >= order.sign, ~leading, order_keys)  # of -0, -2^-149 ...: the last of its bucket
-    return codes[np.searchsorted(keys, order_keys, "right")], shift
+@functools.lru_cache(maxsize=64)
+def steps_by_bits(f: TableFormat, mode: Rounding, special: SpecialCodes) -> Steps | None:
+    """Return the thresholds of float32 in the order of its bits; None where they lie too close for buckets."""
+    keys, _, codes = thresholds(f, mode, special, np.dtype(np.float32))
+    sign, far = 1 << 31, keys.astype(np.int64)
+    positive, negative = far > sign, far < sign
+    # Below zero numbers fall as their bits rise: the code before a threshold comes from the number below it on.
+    at = np.concatenate([[0], far[positive] - sign, [sign], 2 * sign - far[negative][::-1]])
+    first = [np.count_nonzero(far <= sign), np.count_nonzero(negative)]  # codes of 0 and of -0
+    after = np.concatenate([codes[first[:1]], codes[1:][positive], codes[first[1:]], codes[:-1][negative][::-1]])
+    for shift in _SHIFTS:
+        edges = np.arange(1 << (32 - shift)) << shift
+        within = at & ((1 << shift) - 1)
+        inside = within != 0
+        counts = np.bincount(at[inside] >> shift, minlength=edges.size)
+        if counts.max() <= 1 and at.size <= edges.size:
+            buckets = (np.searchsorted(at, edges, "right") - 1) << shift
+            buckets[at[inside] >> shift] += (1 << shift) - within[inside]
+            return Steps(buckets.astype(np.uint32), after, np.uint32(shift))
+    return None
 
 
 @functools.lru_cache(maxsize=64)
@@ -246,15 +255,18 @@ def _hif8() -> TableFormat:
 
 
 @functools.lru_cache(maxsize=64)
-def hif8_clamp(f: TableFormat, mode: Rounding, special: SpecialCodes) -> np.uint32 | None:
-    """Return what `kernels.cast.tables.encode32_hif8` takes for overflow; None where it does not hold."""
-    away = replace(mode, name="") == Rounding("", 1 << 31, 1 << 31)
-    if not (away and f.same_codes(_hif8()) and special.nan == special.negative_nan and special.negative_zero == 0):
+def hif8_rule(f: TableFormat, mode: Rounding, special: SpecialCodes) -> tuple[tuple[np.uint32, ...], bool] | None:
+    """Return what `kernels.cast.tables.encode32_hif8` takes; None where it does not hold."""
+    plain = replace(mode, name="")
+    even = plain == Rounding("", (1 << 31) - 1, (1 << 31) - 1, ties_even=True)
+    nearest = even or plain == Rounding("", 1 << 31, 1 << 31)
+    if not (nearest and f.same_codes(_hif8()) and special.nan == special.negative_nan and special.negative_zero == 0):
         return None
     over = special.over
     if over not in (0x6E, 0x6F) or special[:4] != (over, over | 0x80) * 2:
         return None
-    return np.uint32(0x471FFFFF if over == 0x6E else 0x47200000)  # just below 1.25 * 2^15, or that
+    clamp = 0x471FFFFF if over == 0x6E else 0x47200000 + even  # just below 1.25 * 2^15, or where that overflows
+    return tuple(np.uint32(word) for word in (0x34000000 + even, 0x34400000 + even, clamp, special.nan)), even
 
 
 def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: Key) -> Any:
@@ -273,19 +285,16 @@ def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: Ke
 
         return at_random
 
-    clamp = hif8_clamp(f, mode, special)
+    rule = hif8_rule(f, mode, special)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
-        if clamp is not None and x.dtype == np.float32:
-            kernels.encode32_hif8(x, into, clamp, np.uint32(special.nan))
-            return
-        t = thresholds(f, mode, special, x.dtype)
-        if t.direct is not None:
-            shift, nans = np.uint32(t.shift), (f.code_dtype.type(special.nan), f.code_dtype.type(special.negative_nan))
-            kernels.encode32_direct(x, into, t.direct, shift, *nans)
-        elif x.dtype == np.float32:
-            kernels.encode32_thresholds(x, into, t.keys, t.starts, t.codes)
+        if x.dtype == np.float64:
+            kernels.encode64_thresholds(x, into, *thresholds(f, mode, special, x.dtype))
+        elif rule is not None:
+            kernels.encode32_hif8(x, into, *rule)
+        elif (steps := steps_by_bits(f, mode, special)) is not None:
+            kernels.encode32_steps(x, into, *steps)
         else:
-            kernels.encode64_thresholds(x, into, t.keys, t.starts, t.codes)
+            kernels.encode32_thresholds(x, into, *thresholds(f, mode, special, x.dtype))
 
     return piece

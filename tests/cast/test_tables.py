@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.cast.tables import hif8_clamp, thresholds
+from lowprec.cast.tables import hif8_rule, steps_by_bits, thresholds
 from lowprec.format.rounding import Rounding, resolve, special_codes
 from lowprec.kernels.cast.random_bits import random_word
 from lowprec.oracle import tables
@@ -138,22 +138,45 @@ def test_a_table_of_a_formats_values_is_that_format(name: str) -> None:
         assert (same | zero_for_nan).all(), (mode, policy, x[~same][:5], ours[~same][:5], wanted[~same][:5])
 
 
-def test_the_vector_kernel_of_hif8_is_its_thresholds() -> None:
-    """Every leading 18 bits, with the bits below them all zeros and all ones."""
-    f = lp.formats["hif8"]
-    x = (np.arange(1 << 18, dtype=np.uint32) << np.uint32(14)) + np.array([[0], [(1 << 14) - 1]], np.uint32)
-    for policy in ("ocp_sat", "ocp_nonsat"):
-        mode, chosen = resolve(f, None, policy)
-        special = special_codes(f, mode, chosen)
-        assert hif8_clamp(f, mode, special) is not None
-        t = thresholds(f, mode, special, np.dtype(np.float32))
-        keys = np.where(x >> 31 == 1, ~x, x | np.uint32(1 << 31))
-        wanted = t.codes[np.searchsorted(t.keys, keys, "right")]
-        assert np.array_equal(lp.encode(x.view(np.float32), f, policy=policy), wanted)
-        finite = np.abs(x.view(np.float32)) <= np.inf
-        assert t.direct is not None
-        assert np.array_equal(t.direct[x >> np.uint32(t.shift)][finite], wanted[finite])
-    assert hif8_clamp(f, lp.roundings["nearest_even"], special) is None
+def by_thresholds(f: lp.TableFormat, mode: Rounding, policy: str | None, x: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    """Codes of float32 bits by a search among the thresholds, without a kernel."""
+    _, chosen = resolve(f, mode, policy)
+    t = thresholds(f, mode, special_codes(f, mode, chosen), np.dtype(np.float32))
+    keys = np.where(x >> 31 == 1, ~x, x | np.uint32(1 << 31))
+    codes: NDArray[np.uint8] = t.codes[np.searchsorted(t.keys, keys, "right")]
+    return codes
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "nearest_away"])
+@pytest.mark.parametrize("policy", ["ocp_sat", "ocp_nonsat"])
+def test_the_vector_kernel_of_hif8_is_its_thresholds(mode: str, policy: str) -> None:
+    """Every leading 18 bits, with the bits below them all zeros, a one, all ones but the last, and all ones."""
+    f, rounding = lp.formats["hif8"], lp.roundings[mode]
+    low = np.array([[0], [1], [(1 << 14) - 2], [(1 << 14) - 1]], np.uint32)
+    x = (np.arange(1 << 18, dtype=np.uint32) << np.uint32(14)) + low
+    special = special_codes(f, *resolve(f, mode, policy))
+    assert hif8_rule(f, rounding, special) is not None
+    assert np.array_equal(
+        lp.encode(x.view(np.float32), f, rounding=mode, policy=policy), by_thresholds(f, rounding, policy, x)
+    )
+    assert hif8_rule(f, lp.roundings["up"], special) is None
+
+
+@pytest.mark.parametrize("mode", FIXED)
+def test_buckets_of_leading_bits_are_the_thresholds(mode: str) -> None:
+    """Random bits and what lies about every threshold; a table whose values lie too close has no buckets."""
+    close = lp.TableFormat("close", [0.0, 1.0, 1.0 + 2.0**-20, 1.0 + 2.0**-19])
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16, dtype=np.uint32)
+    for f, found in ((lp.formats["hif8"], True), (lp.formats["nf4"], True), (MINE, True), (close, False)):
+        rounding = lp.roundings[mode]
+        special = special_codes(f, *resolve(f, mode, "ocp_nonsat"))
+        if mode != "to_odd":  # which may put thresholds at both ends of a gap
+            assert (steps_by_bits(f, rounding, special) is not None) == found
+        keys = thresholds(f, rounding, special, np.dtype(np.float32)).keys
+        at = np.where(keys >> 31 == 1, keys ^ np.uint32(1 << 31), ~keys)
+        x = np.unique(np.concatenate([bits, at, at + np.uint32(1), at - np.uint32(1)]))
+        codes = lp.encode(x.view(np.float32), f, rounding=mode, policy="ocp_nonsat")
+        assert np.array_equal(codes, by_thresholds(f, rounding, "ocp_nonsat", x))
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -42,12 +42,17 @@ def _passed(thresholds, low, high, key):
 
 
 @kernel
-def encode32_direct(x, out, table, shift, nan, negative_nan):
-    """Encode contiguous float32 `x` where the leading bits alone decide the code of all but NaN."""
+def encode32_steps(x, out, buckets, codes, shift):
+    """Encode contiguous float32 `x` where no more than one step of the code lies inside a bucket of leading bits.
+
+    A bucket holds the rank of its first code above `shift` bits, and below them what makes the other bits of a number
+    carry into the rank from the step on.
+    """
+    by = U(shift & U(31))
+    below = U(U(U(1) << by) - U(1))
     for i in range(x.size):
         u = bits32(x[i])
-        special = negative_nan if u > U(0x7FFFFFFF) else nan
-        out[i] = special if U(u & U(0x7FFFFFFF)) > U(0x7F800000) else table[U(u >> U(shift & U(31)))]
+        out[i] = codes[U(U(buckets[U(u >> by)] + U(u & below)) >> by)]
 
 
 @kernel
@@ -57,17 +62,21 @@ def _log2(d):
 
 
 @kernel
-def _encode_hif8(u, clamp, nan):
-    """Return the HiF8 code of a float32, given as its bits, to nearest, ties away; overflow is cut to `clamp`.
+def _encode_hif8(u, limits, even):
+    """Return the HiF8 code of a float32, given as its bits, to nearest; overflow is cut to `clamp`.
 
     The mantissa has 3 bits up to an exponent of +-3, then 2, 1 and none: d, the exponent's magnitude, says where to
-    add a half and where to cut. A carry into the next binade leaves zeros there. All below 2^-22 counts as 1.5 * 2^-23.
+    add a half and where to cut. A carry into the next binade leaves zeros there. All from `smallest` to 2^-22 counts as
+    `least`, about 1.5 * 2^-23. Ties go to the even code where `even` is 1 (its last bit is the exponent's where there
+    is no mantissa), away where it is 0.
     """
+    smallest, least, clamp, nan = limits
     a = U(u & U(0x7FFFFFFF))
-    c = min(max(a, U(0x34400000)), clamp)
+    c = min(max(a, least), clamp)
     e = U(c >> U(23))
     d = U(max(e, U(127)) - min(e, U(127)))
-    r = U(c + shift_left(U(1), U(_log2(U(d | U(3))) - U(109))))
+    half = U(_log2(U(d | U(3))) - U(109))
+    r = U(U(c + shift_left(U(1), half)) - U(even & U(~shift_right(c, U(half + U(1))))))
     e = U(r >> U(23))
     d = U(max(e, U(127)) - min(e, U(127)))
     prefix = _log2(U(d | U(3)))
@@ -77,15 +86,19 @@ def _encode_hif8(u, clamp, nan):
     code = U(code - U(below + U(8))) if d < U(2) else code
     code = U(e - U(104)) if e < U(112) else code
     code = U(code | U(U(u >> U(24)) & U(0x80)))
-    code = code if a >= U(0x34000000) else U(0)
+    code = code if a >= smallest else U(0)
     return nan if a > U(0x7F800000) else code
 
 
 @kernel
-def encode32_hif8(x, out, clamp, nan):
-    """Encode contiguous float32 `x` in HiF8: what `encode32_direct` does, on vectors."""
-    for i in range(x.size):
-        out[i] = _encode_hif8(bits32(x[i]), clamp, nan)
+def encode32_hif8(x, out, limits, even):
+    """Encode contiguous float32 `x` in HiF8: what `encode32_steps` does, on vectors."""
+    if even:
+        for i in range(x.size):
+            out[i] = _encode_hif8(bits32(x[i]), limits, U(1))
+    else:
+        for i in range(x.size):
+            out[i] = _encode_hif8(bits32(x[i]), limits, U(0))
 
 
 @kernel
