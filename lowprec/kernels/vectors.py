@@ -125,6 +125,14 @@ def aligned_i8(n):
 
 
 @kernel
+def aligned_i16(n):
+    """Return `n` uninitialised int16 that start on a 64-byte boundary."""
+    raw = np.empty(n + 32, np.int16)
+    skip = (-(raw.ctypes.data >> 1)) & 31
+    return raw[skip : skip + n]
+
+
+@kernel
 def aligned_f64(n):
     """Return `n` uninitialised float64 that start on a 64-byte boundary."""
     raw = np.empty(n + 8)

@@ -74,8 +74,9 @@ def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
     says, mean nothing.
     """
     m, blocks = out.shape[0], scale_a.shape[0]
-    state = sums_of(batch * panel)  # the chains' results so far, truncated; rows and columns of padding are zeros
-    total = aligned_f32(batch * panel)  # of promoted chains
+    room = (min(batch, m) + 3) // 4 * 4 * panel
+    state = sums_of(room)  # the chains' results so far, truncated; rows and columns of padding are zeros
+    total = aligned_f32(room)  # of promoted chains
     for r0 in range(0, m, batch):
         r1 = min(r0 + batch, m)
         for j0 in range(0, chains.columns, panel):
@@ -119,10 +120,10 @@ def _begin(state, index, place, keep, chains, scales, c):
 def _finish(state, index, place, chains, scales, total, out):
     """Scale the running sums at the end of a block and add them to the total; at the last one, store the result.
 
-    Loops run over whole panels of the total, which lies close by, and touch the result once.
+    Loops run over whole vectors of the total, which lies close by, and touch the result once.
     """
     scale_a, scale_b = scales
-    left, rows = chains.first + place.column, place.end - place.row
+    left, rows, padded = chains.first + place.column, place.end - place.row, (place.width + 15) // 16 * 16
     s_b = np.zeros(panel, np.float32)
     s_b[: place.width] = scale_b[index, left : left + place.width]
     if index == 0 or not chains.promote:
@@ -133,13 +134,13 @@ def _finish(state, index, place, chains, scales, total, out):
     for i in range(rows):
         s_a, at = scale_a[index, place.row + i], i * panel
         if chains.promote:
-            for j in range(panel):
+            for j in range(padded):
                 total[at + j] = fma32(np.float32(s_a * s_b[j]), np.float32(state[at + j]), total[at + j])
             if chains.promote == 2:
-                for j in range(panel):
+                for j in range(padded):
                     total[at + j] = _to_float16(total[at + j])
         else:
-            for j in range(panel):
+            for j in range(padded):
                 total[at + j] = np.float32(s_a * s_b[j]) * np.float32(state[at + j])
     if index == scale_a.shape[0] - 1:
         for i in range(rows):

@@ -19,8 +19,9 @@ from . import narrow_sum
 from .gemm import make_gemm
 from .narrow_pack import COLUMNS, ROWS, Signed
 
-BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
-SLICE = 128
+# A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 64 of
+# them at a time, whose slice of B stays in the first. Running sums are kept meanwhile.
+BATCH, PANEL, SLICE = 256, 128, 128
 LEAST = 127 - 95  # E, biased, of a group without a product: not above any C's
 _TOP = ROWS * COLUMNS  # bytes of the largest exponents
 
@@ -47,7 +48,7 @@ def make_tile(shape: Shape) -> Any:
                     signs               [groups][4] uint32
         b           values, exponents   [groups * group][64] float32, uint8
                     signs               [groups][64] uint32
-        state       [4][64] float32: C on entry (zero is +0), S on return
+        state       [4] lines of 64 float32, `PANEL` apart: C on entry (zero is +0), S on return
         groups      at least 1
         sums        `gemm.Sums`: the group is a multiple of 4, at most 32 where products are counted
         following   top [2][4][64] uint8: the largest exponents of the first group's products on entry (from
@@ -201,7 +202,7 @@ class _Tile(VectorCode):
         """Return address and slot of the running sums of ``lanes * vectors`` columns from `j0`."""
         start = self.at(self.state, self.builder.mul(j0, I64(4)))
         return [
-            (self.at(start, 4 * (r * COLUMNS + v * self.shape.lanes)), slot)
+            (self.at(start, 4 * (r * PANEL + v * self.shape.lanes)), slot)
             for r, row in enumerate(self.bits)
             for v, slot in enumerate(row)
         ]
@@ -268,24 +269,26 @@ def _sweep(a, b, state, place, sums, groups):
     for g0 in range(place.group, place.stop, chunk):
         count = min(chunk, place.stop - g0)
         inside = g0 * group
-        b_at = Signed(
-            np.intp(b.values.ctypes.data + (place.column * k + inside * COLUMNS) * 4),
-            np.intp(b.exponents.ctypes.data + place.column * k + inside * COLUMNS),
-            np.intp(b.signs.ctypes.data + (place.column // COLUMNS * groups + g0) * COLUMNS * 4),
-        )
         cut = np.intp(-1) << np.intp(23 - sums.keep) if g0 + count == place.stop else np.intp(-1)
-        first_exponents(
-            np.intp(a.exponents.ctypes.data + (place.row * k + inside * ROWS) * 4), b_at.exponents, group, top_at
-        )
-        for i0 in range(place.row, place.end, ROWS):
-            a_at = Signed(
-                np.intp(a.values.ctypes.data + (i0 * k + inside * ROWS) * 4),
-                np.intp(a.exponents.ctypes.data + (i0 * k + inside * ROWS) * 4),
-                np.intp(a.signs.ctypes.data + (i0 // ROWS * groups + g0) * ROWS * 4),
+        for j0 in range(0, place.width, COLUMNS):
+            column = place.column + j0
+            b_at = Signed(
+                np.intp(b.values.ctypes.data + (column * k + inside * COLUMNS) * 4),
+                np.intp(b.exponents.ctypes.data + column * k + inside * COLUMNS),
+                np.intp(b.signs.ctypes.data + (column // COLUMNS * groups + g0) * COLUMNS * 4),
             )
-            state_at = np.intp(state.ctypes.data + (i0 - place.row) * COLUMNS * 4)
-            following = a_at.exponents + (4 * ROWS * k if i0 + ROWS < place.end else 0)
-            tile(a_at, b_at, state_at, count, sums, (top_at, following, b_at.exponents, cut))
+            first_exponents(
+                np.intp(a.exponents.ctypes.data + (place.row * k + inside * ROWS) * 4), b_at.exponents, group, top_at
+            )
+            for i0 in range(place.row, place.end, ROWS):
+                a_at = Signed(
+                    np.intp(a.values.ctypes.data + (i0 * k + inside * ROWS) * 4),
+                    np.intp(a.exponents.ctypes.data + (i0 * k + inside * ROWS) * 4),
+                    np.intp(a.signs.ctypes.data + (i0 // ROWS * groups + g0) * ROWS * 4),
+                )
+                state_at = np.intp(state.ctypes.data + ((i0 - place.row) * place.panel + j0) * 4)
+                following = a_at.exponents + (4 * ROWS * k if i0 + ROWS < place.end else 0)
+                tile(a_at, b_at, state_at, count, sums, (top_at, following, b_at.exponents, cut))
     top[0] = 0  # an address alone does not keep an array
 
 
@@ -299,7 +302,7 @@ class Form(NamedTuple):
 
 def _form(name: str, shape: Shape, toward_zero: bool = False, factor: float = 1.0) -> Form:
     sweep = variant(_sweep, f"sweep_{name}", tile=make_tile(shape), first_exponents=make_first_exponents(shape))
-    run = make_gemm(f"gemm_narrow_{name}", sweep, COLUMNS, BATCH, aligned_f32, toward_zero)
+    run = make_gemm(f"gemm_narrow_{name}", sweep, PANEL, BATCH, aligned_f32, toward_zero)
     return Form(run, factor, shape.sum.counts)
 
 

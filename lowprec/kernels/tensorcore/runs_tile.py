@@ -137,7 +137,10 @@ class _Tile(WideSum):
             [self.at(self.state, b.mul(j0, I64(8)), 8 * (r * COLUMNS + v * lanes)) for v in range(vectors)]
             for r in range(ROWS)
         ]
-        sums = [[self.variable(self.start(places[r][v], tops[r][v])) for v in range(vectors)] for r in range(ROWS)]
+        sums = [
+            [self.variable(self.start(self.load(places[r][v], self.doubles), tops[r][v])) for v in range(vectors)]
+            for r in range(ROWS)
+        ]
         negative = [self.variable(fill(self.ints, 0)) for _ in range(ROWS)]
         with cgutils.for_range(b, self.runs) as loop:
             a_run = self.at(a_group, b.mul(loop.index, I64(A_BYTES)))
@@ -161,7 +164,7 @@ class _Tile(WideSum):
             for v in range(vectors):
                 some = b.zext(self.pick(count, range(v * lanes, (v + 1) * lanes)), self.longs)
                 whole = b.bitcast(b.add(b.bitcast(b.load(sums[r][v]), self.longs), some), self.doubles)
-                self.store(self.finish(whole, places[r][v]), places[r][v])
+                self.store(self.finish(whole), places[r][v])
 
     def dot(self, unsigned: list[Any], signed: list[Any], total: Any) -> Any:
         """Return `total` plus the products of bytes, 16 for each column, as int32."""

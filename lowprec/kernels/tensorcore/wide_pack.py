@@ -15,6 +15,8 @@ import numpy as np
 
 from lowprec._jit import bits32, float64_from_bits, intrinsic, ir, kernel, types
 
+from ..vectors import F32, F64, I32, I64, VectorCode, fill, indices
+
 U, L = np.uint32, np.uint64
 ROWS, COLUMNS = 4, 32
 ZERO = np.int16(-16384)  # exponent of a zero: its products stay below the smallest exponent of any accumulator
@@ -27,15 +29,6 @@ def _exponent(x, emin, bias):
     field = np.int32(U(U(bits32(x) >> U(23)) & U(0xFF)))
     e = max(field - np.int32(127), emin) + bias
     return ZERO if x == np.float32(0) else np.int16(e << np.int32(4))
-
-
-@kernel
-def _exponent_twice(x, least, bias):
-    """Return the same of an operand whose smallest exponent field is `least`, as both halves of 32 bits."""
-    magnitude = U(bits32(x) & U(0x7FFFFFFF))
-    e = U(U(max(np.int32(magnitude >> U(23)), least) + bias) << U(4))
-    low = U(0xC000) if magnitude == U(0) else U(e & U(0xFFFF))  # 0xC000 is `ZERO`
-    return np.int32(U(low | U(low << U(16))))
 
 
 @kernel
@@ -82,6 +75,41 @@ def _signs(typingctx, address):
 signs = intrinsic(_signs)
 
 
+def _lay_out_quad(typingctx, rows, stride, factors, biases, least, values, exponents):
+    """Lay out 4 float32 of each of 4 rows, `stride` bytes apart: all are addresses but that and `least`.
+
+    Values are multiplied by the row's factor. Exponents, whose float32 field is at least `least`, get its bias and
+    become both halves of 32 bits.
+    """
+
+    def codegen(context, builder, signature, args):
+        at, stride, factors, biases, least, values, exponents = args
+        code, four = VectorCode(builder), ir.VectorType(F32, ROWS)
+        rows = [code.load(code.at(at, builder.mul(stride, I64(r))), four, 4) for r in range(ROWS)]
+        lines = code.join(code.join(rows[0], rows[1]), code.join(rows[2], rows[3]))
+        # From [row][k] to [k][row].
+        turned = builder.shuffle_vector(lines, lines, indices(4 * (n % 4) + n // 4 for n in range(16)))
+        doubles, ints = ir.VectorType(F64, 16), ir.VectorType(I32, 16)
+        again = indices(n % 4 for n in range(16))
+        factor = code.load(factors, ir.VectorType(F64, ROWS), 8)
+        bias = code.load(biases, ir.VectorType(I32, ROWS), 4)
+        factor, bias = (builder.shuffle_vector(x, x, again) for x in (factor, bias))
+        code.store(builder.fmul(builder.fpext(turned, doubles), factor), values, 64)
+        magnitude = builder.and_(builder.bitcast(turned, ints), fill(ints, 0x7FFFFFFF))
+        field = builder.lshr(magnitude, fill(ints, 23))
+        field = code.call("llvm.umax.v16i32", ints, field, code.splat(least, ints))
+        e = builder.and_(builder.shl(builder.add(field, bias), fill(ints, 4)), fill(ints, 0xFFFF))
+        zero = fill(ints, int(ZERO) & 0xFFFF)
+        low = builder.select(builder.icmp_unsigned("==", magnitude, fill(ints, 0)), zero, e)
+        code.store(builder.or_(low, builder.shl(low, fill(ints, 16))), exponents, 64)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4, types.int32, types.intp, types.intp), codegen
+
+
+lay_out_quad = intrinsic(_lay_out_quad)
+
+
 @kernel
 def pack_quads(x, emin, group, shift, block, packed):
     """Lay out A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [][words][4] uint64."""
@@ -92,6 +120,7 @@ def pack_quads(x, emin, group, shift, block, packed):
     groups = (max(k, 1) + group - 1) // group
     padded = groups * depth
     rows = np.zeros((ROWS, padded + 32), np.float32)
+    stride = np.intp(4 * (padded + 32))
     # Exponent fields of float32 become those of float64.
     least, bias = np.int32(emin + 127), np.int32(1023 - 127)
     span = block if scaled else padded  # of K, over which scales are constant
@@ -115,26 +144,18 @@ def pack_quads(x, emin, group, shift, block, packed):
                     wanted = (L(1) << L(min(depth - 32 * w, 32))) - L(1)
                     at = ((i // ROWS * groups + g) * words + w) * ROWS + r
                     masks[at] = ((both & wanted) << L(32)) | ((both >> L(32)) & wanted)
-        v_i = values[i * padded : (i + ROWS) * padded]
-        e_i = exponents[i * padded : (i + ROWS) * padded]
-        r0, r1, r2, r3 = rows[0], rows[1], rows[2], rows[3]
         for first_p in range(0, padded, span):
             if scaled and first_p < k:
                 for r in range(min(ROWS, m - i)):
                     s = shift[i + r, first_p // span]
                     factor[r], more[r] = power_of_two(s), bias + added(s)
-            f0, f1, f2, f3 = factor[0], factor[1], factor[2], factor[3]
-            b0, b1, b2, b3 = more[0], more[1], more[2], more[3]
-            for p in range(first_p, min(first_p + span, padded)):
-                v_i[4 * p] = np.float64(r0[p]) * f0
-                v_i[4 * p + 1] = np.float64(r1[p]) * f1
-                v_i[4 * p + 2] = np.float64(r2[p]) * f2
-                v_i[4 * p + 3] = np.float64(r3[p]) * f3
-            for p in range(first_p, min(first_p + span, padded)):
-                e_i[4 * p] = _exponent_twice(r0[p], least, b0)
-                e_i[4 * p + 1] = _exponent_twice(r1[p], least, b1)
-                e_i[4 * p + 2] = _exponent_twice(r2[p], least, b2)
-                e_i[4 * p + 3] = _exponent_twice(r3[p], least, b3)
+            for p in range(first_p, min(first_p + span, padded), 4):
+                at = i * padded + ROWS * p
+                lay_out_quad(
+                    np.intp(rows.ctypes.data + 4 * p), stride, factor.ctypes.data, more.ctypes.data, least,
+                    np.intp(values.ctypes.data + 8 * at), np.intp(exponents.ctypes.data + 4 * at),
+                )  # fmt: skip
+    rows[0, 0] = factor[0] = more[0] = 0  # an address alone does not keep an array
 
 
 @kernel

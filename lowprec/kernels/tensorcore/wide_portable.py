@@ -19,7 +19,7 @@ EXPONENT = np.uint64(0x7FF << 52)
 half = False  # what `variant` gives another meaning: whether results are float16
 
 
-def _tile(a, b, state, groups, sums):
+def _tile(a, b, state, groups, sums, top, following):
     """Do the tile's work in plain loops, for float16 results if `half`; B's values come without the factor.
 
     It works on four products at a time. The four rows lie in one array each, with constant distances: LLVM then sees
@@ -27,7 +27,6 @@ def _tile(a, b, state, groups, sums):
     """
     depth = (sums.group + 3) // 4 * 4
     least = np.int16((sums.lowest + 1023) << 4)
-    top = np.empty(4 * N, np.int16)
     total, inverse = aligned_f64(4 * N), aligned_f64(4 * N)
     for g in range(groups):
         top[:] = least

@@ -43,15 +43,16 @@ class WideSum(VectorCode):
         self.narrow = ir.VectorType(I32, lanes)
         self.clear_narrow = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.narrow)
 
-    def start(self, place: Any, top: Any) -> Any:
-        """Return M plus C rounded down to a multiple of q."""
+    def start(self, c: Any, top: Any) -> Any:
+        """Return M plus C rounded down to a multiple of q, and what that takes from a negative C given back."""
         b = self.builder
-        c = self.load(place, self.doubles)
         power = self.binade(c)
         if self.shape.result != "normal":
             zero, least = fill(self.doubles, 0.0), -14 if self.shape.result == "float16" else -126
             power = b.select(b.fcmp_ordered("==", c, zero), zero, self.larger(power, fill(self.doubles, 2.0**least)))
-        return self.multiply_add(c, fill(self.doubles, FACTOR), b.fmul(self.larger(top, power), self.m_factor))
+        down = self.multiply_add(c, fill(self.doubles, FACTOR), b.fmul(self.larger(top, power), self.m_factor))
+        sign = b.lshr(b.bitcast(c, self.longs), fill(self.longs, 63))
+        return b.bitcast(b.add(b.bitcast(down, self.longs), sign), self.doubles)
 
     def binade(self, x: Any) -> Any:
         """Return the power of two at or below each magnitude; 0 for 0."""
@@ -68,13 +69,11 @@ class WideSum(VectorCode):
             return self.call("llvm.x86.avx512.vfmadd.pd.512", self.doubles, a, b, c, I32(TOWARD_ZERO))
         return self.call(f"llvm.fma.v{self.shape.lanes}f64", self.doubles, a, b, c)
 
-    def finish(self, total: Any, place: Any) -> Any:
-        """Return D: give back what was taken from a negative C, take M away, truncate."""
+    def finish(self, total: Any) -> Any:
+        """Return D: take M away, truncate."""
         b = self.builder
-        sign = b.lshr(self.load(place, self.longs), fill(self.longs, 63))
-        bits = b.add(b.bitcast(total, self.longs), sign)
-        m = b.or_(b.and_(bits, fill(self.longs, -1 << 52)), fill(self.longs, 1 << 51))
-        value = b.fsub(b.bitcast(bits, self.doubles), b.bitcast(m, self.doubles))
+        m = b.or_(b.and_(b.bitcast(total, self.longs), fill(self.longs, -1 << 52)), fill(self.longs, 1 << 51))
+        value = b.fsub(total, b.bitcast(m, self.doubles))
         if self.shape.result == "float16":
             magic = b.fmul(
                 self.larger(self.binade(value), fill(self.doubles, 2.0**-14)), fill(self.doubles, 1.5 * 2.0**42)

@@ -42,44 +42,68 @@ from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types, variant
 
-from ..vectors import F64, I8, I16, I32, I64, address, aligned_f64, fields, fill, indices
+from ..vectors import F64, I8, I16, I32, I64, address, aligned_f64, aligned_i16, fields, fill, indices
 from . import wide_portable
 from .gemm import Operand, make_gemm
 from .wide_sum import COLUMNS, RESULTS, ROWS, Shape, WideSum
 
 MAX_SIGNIFICANT_BITS = 11  # of an operand
-BATCH = 256  # rows that sweep over one slice of a panel; their running sums are kept meanwhile
-SLICE = 512  # products after which the next rows get their turn, so that a panel's slice stays in a near cache
+# A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 32 of
+# them at a time, whose slice of B stays in the first. Running sums are kept meanwhile.
+BATCH, PANEL, SLICE = 256, 128, 64
 
 
 def make_tile(shape: Shape) -> Any:
-    """Return the intrinsic ``tile(a, b, state, groups, sums)`` for use inside kernels.
+    """Return the intrinsic ``tile(a, b, state, groups, sums, top, following)`` for use inside kernels.
 
-    Arrays begin with the chain's first group; `depth` is the group size, padded with zeros to a multiple of 4::
+    Arrays begin with the slice's first group; `depth` is the group size, padded with zeros to a multiple of 4::
 
         a           values, exponents   [groups * depth][4] float64, int32 (the 16 bits twice)
                     masks               [groups][words of 32 products][4] uint64: positive << 32 | negative
         b           values, exponents   [groups * depth][32] float64 times `FACTOR`, int16
                     masks               [groups][words][32] uint64: negative << 32 | positive
-        state       [4][32] float64: C on entry (zero is +0), D on return
+        state       [4] lines of 32 float64, `PANEL` apart: C on entry (zero is +0), D on return
         groups      at least 1
         sums        `gemm.Sums`
+        top         [4][32] int16: the largest exponents of the first group's products on entry (from
+                    `make_first_exponents`), on return those of the group at b's and
+        following   the exponents of A that come next; both are only used if `shape.interleaved`
     """
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        a, b, state, groups, sums = values
+        a, b, state, groups, sums, *more = values
         operands = [
             [address(context, builder, *pair) for pair in zip(kind, fields(builder, operand), strict=True)]
             for kind, operand in zip(signature.args[:2], (a, b), strict=True)
         ]
         at = address(context, builder, signature.args[2], state)
-        _Tile(builder, shape, operands[0], operands[1], at, groups, fields(builder, sums)).emit()
+        more = [address(context, builder, *pair) for pair in zip(signature.args[5:], more, strict=True)]
+        _Tile(builder, shape, operands[0], operands[1], at, groups, fields(builder, sums)).emit(*more)
         return context.get_dummy_value()
 
-    def tile(typingctx: Any, a: Any, b: Any, state: Any, groups: Any, sums: Any) -> Any:
-        return types.void(a, b, state, types.intp, sums), codegen
+    def tile(typingctx: Any, a: Any, b: Any, state: Any, groups: Any, sums: Any, top: Any, following: Any) -> Any:
+        return types.void(a, b, state, types.intp, sums, top, following), codegen
 
     return intrinsic(tile)
+
+
+def make_first_exponents(shape: Shape) -> Any:
+    """Return the intrinsic ``first_exponents(a_exponents, b_exponents, sums, top)`` for a sweep's first tile."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        a, b, sums, top = values
+        a, b, top = (address(context, builder, signature.args[i], array) for i, array in ((0, a), (1, b), (3, top)))
+        unused = I64(0)
+        tile = _Tile(builder, shape, (unused, a, unused), (unused, b, unused), unused, unused, fields(builder, sums))
+        for k in tile.steps(tile.depth):
+            tile.compare_exponents(a, b, k)
+        tile.save(top)
+        return context.get_dummy_value()
+
+    def first_exponents(typingctx: Any, a_exponents: Any, b_exponents: Any, sums: Any, top: Any) -> Any:
+        return types.void(a_exponents, b_exponents, sums, top), codegen
+
+    return intrinsic(first_exponents)
 
 
 class _Tile(WideSum):
@@ -99,25 +123,30 @@ class _Tile(WideSum):
         least = builder.shl(builder.add(lowest, I32(1023)), I32(4))
         self.least = self.splat(builder.trunc(least, I16), self.shorts)
         self.best = [[self.variable(self.least) for _ in range(COLUMNS // (4 * lanes))] for _ in range(ROWS)]
+        zero = fill(self.doubles, 0.0)
+        self.sums = [[self.variable(zero) for _ in range(shape.vectors)] for _ in range(ROWS)]
 
-    def emit(self) -> None:
+    def emit(self, top: Any, following: Any) -> None:
         b, lanes, step = self.builder, self.shape.lanes, self.shape.vectors * self.shape.lanes
         if self.shape.interleaved:
             assert step == COLUMNS == 4 * lanes
-            for k in self.steps(self.depth):
-                self.compare_exponents(I64(0), k)
+            self.restore(top)
+            self.load_state(I64(0))
             with cgutils.for_range(b, self.groups) as loop:
                 found = self.largest_exponents()
                 tops = [[self.power_of_two(e, v) for v in range(self.shape.vectors)] for (e,) in found]
-                following = b.add(loop.index, I64(1))
-                last = b.icmp_signed("==", following, self.groups)
-                self.columns(loop.index, I64(0), tops, b.select(last, loop.index, following))
+                after = b.add(loop.index, I64(1))
+                last, a_next, b_next = b.icmp_signed("==", after, self.groups), *self.exponents_of(after)
+                following_b = b.select(last, self.b_exponents, b_next)
+                self.columns(loop.index, I64(0), tops, (b.select(last, following, a_next), following_b))
+            self.store_state(I64(0))
+            self.save(top)
             return
         place = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(I8, 2 * ROWS * COLUMNS)), I64)
         narrow = ir.VectorType(I16, lanes)
         with cgutils.for_range(b, self.groups) as loop:
             for k in self.steps(self.depth):
-                self.compare_exponents(loop.index, k)
+                self.compare_exponents(*self.exponents_of(loop.index), k)
             for r, row in enumerate(self.largest_exponents()):
                 for w, e in enumerate(row):
                     self.store(e, self.at(place, 2 * (r * COLUMNS + w * 4 * lanes)), align=1)
@@ -129,20 +158,61 @@ class _Tile(WideSum):
                     words = [self.load(self.at(line, 2 * v * lanes), narrow, 1) for v in range(self.shape.vectors)]
                     wide = [b.shl(b.zext(word, self.longs), fill(self.longs, 48)) for word in words]
                     tops.append([b.bitcast(word, self.doubles) for word in wide])
+                self.load_state(j0)
                 self.columns(loop.index, j0, tops, None)
+                self.store_state(j0)
 
-    def compare_exponents(self, g: Any, k: Any) -> None:
-        """Let product `k` of group `g` take part in the search for each output's largest exponent."""
+    def places(self, j0: Any) -> list[tuple[Any, Any]]:
+        """Return address and slot of the running sums of ``lanes * vectors`` columns from `j0`."""
+        start = self.at(self.state, self.builder.mul(j0, I64(8)))
+        return [
+            (self.at(start, 8 * (r * PANEL + v * self.shape.lanes)), slot)
+            for r, row in enumerate(self.sums)
+            for v, slot in enumerate(row)
+        ]
+
+    def load_state(self, j0: Any) -> None:
+        """Begin with what is in memory."""
+        for place, slot in self.places(j0):
+            self.builder.store(self.load(place, self.doubles), slot)
+
+    def store_state(self, j0: Any) -> None:
+        """Leave the sums in memory."""
+        for place, slot in self.places(j0):
+            self.store(self.builder.load(slot), place)
+
+    def exponents_of(self, g: Any) -> tuple[Any, Any]:
+        """Return where the exponents of group `g` are."""
+        first = self.builder.mul(g, self.depth)
+        return tuple(
+            self.at(start, self.builder.mul(first, I64(each)))
+            for start, each in ((self.a_exponents, 4 * ROWS), (self.b_exponents, 2 * COLUMNS))
+        )
+
+    def compare_exponents(self, a_exponents: Any, b_exponents: Any, k: Any) -> None:
+        """Let product `k` of the group at these addresses take part in the search for the largest exponents."""
         b, wide = self.builder, 4 * self.shape.lanes
-        k = b.add(b.mul(g, self.depth), k)
-        line = self.at(self.b_exponents, b.mul(k, I64(2 * COLUMNS)))
-        a_line = self.at(self.a_exponents, b.mul(k, I64(4 * ROWS)))
+        line = self.at(b_exponents, b.mul(k, I64(2 * COLUMNS)))
+        a_line = self.at(a_exponents, b.mul(k, I64(4 * ROWS)))
         columns = [self.load(self.at(line, 2 * w * wide), self.shorts) for w in range(COLUMNS // wide)]
         for r in range(ROWS):
             e = b.bitcast(self.splat(self.load(self.at(a_line, 4 * r), I32), self.ints), self.shorts)
             for w, column in enumerate(columns):
                 total, before = b.add(e, column), b.load(self.best[r][w])
                 b.store(b.select(b.icmp_signed(">", total, before), total, before), self.best[r][w])
+
+    def save(self, top: Any) -> None:
+        """Write what was found to memory."""
+        for r, row in enumerate(self.best):
+            for w, slot in enumerate(row):
+                self.store(self.builder.load(slot), self.at(top, 2 * (r * COLUMNS + w * 4 * self.shape.lanes)))
+
+    def restore(self, top: Any) -> None:
+        """Go on with what was found before."""
+        for r, row in enumerate(self.best):
+            for w, slot in enumerate(row):
+                place = self.at(top, 2 * (r * COLUMNS + w * 4 * self.shape.lanes))
+                self.builder.store(self.load(place, self.shorts), slot)
 
     def largest_exponents(self) -> list[list[Any]]:
         """Return the largest exponents found, [4] rows of vectors, and start anew for the next group."""
@@ -160,20 +230,17 @@ class _Tile(WideSum):
         picked = self.builder.shuffle_vector(e, fill(self.shorts, 0), indices(order))
         return self.builder.bitcast(picked, self.doubles)
 
-    def columns(self, g: Any, j0: Any, tops: list[list[Any]], next_group: Any) -> None:
+    def columns(self, g: Any, j0: Any, tops: list[list[Any]], next_group: tuple[Any, Any] | None) -> None:
         """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, and M taken away."""
         b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
-        offset = b.mul(j0, I64(8))
-        places = [
-            [self.at(self.state, offset, 8 * (r * COLUMNS + v * lanes)) for v in range(vectors)] for r in range(ROWS)
-        ]
-        sums = []
-        for r in range(ROWS):
-            sums.append([self.variable(self.start(places[r][v], tops[r][v])) for v in range(vectors)])
+        offset, sums = b.mul(j0, I64(8)), self.sums
+        for slots, powers in zip(sums, tops, strict=True):
+            for slot, power in zip(slots, powers, strict=True):
+                b.store(self.start(b.load(slot), power), slot)
         first = b.mul(g, self.depth)
         for within in self.steps(self.depth):
             if next_group is not None:
-                self.compare_exponents(next_group, within)
+                self.compare_exponents(*next_group, within)
             k = b.add(first, within)
             line = self.at(self.b_values, b.mul(k, I64(8 * COLUMNS)), offset)
             a_line = self.at(self.a_values, b.mul(k, I64(8 * ROWS)))
@@ -186,9 +253,9 @@ class _Tile(WideSum):
         with cgutils.for_range(b, b.sub(self.words, I64(1))) as loop:  # groups of more than 32
             self.give_back(b.add(first_word, b.add(loop.index, I64(1))), offset, sums)
         self.give_back(first_word, offset, sums)
-        for r in range(ROWS):
-            for v in range(vectors):
-                self.store(self.finish(b.load(sums[r][v]), places[r][v]), places[r][v])
+        for slots in sums:
+            for slot in slots:
+                b.store(self.finish(b.load(slot)), slot)
 
     def give_back(self, word: Any, offset: Any, sums: list[list[Any]]) -> None:
         """Add q for every one of 32 products that is negative."""
@@ -203,43 +270,53 @@ class _Tile(WideSum):
                 b.store(b.bitcast(b.add(b.bitcast(b.load(slot), self.longs), count), self.doubles), slot)
 
 
-tile = None  # what `variant` gives another meaning
+# What `variant` gives another meaning: the tile, and the search that comes before a sweep's first one, if it is wanted.
+tile, first_exponents, interleaved = None, None, False
 
 
 def _sweep(a, b, state, place, sums, groups):
     """Add a block's products onto the running sums; A and B are laid out by `wide_pack`."""
     depth, words = (sums.group + 3) // 4 * 4, (sums.group + 31) // 32
     chunk = max(SLICE // depth, 1)
+    top = aligned_i16(ROWS * COLUMNS)
     for g0 in range(place.group, place.stop, chunk):
         count = min(chunk, place.stop - g0)
-        b_at = place.column // COLUMNS * groups + g0
-        b_part = Operand(
-            b.values[b_at * depth * COLUMNS :], b.exponents[b_at * depth * COLUMNS :], b.masks[b_at * words * COLUMNS :]
-        )
-        for i0 in range(place.row, place.end, ROWS):
-            a_at = i0 // ROWS * groups + g0
-            a_part = Operand(
-                a.values[a_at * depth * ROWS :], a.exponents[a_at * depth * ROWS :], a.masks[a_at * words * ROWS :]
+        for j0 in range(0, place.width, COLUMNS):
+            b_at = (place.column + j0) // COLUMNS * groups + g0
+            b_part = Operand(
+                b.values[b_at * depth * COLUMNS :],
+                b.exponents[b_at * depth * COLUMNS :],
+                b.masks[b_at * words * COLUMNS :],
             )
-            d = state[(i0 - place.row) * COLUMNS : (i0 - place.row + ROWS) * COLUMNS]
-            tile(a_part, b_part, d, count, sums)
+            if interleaved:
+                first = a.exponents[(place.row // ROWS * groups + g0) * depth * ROWS :]
+                first_exponents(first, b_part.exponents, sums, top)
+            for i0 in range(place.row, place.end, ROWS):
+                a_at = i0 // ROWS * groups + g0
+                a_part = Operand(
+                    a.values[a_at * depth * ROWS :], a.exponents[a_at * depth * ROWS :], a.masks[a_at * words * ROWS :]
+                )
+                following = a_part.exponents[groups * depth * ROWS if i0 + ROWS < place.end else 0 :]
+                tile(a_part, b_part, state[(i0 - place.row) * place.panel + j0 :], count, sums, top, following)
 
 
-def _variant(name: str, tile: Any, toward_zero: bool) -> Any:
-    sweep = variant(_sweep, f"sweep_{name}", tile=tile)
-    return make_gemm(f"gemm_wide_{name}", sweep, COLUMNS, BATCH, aligned_f64, toward_zero)
+def _variant(name: str, tile: Any, toward_zero: bool, first_exponents: Any = None, panel: int = PANEL) -> Any:
+    names = {"tile": tile, "first_exponents": first_exponents, "interleaved": first_exponents is not None}
+    sweep = variant(_sweep, f"sweep_{name}", **names)
+    return make_gemm(f"gemm_wide_{name}", sweep, panel, BATCH, aligned_f64, toward_zero)
 
 
 def _fast(result: str, lanes: int, vectors: int, embedded: bool) -> Any:
     shape = Shape(lanes, vectors, embedded, interleaved=embedded, result=result)
-    return _variant(f"{lanes}_{result}", make_tile(shape), toward_zero=not embedded)
+    first = make_first_exponents(shape) if shape.interleaved else None
+    return _variant(f"{lanes}_{result}", make_tile(shape), toward_zero=not embedded, first_exponents=first)
 
 
 # By kind of result (`RESULTS`); each is compiled when it is first called.
 gemm_avx512 = {result: _fast(result, 8, 4, True) for result in RESULTS}
 gemm_fma = {result: _fast(result, 4, 2, False) for result in RESULTS if result != "float16"}
 gemm_portable = {
-    result: _variant(f"portable_{result}", wide_portable.tiles[result], toward_zero=False)
+    result: _variant(f"portable_{result}", wide_portable.tiles[result], toward_zero=False, panel=COLUMNS)
     for result in ("float32", "float16")
 }
 gemm_portable["normal"] = gemm_portable["float32"]

@@ -23,7 +23,7 @@ from ..wide_kernels import KERNELS, WideKernel
 from .panels import Float64Lanes
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
-_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 18  # of A, laid out for the kernel: whichever is more
+_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, laid out for the kernel: whichever is more
 _NONE = np.empty(0, np.intp)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cast.casts import decode
+from ...cast.casts import decode, encode
 from ...format.catalogue import Format, formats
 from ..accumulator import Accumulator, Computed, FastKernel, Kind, StepError
 from ..order import Products, Sum
@@ -124,9 +124,11 @@ def float16_part(accumulator: Accumulator) -> Accumulator:
 def in_halves(codes: Matrix, fmt: Format, step: int) -> NDArray[np.uint16]:
     """Return codes [R, K] as float16, K filled up with zeros; of each `step` those with k % 4 in {0, 1} come first."""
     rows, k = codes.shape
-    table = decode(np.arange(1 << fmt.bits, dtype=fmt.code_dtype), fmt).astype(np.float16).view(np.uint16)
-    wide = np.zeros((rows, -(-k // step) * step), np.uint16)
-    wide[:, :k] = table[codes]
-    if step % 4:
-        return wide
-    return np.ascontiguousarray(wide.reshape(rows, -1, step // 4, 2, 2).swapaxes(2, 3)).reshape(wide.shape)
+    wide = np.zeros((rows, -(-k // step) * step), codes.dtype)
+    wide[:, :k] = codes
+    if step % 4 == 0 and wide.itemsize == 1:  # two bytes are moved at a time
+        pairs = wide.view(np.uint16).reshape(rows, -1, step // 4, 2)
+        wide = np.ascontiguousarray(pairs.swapaxes(2, 3)).view(np.uint8).reshape(wide.shape)
+    elif step % 4 == 0:
+        wide = np.ascontiguousarray(wide.reshape(rows, -1, step // 4, 2, 2).swapaxes(2, 3)).reshape(wide.shape)
+    return encode(decode(wide, fmt), _FLOAT16)
