@@ -20,6 +20,8 @@ from .dump import Dump, Part
 from .space import COARSE, Around, Values, arounds, axes, changed, field_of, kinds_for, starts
 
 _FEW = 5  # rows and columns of the first outputs
+_HARD = 12  # outputs that the best candidate leaves, on which others are compared before all outputs
+_WORTH = 4  # so many times more outputs must there be in all
 _LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
 _BEST = 4  # candidates of a grid that are gone on with
 _SWEEPS = 4
@@ -61,6 +63,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._few = [dump.sample(_FEW) for dump in self.dumps]
+        self._hard: list[tuple[Part, int]] = []
         self._bar = self.allowed + 1  # outputs that the best candidate so far leaves
         self._all = [dump.parts() for dump in self.dumps]
 
@@ -107,15 +110,31 @@ class Search:
         """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
         return own.wrong <= max(1, _outputs(self._few) // 12)
 
+    def _may(self, candidate: Candidate) -> bool:
+        """Tell whether a candidate may leave fewer outputs than the best so far: those that it leaves are asked first."""
+        return all(self._score(candidate, [part]).wrong < most for part, most in self._hard)
+
+    def _best_so_far(self, candidate: Candidate, wrong: int) -> None:
+        """Keep how many outputs a candidate leaves, if they are the fewest, and some of them."""
+        if wrong >= self._bar:
+            return
+        self._bar, self._hard = wrong, []
+        part = self._left(candidate, self.dump, _HARD) if wrong else None
+        if part is not None and _WORTH * len(part.wanted) <= self.dump.d.size:
+            self._hard = [(part, self._score(candidate, [part]).wrong)]
+
+    def _left(self, candidate: Candidate, dump: Dump, most: int) -> Part | None:
+        """Return the rows and columns of some outputs that a candidate does not give."""
+        at = np.flatnonzero(np.concatenate([candidate.differing(part) for part in dump.parts()]))
+        if not at.size:
+            return None
+        chosen = at[np.linspace(0, at.size - 1, min(most, at.size)).astype(np.intp)]
+        places = np.array([dump.place(int(i)) for i in chosen])
+        return dump.part(np.unique(places[:, 0]), np.unique(places[:, -1]))
+
     def learn(self, candidate: Candidate) -> None:
         """Add outputs that a candidate does not give to the few on which candidates are compared first."""
-        for dump in self.dumps:
-            wrong = np.concatenate([candidate.differing(part) for part in dump.parts()])
-            at = np.flatnonzero(wrong)
-            if at.size:
-                chosen = at[np.linspace(0, at.size - 1, min(_LEARNT, at.size)).astype(np.intp)]
-                places = np.array([dump.place(int(i)) for i in chosen])
-                self._few.append(dump.part(np.unique(places[:, 0]), np.unique(places[:, -1])))
+        self._few += [part for dump in self.dumps if (part := self._left(candidate, dump, _LEARNT)) is not None]
         first = len(self.dumps)
         self._few = self._few[:first] + self._few[first:][-_KEPT + 1 :]
 
@@ -128,7 +147,7 @@ class Search:
             own = self.few(candidate)
             if own == FAILED:
                 continue
-            if self.passes(own) and self.whole(candidate).wrong <= max(self._bar - 1, 0):
+            if self.passes(own) and self._may(candidate) and self.whole(candidate).wrong <= max(self._bar - 1, 0):
                 return [candidate]
             found.append((own, i, candidate))
             if len(found) > 1000:
@@ -149,7 +168,7 @@ class Search:
             if own.wrong == 0 or not self.passes(self.few(candidate)) or (own.wrong <= self.allowed and not better):
                 break
             self.learn(candidate)
-        self._bar = min(self._bar, own.wrong)
+        self._best_so_far(candidate, own.wrong)
         return own, candidate
 
     def _descend(self, candidate: Candidate, fields: dict[str, Values]) -> Candidate:
@@ -234,7 +253,8 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
         for kind in possible[: None if good == FAILED else 1]:
             near = [c for _, c in sorted((x for x in found if x[1].accumulator.rule is kind), key=_first)]
             found += stage(search, kind, near or [c for c in ranked if c.accumulator.rule is kind][:2])
-            if search.spent or any(own.wrong <= search.allowed // _RARE for own, _ in found):
+            rare = 0 if stage is _of_other_formats else search.allowed // _RARE  # the catalogue is asked whole
+            if search.spent or any(own.wrong <= rare for own, _ in found):
                 break
         nearest = {kind.name: min((own for own, c in found if c.accumulator.rule is kind), default=FAILED)
                    for kind in possible}  # fmt: skip
