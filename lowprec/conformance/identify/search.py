@@ -111,7 +111,7 @@ class Search:
         return own.wrong <= max(1, _outputs(self._few) // 12)
 
     def _may(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate may leave fewer outputs than the best so far: some that this one leaves are asked."""
+        """Tell whether a candidate may leave fewer outputs than the best so far, by some that it leaves."""
         return all(self._score(candidate, [part]).wrong < most for part, most in self._hard)
 
     def _best_so_far(self, candidate: Candidate, wrong: int) -> None:
