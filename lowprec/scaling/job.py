@@ -34,6 +34,9 @@ from .granularity import Granularity
 from .hadamard import hadamard
 from .quantizer import Quantizer
 
+STREAMED = 1 << 25
+"""From so many bytes on, values are written past the caches: those of a core hold no more anyway."""
+
 _ONE = np.float32(1)
 Kernel = Callable[..., None]
 Constants = tuple[np.uint32, ...]
@@ -201,9 +204,10 @@ class BlockJob:
             return
         kernel: Kernel = kernels.round_strips[self._index] if self.cast.bounded else kernels.round_strips_any
         cast = (self.cast.bounded or self.cast.round, self.cast.round)
+        streamed = values.nbytes >= STREAMED
 
         def work(x: Any, values: Any, _: Any, __: int, a: int, b: int) -> None:
-            kernel(x, self._blocks(1 << 11), self.rule, cast, tensor, values, a, b)
+            kernel(x, self._blocks(1 << 14), self.rule, cast, tensor, streamed, values, a, b)
 
         self._run(work, values, None)
 

@@ -8,6 +8,7 @@ import pytest
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.scaling import job
 
 FORMATS = ["e4m3fn", "e5m2", "e2m1fn", "e3m2fn", "e5m6"]
 GRANULARITIES = ["1x128", "128x1", "128x128", "1x32", "1x16", "16x16", "7x5", "row", "column", "tensor"]
@@ -186,3 +187,22 @@ def test_every_nan_of_a_transform_has_the_same_bits(axis, columns):
     y = lp.hadamard(x, axis=axis)
     assert np.isnan(y).any()
     assert set(y[np.isnan(y)].view(np.uint32).tolist()) == {0x7FC00000}
+
+
+@pytest.mark.parametrize("quantizer", ["nvfp4_te", "mxfp8_floor", "te_block", "te_current", "nvfp4_modelopt"])
+def test_values_written_past_the_caches_are_the_same(quantizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole and ragged blocks, arrays that begin anywhere, over the input, NaN and Inf."""
+    rng = np.random.default_rng(2)
+    for shape in ((40, 512), (33, 250), (3, 20000)):
+        x = (rng.standard_normal(shape) * np.exp2(rng.integers(-9, 9, (shape[0], 1)))).astype(np.float32)
+        x[0, 3], x[1, 5], x[2, :9] = np.nan, np.inf, -0.0
+        wanted = lp.quantize(x, quantizer=quantizer).dequantize()
+        for least in (0, 1 << 60):
+            monkeypatch.setattr(job, "STREAMED", least)
+            for start in range(5):
+                out = np.empty(x.size + start, np.float32)[start:].reshape(shape)
+                lp.quantize_dequantize(x, quantizer=quantizer, out=out)
+                assert np.array_equal(out.view(np.uint32), wanted.view(np.uint32))
+            own = x.copy()
+            lp.quantize_dequantize(own, quantizer=quantizer, out=own)
+            assert np.array_equal(own.view(np.uint32), wanted.view(np.uint32))

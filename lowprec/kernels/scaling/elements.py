@@ -1,32 +1,30 @@
-"""The elements of blocks: largest magnitudes, codes and values, a row of blocks at a time.
+"""The elements of blocks: largest magnitudes and codes, a row of blocks at a time; `values` has their values.
 
 Blocks lie side by side in a row, each `width` long, the last perhaps shorter. `WIDTH` is a placeholder: the variants
 below are compiled for the widths in use (`lowprec._jit.variant`), so that a block of 16 is one vector; 0 stands for
 any width. In blocks whose scale is finite no value is NaN, Inf or beyond reach of the cast, so that the cast here
-needs neither tests nor selects; the rest is mended by `mend_codes` and `mend_values` afterwards.
+needs neither tests nor selects; the rest is mended by `mend_codes` afterwards.
 """
 
 import numpy as np
 
-from lowprec._jit import bits32, cgutils, float32_from_bits, intrinsic, ir, kernel, types, variant
+from lowprec._jit import bits32, cgutils, intrinsic, ir, kernel, types, variant
 
-from ..cast.bounded import INF, encode_bounded, round_bounded
-from ..cast.nearest import encode_bits, round_bits
+from ..cast.bounded import INF, encode_bounded
+from ..cast.nearest import encode_bits
 from ..vectors import F32, I8, I16, I32, I64, VectorCode, fill, swapped
 
 U = np.uint32
 F = np.float32
 WIDTH = 0
-TOGETHER = 1
 
 
 def AMAX(address):
     """Stand in for the intrinsic that a variant gets, as does the next."""
 
 
-@kernel
 def AMAX_16(address, amax):
-    """Stand in, and never called where `TOGETHER` is 1."""
+    """Stand in."""
 
 
 def _largest_of(code, address, vectors):
@@ -86,7 +84,7 @@ def _amax_16_of(vectors):
     return intrinsic(typed)
 
 
-class _BlockCode(VectorCode):
+class BlockCode(VectorCode):
     """Emits what is done to blocks of float32, 16 at a time: LLVM does not see so short loops as vectors."""
 
     def __init__(self, builder, constants=None):
@@ -121,7 +119,7 @@ class _BlockCode(VectorCode):
         self.builder.call(ask, [self.builder.inttoptr(address, I8.as_pointer()), I32(0), I32(2), I32(1)])
 
 
-def _either(builder, flag, emit):
+def either(builder, flag, emit):
     """Emit code for both values of a flag."""
     with builder.if_else(flag) as (yes, no):
         for branch, value in ((yes, True), (no, False)):
@@ -135,7 +133,7 @@ def scale_of(width):
     def typed(typingctx, x, scaled, factor, count, divide):
         def codegen(context, builder, signature, args):
             x, scaled, factor, count, divide = args
-            code = _BlockCode(builder)
+            code = BlockCode(builder)
 
             def emit(divide):
                 for block in code.blocks(count):
@@ -144,7 +142,7 @@ def scale_of(width):
                         offset = code.at(builder.mul(block, I64(4 * width)), 4 * v)
                         code.store(code.scaled(code.at(x, offset), f, divide), code.at(scaled, offset), align=4)
 
-            _either(builder, divide, emit)
+            either(builder, divide, emit)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 4, types.boolean), codegen
@@ -160,7 +158,7 @@ def _encode_of(width, item):
 
         def codegen(context, builder, signature, args):
             x, codes, factor, count, divide, constants, ahead = args
-            code = _BlockCode(builder, constants)
+            code = BlockCode(builder, constants)
             # Exponents are whole octaves, so that (e - smallest) >> shift comes apart.
             plus = builder.sub(builder.neg(code.up), builder.lshr(code.smallest, code.shift))
             minus = builder.add(plus, code.sign)
@@ -181,7 +179,7 @@ def _encode_of(width, item):
                         place = code.at(codes, builder.mul(builder.add(first, I64(v)), I64(item.width // 8)))
                         code.store(builder.trunc(c, ir.VectorType(item, 16)), place, align=1)
 
-            _either(builder, divide, emit)
+            either(builder, divide, emit)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 4, types.boolean, constants, types.intp), codegen
@@ -192,7 +190,7 @@ def _encode_of(width, item):
 def _amax_whole(x, width, amax):
     address, own = np.int64(x.ctypes.data), np.int64(amax.ctypes.data)
     whole = x.size // WIDTH
-    sixteens = whole // 16 if TOGETHER == 16 else 0
+    sixteens = whole // 16
     for b in range(sixteens):
         AMAX_16(np.int64(address + np.int64(b) * np.int64(64 * WIDTH)), np.int64(own + np.int64(b) * np.int64(64)))
     for b in range(16 * sixteens, whole):
@@ -229,15 +227,6 @@ def _encode_columns(x, width, divide, factor, constants, ahead, codes):
             codes[j] = encode_bounded(bits32(F(x[j] * factor[j])), constants)
 
 
-def _round_columns(x, width, divide, factor, scale, tensor, constants, values):
-    if divide:
-        for j in range(x.size):
-            values[j] = F(F(round_bounded(bits32(F(x[j] / factor[j])), constants) * scale[j]) * tensor)
-    else:
-        for j in range(x.size):
-            values[j] = F(F(round_bounded(bits32(F(x[j] * factor[j])), constants) * scale[j]) * tensor)
-
-
 def ENCODE_8(x, codes, factor, count, divide, constants, ahead):
     """Stand in for the intrinsic that a variant gets, as does the next."""
 
@@ -270,23 +259,6 @@ def _encode_row(x, width, divide, factor, constants, ahead, codes):
                 into[j] = encode_bounded(bits32(F(tile[j] * f)), constants)
 
 
-def _round_row(x, width, divide, factor, scale, tensor, constants, values):
-    size = WIDTH if WIDTH else width
-    whole = x.size // size
-    for b in range(whole):
-        tile, into = x[b * size : b * size + size], values[b * size : b * size + size]
-        f, s = factor[b], scale[b]
-        if divide:
-            for j in range(size):
-                into[j] = F(F(round_bounded(bits32(F(tile[j] / f)), constants) * s) * tensor)
-        else:
-            for j in range(size):
-                into[j] = F(F(round_bounded(bits32(F(tile[j] * f)), constants) * s) * tensor)
-    for j in range(whole * size, x.size):
-        y = F(x[j] / factor[whole]) if divide else F(x[j] * factor[whole])
-        values[j] = F(F(round_bounded(bits32(y), constants) * scale[whole]) * tensor)
-
-
 @kernel
 def mend_codes(x, width, divide, amax, factor, constants, codes):
     """Encode anew what `encode_bounded` cannot: blocks with NaN or Inf."""
@@ -297,38 +269,15 @@ def mend_codes(x, width, divide, amax, factor, constants, codes):
                 codes[j] = encode_bits(bits32(y), constants)
 
 
-@kernel
-def mend_values(x, width, divide, amax, factor, scale, tensor, constants, values):
-    """Round anew what `round_bounded` cannot: blocks with NaN or Inf."""
-    for b in range(amax.size):
-        if amax[b] >= INF:
-            for j in range(b * width, min(b * width + width, x.size)):
-                y = F(x[j] / factor[b]) if divide else F(x[j] * factor[b])
-                values[j] = F(F(float32_from_bits(round_bits(bits32(y), constants)) * scale[b]) * tensor)
-
-
-@kernel
-def round_any(u, constants):
-    """Return a float32 rounded by `round_bits`, for formats that `round_bounded` does not serve."""
-    return float32_from_bits(round_bits(u, constants))
-
-
 # What a row of blocks needs, by width (0: any), and for formats that need the general cast.
 WIDTHS = (0, 1, 16, 32, 128)
 amax_rows = (
     kernel(_amax_any),
     kernel(_amax_columns),
     *(
-        variant(
-            _amax_whole, f"amax_row_{w}", WIDTH=w, TOGETHER=16, AMAX=_amax_of(w // 16), AMAX_16=_amax_16_of(w // 16)
-        )
+        variant(_amax_whole, f"amax_row_{w}", WIDTH=w, AMAX=_amax_of(w // 16), AMAX_16=_amax_16_of(w // 16))
         for w in WIDTHS[2:]
     ),
-)
-# Where nothing has fetched the values, one block after another is faster: 16 at a time wait for all of them.
-amax_rows_in_turn = (
-    *amax_rows[:2],
-    *(variant(_amax_whole, f"amax_row_in_turn_{w}", WIDTH=w, AMAX=_amax_of(w // 16)) for w in WIDTHS[2:]),
 )
 encode_rows = (
     kernel(_encode_row),
@@ -338,10 +287,4 @@ encode_rows = (
         for w in WIDTHS[2:]
     ),
 )
-round_rows = (
-    kernel(_round_row),
-    kernel(_round_columns),
-    *(variant(_round_row, f"round_row_{w}", WIDTH=w) for w in WIDTHS[2:]),
-)
 encode_row_any = variant(_encode_row, "encode_row_any", encode_bounded=encode_bits)
-round_row_any = variant(_round_row, "round_row_any", round_bounded=round_any)

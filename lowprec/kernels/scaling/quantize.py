@@ -15,8 +15,10 @@ from lowprec._jit import bits32, float32_from_bits, kernel, variant
 from ..cast.bounded import INF
 from ..cast.nearest import decode_bits
 from . import elements
-from .elements import mend_codes, mend_values
+from . import values as rounded
+from .elements import mend_codes
 from .scales import DIVIDE, block_scales
+from .values import mend_values
 
 U = np.uint32
 F = np.float32
@@ -38,7 +40,7 @@ def encode_row(x, width, divide, factor, constants, ahead, codes):
     """Stand in."""
 
 
-def round_row(x, width, divide, factor, scale, tensor, constants, values):
+def round_row(x, width, divide, factor, scale, tensor, constants, ahead, streamed, values):
     """Stand in."""
 
 
@@ -74,12 +76,12 @@ def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
                     mend_codes(x[i, c0:c1], width, divide, a, f, any_constants, codes[i, c0:c1])
 
 
-def _round_strips(x, blocks, rule, cast, tensor, values, start, stop):
-    """Write the values of the codes instead of codes and scales."""
+def _round_strips(x, blocks, rule, cast, tensor, streamed, values, start, stop):
+    """Write the values of the codes instead of codes and scales; past the caches if `streamed`."""
     rows, width, segment = blocks
     divide = rule[1] == DIVIDE
     constants, any_constants = cast
-    columns = x.shape[1]
+    columns, ahead = x.shape[1], np.int64(4 * segment)
     amax = np.empty(segment // width, np.uint32)
     scale = np.empty(segment // width, np.float32)
     factor = np.empty(segment // width, np.float32)
@@ -101,7 +103,7 @@ def _round_strips(x, blocks, rule, cast, tensor, values, start, stop):
                 if worst >= INF:
                     for j in range(c1 - c0):  # values may be written over x
                         kept[j] = x[i, c0 + j]
-                round_row(x[i, c0:c1], width, divide, f, s, tensor, constants, values[i, c0:c1])
+                round_row(x[i, c0:c1], width, divide, f, s, tensor, constants, ahead, streamed, values[i, c0:c1])
                 if worst >= INF:
                     mend_values(kept[: c1 - c0], width, divide, a, f, s, tensor, any_constants, values[i, c0:c1])
 
@@ -113,13 +115,13 @@ quantize_strips = tuple(
 )
 round_strips = tuple(
     variant(_round_strips, f"round_strips_{w}", amax_row=a, round_row=r)
-    for w, a, r in zip(WIDTHS, elements.amax_rows_in_turn, elements.round_rows, strict=True)
+    for w, a, r in zip(WIDTHS, elements.amax_rows, rounded.round_rows, strict=True)
 )
 quantize_strips_any = variant(
     _quantize_strips, "quantize_strips_any", amax_row=elements.amax_rows[0], encode_row=elements.encode_row_any
 )
 round_strips_any = variant(
-    _round_strips, "round_strips_any", amax_row=elements.amax_rows[0], round_row=elements.round_row_any
+    _round_strips, "round_strips_any", amax_row=elements.amax_rows[0], round_row=rounded.round_row_any
 )
 
 
