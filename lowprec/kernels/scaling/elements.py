@@ -17,6 +17,7 @@ from ..vectors import F32, I8, I16, I32, I64, VectorCode, fill, swapped
 U = np.uint32
 F = np.float32
 WIDTH = 0
+AHEAD = 1 << 14  # bytes: random words take longer than memory, which fetches what comes after the next blocks meanwhile
 
 
 def AMAX(address):
@@ -140,6 +141,7 @@ def scale_of(width):
                     f = code.splat(code.load(code.at(factor, builder.mul(block, I64(4))), F32), code.singles)
                     for v in range(0, width, 16):
                         offset = code.at(builder.mul(block, I64(4 * width)), 4 * v)
+                        code.prefetch(code.at(x, offset, AHEAD))
                         code.store(code.scaled(code.at(x, offset), f, divide), code.at(scaled, offset), align=4)
 
             either(builder, divide, emit)
