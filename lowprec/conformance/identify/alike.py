@@ -61,21 +61,47 @@ def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
 def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
     """Return what the catalogue has of other kinds that leaves no more outputs, within the same order.
 
-    Each with its own groups, result and interval of promotion, and with the candidate's.
+    Each with its own groups, result and interval of promotion, and with the candidate's; with groups as long as the
+    candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with as many
+    fraction bits as there are. Of those with other fraction bits that do as well, the fewest are given, too.
     """
     own, found = search.whole(candidate), []
     for kind in kinds_for(search.dump):
         if kind is candidate.accumulator.rule:
             continue
+        every, bits = axes(kind, search.dump), [b for b in axes(kind, search.dump).get("fraction_bits", ()) if b]
+        more: list[dict[str, Any]] = [{}]
+        more += [{"run": 1}] if 1 in every.get("run", ()) else []
+        more += [{"fraction_bits": max(bits)}] if bits else []
+        good: dict[Any, Candidate] = {}
         for machine in starts(kind, search.dump):
             start = Candidate(machine, candidate.library)
-            fields = [name for name in _TAKEN if name == "promote_every" or name in kind.fields]
-            values = [dict.fromkeys((field_of(start, name), field_of(candidate, name))) for name in fields]
-            for combination in itertools.product(*values):
-                other = changed(start, **dict(zip(fields, combination, strict=True)))
-                if other is not None and _as_good(search, other, own):
-                    found.append(other)
+            for changes in more:
+                others = (changed(start, **taken, **changes) for taken in _taken(start, candidate, search.dump.k))
+                new = [c for c in others if c is not None and c.key() not in good and _as_good(search, c, own)]
+                good |= {c.key(): c for c in new}
+                if new:
+                    break
+        found += good.values()
+        for c in list(good.values())[:1]:
+            fewer = (changed(c, fraction_bits=b) for b in sorted(bits) if b < field_of(c, "fraction_bits"))
+            found += itertools.islice((f for f in fewer if f is not None and _as_good(search, f, own)), 1)
     return found
+
+
+def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any]]:
+    """Return groups, intervals and results that another kind's accumulator may have beside a candidate."""
+    named = start.accumulator.rule.fields
+    groups = [field_of(c, "group") for c in (start, candidate)]
+    every = [field_of(c, "promote_every") for c in (start, candidate)]
+    both = [*itertools.product(groups, every), (every[1] or k, None), (k, None)]
+    outputs = [field_of(c, "output") for c in (start, candidate)] if "output" in named else [None]
+    chosen = [
+        {name: value for name, value in zip(("group", "promote_every", "output"), (*pair, output), strict=True)
+         if name == "promote_every" or name in named}
+        for pair in both for output in outputs
+    ]  # fmt: skip
+    return [taken for i, taken in enumerate(chosen) if taken not in chosen[:i]]
 
 
 def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
