@@ -65,7 +65,8 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
     candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with as many
     fraction bits as there are. Of those with other fraction bits that do as well, the fewest are given, too.
     """
-    own, found = search.whole(candidate), []
+    own = search.whole(candidate)
+    found: list[Candidate] = []
     for kind in kinds_for(search.dump):
         if kind is candidate.accumulator.rule:
             continue
