@@ -56,7 +56,7 @@ def test_numbers_are_those_of_their_pages() -> None:
     readme, docs = README.read_text(), ROOT / "docs"
     speed, exactness = (docs / "speed.md").read_text(), (docs / "exactness.md").read_text()
     rows = re.findall(
-        r"^\| (?:with AVX-512|as a CPU with AVX2 alone) \| ([\d.–]+) \| ([\d.–]+ \([\d.–]+x\)) \|$", readme, re.M
+        r"^\| (?:with AVX-512|as a CPU with AVX2 alone) \| ([\d.\u2013]+) \| ([\d.\u2013]+ \([\d.\u2013]+x\)) \|$", readme, re.M
     )
     assert len(rows) == 2
     assert [number for row in rows for number in row if number not in speed] == []
