@@ -59,7 +59,7 @@ def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
     reference = run_study(make(tmp_path / "reference"), jobs=0)
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {
-        "FAKE_STEP_SECONDS": "0.02",
+        "FAKE_STEP_SECONDS": "0.06",
         "PYTHONPATH": SEARCH,
     }
     target = tmp_path / "stopped"
