@@ -8,9 +8,8 @@ share of every gap is whole.
 
 import numpy as np
 
-from lowprec._jit import bits32, bits64, float32_from_bits, kernel, shift_left, shift_right
+from lowprec._jit import bits32, bits64, kernel, shift_left, shift_right
 
-from .nearest import decode_bits
 from .rounding import encode_word, encode_word64, random_part
 
 U = np.uint32
@@ -172,14 +171,6 @@ def encode32_given(x, out, constants, words, random):
     """Encode contiguous float32 `x` by a stochastic rounding, with a random word for each."""
     for i in range(x.size):
         out[i] = encode_word(bits32(x[i]), constants, random_part(random[i], words))
-
-
-@kernel
-def round32_given(x, out, constants, decode_constants, words, random):
-    """Round contiguous float32 `x` likewise; `out` may be `x`."""
-    for i in range(x.size):
-        code = encode_word(bits32(x[i]), constants, random_part(random[i], words))
-        out[i] = float32_from_bits(decode_bits(code, decode_constants))
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Decoding a LogFMT tile, as vector code: a table of all values, in memory or in registers, or factors in registers.
+"""Values of LogFMT codes, as vector code: a table of a tile's values, in memory or in registers, or its factors there.
 
 Loops this short are not vectorised well from scalar ones.
 """
