@@ -113,41 +113,6 @@ def memory_table(x: np.ndarray, rounds: int) -> Table:
     return Table("Casts against memory", columns, rows, note)
 
 
-def growth_table(largest: int, rounds: int) -> Table:
-    """Nanoseconds a number from 2^10 numbers on: what grows faster than its work would show."""
-    lp.set_num_threads(1)
-    rows = []
-    for places in range(10, largest + 1, 3):
-        x = np.random.default_rng(0).standard_normal((1 << (places - 10), 1024), dtype=np.float32)
-        y, codes, q = np.ones_like(x), np.ones(x.shape, np.uint8), lp.quantize(x, quantizer="te_block")
-        works: dict[str, tuple[int, Work]] = {
-            "encode": (5, lambda x=x, c=codes: lp.encode(x, "e4m3fn", out=c)),
-            "decode": (5, lambda y=y, c=codes: lp.decode(c, "e4m3fn", out=y)),
-            "round_to": (8, lambda x=x, y=y: lp.round_to(x, "e4m3fn", out=y)),
-            "quantize": (5, lambda x=x, q=q: lp.quantize(x, quantizer="te_block", out=q)),
-        }
-        repeats = max(1, 1 << (18 - places)) if places < 18 else 1
-
-        def repeated(work: Work, repeats: int = repeats) -> Work:
-            return lambda: [work() for _ in range(repeats)]
-
-        timed = {name: repeated(work) for name, (_, work) in works.items()}
-        timed |= {name: repeated(work) for name, work in copies(x.size).items()}
-        seconds = interleaved(timed, rounds if places < 26 else 3, time.thread_time)
-        cells = []
-        for name, (size, _) in works.items():
-            each = seconds[name] / repeats / x.size * 1e9
-            cells.append(f"{each:.2f} ({seconds[f'np.copyto, {size} bytes'] / seconds[name]:.2f}x)")
-        rows.append((f"2^{places}", *cells))
-    return Table(
-        "Cost as arrays grow, ns a number",
-        ("numbers", "encode e4m3fn", "decode", "round_to", "quantize, te_block 1x128"),
-        rows,
-        "One thread, its CPU time, `out=` given (ratio to np.copyto of the same bytes). Below 2^16 calls cost, above "
-        "2^22 memory.",
-    )
-
-
 def peer_table(x: np.ndarray, rounds: int) -> Table:
     """Packages that cast too, as one calls them."""
     lp.set_num_threads(1)
@@ -214,9 +179,7 @@ def start_table() -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer rounds, arrays of up to 2^22 numbers in the last table"
-    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables between its markers")
     options = parser.parse_args()
     machine = machine_line()
@@ -225,7 +188,6 @@ def main() -> None:
     check(x)
     rounds = 4 if options.quick else 15
     tables = [memory_table(x, rounds), peer_table(x, rounds), start_table()]
-    tables.append(growth_table(22 if options.quick else 28, rounds))
     for table in tables:
         table.show()
     if options.markdown:

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +50,6 @@ FLOAT32 = "float32, fixed order"
 class Options(NamedTuple):
     quick: bool = False
     threads: int = 1
-    full: bool = False
 
     @property
     def rounds(self) -> int:
@@ -119,39 +117,6 @@ def reuse(options: Options) -> list[Row]:
         for shape in REUSED[-1:] if options.quick else REUSED:
             works = {"anew": scaled_product(machine, shape), "kept": scaled_product(machine, shape, packed=True)}
             rows.append({"machine": machine, "shape": str(shape), **interleaved(works, options.rounds, options.clock)})
-    return rows
-
-
-def growth(options: Options) -> list[Row]:
-    """Cost per multiply-add of hopper_fp8 as the cube or K alone grows, and two threads against one."""
-    import lowprec as lp
-
-    def threads(count: int, product: Work) -> Work:
-        def run() -> Any:
-            lp.set_num_threads(count)
-            return product()
-
-        return run
-
-    def apart(product: Work) -> Work:
-        """Return two of them in threads of their own: what the machine has to give at this moment."""
-        return lambda: [future.result() for future in [pool.submit(product) for _ in range(2)]]
-
-    pool = ThreadPoolExecutor(2)
-    rows = []
-    cubes = (256, 512, 1024) if options.quick else (256, 512, 1024, 2048, 4096)
-    depths = (128, 1024) if options.quick else (128, 256, 512, 1024, 4096, 16384, 65536)
-    shapes = [Shape(n, n, n) for n in cubes] + [Shape(256, 256, k, "K") for k in depths]
-    for shape in [*shapes, Shape(8192, 8192, 8192)] if options.full else shapes:
-        product, ours = fp8_product(shape), float32_product(shape)
-        rounds = options.rounds if shape.work < 1 << 36 else 3 if shape.work < 1 << 39 else 1
-        one = {"one": threads(1, product), FLOAT32: threads(1, ours)}
-        cpu = interleaved(one, rounds)
-        both = {"one": one["one"], "two": threads(2, product), "apart": threads(1, apart(product))}
-        wall = interleaved(both, rounds, time.perf_counter)
-        found = {"two": wall["one"] / wall["two"], "apart": 2 * wall["one"] / wall["apart"]}
-        rows.append({"shape": str(shape), "work": shape.work, "seconds": cpu["one"], FLOAT32: cpu[FLOAT32], **found})
-    lp.set_num_threads(options.threads)
     return rows
 
 
@@ -236,7 +201,7 @@ def peers(options: Options) -> list[Row]:
 
 
 PARTS = {
-    "fp8": fp8, "wide": wide, "scaled": scaled, "reuse": reuse, "growth": growth, "latency": latency,
+    "fp8": fp8, "wide": wide, "scaled": scaled, "reuse": reuse, "latency": latency,
     "memory": memory, "compilation": compilation, "peers": peers,
 }  # fmt: skip
 CHILDREN = {"memory": memory_child, "compile": compile_child, "blas": blas_child}
@@ -296,19 +261,6 @@ def tables(found: Row, options: Options) -> list[Table]:
         ]  # fmt: skip
         columns = ["Machine", "M x N x K", "ms", "ms, B kept by pack_operand", "saved"]
         out.append(Table(f"An operand that is laid out once, {how}", columns, cells))
-    if rows := found.get("growth"):
-        base = next(row["seconds"] / row["work"] for row in rows if row["shape"] == str(CUBE))
-        cells = [
-            [row["shape"], rate(row | {"one": row["seconds"]}, "one"),
-             f"{row['seconds'] / row['work'] / base - 1:+.0%}", f"{row['two']:.2f}x", f"{row['apart']:.2f}x"]
-            for row in rows
-        ]  # fmt: skip
-        columns = ["M x N x K", "GMAC/s", "cost per MAC against 1024^3", "2 threads", "2 products at once"]
-        note = (
-            "One thread's CPU time; the last two by the wall clock. What two independent products gain shows how free "
-            "the second core was."
-        )
-        out.append(Table("hopper_fp8 from small to large", columns, cells, note))
     if rows := found.get("latency"):
         cells = [[row["call"], f"{row['seconds'] * 1e6:.0f}"] for row in rows]
         out.append(Table(f"One call of {LATENCY}, {how}", ["Call", "microseconds"], cells))
@@ -337,7 +289,6 @@ def main() -> None:
     """Parse the command line, measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer shapes and rounds")
-    parser.add_argument("--full", action="store_true", help="up to 8192^3, minutes a product")
     parser.add_argument("--avx2", action="store_true", help="compute as a machine with AVX2 and FMA alone would")
     parser.add_argument("--threads", type=int, default=1, help="threads of both NumPy's BLAS and ours")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run")
@@ -356,7 +307,7 @@ def main() -> None:
     # Before NumPy is imported; children inherit it.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOWPREC_NUM_THREADS"):
         os.environ[variable] = str(arguments.threads)
-    options = Options(arguments.quick, arguments.threads, arguments.full)
+    options = Options(arguments.quick, arguments.threads)
     found: Row = {"machine": machine_line(), "threads": options.threads, "kernels": kernels()}
     found |= {"host": host.lines(), "peak": host.fma_peak()}
     for part in arguments.only:

@@ -13,10 +13,11 @@ from rich.table import Table
 import lowprec as lp
 from lowprec.moe.data.corpus import Corpus
 from lowprec.moe.data.sources import load_corpus
+from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.run.train import Schedule, Trainer
 
 
-def trainer(config: str, recipe: str, corpus: Corpus) -> Trainer:
+def trainer(config: MoEConfig | str, recipe: str, corpus: Corpus) -> Trainer:
     return Trainer(config, recipe, corpus, seed=0, schedule=Schedule(peak=2e-3, warmup_steps=5, total_steps=100))
 
 
