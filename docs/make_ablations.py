@@ -199,9 +199,10 @@ def page() -> str:
 
 
 def _models(results: Iterable[dict[str, Any]]) -> str:
-    sizes = sorted({r["size"].partition(",")[0] for r in results if " model" in r["size"]})
-    active = {r["size"].partition(", ")[2].partition(" parameters")[0] for r in results if " model" in r["size"]}
-    return f"{' or '.join(sorted(active))} parameters ({', '.join(sizes)})"
+    """Return the sizes of all models that were measured, once each."""
+    named = re.compile(r"(\w+) model,.*?(\S+ active of \S+) parameters")
+    sizes = sorted({found.groups() for r in results if (found := named.match(r["size"]))})
+    return " or ".join(f"{size} parameters ({name})" for name, size in sizes)
 
 
 def _overview(results: dict[str, Any]) -> str:
