@@ -313,6 +313,10 @@ class Kind(ABC):
         first = self.instruction(accumulator, "C", 0)
         return self.instruction(accumulator, first, step)
 
+    def chain(self, accumulator: Accumulator, k: int) -> list[Sum]:
+        """Return the instructions of a chain of k products, C the result of the one before; the last may go beyond."""
+        return [self.instruction(accumulator, "C", start) for start in range(0, k, self.step(accumulator))]
+
     @abstractmethod
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Return the order in which the products of one instruction, from k = `start`, join what was summed before."""

@@ -1,4 +1,4 @@
-"""The order in which an accumulator sums, as a tree that a page can draw and a test can hold it to."""
+"""The order in which an accumulator sums, as a tree: it is drawn, computed by a test, and compared by `identify`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ class Products:
     ----------
     ks : tuple of int
         Their indices along K.
+    exponent : int
+        They are multiplied by 2 to this power.
     """
 
     ks: tuple[int, ...]
+    exponent: int = 0
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -36,6 +39,52 @@ class Products:
 
 
 @dataclass(frozen=True)
+class Rounded:
+    """What enters, added exactly and rounded once.
+
+    Attributes
+    ----------
+    output : str
+        To which format.
+    rounding : {"nearest", "odd", "truncate"}
+    flushes : {"", "x86", "cdna2", "odd"}
+        Whose way it is to make zeros of subnormals among what enters, and of results.
+    saturates : bool
+        A finite sum beyond the largest number is that number.
+    zeros : {"+0", "ieee"}
+        The sign of an exact sum of zero: always plus, or minus where nothing but -0 enters.
+    """
+
+    output: str = "float32"
+    rounding: str = "nearest"
+    flushes: str = ""
+    saturates: bool = False
+    zeros: str = "ieee"
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What enters, aligned to the largest exponent, cut, added exactly, and cut or rounded to the output.
+
+    Attributes are those of an `Accumulator`; `operands` is the format in which operands are read, their own if "".
+    """
+
+    fraction_bits: int
+    align: str
+    output: str
+    zero_exponent: int | None
+    operands: str = ""
+
+
+@dataclass(frozen=True)
+class Particular:
+    """What only one kind does, by its name and the numbers that decide bits."""
+
+    name: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Sum:
     """One operation of the hardware on what enters it.
 
@@ -44,11 +93,14 @@ class Sum:
     does : tuple of str
         What happens, line by line.
     of : tuple of Sum, Products or str
-        What enters, C by its name.
+        What enters: C by its name, +0 likewise.
+    how : Rounded, Aligned or Particular
+        The same as data.
     """
 
     does: tuple[str, ...]
     of: tuple[Sum | Products | str, ...]
+    how: Rounded | Aligned | Particular = Rounded()
 
     def products(self) -> Iterator[Products]:
         """Yield the products that enter, from the first to the last that is added."""

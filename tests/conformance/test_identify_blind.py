@@ -13,8 +13,8 @@ import pytest
 
 import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
+from lowprec.conformance.identify.forms import Forms
 from lowprec.conformance.identify.identification import Identification
-from lowprec.conformance.identify.space import plain_fields_of
 from lowprec.tensorcore.accumulator import FLOAT64
 
 DATA = ("normal", "wide", "sparse")
@@ -85,9 +85,8 @@ def codes(rng: np.random.Generator, data: str, shape: tuple[int, int]) -> np.nda
 
 def named(found: Identification, machine: lp.Accumulator) -> bool:
     """Tell whether one of those that explain the dump is the machine, but for what provably does not show."""
-    dump = found.dumps[0]
-    wanted = machine.kind, plain_fields_of(Candidate(machine), dump)
-    return any(wanted == (c.accumulator.kind, plain_fields_of(c, dump)) for c in found.explaining if c.library is None)
+    forms = Forms(found.dumps[0])
+    return any(forms.same(c, Candidate(machine)) for c in found.explaining)
 
 
 def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (128, 256), more: int = MORE) -> Verdict:
@@ -106,9 +105,9 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
     start, cpu = time.perf_counter(), time.process_time()
     found = lp.identify(**run(given))
     spent = time.perf_counter() - start, time.process_time() - cpu
-    how, also = "same" if found.same else "exact", []
+    how, also = "same" if found.same or len(found.explaining) > 1 else "exact", []
     for turn in range(more):
-        if len(found.explaining) < 2:
+        if len(found.classes) < 2:
             break
         probes = found.probes(seed=turn)
         how = "probed"
@@ -117,7 +116,7 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
             break
         also.append(run(probes.arrays))
         found = lp.identify(**run(given), also=also)
-    if len(found.explaining) > 1:
+    if len(found.classes) > 1:
         how = "together"
     if not found.explaining or found.differing:
         how = "missed"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .candidate import Candidate, nearest
+from .forms import Forms
 from .search import Score, Search, neighbours
 from .space import arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
 
@@ -23,11 +24,11 @@ _TAKEN = ("promote_every", "group", "output")  # what another kind may have of a
 _UNORDERED = ("fraction_bits", "inputs")  # none of whose values is plainer than another
 
 
-def alike(search: Search, candidate: Candidate) -> tuple[Alike, Alike]:
+def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Alike]:
     """Return for each field the other values that leave no more outputs than a candidate does.
 
     First those that only this dump does not tell apart, then those that give the same for all operands of these
-    formats and this K, as `plain_fields_of` proves.
+    formats and this K, as their forms prove.
     """
     own, dump = search.whole(candidate), search.dump
     proven: dict[str, list[Any]] = {}
@@ -37,10 +38,11 @@ def alike(search: Search, candidate: Candidate) -> tuple[Alike, Alike]:
             continue
         for other in neighbours(candidate, field, values):
             value = field_of(other, field)
-            if other.accumulator.rule is candidate.accumulator.rule and _same(candidate, other, search):
+            if _same(candidate, other, search):
                 proven.setdefault(field, []).append(value)
             elif search.passes(search.few(other)) and search.whole(other).wrong <= own.wrong:
-                open_.setdefault(field, []).append(value)
+                found = proven if forms.same(candidate, other) else open_
+                found.setdefault(field, []).append(value)
     return {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()}
 
 
@@ -182,7 +184,8 @@ def _as_good(search: Search, other: Candidate, own: Score) -> bool:
 
 
 def _same(one: Candidate, other: Candidate, search: Search) -> bool:
-    return one.accumulator.inputs == other.accumulator.inputs and (
+    m, n = one.accumulator, other.accumulator
+    return (m.rule, m.inputs) == (n.rule, n.inputs) and (
         plain_fields_of(one, search.dump) == plain_fields_of(other, search.dump)
     )
 

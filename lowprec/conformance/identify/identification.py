@@ -19,6 +19,7 @@ from ...tensorcore.library import Library
 from .alike import Alike, alike, of_other_widths, other_kinds, other_orders, pairs, plainest, spelled
 from .candidate import Candidate, known, known_library
 from .dump import Dump, dump_of
+from .forms import Forms
 from .probes import Probes, probes_for
 from .ranking import Ranked, count, first_apart, rank
 from .search import Search, find, refine
@@ -97,6 +98,14 @@ class Identification:
         return tuple(dict.fromkeys(candidate.accumulator for candidate in self.explaining))
 
     @functools.cached_property
+    def classes(self) -> tuple[tuple[Candidate, ...], ...]:
+        """Return `explaining` in sets: those of one set give the same for all operands of these formats and this K.
+
+        That is proven by their forms (`Forms`); whether those of two sets ever differ is open.
+        """
+        return Forms(self.dumps[0]).classes(self.explaining)
+
+    @functools.cached_property
     def explaining(self) -> tuple[Candidate, ...]:
         """Return `candidates`, then the first of them with each value of `open`."""
         return self._with(None)
@@ -141,7 +150,8 @@ class Identification:
         if dump.out == FLOAT64:
             return probes_for(dump, self.explaining, seed)
         two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0])
-        return probes_for(dump, tuple(dict.fromkeys((*self._with(_ASKED), *(_known(c, dump) for c in two)))), seed)
+        classes = Forms(dump).classes((*self._with(_ASKED), *(_known(c, dump) for c in two)))
+        return probes_for(dump, [some[0] for some in classes], seed)
 
     def example(self) -> Example | None:
         """Return the output that `nearest` does not give with the fewest products, and what other rules give for it."""
@@ -162,13 +172,16 @@ class Identification:
             said = f"nothing explains the {n} outputs"
             wrong = 0 if best is None else sum(count(best, dump.parts()) for dump in self.dumps)
             return said if best is None else f"{said}; nearest is {_name(best)}, which gives {n - wrong}"
-        several = len(self.explaining)
+        several, proven = len(self.classes), len(self.classes[0]) - 1
         left = len(self.differing)
         n = sum(dump.d.size for dump in self.dumps) if not left else n
         what = f"all {n} outputs" if not left else f"all but {left} of {n} outputs"
+        first = _name(self.candidates[0])
+        if several == 1 and not proven:
+            return f"{first} explains {what}"
         if several == 1:
-            return f"{_name(self.candidates[0])} explains {what}"
-        return f"{several} explain {what}, which this dump cannot tell apart: {_name(self.candidates[0])} and others"
+            return f"{first} explains {what}, as do {proven} others that are proven to give the same for these formats"
+        return f"{several} explain {what}, which this dump cannot tell apart: {first} and others"
 
 
 def _name(candidate: Candidate) -> str:
@@ -269,7 +282,7 @@ def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     ranking = [_with_place(r, fit[0], dump) if wrong[r.candidate] > least else r for r in ranking]
     if dump.out != FLOAT64 and wrong.get(fit[0]) is None:
         fit[0] = plainest(search, fit[0])
-    open_, proven = ({}, {}) if dump.out == FLOAT64 else alike(search, fit[0])
+    open_, proven = ({}, {}) if dump.out == FLOAT64 else alike(search, fit[0], Forms(dump))
     more = (*other_orders(search, fit[0]), *other_kinds(search, fit[0])) if dump.out != FLOAT64 else ()
     candidates = tuple(dict.fromkeys(_known(c, dump) for c in (*fit, *more)))
     return Identification(tuple(dumps), tuple(ranking), candidates, open_, proven, candidates[0], search.tried)

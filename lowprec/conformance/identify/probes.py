@@ -13,13 +13,14 @@ from ...format.catalogue import Format, formats
 from ...oracle.values import fields
 from ...tensorcore.accumulator import FLOAT64
 from ..drawing import Stream
-from ..operands import ADDENDS, FAMILIES, addend
+from ..operands import ADDENDS, FAMILIES, TIES, addend
 from .candidate import Candidate
 from .dump import Dump, dump_of
 
 Array = NDArray[Any]
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # times the dump's K
+_TIES = 16  # lots of operands of ties
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,8 @@ def operands(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
         return
     fa, fb = (formats[name] for name in (dump.fa, dump.fb))
     for times in _LENGTHS:
-        for name, (make_a, make_b) in FAMILIES.items():
+        ties = {f"{name}, {turn}": makers for turn in range(_TIES) for name, makers in TIES.items()}
+        for name, (make_a, make_b) in (FAMILIES | ties).items():
             if "NaN" in name:
                 continue
             s = Stream(seed, f"probes/{name}/{times}/{fa.name}/{fb.name}")

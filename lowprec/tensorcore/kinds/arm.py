@@ -14,10 +14,12 @@ from ...kernels.tensorcore import cpu_tile as tile
 from ..accumulator import Accumulator, Computed, FastKernel, Kind, StepError
 from ..float32 import accumulate_f32
 from ..integers import by_rows
-from ..order import Products, Sum
+from ..order import Products, Rounded, Sum
 from ..product import Matrix, Product, canonical_nan
 from .dots import Dots, read
 from .panels import not_finite
+
+_ODD = Rounded(rounding="odd", flushes="odd")
 
 
 class Odd(Kind):
@@ -35,8 +37,8 @@ class Odd(Kind):
         """Add products one after the other, then C."""
         found: Sum | Products = Products((start,))
         for k in range(start + 1, start + accumulator.group):
-            found = Sum(("+ rounded to odd",), (found, Products((k,))))
-        return Sum(("+ rounded to odd",), (state, found))
+            found = Sum(("+ rounded to odd",), (found, Products((k,))), _ODD)
+        return Sum(("+ rounded to odd",), (state, found), _ODD)
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of a product's roundings, each less than a unit in the last place, and of flushes."""
@@ -64,7 +66,8 @@ class RoundedGroups(Kind):
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Sum a group exactly and round it, then add C."""
         products = Products(tuple(range(start, start + accumulator.group)))
-        return Sum(("+ in float32",), (state, Sum(("exact sum", "rounded to nearest even, float32"), (products,))))
+        group = Sum(("exact sum", "rounded to nearest even, float32"), (products,), Rounded())
+        return Sum(("+ in float32",), (state, group), Rounded())
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of two roundings."""
@@ -94,8 +97,10 @@ class ScaledGroups(Kind):
 
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Sum a group, times the power of two, and C exactly."""
-        products = Products(tuple(range(start, start + accumulator.group)))
-        return Sum(("exact sum", f"rounded to nearest even, {accumulator.output}"), (state, products))
+        a = accumulator
+        products = Products(tuple(range(start, start + a.group)), a.product_exponent)
+        how = Rounded(a.output, saturates=a.saturate)
+        return Sum(("exact sum", f"rounded to nearest even, {a.output}"), (state, products), how)
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return half a unit in the last place, in units of products that are not yet multiplied."""

@@ -9,12 +9,17 @@ from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore import float64_dot
 from ..accumulator import Accumulator, Kind, StepError
-from ..order import Products, Sum
+from ..order import Products, Rounded, Sum
 from ..product import Matrix, Product, canonical_nan
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 512
 _MAX_K = 1 << 20
+
+
+def _sum(state: Sum | str, k: int) -> Sum:
+    words = "exact sum of all products", "rounded once, to float32"
+    return Sum(words, (state, Products(tuple(range(k)))), Rounded(zeros="+0"))
 
 
 class Exact(Kind):
@@ -43,9 +48,13 @@ class Exact(Kind):
         """Return one sum of everything."""
         return self.instruction(accumulator, "C", 0)
 
+    def chain(self, accumulator: Accumulator, k: int) -> list[Sum]:
+        """Return one instruction, whatever K."""
+        return [_sum("C", k)]
+
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
-        """Sum exactly and round once, whatever K."""
-        return Sum(("exact sum of all products", "rounded once, to float32"), (state, Products(tuple(range(64)))))
+        """Sum exactly and round once; 64 products stand for any number."""
+        return _sum(state, 64)
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return half a unit in the last place."""

@@ -8,7 +8,7 @@ from ...cast.casts import decode
 from ...kernels.tensorcore import amd_dot
 from ..accumulator import Accumulator, Kind, StepError
 from ..integers import by_rows
-from ..order import Products, Sum
+from ..order import Products, Rounded, Sum
 from ..product import Matrix, Product, canonical_nan
 
 
@@ -22,7 +22,7 @@ class ExactGroups(Kind):
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Sum a group and C exactly."""
         products = Products(tuple(range(start, start + accumulator.group)))
-        return Sum(("exact sum", "rounded to nearest even, float32"), (state, products))
+        return Sum(("exact sum", "rounded to nearest even, float32"), (state, products), Rounded(zeros="+0"))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return half a unit in the last place."""

@@ -15,7 +15,7 @@ from ...kernels.tensorcore import fused_dot, narrow_pack
 from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind, StepError
 from ..fused_kernels import FusedKernel, fused_kernels, operand_tables
 from ..integers import bits_of, by_rows, group_rule, result_layout, take_apart, values_of
-from ..order import Products, Sum
+from ..order import Aligned, Products, Sum
 from ..panel_kernels import fastest, proves_itself
 from ..product import Float32Matrix, Matrix, Product, Schedule
 from ..selection import selected_kernel
@@ -76,6 +76,12 @@ def aligned_words(accumulator: Accumulator) -> tuple[str, ...]:
     )
 
 
+def aligned(accumulator: Accumulator, operands: str = "") -> Aligned:
+    """Return what happens in a fused sum, as data."""
+    a = accumulator
+    return Aligned(a.fraction_bits, a.align, a.output, a.zero_exponent, operands)
+
+
 class Fused(FusedSum):
     """Groups of products and C aligned to the largest exponent, cut, summed exactly, and cut again."""
 
@@ -95,7 +101,7 @@ class Fused(FusedSum):
         """Join a group with C in one sum."""
         products = Products(tuple(range(start, start + accumulator.group)))
         scaled = () if accumulator.scale_format is None else (f"exponents of {accumulator.scale_format} scales added",)
-        return Sum((*scaled, *aligned_words(accumulator)), (state, products))
+        return Sum((*scaled, *aligned_words(accumulator)), (state, products), aligned(accumulator))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of a group's products and C."""

@@ -12,11 +12,11 @@ from ...format.catalogue import Format, formats
 from ...kernels.tensorcore.scaled_dot import ScaledParts, scaled_dot
 from ..accumulator import Accumulator, FastKernel, StepError
 from ..integers import bits_of, by_rows, group_rule, result_layout, scale_parts, values_of
-from ..order import Products, Sum
+from ..order import Particular, Products, Sum
 from ..panel_kernels import fastest, proves_itself
 from ..product import BlockScales, Float32Matrix, Matrix, Product
 from ..run_kernels import KERNELS, RunKernel
-from .fused import FusedSum, aligned_error, aligned_words
+from .fused import FusedSum, aligned, aligned_error, aligned_words
 from .panels import Float64Lanes
 
 
@@ -52,10 +52,11 @@ class FusedRuns(FusedSum):
             Sum(
                 (f"exact sum, times two {accumulator.scale_format} scales",),
                 (Products(tuple(range(k, k + accumulator.run))),),
+                Particular("exact run", (accumulator.run, accumulator.scale_block)),
             )
             for k in range(start, start + accumulator.group, accumulator.run)
         ]
-        return Sum(aligned_words(accumulator), (state, *runs))
+        return Sum(aligned_words(accumulator), (state, *runs), aligned(accumulator))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of a group's runs and C: a run has its scales' exponent, which no product of it falls below."""

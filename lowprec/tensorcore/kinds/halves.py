@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from ...cast.casts import decode, encode
 from ...format.catalogue import Format, formats
 from ..accumulator import Accumulator, Computed, FastKernel, Kind, StepError
-from ..order import Products, Sum
+from ..order import Products, Rounded, Sum
 from ..product import Matrix, Product, Schedule, canonical_nan
 from ..wide_kernels import WideKernel
-from .fused import aligned_error, aligned_words, wide_kernel
+from .fused import aligned, aligned_error, aligned_words, wide_kernel
 from .panels import not_finite
 
 _FLOAT16 = formats["float16"]
@@ -45,9 +45,10 @@ class Halves(Kind):
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Sum both halves from +0 and add C."""
         inner, ks = float16_part(accumulator), range(start, start + self.step(accumulator))
-        first = Sum(aligned_words(inner), ("+0", Products(tuple(k for k in ks if k % 4 < 2))))
-        second = Sum(aligned_words(inner), (first, Products(tuple(k for k in ks if k % 4 >= 2))))
-        return Sum((f"added, rounded to {accumulator.output}",), (state, second))
+        words, how = aligned_words(inner), aligned(inner, "float16")
+        first = Sum(words, ("+0", Products(tuple(k for k in ks if k % 4 < 2))), how)
+        second = Sum(words, (first, Products(tuple(k for k in ks if k % 4 >= 2))), how)
+        return Sum((f"added, rounded to {accumulator.output}",), (state, second), Rounded(accumulator.output))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of two groups summed one after the other, and of C's addition, which rounds to nearest."""

@@ -10,8 +10,10 @@ from ...format.catalogue import Format
 from ...kernels.tensorcore import amd_dot
 from ..accumulator import Accumulator, Kind, StepError
 from ..integers import by_rows
-from ..order import Products, Sum
+from ..order import Products, Rounded, Sum
 from ..product import Matrix, Product, canonical_nan
+
+_ADD = Rounded(flushes="cdna2")
 
 
 class Pairwise(Kind):
@@ -26,8 +28,8 @@ class Pairwise(Kind):
         items: list[Sum | Products] = [Products((k,)) for k in range(start, start + accumulator.group)]
         while len(items) > 1:
             pairs = [tuple(items[i : i + 2]) for i in range(0, len(items), 2)]
-            items = [Sum(("+ in float32",), pair) if len(pair) > 1 else pair[0] for pair in pairs]
-        return Sum(("+ in float32",), (state, items[0]))
+            items = [Sum(("+ in float32",), pair, _ADD) if len(pair) > 1 else pair[0] for pair in pairs]
+        return Sum(("+ in float32",), (state, items[0]), _ADD)
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of a product's roundings, as many as the tree is deep and two more, each flushed when tiny."""

@@ -10,7 +10,7 @@ from ...cast.casts import decode
 from ...kernels.tensorcore.float64_dot import sequential64
 from ..accumulator import FLOAT64, Accumulator, Kind, StepError
 from ..float32 import accumulate_f32
-from ..order import Products, Sum
+from ..order import Products, Rounded, Sum
 from ..product import Float32Matrix, Matrix, Product, canonical_nan
 
 
@@ -37,7 +37,8 @@ class Sequential(Kind):
 
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Multiply and add with one rounding."""
-        return Sum(("fused multiply-add", f"rounded to nearest, {accumulator.output}"), (state, Products((start,))))
+        words = "fused multiply-add", f"rounded to nearest, {accumulator.output}"
+        return Sum(words, (state, Products((start,))), Rounded(accumulator.output))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return half a unit in the last place, of a step that has one product."""

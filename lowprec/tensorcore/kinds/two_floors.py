@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...kernels.tensorcore import amd_dot
 from ..accumulator import Accumulator, Kind, StepError
 from ..integers import bits_of, by_rows, result_layout, take_apart, values_of
-from ..order import Products, Sum
+from ..order import Particular, Products, Sum
 from ..product import Matrix, Product
 
 _WIDE_BITS = 31  # fraction bits of the sum before it is rounded
@@ -24,10 +24,12 @@ class TwoFloors(Kind):
         """Sum products that were cut, and join the sum with C."""
         bits, run = accumulator.fraction_bits, accumulator.run
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
-        parts = [Sum(words, (Products(tuple(range(start + i, start + accumulator.group, run))),)) for i in range(run)]
-        joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts))
+        lanes = [Products(tuple(range(start + i, start + accumulator.group, run))) for i in range(run)]
+        parts = [Sum(words, (lane,), Particular("cut", (bits,))) for lane in lanes]
+        join = Particular("joined", (bits, run))
+        joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts), join)
         last = f"aligned, cut downwards: C to {bits} bits", "added, cut to 31 bits, rounded to float32"
-        return Sum(last, (state, joined))
+        return Sum(last, (state, joined), Particular("joined with C", (bits, run)))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.

@@ -16,13 +16,14 @@ from ...kernels.tensorcore.cpu_tile import Lanes as LanesForm
 from ...kernels.tensorcore.cpu_tile import PairLanes as PairLanesForm
 from ..accumulator import Accumulator, FastKernel, Kind, StepError
 from ..integers import by_rows
-from ..order import Products, Sum
+from ..order import Products, Rounded, Sum
 from ..product import Float32Matrix, Matrix, Product, canonical_nan
 from .dots import Dots, read
 
 _U, _LEAST = 2.0**-24, 2.0**-126
 _FMA = ("fused multiply-add", "rounded to nearest, float32, subnormals flushed")
 _ADD = ("+ in float32, subnormals flushed",)
+_HOW = Rounded(flushes="x86")
 
 
 class Flushing(Kind):
@@ -79,7 +80,7 @@ class FlushedFma(Flushing):
         """Multiply and add, the last product first."""
         found: Sum | str = state
         for k in range(start + accumulator.group - 1, start - 1, -1):
-            found = Sum(_FMA, (found, Products((k,))))
+            found = Sum(_FMA, (found, Products((k,))), _HOW)
         assert isinstance(found, Sum)
         return found
 
@@ -123,10 +124,14 @@ class Lanes(Flushing):
         for t in range(0, accumulator.group, self.together):
             lane, some = t // self.together % accumulator.run, range(start + t, start + t + self.together)
             if self.together == 1:
-                lanes[lane] = Sum(_FMA, (lanes[lane], Products((some[0],))))
+                lanes[lane] = Sum(_FMA, (lanes[lane], Products((some[0],))), _HOW)
             else:
-                lanes[lane] = Sum(_ADD, (lanes[lane], Sum(_ADD, tuple(Products((k,)) for k in some))))
-        return Sum(_ADD, (state, Sum(_ADD, tuple(lanes))))
+                pair = Sum(_ADD, tuple(Products((k,)) for k in some), _HOW)
+                lanes[lane] = Sum(_ADD, (lanes[lane], pair), _HOW)
+        total = lanes[0]
+        for other in lanes[1:]:
+            total = Sum(_ADD, (total, other), _HOW)
+        return Sum(_ADD, (state, total), _HOW)
 
     def roundings(self, accumulator: Accumulator) -> int:
         """Return those of a product, of a lane's chain, of the sum of lanes, and of C's addition."""

@@ -1,0 +1,277 @@
+"""Normal forms of candidates: two that have the same form give the same outputs, whatever the operands.
+
+A form is the tree of what a candidate does to K products, as `Kind.chain` has it, with what cannot show taken out: a
+rounding of what is exact, an alignment that cuts nothing, zeros that join none, subnormals that none is, a saturation
+that nothing reaches, the signs of zeros where a +0 beside them decides. What shows follows from the formats' values, K,
+and whether there is a C. NaN and Inf among operands decide their outputs in any order alike: by their classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...format.catalogue import Format, formats
+from ...tensorcore.accumulator import FLOAT64, Accumulator
+from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
+from .candidate import Candidate
+from .dump import Dump
+from .space import plain_fields_of
+
+_TABLE_BITS = 16  # formats with a table of all values
+_TILE = 128  # of which runs of a split K are made
+_BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
+_LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "fp22": 2.0**128}  # and the least power of two beyond each
+_FINITE = {name: beyond * (1 - 2.0 ** -_BITS[name]) for name, beyond in _LARGEST.items()}
+_LEAST = {"float32": -149, "float16": -24, "fp22": -136}  # exponents of the smallest subnormals
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What is known of a number in a tree.
+
+    Attributes
+    ----------
+    form, unsigned : int
+        Number of its form, and of the form that is blind to the signs of zeros.
+    terms : tuple of int
+        Unsigned forms of which it is the exact sum; itself, if it was rounded.
+    unit : int
+        It is a multiple of 2 to this power.
+    bound : float
+        No finite value is larger.
+    holds : str
+        A format that has all its values; "" if only the exact sum does.
+    positive_zero : bool
+        A zero is +0.
+    """
+
+    form: int
+    unsigned: int
+    terms: tuple[int, ...]
+    unit: int
+    bound: float
+    holds: str = ""
+    positive_zero: bool = False
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """What is known of one side's values."""
+
+    table: bytes
+    unit: int  # of the least significand's last bit, as the alignment has it
+    least: int  # exponents that the alignment gives the least and the largest
+    most: int
+    bound: float
+    bits: int  # significant ones
+
+
+class Forms:
+    """Forms of candidates for the formats, the K and the C of a dump, each a number.
+
+    Parameters
+    ----------
+    dump : Dump
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> ones = np.full((1, 64), 0x38, np.uint8)
+    >>> one = np.ones((1, 1), np.float32)
+    >>> found = lp.identify(ones, ones, None, 64 * one, a_format="e4m3fn", b_format="e4m3fn")
+    >>> forms = Forms(found.dumps[0])
+    >>> groups = Candidate(lp.accumulators["cdna1_bf16"].with_(inputs=(), group=2, promote_every=2))
+    >>> forms.same(groups, Candidate(lp.accumulators["arm_bf16_ebf"].with_(inputs=())))
+    True
+    """
+
+    def __init__(self, dump: Dump) -> None:
+        self.dump = dump
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[Any, int] = {}
+
+    def same(self, one: Candidate, other: Candidate) -> bool:
+        """Tell whether two candidates provably give the same outputs for all operands."""
+        return self.of(one) == self.of(other)
+
+    def of(self, candidate: Candidate) -> int:
+        """Return the number of a candidate's form."""
+        key = candidate.key()
+        if key not in self._known:
+            self._known[key] = self._form(candidate)
+        return self._known[key]
+
+    def classes(self, candidates: Iterable[Candidate]) -> tuple[tuple[Candidate, ...], ...]:
+        """Return candidates in sets of those with the same form, in the order of the first of each."""
+        found: dict[int, list[Candidate]] = {}
+        for candidate in candidates:
+            found.setdefault(self.of(candidate), []).append(candidate)
+        return tuple(map(tuple, found.values()))
+
+    def _number(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    # Candidates
+
+    def _form(self, candidate: Candidate) -> int:
+        m, library, dump = candidate.accumulator, candidate.library, self.dump
+        sides = None if dump.scales is not None else _sides(m, dump)
+        around = library is not None and (dump.scaled or dump.c is not None or dump.k > -(-dump.k // library.split_k))
+        if sides is None or around or not dump.k:
+            return self._as_it_is(candidate)
+        chain = _Chain(self, m, *sides)
+        start = chain.zero if dump.c is None else chain.addend(m.dtype)
+        every = m.promote_every if library is None else m.promote_every or library.promote_every
+        if library is None and every is None:
+            return self._number((sides[0].table, sides[1].table, chain.of(range(dump.k), start).form))
+        order: Sequence[int] = range(dump.k)
+        if library is not None and library.k_order == "interleaved":
+            order = _interleaved(dump.k, m.rule.step(m))
+        every = every or len(order)
+        total = start
+        for first in range(0, len(order), every):
+            total = chain.sum(Rounded(), (total, chain.of(order[first : first + every], chain.zero)))
+        total = chain.sum(Rounded(m.dtype if library is None else dump.out), (total,))
+        return self._number((sides[0].table, sides[1].table, total.form))
+
+    def _as_it_is(self, candidate: Candidate) -> int:
+        m, library = candidate.accumulator, candidate.library
+        around = None if library is None else replace(library, name="", promote_every=None)
+        fields = tuple(plain_fields_of(candidate, self.dump).items())
+        return self._number(("as it is", m.kind, m.lists(formats["tf32"]), around, fields))
+
+
+def _interleaved(k: int, step: int) -> list[int]:
+    """Return the order of an interleaved K: of each two steps those with k % 4 in {0, 1} come first; -1 is padding."""
+    places = (
+        start + i for start in range(0, k, 2 * step) for half in (0, 1) for i in range(2 * step) if i % 4 // 2 == half
+    )
+    return [place if place < k else -1 for place in places]
+
+
+def _sides(m: Accumulator, dump: Dump) -> tuple[_Operands, _Operands] | None:
+    """Return what is known of both sides; None where products are not numbers of float32, or not known one by one."""
+    if FLOAT64 in (dump.fa, dump.fb):
+        return None
+    found = [_operands(m, formats[name]) for name in (dump.fa, dump.fb)]
+    if any(side is None for side in found):
+        return None
+    a, b = (side for side in found if side is not None)
+    plain = a.bits + b.bits <= 24 and a.unit + b.unit >= -126 and a.bound * b.bound < 2.0**127
+    return (a, b) if plain else None
+
+
+def _operands(m: Accumulator, fmt: Format) -> _Operands | None:
+    if fmt.bits > _TABLE_BITS or fmt.is_integer:
+        return None
+    values = m.rule.values(m, np.arange(1 << fmt.bits).astype(fmt.code_dtype), fmt)
+    table = np.where(np.isnan(values), np.nan, values)
+    unit = fmt.emin - fmt.mantissa_bits
+    bound = float(np.abs(table[np.isfinite(table)]).max())
+    return _Operands(table.tobytes(), unit, fmt.emin, fmt.emax, bound, fmt.mantissa_bits + 1)
+
+
+class _Chain:
+    """Trees of one accumulator as values."""
+
+    def __init__(self, forms: Forms, m: Accumulator, a: _Operands, b: _Operands) -> None:
+        self._forms, self._m, self._a, self._b = forms, m, a, b
+        number = forms._number("+0")
+        self.zero = _Value(number, number, (), 0, 0.0, "float16", True)
+
+    def addend(self, dtype: str) -> _Value:
+        """Return C: any number of a type."""
+        number = self._forms._number(("C", dtype))
+        return _Value(number, number, (number,), _LEAST[dtype], float(np.finfo(dtype).max), dtype)
+
+    def of(self, ks: Sequence[int], start: _Value) -> _Value:
+        """Return a chain over products in an order, from a start."""
+        state = start
+        for tree in self._m.rule.chain(self._m, len(ks)):
+            state = self._tree(tree, ks, state)
+        return state
+
+    def _tree(self, tree: Sum, ks: Sequence[int], state: _Value) -> _Value:
+        inside: list[_Value] = []
+        padded = False
+        for item in tree.of:
+            if isinstance(item, Sum):
+                inside.append(self._tree(item, ks, state))
+            elif isinstance(item, str):
+                inside.append(state if item == "C" else self.zero)
+            else:
+                some = [ks[place] if place < len(ks) else -1 for place in item.ks]
+                padded |= -1 in some
+                inside += [self._product(k, item) for k in some if k >= 0]
+        return self.sum(tree.how, inside, padded)
+
+    def _product(self, k: int, item: Products) -> _Value:
+        number = self._forms._number((k, item.exponent))
+        bound = self._a.bound * self._b.bound * 2.0**item.exponent
+        unit = self._a.unit + self._b.unit + item.exponent
+        plain = unit >= -126 and bound < 2.0**127
+        return _Value(number, number, (number,), unit, bound, "float32" if plain else "")
+
+    def sum(self, how: Rounded | Aligned | Particular, items: Sequence[_Value], padded: bool = False) -> _Value:
+        """Return what becomes of some values."""
+        if isinstance(how, Rounded):
+            return self._rounded(how, items, padded)
+        if isinstance(how, Aligned):
+            return self._aligned(how, items, padded)
+        number = self._forms._number((how, tuple(sorted(x.form for x in items)), padded))
+        return _Value(number, number, (number,), _LEAST["float32"], _FINITE["float32"], "float32")
+
+    def _rounded(self, how: Rounded, items: Sequence[_Value], padded: bool) -> _Value:
+        unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
+        bits, least, largest = _BITS[how.output], _LEAST[how.output], _LARGEST[how.output]
+        if how.flushes and unit >= -126:
+            how = replace(how, flushes="")
+        if how.saturates and bound < largest * (1 - 2.0 ** -(bits + 1)):  # so that it is not rounded up to that
+            how = replace(how, saturates=False)
+        stays = unit >= (-126 if how.flushes else least)  # nothing is lost below, so that no zero was a number
+        positive_zero = stays and (how.zeros == "+0" or padded or any(x.positive_zero for x in items))
+        terms = tuple(sorted(term for x in items for term in x.terms))
+        if positive_zero and not terms:
+            return self.zero
+        plain = not how.flushes and stays
+        one = [x for x in items if x.terms]
+        if plain and len(one) == 1 and _holds(how.output, one[0].holds):  # what it was before
+            unsigned, terms = one[0].unsigned, one[0].terms
+        elif plain and bound <= 2.0 ** (unit + bits) and bound < largest:  # exact
+            unsigned = terms[0] if len(terms) == 1 else self._forms._number(("exactly", terms))
+        else:
+            unsigned = self._forms._number((replace(how, zeros=""), terms))
+            terms = (unsigned,)
+        signs = (replace(how, zeros="ieee"), padded, tuple(sorted(x.form for x in items)))
+        form = self._forms._number(("+0", unsigned) if positive_zero else ("signed", signs))
+        larger = bound if how.rounding == "truncate" else bound * (1 + 2.0 ** (1 - bits))
+        larger = min(larger, _FINITE[how.output])
+        return _Value(form, unsigned, terms, max(unit, least), larger, how.output, positive_zero)
+
+    def _aligned(self, how: Aligned, items: Sequence[_Value], padded: bool) -> _Value:
+        unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
+        most = max((int(np.frexp(x.bound)[1]) for x in items if x.bound), default=unit)  # of an exponent
+        zero = how.zero_exponent
+        lowest = unit if how.operands else min(unit, self._a.least + self._b.least)
+        if zero is not None and (zero <= lowest or zero - how.fraction_bits <= unit):
+            how = replace(how, zero_exponent=None)
+        rounding = "nearest" if how.output == "float16" else "truncate"
+        exact = Rounded(how.output, rounding, zeros="+0")
+        if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
+            return self._rounded(exact, items, padded)  # nothing is cut
+        zeros = how.zero_exponent is not None  # then it matters which there are
+        entering = tuple(sorted(x.unsigned for x in items if x.terms or zeros))
+        number = self._forms._number((how, entering, padded and zeros))
+        cut = 0.0 if how.align == "truncate" else 2.0 ** (most - how.fraction_bits) * len(items)
+        larger = min((bound + cut) * (1 + 2.0**-10), _FINITE[how.output])
+        form = self._forms._number(("+0", number))
+        return _Value(form, number, (number,), max(unit, _LEAST[how.output]), larger, how.output, True)
+
+
+def _holds(output: str, values: str) -> bool:
+    """Tell whether a format has all values of another."""
+    return values == output or (output == "float32" and values in ("fp22", "float16"))

@@ -1,0 +1,144 @@
+"""Forms of candidates: what has one form gives one result, on operands at all edges; what just misses it, another."""
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.conformance.identify.candidate import Candidate
+from lowprec.conformance.identify.dump import Dump, dump_of
+from lowprec.conformance.identify.forms import Forms
+from tests.conformance.test_identify_blind import draw
+
+K = 12
+PLAIN = dict.fromkeys(("a_scale", "b_scale", "d_format"))
+
+
+def operands(fmt: str, k: int, with_c: bool, out: str, seed: int, side: int = 20) -> Dump:
+    """Return operands with subnormals, zeros of both signs, the largest numbers and some NaN and Inf, and such a C."""
+    rng = np.random.default_rng(seed)
+    sign = 1 << (lp.formats[fmt].bits - 1)
+    codes = rng.integers(0, 2 * sign, (2, side, k)).astype(np.uint8)
+    codes[:, :4] &= sign | 1 | sign >> 5  # the smallest numbers
+    codes[:, 4:7] = np.where(rng.random((2, 3, k)) < 0.8, sign, codes[:, 4:7])
+    codes[:, 7:10] = np.where(rng.random((2, 3, k)) < 0.8, 0, codes[:, 7:10])
+    codes[:, 10] = sign
+    codes[:, 11:13] |= sign - sign // 8
+    for x in codes[:, :-2].reshape(-1, k) if sign == 0x80 else ():
+        x[(x & 0x7F) >= 0x7C] &= 0x8F
+    c = None
+    if with_c:
+        width = np.uint16 if out == "float16" else np.uint32
+        top = np.iinfo(width).max // 2 + 1
+        c = rng.integers(0, 2 * top, (side, side)).astype(width)
+        largest = int(np.finfo(out).max.view(width))
+        edges = [0, 1, largest, largest - 1, int(np.dtype(out).type(1).view(width))]
+        c[:5], c[5:10] = np.array(edges)[:, None], np.array(edges)[:, None] | top
+        c[10] = top
+        c = c.view(out)
+    d = np.zeros((side, side), out)
+    return dump_of(codes[0], codes[1], c, d, a_format=fmt, b_format=fmt, **PLAIN)
+
+
+def outputs(candidate: Candidate, dump: Dump) -> np.ndarray:
+    return np.concatenate([candidate.outputs(part).ravel() for part in dump.parts()])
+
+
+def fits(candidate: Candidate, dump: Dump) -> bool:
+    return all(candidate.applies(part) for part in dump.parts())
+
+
+def around(machine: lp.Accumulator) -> list[Candidate]:
+    """Return an accumulator with fields of edges, and within libraries."""
+    found = [Candidate(machine)]
+    for changes in (
+        {"promote_every": K}, {"promote_every": machine.rule.step(machine)}, {"promote_every": 2 * K}, {"group": 16},
+        {"group": 32}, {"group": 1}, {"group": 2}, {"group": 4}, {"saturate": True}, {"zero_exponent": -40},
+        {"zero_exponent": None}, {"zero_exponent": -3}, {"fraction_bits": 40}, {"fraction_bits": 39},
+        {"flushed": ("e5m2",)}, {"flushed": ("e4m3fn",)}, {"run": 1}, {"run": 2}, {"align": "floor"},
+        {"product_exponent": 0}, {"output": "float32"},
+    ):  # fmt: skip
+        try:
+            found.append(Candidate(machine.with_(**{n: v for n, v in changes.items() if n in machine.rule.fields})))
+        except ValueError:
+            continue
+    plain = machine.with_(promote_every=None) if "promote_every" in machine.rule.fields else machine
+    for library in (lp.Library("x", "end", None), lp.Library("x", "end", 8), lp.Library("x", k_order="interleaved")):
+        found.append(Candidate(plain, library))
+    return found
+
+
+@pytest.mark.parametrize(("fmt", "out", "with_c"), [
+    ("e4m3fn", "float32", False), ("e4m3fn", "float32", True), ("e4m3fn", "float16", False), ("e5m2", "float32", False),
+    ("e5m2", "float16", True), ("e2m1fn", "float32", False),
+])  # fmt: skip
+def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool) -> None:
+    rng = np.random.default_rng(11)
+    drawn = [draw(rng) for _ in range(60)]
+    catalogue = [lp.accumulators[name].with_(inputs=()) for name in lp.accumulators]
+    machines = [m for m in (*catalogue, *drawn) if m.scale_format is None and m.dtype == out]
+    dumps = [operands(fmt, K, with_c, out, seed) for seed in range(3)]
+    candidates = list({c.key(): c for m in machines for c in around(m) if fits(c, dumps[0])}.values())
+    classes = Forms(dumps[0]).classes(candidates)
+    several = [some for some in classes if len(some) > 1]
+    assert len(several) > 10, "otherwise nothing is asked"
+    assert len({tuple(c.accumulator.kind for c in some) for some in several}) > 5
+    for some in several:
+        for dump in dumps:
+            wanted = outputs(some[0], dump)
+            for other in some[1:]:
+                wrong = outputs(other, dump) != wanted
+                assert not wrong.any(), f"{some[0]} and {other}: {wrong.sum()} outputs differ"
+
+
+def _one(name: str, **changes: object) -> Candidate:
+    return Candidate(lp.accumulators[name].with_(inputs=(), **changes))
+
+
+#: Pairs that have one form without C, and what takes it away: another field.
+PAIRS = [
+    (_one("cdna1_bf16", group=2, promote_every=2), _one("arm_bf16_ebf"), {"promote_every": 4}),
+    (_one("cdna1_bf16", group=4), _one("arm_fp8", group=4), {"group": 3}),
+    (_one("arm_fp8"), _one("arm_fp8", saturate=True), {"product_exponent": -1}),
+    (_one("cdna1_bf16", group=1), _one("float32"), {"group": 4}),
+    (_one("cdna1_bf16", group=16), _one("exact"), {"group": 8}),
+    (_one("hopper_fp8"), _one("hopper_fp8", promote_every=32), {"fraction_bits": 3}),
+    (_one("hopper_fp8", zero_exponent=-30), _one("hopper_fp8"), {"zero_exponent": 20}),
+    (_one("ada_fp8", fraction_bits=40, align="floor"), _one("ada_fp8", fraction_bits=39), {"fraction_bits": 9}),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "changes"), PAIRS)
+def test_pairs_of_one_form_and_what_takes_it_away(one: Candidate, other: Candidate, changes: dict) -> None:
+    """The counterpart differs in bits, so that forms that were equal there would be wrong."""
+    dump = operands("e4m3fn", K, False, "float32", 5)
+    forms = Forms(dump)
+    assert forms.same(one, other)
+    np.testing.assert_array_equal(outputs(one, dump), outputs(other, dump))
+    third = Candidate(one.accumulator.with_(**changes))
+    assert not forms.same(third, other)
+    dumps = (operands("e4m3fn", K, False, "float32", seed) for seed in range(30))
+    assert any((outputs(third, d) != outputs(other, d)).any() for d in dumps)
+
+
+def test_signs_of_zeros_need_a_proof_where_there_is_a_c() -> None:
+    """-0 plus nothing but negative zeros is -0 where a group is rounded by itself, +0 where it starts from +0."""
+    apart, promoted = _one("arm_bf16_ebf"), _one("cdna1_bf16", group=2, promote_every=2)
+    with_c, without = operands("e4m3fn", K, True, "float32", 1), operands("e4m3fn", K, False, "float32", 1)
+    assert Forms(without).same(apart, promoted)
+    assert not Forms(with_c).same(apart, promoted)
+    zeros = dump_of(
+        np.full((1, K), 0x80, np.uint8), np.full((1, K), 0x38, np.uint8), np.full((1, 1), -0.0, np.float32),
+        np.zeros((1, 1), np.float32), a_format="e4m3fn", b_format="e4m3fn", **PLAIN,
+    )  # fmt: skip
+    assert outputs(apart, zeros) != outputs(promoted, zeros)
+
+
+def test_the_order_of_operands_is_theirs() -> None:
+    dump = operands("e4m3fn", 64, False, "float32", 2)
+    forms = Forms(dump)
+    chain, halves = lp.Library("x", "end", None), lp.Library("x", "end", None, k_order="interleaved")
+    same = {}
+    for name in ("arm_bf16_ebf", "cdna1_f16"):
+        machine = lp.accumulators[name].with_(inputs=())
+        same[machine.group] = forms.same(Candidate(machine, chain), Candidate(machine, halves))
+    assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
