@@ -190,7 +190,7 @@ FAMILIES: dict[str, tuple[Maker, Maker]] = {
     "NaN or Inf in a": (_special, _near),
     "NaN or Inf in both": (_special, _special),
 }
-_LEVELS = (2, 1, 2, 1, 2, 0, 1, 0)  # of an operand's exponent at each k, repeated: low, middle, high
+_LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # of exponents at each k, repeated: low, middle, high
 
 
 def _level(level: int, f: Fields) -> int:
@@ -209,26 +209,33 @@ def _with_exponent(s: Stream, f: Fields, exponent: int) -> int:
 
 
 def _leveled(s: Stream, k: int, f: Fields) -> Codes:
-    return [_with_exponent(s, f, _level(_LEVELS[i % 8], f)) for i in range(k)]
+    return [_with_exponent(s, f, _level(_LEVELS[i % 16], f)) for i in range(k)]
 
 
-def _tied(s: Stream, k: int, f: Fields) -> Codes:
+def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
     """Three products beside `_leveled`: a large one, one at half a unit in the last place below, one further below."""
     low, middle, high = (_level(level, f) for level in range(3))
     top = 2 * high - s.pick((0, 0, 1, 2, s.below(12)))
     half = s.pick((11, 12, 14, 24, 25, s.below(30)))
-    exponents = {2: top - high, 1: top - half - middle, 0: top - half - 1 - s.below(24) - low}
+    far = s.pick(distances) if s.chance(0.6) else half + 1 + s.below(24)
+    exponents = {2: top - high, 1: top - half - middle, 0: top - far - low}
     codes, near, block = [0] * k, s.chance(0.5), 8 * s.below(max(k // 8, 1))
     for level, exponent in exponents.items():
         everywhere = range(k) if not near else range(block, min(block + 8, k))
-        places = [i for i in everywhere if _LEVELS[i % 8] == level] or [0]
+        places = [i for i in everywhere if _LEVELS[i % 16] == level] or [0]
         for i in places if level == 2 and s.chance(0.15) else [s.pick(tuple(places))]:
             codes[i] = _with_exponent(s, f, exponent)
     return codes
 
 
-#: Operands for probes alone: where what is kept far below decides a tie, or a cut.
-TIES: dict[str, tuple[Maker, Maker]] = {"a tie, and a bit far below": (_tied, _leveled)}
+def ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
+    """Return makers of operands whose ties, or cuts, are decided far below the largest product, for probes alone.
+
+    `distances` are those, in binades, that are asked for most often.
+    """
+    return functools.partial(_tied, distances), _leveled
+
+
 ADDENDS = ("c near the products", "c zero", "c tiny", "c at an edge", "any c", "c's exponent that of a product")
 
 

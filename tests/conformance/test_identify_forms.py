@@ -9,7 +9,7 @@ from lowprec.conformance.identify.dump import Dump, dump_of
 from lowprec.conformance.identify.forms import Forms
 from tests.conformance.test_identify_blind import draw
 
-K = 12
+K, LONG = 12, 140  # the second has two runs of a split K
 PLAIN = dict.fromkeys(("a_scale", "b_scale", "d_format"))
 
 
@@ -62,21 +62,26 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
         except ValueError:
             continue
     plain = machine.with_(promote_every=None) if "promote_every" in machine.rule.fields else machine
-    for library in (lp.Library("x", "end", None), lp.Library("x", "end", 8), lp.Library("x", k_order="interleaved")):
+    for library in (
+        lp.Library("x", "end", None), lp.Library("x", "end", 8), lp.Library("x", k_order="interleaved"),
+        lp.Library("x", "promotion", 8, fused=False), lp.Library("x", split_k=2),
+        lp.Library("x", split_k=2, split_sum="out"),
+    ):  # fmt: skip
         found.append(Candidate(plain, library))
     return found
 
 
-@pytest.mark.parametrize(("fmt", "out", "with_c"), [
-    ("e4m3fn", "float32", False), ("e4m3fn", "float32", True), ("e4m3fn", "float16", False), ("e5m2", "float32", False),
-    ("e5m2", "float16", True), ("e2m1fn", "float32", False),
+@pytest.mark.parametrize(("fmt", "out", "with_c", "k"), [
+    ("e4m3fn", "float32", False, K), ("e4m3fn", "float32", True, K), ("e4m3fn", "float16", False, K),
+    ("e5m2", "float32", False, K), ("e5m2", "float16", True, K), ("e2m1fn", "float32", False, K),
+    ("e4m3fn", "float32", True, LONG), ("e4m3fn", "float16", True, LONG),
 ])  # fmt: skip
-def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool) -> None:
+def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool, k: int) -> None:
     rng = np.random.default_rng(11)
     drawn = [draw(rng) for _ in range(60)]
     catalogue = [lp.accumulators[name].with_(inputs=()) for name in lp.accumulators]
     machines = [m for m in (*catalogue, *drawn) if m.scale_format is None and m.dtype == out]
-    dumps = [operands(fmt, K, with_c, out, seed) for seed in range(3)]
+    dumps = [operands(fmt, k, with_c, out, seed) for seed in range(3)]
     candidates = list({c.key(): c for m in machines for c in around(m) if fits(c, dumps[0])}.values())
     classes = Forms(dumps[0]).classes(candidates)
     several = [some for some in classes if len(some) > 1]

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...format.catalogue import Format, formats
 from ...tensorcore.accumulator import FLOAT64, Accumulator
+from ...tensorcore.library import Library
 from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
 from .candidate import Candidate
 from .dump import Dump
@@ -43,6 +44,8 @@ class _Value:
         It is a multiple of 2 to this power.
     bound : float
         No finite value is larger.
+    most : int
+        The largest exponent by which it is aligned: a product's is the sum of its operands'.
     holds : str
         A format that has all its values; "" if only the exact sum does.
     positive_zero : bool
@@ -54,6 +57,7 @@ class _Value:
     terms: tuple[int, ...]
     unit: int
     bound: float
+    most: int
     holds: str = ""
     positive_zero: bool = False
 
@@ -120,22 +124,16 @@ class Forms:
     def _form(self, candidate: Candidate) -> int:
         m, library, dump = candidate.accumulator, candidate.library, self.dump
         sides = None if dump.scales is not None else _sides(m, dump)
-        around = library is not None and (dump.scaled or dump.c is not None or dump.k > -(-dump.k // library.split_k))
-        if sides is None or around or not dump.k:
+        if sides is None or not dump.k or (library is not None and dump.scaled):
             return self._as_it_is(candidate)
         chain = _Chain(self, m, *sides)
-        start = chain.zero if dump.c is None else chain.addend(m.dtype)
-        every = m.promote_every if library is None else m.promote_every or library.promote_every
-        if library is None and every is None:
-            return self._number((sides[0].table, sides[1].table, chain.of(range(dump.k), start).form))
-        order: Sequence[int] = range(dump.k)
-        if library is not None and library.k_order == "interleaved":
-            order = _interleaved(dump.k, m.rule.step(m))
-        every = every or len(order)
-        total = start
-        for first in range(0, len(order), every):
-            total = chain.sum(Rounded(), (total, chain.of(order[first : first + every], chain.zero)))
-        total = chain.sum(Rounded(m.dtype if library is None else dump.out), (total,))
+        addend = chain.zero if dump.c is None else chain.addend(dump.c.dtype.name)
+        if library is not None:
+            total = chain.within(library, dump, addend)
+        elif m.promote_every is None:
+            total = chain.of(range(dump.k), addend)
+        else:
+            total = chain.sum(Rounded(m.dtype), (chain.promoted(range(dump.k), m.promote_every, addend),))
         return self._number((sides[0].table, sides[1].table, total.form))
 
     def _as_it_is(self, candidate: Candidate) -> int:
@@ -143,14 +141,6 @@ class Forms:
         around = None if library is None else replace(library, name="", promote_every=None)
         fields = tuple(plain_fields_of(candidate, self.dump).items())
         return self._number(("as it is", m.kind, m.lists(formats["tf32"]), around, fields))
-
-
-def _interleaved(k: int, step: int) -> list[int]:
-    """Return the order of an interleaved K: of each two steps those with k % 4 in {0, 1} come first; -1 is padding."""
-    places = (
-        start + i for start in range(0, k, 2 * step) for half in (0, 1) for i in range(2 * step) if i % 4 // 2 == half
-    )
-    return [place if place < k else -1 for place in places]
 
 
 def _sides(m: Accumulator, dump: Dump) -> tuple[_Operands, _Operands] | None:
@@ -175,18 +165,27 @@ def _operands(m: Accumulator, fmt: Format) -> _Operands | None:
     return _Operands(table.tobytes(), unit, fmt.emin, fmt.emax, bound, fmt.mantissa_bits + 1)
 
 
+def _interleaved(k: int, step: int) -> list[int]:
+    """Return the order of an interleaved K: of each two steps those with k % 4 in {0, 1} come first; -1 is padding."""
+    places = (
+        start + i for start in range(0, k, 2 * step) for half in (0, 1) for i in range(2 * step) if i % 4 // 2 == half
+    )
+    return [place if place < k else -1 for place in places]
+
+
 class _Chain:
     """Trees of one accumulator as values."""
 
     def __init__(self, forms: Forms, m: Accumulator, a: _Operands, b: _Operands) -> None:
         self._forms, self._m, self._a, self._b = forms, m, a, b
         number = forms._number("+0")
-        self.zero = _Value(number, number, (), 0, 0.0, "float16", True)
+        self.zero = _Value(number, number, (), 0, 0.0, -10_000, "float16", True)
 
     def addend(self, dtype: str) -> _Value:
         """Return C: any number of a type."""
         number = self._forms._number(("C", dtype))
-        return _Value(number, number, (number,), _LEAST[dtype], float(np.finfo(dtype).max), dtype)
+        bound = float(np.finfo(dtype).max)
+        return _Value(number, number, (number,), _LEAST[dtype], bound, _exponent(bound), dtype)
 
     def of(self, ks: Sequence[int], start: _Value) -> _Value:
         """Return a chain over products in an order, from a start."""
@@ -194,6 +193,30 @@ class _Chain:
         for tree in self._m.rule.chain(self._m, len(ks)):
             state = self._tree(tree, ks, state)
         return state
+
+    def promoted(self, ks: Sequence[int], every: int, start: _Value) -> _Value:
+        """Return chains of so many products, each from +0, added to a start in float32."""
+        total = start
+        for first in range(0, len(ks), every):
+            total = self.sum(Rounded(), (total, self.of(ks[first : first + every], self.zero)))
+        return total
+
+    def within(self, library: Library, dump: Dump, addend: _Value) -> _Value:
+        """Return what `lowprec.gemm` makes of chains, with scales that are all 1."""
+        m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out)
+        if library.k_order == "interleaved":
+            ks = _interleaved(dump.k, m.rule.step(m))
+        every, tiles = m.promote_every or library.promote_every or len(ks), -(-len(ks) // _TILE)
+        step = max(-(-tiles // library.split_k), 1) * _TILE
+        parts = [self.promoted(ks[i : i + step], every, self.zero) for i in range(0, len(ks), step)]
+        rounds = library.split_sum == "out" and len(parts) > 1
+        total = parts[0]
+        if rounds:
+            total = self.sum(out, (self.sum(Rounded(), (total, addend)),))
+        for part in parts[1:]:
+            total = self.sum(Rounded(), (total, self.sum(out, (part,)) if rounds else part))
+            total = self.sum(out, (total,)) if rounds else total
+        return total if rounds else self.sum(out, (self.sum(Rounded(), (total, addend)),))
 
     def _tree(self, tree: Sum, ks: Sequence[int], state: _Value) -> _Value:
         inside: list[_Value] = []
@@ -214,7 +237,8 @@ class _Chain:
         bound = self._a.bound * self._b.bound * 2.0**item.exponent
         unit = self._a.unit + self._b.unit + item.exponent
         plain = unit >= -126 and bound < 2.0**127
-        return _Value(number, number, (number,), unit, bound, "float32" if plain else "")
+        most = self._a.most + self._b.most + item.exponent
+        return _Value(number, number, (number,), unit, bound, most, "float32" if plain else "")
 
     def sum(self, how: Rounded | Aligned | Particular, items: Sequence[_Value], padded: bool = False) -> _Value:
         """Return what becomes of some values."""
@@ -223,7 +247,7 @@ class _Chain:
         if isinstance(how, Aligned):
             return self._aligned(how, items, padded)
         number = self._forms._number((how, tuple(sorted(x.form for x in items)), padded))
-        return _Value(number, number, (number,), _LEAST["float32"], _FINITE["float32"], "float32")
+        return _Value(number, number, (number,), _LEAST["float32"], _FINITE["float32"], 127, "float32")
 
     def _rounded(self, how: Rounded, items: Sequence[_Value], padded: bool) -> _Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
@@ -239,22 +263,25 @@ class _Chain:
             return self.zero
         plain = not how.flushes and stays
         one = [x for x in items if x.terms]
+        holds = how.output
         if plain and len(one) == 1 and _holds(how.output, one[0].holds):  # what it was before
-            unsigned, terms = one[0].unsigned, one[0].terms
+            unsigned, terms, holds = one[0].unsigned, one[0].terms, one[0].holds
         elif plain and bound <= 2.0 ** (unit + bits) and bound < largest:  # exact
             unsigned = terms[0] if len(terms) == 1 else self._forms._number(("exactly", terms))
         else:
             unsigned = self._forms._number((replace(how, zeros=""), terms))
             terms = (unsigned,)
-        signs = (replace(how, zeros="ieee"), padded, tuple(sorted(x.form for x in items)))
+        signs = (how, padded, tuple(sorted(x.form for x in items)))
         form = self._forms._number(("+0", unsigned) if positive_zero else ("signed", signs))
+        if len(items) == 1 and unsigned == items[0].unsigned and how.zeros == "ieee" and not padded:
+            form = items[0].form  # not even a zero's sign has changed
         larger = bound if how.rounding == "truncate" else bound * (1 + 2.0 ** (1 - bits))
         larger = min(larger, _FINITE[how.output])
-        return _Value(form, unsigned, terms, max(unit, least), larger, how.output, positive_zero)
+        return _Value(form, unsigned, terms, max(unit, least), larger, _exponent(larger), holds, positive_zero)
 
     def _aligned(self, how: Aligned, items: Sequence[_Value], padded: bool) -> _Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
-        most = max((int(np.frexp(x.bound)[1]) for x in items if x.bound), default=unit)  # of an exponent
+        most = max((x.most for x in items), default=unit)
         zero = how.zero_exponent
         lowest = unit if how.operands else min(unit, self._a.least + self._b.least)
         if zero is not None and (zero <= lowest or zero - how.fraction_bits <= unit):
@@ -269,7 +296,14 @@ class _Chain:
         cut = 0.0 if how.align == "truncate" else 2.0 ** (most - how.fraction_bits) * len(items)
         larger = min((bound + cut) * (1 + 2.0**-10), _FINITE[how.output])
         form = self._forms._number(("+0", number))
-        return _Value(form, number, (number,), max(unit, _LEAST[how.output]), larger, how.output, True)
+        return _Value(
+            form, number, (number,), max(unit, _LEAST[how.output]), larger, _exponent(larger), how.output, True
+        )
+
+
+def _exponent(bound: float) -> int:
+    """Return the exponent of the largest number that may be."""
+    return int(np.frexp(bound)[1]) - 1
 
 
 def _holds(output: str, values: str) -> bool:

@@ -13,14 +13,14 @@ from ...format.catalogue import Format, formats
 from ...oracle.values import fields
 from ...tensorcore.accumulator import FLOAT64
 from ..drawing import Stream
-from ..operands import ADDENDS, FAMILIES, TIES, addend
+from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of, ties
 from .candidate import Candidate
 from .dump import Dump, dump_of
 
 Array = NDArray[Any]
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # times the dump's K
-_TIES = 16  # lots of operands of ties
+_TIES, _ALONE = 16, 4  # lots of operands of ties, and of nothing but C
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,8 @@ def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Pr
     chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
     apart: list[Candidate] = []
     tried = 0
-    for label, arrays in operands(dump, seed):
+    bits = sorted({c.accumulator.fraction_bits for c in candidates if c.accumulator.rule.has_fraction_bits})
+    for label, arrays in operands(dump, seed, tuple(bits)):
         if not left:
             break
         part = _as_dump(dump, arrays).parts()[0]
@@ -79,14 +80,21 @@ def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Pr
     return Probes(arrays, labels, tuple(apart), tuple(left), tried)
 
 
-def operands(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Yield operands of every family, for K as it is and longer, with every kind of addend if the dump has one."""
+def operands(dump: Dump, seed: int, bits: tuple[int, ...] = ()) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Yield operands of every family, for K as it is and longer, with every kind of addend if the dump has one.
+
+    `bits` are numbers of fraction bits that are to be told apart.
+    """
     if FLOAT64 in (dump.fa, dump.fb) or dump.scaled:
         return
     fa, fb = (formats[name] for name in (dump.fa, dump.fb))
+    distances = (32, 33, 34, *(n + more for n in bits[:8] for more in (0, 1)))
+    families: dict[str, tuple[Maker, Maker]] = dict(FAMILIES)
+    families |= {f"a tie, and a bit far below, {turn}": ties(distances) for turn in range(_TIES)}
+    if dump.c is not None:
+        yield from _nothing_but_c(dump, seed)
     for times in _LENGTHS:
-        ties = {f"{name}, {turn}": makers for turn in range(_TIES) for name, makers in TIES.items()}
-        for name, (make_a, make_b) in (FAMILIES | ties).items():
+        for name, (make_a, make_b) in families.items():
             if "NaN" in name:
                 continue
             s = Stream(seed, f"probes/{name}/{times}/{fa.name}/{fb.name}")
@@ -102,6 +110,21 @@ def operands(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
             for kind in ADDENDS:
                 if kind not in ("any c", "c at an edge"):
                     yield f"{name}, {kind}", arrays | {"c": _addends(kind, s, a, b, (fa, fb), out).astype(dtype)}
+
+
+def _nothing_but_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Yield zeros with C of every exponent: what zeros do to it shows nowhere else."""
+    assert dump.c is not None
+    zeros = (
+        np.zeros((_SIDE, dump.k), formats[dump.fa].code_dtype),
+        np.zeros((_SIDE, dump.k), formats[dump.fb].code_dtype),
+    )
+    out = formats["float16" if dump.c.dtype == np.float16 else "float32"]
+    for turn in range(_ALONE):
+        s = Stream(seed, f"probes/nothing but c/{turn}")
+        codes = [[code_of(s, fields(out), s.below(out.emax - out.emin)) for _ in range(_SIDE)] for _ in range(_SIDE)]
+        c = np.array(codes, out.code_dtype).view(np.dtype(out.name)).astype(dump.c.dtype)
+        yield f"nothing but c, {turn}", {"a": zeros[0], "b": zeros[1], "c": c}
 
 
 def _addends(

@@ -27,6 +27,7 @@ _BEST = 4  # candidates of a grid that are gone on with
 _SWEEPS = 4
 _ROUNDS = 6
 _KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
+_ONE = 50_000  # products that count as a candidate more
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
@@ -53,7 +54,7 @@ class Search:
     limit : int
         Candidates to try before it ends.
     tried : int
-        Candidates tried so far.
+        Candidates tried so far; one that is computed on many outputs counts as several.
     """
 
     dumps: tuple[Dump, ...]
@@ -95,14 +96,15 @@ class Search:
         return Score(first.wrong + (self.allowed + 1) * rest.wrong, first.far + rest.far)
 
     def _score(self, candidate: Candidate, parts: Sequence[Part]) -> Score:
-        self.tried += 1
+        before = self.tried
+        self.tried += 1 + sum(len(part.a) * len(part.b) * part.a.shape[1] for part in parts) // _ONE
         wrong, far, n = 0, 0.0, 0
         try:
             for part in parts:
                 one = score(candidate.outputs(part), part.wanted)
                 wrong, far, n = wrong + one.wrong, far + one.far * len(part.wanted), n + len(part.wanted)
         except (ValueError, TypeError):
-            self.tried -= 1  # what cannot be computed takes no time
+            self.tried = before  # what cannot be computed takes no time
             return FAILED
         return Score(wrong, far / n)
 
