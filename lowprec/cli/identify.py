@@ -87,7 +87,7 @@ def _write_probes(found: Identification, path: str) -> None:
     probes = found.probes()
     said = f"{probes.tried} outputs of operands made for it"
     if not probes:
-        click.echo(f"no probes written: {said} are the same for all {len(found.explaining)}", err=True)
+        click.echo(f"no probes written: {said} are the same for all {len(found.classes)} that are not proven equal", err=True)
         return
     write_bytes(path, npz_bytes(probes.arrays))
     (m, k), n = probes.arrays["a"].shape, len(probes.arrays["b"])

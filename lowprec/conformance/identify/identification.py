@@ -180,7 +180,8 @@ class Identification:
         if several == 1 and not proven:
             return f"{first} explains {what}"
         if several == 1:
-            return f"{first} explains {what}, as do {proven} others that are proven to give the same for these formats"
+            others = "another does that is" if proven == 1 else f"{proven} others do that are"
+            return f"{first} explains {what}, as {others} proven to be the same for these formats and this K"
         return f"{several} explain {what}, which this dump cannot tell apart: {first} and others"
 
 
