@@ -87,7 +87,8 @@ def _write_probes(found: Identification, path: str) -> None:
     probes = found.probes()
     said = f"{probes.tried} outputs of operands made for it"
     if not probes:
-        click.echo(f"no probes written: {said} are the same for all {len(found.classes)} that are not proven equal", err=True)
+        several = f"all {len(found.classes)} that are not proven equal"
+        click.echo(f"no probes written: {said} are the same for {several}", err=True)
         return
     write_bytes(path, npz_bytes(probes.arrays))
     (m, k), n = probes.arrays["a"].shape, len(probes.arrays["b"])
