@@ -216,12 +216,15 @@ def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
     """Three products beside `_leveled`: a large one, one at half a unit in the last place below, one further below."""
     low, middle, high = (_level(level, f) for level in range(3))
     top = 2 * high - s.pick((0, 0, 1, 2, s.below(12)))
-    half = s.pick((11, 12, 14, 24, 25, s.below(30)))
+    half = s.pick((11, 12, 14, 24, 24, 25, s.below(30)))
     far = s.pick(distances) if s.chance(0.6) else half + 1 + s.below(24)
     exponents = {2: top - high, 1: top - half - middle, 0: top - far - low}
     codes, near, block = [0] * k, s.chance(0.5), 8 * s.below(max(k // 8, 1))
+    in_a_row = s.chance(0.6) and block + 4 <= k  # of the second eight, in the order 1, 0, 2
     for level, exponent in exponents.items():
         everywhere = range(k) if not near else range(block, min(block + 8, k))
+        if near and in_a_row and block % 16:
+            everywhere = range(block + 1, block + 4)
         places = [i for i in everywhere if _LEVELS[i % 16] == level] or [0]
         for i in places if level == 2 and s.chance(0.15) else [s.pick(tuple(places))]:
             codes[i] = _with_exponent(s, f, exponent)

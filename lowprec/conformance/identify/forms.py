@@ -282,11 +282,17 @@ class _Chain:
     def _aligned(self, how: Aligned, items: Sequence[_Value], padded: bool) -> _Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
         most = max((x.most for x in items), default=unit)
+        rounding = "nearest" if how.output == "float16" else "truncate"
         zero = how.zero_exponent
         lowest = unit if how.operands else min(unit, self._a.least + self._b.least)
         if zero is not None and (zero <= lowest or zero - how.fraction_bits <= unit):
             how = replace(how, zero_exponent=None)
-        rounding = "nearest" if how.output == "float16" else "truncate"
+        elif zero is not None and how.align == rounding == "truncate":
+            # Below every product zeros cut nothing but what was summed before, where all products are zeros: and that
+            # is cut once more, as far or further.
+            products = self._a.unit + self._b.unit if how.operands else self._a.least + self._b.least
+            if zero <= products and zero - how.fraction_bits <= _LEAST[how.output]:
+                how = replace(how, zero_exponent=None)
         exact = Rounded(how.output, rounding, zeros="+0")
         if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
             return self._rounded(exact, items, padded)  # nothing is cut

@@ -20,7 +20,7 @@ from .dump import Dump, dump_of
 Array = NDArray[Any]
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # times the dump's K
-_TIES, _ALONE = 16, 4  # lots of operands of ties, and of nothing but C
+_TIES, _ALONE = 24, 4  # lots of operands of ties, and of nothing but C
 
 
 @dataclass(frozen=True, eq=False)
