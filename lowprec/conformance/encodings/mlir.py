@@ -1,4 +1,4 @@
-"""mlir: FileCheck tests of arith.truncf and arith.extf, run through MLIR's APFloat emulation."""
+"""mlir: FileCheck tests of arith.truncf and arith.extf, to be run through MLIR's APFloat emulation."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def identify(
         Arguments of more dumps that the same arithmetic made, such as probes with their outputs: ``{"a": ..., "b": ...,
         "c": None, "d": ...}``, with formats where they are needed.
     limit : int
-        Candidates to try before the search ends, about 1,000 a second.
+        Candidates to try before the search ends, about 1,000 a second: one that takes longer counts as several.
 
     Returns
     -------

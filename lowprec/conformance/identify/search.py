@@ -20,6 +20,7 @@ from .dump import Dump, Part
 from .space import COARSE, Around, Values, arounds, axes, changed, field_of, kinds_for, starts
 
 _FEW = 5  # rows and columns of the first outputs
+_TOLD = 16  # and of those of further dumps: of probes few outputs tell candidates apart, and all of them are needed
 _HARD = 12  # outputs that the best candidate leaves, on which others are compared before all outputs
 _WORTH = 4  # so many times more outputs must there be in all
 _LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
@@ -27,7 +28,9 @@ _BEST = 4  # candidates of a grid that are gone on with
 _SWEEPS = 4
 _ROUNDS = 6
 _KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
-_ONE = 50_000  # products that count as a candidate more
+_COUNTED = 1000  # microseconds that count as a candidate more
+_CALL, _SOON, _LATE = 30, 1, 20  # microseconds of a call; nanoseconds of a product in fast kernels, and in others
+_FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
@@ -54,7 +57,7 @@ class Search:
     limit : int
         Candidates to try before it ends.
     tried : int
-        Candidates tried so far; one that is computed on many outputs counts as several.
+        Candidates tried so far; one that takes longer counts as several, by what its kind is known to take.
     """
 
     dumps: tuple[Dump, ...]
@@ -63,7 +66,7 @@ class Search:
     tried: int = 0
 
     def __post_init__(self) -> None:
-        self._few = [dump.sample(_FEW) for dump in self.dumps]
+        self._few = [dump.sample(_TOLD if i else _FEW) for i, dump in enumerate(self.dumps)]
         self._hard: list[tuple[Part, int]] = []
         self._bar = self.allowed + 1  # outputs that the best candidate so far leaves
         self._all = [dump.parts() for dump in self.dumps]
@@ -97,7 +100,7 @@ class Search:
 
     def _score(self, candidate: Candidate, parts: Sequence[Part]) -> Score:
         before = self.tried
-        self.tried += 1 + sum(len(part.a) * len(part.b) * part.a.shape[1] for part in parts) // _ONE
+        self.tried += 1 + sum(cost(candidate, part) for part in parts) // _COUNTED
         wrong, far, n = 0, 0.0, 0
         try:
             for part in parts:
@@ -178,13 +181,26 @@ class Search:
         for _ in range(_SWEEPS):
             before = own
             for field, values in fields.items():
-                for other in neighbours(candidate, field, values):
+                for other in neighbours(candidate, field, values if not self.spent else ()):
                     new = self.few(other)
                     if new < own:
                         own, candidate = new, other
             if own == before or own.wrong == 0 or self.spent:
                 break
         return candidate
+
+
+def cost(candidate: Candidate, part: Part) -> int:
+    """Return about how many microseconds of a core outputs take: from shapes and kinds, so that it is always the same.
+
+    A chain that is promoted is as many calls as it has intervals; few products, and those of kinds without a fast
+    kernel, go through a reference.
+    """
+    k = part.a.shape[1]
+    every = field_of(candidate, "promote_every") or k
+    products = len(part.a) * len(part.b) * k
+    late = products <= _FEW_PRODUCTS or type(candidate.accumulator.rule).fast is Kind.fast
+    return _CALL * -(-k // every) + products * (_LATE if late else _SOON) // 1000
 
 
 def _outputs(parts: Sequence[Part]) -> int:
@@ -241,6 +257,8 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     grids of ever more values are looked at; the search ends with the first kind of accumulator that leaves nothing.
     """
     dump = search.dump
+    if len(search.dumps) > 1:  # by all of them, since the first may not tell kinds apart
+        ranked = sorted(ranked, key=search.whole)
     order = [candidate.accumulator.rule for candidate in ranked]
     possible = sorted(kinds_for(dump), key=lambda kind: order.index(kind) if kind in order else len(order))
     if dump.out == FLOAT64 or not possible:
@@ -272,9 +290,16 @@ def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     good = [c for c, own in zip(candidates, few, strict=True) if search.passes(own) and search.whole(c).wrong == 0]
     if good:
         return good
-    nearest = sorted(range(len(candidates)), key=lambda i: few[i])[:_BEST]
-    found = [search.improve(candidates[i], axes(candidates[i].accumulator.rule, search.dump)) for i in nearest]
-    return list(dict.fromkeys(c for own, c in found if own.wrong == 0))
+    order = sorted(range(len(candidates)), key=lambda i: few[i])
+    first: dict[Kind, int] = {}
+    for i in order:
+        first.setdefault(candidates[i].accumulator.rule, i)
+    rest = [i for i in first.values() if i not in order[:_BEST]]  # the first dump may not tell kinds apart
+    for some in (order[:_BEST], rest[:_BEST]):
+        found = [search.improve(candidates[i], axes(candidates[i].accumulator.rule, search.dump)) for i in some]
+        if good := [c for own, c in found if own.wrong == 0]:
+            return list(dict.fromkeys(good))
+    return []
 
 
 def _first(x: tuple[Score, Candidate]) -> Score:
