@@ -10,11 +10,14 @@ from recordings import FOLDER, needs_recordings
 
 import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
+from lowprec.conformance.identify.dump import dump_of
+from lowprec.conformance.identify.search import Search, cost, refine
 from lowprec.conformance.identify.space import FIELDS, plain_fields_of
 from lowprec.conformance.recordings import RECORDINGS, Recording, read
 from lowprec.tensorcore.accumulator import kinds
 
 Arrays = dict[str, Any]
+NO_SCALES = dict.fromkeys(("d_format", "a_scale", "b_scale"))
 
 
 def dump(
@@ -250,6 +253,34 @@ def test_probes_close_the_loop() -> None:
     assert same_arithmetic(again, machine)
     assert len(again.explaining) < before
     assert again.probes().apart == ()
+
+
+def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
+    """Almost everything explains the dump; all 64 outputs of the probes are needed to see which kind it is."""
+    machine = lp.accumulators["amx_f16"].with_(inputs=(), group=114)
+    rng = np.random.default_rng(53)
+    sparse = {x: np.where(rng.random((24, 256)) < 0.8, 0, rng.integers(0x30, 0x40, (24, 256))) for x in "ab"}
+    codes = {x: rng.integers(0, 0x7E, (8, 256)) for x in "ab"}
+    dumps = []
+    for given in (sparse, codes):
+        a, b = (given[x].astype(np.uint8) for x in "ab")
+        d = lp.mma(a, b, accumulator=machine, a_format="e4m3fn", b_format="e4m3fn")
+        dumps.append(dump_of(a, b, None, d, a_format="e4m3fn", b_format="e4m3fn", **NO_SCALES))
+    search = Search(tuple(dumps), 5, 50_000)
+    known = [Candidate(lp.accumulators[name].with_(inputs=())) for name in ("exact", "hopper_fp8", "cdna1_f16")]
+    found = refine(search, known)
+    assert [(c.accumulator.kind, c.accumulator.group) for c in found] == [("lanes", 114)]
+    assert search.tried < search.limit
+
+
+def test_what_takes_longer_counts_as_more_candidates() -> None:
+    given = dump("cdna1_f16", "float16", shape=(64, 64, 128))
+    whole = dump_of(**given, **NO_SCALES)
+    part, few = whole.part(np.arange(64), np.arange(64)), whole.sample(5)
+    plain, fast = (Candidate(lp.accumulators[name].with_(inputs=())) for name in ("cdna1_f16", "hopper_fp8"))
+    often = Candidate(plain.accumulator.with_(promote_every=4))
+    assert cost(fast, part) < cost(plain, part) < cost(often, part)
+    assert cost(fast, few) == cost(plain, few) < cost(often, few)
 
 
 def test_the_smallest_example_of_what_nothing_explains() -> None:

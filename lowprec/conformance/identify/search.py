@@ -286,17 +286,19 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
 
 def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return what explains all dumps: of candidates that explain the first, else of the nearest with fields changed."""
+    if not candidates:
+        return []
     few = [search.few(candidate) for candidate in candidates]
     good = [c for c, own in zip(candidates, few, strict=True) if search.passes(own) and search.whole(c).wrong == 0]
     if good:
         return good
-    order = sorted(range(len(candidates)), key=lambda i: few[i])
-    first: dict[Kind, int] = {}
-    for i in order:
-        first.setdefault(candidates[i].accumulator.rule, i)
-    rest = [i for i in first.values() if i not in order[:_BEST]]  # the first dump may not tell kinds apart
-    for some in (order[:_BEST], rest[:_BEST]):
-        found = [search.improve(candidates[i], axes(candidates[i].accumulator.rule, search.dump)) for i in some]
+    order = [candidates[i] for i in sorted(range(len(candidates)), key=lambda i: few[i])]
+    first: dict[Kind, Candidate] = {}  # of each kind: the first dump may not tell them apart
+    starting = (starts(kind, search.dump) for kind in kinds_for(search.dump))
+    for candidate in (*order, *(Candidate(machines[0]) for machines in starting if machines)):
+        first.setdefault(candidate.accumulator.rule, candidate)
+    for some in (order[:_BEST], [c for c in first.values() if c not in order[:_BEST]]):
+        found = [search.improve(c, axes(c.accumulator.rule, search.dump)) for c in some]
         if good := [c for own, c in found if own.wrong == 0]:
             return list(dict.fromkeys(good))
     return []
