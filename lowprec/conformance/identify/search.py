@@ -28,7 +28,7 @@ _BEST = 4  # candidates of a grid that are gone on with
 _SWEEPS = 4
 _ROUNDS = 6
 _KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
-_COUNTED = 1000  # microseconds that count as a candidate more
+_COUNTED = 1000  # microseconds, generously, that count as a candidate more
 _CALL, _SOON, _LATE = 30, 1, 20  # microseconds of a call; nanoseconds of a product in fast kernels, and in others
 _FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
@@ -197,7 +197,7 @@ def cost(candidate: Candidate, part: Part) -> int:
     kernel, go through a reference.
     """
     k = part.a.shape[1]
-    every = field_of(candidate, "promote_every") or k
+    every = int(field_of(candidate, "promote_every") or k)
     products = len(part.a) * len(part.b) * k
     late = products <= _FEW_PRODUCTS or type(candidate.accumulator.rule).fast is Kind.fast
     return _CALL * -(-k // every) + products * (_LATE if late else _SOON) // 1000
