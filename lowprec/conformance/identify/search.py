@@ -196,7 +196,7 @@ def cost(candidate: Candidate, part: Part) -> int:
     A chain that is promoted is as many calls as it has intervals; few products, and those of kinds without a fast
     kernel, go through a reference.
     """
-    k = part.a.shape[1]
+    k: int = part.a.shape[1]
     every = int(field_of(candidate, "promote_every") or k)
     products = len(part.a) * len(part.b) * k
     late = products <= _FEW_PRODUCTS or type(candidate.accumulator.rule).fast is Kind.fast
