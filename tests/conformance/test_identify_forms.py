@@ -147,3 +147,20 @@ def test_the_order_of_operands_is_theirs() -> None:
         machine = lp.accumulators[name].with_(inputs=())
         same[machine.group] = forms.same(Candidate(machine, chain), Candidate(machine, halves))
     assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
+
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int) -> None:
+    """All pairs of significands and signs, and differences of exponents up to 30, of products of E4M3 numbers."""
+    codes, mantissas = np.arange(1, 0x7F, dtype=np.uint8), np.arange(8, dtype=np.uint8)
+    a = np.stack([np.repeat(codes, len(codes)), np.tile(codes, len(codes))], axis=1)
+    pairs = np.stack([np.repeat(mantissas, 8), np.tile(mantissas, 8)], axis=1)
+    b = np.concatenate([pairs | np.array(fields, np.uint8) << 3 for fields in ((1, 14), (14, 1), (7, 7))])
+    b = np.concatenate([b, b ^ np.array([0, 0x80], np.uint8)])
+    machine = lp.accumulators["cdna3_fp8"].with_(inputs=(), fraction_bits=36, group=4, run=run)
+    got = lp.mma(a, b, accumulator=machine, a_format="e4m3fn", b_format="e4m3fn")
+    wanted = lp.mma(a, b, accumulator="exact", a_format="e4m3fn", b_format="e4m3fn")
+    np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
+    dump = dump_of(a[:9], b[:9], None, got[:9, :9], a_format="e4m3fn", b_format="e4m3fn", **PLAIN)
+    assert Forms(dump).same(Candidate(machine), _one("exact"))
+    assert not Forms(dump).same(Candidate(machine.with_(fraction_bits=20)), _one("exact"))

@@ -23,6 +23,8 @@ from .dump import Dump
 from .space import plain_fields_of
 
 _TABLE_BITS = 16  # formats with a table of all values
+_WHOLE = 36  # fraction bits below which nothing of a product of two FP8 numbers lies
+_ONE = Products((0,))
 _TILE = 128  # of which runs of a split K are made
 _BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
 _LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "fp22": 2.0**128}  # and the least power of two beyond each
@@ -219,6 +221,10 @@ class _Chain:
         return total if rounds else self.sum(out, (self.sum(Rounded(), (total, addend)),))
 
     def _tree(self, tree: Sum, ks: Sequence[int], state: _Value) -> _Value:
+        if state == self.zero and self._rounded_pair(tree, ks):
+            places = {place for item in tree.products() for place in item.ks if place < len(ks)}
+            if len(places) == len(ks):  # not the first of two instructions
+                return self.sum(Rounded(zeros="+0"), [self._product(k, _ONE) for k in ks if k >= 0], True)
         inside: list[_Value] = []
         padded = False
         for item in tree.of:
@@ -239,6 +245,15 @@ class _Chain:
         plain = unit >= -126 and bound < 2.0**127
         most = self._a.most + self._b.most + item.exponent
         return _Value(number, number, (number,), unit, bound, most, "float32" if plain else "")
+
+    def _rounded_pair(self, tree: Sum, ks: Sequence[int]) -> bool:
+        """Tell whether a tree of CDNA3's cuts is a rounding to nearest: of two products of 8 bits, starting from +0.
+
+        Where the smaller one has bits below the 31 that are kept, it is less than half a unit in the last place of the
+        larger, which has no bits there; a test goes through all pairs.
+        """
+        name = isinstance(tree.how, Particular) and tree.how.name == "joined with C"
+        return name and len(ks) <= 2 and self._a.bits + self._b.bits <= 8 and self._m.fraction_bits >= _WHOLE
 
     def sum(self, how: Rounded | Aligned | Particular, items: Sequence[_Value], padded: bool = False) -> _Value:
         """Return what becomes of some values."""

@@ -181,7 +181,7 @@ class Search:
         for _ in range(_SWEEPS):
             before = own
             for field, values in fields.items():
-                for other in neighbours(candidate, field, values if not self.spent else ()):
+                for other in moves(candidate, field, values if not self.spent else ()):
                     new = self.few(other)
                     if new < own:
                         own, candidate = new, other
@@ -223,6 +223,24 @@ def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Can
         other = changed(candidate, **{field: value})
         if other is None and field == "group":
             other = _with_group(candidate, value)
+        if other is not None and other != candidate:
+            yield other
+
+
+def moves(candidate: Candidate, field: str, values: Values) -> Iterator[Candidate]:
+    """Yield neighbours, and two fields at once: a group with its interval, and an interval that is a group instead."""
+    yield from neighbours(candidate, field, values)
+    every = field_of(candidate, "promote_every")
+    if every is None or not candidate.accumulator.rule.has_groups:
+        return
+    group = field_of(candidate, "group")
+    both: list[dict[str, Any]] = []
+    if field == "promote_every":
+        both = [{"group": every, "promote_every": None}]
+    elif field == "group":
+        both = [{"group": value, "promote_every": max(every // group, 1) * value} for value in values]
+    for changes in both:
+        other = changed(candidate, **changes)
         if other is not None and other != candidate:
             yield other
 
