@@ -23,7 +23,7 @@ from .dump import Dump
 from .space import plain_fields_of
 
 _TABLE_BITS = 16  # formats with a table of all values
-_WHOLE = 36  # fraction bits below which nothing of a product of two FP8 numbers lies
+_WHOLE = 31  # fraction bits from which on two products of 8 bits are only rounded
 _ONE = Products((0,))
 _TILE = 128  # of which runs of a split K are made
 _BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
