@@ -272,7 +272,8 @@ class _Chain:
         if how.saturates and bound < largest * (1 - 2.0 ** -(bits + 1)):  # so that it is not rounded up to that
             how = replace(how, saturates=False)
         stays = unit >= (-126 if how.flushes else least)  # nothing is lost below, so that no zero was a number
-        positive_zero = stays and (how.zeros == "+0" or padded or any(x.positive_zero for x in items))
+        positive = how.zeros == "+0" or padded or any(x.positive_zero for x in items)  # an exact zero
+        positive_zero = stays and positive
         terms = tuple(sorted(term for x in items for term in x.terms))
         if positive_zero and not terms:
             return self.zero
@@ -287,7 +288,8 @@ class _Chain:
             unsigned = self._forms._number((replace(how, zeros=""), terms))
             terms = (unsigned,)
         signs = (how, padded, tuple(sorted(x.form for x in items)))
-        form = self._forms._number(("+0", unsigned) if positive_zero else ("signed", signs))
+        sign = "+0" if positive_zero else "+0, but of what is lost" if positive else signs
+        form = self._forms._number((sign, unsigned))
         if len(items) == 1 and unsigned == items[0].unsigned and how.zeros == "ieee" and not padded:
             form = items[0].form  # not even a zero's sign has changed
         larger = bound if how.rounding == "truncate" else bound * (1 + 2.0 ** (1 - bits))
