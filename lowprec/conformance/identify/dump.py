@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,17 @@ class Dump:
     def scaled(self) -> bool:
         """Whether scales came, as codes or as numbers."""
         return self.scales is not None or self.blocks is not None
+
+    @property
+    def content(self) -> str:
+        """A digest of operands, scales and outputs: dumps that have it in common are the same."""
+        found = hashlib.sha256(repr((self.fa, self.fb, self.out, self.blocks)).encode())
+        scales = (*(self.scales or ()), *(q.scale for q in self.quantized or ()))
+        for x in (self.a, self.b, self.d, self.c, *scales):
+            found.update(
+                b"none" if x is None else repr((x.shape, x.dtype.str)).encode() + np.ascontiguousarray(x).tobytes()
+            )
+        return found.hexdigest()
 
     @property
     def by_row(self) -> bool:
