@@ -44,12 +44,15 @@ def test_jobs_that_make_no_sense(tmp_path, jobs):
         run_study(make(tmp_path), jobs=jobs)
 
 
+# A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
 import toys
 from lowprec.study import run_study
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_study(toys.make(Path(sys.argv[1])), jobs=2)
 """
 
@@ -59,7 +62,7 @@ def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
     reference = run_study(make(tmp_path / "reference"), jobs=0)
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {
-        "FAKE_STEP_SECONDS": "0.06",
+        "FAKE_STEP_SECONDS": "0.03",
         "PYTHONPATH": SEARCH,
     }
     target = tmp_path / "stopped"
