@@ -149,8 +149,8 @@ def _steps(config: Any, steps: int) -> Row:
 
 #: What stands at the points of an axis, by its label.
 TICKS: dict[str, Callable[[dict[str, list[Row]]], dict[float, str]]] = {
-    "parameters": lambda found: {
-        row["total"]: f"{row['model']}\n{row['total'] / 1e6:.1f}M" for row in found["models"] if row["model"] in MODELS
+    "multiply-adds a step": lambda found: {
+        row["work"]: f"{row['model']}\n{row['work'] / 1e9:.1f}G" for row in found["models"] if row["model"] in MODELS
     },
     "experts": lambda found: {row["experts"]: str(row["experts"]) for row in found["models"]},
 }
@@ -262,7 +262,8 @@ def _curves(found: dict[str, list[Row]]) -> dict[tuple[str, str], dict[str, list
     curves: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
     ways = {"one": "hopper_fp8", "float32": "float32"}
     if rows := found.get("products"):
-        cubes, depths = [r for r in rows if r["m"] == r["k"]], [r for r in rows if "(K)" in r["shape"]]
+        depths = [r for r in rows if "(K)" in r["shape"]]
+        cubes = [r for r in rows if r not in depths]
         panels = {("Products, n x n x n", "n"): cubes, ("Products, 256 x 256 x K", "K"): depths}
         for panel, some in panels.items():
             curves[panel] = {name: [(r["k"], r[way] / r["work"]) for r in some] for way, name in ways.items()}
@@ -271,10 +272,10 @@ def _curves(found: dict[str, list[Row]]) -> dict[tuple[str, str], dict[str, list
         curves["Casts", "numbers"] = {name: [(r["numbers"], r[name] / r["numbers"]) for r in rows] for name in names}
     if rows := found.get("models"):
         named, more = [r for r in rows if r["model"] in MODELS], [r for r in rows if r["model"] not in MODELS]
-        curves["Training steps, nano to small", "parameters"] = {
-            n: [(r["total"], r[n] / r["work"]) for r in named] for n in RECIPES
+        curves["Training steps, nano to small", "multiply-adds a step"] = {
+            n: [(r["work"], r[n] / r["work"]) for r in named] for n in RECIPES
         }
-        curves["Training steps of pilot", "experts"] = {
+        curves["Pilot's steps with more experts", "experts"] = {
             n: [(r["experts"], r[n] / r["work"]) for r in more] for n in RECIPES
         }
     return curves
