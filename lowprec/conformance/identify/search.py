@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...format.catalogue import formats
+from ...registry import cached
 from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind
 from .candidate import Candidate
 from .dump import Dump, Part
@@ -28,8 +30,10 @@ _BEST = 4  # candidates of a grid that are gone on with
 _SWEEPS = 4
 _ROUNDS = 6
 _KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
-_COUNTED = 1000  # microseconds, generously, that count as a candidate more
-_CALL, _SOON, _LATE = 30, 1, 20  # microseconds of a call; nanoseconds of a product in fast kernels, and in others
+_COUNTED = 500  # microseconds that count as a candidate more
+_SLOW = (20, 12.0)  # microseconds of a call of a reference, and nanoseconds of a product
+_FAST = (60, 0.1)  # of a fast kernel
+_SIMPLE = (90, 0.2)  # of a fast kernel of a kind whose reference is not compiled: operands are laid out in NumPy
 _FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
@@ -194,13 +198,23 @@ def cost(candidate: Candidate, part: Part) -> int:
     """Return about how many microseconds of a core outputs take: from shapes and kinds, so that it is always the same.
 
     A chain that is promoted is as many calls as it has intervals; few products, and those of kinds without a fast
-    kernel, go through a reference.
+    kernel for these formats, go through a reference.
     """
-    k: int = part.a.shape[1]
-    every = int(field_of(candidate, "promote_every") or k)
-    products = len(part.a) * len(part.b) * k
-    late = products <= _FEW_PRODUCTS or type(candidate.accumulator.rule).fast is Kind.fast
-    return _CALL * -(-k // every) + products * (_LATE if late else _SOON) // 1000
+    m, (rows, k), columns = candidate.accumulator, part.a.shape, len(part.b)
+    every = min(int(field_of(candidate, "promote_every") or k), k)
+    calls = -(-k // every)
+    products = rows * columns * calls * max(every, m.rule.step(m))
+    few = m.rule.reference_is_compiled and rows * columns * k <= _FEW_PRODUCTS
+    fast = not few and _has_kernel(m, part.fa, part.fb)
+    call, product = (_FAST if m.rule.reference_is_compiled else _SIMPLE) if fast else _SLOW
+    return call * calls + int(products * product) // 1000
+
+
+@cached(1024)
+def _has_kernel(machine: Accumulator, fa: str, fb: str) -> bool:
+    tf32 = formats["tf32"]
+    pair = (tf32 if machine.lists(tf32) and fmt == "float32" else formats[fmt] for fmt in (fa, fb))
+    return machine.rule.fast(machine, *pair) is not None
 
 
 def _outputs(parts: Sequence[Part]) -> int:
