@@ -207,7 +207,7 @@ def cost(candidate: Candidate, part: Part) -> int:
     few = m.rule.reference_is_compiled and rows * columns * k <= _FEW_PRODUCTS
     fast = not few and _has_kernel(m, part.fa, part.fb)
     call, product = (_FAST if m.rule.reference_is_compiled else _SIMPLE) if fast else _SLOW
-    return call * calls + int(products * product) // 1000
+    return int(call * calls + products * product / 1000)
 
 
 @cached(1024)
