@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...format.catalogue import Format, formats
 from ...kernels.tensorcore import cpu_dot
-from ...kernels.tensorcore import cpu_tile as tile
+from ...kernels.tensorcore import dot_tile as tile
 from ..accumulator import Accumulator, Computed, FastKernel, Kind, StepError
 from ..float32 import accumulate_f32
 from ..integers import by_rows

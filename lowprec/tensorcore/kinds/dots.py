@@ -1,4 +1,4 @@
-"""What kinds of CPUs share: kernels in plain float32 and float64 lanes, and which operands they hold for."""
+"""What kinds of CPUs, CDNA1 and CDNA2 share: kernels in plain float32 and float64 lanes, and what they hold for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..._threads import Allocate, fresh, over_rows, scratch
 from ...cast.constants import decode_constants
 from ...format.catalogue import Format
 from ...kernels.cast.nearest import decode32
-from ...kernels.tensorcore import cpu_gemm
-from ...kernels.tensorcore.cpu_tile import COLUMNS, ROWS, Form
+from ...kernels.tensorcore import dot_gemm
+from ...kernels.tensorcore.dot_tile import COLUMNS, ROWS, Form
 from ...kernels.vectors import F32
 from ..accumulator import Accumulator, Computed
 from ..product import Float32Matrix, Matrix, Product
@@ -36,7 +36,7 @@ class Spread(NamedTuple):
     def of(cls, x: Float32Matrix, least: int) -> Spread:
         """Find those of rows [R, K], at least the smallest normal number's `least`; Inf and NaN have 128."""
         low, high = (np.empty(len(x), np.uint32) for _ in range(2))
-        cpu_gemm.extents(x, low, high)
+        dot_gemm.extents(x, low, high)
         exponents = [np.maximum((bits >> 23).astype(np.int32) - 127, least) for bits in (low, high)]
         exponents[0][high == 0], exponents[1][high == 0] = 127, -127
         return cls(exponents[0], exponents[1])
@@ -94,7 +94,7 @@ class Dots:
         y = self._values(b, fmt)
         columns, dtype = -(-len(b) // COLUMNS) * COLUMNS, np.float32 if self.form.element is F32 else np.float64
         panels = allocate("dots_b", columns * self.depth(b.shape[1])[1], dtype)
-        cpu_gemm.pack_panels(y, dtype(self.factor), panels)
+        dot_gemm.pack_panels(y, dtype(self.factor), panels)
         return LaidOut(panels, Spread.of(y, fmt.emin))
 
     def compute(self, product: Product, laid_out: Any = None) -> Computed:
@@ -106,11 +106,11 @@ class Dots:
         left = Spread.of(x, p.fa.emin)
         bounds = self._bounds_normal if self.form.element is F32 else self._bounds_exact
         rows, columns = bounds(left, right, k, p.start)
-        dots, steps = cpu_gemm.dots[self.form], self.accumulator.group // self.form.products if self.form.lanes else 0
+        dots, steps = dot_gemm.dots[self.form], self.accumulator.group // self.form.products if self.form.lanes else 0
 
         def some_rows(first: int, stop: int) -> None:
             quads = scratch("dots_a", -(-(stop - first) // ROWS) * ROWS * depth, panels.dtype)
-            cpu_gemm.pack_quads(x[first:stop], whole, quads)
+            dot_gemm.pack_quads(x[first:stop], whole, quads)
             dots(quads, panels, self.form.products, steps, out[first:stop])
 
         over_rows(some_rows, m, n * depth, _WORK, _ROWS_AT_ONCE)
@@ -139,10 +139,10 @@ class Dots:
             of_c = Spread.of(np.ascontiguousarray(c, np.float32), -126)
             low = min(low, int(of_c.low.min()) - 23)
             high = max(int(left.high.max() + right.high.max()) + shift, int(of_c.high.max()))
-            return (_NONE, _NONE) if high + more - low <= 52 and low >= -149 else (np.arange(len(c)), _NONE)
+            return (_NONE, _NONE) if high + more - low <= self.form.span and low >= -149 else (np.arange(len(c)), _NONE)
         if low < -149:
             return np.arange(len(c)), _NONE
-        room = 52 - bits - more  # between the exponents of an output's largest and least products
+        room = self.form.span - bits - more  # between the exponents of an output's largest and least products
         spans = [s.high - s.low for s in (left, right)]
         if spans[0].max() + spans[1].max() <= room:
             return _NONE, _NONE

@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ...cast.casts import decode
+from ...format.catalogue import Format
 from ...kernels.tensorcore import amd_dot
-from ..accumulator import Accumulator, Kind, StepError
+from ...kernels.tensorcore.dot_tile import ExactPairs, ExactQuads, Form
+from ..accumulator import Accumulator, FastKernel, Kind, StepError
 from ..integers import by_rows
 from ..order import Products, Rounded, Sum
 from ..product import Matrix, Product, canonical_nan
+from .dots import Dots
+
+_FORMS: dict[int, type[Form]] = {2: ExactPairs, 4: ExactQuads}  # by group
 
 
 class ExactGroups(Kind):
@@ -33,3 +38,9 @@ class ExactGroups(Kind):
         x, y, state = decode(product.a, product.fa), decode(product.b, product.fb), np.array(product.start)
         by_rows(lambda start, stop: amd_dot.exact_group_dot(x, y, accumulator.group, state, start, stop), product)
         return canonical_nan(state)
+
+    def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
+        """Return the kernel in float64 lanes, for groups of two and four."""
+        form = _FORMS.get(accumulator.group)
+        plain = all(f.mantissa_bits <= 11 and f.signed and f.has_zero for f in (fa, fb))
+        return Dots(accumulator, form, fa, fb, False) if plain and form is not None else None

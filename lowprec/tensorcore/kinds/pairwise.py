@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore import amd_dot
-from ..accumulator import Accumulator, Kind, StepError
+from ...kernels.tensorcore.dot_tile import Form, Pairs, PairsOfPairs
+from ..accumulator import Accumulator, FastKernel, Kind, StepError
 from ..integers import by_rows
 from ..order import Products, Rounded, Sum
-from ..product import Matrix, Product, canonical_nan
+from ..product import Float32Matrix, Matrix, Product, canonical_nan
+from .dots import Dots
 
+_FORMS: dict[int, type[Form]] = {2: Pairs, 4: PairsOfPairs}  # by group
 _ADD = Rounded(flushes="cdna2")
 
 
@@ -50,3 +53,16 @@ class Pairwise(Kind):
         state = np.array(product.start)
         by_rows(lambda start, stop: amd_dot.pairwise_dot(x, y, accumulator.group, state, start, stop), product)
         return canonical_nan(state)
+
+    def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
+        """Return the kernel in float32 lanes, for groups of two and four."""
+        form = _FORMS.get(accumulator.group)
+        plain = all(f.mantissa_bits <= 11 and f.signed and f.has_zero for f in (fa, fb))
+        return _FlushedDots(accumulator, form, fa, fb, True) if plain and form is not None else None
+
+
+class _FlushedDots(Dots):
+    """The kernel for operands of which no subnormal is multiplied."""
+
+    def _values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
+        return self.accumulator.rule.values(self.accumulator, codes, fmt).astype(np.float32)

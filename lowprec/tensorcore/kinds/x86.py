@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ...format.catalogue import Format
 from ...kernels.tensorcore import cpu_dot
-from ...kernels.tensorcore.cpu_tile import FlushedFma as FlushedFmaForm
-from ...kernels.tensorcore.cpu_tile import Form
-from ...kernels.tensorcore.cpu_tile import Lanes as LanesForm
-from ...kernels.tensorcore.cpu_tile import PairLanes as PairLanesForm
+from ...kernels.tensorcore.dot_tile import FlushedFma as FlushedFmaForm
+from ...kernels.tensorcore.dot_tile import Form
+from ...kernels.tensorcore.dot_tile import Lanes as LanesForm
+from ...kernels.tensorcore.dot_tile import PairLanes as PairLanesForm
 from ..accumulator import Accumulator, FastKernel, Kind, StepError
 from ..integers import by_rows
 from ..order import Products, Rounded, Sum

@@ -1,4 +1,4 @@
-"""The innermost step of CPUs' dot products: 4 rows x 64 columns, running sums in registers.
+"""The innermost step of plain dot products, CPUs' and some of AMD's: 4 rows x 64 columns, running sums in registers.
 
 Each form is what one instruction does to a few products and its running sum, in plain float32 or float64 arithmetic. It
 holds where no operand, product or sum is subnormal, where products are exact in a lane, and where nothing overflows
@@ -10,7 +10,10 @@ holds where no operand, product or sum is subnormal, where products are exact in
   zero equals y if and only if s is exact: if it is, y is a float32; else y - (s - x) is of the sum's sign, and what is
   rounded toward zero, or held exactly, does not reach y;
 * a group's products and C are summed exactly by float64 if all are multiples of some q and the sum stays below 2^53 q;
-  its conversion to float32 rounds once.
+  its conversion to float32 rounds once;
+* if it stays below 2^100 q only, each addition's error is a float64 and so is the errors' sum r, at most some 2^53 q.
+  The sum plus r, rounded to odd (the one of two neighbours whose last bit is set, if it is neither), has bits enough
+  that its conversion to float32 rounds as the exact sum would (Boldo and Melquiond 2008).
 
 The addition of -0 * +0 changes nothing, not even -0: with that K is filled up to whole steps.
 """
@@ -31,6 +34,7 @@ class Form:
     lanes = 0  # running sums of an instruction besides D; 0: steps add to D itself
     element: Any = F32
     toward_zero = False
+    span = 52  # bits from a sum's highest to the lowest of its terms' that it holds, if it is an exact one
 
     def __init__(self, code: VectorCode, vector: Any) -> None:
         self.code, self.b, self.vector = code, code.builder, vector
@@ -120,6 +124,71 @@ class ScaledGroups(Form):
             total = self.fma(p, q, total)
         narrow = self.b.fptrunc(total, ir.VectorType(F32, self.vector.count))
         self.b.store(self.b.fpext(narrow, self.vector), sums[0])
+
+
+class Pairs(Form):
+    """CDNA2 with groups of two: neighbours added, their sum added."""
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add two products."""
+        self.add(sums[0], self.neighbours(x, y))
+
+    def neighbours(self, x: list[Any], y: list[Any]) -> Any:
+        """Return the sum of two products, each rounded."""
+        return self.b.fadd(self.b.fmul(x[0], y[0]), self.b.fmul(x[1], y[1]))
+
+
+class PairsOfPairs(Pairs):
+    """CDNA2 with groups of four: sums of neighbours added, their sum added."""
+
+    products = 4
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add four products."""
+        self.add(sums[0], self.b.fadd(self.neighbours(x[:2], y[:2]), self.neighbours(x[2:], y[2:])))
+
+
+class ExactPairs(Form):
+    """CDNA1 with groups of two: products and C exactly, one rounding to float32, an exact zero being +0."""
+
+    element = F64
+    span = 100
+
+    def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
+        """Add a group's products."""
+        b, total, errors = self.b, self.b.load(sums[0]), []
+        for p, q in zip(x, y, strict=True):
+            total, error = self.two_sum(total, b.fmul(p, q))
+            errors.append(error)
+        left = errors[0]
+        for error in errors[1:]:
+            left = b.fadd(left, error)
+        total = b.fadd(self.to_odd(*self.two_sum(total, left)), fill(self.vector, 0.0))  # -0 + 0 is +0
+        narrow = b.fptrunc(total, ir.VectorType(F32, self.vector.count))
+        b.store(b.fpext(narrow, self.vector), sums[0])
+
+    def two_sum(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return x + y, rounded, and what was rounded off (Knuth)."""
+        b = self.b
+        total = b.fadd(x, y)
+        of_y = b.fsub(total, x)
+        return total, b.fadd(b.fsub(x, b.fsub(total, of_y)), b.fsub(y, of_y))
+
+    def to_odd(self, total: Any, left: Any) -> Any:
+        """Round total + left, of which `total` is the nearest float64, to odd."""
+        b, longs, zero = self.b, ir.VectorType(I64, self.vector.count), fill(self.vector, 0.0)
+        bits = b.bitcast(total, longs)
+        outward = b.icmp_signed(">=", b.xor(bits, b.bitcast(left, longs)), fill(longs, 0))  # of the same sign
+        even = b.icmp_signed("==", b.and_(bits, fill(longs, 1)), fill(longs, 0))
+        moved = b.add(bits, b.select(outward, fill(longs, 1), fill(longs, -1)))
+        inexact = b.and_(b.fcmp_ordered("!=", left, zero), even)
+        return b.bitcast(b.select(inexact, moved, bits), self.vector)
+
+
+class ExactQuads(ExactPairs):
+    """CDNA1 with groups of four."""
+
+    products = 4
 
 
 def make_dot_tile(form_of: type[Form], lanes: int, vectors: int) -> Any:

@@ -1,4 +1,4 @@
-"""Matrix products on CPUs' dot-product instructions, for operands that `cpu_tile` takes: packing, and the loop."""
+"""Matrix products of plain dot products, for operands that `dot_tile` takes: packing, and the loop."""
 
 from typing import Any
 
@@ -7,7 +7,21 @@ import numpy as np
 from lowprec._jit import bits32, cpu_features, kernel, set_rounding, variant
 
 from ..vectors import F64, aligned_f32
-from .cpu_tile import COLUMNS, FlushedFma, Form, Lanes, Odd, PairLanes, RoundedPairs, ScaledGroups, make_dot_tile
+from .dot_tile import (
+    COLUMNS,
+    ExactPairs,
+    ExactQuads,
+    FlushedFma,
+    Form,
+    Lanes,
+    Odd,
+    PairLanes,
+    Pairs,
+    PairsOfPairs,
+    RoundedPairs,
+    ScaledGroups,
+    make_dot_tile,
+)
 from .gemm import TO_NEAREST, TOWARD_ZERO
 
 U = np.uint32
@@ -124,5 +138,7 @@ def _compiled(form: type[Form]) -> Any:
     )
 
 
-FORMS: tuple[type[Form], ...] = (FlushedFma, Lanes, PairLanes, Odd, RoundedPairs, ScaledGroups)
+FORMS: tuple[type[Form], ...] = (
+    FlushedFma, Lanes, PairLanes, Odd, RoundedPairs, ScaledGroups, Pairs, PairsOfPairs, ExactPairs, ExactQuads,
+)  # fmt: skip
 dots = {form: _compiled(form) for form in FORMS}
