@@ -277,8 +277,9 @@ def test_what_takes_longer_counts_as_more_candidates() -> None:
     given = dump("cdna1_f16", "float16", shape=(64, 64, 128))
     whole = dump_of(**given, **NO_SCALES)
     part, few = whole.part(np.arange(64), np.arange(64)), whole.sample(5)
-    plain, fast = (Candidate(lp.accumulators[name].with_(inputs=())) for name in ("cdna1_f16", "hopper_fp8"))
-    often = Candidate(plain.accumulator.with_(promote_every=4))
+    slow = lp.accumulators["cdna1_f16"].with_(inputs=(), group=8)  # has no kernel
+    plain, fast = (Candidate(m) for m in (slow, lp.accumulators["hopper_fp8"].with_(inputs=())))
+    often = Candidate(slow.with_(promote_every=8))
     assert cost(fast, part) < cost(plain, part) < cost(often, part)
     assert cost(fast, few) == cost(plain, few) < cost(often, few)
 

@@ -261,7 +261,7 @@ class _Chain:
             return self._rounded(how, items, padded)
         if isinstance(how, Aligned):
             return self._aligned(how, items, padded)
-        number = self._forms._number((how, tuple(sorted(x.form for x in items)), padded))
+        number = self._forms._number((how, tuple(sorted(x.form for x in items))))  # CDNA3's: zeros take no part
         return _Value(number, number, (number,), _LEAST["float32"], _FINITE["float32"], 127, "float32")
 
     def _rounded(self, how: Rounded, items: Sequence[_Value], padded: bool) -> _Value:

@@ -35,6 +35,7 @@ _SLOW = (20, 12.0)  # microseconds of a call of a reference, and nanoseconds of 
 _FAST = (60, 0.1)  # of a fast kernel
 _SIMPLE = (90, 0.2)  # of a fast kernel of a kind whose reference is not compiled: operands are laid out in NumPy
 _FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
+_GROUPS = 8  # whole groups, at most, that are promoted at a time where the catalogue's are looked at
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
@@ -296,7 +297,7 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (_of_other_formats, _near, _coarse, _within, _promoted, _pairs, _everything):
+    for stage in (_of_other_formats, _near, _own_groups, _coarse, _within, _promoted, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0:
             break
@@ -325,15 +326,32 @@ def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     if good:
         return good
     order = [candidates[i] for i in sorted(range(len(candidates)), key=lambda i: few[i])]
+    starting = [Candidate(machine) for kind in kinds_for(search.dump) for machine in starts(kind, search.dump)]
+    for other in itertools.chain.from_iterable(_one_change(c, search.dump) for c in (*order[:_BEST], *starting)):
+        if search.spent:
+            break
+        if search.passes(search.few(other)) and search.whole(other).wrong == 0:
+            return [other]
     first: dict[Kind, Candidate] = {}  # of each kind: the first dump may not tell them apart
-    starting = (starts(kind, search.dump) for kind in kinds_for(search.dump))
-    for candidate in (*order, *(Candidate(machines[0]) for machines in starting if machines)):
+    for candidate in (*order, *starting):
         first.setdefault(candidate.accumulator.rule, candidate)
     for some in (order[:_BEST], [c for c in first.values() if c not in order[:_BEST]]):
         found = [search.improve(c, axes(c.accumulator.rule, search.dump)) for c in some]
         if good := [c for own, c in found if own.wrong == 0]:
             return list(dict.fromkeys(good))
     return []
+
+
+def _one_change(candidate: Candidate, dump: Dump) -> Iterator[Candidate]:
+    """Yield a candidate with another value of each field, and with every group, promoted every few of them."""
+    fields = axes(candidate.accumulator.rule, dump)
+    for field, values in fields.items():
+        yield from moves(candidate, field, values)
+    for group in fields.get("group", ()):
+        for times in range(1, _GROUPS // 2 + 1):
+            other = changed(candidate, group=group, promote_every=times * group)
+            if other is not None:
+                yield other
 
 
 def _first(x: tuple[Score, Candidate]) -> Score:
@@ -363,9 +381,33 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
         for machine in starts(kind, dump)
         for candidate in grid(machine, around, every, ("promote_every",))
     )
+    if "product_exponent" in kind.fields and Around() in arounds(dump):  # it hides what other fields do
+        shifts = {name: axes(kind, dump)[name] for name in ("product_exponent", "output")}
+        ends = (
+            search.best(c for machine in starts(kind, dump) for c in grid(machine, Around(), shifts, tuple(shifts)))
+            + ends
+        )
     first = [c for c in near if c.library is None or dump.scaled][:1]
     plain = [c for c in ends if field_of(c, "promote_every") is None] or search.best(map(Candidate, starts(kind, dump)))
     return _from(search, kind, list(dict.fromkeys([*first, *ends[:2], *plain[:1]])))
+
+
+def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Give the catalogue's accumulators any fraction bits, and promote every few of their own groups."""
+    dump, fields = search.dump, axes(kind, search.dump)
+    some = {name: fields[name] for name in ("fraction_bits", "align", "output") if name in fields}
+    return _from(
+        search,
+        kind,
+        search.best(
+            candidate
+            for machine in starts(kind, dump)
+            for every in (None, *range(machine.rule.step(machine), dump.k, machine.rule.step(machine)))[: _GROUPS + 1]
+            for candidate in grid(
+                machine, arounds(dump)[0], some | {"promote_every": (every,)}, (*some, "promote_every")
+            )
+        )[:2],
+    )
 
 
 def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:

@@ -37,14 +37,14 @@ class TwoFloors(Kind):
 
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Sum products that were cut, and join the sum with C."""
-        bits, run = accumulator.fraction_bits, accumulator.run
+        bits, run = accumulator.fraction_bits, min(accumulator.run, accumulator.group)  # others have no products
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
         lanes = [Products(tuple(range(start + i, start + accumulator.group, run))) for i in range(run)]
         parts = [Sum(words, (lane,), Particular("cut", (bits,))) for lane in lanes]
         join = Particular("joined", (bits, run))
         joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts), join)
         last = f"aligned, cut downwards: C to {bits} bits", "added, cut to 31 bits, rounded to float32"
-        return Sum(last, (state, joined), Particular("joined with C", (bits, run)))
+        return Sum(last, (state, joined), Particular("joined with C", (bits, int(accumulator.run > 1))))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.
