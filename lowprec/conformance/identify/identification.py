@@ -31,7 +31,7 @@ from .space import changed
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
 DAMAGED = 0.01
 #: Candidates that a search tries before it ends: a minute, or less.
-LIMIT = 100_000
+LIMIT = 180_000
 _ASKED = 16  # values of a field that probes are made for
 _OPTIONS = ("a_format", "b_format", "d_format", "a_scale", "b_scale")
 
@@ -219,7 +219,7 @@ def identify(
         Arguments of more dumps that the same arithmetic made, such as probes with their outputs: ``{"a": ..., "b": ...,
         "c": None, "d": ...}``, with formats where they are needed.
     limit : int
-        Candidates to try before the search ends, about 2,000 a second: one that takes longer counts as several.
+        Candidates to try before the search ends, about 3,000 a second: one that takes longer counts as several.
 
     Returns
     -------

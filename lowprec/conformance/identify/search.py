@@ -33,9 +33,9 @@ _KEPT = 3  # lots of outputs that candidates are compared on first: those at the
 _COUNTED = 500  # microseconds that count as a candidate more
 _SLOW = (20, 12.0)  # microseconds of a call of a reference, and nanoseconds of a product
 _FAST = (60, 0.1)  # of a fast kernel
-_SIMPLE = (90, 0.2)  # of a fast kernel of a kind whose reference is not compiled: operands are laid out in NumPy
+_SIMPLE = (180, 0.4)  # of a fast kernel of a kind whose reference is not compiled: operands are laid out in NumPy
 _FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
-_GROUPS = 8  # whole groups, at most, that are promoted at a time where the catalogue's are looked at
+_GROUPS, _SHORT = 4, 32  # groups that are promoted together, and products of one, that are asked before a search
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
@@ -167,6 +167,14 @@ class Search:
     def improve(self, candidate: Candidate, fields: dict[str, Values]) -> tuple[Score, Candidate]:
         """Change one field after the other to what is nearest; go on with outputs that were not looked at yet."""
         own = self.whole(candidate)
+        for field, values in fields.items():  # one step may be all; a way down begins with the first field's
+            for other in moves(candidate, field, values):
+                if self.spent:
+                    break
+                if self.few(other).wrong == 0 and (new := self.whole(other)) < own:
+                    own, candidate = new, other
+            if own.wrong <= self.allowed:
+                break
         for _ in range(_ROUNDS):
             if own.wrong == 0 or self.spent:
                 break
@@ -327,31 +335,33 @@ def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
         return good
     order = [candidates[i] for i in sorted(range(len(candidates)), key=lambda i: few[i])]
     starting = [Candidate(machine) for kind in kinds_for(search.dump) for machine in starts(kind, search.dump)]
-    for other in itertools.chain.from_iterable(_one_change(c, search.dump) for c in (*order[:_BEST], *starting)):
-        if search.spent:
-            break
-        if search.passes(search.few(other)) and search.whole(other).wrong == 0:
-            return [other]
     first: dict[Kind, Candidate] = {}  # of each kind: the first dump may not tell them apart
     for candidate in (*order, *starting):
         first.setdefault(candidate.accumulator.rule, candidate)
-    for some in (order[:_BEST], [c for c in first.values() if c not in order[:_BEST]]):
+    around = dict.fromkeys((*order[:_BEST], *starting))
+    short = (other for c in around for other in _short_groups(c, search.dump))
+    once = (other for c in around for other in _changed_once(c, search.dump))
+    near = search.best(itertools.chain(short, once))
+    for some in (near, order[:_BEST], [c for c in first.values() if c not in order[:_BEST]]):
         found = [search.improve(c, axes(c.accumulator.rule, search.dump)) for c in some]
         if good := [c for own, c in found if own.wrong == 0]:
             return list(dict.fromkeys(good))
     return []
 
 
-def _one_change(candidate: Candidate, dump: Dump) -> Iterator[Candidate]:
-    """Yield a candidate with another value of each field, and with every group, promoted every few of them."""
-    fields = axes(candidate.accumulator.rule, dump)
-    for field, values in fields.items():
+def _changed_once(candidate: Candidate, dump: Dump) -> Iterator[Candidate]:
+    """Yield a candidate with another value of each field."""
+    for field, values in axes(candidate.accumulator.rule, dump).items():
         yield from moves(candidate, field, values)
-    for group in fields.get("group", ()):
-        for times in range(1, _GROUPS // 2 + 1):
-            other = changed(candidate, group=group, promote_every=times * group)
-            if other is not None:
-                yield other
+
+
+def _short_groups(candidate: Candidate, dump: Dump) -> Iterator[Candidate]:
+    """Yield a candidate with short groups, promoted every few of them."""
+    groups = axes(candidate.accumulator.rule, dump).get("group", ())
+    for group, times in itertools.product(groups, range(1, _GROUPS + 1)):
+        other = changed(candidate, group=group, promote_every=times * group) if group <= _SHORT else None
+        if other is not None:
+            yield other
 
 
 def _first(x: tuple[Score, Candidate]) -> Score:
@@ -393,21 +403,18 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 
 
 def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Give the catalogue's accumulators any fraction bits, and promote every few of their own groups."""
-    dump, fields = search.dump, axes(kind, search.dump)
-    some = {name: fields[name] for name in ("fraction_bits", "align", "output") if name in fields}
-    return _from(
-        search,
-        kind,
-        search.best(
-            candidate
-            for machine in starts(kind, dump)
-            for every in (None, *range(machine.rule.step(machine), dump.k, machine.rule.step(machine)))[: _GROUPS + 1]
-            for candidate in grid(
-                machine, arounds(dump)[0], some | {"promote_every": (every,)}, (*some, "promote_every")
-            )
-        )[:2],
+    """Give the catalogue's accumulators any fraction bits and alignment, and promote every few of their groups."""
+    fields = axes(kind, search.dump)
+    some = {name: fields[name] for name in ("fraction_bits", "align") if name in fields}
+    candidates = (
+        candidate
+        for machine in starts(kind, search.dump)
+        for every in (None, *(n * machine.rule.step(machine) for n in range(1, _GROUPS + 1)))
+        for candidate in grid(
+            machine, arounds(search.dump)[0], some | {"promote_every": (every,)}, (*some, "promote_every")
+        )
     )
+    return _from(search, kind, search.best(candidates)[:1])
 
 
 def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
