@@ -7,7 +7,7 @@ few. The order is fixed, so that the same dump has the same answer.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -338,11 +338,15 @@ def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     first: dict[Kind, Candidate] = {}  # of each kind: the first dump may not tell them apart
     for candidate in (*order, *starting):
         first.setdefault(candidate.accumulator.rule, candidate)
-    around = dict.fromkeys((*order[:_BEST], *starting))
-    short = (other for c in around for other in _short_groups(c, search.dump))
-    once = (other for c in around for other in _changed_once(c, search.dump))
-    near = search.best(itertools.chain(short, once))
-    for some in (near, order[:_BEST], [c for c in first.values() if c not in order[:_BEST]]):
+    short = {other.key(): other for c in (*order[:_BEST], *starting) for other in _short_groups(c, search.dump)}
+    once = (other for c in dict.fromkeys((*order[:_BEST], *first.values())) for other in _changed_once(c, search.dump))
+    stages: tuple[Callable[[], list[Candidate]], ...] = (
+        lambda: search.best(itertools.chain(short.values(), once)),
+        lambda: order[:_BEST],
+        lambda: [c for c in first.values() if c not in order[:_BEST]],
+    )
+    for stage in stages:
+        some = stage()
         found = [search.improve(c, axes(c.accumulator.rule, search.dump)) for c in some]
         if good := [c for own, c in found if own.wrong == 0]:
             return list(dict.fromkeys(good))
