@@ -23,10 +23,13 @@ from typing import Any, NamedTuple
 import host
 from common import Table, child, interleaved, machine_line, peak_memory, write_between_markers
 from gemm_cases import (
+    AMD_CUBE,
+    AMD_MACHINES,
     CUBE,
     HALF_MACHINES,
     LATENCY,
     PEERS,
+    REFERENCE_CUBE,
     REUSED,
     SCALED_MACHINES,
     SHAPES,
@@ -90,6 +93,17 @@ def wide(options: Options) -> list[Row]:
         times = interleaved(works, options.rounds // 3 * 2, options.clock)
         unit = lp.accumulators[machine]
         rows.append({"machine": machine, "L": unit.group, "F": unit.fraction_bits, "work": CUBE.work, **times})
+    return rows
+
+
+def amd(options: Options) -> list[Row]:
+    """AMD's matrix cores: one chain on codes, packing included, beside their compiled references."""
+    rows = []
+    for machine in AMD_MACHINES[-2:] if options.quick else AMD_MACHINES:
+        slow = on("reference", wide_product(machine, REFERENCE_CUBE))
+        works = {"kernel": wide_product(machine, AMD_CUBE), "reference": slow} | yardsticks(AMD_CUBE)
+        rows.append({"machine": machine, "work": AMD_CUBE.work, **interleaved(works, options.rounds, options.clock)})
+        rows[-1]["reference"] *= AMD_CUBE.work / REFERENCE_CUBE.work
     return rows
 
 
@@ -201,7 +215,7 @@ def peers(options: Options) -> list[Row]:
 
 
 PARTS = {
-    "fp8": fp8, "wide": wide, "scaled": scaled, "reuse": reuse, "latency": latency,
+    "fp8": fp8, "wide": wide, "amd": amd, "scaled": scaled, "reuse": reuse, "latency": latency,
     "memory": memory, "compilation": compilation, "peers": peers,
 }  # fmt: skip
 CHILDREN = {"memory": memory_child, "compile": compile_child, "blas": blas_child}
@@ -246,6 +260,14 @@ def tables(found: Row, options: Options) -> list[Table]:
         ]
         note = f"GMAC/s, {how}; {shares}; raw codes, packing included."
         out.append(Table("Wider machines, 1024 x 1024 x 1024", columns, cells, note))
+    if rows := found.get("amd"):
+        cells = [
+            [row["machine"], rate(row, "kernel"), f"{row['work'] / row['reference'] / 1e9:.2f}",
+             f"{row['reference'] / row['kernel']:.0f}x", *(rate(row, n) for n in (FLOAT32, "numpy"))] for row in rows
+        ]  # fmt: skip
+        note = f"GMAC/s, {how}; {shares}; raw codes, packing included. The references run at {REFERENCE_CUBE}."
+        columns = ["Machine", "kernel", "reference", "times it", FLOAT32, "NumPy float32"]
+        out.append(Table(f"Matrix cores of AMD, {AMD_CUBE}", columns, cells, note))
     if rows := found.get("scaled"):
         columns = ["Machine", "M x N x K", *names, FLOAT32, "NumPy float32"]
         cells = [[row["machine"], row["shape"], *(rate(row, n) for n in (*names, FLOAT32, "numpy"))] for row in rows]

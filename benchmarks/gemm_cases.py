@@ -40,6 +40,9 @@ WIDE_MACHINES = [
     "hopper_bf16", "hopper_f16", "hopper_tf32", "blackwell_fp8", "ampere_bf16", "volta_f16", "hopper_f16_f16",
     "hopper_fp8_f16",
 ]  # fmt: skip
+AMD_MACHINES = ["cdna1_f16", "cdna1_bf16", "cdna2_f16", "cdna2_bf16", "cdna3_xf32", "cdna3_f16", "cdna3_fp8"]
+AMD_CUBE = Shape(512, 512, 512)
+REFERENCE_CUBE = Shape(128, 128, 128)  # what the compiled references of these are timed on
 # machine -> quantizer of A, granularity of B's blocks
 SCALED_MACHINES = {
     "blackwell_mxf8": ("mxfp8_rceil", "32x32"), "blackwell_mxf4": ("mxfp4_rceil", "32x32"),
