@@ -239,6 +239,35 @@ def ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
     return functools.partial(_tied, distances), _leveled
 
 
+def pairs() -> tuple[Maker, Maker]:
+    """Return makers of two neighbours far apart, the smaller a tie with a bit or two far below, for probes alone."""
+    return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
+
+
+@functools.lru_cache(16)
+def _nearly_powers(m: int) -> tuple[tuple[int, int], ...]:
+    """Return significands of m bits and one whose product has zeros, a few at least, after its leading bit."""
+    some = range(1 << m, 2 << m)
+    found = [(x, y) for x in some for y in some if 0 < x * y - (1 << (x * y).bit_length() - 1) < x * y >> m]
+    return tuple(found) or ((1 << m, 1 << m),)
+
+
+def _large_and_small(side: int, s: Stream, k: int, f: Fields) -> Codes:
+    """Side 0: one large number at an even k, and a small one after it; side 1: such numbers everywhere."""
+    m, highest = f.mantissa_bits, (max_code(f) >> f.mantissa_bits) - f.bias
+    significand = s.pick(_nearly_powers(min(m, 7)))[side] - (1 << min(m, 7))
+    small = max(f.bias - 6 + s.pick((0, 0, 0, 1, 2, 3)), 1) << m | significand << (m - min(m, 7))
+    large = min(highest, 8 - 2 * side) + f.bias - s.pick((0, 0, 0, 1, 2)) << m
+    large |= int(s.chance(0.5)) << m >> 1  # one and a half
+    if side:
+        return [small if i % 2 else large for i in range(k)]
+    codes, at = [0] * k, 2 * s.below(max(k // 2, 1))
+    for i, code in ((at, large), (at + 1, small)):
+        if i < k:
+            codes[i] = signed(s, code, f)
+    return codes
+
+
 ADDENDS = ("c near the products", "c zero", "c tiny", "c at an edge", "any c", "c's exponent that of a product")
 
 
