@@ -20,7 +20,9 @@ def write_pages() -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    for picture in [*ROOT.glob("ablations/results/*.svg"), *ROOT.glob("docs/*.svg")]:
+    for picture in (
+        found for folder in ("ablations/results", "benchmarks", "docs") for found in ROOT.glob(f"{folder}/*.svg")
+    ):
         path = FOLDER / MIRROR / picture.relative_to(ROOT)
         kept.add(path)
         path.parent.mkdir(parents=True, exist_ok=True)
