@@ -7,6 +7,7 @@ import pytest
 
 import lowprec as lp
 from lowprec.tensorcore.chains import chains_of
+from lowprec.tensorcore.product import Product
 
 MACHINES: list[tuple[str, str, dict[str, Any]]] = [
     ("cdna1_f16", "float16", {}), ("cdna1_f16", "float16", {"group": 2}), ("cdna1_bf16", "bfloat16", {}),
@@ -68,3 +69,18 @@ def test_ties_of_an_exact_sum_are_decided_far_below() -> None:
         b = lp.encode([[big, -big, half, sign * least]], "float16")
         fast, slow = both(lp.accumulators["cdna1_f16"], "float16", a, b, [[one]])
         assert fast.item() == slow.item() == wanted
+
+
+@pytest.mark.parametrize(("name", "fmt"), [("cdna1_f16", "float16"), ("cdna2_f16", "float16"), ("cdna3_f16", "float16"),
+                                           ("cdna3_fp8", "e4m3fnuz")])  # fmt: skip
+def test_groups_of_zeros_are_not_left_to_the_reference(name: str, fmt: str) -> None:
+    machine, f = lp.accumulators[name], lp.formats[fmt]
+    x = np.random.default_rng(5).standard_normal((20, 101)).astype(np.float32)
+    x[3:9] = 0
+    x[:, 32:64] = 0
+    x[:, 1::2] *= x[:, 1::2] > 1
+    kernel = chains_of(machine, f, f).kernel
+    assert kernel is not None
+    codes = lp.encode(x, fmt)
+    found = kernel.compute(Product(f, f, codes, codes, np.zeros((20, 20), np.float32)))
+    assert found.rows.size == found.columns.size == 0

@@ -24,7 +24,7 @@ MAX_FRACTION_BITS = 32
 _SLICE = 32  # products, about, whose part of a panel stays in a near cache while all rows meet it
 _EXPONENT = np.uint64(0x7FF << 52)
 _LEAST = 2.0**-126
-_NOTHING = 2.0**-1000  # below the power of any product
+_NOTHING = 2.0**-900  # below the power of any product; 2^F over it is still a float64
 
 
 class Floors(NamedTuple):

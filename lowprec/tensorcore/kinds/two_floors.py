@@ -74,7 +74,7 @@ class TwoFloors(Kind):
     def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
         """Return the kernel for many columns, where products are exact in float64."""
         plain = all(f.signed and f.has_zero and f.mantissa_bits <= 11 for f in (fa, fb))
-        within = fa.emin + fb.emin >= -900
+        within = fa.emin + fb.emin > -900
         short = accumulator.fraction_bits <= columns.MAX_FRACTION_BITS
         return Columns(accumulator) if plain and within and short and accumulator.output == "float32" else None
 
