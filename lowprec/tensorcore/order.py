@@ -82,6 +82,8 @@ class Particular:
 
     name: str
     numbers: tuple[int, ...]
+    #: Whether, of two products of up to 8 bits each and +0, it makes what one rounding to nearest does.
+    rounds_pairs: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from .dump import Dump
 from .space import plain_fields_of
 
 _TABLE_BITS = 16  # formats with a table of all values
-_WHOLE = 31  # fraction bits from which on two products of 8 bits are only rounded
 _ONE = Products((0,))
 _TILE = 128  # of which runs of a split K are made
 _BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
@@ -247,13 +246,9 @@ class _Chain:
         return _Value(number, number, (number,), unit, bound, most, "float32" if plain else "")
 
     def _rounded_pair(self, tree: Sum, ks: Sequence[int]) -> bool:
-        """Tell whether a tree of CDNA3's cuts is a rounding to nearest: of two products of 8 bits, starting from +0.
-
-        Where the smaller one has bits below the 31 that are kept, it is less than half a unit in the last place of the
-        larger, which has no bits there; a test goes through all pairs.
-        """
-        name = isinstance(tree.how, Particular) and tree.how.name == "joined with C"
-        return name and len(ks) <= 2 and self._a.bits + self._b.bits <= 8 and self._m.fraction_bits >= _WHOLE
+        """Tell whether a tree, from +0 and of two products of 8 bits, is a rounding to nearest, as CDNA3's may be."""
+        rounds = isinstance(tree.how, Particular) and tree.how.rounds_pairs
+        return rounds and len(ks) <= 2 and self._a.bits + self._b.bits <= 8
 
     def sum(self, how: Rounded | Aligned | Particular, items: Sequence[_Value], padded: bool = False) -> _Value:
         """Return what becomes of some values."""

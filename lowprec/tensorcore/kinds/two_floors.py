@@ -22,6 +22,9 @@ from .dots import Spread
 from .panels import not_finite
 
 _WIDE_BITS = 31  # fraction bits of the sum before it is rounded
+# Where the smaller of two products of 8 bits has bits below so many that are kept, it is less than half a unit in the
+# last place of the larger, which has no bits there; a test goes through all pairs.
+_ROUNDS_PAIRS = 31
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
@@ -44,7 +47,8 @@ class TwoFloors(Kind):
         join = Particular("joined", (bits, run))
         joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts), join)
         last = f"aligned, cut downwards: C to {bits} bits", "added, cut to 31 bits, rounded to float32"
-        return Sum(last, (state, joined), Particular("joined with C", (bits, int(accumulator.run > 1))))
+        how = Particular("joined with C", (bits, int(accumulator.run > 1)), rounds_pairs=bits >= _ROUNDS_PAIRS)
+        return Sum(last, (state, joined), how)
 
     def step_error(self, accumulator: Accumulator) -> StepError:
         """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.
