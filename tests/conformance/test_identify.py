@@ -11,8 +11,9 @@ from recordings import FOLDER, needs_recordings
 import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
 from lowprec.conformance.identify.dump import dump_of
-from lowprec.conformance.identify.search import Search, cost, refine
+from lowprec.conformance.identify.search import Search, cost
 from lowprec.conformance.identify.space import FIELDS, plain_fields_of
+from lowprec.conformance.identify.stages import refine
 from lowprec.conformance.recordings import RECORDINGS, Recording, read
 from lowprec.tensorcore.accumulator import kinds
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from .candidate import Candidate, nearest
 from .forms import Forms
-from .search import Score, Search, neighbours
+from .moves import neighbours
+from .search import Score, Search
 from .space import arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
 
 Alike = dict[str, tuple[Any, ...]]

@@ -24,9 +24,10 @@ from .dump import Dump, dump_of
 from .forms import Forms
 from .probes import Probes, probes_for
 from .ranking import Ranked, count, first_apart, rank
-from .search import Search, find, refine
+from .search import Search
 from .smallest import Example, smallest
 from .space import changed
+from .stages import find, refine
 
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
 DAMAGED = 0.01
