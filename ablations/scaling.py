@@ -40,10 +40,10 @@ ablation = Scaling(
     ),
     full=ScalingSetting(
         (
-            *cells("nano", "stdlib"), *cells("nano", "bible"), *cells("pilot", "stdlib"), *cells("pilot", "bible"),
-            *cells("tiny", "stdlib"), *cells("tiny", "bible", (600,)),
+            *cells("nano", "stdlib"), *cells("pilot", "stdlib"), *cells("tiny", "stdlib", (300, 600)),
+            *cells("nano", "bible", (300, 600)), *cells("pilot", "bible", (300, 600)),
         ),
-        checkpoints=4, seeds=2,
+        checkpoints=4, seeds=1,
     ),
     series=19,
     notes="One decade lies between the smallest and the largest product of parameters and bytes here, and eleven more "
