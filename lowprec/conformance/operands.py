@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 from ..oracle.accumulators import Accumulator
@@ -242,6 +243,82 @@ def ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
 def pairs() -> tuple[Maker, Maker]:
     """Return makers of two neighbours far apart, the smaller a tie with a bit or two far below, for probes alone."""
     return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
+
+
+def heaps(distances: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
+    """Return makers of many equal large products, and of a tie and a bit far below what they sum to, for probes alone.
+
+    Both sides of a turn agree about where the large ones are. Where they cancel, what is left is small, and their
+    exponent still that of the alignment.
+    """
+    return functools.partial(_heaped, distances, turn), functools.partial(_under, turn)
+
+
+@dataclass(frozen=True)
+class _Heap:
+    """How a turn's operands lie along k: `large` places, then others, whose level in B is middle and low by turns."""
+
+    large: tuple[int, ...]
+    others: tuple[int, ...]
+    run: int  # so many large products have one sign, then so many the other
+    below: int  # the highest exponent by which a large number's is less
+    quarters: int  # of B's large numbers beyond their power of two
+    ends: tuple[int, ...]  # so many of the large ones B's rows have
+
+    @classmethod
+    def of(cls, turn: int, k: int) -> _Heap:
+        """Return the heap of a turn, the same for both sides."""
+        s = Stream(turn, f"heap of {k}")
+        first = s.pick((0, 0, 0, 8 * s.below(max(k // 16, 1)), s.below(max(k // 2, 1))))
+        length = min(s.pick((1, 2, 4, 8, 16, 32, 64, 128, k // 2, 1 + s.below(k))), max(k - first - 2, 1))
+        within = s.pick((range(4), range(4), range(2), range(2, 4), range(0, 4, 2)))
+        large = [i for i in range(first, k) if i % 4 in within][:length] or [first]
+        others = tuple(i for i in range(k) if i not in large)
+        n = len(large)
+        run = s.pick((n, n, n, 1, max(n // 2, 1)))
+        ends = (n, n, n, max(n // 2, 1), *(1 + s.below(n) for _ in range(4)))
+        return cls(tuple(large), others, run, s.pick((0, 0, 0, 1, s.below(9))), s.below(4), ends)
+
+    def number(self, quarters: int, f: Fields) -> int:
+        """Return the code of a large number."""
+        field = _level(2, f) - self.below + f.bias
+        return min(field << f.mantissa_bits | quarters << f.mantissa_bits >> 2, max_code(f))
+
+
+def _heaped(distances: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields) -> Codes:
+    """Return a heap, then one product at half a unit in the last place of its sum, and one or two further below."""
+    heap, codes = _Heap.of(turn, k), [0] * k
+    quarters, sign = s.below(4), s.bits(1)
+    for n, i in enumerate(heap.large):
+        negative = (sign + n // heap.run) % 2 and f.signed
+        codes[i] = heap.number(quarters, f) | negative << f.width
+    if not heap.others:
+        return codes
+    several = min(s.pick(heap.ends), heap.run)
+    sixteenths = several * (4 + quarters) * (4 + heap.quarters)
+    top = 2 * (_level(2, f) - heap.below) + sixteenths.bit_length() - 5
+    half = s.pick((11, 12, 14, 23, 24, 24, 25, s.below(30)))
+    far = s.pick(distances) if s.chance(0.6) else half + 1 + s.below(24)
+    below = [(half, 0)] if s.chance(0.6 if heap.run > len(heap.large) // 2 else 0.3) else []
+    below += [(far, 1), (far + s.below(4), 1)][: s.pick((1, 1, 2))]
+    after = [n for n, i in enumerate(heap.others) if i > heap.large[0]] or [0]
+    last = [n for n, i in enumerate(heap.others) if i > heap.large[-1]] or after
+    start = s.pick((after[0], last[0], s.pick(after), s.below(len(heap.others))))
+    for n, (distance, level) in enumerate(below):
+        place = start + 2 * n + (start + level) % 2  # the levels take turns
+        if place < len(heap.others):
+            codes[heap.others[place]] = _with_exponent(s, f, top - distance - _level(1 - level, f))
+    return codes
+
+
+def _under(turn: int, s: Stream, k: int, f: Fields) -> Codes:
+    """Return what is beside `_heaped`: large numbers where those are, small ones elsewhere."""
+    heap, codes = _Heap.of(turn, k), [0] * k
+    for i in heap.large[: s.pick(heap.ends)]:
+        codes[i] = heap.number(heap.quarters, f)
+    for n, i in enumerate(heap.others):
+        codes[i] = _with_exponent(s, f, _level(1 - n % 2, f))
+    return codes
 
 
 @functools.lru_cache(16)

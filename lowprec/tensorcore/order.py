@@ -84,6 +84,12 @@ class Particular:
     numbers: tuple[int, ...]
     #: Whether, of two products of up to 8 bits each and +0, it makes what one rounding to nearest does.
     rounds_pairs: bool = False
+    #: Fraction bits that are kept below the largest exponent; None: it cuts in no such way.
+    kept: int | None = None
+    #: What it does where nothing lies below those; None: it adds exactly.
+    uncut: Particular | None = None
+    #: Whether only the first of what enters, a float32 number, is cut so: not what is beside it.
+    cuts_first: bool = False
 
 
 @dataclass(frozen=True)

@@ -149,15 +149,30 @@ def test_the_order_of_operands_is_theirs() -> None:
     assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
 
 
+def test_bits_and_runs_that_cut_nothing_are_one() -> None:
+    """E4M3's products lie within 34 binades: what keeps so many bits cuts none, nor the sum so far, without a C."""
+    k = 256
+    machines = [_one("cdna3_f16", group=72, fraction_bits=bits, run=run) for bits in (34, 38, 40) for run in (1, 2, 3)]
+    without, with_c = (Forms(operands("e4m3fn", k, c, "float32", 1)) for c in (False, True))
+    assert len(without.classes(machines)) == 1
+    assert len(with_c.classes(machines)) == 6, "a C may lie below the bits, or below what one lane looks at"
+    assert not without.same(machines[0], _one("cdna3_f16", group=72, fraction_bits=33, run=1))
+    for seed in range(3):
+        dump = operands("e4m3fn", k, False, "float32", seed)
+        for other in machines[1:]:
+            np.testing.assert_array_equal(outputs(machines[0], dump), outputs(other, dump))
+
+
+@pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("run", [1, 2])
-def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int) -> None:
+def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int, group: int) -> None:
     """All pairs of significands and signs, and differences of exponents up to 30, of products of E4M3 numbers."""
     codes, mantissas = np.arange(1, 0x7F, dtype=np.uint8), np.arange(8, dtype=np.uint8)
     a = np.stack([np.repeat(codes, len(codes)), np.tile(codes, len(codes))], axis=1)
     pairs = np.stack([np.repeat(mantissas, 8), np.tile(mantissas, 8)], axis=1)
     b = np.concatenate([pairs | np.array(fields, np.uint8) << 3 for fields in ((1, 14), (14, 1), (7, 7))])
     b = np.concatenate([b, b ^ np.array([0, 0x80], np.uint8)])
-    machine = lp.accumulators["cdna3_fp8"].with_(inputs=(), fraction_bits=31, group=4, run=run)
+    machine = lp.accumulators["cdna3_fp8"].with_(inputs=(), fraction_bits=31, group=group, run=run)
     got = lp.mma(a, b, accumulator=machine, a_format="e4m3fn", b_format="e4m3fn")
     wanted = lp.mma(a, b, accumulator="exact", a_format="e4m3fn", b_format="e4m3fn")
     np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))

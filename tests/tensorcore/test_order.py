@@ -11,6 +11,7 @@ import lowprec as lp
 from lowprec.oracle import FORMATS
 from lowprec.oracle.ieee import ieee_sum
 from lowprec.oracle.values import Exact, decode, encode, floor_log2, max_code, nearest
+from lowprec.tensorcore.kinds.halves import in_halves
 from lowprec.tensorcore.order import Products, Rounded, Sum
 from lowprec.tensorcore.product import BlockScales, Product
 
@@ -157,7 +158,7 @@ def _product(x: Exact, y: Exact) -> Exact:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"group": 5}, {"group": 8, "run": 4}, {"saturate": True}, {"output": "float16"}]
+    "changes", [{}, {"group": 1}, {"group": 5}, {"group": 8, "run": 4}, {"saturate": True}, {"output": "float16"}]
 )
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_a_tree_computes_the_bits(kind: str, changes: dict) -> None:
@@ -190,3 +191,14 @@ def test_a_tree_computes_the_bits(kind: str, changes: dict) -> None:
             state = computed(tree, products, state)
         wanted = encode(state, c_format, "nonsaturate")
         assert wanted == bits_[i, j] or (math.isnan(state) and np.isnan(got[i, j])), (i, j)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 6, 16])
+def test_halves_take_their_products_as_the_tree_says(group: int) -> None:
+    machine = lp.accumulators["hopper_fp8_mma"].with_(inputs=(), group=group)
+    step = machine.rule.step(machine)
+    k = 3 * step
+    ks = [place for tree in machine.rule.chain(machine, k) for item in tree.products() for place in item.ks]
+    codes = np.arange(k, dtype=np.uint8)[None, :]  # every value once
+    taken = in_halves(codes, lp.formats["e4m3fn"], step)
+    np.testing.assert_array_equal(taken[0], in_halves(codes, lp.formats["e4m3fn"], 1)[0][ks])

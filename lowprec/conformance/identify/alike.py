@@ -21,6 +21,7 @@ _PAIRS = (
 )  # fmt: skip
 _OF_EACH = 12  # pairs of two fields that are listed
 _LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
+_WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
 _TAKEN = ("promote_every", "group", "output")  # what another kind may have of a candidate's
 _UNORDERED = ("fraction_bits", "inputs")  # none of whose values is plainer than another
 
@@ -66,7 +67,7 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
 
     Each with its own groups, result and interval of promotion, and with the candidate's; with groups as long as the
     candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with as many
-    fraction bits as there are. Of those with other fraction bits that do as well, the fewest are given, too.
+    fraction bits as there are. Of those with fewer fraction bits that do as well, the fewest are given, too.
     """
     own = search.whole(candidate)
     found: list[Candidate] = []
@@ -89,7 +90,7 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
         found += good.values()
         for c in list(good.values())[:1]:
             fewer = (changed(c, fraction_bits=b) for b in sorted(bits) if b < field_of(c, "fraction_bits"))
-            found += itertools.islice((f for f in fewer if f is not None and _as_good(search, f, own)), 1)
+            found += itertools.islice((f for f in fewer if f is not None and _as_good(search, f, own)), _WIDTHS)
     return found
 
 

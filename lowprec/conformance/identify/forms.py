@@ -180,6 +180,7 @@ class _Chain:
     def __init__(self, forms: Forms, m: Accumulator, a: _Operands, b: _Operands) -> None:
         self._forms, self._m, self._a, self._b = forms, m, a, b
         number = forms._number("+0")
+        self._products: set[int] = set()  # the forms of products alone
         self.zero = _Value(number, number, (), 0, 0.0, -10_000, "float16", True)
 
     def addend(self, dtype: str) -> _Value:
@@ -220,10 +221,8 @@ class _Chain:
         return total if rounds else self.sum(out, (self.sum(Rounded(), (total, addend)),))
 
     def _tree(self, tree: Sum, ks: Sequence[int], state: _Value) -> _Value:
-        if state == self.zero and self._rounded_pair(tree, ks):
-            places = {place for item in tree.products() for place in item.ks if place < len(ks)}
-            if len(places) == len(ks):  # not the first of two instructions
-                return self.sum(Rounded(zeros="+0"), [self._product(k, _ONE) for k in ks if k >= 0], True)
+        if (pair := self._rounded_pair(tree, ks, state)) is not None:
+            return self.sum(Rounded(zeros="+0"), pair, True)
         inside: list[_Value] = []
         padded = False
         for item in tree.of:
@@ -239,16 +238,26 @@ class _Chain:
 
     def _product(self, k: int, item: Products) -> _Value:
         number = self._forms._number((k, item.exponent))
+        self._products.add(number)
         bound = self._a.bound * self._b.bound * 2.0**item.exponent
         unit = self._a.unit + self._b.unit + item.exponent
         plain = unit >= -126 and bound < 2.0**127
         most = self._a.most + self._b.most + item.exponent
         return _Value(number, number, (number,), unit, bound, most, "float32" if plain else "")
 
-    def _rounded_pair(self, tree: Sum, ks: Sequence[int]) -> bool:
-        """Tell whether a tree, from +0 and of two products of 8 bits, is a rounding to nearest, as CDNA3's may be."""
-        rounds = isinstance(tree.how, Particular) and tree.how.rounds_pairs
-        return rounds and len(ks) <= 2 and self._a.bits + self._b.bits <= 8
+    def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: _Value) -> list[_Value] | None:
+        """Return the products, two at most, of which a tree is the sum rounded to nearest, as CDNA3's may be."""
+        if not (isinstance(tree.how, Particular) and tree.how.rounds_pairs and self._a.bits + self._b.bits <= 8):
+            return None
+        products = [
+            self._product(ks[place], _ONE)
+            for item in tree.products() for place in item.ks if place < len(ks) and ks[place] >= 0
+        ]  # fmt: skip
+        if state.unsigned in self._products:
+            products.append(state)
+        elif state != self.zero:
+            return None
+        return products if len(products) <= 2 else None
 
     def sum(self, how: Rounded | Aligned | Particular, items: Sequence[_Value], padded: bool = False) -> _Value:
         """Return what becomes of some values."""
@@ -256,8 +265,23 @@ class _Chain:
             return self._rounded(how, items, padded)
         if isinstance(how, Aligned):
             return self._aligned(how, items, padded)
-        number = self._forms._number((how, tuple(sorted(x.form for x in items))))  # CDNA3's: zeros take no part
-        return _Value(number, number, (number,), _LEAST["float32"], _FINITE["float32"], 127, "float32")
+        return self._particular(how, items)
+
+    def _particular(self, how: Particular, items: Sequence[_Value]) -> _Value:
+        """Return what CDNA3 makes of some values, among which zeros take no part."""
+        unit, most = min((x.unit for x in items), default=0), max((x.most for x in items), default=0)
+        if how.kept is not None and how.cuts_first and items:
+            first, beside = items[0], max((x.most for x in items[1:]), default=items[0].unit)
+            if not first.terms or (_holds("float32", first.holds) and beside - how.kept <= first.unit):
+                how = how.uncut or how
+        elif how.kept is not None and most - how.kept <= unit:
+            terms = tuple(sorted(term for x in items for term in x.terms))
+            number = self._forms._number(("exactly", terms))
+            return _Value(number, number, terms, unit, sum(x.bound for x in items), most, "", True)
+        number = self._forms._number((how, tuple(sorted(x.form for x in items))))
+        bound = min(2 * sum(x.bound for x in items), _FINITE["float32"])
+        least = max(unit, _LEAST["float32"])  # a cut leaves multiples of more
+        return _Value(number, number, (number,), least, bound, max(most, _exponent(bound)), "float32")
 
     def _rounded(self, how: Rounded, items: Sequence[_Value], padded: bool) -> _Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)

@@ -260,24 +260,25 @@ def identify(
 
 @dataclass(frozen=True)
 class _Asked:
-    """A dump, compared by what it holds."""
+    """Dumps, compared by what they hold."""
 
-    content: str
+    contents: tuple[str, ...]
     limit: int
-    dump: Dump = dataclasses.field(compare=False)
+    dumps: tuple[Dump, ...] = dataclasses.field(compare=False)
 
 
-@cached(1)
-def _first(asked: _Asked) -> Identification:
-    return _explained((asked.dump,), asked.limit)
+@cached(4)
+def _answered(asked: _Asked) -> Identification:
+    return _explained(asked.dumps, asked.limit)
 
 
 def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     """Identify what made some dumps, all by one arithmetic.
 
-    The last answer to one dump alone is kept: with the outputs of its probes, the same dump comes again.
+    The last answers are kept: with the outputs of further probes the same dumps come again, and what explained them is
+    where the search goes on from.
     """
-    return _first(_Asked(dumps[0].content, limit, dumps[0])) if len(dumps) == 1 else _explained(dumps, limit)
+    return _answered(_Asked(tuple(dump.content for dump in dumps), limit, tuple(dumps)))
 
 
 def _explained(dumps: Sequence[Dump], limit: int) -> Identification:
@@ -291,7 +292,8 @@ def _explained(dumps: Sequence[Dump], limit: int) -> Identification:
     least = min(wrong.values(), default=search.allowed + 1)
     fit = [c for c in ranked if wrong[c] == least] if least <= search.allowed else []
     if least:
-        earlier = explain(dumps[:1], limit).explaining if len(dumps) > 1 else ()
+        before = explain(dumps[:-1], limit) if len(dumps) > 1 else None
+        earlier = () if before is None else before.explaining or explain(dumps[:1], limit).explaining
         found = refine(search, earlier) or find(search, ranked)
         left = min((search.whole(c).wrong for c in found), default=least)
         if 0 < left <= search.allowed and dump.out != FLOAT64:

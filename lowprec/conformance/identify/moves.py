@@ -11,7 +11,7 @@ from .candidate import Candidate
 from .dump import Dump
 from .space import COARSE, Around, Values, axes, changed, field_of
 
-GROUPS, _SHORT = 4, 32  # groups that are promoted together, and products of one, that are asked before a search
+GROUPS, SHORT = 4, 32  # groups that are promoted together, and products of one, that are asked before a search
 
 
 def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Candidate]:
@@ -72,6 +72,6 @@ def short_groups(candidate: Candidate, dump: Dump) -> Iterator[Candidate]:
     """Yield a candidate with short groups, promoted every few of them."""
     groups = axes(candidate.accumulator.rule, dump).get("group", ())
     for group, times in itertools.product(groups, range(1, GROUPS + 1)):
-        other = changed(candidate, group=group, promote_every=times * group) if group <= _SHORT else None
+        other = changed(candidate, group=group, promote_every=times * group) if group <= SHORT else None
         if other is not None:
             yield other

@@ -13,14 +13,14 @@ from ...format.catalogue import Format, formats
 from ...oracle.values import fields
 from ...tensorcore.accumulator import FLOAT64
 from ..drawing import Stream
-from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of, pairs, ties
+from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of, heaps, pairs, ties
 from .candidate import Candidate
 from .dump import Dump, dump_of
 
 Array = NDArray[Any]
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # times the dump's K
-_TIES, _PAIRS, _ALONE = 24, 32, 4  # lots of operands of ties, of pairs, and of nothing but C
+_HEAPS, _TIES, _PAIRS, _ALONE = 48, 24, 32, 4  # lots of operands of heaps, ties, pairs, and of nothing but C
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,8 @@ def operands(dump: Dump, seed: int, bits: tuple[int, ...] = ()) -> Iterator[tupl
     fa, fb = (formats[name] for name in (dump.fa, dump.fb))
     distances = (32, 33, 34, *(n + more for n in bits[:8] for more in (0, 1)))
     families: dict[str, tuple[Maker, Maker]] = dict(FAMILIES)
+    turns = range(seed * _HEAPS, (seed + 1) * _HEAPS)
+    families |= {f"a heap, and a bit far below, {turn}": heaps(distances, turn) for turn in turns}
     families |= {f"a tie, and a bit far below, {turn}": ties(distances) for turn in range(_TIES)}
     families |= {f"a pair, the smaller a tie, {turn}": pairs() for turn in range(_PAIRS)}
     if dump.c is not None:

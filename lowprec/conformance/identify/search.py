@@ -88,9 +88,9 @@ class Search:
         """Whether as many candidates were tried as may be."""
         return self.tried >= self.limit
 
-    def few(self, candidate: Candidate) -> Score:
-        """Score a candidate on a few outputs."""
-        return self._score(candidate, self._few)
+    def few(self, candidate: Candidate, most: int | None = None) -> Score:
+        """Score a candidate on a few outputs; one that gives more than `most` of them otherwise is left there."""
+        return self._score(candidate, self._few, most)
 
     def whole(self, candidate: Candidate) -> Score:
         """Score a candidate on all outputs; one of a further dump counts for all that may be damaged in the first."""
@@ -100,22 +100,28 @@ class Search:
         rest = self._score(candidate, [part for parts in self._all[1:] for part in parts])
         return Score(first.wrong + (self.allowed + 1) * rest.wrong, first.far + rest.far)
 
-    def _score(self, candidate: Candidate, parts: Sequence[Part]) -> Score:
-        before = self.tried
-        self.tried += 1 + sum(cost(candidate, part) for part in parts) // _COUNTED
-        wrong, far, n = 0, 0.0, 0
+    def _score(self, candidate: Candidate, parts: Sequence[Part], most: int | None = None) -> Score:
+        """Score a candidate on some outputs; where more than `most` are wrong no further part is computed."""
+        wrong, far, n, spent = 0, 0.0, 0, 0
         try:
             for part in parts:
+                spent += cost(candidate, part)
                 one = score(candidate.outputs(part), part.wanted)
                 wrong, far, n = wrong + one.wrong, far + one.far * len(part.wanted), n + len(part.wanted)
-        except (ValueError, TypeError):
-            self.tried = before  # what cannot be computed takes no time
+                if most is not None and wrong > most:
+                    break
+        except (ValueError, TypeError):  # what cannot be computed takes no time
             return FAILED
+        self.tried += 1 + spent // _COUNTED
         return Score(wrong, far / n)
 
     def passes(self, own: Score) -> bool:
         """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
-        return own.wrong <= max(1, _outputs(self._few) // 12)
+        return own.wrong <= self._hope
+
+    @property
+    def _hope(self) -> int:
+        return max(1, sum(len(part.wanted) for part in self._few) // 12)
 
     def _may(self, candidate: Candidate) -> bool:
         """Tell whether a candidate may leave fewer outputs than the best so far, by some that it leaves."""
@@ -151,15 +157,14 @@ class Search:
         for i, candidate in enumerate(candidates):
             if self.spent:
                 break
-            own = self.few(candidate)
-            if own == FAILED:
+            most = None if len(found) < BEST else max(found[-1][0].wrong, self._hope)
+            own = self.few(candidate, most)
+            if own == FAILED or (most is not None and own.wrong > most):
                 continue
             if self.passes(own) and self._may(candidate) and self.whole(candidate).wrong <= max(self._bar - 1, 0):
                 return [candidate]
-            found.append((own, i, candidate))
-            if len(found) > 1000:
-                found = sorted(found, key=lambda x: x[:2])[:BEST]
-        return [candidate for _, _, candidate in sorted(found, key=lambda x: x[:2])[:BEST]]
+            found = sorted([*found, (own, i, candidate)], key=lambda x: x[:2])[:BEST]
+        return [candidate for _, _, candidate in found]
 
     def improve(self, candidate: Candidate, fields: dict[str, Values]) -> tuple[Score, Candidate]:
         """Change one field after the other to what is nearest; go on with outputs that were not looked at yet."""
@@ -168,7 +173,7 @@ class Search:
             for other in moves(candidate, field, values):
                 if self.spent:
                     break
-                if self.few(other).wrong == 0 and (new := self.whole(other)) < own:
+                if self.few(other, 0).wrong == 0 and (new := self.whole(other)) < own:
                     own, candidate = new, other
             if own.wrong <= self.allowed:
                 break
@@ -192,7 +197,7 @@ class Search:
             before = own
             for field, values in fields.items():
                 for other in moves(candidate, field, values if not self.spent else ()):
-                    new = self.few(other)
+                    new = self.few(other, own.wrong)
                     if new < own:
                         own, candidate = new, other
             if own == before or own.wrong == 0 or self.spent:
@@ -221,10 +226,6 @@ def _has_kernel(machine: Accumulator, fa: str, fb: str) -> bool:
     tf32 = formats["tf32"]
     pair = (tf32 if machine.lists(tf32) and fmt == "float32" else formats[fmt] for fmt in (fa, fb))
     return machine.rule.fast(machine, *pair) is not None
-
-
-def _outputs(parts: Sequence[Part]) -> int:
-    return sum(len(part.wanted) for part in parts)
 
 
 def score(ours: NDArray[Any], theirs: NDArray[Any]) -> Score:

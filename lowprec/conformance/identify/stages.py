@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from ...tensorcore.accumulator import FLOAT64, Kind
+from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind
 from .candidate import Candidate
-from .moves import GROUPS, changed_once, coarse, grid, neighbours, short_groups
+from .moves import GROUPS, SHORT, changed_once, coarse, grid, neighbours, short_groups
 from .search import BEST, FAILED, Score, Search
 from .space import Around, Values, arounds, axes, changed, field_of, kinds_for, starts
 
@@ -31,7 +31,7 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (_of_other_formats, _near, _own_groups, _coarse, _within, _promoted, _pairs, _everything):
+    for stage in (_of_other_formats, _near, _own_groups, _few_groups, _coarse, _within, _promoted, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0:
             break
@@ -130,6 +130,29 @@ def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
         )
     )
     return _from(search, kind, search.best(candidates)[:1])
+
+
+def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Promote every few groups of a power of two, with any fraction bits and alignment: they hide each other."""
+    fields = axes(kind, search.dump)
+    some = {name: fields[name] for name in ("fraction_bits", "align") if name in fields}
+    base = starts(kind, search.dump)[0]
+    candidates = (
+        candidate
+        for group in coarse(fields).get("group", ())
+        if group <= SHORT
+        for every in range(group, GROUPS * group + 1, group)
+        for candidate in grid(
+            base, arounds(search.dump)[0], some | {"group": (group,), "promote_every": (every * _halves(base),)},
+            ("group", *some, "promote_every"),
+        )
+    )  # fmt: skip
+    return _from(search, kind, search.best(candidates)[:2])
+
+
+def _halves(machine: Accumulator) -> int:
+    """Return how many groups a step of an accumulator has."""
+    return machine.rule.step(machine) // machine.group if machine.rule.has_groups else 1
 
 
 def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:

@@ -44,10 +44,11 @@ class Halves(Kind):
 
     def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
         """Sum both halves from +0 and add C."""
-        inner, ks = float16_part(accumulator), range(start, start + self.step(accumulator))
+        inner, step = float16_part(accumulator), self.step(accumulator)
         words, how = aligned_words(inner), aligned(inner, "float16")
-        first = Sum(words, ("+0", Products(tuple(k for k in ks if k % 4 < 2))), how)
-        second = Sum(words, (first, Products(tuple(k for k in ks if k % 4 >= 2))), how)
+        ks = tuple(start + i for i in _order(step))
+        first = Sum(words, ("+0", Products(ks[: step // 2])), how)
+        second = Sum(words, (first, Products(ks[step // 2 :])), how)
         return Sum((f"added, rounded to {accumulator.output}",), (state, second), Rounded(accumulator.output))
 
     def step_error(self, accumulator: Accumulator) -> StepError:
@@ -122,8 +123,16 @@ def float16_part(accumulator: Accumulator) -> Accumulator:
     )  # fmt: skip
 
 
+def _order(step: int) -> list[int]:
+    """Return the order of an instruction's products: the first half's, then the second's."""
+    return sorted(range(step), key=lambda i: i % 4 >= 2) if step % 4 == 0 else list(range(step))
+
+
 def in_halves(codes: Matrix, fmt: Format, step: int) -> NDArray[np.uint16]:
-    """Return codes [R, K] as float16, K filled up with zeros; of each `step` those with k % 4 in {0, 1} come first."""
+    """Return codes [R, K] as float16, K filled up with zeros; of each `step` those with k % 4 in {0, 1} come first.
+
+    The products of a step that is no multiple of four keep their order.
+    """
     rows, k = codes.shape
     wide = np.zeros((rows, -(-k // step) * step), codes.dtype)
     wide[:, :k] = codes

@@ -25,6 +25,7 @@ _WIDE_BITS = 31  # fraction bits of the sum before it is rounded
 # Where the smaller of two products of 8 bits has bits below so many that are kept, it is less than half a unit in the
 # last place of the larger, which has no bits there; a test goes through all pairs.
 _ROUNDS_PAIRS = 31
+_C_BITS = 23  # fraction bits of a float32 number: so many are never cut where its own exponent is the largest
 _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
@@ -43,11 +44,14 @@ class TwoFloors(Kind):
         bits, run = accumulator.fraction_bits, min(accumulator.run, accumulator.group)  # others have no products
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
         lanes = [Products(tuple(range(start + i, start + accumulator.group, run))) for i in range(run)]
-        parts = [Sum(words, (lane,), Particular("cut", (bits,))) for lane in lanes]
-        join = Particular("joined", (bits, run))
+        parts = [Sum(words, (lane,), Particular("cut", (bits,), kept=bits)) for lane in lanes]
+        join = Particular("joined", (bits, run), kept=bits)
         joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts), join)
         last = f"aligned, cut downwards: C to {bits} bits", "added, cut to 31 bits, rounded to float32"
-        how = Particular("joined with C", (bits, int(accumulator.run > 1)), rounds_pairs=bits >= _ROUNDS_PAIRS)
+        pairs = bits >= _ROUNDS_PAIRS
+        whole = Particular("joined with C", (_WIDE_BITS,), rounds_pairs=pairs)
+        kept = bits if bits >= _C_BITS else None  # and C is not dropped for a window of one more
+        how = Particular("joined with C", (bits, int(accumulator.run > 1)), pairs, kept, whole, cuts_first=True)
         return Sum(last, (state, joined), how)
 
     def step_error(self, accumulator: Accumulator) -> StepError:
