@@ -40,8 +40,8 @@ ablation = Scaling(
     ),
     full=ScalingSetting(
         (
-            *cells("nano", "stdlib"), *cells("pilot", "stdlib"), *cells("tiny", "stdlib", (300, 600)),
-            *cells("nano", "bible", (300, 600)), *cells("pilot", "bible", (300, 600)),
+            *cells("nano", "stdlib"), *cells("pilot", "stdlib"), *cells("tiny", "stdlib", (300,)),
+            *cells("nano", "bible", (300,)), *cells("pilot", "bible", (300,)),
         ),
         checkpoints=4, seeds=1,
     ),

@@ -281,7 +281,7 @@ class _Heap:
 
     def number(self, quarters: int, f: Fields) -> int:
         """Return the code of a large number."""
-        field = _level(2, f) - self.below + f.bias
+        field = max(_level(2, f) - self.below + f.bias, 0)
         return min(field << f.mantissa_bits | quarters << f.mantissa_bits >> 2, max_code(f))
 
 
@@ -334,7 +334,7 @@ def _large_and_small(side: int, s: Stream, k: int, f: Fields) -> Codes:
     m, highest = f.mantissa_bits, (max_code(f) >> f.mantissa_bits) - f.bias
     significand = s.pick(_nearly_powers(min(m, 7)))[side] - (1 << min(m, 7))
     small = max(f.bias - 6 + s.pick((0, 0, 0, 1, 2, 3)), 1) << m | significand << (m - min(m, 7))
-    large = min(highest, 8 - 2 * side) + f.bias - s.pick((0, 0, 0, 1, 2)) << m
+    large = max(min(highest, 8 - 2 * side) + f.bias - s.pick((0, 0, 0, 1, 2)), 0) << m
     large |= int(s.chance(0.5)) << m >> 1  # one and a half
     if side:
         return [small if i % 2 else large for i in range(k)]

@@ -11,6 +11,7 @@ from recordings import FOLDER, needs_recordings
 import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
 from lowprec.conformance.identify.dump import dump_of
+from lowprec.conformance.identify.probes import operands
 from lowprec.conformance.identify.search import Search, cost
 from lowprec.conformance.identify.space import FIELDS, plain_fields_of
 from lowprec.conformance.identify.stages import refine
@@ -254,6 +255,19 @@ def test_probes_close_the_loop() -> None:
     assert same_arithmetic(again, machine)
     assert len(again.explaining) < before
     assert again.probes().apart == ()
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize("fmt", ["e2m1fn", "e3m2fn", "e5m2", "int8", "bfloat16", "float32"])
+def test_operands_of_probes_are_codes_of_any_format(fmt: str, k: int) -> None:
+    f = lp.formats[fmt]
+    codes = np.zeros((2, k), f.code_dtype)
+    options = dict.fromkeys(("a_scale", "b_scale", "d_format"))
+    dump = dump_of(codes, codes, None, np.zeros((2, 2), np.float32), a_format=fmt, b_format=fmt, **options)
+    lots = list(operands(dump, 1, (13,)))
+    assert len(lots) > 100
+    for _, arrays in lots:
+        assert all(arrays[side].dtype == f.code_dtype and arrays[side].max() < 1 << f.bits for side in "ab")
 
 
 def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:

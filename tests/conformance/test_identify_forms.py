@@ -149,6 +149,27 @@ def test_the_order_of_operands_is_theirs() -> None:
     assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
 
 
+@pytest.mark.parametrize(("with_c", "least"), [(False, 22), (True, 26)])
+def test_what_one_rounding_to_float16_hides_is_one(with_c: bool, least: int) -> None:
+    """One product at a time: a cut far below the larger of two numbers leaves what is rounded to that all the same."""
+    rng = np.random.default_rng(5)
+    codes = np.arange(256, dtype=np.uint8)
+    codes = np.stack([codes, *(rng.permutation(codes) for _ in range(K - 1))], axis=1)
+    c = rng.integers(0, 1 << 16, (256, 256)).astype(np.uint16).view(np.float16) if with_c else None
+    d = np.zeros((256, 256), np.float16)
+    dump = dump_of(codes, rng.permutation(codes), c, d, a_format="e4m3fn", b_format="e4m3fn", **PLAIN)
+    forms, exact = Forms(dump), _one("hopper_f16_f16", group=1, fraction_bits=40, zero_exponent=None)
+    assert forms.same(exact, _one("arm_fp8_fmlal_f16", group=1)) != with_c, "its zeros have signs"
+    wanted = outputs(exact, dump)
+    for bits in range(least, 32):
+        other = _one("hopper_f16_f16", group=1, fraction_bits=bits, zero_exponent=None)
+        assert forms.same(exact, other), bits
+        np.testing.assert_array_equal(outputs(other, dump), wanted)
+    assert not forms.same(exact, _one("hopper_f16_f16", group=1, fraction_bits=least - 1, zero_exponent=None))
+    few = _one("hopper_f16_f16", group=1, fraction_bits=13, zero_exponent=None)
+    assert (outputs(few, dump) != wanted).any()
+
+
 def test_bits_and_runs_that_cut_nothing_are_one() -> None:
     """E4M3's products lie within 34 binades: what keeps so many bits cuts none, nor the sum so far, without a C."""
     k = 256

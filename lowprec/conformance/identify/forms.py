@@ -51,6 +51,10 @@ class _Value:
         A format that has all its values; "" if only the exact sum does.
     positive_zero : bool
         A zero is +0.
+    width : int
+        It has no more significant bits.
+    unnormal : int
+        No value that is aligned by a larger exponent has its leading bit below that.
     """
 
     form: int
@@ -61,6 +65,8 @@ class _Value:
     most: int
     holds: str = ""
     positive_zero: bool = False
+    width: int = 64
+    unnormal: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,8 @@ class _Chain:
         """Return C: any number of a type."""
         number = self._forms._number(("C", dtype))
         bound = float(np.finfo(dtype).max)
-        return _Value(number, number, (number,), _LEAST[dtype], bound, _exponent(bound), dtype)
+        least, bits = _LEAST[dtype], _BITS[dtype]
+        return _Value(number, number, (number,), least, bound, _exponent(bound), dtype, False, bits, least + bits - 1)
 
     def of(self, ks: Sequence[int], start: _Value) -> _Value:
         """Return a chain over products in an order, from a start."""
@@ -243,7 +250,9 @@ class _Chain:
         unit = self._a.unit + self._b.unit + item.exponent
         plain = unit >= -126 and bound < 2.0**127
         most = self._a.most + self._b.most + item.exponent
-        return _Value(number, number, (number,), unit, bound, most, "float32" if plain else "")
+        unnormal = max(self._a.most + self._b.least, self._a.least + self._b.most) + item.exponent
+        holds, width = "float32" if plain else "", self._a.bits + self._b.bits
+        return _Value(number, number, (number,), unit, bound, most, holds, False, width, unnormal)
 
     def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: _Value) -> list[_Value] | None:
         """Return the products, two at most, of which a tree is the sum rounded to nearest, as CDNA3's may be."""
@@ -313,7 +322,11 @@ class _Chain:
             form = items[0].form  # not even a zero's sign has changed
         larger = bound if how.rounding == "truncate" else bound * (1 + 2.0 ** (1 - bits))
         larger = min(larger, _FINITE[how.output])
-        return _Value(form, unsigned, terms, max(unit, least), larger, _exponent(larger), holds, positive_zero)
+        width = min(bits, one[0].width) if len(one) == 1 else bits
+        return _Value(
+            form, unsigned, terms, max(unit, least), larger, _exponent(larger), holds, positive_zero, width,
+            least + bits - 1,
+        )  # fmt: skip
 
     def _aligned(self, how: Aligned, items: Sequence[_Value], padded: bool) -> _Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
@@ -332,6 +345,8 @@ class _Chain:
         exact = Rounded(how.output, rounding, zeros="+0")
         if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
             return self._rounded(exact, items, padded)  # nothing is cut
+        if rounding == "nearest" and how.zero_exponent is None and self._hides(how, items):
+            return self._rounded(exact, items, padded)  # what is cut is too little for the rounding
         zeros = how.zero_exponent is not None  # then it matters which there are
         entering = tuple(sorted(x.unsigned for x in items if x.terms or zeros))
         number = self._forms._number((how, entering, padded and zeros))
@@ -340,6 +355,21 @@ class _Chain:
         form = self._forms._number(("+0", number))
         return _Value(
             form, number, (number,), max(unit, _LEAST[how.output]), larger, _exponent(larger), how.output, True
+        )
+
+    def _hides(self, how: Aligned, items: Sequence[_Value]) -> bool:
+        """Tell whether of two numbers the smaller is cut only where the sum is rounded to the larger all the same.
+
+        What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit
+        in the last place of the larger, whose leading bit is e's: and that is a number of the result's format.
+        """
+        bits, two = _BITS[how.output], [x for x in items if x.terms]
+        unit, margin = min((x.unit for x in items), default=0), 0 if how.align == "truncate" else 1
+        return (
+            len(two) <= 2
+            and unit >= _LEAST[how.output]
+            and all(x.width <= bits and x.unnormal <= how.fraction_bits + unit for x in two)
+            and all(how.fraction_bits >= x.width + bits + margin for x in two)
         )
 
 

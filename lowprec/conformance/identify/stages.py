@@ -12,6 +12,7 @@ from .search import BEST, FAILED, Score, Search
 from .space import Around, Values, arounds, axes, changed, field_of, kinds_for, starts
 
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
+_CUTS = ("fraction_bits", "align", "output")
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
 Found = list[tuple[Score, Candidate]]
@@ -118,9 +119,9 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 
 
 def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Give the catalogue's accumulators any fraction bits and alignment, and promote every few of their groups."""
+    """Give the catalogue's accumulators any fraction bits, alignment and result, promoted every few of their groups."""
     fields = axes(kind, search.dump)
-    some = {name: fields[name] for name in ("fraction_bits", "align") if name in fields}
+    some = {name: fields[name] for name in _CUTS if name in fields}
     candidates = (
         candidate
         for machine in starts(kind, search.dump)
@@ -133,9 +134,9 @@ def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 
 
 def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Promote every few groups of a power of two, with any fraction bits and alignment: they hide each other."""
+    """Promote every few groups of a power of two, with any fraction bits, alignment and result: they hide each other."""
     fields = axes(kind, search.dump)
-    some = {name: fields[name] for name in ("fraction_bits", "align") if name in fields}
+    some = {name: fields[name] for name in _CUTS if name in fields}
     base = starts(kind, search.dump)[0]
     candidates = (
         candidate
