@@ -107,6 +107,11 @@ PAIRS = [
     (_one("cdna1_bf16", group=1), _one("float32"), {"group": 4}),
     (_one("cdna1_bf16", group=16), _one("exact"), {"group": 8}),
     (_one("hopper_fp8"), _one("hopper_fp8", promote_every=32), {"fraction_bits": 3}),
+    (
+        _one("hopper_fp8_mma", group=9, fraction_bits=34, promote_every=8),
+        _one("turing_f16", group=8, fraction_bits=40, zero_exponent=None, promote_every=8),
+        {"promote_every": 10},
+    ),
     (_one("hopper_fp8", zero_exponent=-30), _one("hopper_fp8"), {"zero_exponent": 20}),
     (_one("ada_fp8", fraction_bits=40, align="floor"), _one("ada_fp8", fraction_bits=39), {"fraction_bits": 9}),
 ]

@@ -28,7 +28,7 @@ _TILE = 128  # of which runs of a split K are made
 _BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
 _LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "fp22": 2.0**128}  # and the least power of two beyond each
 _FINITE = {name: beyond * (1 - 2.0 ** -_BITS[name]) for name, beyond in _LARGEST.items()}
-_LEAST = {"float32": -149, "float16": -24, "fp22": -136}  # exponents of the smallest subnormals
+_LEAST = {"float32": -149, "float16": -24, "fp22": -139}  # exponents of the smallest subnormals
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,8 @@ class _Chain:
         number = self._forms._number((how, tuple(sorted(x.form for x in items))))
         bound = min(2 * sum(x.bound for x in items), _FINITE["float32"])
         least = max(unit, _LEAST["float32"])  # a cut leaves multiples of more
-        return _Value(number, number, (number,), least, bound, max(most, _exponent(bound)), "float32")
+        most = max(most, _exponent(bound))
+        return _Value(number, number, (number,), least, bound, most, "float32", False, _BITS["float32"], -126)
 
     def _rounded(self, how: Rounded, items: Sequence[_Value], padded: bool) -> _Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
@@ -345,32 +346,41 @@ class _Chain:
         exact = Rounded(how.output, rounding, zeros="+0")
         if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
             return self._rounded(exact, items, padded)  # nothing is cut
-        if rounding == "nearest" and how.zero_exponent is None and self._hides(how, items):
-            return self._rounded(exact, items, padded)  # what is cut is too little for the rounding
+        if how.zero_exponent is None and (_kept_whole(how, items) or (rounding == "nearest" and _hides(how, items))):
+            return self._rounded(exact, items, padded)  # nothing is cut, or too little for the rounding
         zeros = how.zero_exponent is not None  # then it matters which there are
         entering = tuple(sorted(x.unsigned for x in items if x.terms or zeros))
         number = self._forms._number((how, entering, padded and zeros))
         cut = 0.0 if how.align == "truncate" else 2.0 ** (most - how.fraction_bits) * len(items)
         larger = min((bound + cut) * (1 + 2.0**-10), _FINITE[how.output])
         form = self._forms._number(("+0", number))
+        least, bits = _LEAST[how.output], _BITS[how.output]
         return _Value(
-            form, number, (number,), max(unit, _LEAST[how.output]), larger, _exponent(larger), how.output, True
-        )
+            form, number, (number,), max(unit, least), larger, _exponent(larger), how.output, True, bits,
+            least + bits - 1,
+        )  # fmt: skip
 
-    def _hides(self, how: Aligned, items: Sequence[_Value]) -> bool:
-        """Tell whether of two numbers the smaller is cut only where the sum is rounded to the larger all the same.
 
-        What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit
-        in the last place of the larger, whose leading bit is e's: and that is a number of the result's format.
-        """
-        bits, two = _BITS[how.output], [x for x in items if x.terms]
-        unit, margin = min((x.unit for x in items), default=0), 0 if how.align == "truncate" else 1
-        return (
-            len(two) <= 2
-            and unit >= _LEAST[how.output]
-            and all(x.width <= bits and x.unnormal <= how.fraction_bits + unit for x in two)
-            and all(how.fraction_bits >= x.width + bits + margin for x in two)
-        )
+def _kept_whole(how: Aligned, items: Sequence[_Value]) -> bool:
+    """Tell whether a number that enters alone keeps all of its bits."""
+    one, bits = [x for x in items if x.terms], how.fraction_bits
+    return len(one) == 1 and one[0].width <= bits + 1 and one[0].unnormal <= bits + one[0].unit
+
+
+def _hides(how: Aligned, items: Sequence[_Value]) -> bool:
+    """Tell whether of two numbers the smaller is cut only where the sum is rounded to the larger all the same.
+
+    What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit in
+    the last place of the larger, whose leading bit is e's: and that is a number of the result's format.
+    """
+    bits, two = _BITS[how.output], [x for x in items if x.terms]
+    unit, margin = min((x.unit for x in items), default=0), 0 if how.align == "truncate" else 1
+    return (
+        len(two) <= 2
+        and unit >= _LEAST[how.output]
+        and all(x.width <= bits and x.unnormal <= how.fraction_bits + unit for x in two)
+        and all(how.fraction_bits >= x.width + bits + margin for x in two)
+    )
 
 
 def _exponent(bound: float) -> int:

@@ -34,6 +34,7 @@ _COUNTED = 500  # microseconds that count as a candidate more
 _SLOW = (20, 12.0)  # microseconds of a call of a reference, and nanoseconds of a product
 _FAST = (60, 0.1)  # of a fast kernel
 _SIMPLE = (180, 0.4)  # of a fast kernel of a kind whose reference is not compiled: operands are laid out in NumPy
+_WITHIN = (250, 40)  # more within an order of operations, and for each of its calls
 _FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
 
 
@@ -218,7 +219,8 @@ def cost(candidate: Candidate, part: Part) -> int:
     few = m.rule.reference_is_compiled and rows * columns * k <= _FEW_PRODUCTS
     fast = not few and _has_kernel(m, part.fa, part.fb)
     call, product = (_FAST if m.rule.reference_is_compiled else _SIMPLE) if fast else _SLOW
-    return int(call * calls + products * product / 1000)
+    more = _WITHIN[0] + _WITHIN[1] * calls if candidate.library is not None else 0
+    return int(more + call * calls + products * product / 1000)
 
 
 @cached(1024)

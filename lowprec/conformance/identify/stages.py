@@ -108,7 +108,7 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
         for candidate in grid(machine, around, every, ("promote_every",))
     )
     if "product_exponent" in kind.fields and Around() in arounds(dump):  # it hides what other fields do
-        shifts = {name: axes(kind, dump)[name] for name in ("product_exponent", "output")}
+        shifts = {name: axes(kind, dump)[name] for name in ("product_exponent", "output", "saturate")}
         ends = (
             search.best(c for machine in starts(kind, dump) for c in grid(machine, Around(), shifts, tuple(shifts)))
             + ends
@@ -134,7 +134,7 @@ def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 
 
 def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Promote every few groups of a power of two, with any fraction bits, alignment and result: they hide each other."""
+    """Promote every few groups of a power of two, with any bits, alignment and result: they hide each other."""
     fields = axes(kind, search.dump)
     some = {name: fields[name] for name in _CUTS if name in fields}
     base = starts(kind, search.dump)[0]
