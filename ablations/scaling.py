@@ -39,10 +39,7 @@ ablation = Scaling(
         (*cells("nano", "stdlib", (150, 300)), *cells("pilot", "stdlib", (150,))), checkpoints=2, seeds=1
     ),
     full=ScalingSetting(
-        (
-            *cells("nano", "stdlib"), *cells("pilot", "stdlib"), *cells("tiny", "stdlib", (300,)),
-            *cells("nano", "bible", (300,)), *cells("pilot", "bible", (300,)),
-        ),
+        (*cells("nano", "stdlib"), *cells("tiny", "stdlib", (300,)), *cells("pilot", "stdlib", (300,))),
         checkpoints=4, seeds=1,
     ),
     series=19,

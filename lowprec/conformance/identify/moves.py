@@ -43,8 +43,13 @@ def moves(candidate: Candidate, field: str, values: Values) -> Iterator[Candidat
 
 
 def _with_group(candidate: Candidate, group: int) -> Candidate | None:
+    """Return a candidate with another group, promoted after as many whole steps as reach its interval."""
     every = candidate.accumulator.promote_every
-    return None if every is None else changed(candidate, group=group, promote_every=-(-every // group) * group)
+    other = None if every is None else changed(candidate, group=group, promote_every=None)
+    if every is None or other is None:
+        return None
+    step = other.accumulator.rule.step(other.accumulator)
+    return changed(other, promote_every=-(-every // step) * step)
 
 
 def grid(machine: Accumulator, around: Around, fields: dict[str, Values], names: Sequence[str]) -> Iterator[Candidate]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind
 from .candidate import Candidate
+from .dump import Dump
 from .moves import GROUPS, SHORT, changed_once, coarse, grid, neighbours, short_groups
 from .search import BEST, FAILED, Score, Search
 from .space import Around, Values, arounds, axes, changed, field_of, kinds_for, starts
 
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
+_SHARE = 10  # of all candidates so much may go into one kind's few groups
 _CUTS = ("fraction_bits", "align", "output")
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
@@ -115,7 +117,17 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
         )
     first = [c for c in near if c.library is None or dump.scaled][:1]
     plain = [c for c in ends if field_of(c, "promote_every") is None] or search.best(map(Candidate, starts(kind, dump)))
-    return _from(search, kind, list(dict.fromkeys([*first, *ends[:2], *plain[:1]])))
+    last = search.best(_promoted_last(kind, dump)) if dump.c is not None and Around() in arounds(dump) else []
+    return _from(search, kind, list(dict.fromkeys([*first, *ends[:2], *plain[:1], *last[:1]])))
+
+
+def _promoted_last(kind: Kind, dump: Dump) -> Iterator[Candidate]:
+    """Yield what the catalogue has of a kind, with C added to the sum of all products."""
+    for machine in starts(kind, dump):
+        step = max(machine.rule.step(machine), 1)
+        other = changed(Candidate(machine), promote_every=-(-dump.k // step) * step)
+        if other is not None:
+            yield other
 
 
 def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
@@ -148,7 +160,8 @@ def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
             ("group", *some, "promote_every"),
         )
     )  # fmt: skip
-    return _from(search, kind, search.best(candidates)[:2])
+    stop = search.tried + search.limit // _SHARE
+    return _from(search, kind, search.best(itertools.takewhile(lambda _: search.tried < stop, candidates))[:2])
 
 
 def _halves(machine: Accumulator) -> int:
