@@ -42,9 +42,11 @@ def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Al
             value = field_of(other, field)
             if _same(candidate, other, search):
                 proven.setdefault(field, []).append(value)
-            elif search.passes(search.few(other)) and search.whole(other).wrong <= own.wrong:
-                found = proven if forms.same(candidate, other) else open_
-                found.setdefault(field, []).append(value)
+            elif search.passes(search.few(other)):
+                if forms.same(candidate, other):  # a proof takes less time than all outputs
+                    proven.setdefault(field, []).append(value)
+                elif search.whole(other).wrong <= own.wrong:
+                    open_.setdefault(field, []).append(value)
     return {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()}
 
 
@@ -131,8 +133,11 @@ def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
     return best
 
 
-def pairs(search: Search, candidate: Candidate) -> tuple[Candidate, ...]:
-    """Return candidates with other values of two fields that leave no more outputs, some of each two fields."""
+def pairs(search: Search, candidate: Candidate, forms: Forms) -> tuple[Candidate, ...]:
+    """Return candidates with other values of two fields that leave no more outputs, some of each two fields.
+
+    What provably gives the same is none of them.
+    """
     own, found = search.whole(candidate), []
     fields = axes(candidate.accumulator.rule, search.dump)
     for names in _PAIRS:
@@ -143,7 +148,9 @@ def pairs(search: Search, candidate: Candidate) -> tuple[Candidate, ...]:
         for i in np.random.Generator(np.random.Philox(0)).permutation(len(every))[:_LOOKED_AT]:
             other = changed(candidate, **dict(zip(names, every[i], strict=True)))
             both = other is not None and all(field_of(other, name) != field_of(candidate, name) for name in names)
-            if other is not None and both and not _same(candidate, other, search) and _as_good(search, other, own):
+            if other is None or not both or _same(candidate, other, search) or not search.passes(search.few(other)):
+                continue
+            if not forms.same(candidate, other) and search.whole(other).wrong <= own.wrong:
                 some.append(other)
             if len(some) == _OF_EACH:
                 break

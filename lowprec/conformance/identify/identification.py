@@ -152,8 +152,9 @@ class Identification:
         dump = self.dumps[0]
         if dump.out == FLOAT64:
             return probes_for(dump, self.explaining, seed)
-        two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0])
-        classes = Forms(dump).classes((*self._with(_ASKED), *(_known(c, dump) for c in two)))
+        forms = Forms(dump)
+        two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0], forms)
+        classes = forms.classes((*self._with(_ASKED), *(_known(c, dump) for c in two)))
         return probes_for(dump, [some[0] for some in classes], seed)
 
     def example(self) -> Example | None:
