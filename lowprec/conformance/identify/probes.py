@@ -13,9 +13,10 @@ from ...format.catalogue import Format, formats
 from ...oracle.values import fields
 from ...tensorcore.accumulator import FLOAT64
 from ..drawing import Stream
-from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of, heaps, pairs, ties
+from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of
 from .candidate import Candidate
 from .dump import Dump, dump_of
+from .far_below import heaps, pairs, ties
 
 Array = NDArray[Any]
 _SIDE = 8  # rows and columns of a family's operands

@@ -156,7 +156,7 @@ def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
         if group <= SHORT
         for every in range(group, GROUPS * group + 1, group)
         for candidate in grid(
-            base, arounds(search.dump)[0], some | {"group": (group,), "promote_every": (every * _halves(base),)},
+            base, arounds(search.dump)[0], some | {"group": (group,), "promote_every": (every * _groups_a_step(base),)},
             ("group", *some, "promote_every"),
         )
     )  # fmt: skip
@@ -164,7 +164,7 @@ def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     return _from(search, kind, search.best(itertools.takewhile(lambda _: search.tried < stop, candidates))[:2])
 
 
-def _halves(machine: Accumulator) -> int:
+def _groups_a_step(machine: Accumulator) -> int:
     """Return how many groups a step of an accumulator has."""
     return machine.rule.step(machine) // machine.group if machine.rule.has_groups else 1
 
