@@ -39,8 +39,11 @@ ablation = Scaling(
         (*cells("nano", "stdlib", (150, 300)), *cells("pilot", "stdlib", (150,))), checkpoints=2, seeds=1
     ),
     full=ScalingSetting(
-        (*cells("nano", "stdlib"), *cells("tiny", "stdlib", (300,)), *cells("pilot", "stdlib", (300,))),
-        checkpoints=4, seeds=1,
+        (
+            *cells("nano", "stdlib"), *cells("nano", "bible"), *cells("pilot", "stdlib"), *cells("pilot", "bible"),
+            *cells("tiny", "stdlib"), *cells("tiny", "bible", (600,)),
+        ),
+        checkpoints=4, seeds=2,
     ),
     series=19,
     notes="One decade lies between the smallest and the largest product of parameters and bytes here, and eleven more "
