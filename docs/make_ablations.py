@@ -19,7 +19,7 @@ from typing import Any
 import registrations
 from pages import table, write
 
-from lowprec.study import load
+from lowprec.study import Cell, load
 from lowprec.study.analysis.validity import headline, not_detected
 
 RESULTS = Path(__file__).parents[1] / "ablations" / "results"
@@ -113,7 +113,8 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
     """Return what the page needs of a study."""
     summary = _read(folder / "summary.json")
     study = load(name)
-    runs = [_read(file) for file in folder.glob("*/*/run.json")]
+    runs = [_read(file) for pattern in ("*/*/run.json", "*/*/*/run.json") for file in folder.glob(pattern)]
+    runs = [run for run in runs if "seconds" in run]  # the others were not finished, and are in no result
     host = runs[0]["host"] if runs else summary["host"]
     found = {
         "name": name,
@@ -121,7 +122,7 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
         "question": study.question,
         "published": getattr(study, "published", "") or getattr(study, "expected", ""),
         "source": getattr(study, "source", ""),
-        "command": _command(name, folder.name.endswith("-quick"), runs),
+        "command": _command(folder, name, runs),
         "size": summary.get("size") or ", ".join(f"{k} {v}" for k, v in summary["setting"].items()),
         "core_seconds": round(_core_seconds(runs) if runs else summary["seconds"]),
         "host": {key: host[key] for key in ("cpu", "cores", "system")},
@@ -145,16 +146,34 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def _command(name: str, quick: bool, runs: list[Any]) -> str:
-    data = runs[0]["data"] if runs else "stdlib"
-    return f"lowprec ablate {name}{' --quick' if quick else ''}{'' if data == 'stdlib' else f' --data {data}'}"
+def _command(folder: Path, name: str, runs: list[Any]) -> str:
+    """Return the command that makes these runs: the size, the data, and what differs from the size's own setting."""
+    quick, data = folder.name.endswith("-quick"), runs[0]["data"] if runs else "stdlib"
+    file = folder / "study.json"
+    ran = _read(file).get("setting", {}) if file.exists() else {}
+    own = json.loads(json.dumps(vars(load(name).quick if quick else load(name).full), default=vars))
+    changed = []
+    for key, value in ran.items():
+        if key == "cells":
+            data = "stdlib"  # a cell says its own text
+            value, own[key] = ([_cell(cell) for cell in cells] for cells in (value, own[key]))
+        if value != own.get(key, value):
+            said = ",".join(value) if isinstance(value, list) else value
+            changed.append(f" --{key} {said}" if key in ("checkpoints", "seeds") else f" --set {key}={said}")
+    return "".join((
+        f"lowprec ablate {name}", " --quick" * quick, f" --data {data}" * (data != "stdlib"), *changed,
+    ))  # fmt: skip
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    return Cell(**cell).name
 
 
 def _core_seconds(runs: list[Any]) -> float:
     """Return what the runs take on a core that does nothing else: each arm's quickest run times its runs."""
     seconds = defaultdict(list)
     for run in runs:
-        seconds[run["name"].partition("/")[0]].append(run["seconds"] + run["evaluation_seconds"])
+        seconds[run["name"].rpartition("/")[0]].append(run["seconds"] + run["evaluation_seconds"])
     return sum(min(times) * len(times) for times in seconds.values())
 
 

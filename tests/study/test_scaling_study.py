@@ -199,11 +199,20 @@ def test_a_control_that_is_not_seen_voids_the_study(tmp_path):
     assert found.outcome.findings[0].outcome.startswith("void: ")
 
 
+def test_a_part_of_the_cells_can_be_run(finished):
+    part = SIZE.with_({"cells": "nano-80-*, pilot-20-stdlib", "seeds": "1"})
+    assert (part.cells, part.seeds) == ((CELLS[1], CELLS[2]), 1)
+    planned = plan(STUDY, part, finished.parent / "part", backend=Sized())
+    assert {task.name.split("/")[0] for task in planned.arms} == {"nano-80-stdlib", "pilot-20-stdlib"}
+
+
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="two are called alike"):
         ScalingSetting((CELLS[0], CELLS[0]))
     with pytest.raises(ValueError, match="are needed, as `Cell`"):
-        SIZE.with_({"cells": "nano"})
+        replace(SIZE, cells=("nano",))
+    with pytest.raises(ValueError, match=r"cells='nano-\*,tiny': 'tiny' is no cell; there are nano-20-stdlib, nano-80"):
+        SIZE.with_({"cells": "nano-*,tiny"})
     with pytest.raises(ValueError, match="unknown axis 'depth'"):
         replace(STUDY, expectations=(Expectation("w", "forward_slope", "dsv3", stress="depth"),))
     with pytest.raises(ValueError, match="exactly one arm is the reference"):

@@ -7,9 +7,11 @@ of a slope: the models of this field lie orders of magnitude further on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from ...._arrays import positive, whole
 from ...._files import safe_name
@@ -93,6 +95,35 @@ class ScalingSetting(Changeable):
             raise ValueError(f"cells={self.cells!r}: sizes, lengths and texts are needed, as `Cell`")
         if len(set(names)) < len(names):
             raise ValueError(f"cells: two are called alike among {', '.join(names)}")
+
+    def with_(self, changes: Mapping[str, str | int | float]) -> Self:
+        """Return the setting with some fields changed, as `Changeable`; text chooses cells, by names or patterns.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        ValueError
+            If a value cannot be read or is out of range, or names no cell.
+
+        Examples
+        --------
+        >>> from lowprec.study import Cell, ScalingSetting
+        >>> size = ScalingSetting((Cell("nano", 300), Cell("nano", 600), Cell("pilot", 300)))
+        >>> [cell.name for cell in size.with_({"cells": "nano-6*,pilot-300-stdlib"}).cells]
+        ['nano-600-stdlib', 'pilot-300-stdlib']
+        """
+        others = {key: value for key, value in changes.items() if key != "cells"}
+        setting = super().with_(others)
+        if "cells" not in changes:
+            return setting
+        wanted, names = str(changes["cells"]), [cell.name for cell in self.cells]
+        patterns = [text.strip() for text in wanted.split(",")]
+        for pattern in patterns:
+            if not fnmatch.filter(names, pattern):
+                raise ValueError(f"cells={wanted!r}: {pattern!r} is no cell; there are {', '.join(names)}")
+        chosen = tuple(c for c in self.cells if any(fnmatch.fnmatchcase(c.name, pattern) for pattern in patterns))
+        return replace(setting, cells=chosen)
 
     def of(self, cell: Cell) -> Setting:
         """Return the setting of a cell's branches."""
