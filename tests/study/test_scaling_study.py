@@ -8,6 +8,7 @@ import pytest
 from fake_trainer import DAMAGE, FakeBackend, Schedule, Trainer
 
 from lowprec.study import Arm, Cell, Expectation, Scaling, ScalingSetting, load, plan, run_study
+from lowprec.study.design.expectations import NO_RATIO
 from lowprec.study.kinds import catalogue as kinds
 from lowprec.study.kinds.scaling.fit import fit
 from lowprec.study.kinds.scaling.summary import summarize
@@ -50,7 +51,7 @@ STUDY = Scaling(
     "toy", "Which way?", ARMS, SIZE, SIZE, series=3,
     expectations=(
         Expectation("as set", "forward_percent", "fp4_naive", expected=(1.2, 1.3)),
-        Expectation("as set", "training_percent", "fp4_naive", over="dsv3", expected=(5.0, 500.0)),
+        Expectation("as set", "forward_percent", "fp4_naive", over="dsv3", expected=(5.0, 500.0)),
         Expectation("no slope", "forward_slope", "fp4_naive", stress="bytes", expected=(-0.05, 0.05)),
     ),
 )  # fmt: skip
@@ -150,10 +151,30 @@ def test_effects_and_slopes_are_those_that_were_set(finished):
                 assert low <= middle <= high
                 assert middle == pytest.approx(truth * half, abs=0.08 + 0.04 * half)
     assert [item.outcome for item in summary.findings] == ["as expected"] * 3
+    centre, ratio, slope = (item.found for item in summary.findings)
+    assert (centre.value, *centre.ci90) == summary.fit("fp4_naive", "forward").at(summary.row())
+    assert (slope.value, *slope.ci90) == summary.fit("fp4_naive", "forward").at(summary.slope("bytes"))
+    above, below = (summary.fit(arm, "forward").draws(summary.row()) for arm in ("fp4_naive", "dsv3"))
+    assert ratio.ci90 == pytest.approx(tuple(np.quantile(above / below, (0.05, 0.95))))
+    assert ratio.ci90[0] < ratio.value < ratio.ci90[1]
     for cell in summary.cells:
         values = summary.by_checkpoint(cell, "fp4_naive", "forward")
         mean = 100 * summary.cells[cell].arm("fp4_naive").effects["forward"].mean
         assert np.mean(list(values.values())) == pytest.approx(mean)
+
+
+def test_a_difference_has_its_interval_and_a_ratio_to_nothing_has_none(finished):
+    summary = summarize(finished)
+    apart = Expectation("w", "training_percent", "fp4_naive", minus="dsv3")
+    ratio = Expectation("w", "training_slope", "dsv3", over="perturb", stress="parameters")
+    found = summary._estimate(apart)
+    values = [summary.fit(arm, "training").at(summary.row())[0] for arm in ("fp4_naive", "dsv3")]
+    assert found.value == values[0] - values[1]
+    assert found.ci90[0] < found.value < found.ci90[1]
+    found = summary._estimate(ratio)
+    assert found.instead is not None
+    assert np.isnan(found.ci90).all()
+    assert ratio.became(found).outcome == NO_RATIO
 
 
 def test_the_report_and_its_files(finished):

@@ -78,6 +78,10 @@ class Expectation:
         denominator is not told from 0.
         """
         found = estimate(means, self.metric, self.arm, self.stress, over=self.over, minus=self.minus)
+        return self.became(found, void, registered=registered)
+
+    def became(self, found: Estimate, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
+        """Say which of the two happened, as `judge`, of a number that was measured."""
         expected = self.expected[0] <= found.value <= self.expected[1]
         published = self.published is not None and self.published[0] <= found.value <= self.published[1]
         outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
