@@ -8,7 +8,6 @@ import pytest
 from fake_trainer import DAMAGE, FakeBackend, Schedule, Trainer
 
 from lowprec.study import Arm, Cell, Expectation, Scaling, ScalingSetting, load, plan, run_study
-from lowprec.study.design.expectations import NO_RATIO
 from lowprec.study.kinds import catalogue as kinds
 from lowprec.study.kinds.scaling.fit import fit
 from lowprec.study.kinds.scaling.summary import summarize
@@ -154,7 +153,7 @@ def test_effects_and_slopes_are_those_that_were_set(finished):
     centre, ratio, slope = (item.found for item in summary.findings)
     assert (centre.value, *centre.ci90) == summary.fit("fp4_naive", "forward").at(summary.row())
     assert (slope.value, *slope.ci90) == summary.fit("fp4_naive", "forward").at(summary.slope("bytes"))
-    above, below = (summary.fit(arm, "forward").draws(summary.row()) for arm in ("fp4_naive", "dsv3"))
+    above, below = (summary.fit(arm, "forward").read(summary.row()).draws for arm in ("fp4_naive", "dsv3"))
     assert ratio.ci90 == pytest.approx(tuple(np.quantile(above / below, (0.05, 0.95))))
     assert ratio.ci90[0] < ratio.value < ratio.ci90[1]
     for cell in summary.cells:
@@ -166,15 +165,17 @@ def test_effects_and_slopes_are_those_that_were_set(finished):
 def test_a_difference_has_its_interval_and_a_ratio_to_nothing_has_none(finished):
     summary = summarize(finished)
     apart = Expectation("w", "training_percent", "fp4_naive", minus="dsv3")
-    ratio = Expectation("w", "training_slope", "dsv3", over="perturb", stress="parameters")
-    found = summary._estimate(apart)
-    values = [summary.fit(arm, "training").at(summary.row())[0] for arm in ("fp4_naive", "dsv3")]
-    assert found.value == values[0] - values[1]
-    assert found.ci90[0] < found.value < found.ci90[1]
-    found = summary._estimate(ratio)
-    assert found.instead is not None
-    assert np.isnan(found.ci90).all()
-    assert ratio.became(found).outcome == NO_RATIO
+    ratio = Expectation("w", "training_percent", "dsv3", over="perturb")
+    for item in (apart, ratio):
+        study = replace(summary.study, expectations=(item,))
+        (finding,) = replace(summary, study=study).findings
+        if item is apart:
+            values = [summary.fit(arm, "training").at(summary.row())[0] for arm in ("fp4_naive", "dsv3")]
+            assert finding.value == values[0] - values[1]
+            assert finding.found.ci90[0] < finding.value < finding.found.ci90[1]
+        else:
+            assert finding.found.instead is not None
+            assert np.isnan(finding.found.ci90).all()
 
 
 def test_the_report_and_its_files(finished):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from .estimate import Resampled
 
 RESAMPLES = 2000
 
@@ -28,6 +30,8 @@ class Crossed:
         The largest value.
     count : int
         How many values there are.
+    resampled : Resampled
+        The mean in resamples: the same checkpoints and layers for every set of values with the same keys.
     """
 
     mean: float
@@ -35,6 +39,7 @@ class Crossed:
     high: float
     largest: float
     count: int
+    resampled: Resampled = field(compare=False, repr=False)
 
 
 def crossed(values: Mapping[tuple[Hashable, Hashable], float], *, seed: int = 0) -> Crossed:
@@ -55,7 +60,7 @@ def crossed(values: Mapping[tuple[Hashable, Hashable], float], *, seed: int = 0)
     """
     seen = {key: value for key, value in values.items() if not math.isnan(value)}
     if not seen:
-        return Crossed(math.nan, math.nan, math.nan, math.nan, 0)
+        return Crossed(math.nan, math.nan, math.nan, math.nan, 0, Resampled(math.nan, np.empty(0)))
     first, second = (list(dict.fromkeys(key[side] for key in seen)) for side in (0, 1))
     table, there = np.zeros((len(first), len(second))), np.zeros((len(first), len(second)))
     for (a, b), value in seen.items():
@@ -64,7 +69,7 @@ def crossed(values: Mapping[tuple[Hashable, Hashable], float], *, seed: int = 0)
     rng = np.random.default_rng(seed)
     rows, columns = (rng.multinomial(size, [1 / size] * size, RESAMPLES) for size in table.shape)
     sums, counts = (np.einsum("ri,ij,rj->r", rows, grid, columns) for grid in (table, there))
-    means = sums[counts > 0] / counts[counts > 0]
-    low, high = np.quantile(means, (0.05, 0.95))
+    means = np.divide(sums, counts, out=np.full(RESAMPLES, math.nan), where=counts > 0)
     everything = list(seen.values())
-    return Crossed(math.fsum(everything) / len(everything), float(low), float(high), max(everything), len(everything))
+    found = Resampled(math.fsum(everything) / len(everything), means)
+    return Crossed(found.value, *found.estimate.ci90, max(everything), len(everything), found)

@@ -121,6 +121,58 @@ def estimate(means: Means, metric: str, arm: str, stress: str = "", *, over: str
     return Estimate(ratio, NOWHERE, (apart.value, *apart.ci90))
 
 
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """A number, and what it is in resamples of the data: the n-th of two numbers are of the same resample.
+
+    Attributes
+    ----------
+    value : float
+        The number.
+    draws : float64 array
+        Of the resamples, nan where one says nothing; empty where there is nothing to resample.
+    """
+
+    value: float
+    draws: NDArray[np.float64]
+
+    @property
+    def estimate(self) -> Estimate:
+        """The number with the interval that the resamples give it."""
+        return Estimate(self.value, quantiles(self.draws))
+
+    def minus(self, other: Resampled) -> Resampled:
+        """Return the difference to another number."""
+        return Resampled(self.value - other.value, self.draws - other.draws)
+
+    def over(self, other: Resampled) -> Estimate:
+        """Return the ratio to another number: none where that is not told from 0.
+
+        Examples
+        --------
+        >>> draws = np.random.default_rng(0).normal(0, 0.1, 1000)
+        >>> two, one, none = (Resampled(value, value + draws) for value in (2.0, 1.0, 0.05))
+        >>> found = two.over(one)
+        >>> found.value, found.ci90[0] < 2 < found.ci90[1], found.instead
+        (2.0, True, None)
+        >>> [round(number, 2) for number in two.over(none).instead]
+        [1.95, 1.95, 1.95]
+        """
+        low, high = quantiles(other.draws)
+        if low <= 0 <= high:
+            apart = self.minus(other).estimate
+            return Estimate(self.value / other.value, NOWHERE, (apart.value, *apart.ci90))
+        return Resampled(self.value / other.value, self.draws / other.draws).estimate
+
+
+def quantiles(draws: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 90 % interval of resampled numbers; nan where there are none."""
+    if np.isnan(draws).all():  # so it is where there are none
+        return NOWHERE
+    low, high = np.nanquantile(draws, (0.05, 0.95))
+    return float(low), float(high)
+
+
 def _interval(value: float, variance: float, df: float) -> tuple[float, float]:
     if math.isnan(variance) or not math.isfinite(value):
         return NOWHERE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.estimate import Estimate, Means, estimate
+from ..analysis.estimate import Estimate, Means, Resampled, estimate
 from ..analysis.validity import said
 
 AS_EXPECTED = "as expected"
@@ -79,6 +79,16 @@ class Expectation:
         """
         found = estimate(means, self.metric, self.arm, self.stress, over=self.over, minus=self.minus)
         return self.became(found, void, registered=registered)
+
+    def judge_resampled(
+        self, of: Callable[[str], Resampled], void: Sequence[str] = (), *, registered: bool = True
+    ) -> Finding:
+        """Measure and say, as `judge`, where `of` gives the metric of an arm in resamples of the data."""
+        found = of(self.arm)
+        if self.over:
+            return self.became(found.over(of(self.over)), void, registered=registered)
+        apart = found.minus(of(self.minus)) if self.minus else found
+        return self.became(apart.estimate, void, registered=registered)
 
     def became(self, found: Estimate, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
         """Say which of the two happened, as `judge`, of a number that was measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...._files import read_csv
 from ...analysis.crossed import Crossed, crossed
-from ...analysis.estimate import Values
+from ...analysis.estimate import Resampled
 from ...catalogue import registered_in
 from ...design.expectations import Finding
 from ...design.registration import Registration
@@ -108,13 +109,16 @@ class ReplaySummary:
         """What became of the expectations that this size can judge."""
         known = {*self.classes, *self.far, *self.checks}
         return tuple(
-            item.judge(
-                Values(lambda metric, arm, where: self.of(metric, arm, where).mean),
+            item.judge_resampled(
+                functools.partial(self._resampled, item.metric, item.stress),
                 registered=self.registered.covers(item),
             )
             for item in self.study.expectations
             if (item.stress or self.classes[0]) in known
-        )
+        )  # fmt: skip
+
+    def _resampled(self, metric: str, where: str, arm: str) -> Resampled:
+        return self.of(metric, arm, where or self.classes[0]).resampled
 
     @property
     def size(self) -> str:

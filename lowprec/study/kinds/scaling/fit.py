@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.estimate import NOWHERE
+from ...analysis.estimate import Resampled
 
 Floats = NDArray[np.float64]
 RESAMPLES = 2000
@@ -31,20 +31,13 @@ class Fit:
 
     def at(self, row: Sequence[float]) -> tuple[float, float, float]:
         """Return the value at a row of the design, or of a coefficient by a unit row, and its 90 % interval."""
-        return float(self.coefficients @ np.array(row, dtype=np.float64)), *interval(self.draws(row))
+        found = self.read(row).estimate
+        return found.value, *found.ci90
 
-    def draws(self, row: Sequence[float]) -> Floats:
-        """Return the same of every resample; the n-th of two fits of the same clusters are of the same clusters."""
-        draws: Floats = self.resampled @ np.array(row, dtype=np.float64)
-        return draws
-
-
-def interval(draws: Floats) -> tuple[float, float]:
-    """Return the 90 % interval of resampled values; nan where there are none."""
-    if not draws.size:
-        return NOWHERE
-    low, high = np.quantile(draws, (0.05, 0.95))
-    return float(low), float(high)
+    def read(self, row: Sequence[float]) -> Resampled:
+        """Return the same in every resample; those of two fits of the same clusters are of the same clusters."""
+        place = np.array(row, dtype=np.float64)
+        return Resampled(float(self.coefficients @ place), self.resampled @ place)
 
 
 def fit(

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import plain, write_json
-from ...analysis.estimate import NOWHERE, Estimate
+from ...analysis.estimate import Resampled
 from ...analysis.validity import not_detected
 from ...catalogue import registered_in
-from ...design.expectations import Expectation, Finding
+from ...design.expectations import Finding
 from ...design.registration import Registration
 from ...report.parts import several
 from ...run.store import STUDY_FILE, RunFolder, StudyError
@@ -22,7 +22,7 @@ from ..branches.ablation import pairs_of, run_name
 from ..branches.summary import StudySummary
 from ..branches.summary import summarize as summarize_branches
 from ..kept import describe
-from .fit import Fit, fit, interval
+from .fit import Fit, fit
 from .study import AXES, Cell, Scaling, ScalingSetting, read_study
 
 Floats = NDArray[np.float64]
@@ -128,27 +128,17 @@ class ScalingSummary:
     def findings(self) -> tuple[Finding, ...]:
         """What became of the expectations that this size can judge."""
         return tuple(
-            item.became(self._estimate(item), self.void, registered=self.registered.covers(item))
+            item.judge_resampled(
+                functools.partial(self._read, item.metric, item.stress), self.void,
+                registered=self.registered.covers(item),
+            )
             for item in self.study.expectations
             if not item.stress or item.stress in self.axes
         )  # fmt: skip
 
-    def _estimate(self, item: Expectation) -> Estimate:
-        """Return what an expectation is about, of the fits, with the interval that their resamples give it."""
-        effect, _, what = item.metric.rpartition("_")
-        row = self.slope(item.stress) if what == "slope" else self.row()
-        line = self.fit(item.arm, effect)
-        middle, draws = line.at(row)[0], line.draws(row)
-        if not item.other:
-            return Estimate(middle, interval(draws))
-        other = self.fit(item.other, effect)
-        below, low, high = other.at(row)
-        apart = middle - below, interval(draws - other.draws(row))
-        if item.minus:
-            return Estimate(*apart)
-        if low <= 0 <= high:
-            return Estimate(middle / below, NOWHERE, (apart[0], *apart[1]))
-        return Estimate(middle / below, interval(draws / other.draws(row)))
+    def _read(self, metric: str, axis: str, arm: str) -> Resampled:
+        effect, _, what = metric.rpartition("_")
+        return self.fit(arm, effect).read(self.slope(axis) if what == "slope" else self.row())
 
     @functools.cached_property
     def void(self) -> tuple[str, ...]:
