@@ -161,9 +161,10 @@ def _plan(
     """Print what the named branches of trainings would take at their sizes; with --quick at that size alone."""
     from ..study.kinds.branches.ablation import Ablation
     from ..study.kinds.catalogue import plan
+    from ..study.kinds.scaling.study import Scaling
     from ..study.run.estimate import Estimator
 
-    branches = [study for study in studies if isinstance(study, Ablation)]
+    branches = [study for study in studies if isinstance(study, Ablation | Scaling)]
     if not branches:
         raise CommandError("only studies that train arms (T3, T4) are planned: the others take seconds to minutes")
     rows: list[tuple[Any, ...]] = []
@@ -172,10 +173,14 @@ def _plan(
         settings = _settings(branches, size == "quick", seeds, checkpoints, changes)
         for study, setting in zip(branches, settings, strict=True):
             found = estimator.estimate(plan(study, setting, out / f"{study.name}-{size}", data=data))
+            sizes = setting.cells if isinstance(study, Scaling) else (setting,)
+            models, before, steps = (
+                ", ".join(dict.fromkeys(str(getattr(one, name)) for one in sizes))
+                for name in ("config", "checkpoint_steps", "branch_steps")
+            )
             rows.append(
-                (study.name, size, setting.config, len(study.arms), setting.checkpoints, setting.seeds,
-                 setting.checkpoint_steps, setting.branch_steps, found.runs, found.checkpoints,
-                 round(found.arm_minutes, 1), round(found.checkpoint_minutes, 1))
+                (study.name, size, models, len(study.arms), setting.checkpoints, setting.seeds, before, steps,
+                 found.runs, found.checkpoints, round(found.arm_minutes, 1), round(found.checkpoint_minutes, 1))
             )  # fmt: skip
     head = (
         "study", "size", "model", "arms", "checkpoints", "seeds", "steps before", "steps", "runs to do",

@@ -111,6 +111,15 @@ def test_module_and_script_are_one():
 # --- ablations -------------------------------------------------------------------------------------------------------
 
 
+def test_what_trainings_take_is_said_before_them(tmp_path):
+    size = ("--quick", "--set", "cells=nano-150-*", "--checkpoints", "3")
+    (row,) = json.loads(run("ablate", "scaling", "wire_cost", "--plan", "--json", "--out", tmp_path, *size).stdout)
+    assert (row["study"], row["model"], row["steps before"], row["checkpoints"]) == ("scaling", "nano", "150", 3)
+    assert (row["runs to do"], row["checkpoints to do"]) == (7 * 3, 3)
+    assert row["core min, arms"] > row["core min, checkpoints"] > 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_list(fake):
     result = run("ablate", "--list", "--json")
     rows = json.loads(result.stdout)
@@ -210,6 +219,8 @@ def test_info():
         (["ablate", "--set", "branch_steps=-1"], "branch_steps=-1: a whole number from 1 to 1000000000 is needed"),
         (["ablate", "--set", "learning_rate=inf"], "learning_rate=inf: a finite number > 0 is needed"),
         (["ablate", "--set", "config=nanu"], "unknown model configuration 'nanu'"),
+        (["ablate", "scaling", "--set", "cells=nano"], "cells='nano': 'nano' is no cell; there are nano-300-stdlib"),
+        (["ablate", "wire_cost", "--plan"], "only studies that train arms (T3, T4) are planned"),
         (["ablate", "--seeds", "0"], "0 is not in the range x>=1"),
         (["ablate", "--jobs", "two"], "'two' is not a valid integer"),
         (["ablate", "--data", "missing.txt"], "missing.txt': no such file"),
