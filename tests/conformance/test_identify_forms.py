@@ -114,6 +114,17 @@ PAIRS = [
     ),
     (_one("hopper_fp8", zero_exponent=-30), _one("hopper_fp8"), {"zero_exponent": 20}),
     (_one("ada_fp8", fraction_bits=40, align="floor"), _one("ada_fp8", fraction_bits=39), {"fraction_bits": 9}),
+    (_one("cdna3_xf32", promote_every=2 * K), _one("cdna3_xf32"), {"promote_every": 4}),
+    (
+        _one("ada_fp8", group=4, fraction_bits=3, zero_exponent=-12),
+        _one("ada_fp8", group=4, fraction_bits=3, zero_exponent=None),
+        {"zero_exponent": 3},
+    ),
+    (
+        _one("hopper_fp8_mma", group=9, promote_every=18),
+        _one("turing_f16", group=9, fraction_bits=25, zero_exponent=None, promote_every=18),
+        {"fraction_bits": 15},
+    ),
 ]
 
 

@@ -55,6 +55,8 @@ class _Value:
         It has no more significant bits.
     unnormal : int
         No value that is aligned by a larger exponent has its leading bit below that.
+    lowest : int
+        No value but zero is aligned by a smaller exponent, nor by one below `unit`.
     """
 
     form: int
@@ -67,6 +69,7 @@ class _Value:
     positive_zero: bool = False
     width: int = 64
     unnormal: int = 10_000
+    lowest: int = -10_000
 
 
 @dataclass(frozen=True)
@@ -252,7 +255,8 @@ class _Chain:
         most = self._a.most + self._b.most + item.exponent
         unnormal = max(self._a.most + self._b.least, self._a.least + self._b.most) + item.exponent
         holds, width = "float32" if plain else "", self._a.bits + self._b.bits
-        return _Value(number, number, (number,), unit, bound, most, holds, False, width, unnormal)
+        lowest = self._a.least + self._b.least + item.exponent
+        return _Value(number, number, (number,), unit, bound, most, holds, False, width, unnormal, lowest)
 
     def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: _Value) -> list[_Value] | None:
         """Return the products, two at most, of which a tree is the sum rounded to nearest, as CDNA3's may be."""
@@ -291,7 +295,9 @@ class _Chain:
         bound = min(2 * sum(x.bound for x in items), _FINITE["float32"])
         least = max(unit, _LEAST["float32"])  # a cut leaves multiples of more
         most = max(most, _exponent(bound))
-        return _Value(number, number, (number,), least, bound, most, "float32", False, _BITS["float32"], -126)
+        positive = unit >= _LEAST["float32"]  # an exact zero is +0, and nothing else becomes one
+        form = self._forms._number(("+0", number)) if positive else number
+        return _Value(form, number, (number,), least, bound, most, "float32", positive, _BITS["float32"], -126)
 
     def _rounded(self, how: Rounded, items: Sequence[_Value], padded: bool) -> _Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
@@ -333,9 +339,15 @@ class _Chain:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
         most = max((x.most for x in items), default=unit)
         rounding = "nearest" if how.output == "float16" else "truncate"
+        if how.operands and formats[how.operands].emin <= min(self._a.least, self._b.least):
+            # The other reading gives subnormal operands smaller exponents: then nothing is cut in either.
+            unnormal = max((x.unnormal for x in items if x.unsigned in self._products), default=unit)
+            if unnormal - how.fraction_bits <= unit:
+                how = replace(how, operands="")
         zero = how.zero_exponent
-        lowest = unit if how.operands else min(unit, self._a.least + self._b.least)
-        if zero is not None and (zero <= lowest or zero - how.fraction_bits <= unit):
+        lowest = {x: x.unit if how.operands else max(x.unit, x.lowest) for x in items}
+        # What is aligned by no less than zeros are takes no notice of them; the rest loses nothing by them.
+        if zero is not None and all(zero <= lowest[x] or zero - how.fraction_bits <= x.unit for x in items):
             how = replace(how, zero_exponent=None)
         elif zero is not None and how.align == rounding == "truncate":
             # Below every product zeros cut nothing but what was summed before, where all products are zeros: and that
@@ -355,8 +367,9 @@ class _Chain:
         larger = min((bound + cut) * (1 + 2.0**-10), _FINITE[how.output])
         form = self._forms._number(("+0", number))
         least, bits = _LEAST[how.output], _BITS[how.output]
+        cut_to = min((max(x.unit, lowest[x] - how.fraction_bits) for x in items), default=unit)
         return _Value(
-            form, number, (number,), max(unit, least), larger, _exponent(larger), how.output, True, bits,
+            form, number, (number,), max(cut_to, least), larger, _exponent(larger), how.output, True, bits,
             least + bits - 1,
         )  # fmt: skip
 
