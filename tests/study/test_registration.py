@@ -105,9 +105,9 @@ def test_every_kind_of_study_asks_whether_a_range_is_registered():
     asked = []
     for file in kinds.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr in {"judge", "judge_resampled"}:
-                    asked.append((file.parent.name, [keyword.arg for keyword in node.keywords]))
+            called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+            if isinstance(node, ast.Call) and called in {"judge", "judge_resampled"}:
+                asked.append((file.parent.name, [keyword.arg for keyword in node.keywords]))
     assert len(asked) >= 6
     assert all("registered" in keywords for _, keywords in asked), asked
 

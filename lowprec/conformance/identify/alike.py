@@ -10,7 +10,7 @@ import numpy as np
 
 from .candidate import Candidate, nearest
 from .forms import Forms
-from .moves import neighbours
+from .moves import coarse, neighbours
 from .search import Score, Search
 from .space import arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
 
@@ -22,7 +22,8 @@ _PAIRS = (
 _OF_EACH = 12  # pairs of two fields that are listed
 _LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
 _WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
-_TAKEN = ("promote_every", "group", "output")  # what another kind may have of a candidate's
+_OF_WIDTHS = 8  # one kind's widths have one of so many parts of what may still be tried
+_RUNS = (1, 2, 4)
 _UNORDERED = ("fraction_bits", "inputs")  # none of whose values is plainer than another
 
 
@@ -112,24 +113,37 @@ def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any
 
 
 def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
-    """Return what of other kinds leaves fewer outputs with a candidate's groups, result and interval, and any width.
+    """Return what leaves fewer outputs with any width, and a candidate's groups, result and interval, or coarse ones.
 
     For a candidate that leaves a few outputs, which need not be damaged: a sum cut far below its largest term is nearly
-    an exact one.
+    an exact one. Only what gives some of those few is computed on all outputs.
     """
     own, tried = search.whole(candidate), set()
     search.learn(candidate)
-    best = [candidate]
+    best, few = [candidate], search.few(candidate)
+    own_group, own_every = field_of(candidate, "group"), field_of(candidate, "promote_every")
     for kind in kinds_for(search.dump):
-        widths = axes(kind, search.dump).get("fraction_bits", ()) if kind is not candidate.accumulator.rule else ()
-        taken = {name: field_of(candidate, name) for name in _TAKEN if name == "promote_every" or name in kind.fields}
-        for machine, bits in itertools.product(starts(kind, search.dump), widths):
-            other = changed(Candidate(machine, candidate.library), **taken, fraction_bits=bits)
-            if other is None or other.key() in tried:
-                continue
-            tried.add(other.key())
-            if search.passes(search.few(other)) and (new := search.whole(other)) < own:
-                own, best = new, [other]
+        fields = axes(kind, search.dump)
+        taken: dict[str, tuple[Any, ...]] = {
+            "promote_every": tuple(dict.fromkeys((own_every, None))),
+            "group": tuple(dict.fromkeys((own_group, own_every or own_group, *coarse(fields).get("group", ())))),
+            "run": tuple(n for n in fields.get("run", ()) if n in _RUNS),
+            "output": (field_of(candidate, "output"),),
+            "fraction_bits": fields.get("fraction_bits", ()),
+        }
+        taken = {name: values for name, values in taken.items() if name in ("promote_every", *kind.fields)}
+        with search.share(_OF_WIDTHS):
+            for machine, chosen in itertools.product(starts(kind, search.dump), itertools.product(*taken.values())):
+                if search.spent:
+                    break
+                other = changed(Candidate(machine, candidate.library), **dict(zip(taken, chosen, strict=True)))
+                if other is None or other.key() in tried:
+                    continue
+                tried.add(other.key())
+                if search.few(other, few.wrong - 1).wrong < few.wrong and (new := search.whole(other)) < own:
+                    own, best = new, [other]
+                    if own.wrong == 0:
+                        return best
     return best
 
 

@@ -32,7 +32,7 @@ from .stages import find, refine
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
 DAMAGED = 0.01
 #: Candidates that a search tries before it ends: a minute, or less.
-LIMIT = 180_000
+LIMIT = 120_000
 _ASKED = 16  # values of a field that probes are made for
 _OPTIONS = ("a_format", "b_format", "d_format", "a_scale", "b_scale")
 

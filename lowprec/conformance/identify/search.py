@@ -6,7 +6,8 @@ few. The order is fixed, so that the same dump has the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -61,14 +62,18 @@ class Search:
         Candidates to try before it ends.
     tried : int
         Candidates tried so far; one that takes longer counts as several, by what its kind is known to take.
+    stop : int
+        At so many tried ends what is looked at now: `limit`, or a share of it.
     """
 
     dumps: tuple[Dump, ...]
     allowed: int
     limit: int
     tried: int = 0
+    stop: int = 0
 
     def __post_init__(self) -> None:
+        self.stop = self.limit
         self._few = [dump.sample(_TOLD if i else _FEW) for i, dump in enumerate(self.dumps)]
         self._hard: list[tuple[Part, int]] = []
         self._bar = self.allowed + 1  # outputs that the best candidate so far leaves
@@ -86,8 +91,17 @@ class Search:
 
     @property
     def spent(self) -> bool:
-        """Whether as many candidates were tried as may be."""
-        return self.tried >= self.limit
+        """Whether as many candidates were tried as may be of what is looked at now."""
+        return self.tried >= self.stop
+
+    @contextmanager
+    def share(self, part: int) -> Iterator[None]:
+        """Leave to what is looked at within no more than one of so many parts of what may still be tried."""
+        before, self.stop = self.stop, min(self.stop, self.tried + max(self.limit - self.tried, 0) // part)
+        try:
+            yield
+        finally:
+            self.stop = before
 
     def few(self, candidate: Candidate, most: int | None = None) -> Score:
         """Score a candidate on a few outputs; one that gives more than `most` of them otherwise is left there."""

@@ -14,7 +14,9 @@ from .space import Around, Values, arounds, axes, changed, field_of, kinds_for, 
 
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _SHARE = 10  # of all candidates so much may go into one kind's few groups
+_OF_ONE = 4  # a kind has one of so many parts of what is left in a stage, so that those after it are looked at
 _CUTS = ("fraction_bits", "align", "output")
+_RUNS = (1, 2, 4, 8)
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
 Found = list[tuple[Score, Candidate]]
@@ -34,7 +36,9 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (_of_other_formats, _near, _own_groups, _few_groups, _coarse, _within, _promoted, _pairs, _everything):
+    for stage in (
+        _of_other_formats, _plain, _near, _own_groups, _few_groups, _coarse, _within, _promoted, _pairs, _everything,
+    ):  # fmt: skip
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0:
             break
@@ -42,8 +46,9 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
             continue  # what leaves a few outputs may still be a neighbour of what leaves none
         for kind in possible[: None if good == FAILED else 1]:
             near = [c for _, c in sorted((x for x in found if x[1].accumulator.rule is kind), key=_first)]
-            found += stage(search, kind, near or [c for c in ranked if c.accumulator.rule is kind][:2])
-            rare = 0 if stage is _of_other_formats else search.allowed // _RARE  # the catalogue is asked whole
+            with search.share(_OF_ONE):
+                found += stage(search, kind, near or [c for c in ranked if c.accumulator.rule is kind][:2])
+            rare = 0 if stage in (_of_other_formats, _plain) else search.allowed // _RARE  # all kinds are asked
             if search.spent or any(own.wrong <= rare for own, _ in found):
                 break
         nearest = {kind.name: min((own for own, c in found if c.accumulator.rule is kind), default=FAILED)
@@ -99,6 +104,17 @@ def _of_other_formats(search: Search, kind: Kind, near: Sequence[Candidate]) -> 
     return []
 
 
+def _plain(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Take what is nearest of a kind with groups and runs that are powers of two: it says which kinds come first."""
+    dump = search.dump
+    fields = coarse(axes(kind, dump))
+    some = {"group": fields.get("group", ()), "run": tuple(n for n in fields.get("run", ()) if n in _RUNS)}
+    some = {name: values for name, values in some.items() if values}
+    around = arounds(dump)[0]
+    nearest = search.best(c for machine in starts(kind, dump) for c in grid(machine, around, some, tuple(some)))
+    return [(search.whole(c), c) for c in nearest[:1]]
+
+
 def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     """Put what the catalogue has of a kind within every order of operations, and change one field after the other."""
     dump = search.dump
@@ -111,10 +127,10 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     )
     if "product_exponent" in kind.fields and Around() in arounds(dump):  # it hides what other fields do
         shifts = {name: axes(kind, dump)[name] for name in ("product_exponent", "output", "saturate")}
-        ends = (
-            search.best(c for machine in starts(kind, dump) for c in grid(machine, Around(), shifts, tuple(shifts)))
-            + ends
-        )
+        own = search.best(c for machine in starts(kind, dump) for c in grid(machine, Around(), shifts, tuple(shifts)))
+        shifts |= {"group": coarse(axes(kind, dump))["group"]}
+        any_group = [] if search.near else search.best(grid(starts(kind, dump)[0], Around(), shifts, tuple(shifts)))
+        ends = [*any_group[:1], *own, *ends]
     first = [c for c in near if c.library is None or dump.scaled][:1]
     plain = [c for c in ends if field_of(c, "promote_every") is None] or search.best(map(Candidate, starts(kind, dump)))
     last = search.best(_promoted_last(kind, dump)) if dump.c is not None and Around() in arounds(dump) else []
