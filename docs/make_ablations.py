@@ -138,6 +138,7 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
             }
             for item in summary.get("arms", []) if "sentence" in item
         ],
+        "told": summary.get("told", []),
         "expectations": _expectations(folder),
         "claims": [
             {key: item[key] for key in ("claim", "published", "ours", "agrees")} for item in summary.get("claims", [])
@@ -284,7 +285,8 @@ def section(item: dict[str, Any]) -> str:
     if any("effects" not in arm for arm in item["arms"]):
         lines += ["*Measured before forward and training effect were told apart: the losses below are totals.*", ""]
     lines += [f"- {arm['sentence']}" for arm in item["arms"]]
-    if item["arms"]:
+    lines += [f"- {line}" for line in item.get("told", [])]
+    if item["arms"] or item.get("told"):
         lines.append("")
     if item["expectations"]["rows"]:
         lines += [table(item["expectations"]["head"], item["expectations"]["rows"]), ""]

@@ -1,5 +1,6 @@
 """Scaling: the line and its interval, the plan of many cells in one, and their report; with a fake trainer."""
 
+import json
 import shutil
 from dataclasses import dataclass, replace
 
@@ -219,6 +220,9 @@ def test_a_control_that_is_not_seen_voids_the_study(tmp_path):
     found = kinds.report(tmp_path / "toy", plot=False)
     assert found.outcome.void
     assert found.outcome.findings[0].outcome.startswith("void: ")
+    assert "alone would be void: nano-20-stdlib (fp4_naive (positive control) is NOT detected" in "\n".join(
+        json.loads((tmp_path / "toy" / "summary.json").read_text())["told"]
+    )
 
 
 def test_a_part_of_the_cells_can_be_run(finished):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...._files import to_csv
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table
-from ...report.parts import finding_sentence
+from ...report.parts import finding_sentence, several
 from ..kind import Report
 from ..measuring import show_table
 from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
@@ -66,6 +66,11 @@ def cells_table(summary: ScalingSummary) -> Table:
 
 def sentences(summary: ScalingSummary) -> list[str]:
     """Return what was found, most important first."""
+    return [*told(summary), *map(finding_sentence, summary.findings)]
+
+
+def told(summary: ScalingSummary) -> list[str]:
+    """Return which way every effect goes along every axis, and what stands against that."""
     lines = list(summary.void)
     for effect in FITTED:
         for axis in summary.axes:
@@ -73,9 +78,19 @@ def sentences(summary: ScalingSummary) -> list[str]:
             for arm in [item.name for item in summary.study.arms if item.role in ("treatment", "control")]:
                 found = summary.fit(arm, effect).at(summary.slope(axis))
                 said[_way(found)].append(f"{arm} ({_cell(found)} %)")
-            told = "; ".join(f"{word} for {', '.join(arms)}" for word, arms in said.items() if arms)
-            lines.append(f"The {effect} effect, {per(summary, axis)}: {told}.")
-    return [*lines, *map(finding_sentence, summary.findings)]
+            ways = "; ".join(f"{word} for {', '.join(arms)}" for word, arms in said.items() if arms)
+            lines.append(f"The {effect} effect, {per(summary, axis)}: {ways}.")
+    return [*lines, *_void_alone(summary)]
+
+
+def _void_alone(summary: ScalingSummary) -> list[str]:
+    """Return which cells conclude nothing by themselves; in the fit of all of them they are data like others."""
+    void = {cell.name: found.broken for cell, found in summary.cells.items() if found.broken}
+    return [
+        f"{several(len(void), 'cell')} of {len(summary.cells)} alone would be void: "
+        + "; ".join(f"{name} ({', '.join(reasons)})" for name, reasons in void.items())
+        + "."
+    ] if void else []  # fmt: skip
 
 
 def title(summary: ScalingSummary) -> str:
@@ -84,11 +99,11 @@ def title(summary: ScalingSummary) -> str:
         return f"Void: {summary.void[0]}"
     arm = next(item.name for item in summary.study.arms if item.role == "treatment")
     axis = summary.axes[0] if summary.axes else ""
-    told = []
+    ways = []
     for effect in FITTED:
         found = summary.fit(arm, effect).at(summary.slope(axis) if axis else summary.row())
-        told.append(f"{effect} effect {_way(found)} ({_cell(found)} %)")
-    return f"{arm}: {' and '.join(told)} {per(summary, axis) if axis else ''}".strip()
+        ways.append(f"{effect} effect {_way(found)} ({_cell(found)} %)")
+    return f"{arm}: {' and '.join(ways)} {per(summary, axis) if axis else ''}".strip()
 
 
 def document(summary: ScalingSummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
@@ -129,7 +144,7 @@ def outcome(summary: ScalingSummary) -> dict[str, Any]:
     ]
     return as_json(
         summary, title=title(summary), trustworthy=not summary.broken, missing=summary.missing, lines=lines,
-        sentences=sentences(summary),
+        told=told(summary), sentences=sentences(summary),
     )  # fmt: skip
 
 
