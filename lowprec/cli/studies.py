@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the ablations by tier and stop.")
-@click.option("--plan", "planning", is_flag=True, help="Say what trainings at both sizes would take, and stop.")
+@click.option(
+    "--plan",
+    "planning",
+    is_flag=True,
+    help="Say what trainings would take, and stop: at both sizes, with --quick or --set at the one that would run.",
+)
 @click.option("--quick", is_flag=True, help="The small setting: minutes instead of hours.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Data seeds, or batches, per checkpoint.")
 @click.option("--checkpoints", type=click.IntRange(min=1), help="Independent BF16 checkpoints.")
@@ -158,7 +163,7 @@ def _plan(
     studies: Sequence[Study], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str],
     data: str, out: Path, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Print what the named branches of trainings would take at their sizes; with --quick at that size alone."""
+    """Print what the named branches of trainings would take: at both sizes, with --quick or --set at the one to run."""
     from ..study.kinds.branches.ablation import Ablation
     from ..study.kinds.catalogue import plan
     from ..study.kinds.scaling.study import Scaling
@@ -168,7 +173,7 @@ def _plan(
     if not branches:
         raise CommandError("only studies that train arms (T3, T4) are planned: the others take seconds to minutes")
     rows: list[tuple[Any, ...]] = []
-    for size in ("quick",) if quick else ("quick", "full"):
+    for size in ("quick",) if quick else ("full",) if changes else ("quick", "full"):
         estimator = Estimator()  # the checkpoints of one size are shared
         settings = _settings(branches, size == "quick", seeds, checkpoints, changes)
         for study, setting in zip(branches, settings, strict=True):

@@ -117,6 +117,9 @@ def test_what_trainings_take_is_said_before_them(tmp_path):
     assert (row["study"], row["model"], row["steps before"], row["checkpoints"]) == ("scaling", "nano", "150", 3)
     assert (row["runs to do"], row["checkpoints to do"]) == (7 * 3, 3)
     assert row["core min, arms"] > row["core min, checkpoints"] > 0
+    part = ("--set", "cells=tiny-300-stdlib", "--seeds", "1")  # which the quick size has not
+    (row,) = json.loads(run("ablate", "scaling", "--plan", "--json", "--out", tmp_path, *part).stdout)
+    assert (row["size"], row["model"], row["runs to do"]) == ("full", "tiny", 7 * 4)
     assert not list(tmp_path.iterdir())
 
 
