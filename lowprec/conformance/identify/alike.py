@@ -43,10 +43,10 @@ def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Al
             value = field_of(other, field)
             if _same(candidate, other, search):
                 proven.setdefault(field, []).append(value)
-            elif search.passes(search.few(other)):
+            elif search.may_leave(other, own.wrong):
                 if forms.same(candidate, other):  # a proof takes less time than all outputs
                     proven.setdefault(field, []).append(value)
-                elif search.whole(other).wrong <= own.wrong:
+                elif search.leaves(other, own.wrong):
                     open_.setdefault(field, []).append(value)
     return {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()}
 
@@ -60,8 +60,8 @@ def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
     found = []
     for around in arounds(search.dump):
         other = around.candidate(machine, every)
-        if other.key() != candidate.key() and search.passes(search.few(other)):
-            found += [other] if search.whole(other).wrong <= own.wrong else []
+        if other.key() != candidate.key() and _as_good(search, other, own):
+            found.append(other)
     return found
 
 
@@ -162,9 +162,11 @@ def pairs(search: Search, candidate: Candidate, forms: Forms) -> tuple[Candidate
         for i in np.random.Generator(np.random.Philox(0)).permutation(len(every))[:_LOOKED_AT]:
             other = changed(candidate, **dict(zip(names, every[i], strict=True)))
             both = other is not None and all(field_of(other, name) != field_of(candidate, name) for name in names)
-            if other is None or not both or _same(candidate, other, search) or not search.passes(search.few(other)):
+            if other is None or not both or _same(candidate, other, search):
                 continue
-            if not forms.same(candidate, other) and search.whole(other).wrong <= own.wrong:
+            if not search.may_leave(other, own.wrong) or forms.same(candidate, other):
+                continue
+            if search.leaves(other, own.wrong):
                 some.append(other)
             if len(some) == _OF_EACH:
                 break
@@ -203,7 +205,7 @@ def _far(candidate: Candidate, search: Search) -> int:
 
 
 def _as_good(search: Search, other: Candidate, own: Score) -> bool:
-    return search.passes(search.few(other)) and search.whole(other).wrong <= own.wrong
+    return search.may_leave(other, own.wrong) and search.leaves(other, own.wrong)
 
 
 def _same(one: Candidate, other: Candidate, search: Search) -> bool:

@@ -96,8 +96,8 @@ class Search:
 
     @contextmanager
     def share(self, part: int) -> Iterator[None]:
-        """Leave to what is looked at within no more than one of so many parts of what may still be tried."""
-        before, self.stop = self.stop, min(self.stop, self.tried + max(self.limit - self.tried, 0) // part)
+        """Leave to what is looked at within one of so many parts of what may still be tried."""
+        before, self.stop = self.stop, self.tried + max(self.stop - self.tried, 0) // part
         try:
             yield
         finally:
@@ -133,6 +133,19 @@ class Search:
     def passes(self, own: Score) -> bool:
         """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
         return own.wrong <= self._hope
+
+    def may_leave(self, candidate: Candidate, most: int) -> bool:
+        """Tell whether a candidate may leave no more than so many outputs, by the few."""
+        most *= len(self._few)  # of which some may be in several parts
+        own = self.few(candidate, most)
+        return own.wrong <= most and self.passes(own)
+
+    def leaves(self, candidate: Candidate, most: int) -> bool:
+        """Tell whether a candidate leaves no more than so many outputs; if not, those join the few."""
+        if self.whole(candidate).wrong <= most:
+            return True
+        self.learn(candidate)
+        return False
 
     @property
     def _hope(self) -> int:

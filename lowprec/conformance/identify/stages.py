@@ -14,7 +14,7 @@ from .space import Around, Values, arounds, axes, changed, field_of, kinds_for, 
 
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _SHARE = 10  # of all candidates so much may go into one kind's few groups
-_OF_ONE = 4  # a kind has one of so many parts of what is left in a stage, so that those after it are looked at
+_OF_STAGE, _OF_ONE = 2, 4  # of what is left a stage has one of so many parts, and of its own a kind
 _CUTS = ("fraction_bits", "align", "output")
 _RUNS = (1, 2, 4, 8)
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
@@ -36,21 +36,21 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     if dump.out == FLOAT64 or not possible:
         return []
     found: Found = []
-    for stage in (
-        _of_other_formats, _plain, _near, _own_groups, _few_groups, _coarse, _within, _promoted, _pairs, _everything,
-    ):  # fmt: skip
+    quick = _of_other_formats, _plain, _whole_steps, _own_groups  # nothing is descended from: all kinds are asked
+    for stage in (*quick, _near, _few_groups, _coarse, _within, _promoted, _pairs, _everything):
         good = min((own for own, _ in found if own.wrong <= search.allowed), default=FAILED)
         if good.wrong == 0:
             break
         if good != FAILED and stage not in (_promoted, _pairs):
             continue  # what leaves a few outputs may still be a neighbour of what leaves none
-        for kind in possible[: None if good == FAILED else 1]:
-            near = [c for _, c in sorted((x for x in found if x[1].accumulator.rule is kind), key=_first)]
-            with search.share(_OF_ONE):
-                found += stage(search, kind, near or [c for c in ranked if c.accumulator.rule is kind][:2])
-            rare = 0 if stage in (_of_other_formats, _plain) else search.allowed // _RARE  # all kinds are asked
-            if search.spent or any(own.wrong <= rare for own, _ in found):
-                break
+        rare = 0 if stage in quick else search.allowed // _RARE
+        with search.share(_OF_STAGE):
+            for kind in possible[: None if good == FAILED else 1]:
+                near = [c for _, c in sorted((x for x in found if x[1].accumulator.rule is kind), key=_first)]
+                with search.share(_OF_ONE):
+                    found += stage(search, kind, near or [c for c in ranked if c.accumulator.rule is kind][:2])
+                if search.spent or any(own.wrong <= rare for own, _ in found):
+                    break
         nearest = {kind.name: min((own for own, c in found if c.accumulator.rule is kind), default=FAILED)
                    for kind in possible}  # fmt: skip
         possible = sorted(possible, key=lambda kind: nearest[kind.name])
@@ -105,14 +105,38 @@ def _of_other_formats(search: Search, kind: Kind, near: Sequence[Candidate]) -> 
 
 
 def _plain(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Take what is nearest of a kind with groups and runs that are powers of two: it says which kinds come first."""
+    """Take what is nearest of a kind with groups and runs that are powers of two, and any bits: no field is descended.
+
+    It says which kinds come first.
+    """
     dump = search.dump
-    fields = coarse(axes(kind, dump))
+    fields, around = coarse(axes(kind, dump)), arounds(dump)[0]
     some = {"group": fields.get("group", ()), "run": tuple(n for n in fields.get("run", ()) if n in _RUNS)}
     some = {name: values for name, values in some.items() if values}
-    around = arounds(dump)[0]
-    nearest = search.best(c for machine in starts(kind, dump) for c in grid(machine, around, some, tuple(some)))
-    return [(search.whole(c), c) for c in nearest[:1]]
+    cuts = {name: fields[name] for name in _CUTS if name in fields}
+    candidates = itertools.chain(
+        (c for machine in starts(kind, dump) for c in grid(machine, around, some, tuple(some))),
+        grid(starts(kind, dump)[0], around, some | cuts, ("group", "run", *cuts)) if cuts else (),
+    )
+    return [(search.whole(c), c) for c in search.best(candidates)[:1]]
+
+
+def _whole_steps(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
+    """Take every group of a kind, promoted after so many of its steps or never: two fields that descents miss."""
+    dump = search.dump
+    around, base = arounds(dump)[0], starts(kind, dump)[0]
+    groups = (
+        other
+        for group in axes(kind, dump).get("group", ())
+        if (other := changed(Candidate(base), group=group)) is not None
+    )
+    candidates = (
+        around.candidate(one.accumulator, every)
+        for one in groups
+        for every in (None, *(n * one.accumulator.rule.step(one.accumulator) for n in range(1, GROUPS + 1)))
+        if every is None or every < dump.k
+    )
+    return [(search.whole(c), c) for c in search.best(candidates)[:1]]
 
 
 def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
@@ -158,7 +182,7 @@ def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
             machine, arounds(search.dump)[0], some | {"promote_every": (every,)}, (*some, "promote_every")
         )
     )
-    return _from(search, kind, search.best(candidates)[:1])
+    return [(search.whole(c), c) for c in search.best(candidates)[:1]]
 
 
 def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
