@@ -14,7 +14,7 @@ from lowprec.conformance.identify.dump import dump_of
 from lowprec.conformance.identify.probes import operands
 from lowprec.conformance.identify.search import Search, cost
 from lowprec.conformance.identify.space import FIELDS, plain_fields_of
-from lowprec.conformance.identify.stages import refine
+from lowprec.conformance.identify.stages import find, refine
 from lowprec.conformance.recordings import RECORDINGS, Recording, read
 from lowprec.tensorcore.accumulator import kinds
 
@@ -283,7 +283,7 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
         dumps.append(dump_of(a, b, None, d, a_format="e4m3fn", b_format="e4m3fn", **NO_SCALES))
     search = Search(tuple(dumps), 5, 50_000)
     known = [Candidate(lp.accumulators[name].with_(inputs=())) for name in ("exact", "hopper_fp8", "cdna1_f16")]
-    found = refine(search, known)
+    found = refine(search, known) or find(search, known)
     assert [(c.accumulator.kind, c.accumulator.group) for c in found] == [("lanes", 114)]
     assert search.tried < search.limit
 

@@ -125,6 +125,11 @@ PAIRS = [
         _one("turing_f16", group=9, fraction_bits=25, zero_exponent=None, promote_every=18),
         {"fraction_bits": 15},
     ),
+    (
+        _one("hopper_fp8", group=7, fraction_bits=10, zero_exponent=-34, output="fp22"),
+        _one("hopper_fp8", group=7, fraction_bits=10, zero_exponent=-34, output="float32"),
+        {"group": 12, "fraction_bits": 13},
+    ),
 ]
 
 

@@ -360,6 +360,12 @@ class _Chain:
             return self._rounded(exact, items, padded)  # nothing is cut
         if how.zero_exponent is None and (_kept_whole(how, items) or (rounding == "nearest" and _hides(how, items))):
             return self._rounded(exact, items, padded)  # nothing is cut, or too little for the rounding
+        # A product, zero or not, holds the alignment up where zeros take part: the cut goes no further below.
+        held = [] if zero is None else [min(lowest[x], zero) for x in items if x.unsigned in self._products]
+        cuts = [max(x.unit, max([lowest[x], *held]) - how.fraction_bits) for x in items]
+        cut_to, width = min(cuts, default=unit), how.fraction_bits + 1 + (len(items) - 1).bit_length()
+        if how.output == "fp22" and width <= _BITS["fp22"] and cut_to >= _LEAST["fp22"]:
+            how = replace(how, output="float32")  # the sum is exact in both
         zeros = how.zero_exponent is not None  # then it matters which there are
         entering = tuple(sorted(x.unsigned for x in items if x.terms or zeros))
         number = self._forms._number((how, entering, padded and zeros))
@@ -367,7 +373,6 @@ class _Chain:
         larger = min((bound + cut) * (1 + 2.0**-10), _FINITE[how.output])
         form = self._forms._number(("+0", number))
         least, bits = _LEAST[how.output], _BITS[how.output]
-        cut_to = min((max(x.unit, lowest[x] - how.fraction_bits) for x in items), default=unit)
         return _Value(
             form, number, (number,), max(cut_to, least), larger, _exponent(larger), how.output, True, bits,
             least + bits - 1,

@@ -67,23 +67,19 @@ def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     good = [c for c, own in zip(candidates, few, strict=True) if search.passes(own) and search.whole(c).wrong == 0]
     if good:
         return good
-    order = [candidates[i] for i in sorted(range(len(candidates)), key=lambda i: few[i])]
-    starting = [Candidate(machine) for kind in kinds_for(search.dump) for machine in starts(kind, search.dump)]
-    first: dict[Kind, Candidate] = {}  # of each kind: the first dump may not tell them apart
-    for candidate in (*order, *starting):
-        first.setdefault(candidate.accumulator.rule, candidate)
-    short = {other.key(): other for c in (*order[:BEST], *starting) for other in short_groups(c, search.dump)}
-    once = (other for c in dict.fromkeys((*order[:BEST], *first.values())) for other in changed_once(c, search.dump))
+    nearest = [candidates[i] for i in sorted(range(len(candidates)), key=lambda i: few[i])][:BEST]
+    short = {other.key(): other for c in nearest for other in short_groups(c, search.dump)}
+    once = (other for c in nearest for other in changed_once(c, search.dump))
     stages: tuple[Callable[[], list[Candidate]], ...] = (
         lambda: search.best(itertools.chain(short.values(), once)),
-        lambda: order[:BEST],
-        lambda: [c for c in first.values() if c not in order[:BEST]],
+        lambda: nearest,
     )
-    for stage in stages:
-        some = stage()
-        found = [search.improve(c, axes(c.accumulator.rule, search.dump)) for c in some]
-        if good := [c for own, c in found if own.wrong == 0]:
-            return list(dict.fromkeys(good))
+    with search.share(_OF_STAGE):  # the rest is for a search of all kinds
+        for stage in stages:
+            with search.share(_OF_STAGE):
+                found = [search.improve(c, axes(c.accumulator.rule, search.dump)) for c in stage()]
+            if good := [c for own, c in found if own.wrong == 0]:
+                return list(dict.fromkeys(good))
     return []
 
 
@@ -122,20 +118,29 @@ def _plain(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 
 
 def _whole_steps(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
-    """Take every group of a kind, promoted after so many of its steps or never: two fields that descents miss."""
+    """Take every group of a kind, promoted after so many of its steps or never: fields that descents miss together.
+
+    A group that is a power of two has runs that are, too; bits are the catalogue's, and as many as there are.
+    """
     dump = search.dump
-    around, base = arounds(dump)[0], starts(kind, dump)[0]
-    groups = (
-        other
-        for group in axes(kind, dump).get("group", ())
-        if (other := changed(Candidate(base), group=group)) is not None
+    around, fields = arounds(dump)[0], axes(kind, dump)
+    bases = [Candidate(starts(kind, dump)[0])]
+    if "fraction_bits" in fields:
+        wide = {"fraction_bits": max(fields["fraction_bits"]), "output": fields.get("output", ("float32",))[0]}
+        bases += [other for other in (changed(bases[0], **wide),) if other is not None]
+    runs = tuple(n for n in fields.get("run", ()) if n in _RUNS)
+    each = (
+        changed(base, group=group, run=run)
+        for base in bases
+        for group in fields.get("group", ())
+        for run in dict.fromkeys((field_of(base, "run"), *(runs if group & (group - 1) == 0 else ())))
     )
     candidates = (
         around.candidate(one.accumulator, every)
-        for one in groups
+        for one in each if one is not None
         for every in (None, *(n * one.accumulator.rule.step(one.accumulator) for n in range(1, GROUPS + 1)))
         if every is None or every < dump.k
-    )
+    )  # fmt: skip
     return [(search.whole(c), c) for c in search.best(candidates)[:1]]
 
 
