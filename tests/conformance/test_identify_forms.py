@@ -126,8 +126,8 @@ PAIRS = [
         {"fraction_bits": 15},
     ),
     (
-        _one("hopper_fp8", group=7, fraction_bits=10, zero_exponent=-34, output="fp22"),
-        _one("hopper_fp8", group=7, fraction_bits=10, zero_exponent=-34, output="float32"),
+        _one("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="fp22"),
+        _one("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="float32"),
         {"group": 12, "fraction_bits": 13},
     ),
 ]

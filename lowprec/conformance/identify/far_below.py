@@ -21,7 +21,7 @@ def _level(level: int, f: Fields) -> int:
     return (max(least, -12), min(0, 2 * f.bias), min((max_code(f) >> f.mantissa_bits) - f.bias, 8))[level]
 
 
-def _with_exponent(s: Stream, f: Fields, exponent: int) -> int:
+def with_exponent(s: Stream, f: Fields, exponent: int) -> int:
     """Return a code in a binade (the nearest that there is), most often a power of two, of any sign."""
     m, field = f.mantissa_bits, exponent + f.bias
     if field < 1:
@@ -31,7 +31,7 @@ def _with_exponent(s: Stream, f: Fields, exponent: int) -> int:
 
 
 def _leveled(s: Stream, k: int, f: Fields) -> Codes:
-    return [_with_exponent(s, f, _level(_LEVELS[i % 16], f)) for i in range(k)]
+    return [with_exponent(s, f, _level(_LEVELS[i % 16], f)) for i in range(k)]
 
 
 def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
@@ -49,7 +49,7 @@ def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
             everywhere = range(block + 1, block + 4)
         places = [i for i in everywhere if _LEVELS[i % 16] == level] or [0]
         for i in places if level == 2 and s.chance(0.15) else [s.pick(tuple(places))]:
-            codes[i] = _with_exponent(s, f, exponent)
+            codes[i] = with_exponent(s, f, exponent)
     return codes
 
 
@@ -66,13 +66,14 @@ def pairs() -> tuple[Maker, Maker]:
     return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
 
 
-def heaps(distances: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
+def heaps(distances: tuple[int, ...], groups: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
     """Return makers of many equal large products, and of a tie and a bit far below what they sum to, for probes alone.
 
-    Both sides of a turn agree about where the large ones are. Where they cancel, what is left is small, and their
-    exponent still that of the alignment.
+    Every other turn the large ones leave a place or two of the first group, or the last, of one of those lengths. Both
+    sides of a turn agree about where the large ones are. Where they cancel, what is left is small, and their exponent
+    still that of the alignment.
     """
-    return functools.partial(_heaped, distances, turn), functools.partial(_under, turn)
+    return functools.partial(_heaped, distances, groups, turn), functools.partial(_under, groups, turn)
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,15 @@ class _Heap:
     ends: tuple[int, ...]  # so many of the large ones B's rows have
 
     @classmethod
-    def of(cls, turn: int, k: int) -> _Heap:
+    def of(cls, turn: int, k: int, groups: tuple[int, ...]) -> _Heap:
         """Return the heap of a turn, the same for both sides."""
         s = Stream(turn, f"heap of {k}")
+        if turn % 2 and groups:
+            group = min(s.pick(groups), k)
+            first = s.pick((0, (k - 1) // group * group))  # what a last group leaves is cut no more
+            n = max(min(group, k - first) - s.pick((1, 1, 2)), 1)
+            rest = *range(first), *range(first + n, k)
+            return cls(tuple(range(first, first + n)), rest, n, 0, s.below(4), (n,))
         first = s.pick((0, 0, 0, 8 * s.below(max(k // 16, 1)), s.below(max(k // 2, 1))))
         length = min(s.pick((1, 2, 4, 8, 16, 32, 64, 128, k // 2, 1 + s.below(k))), max(k - first - 2, 1))
         within = s.pick((range(4), range(4), range(2), range(2, 4), range(0, 4, 2)))
@@ -106,9 +113,11 @@ class _Heap:
         return min(field << f.mantissa_bits | quarters << f.mantissa_bits >> 2, max_code(f))
 
 
-def _heaped(distances: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields) -> Codes:
+def _heaped(
+    distances: tuple[int, ...], groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields
+) -> Codes:  # fmt: skip
     """Return a heap, then one product at half a unit in the last place of its sum, and one or two further below."""
-    heap, codes = _Heap.of(turn, k), [0] * k
+    heap, codes = _Heap.of(turn, k, groups), [0] * k
     quarters, sign = s.below(4), s.bits(1)
     for n, i in enumerate(heap.large):
         negative = (sign + n // heap.run) % 2 and f.signed
@@ -128,17 +137,17 @@ def _heaped(distances: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields)
     for n, (distance, level) in enumerate(below):
         place = start + 2 * n + (start + level) % 2  # the levels take turns
         if place < len(heap.others):
-            codes[heap.others[place]] = _with_exponent(s, f, top - distance - _level(1 - level, f))
+            codes[heap.others[place]] = with_exponent(s, f, top - distance - _level(1 - level, f))
     return codes
 
 
-def _under(turn: int, s: Stream, k: int, f: Fields) -> Codes:
+def _under(groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields) -> Codes:
     """Return what is beside `_heaped`: large numbers where those are, small ones elsewhere."""
-    heap, codes = _Heap.of(turn, k), [0] * k
+    heap, codes = _Heap.of(turn, k, groups), [0] * k
     for i in heap.large[: s.pick(heap.ends)]:
         codes[i] = heap.number(heap.quarters, f)
     for n, i in enumerate(heap.others):
-        codes[i] = _with_exponent(s, f, _level(1 - n % 2, f))
+        codes[i] = with_exponent(s, f, _level(1 - n % 2, f))
     return codes
 
 

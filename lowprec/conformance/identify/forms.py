@@ -28,6 +28,7 @@ _TILE = 128  # of which runs of a split K are made
 _BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
 _LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "fp22": 2.0**128}  # and the least power of two beyond each
 _FINITE = {name: beyond * (1 - 2.0 ** -_BITS[name]) for name, beyond in _LARGEST.items()}
+_ALIGNED = {"float32": -126, "float16": -14, "fp22": -126}  # the least exponents by which numbers are aligned
 _LEAST = {"float32": -149, "float16": -24, "fp22": -139}  # exponents of the smallest subnormals
 
 
@@ -197,7 +198,10 @@ class _Chain:
         number = self._forms._number(("C", dtype))
         bound = float(np.finfo(dtype).max)
         least, bits = _LEAST[dtype], _BITS[dtype]
-        return _Value(number, number, (number,), least, bound, _exponent(bound), dtype, False, bits, least + bits - 1)
+        return _Value(
+            number, number, (number,), least, bound, _exponent(bound), dtype, False, bits, least + bits - 1,
+            _ALIGNED[dtype],
+        )  # fmt: skip
 
     def of(self, ks: Sequence[int], start: _Value) -> _Value:
         """Return a chain over products in an order, from a start."""
@@ -280,6 +284,14 @@ class _Chain:
             return self._aligned(how, items, padded)
         return self._particular(how, items)
 
+    def _width(self, how: Aligned, items: Sequence[_Value]) -> int:
+        """Return how many bits a sum of what was aligned and cut may have: a product is less than 4 times 2^e."""
+        product = (2 - 2.0 ** (1 - self._a.bits)) * (2 - 2.0 ** (1 - self._b.bits))
+        most = (
+            sum(product if x.unsigned in self._products else 2.0 for x in items) + len(items) * 2.0**-how.fraction_bits
+        )
+        return how.fraction_bits + int(np.ceil(np.log2(max(most, 1.0))))
+
     def _particular(self, how: Particular, items: Sequence[_Value]) -> _Value:
         """Return what CDNA3 makes of some values, among which zeros take no part."""
         unit, most = min((x.unit for x in items), default=0), max((x.most for x in items), default=0)
@@ -332,7 +344,7 @@ class _Chain:
         width = min(bits, one[0].width) if len(one) == 1 else bits
         return _Value(
             form, unsigned, terms, max(unit, least), larger, _exponent(larger), holds, positive_zero, width,
-            least + bits - 1,
+            least + bits - 1, _ALIGNED[how.output],
         )  # fmt: skip
 
     def _aligned(self, how: Aligned, items: Sequence[_Value], padded: bool) -> _Value:
@@ -363,7 +375,7 @@ class _Chain:
         # A product, zero or not, holds the alignment up where zeros take part: the cut goes no further below.
         held = [] if zero is None else [min(lowest[x], zero) for x in items if x.unsigned in self._products]
         cuts = [max(x.unit, max([lowest[x], *held]) - how.fraction_bits) for x in items]
-        cut_to, width = min(cuts, default=unit), how.fraction_bits + 1 + (len(items) - 1).bit_length()
+        cut_to, width = min(cuts, default=unit), self._width(how, items)
         if how.output == "fp22" and width <= _BITS["fp22"] and cut_to >= _LEAST["fp22"]:
             how = replace(how, output="float32")  # the sum is exact in both
         zeros = how.zero_exponent is not None  # then it matters which there are
@@ -375,7 +387,7 @@ class _Chain:
         least, bits = _LEAST[how.output], _BITS[how.output]
         return _Value(
             form, number, (number,), max(cut_to, least), larger, _exponent(larger), how.output, True, bits,
-            least + bits - 1,
+            least + bits - 1, _ALIGNED[how.output],
         )  # fmt: skip
 
 

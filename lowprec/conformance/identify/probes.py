@@ -13,15 +13,16 @@ from ...format.catalogue import Format, formats
 from ...oracle.values import fields
 from ...tensorcore.accumulator import FLOAT64
 from ..drawing import Stream
-from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of
+from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of, signed
 from .candidate import Candidate
 from .dump import Dump, dump_of
-from .far_below import heaps, pairs, ties
+from .far_below import heaps, pairs, ties, with_exponent
 
 Array = NDArray[Any]
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # times the dump's K
-_HEAPS, _TIES, _PAIRS, _ALONE = 48, 24, 32, 4  # lots of operands of heaps, ties, pairs, and of nothing but C
+_HEAPS, _TIES, _PAIRS = 48, 24, 32  # lots of operands of heaps, ties and pairs
+_ALONE, _BESIDE = 4, 12  # and of nothing but C, and of one product beside C
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,8 @@ def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Pr
     apart: list[Candidate] = []
     tried = 0
     bits = sorted({c.accumulator.fraction_bits for c in candidates if c.accumulator.rule.has_fraction_bits})
-    for label, arrays in operands(dump, seed, tuple(bits)):
+    groups = sorted({c.accumulator.group for c in candidates if c.accumulator.rule.has_groups})
+    for label, arrays in operands(dump, seed, tuple(bits), tuple(groups)):
         if not left:
             break
         part = _as_dump(dump, arrays).parts()[0]
@@ -81,10 +83,12 @@ def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Pr
     return Probes(arrays, labels, tuple(apart), tuple(left), tried)
 
 
-def operands(dump: Dump, seed: int, bits: tuple[int, ...] = ()) -> Iterator[tuple[str, dict[str, Array]]]:
+def operands(
+    dump: Dump, seed: int, bits: tuple[int, ...] = (), groups: tuple[int, ...] = ()
+) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield operands of every family, for K as it is and longer, with every kind of addend if the dump has one.
 
-    `bits` are numbers of fraction bits that are to be told apart.
+    `bits` are numbers of fraction bits that are to be told apart, `groups` lengths of groups.
     """
     if FLOAT64 in (dump.fa, dump.fb) or dump.scaled:
         return
@@ -92,11 +96,12 @@ def operands(dump: Dump, seed: int, bits: tuple[int, ...] = ()) -> Iterator[tupl
     distances = (32, 33, 34, *(n + more for n in bits[:8] for more in (0, 1)))
     families: dict[str, tuple[Maker, Maker]] = dict(FAMILIES)
     turns = range(seed * _HEAPS, (seed + 1) * _HEAPS)
-    families |= {f"a heap, and a bit far below, {turn}": heaps(distances, turn) for turn in turns}
+    families |= {f"a heap, and a bit far below, {turn}": heaps(distances, groups[:8], turn) for turn in turns}
     families |= {f"a tie, and a bit far below, {turn}": ties(distances) for turn in range(_TIES)}
     families |= {f"a pair, the smaller a tie, {turn}": pairs() for turn in range(_PAIRS)}
     if dump.c is not None:
         yield from _nothing_but_c(dump, seed)
+        yield from _one_product_and_c(dump, seed)
     for times in _LENGTHS:
         for name, (make_a, make_b) in families.items():
             if "NaN" in name:
@@ -129,6 +134,31 @@ def _nothing_but_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array
         codes = [[code_of(s, fields(out), s.below(out.emax - out.emin)) for _ in range(_SIDE)] for _ in range(_SIDE)]
         c = np.array(codes, out.code_dtype).view(np.dtype(out.name)).astype(dump.c.dtype)
         yield f"nothing but c, {turn}", {"a": zeros[0], "b": zeros[1], "c": c}
+
+
+def _one_product_and_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Yield one product an output, a power of two, and a C near half a unit in its last place, with a bit far below."""
+    assert dump.c is not None
+    pair = [formats[name] for name in (dump.fa, dump.fb)]
+    out = formats["float16" if dump.c.dtype == np.float16 else "float32"]
+    for turn in range(_BESIDE):
+        s = Stream(seed, f"probes/one product and c/{turn}")
+        at = s.below(dump.k)
+        sides, exponents = [], []
+        for fmt in pair:
+            codes = np.zeros((_SIDE, dump.k), fmt.code_dtype)
+            some = [s.between(max(fmt.emin, -8), max(min(fmt.emax, 8), fmt.emin)) for _ in range(_SIDE)]
+            codes[:, at] = [with_exponent(s, fields(fmt), e) for e in some]
+            sides.append(codes)
+            exponents.append(some)
+        c = np.zeros((_SIDE, _SIDE), out.code_dtype)
+        for i, j in np.ndindex(c.shape):
+            distance = out.mantissa_bits + s.pick((1, 1, 2, 2, 2, 3, s.between(-4, 16)))
+            field = exponents[0][i] + exponents[1][j] - distance + fields(out).bias
+            low = s.pick((1, 1, 1, 0, (1 << out.mantissa_bits) - 1, 1 << s.below(out.mantissa_bits)))
+            c[i, j] = signed(s, max(field, 0) << out.mantissa_bits | low, fields(out))
+        addends = c.view(np.dtype(out.name)).astype(dump.c.dtype)
+        yield f"one product and c, {turn}", {"a": sides[0], "b": sides[1], "c": addends}
 
 
 def _addends(
