@@ -11,7 +11,7 @@ from recordings import FOLDER, needs_recordings
 import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
 from lowprec.conformance.identify.dump import dump_of
-from lowprec.conformance.identify.probes import operands
+from lowprec.conformance.identify.probes import operands, probes_for
 from lowprec.conformance.identify.search import Search, cost
 from lowprec.conformance.identify.space import FIELDS, plain_fields_of
 from lowprec.conformance.identify.stages import find, refine
@@ -286,6 +286,23 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     found = refine(search, known) or find(search, known)
     assert [(c.accumulator.kind, c.accumulator.group) for c in found] == [("lanes", 114)]
     assert search.tried < search.limit
+
+
+@pytest.mark.parametrize(("base", "c", "one", "other"), [
+    ("hopper_fp8", False, {"fraction_bits": 9, "group": 16, "output": "fp22"}, {"output": "float32"}),
+    ("hopper_fp8", True, {"fraction_bits": 9, "group": 32, "output": "fp22"}, {"output": "float32"}),
+    ("hopper_f16_f16", True, {"group": 1, "fraction_bits": 21}, {"fraction_bits": 25}),
+])  # fmt: skip
+def test_probes_tell_apart_what_a_bit_beside_a_full_group_or_a_tie_shows(
+    base: str, c: bool, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    machine = lp.accumulators[base].with_(inputs=(), **one)
+    given = dump("hopper_fp8", c=c, shape=(16, 16, 256))
+    addend = None if given["c"] is None else given["c"].astype(machine.dtype)
+    d = np.zeros((16, 16), machine.dtype)
+    looked = dump_of(given["a"], given["b"], addend, d, a_format="e4m3fn", b_format="e4m3fn", **NO_SCALES)
+    probes = probes_for(looked, [Candidate(machine), Candidate(machine.with_(**other))])
+    assert probes.apart
 
 
 def test_what_takes_longer_counts_as_more_candidates() -> None:

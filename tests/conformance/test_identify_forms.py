@@ -191,6 +191,19 @@ def test_what_one_rounding_to_float16_hides_is_one(with_c: bool, least: int) -> 
     assert (outputs(few, dump) != wanted).any()
 
 
+def test_what_fp22_cuts_between_groups_is_cut_again() -> None:
+    """Nine fraction bits: only a last group of many products shows more than FP22's 14 bits."""
+    for group, alike in ((14, True), (16, False)):  # of 256 products 4 are the last, or 16
+        one, other = (_one("hopper_fp8", group=group, fraction_bits=9, output=out) for out in ("fp22", "float32"))
+        dump = operands("e4m3fn", 256, True, "float32", 3)
+        assert Forms(dump).same(one, other) == alike
+        a = np.full((1, 256), 0x7E, np.uint8)  # 448, the largest
+        b = np.stack([np.where(np.arange(256) < 256 - n, 0, np.uint8(0x7E)) for n in range(1, 18)])
+        b[:, -1] = 0x40  # 2: the last product has the last bit that is kept
+        d = [lp.mma(a, b, accumulator=c.accumulator, a_format="e4m3fn", b_format="e4m3fn") for c in (one, other)]
+        assert (d[0].view(np.uint32) == d[1].view(np.uint32)).all() == alike
+
+
 def test_bits_and_runs_that_cut_nothing_are_one() -> None:
     """E4M3's products lie within 34 binades: what keeps so many bits cuts none, nor the sum so far, without a C."""
     k = 256

@@ -58,6 +58,8 @@ class _Value:
         No value that is aligned by a larger exponent has its leading bit below that.
     lowest : int
         No value but zero is aligned by a smaller exponent, nor by one below `unit`.
+    uncut : int or None
+        The unsigned form of what it is of which the first 14 bits, cut there to FP22.
     """
 
     form: int
@@ -71,6 +73,7 @@ class _Value:
     width: int = 64
     unnormal: int = 10_000
     lowest: int = -10_000
+    uncut: int | None = None
 
 
 @dataclass(frozen=True)
@@ -379,15 +382,19 @@ class _Chain:
         if how.output == "fp22" and width <= _BITS["fp22"] and cut_to >= _LEAST["fp22"]:
             how = replace(how, output="float32")  # the sum is exact in both
         zeros = how.zero_exponent is not None  # then it matters which there are
-        entering = tuple(sorted(x.unsigned for x in items if x.terms or zeros))
+        shorter = how.align == "truncate" and how.fraction_bits < _BITS["fp22"]  # which cuts what FP22 left, too
+        entering = tuple(
+            sorted(x.uncut if shorter and x.uncut is not None else x.unsigned for x in items if x.terms or zeros)
+        )
         number = self._forms._number((how, entering, padded and zeros))
+        uncut = self._forms._number((replace(how, output="float32"), entering, padded and zeros))
         cut = 0.0 if how.align == "truncate" else 2.0 ** (most - how.fraction_bits) * len(items)
         larger = min((bound + cut) * (1 + 2.0**-10), _FINITE[how.output])
         form = self._forms._number(("+0", number))
         least, bits = _LEAST[how.output], _BITS[how.output]
         return _Value(
             form, number, (number,), max(cut_to, least), larger, _exponent(larger), how.output, True, bits,
-            least + bits - 1, _ALIGNED[how.output],
+            least + bits - 1, _ALIGNED[how.output], uncut if how.output == "fp22" else None,
         )  # fmt: skip
 
 
