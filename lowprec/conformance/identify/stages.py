@@ -120,7 +120,8 @@ def _plain(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 def _whole_steps(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     """Take every group of a kind, promoted after so many of its steps or never: fields that descents miss together.
 
-    A group that is a power of two has runs that are, too; bits are the catalogue's, and as many as there are.
+    A group that is a power of two has runs that are, too; bits are the catalogue's, and as many as there are. All that
+    the catalogue has of the kind is taken with every group.
     """
     dump = search.dump
     around, fields = arounds(dump)[0], axes(kind, dump)
@@ -141,7 +142,9 @@ def _whole_steps(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found
         for every in (None, *(n * one.accumulator.rule.step(one.accumulator) for n in range(1, GROUPS + 1)))
         if every is None or every < dump.k
     )  # fmt: skip
-    return [(search.whole(c), c) for c in search.best(candidates)[:1]]
+    name = ("group",) if "group" in fields else ()
+    others = (c for machine in starts(kind, dump)[1:] for c in grid(machine, around, fields, name))
+    return [(search.whole(c), c) for c in search.best(itertools.chain(others, candidates))[:1]]
 
 
 def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
