@@ -100,6 +100,13 @@ def _of_other_formats(search: Search, kind: Kind, near: Sequence[Candidate]) -> 
     return []
 
 
+def _starts(kind: Kind, dump: Dump, near: Sequence[Candidate]) -> list[Accumulator]:
+    """Return what the catalogue has of a kind, what is nearest first: of two that do the same its name is given."""
+    order = [tuple(field_of(c, name) for name in kind.fields) for c in near]
+    own = {machine: tuple(getattr(machine, name) for name in kind.fields) for machine in starts(kind, dump)}
+    return sorted(own, key=lambda machine: order.index(own[machine]) if own[machine] in order else len(order))
+
+
 def _plain(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     """Take what is nearest of a kind with groups and runs that are powers of two, and any bits: no field is descended.
 
@@ -110,9 +117,10 @@ def _plain(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     some = {"group": fields.get("group", ()), "run": tuple(n for n in fields.get("run", ()) if n in _RUNS)}
     some = {name: values for name, values in some.items() if values}
     cuts = {name: fields[name] for name in _CUTS if name in fields}
+    machines = _starts(kind, dump, near)
     candidates = itertools.chain(
-        (c for machine in starts(kind, dump) for c in grid(machine, around, some, tuple(some))),
-        grid(starts(kind, dump)[0], around, some | cuts, ("group", "run", *cuts)) if cuts else (),
+        (c for machine in machines for c in grid(machine, around, some, tuple(some))),
+        grid(machines[0], around, some | cuts, ("group", "run", *cuts)) if cuts else (),
     )
     return [(search.whole(c), c) for c in search.best(candidates)[:1]]
 
