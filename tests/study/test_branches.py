@@ -238,6 +238,9 @@ def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_tha
     study = summarize(planned.folder)
     contrast = next(item for item in study.contrasts if item.arm == "fp4_naive").found
     answer = study.ablation.answer
+    (line,) = [line for line in sentences(study) if line.startswith("fp4_naive against dsv3: ")]
+    ends = [float(end) for end in line.partition("95 % interval [")[2].partition("]")[0].split(", ")]
+    assert ("no difference shown" in line) == (ends[0] <= 0.0 <= ends[1]), "what is said is what the interval says"
     found = estimate(study, f"{answer}_percent", "fp4_naive", minus="dsv3")
     assert found.ci90 == pytest.approx([100 * end for end in contrast.ci90])
     for effect in ("training", "total"):

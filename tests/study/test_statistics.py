@@ -299,11 +299,24 @@ def test_fieller_covers_the_ratio():
     for x, y in zip(
         2.0 + generator.standard_normal((runs, 8)), 1.0 + generator.standard_normal((runs, 8)), strict=True
     ):
-        found = fieller(x.mean(), y.mean(), x.var(ddof=1) / 8, y.var(ddof=1) / 8, np.cov(x, y)[0, 1] / 8, 7)
+        found = fieller(x.mean(), y.mean(), lambda r, x=x, y=y: ((x - r * y).var(ddof=1) / 8, 7.0))
         unbounded += not found.bounded
         covered += found.ci90[0] <= 2.0 <= found.ci90[1]
     assert covered / runs > 0.89
     assert 0.05 < unbounded / runs < 0.6  # a mean that is 2.8 standard errors from 0
+
+
+def test_a_ratio_lies_in_its_interval_whatever_variances_do():
+    """Of two arms that go together the sum's variance, shrunken by itself, can ask for a correlation above 1."""
+
+    def shrunken(r):
+        return 0.0100 + 0.0100 * r**2 - 0.0201 * r + 0.0002, 5.0
+
+    found = fieller(0.97, 1.0, shrunken)
+    assert found.ci90[0] < found.value < found.ci90[1]
+    exact = fieller(3.0, 2.0, lambda r: (0.0, 5.0))
+    assert exact.value == 1.5
+    assert exact.ci90 == pytest.approx((1.5, 1.5))
 
 
 # --- bootstrap -------------------------------------------------------------------------------------------------------

@@ -76,7 +76,8 @@ def estimate(means: Means, metric: str, arm: str, stress: str = "", *, over: str
     """Return an arm's metric, divided by another arm's or less it where one is given.
 
     The interval of a ratio of two sizes is one of its logarithm (delta method), since neither can be 0; that of a ratio
-    of two effects is Fieller's, and has no end where the denominator may be 0.
+    of two effects is Fieller's, and has no end where the denominator may be 0. Either asks for the variance of one
+    weighted sum at a time.
 
     Examples
     --------
@@ -104,19 +105,20 @@ def estimate(means: Means, metric: str, arm: str, stress: str = "", *, over: str
     ratio = value / below if below else math.copysign(math.inf, value) if value else math.nan
     if arm == over:
         return Estimate(ratio, (ratio, ratio))
-    (var, df), (var_below, df_below), (var_sum, _) = (
-        means.variance(metric, stress, weights) for weights in ({arm: 1.0}, {over: 1.0}, {arm: 1.0, over: 1.0})
-    )
-    if math.isnan(var + var_below + var_sum):
+
+    def variance(weight: float, other: float) -> tuple[float, float]:
+        return means.variance(metric, stress, {arm: weight, over: other})
+
+    if math.isnan(variance(1.0, -1.0)[0]):
         return Estimate(ratio)
-    covariance = (var_sum - var - var_below) / 2
     if value > 0.0 < below and means.is_size(metric, arm, stress) and means.is_size(metric, over, stress):
-        relative = var / value**2 + var_below / below**2 - 2 * covariance / (value * below)
-        ends = _interval(math.log(ratio), max(0.0, relative), min(df, df_below))
+        ends = _interval(math.log(ratio), *variance(1 / value, -1 / below))
         return Estimate(ratio, (math.exp(ends[0]), math.exp(ends[1])))
-    found = fieller(value, below, var, var_below, covariance, min(df, df_below))
-    if found.bounded:
-        return Estimate(ratio, found.ci90)
+    var_below, df = means.variance(metric, stress, {over: 1.0})
+    if _interval(abs(below), var_below, df)[0] > 0.0:
+        found = fieller(value, below, lambda r: variance(1.0, -r))
+        if found.bounded:
+            return Estimate(ratio, found.ci90)
     apart = estimate(means, metric, arm, stress, minus=over)
     return Estimate(ratio, NOWHERE, (apart.value, *apart.ci90))
 

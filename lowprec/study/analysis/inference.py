@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 EQUIVALENT = "equivalent"
@@ -12,6 +13,7 @@ BETTER = "better"
 BETTER_WITHIN = "better, but within the margin"
 NOT_RESOLVED = "not resolved"
 EVERYTHING = (-math.inf, math.inf)
+_DOUBLINGS = 12  # of a standard error, after which a ratio has no end
 #: What the verdicts mean, for captions.
 VERDICTS = (
     "Equivalent: the 90 % interval lies inside the margin (two one-sided tests at 5 %); worse, but within the margin: "
@@ -113,29 +115,48 @@ class RatioInference:
         return math.isfinite(self.ci90[0]) and math.isfinite(self.ci90[1])
 
 
-def fieller(
-    above: float, below: float, var_above: float, var_below: float, covariance: float, df: float
-) -> RatioInference:
-    """Return the 90 % interval of a ratio of two means (Fieller 1954), unbounded where the denominator may be 0.
+def fieller(above: float, below: float, variance: Callable[[float], tuple[float, float]]) -> RatioInference:
+    """Return the 90 % interval of a ratio of two means (Fieller 1954): the r for which above - r * below may be 0.
+
+    It has no ends where the denominator may be 0. Each r has a variance of its own: what is estimated of three sums
+    apart, as the closed form needs, need not go together where variances are shrunken.
+
+    Parameters
+    ----------
+    above, below : float
+        The means.
+    variance : callable
+        The variance of above - r * below, and its degrees of freedom.
 
     Examples
     --------
-    >>> found = fieller(2.0, 1.0, 0.01, 0.01, 0.0, 10)
+    >>> found = fieller(2.0, 1.0, lambda r: (0.01 * (1 + r**2), 10.0))
     >>> found.bounded, round(found.ci90[0], 2), round(found.ci90[1], 2)
     (True, 1.65, 2.49)
-    >>> fieller(2.0, 0.1, 0.01, 0.01, 0.0, 10).bounded
+    >>> fieller(2.0, 0.1, lambda r: (0.01 * (1 + r**2), 10.0)).bounded
     False
     """
-    from scipy import stats
+    from scipy import optimize, stats
 
     value = above / below if below else math.nan
-    if not df > 0.0 or math.isnan(var_above + var_below + covariance + value):
+
+    def beyond(ratio: float) -> float:
+        """Return by how much a difference is beyond what is told from 0; nan where nothing is known of it."""
+        var, df = variance(ratio)
+        if not df > 0.0:
+            return math.nan
+        apart = abs(above - ratio * below) if ratio != value else 0.0
+        return apart - float(stats.t.ppf(0.95, df)) * math.sqrt(var)
+
+    if not (math.isfinite(value) and beyond(value) <= 0.0):
         return RatioInference(value, EVERYTHING)
-    t2 = float(stats.t.ppf(0.95, df)) ** 2
-    a = below**2 - t2 * var_below
-    b = above * below - t2 * covariance
-    c = above**2 - t2 * var_above
-    if a <= 0.0:
-        return RatioInference(value, EVERYTHING)
-    root = math.sqrt(max(0.0, b * b - a * c))
-    return RatioInference(value, ((b - root) / a, (b + root) / a))
+    step = max(math.sqrt(variance(value)[0]) / abs(below), 1e-9 * max(abs(value), 1.0))
+    ends = []
+    for way in (-1.0, 1.0):
+        within, out = value, value + way * step
+        for _ in range(_DOUBLINGS):
+            if beyond(out) > 0.0:
+                ends.append(float(optimize.brentq(beyond, within, out)))
+                break
+            within, out = out, value + 2.0 * (out - value)
+    return RatioInference(value, (ends[0], ends[1]) if len(ends) == 2 else EVERYTHING)

@@ -24,7 +24,7 @@ def contrast_sentence(study: StudySummary, item: Contrast) -> str:
     own = item.found
     if own.diverged:
         return f"{item.arm} against {item.baseline}: {own.diverged} of {several(own.n, 'pair')} diverged."
-    shown = f"{percent(own.mean)} % {interval(own.ci90)} %"
+    shown = f"{percent(own.mean)} % (95 % interval {interval(own.ci95)} %)"  # either way: 5 % in two tails
     if not own.resolved_difference:
         return f"{item.arm} against {item.baseline}: {shown}, no difference shown."
     word = "worse" if own.mean > 0 else "better"
