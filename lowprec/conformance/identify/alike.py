@@ -10,7 +10,7 @@ import numpy as np
 
 from .candidate import Candidate, nearest
 from .forms import Forms
-from .moves import coarse, neighbours
+from .moves import RUNS, coarse, neighbours
 from .search import Score, Search
 from .space import arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
 
@@ -22,8 +22,7 @@ _PAIRS = (
 _OF_EACH = 12  # pairs of two fields that are listed
 _LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
 _WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
-_OF_WIDTHS = 8  # one kind's widths have one of so many parts of what may still be tried
-_RUNS = (1, 2, 4)
+_OF_KIND = 8  # one kind's widths have one of so many parts of what may still be tried
 _UNORDERED = ("fraction_bits", "inputs")  # none of whose values is plainer than another
 
 
@@ -127,12 +126,12 @@ def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
         taken: dict[str, tuple[Any, ...]] = {
             "promote_every": tuple(dict.fromkeys((own_every, None))),
             "group": tuple(dict.fromkeys((own_group, own_every or own_group, *coarse(fields).get("group", ())))),
-            "run": tuple(n for n in fields.get("run", ()) if n in _RUNS),
+            "run": tuple(n for n in fields.get("run", ()) if n in RUNS),
             "output": (field_of(candidate, "output"),),
             "fraction_bits": fields.get("fraction_bits", ()),
         }
         taken = {name: values for name, values in taken.items() if name in ("promote_every", *kind.fields)}
-        with search.share(_OF_WIDTHS):
+        with search.share(_OF_KIND):
             for machine, chosen in itertools.product(starts(kind, search.dump), itertools.product(*taken.values())):
                 if search.spent:
                     break

@@ -21,59 +21,11 @@ from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
 from .candidate import Candidate
 from .dump import Dump
 from .space import plain_fields_of
+from .values import ALIGNED, BITS, FINITE, LARGEST, LEAST, Value, exponent_of, hides, holds_all, kept_whole
 
 _TABLE_BITS = 16  # formats with a table of all values
 _ONE = Products((0,))
 _TILE = 128  # of which runs of a split K are made
-_BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
-_LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "fp22": 2.0**128}  # and the least power of two beyond each
-_FINITE = {name: beyond * (1 - 2.0 ** -_BITS[name]) for name, beyond in _LARGEST.items()}
-_ALIGNED = {"float32": -126, "float16": -14, "fp22": -126}  # the least exponents by which numbers are aligned
-_LEAST = {"float32": -149, "float16": -24, "fp22": -139}  # exponents of the smallest subnormals
-
-
-@dataclass(frozen=True)
-class _Value:
-    """What is known of a number in a tree.
-
-    Attributes
-    ----------
-    form, unsigned : int
-        Number of its form, and of the form that is blind to the signs of zeros.
-    terms : tuple of int
-        Unsigned forms of which it is the exact sum; itself, if it was rounded.
-    unit : int
-        It is a multiple of 2 to this power.
-    bound : float
-        No finite value is larger.
-    most : int
-        The largest exponent by which it is aligned: a product's is the sum of its operands'.
-    holds : str
-        A format that has all its values; "" if only the exact sum does.
-    positive_zero : bool
-        A zero is +0.
-    width : int
-        It has no more significant bits.
-    unnormal : int
-        No value that is aligned by a larger exponent has its leading bit below that.
-    lowest : int
-        No value but zero is aligned by a smaller exponent, nor by one below `unit`.
-    uncut : int or None
-        The unsigned form of what it is of which the first 14 bits, cut there to FP22.
-    """
-
-    form: int
-    unsigned: int
-    terms: tuple[int, ...]
-    unit: int
-    bound: float
-    most: int
-    holds: str = ""
-    positive_zero: bool = False
-    width: int = 64
-    unnormal: int = 10_000
-    lowest: int = -10_000
-    uncut: int | None = None
 
 
 @dataclass(frozen=True)
@@ -194,33 +146,33 @@ class _Chain:
         self._forms, self._m, self._a, self._b = forms, m, a, b
         number = forms._number("+0")
         self._products: set[int] = set()  # the forms of products alone
-        self.zero = _Value(number, number, (), 0, 0.0, -10_000, "float16", True)
+        self.zero = Value(number, number, (), 0, 0.0, -10_000, "float16", True)
 
-    def addend(self, dtype: str) -> _Value:
+    def addend(self, dtype: str) -> Value:
         """Return C: any number of a type."""
         number = self._forms._number(("C", dtype))
         bound = float(np.finfo(dtype).max)
-        least, bits = _LEAST[dtype], _BITS[dtype]
-        return _Value(
-            number, number, (number,), least, bound, _exponent(bound), dtype, False, bits, least + bits - 1,
-            _ALIGNED[dtype],
+        least, bits = LEAST[dtype], BITS[dtype]
+        return Value(
+            number, number, (number,), least, bound, exponent_of(bound), dtype, False, bits, least + bits - 1,
+            ALIGNED[dtype],
         )  # fmt: skip
 
-    def of(self, ks: Sequence[int], start: _Value) -> _Value:
+    def of(self, ks: Sequence[int], start: Value) -> Value:
         """Return a chain over products in an order, from a start."""
         state = start
         for tree in self._m.rule.chain(self._m, len(ks)):
             state = self._tree(tree, ks, state)
         return state
 
-    def promoted(self, ks: Sequence[int], every: int, start: _Value) -> _Value:
+    def promoted(self, ks: Sequence[int], every: int, start: Value) -> Value:
         """Return chains of so many products, each from +0, added to a start in float32."""
         total = start
         for first in range(0, len(ks), every):
             total = self.sum(Rounded(), (total, self.of(ks[first : first + every], self.zero)))
         return total
 
-    def within(self, library: Library, dump: Dump, addend: _Value) -> _Value:
+    def within(self, library: Library, dump: Dump, addend: Value) -> Value:
         """Return what `lowprec.gemm` makes of chains, with scales that are all 1."""
         m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out)
         if library.k_order == "interleaved":
@@ -237,10 +189,10 @@ class _Chain:
             total = self.sum(out, (total,)) if rounds else total
         return total if rounds else self.sum(out, (self.sum(Rounded(), (total, addend)),))
 
-    def _tree(self, tree: Sum, ks: Sequence[int], state: _Value) -> _Value:
+    def _tree(self, tree: Sum, ks: Sequence[int], state: Value) -> Value:
         if (pair := self._rounded_pair(tree, ks, state)) is not None:
             return self.sum(Rounded(zeros="+0"), pair, True)
-        inside: list[_Value] = []
+        inside: list[Value] = []
         padded = False
         for item in tree.of:
             if isinstance(item, Sum):
@@ -253,7 +205,7 @@ class _Chain:
                 inside += [self._product(k, item) for k in some if k >= 0]
         return self.sum(tree.how, inside, padded)
 
-    def _product(self, k: int, item: Products) -> _Value:
+    def _product(self, k: int, item: Products) -> Value:
         number = self._forms._number((k, item.exponent))
         self._products.add(number)
         bound = self._a.bound * self._b.bound * 2.0**item.exponent
@@ -263,9 +215,9 @@ class _Chain:
         unnormal = max(self._a.most + self._b.least, self._a.least + self._b.most) + item.exponent
         holds, width = "float32" if plain else "", self._a.bits + self._b.bits
         lowest = self._a.least + self._b.least + item.exponent
-        return _Value(number, number, (number,), unit, bound, most, holds, False, width, unnormal, lowest)
+        return Value(number, number, (number,), unit, bound, most, holds, False, width, unnormal, lowest)
 
-    def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: _Value) -> list[_Value] | None:
+    def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: Value) -> list[Value] | None:
         """Return the products, two at most, of which a tree is the sum rounded to nearest, as CDNA3's may be."""
         if not (isinstance(tree.how, Particular) and tree.how.rounds_pairs and self._a.bits + self._b.bits <= 8):
             return None
@@ -279,7 +231,7 @@ class _Chain:
             return None
         return products if len(products) <= 2 else None
 
-    def sum(self, how: Rounded | Aligned | Particular, items: Sequence[_Value], padded: bool = False) -> _Value:
+    def sum(self, how: Rounded | Aligned | Particular, items: Sequence[Value], padded: bool = False) -> Value:
         """Return what becomes of some values."""
         if isinstance(how, Rounded):
             return self._rounded(how, items, padded)
@@ -287,7 +239,7 @@ class _Chain:
             return self._aligned(how, items, padded)
         return self._particular(how, items)
 
-    def _width(self, how: Aligned, items: Sequence[_Value]) -> int:
+    def _width(self, how: Aligned, items: Sequence[Value]) -> int:
         """Return how many bits a sum of what was aligned and cut may have: a product is less than 4 times 2^e."""
         product = (2 - 2.0 ** (1 - self._a.bits)) * (2 - 2.0 ** (1 - self._b.bits))
         most = (
@@ -295,28 +247,28 @@ class _Chain:
         )
         return how.fraction_bits + int(np.ceil(np.log2(max(most, 1.0))))
 
-    def _particular(self, how: Particular, items: Sequence[_Value]) -> _Value:
+    def _particular(self, how: Particular, items: Sequence[Value]) -> Value:
         """Return what CDNA3 makes of some values, among which zeros take no part."""
         unit, most = min((x.unit for x in items), default=0), max((x.most for x in items), default=0)
         if how.kept is not None and how.cuts_first and items:
             first, beside = items[0], max((x.most for x in items[1:]), default=items[0].unit)
-            if not first.terms or (_holds("float32", first.holds) and beside - how.kept <= first.unit):
+            if not first.terms or (holds_all("float32", first.holds) and beside - how.kept <= first.unit):
                 how = how.uncut or how
         elif how.kept is not None and most - how.kept <= unit:
             terms = tuple(sorted(term for x in items for term in x.terms))
             number = self._forms._number(("exactly", terms))
-            return _Value(number, number, terms, unit, sum(x.bound for x in items), most, "", True)
+            return Value(number, number, terms, unit, sum(x.bound for x in items), most, "", True)
         number = self._forms._number((how, tuple(sorted(x.form for x in items))))
-        bound = min(2 * sum(x.bound for x in items), _FINITE["float32"])
-        least = max(unit, _LEAST["float32"])  # a cut leaves multiples of more
-        most = max(most, _exponent(bound))
-        positive = unit >= _LEAST["float32"]  # an exact zero is +0, and nothing else becomes one
+        bound = min(2 * sum(x.bound for x in items), FINITE["float32"])
+        least = max(unit, LEAST["float32"])  # a cut leaves multiples of more
+        most = max(most, exponent_of(bound))
+        positive = unit >= LEAST["float32"]  # an exact zero is +0, and nothing else becomes one
         form = self._forms._number(("+0", number)) if positive else number
-        return _Value(form, number, (number,), least, bound, most, "float32", positive, _BITS["float32"], -126)
+        return Value(form, number, (number,), least, bound, most, "float32", positive, BITS["float32"], -126)
 
-    def _rounded(self, how: Rounded, items: Sequence[_Value], padded: bool) -> _Value:
+    def _rounded(self, how: Rounded, items: Sequence[Value], padded: bool) -> Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
-        bits, least, largest = _BITS[how.output], _LEAST[how.output], _LARGEST[how.output]
+        bits, least, largest = BITS[how.output], LEAST[how.output], LARGEST[how.output]
         if how.flushes and unit >= -126:
             how = replace(how, flushes="")
         if how.saturates and bound < largest * (1 - 2.0 ** -(bits + 1)):  # so that it is not rounded up to that
@@ -330,7 +282,7 @@ class _Chain:
         plain = not how.flushes and stays
         one = [x for x in items if x.terms]
         holds = how.output
-        if plain and len(one) == 1 and _holds(how.output, one[0].holds):  # what it was before
+        if plain and len(one) == 1 and holds_all(how.output, one[0].holds):  # what it was before
             unsigned, terms, holds = one[0].unsigned, one[0].terms, one[0].holds
         elif plain and bound <= 2.0 ** (unit + bits) and bound < largest:  # exact
             unsigned = terms[0] if len(terms) == 1 else self._forms._number(("exactly", terms))
@@ -343,14 +295,14 @@ class _Chain:
         if len(items) == 1 and unsigned == items[0].unsigned and how.zeros == "ieee" and not padded:
             form = items[0].form  # not even a zero's sign has changed
         larger = bound if how.rounding == "truncate" else bound * (1 + 2.0 ** (1 - bits))
-        larger = min(larger, _FINITE[how.output])
+        larger = min(larger, FINITE[how.output])
         width = min(bits, one[0].width) if len(one) == 1 else bits
-        return _Value(
-            form, unsigned, terms, max(unit, least), larger, _exponent(larger), holds, positive_zero, width,
-            least + bits - 1, _ALIGNED[how.output],
+        return Value(
+            form, unsigned, terms, max(unit, least), larger, exponent_of(larger), holds, positive_zero, width,
+            least + bits - 1, ALIGNED[how.output],
         )  # fmt: skip
 
-    def _aligned(self, how: Aligned, items: Sequence[_Value], padded: bool) -> _Value:
+    def _aligned(self, how: Aligned, items: Sequence[Value], padded: bool) -> Value:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
         most = max((x.most for x in items), default=unit)
         rounding = "nearest" if how.output == "float16" else "truncate"
@@ -368,63 +320,31 @@ class _Chain:
             # Below every product zeros cut nothing but what was summed before, where all products are zeros: and that
             # is cut once more, as far or further.
             products = self._a.unit + self._b.unit if how.operands else self._a.least + self._b.least
-            if zero <= products and zero - how.fraction_bits <= _LEAST[how.output]:
+            if zero <= products and zero - how.fraction_bits <= LEAST[how.output]:
                 how = replace(how, zero_exponent=None)
         exact = Rounded(how.output, rounding, zeros="+0")
         if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
             return self._rounded(exact, items, padded)  # nothing is cut
-        if how.zero_exponent is None and (_kept_whole(how, items) or (rounding == "nearest" and _hides(how, items))):
+        if how.zero_exponent is None and (kept_whole(how, items) or (rounding == "nearest" and hides(how, items))):
             return self._rounded(exact, items, padded)  # nothing is cut, or too little for the rounding
         # A product, zero or not, holds the alignment up where zeros take part: the cut goes no further below.
         held = [] if zero is None else [min(lowest[x], zero) for x in items if x.unsigned in self._products]
         cuts = [max(x.unit, max([lowest[x], *held]) - how.fraction_bits) for x in items]
         cut_to, width = min(cuts, default=unit), self._width(how, items)
-        if how.output == "fp22" and width <= _BITS["fp22"] and cut_to >= _LEAST["fp22"]:
+        if how.output == "fp22" and width <= BITS["fp22"] and cut_to >= LEAST["fp22"]:
             how = replace(how, output="float32")  # the sum is exact in both
         zeros = how.zero_exponent is not None  # then it matters which there are
-        shorter = how.align == "truncate" and how.fraction_bits < _BITS["fp22"]  # which cuts what FP22 left, too
+        shorter = how.align == "truncate" and how.fraction_bits < BITS["fp22"]  # which cuts what FP22 left, too
         entering = tuple(
             sorted(x.uncut if shorter and x.uncut is not None else x.unsigned for x in items if x.terms or zeros)
         )
         number = self._forms._number((how, entering, padded and zeros))
         uncut = self._forms._number((replace(how, output="float32"), entering, padded and zeros))
         cut = 0.0 if how.align == "truncate" else 2.0 ** (most - how.fraction_bits) * len(items)
-        larger = min((bound + cut) * (1 + 2.0**-10), _FINITE[how.output])
+        larger = min((bound + cut) * (1 + 2.0**-10), FINITE[how.output])
         form = self._forms._number(("+0", number))
-        least, bits = _LEAST[how.output], _BITS[how.output]
-        return _Value(
-            form, number, (number,), max(cut_to, least), larger, _exponent(larger), how.output, True, bits,
-            least + bits - 1, _ALIGNED[how.output], uncut if how.output == "fp22" else None,
+        least, bits = LEAST[how.output], BITS[how.output]
+        return Value(
+            form, number, (number,), max(cut_to, least), larger, exponent_of(larger), how.output, True, bits,
+            least + bits - 1, ALIGNED[how.output], uncut if how.output == "fp22" else None,
         )  # fmt: skip
-
-
-def _kept_whole(how: Aligned, items: Sequence[_Value]) -> bool:
-    """Tell whether a number that enters alone keeps all of its bits."""
-    one, bits = [x for x in items if x.terms], how.fraction_bits
-    return len(one) == 1 and one[0].width <= bits + 1 and one[0].unnormal <= bits + one[0].unit
-
-
-def _hides(how: Aligned, items: Sequence[_Value]) -> bool:
-    """Tell whether of two numbers the smaller is cut only where the sum is rounded to the larger all the same.
-
-    What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit in
-    the last place of the larger, whose leading bit is e's: and that is a number of the result's format.
-    """
-    bits, two = _BITS[how.output], [x for x in items if x.terms]
-    unit, margin = min((x.unit for x in items), default=0), 0 if how.align == "truncate" else 1
-    return (
-        len(two) <= 2
-        and unit >= _LEAST[how.output]
-        and all(x.width <= bits and x.unnormal <= how.fraction_bits + unit for x in two)
-        and all(how.fraction_bits >= x.width + bits + margin for x in two)
-    )
-
-
-def _exponent(bound: float) -> int:
-    """Return the exponent of the largest number that may be."""
-    return int(np.frexp(bound)[1]) - 1
-
-
-def _holds(output: str, values: str) -> bool:
-    """Tell whether a format has all values of another."""
-    return values == output or (output == "float32" and values in ("fp22", "float16"))

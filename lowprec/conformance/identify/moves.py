@@ -11,6 +11,7 @@ from .candidate import Candidate
 from .dump import Dump
 from .space import COARSE, Around, Values, axes, changed, field_of
 
+RUNS = (1, 2, 4, 8)  # partial sums of the few that are looked at first
 GROUPS, SHORT = 4, 32  # groups that are promoted together, and products of one, that are asked before a search
 
 

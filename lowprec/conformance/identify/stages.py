@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind
 from .candidate import Candidate
 from .dump import Dump
-from .moves import GROUPS, SHORT, changed_once, coarse, grid, neighbours, short_groups
+from .moves import GROUPS, RUNS, SHORT, changed_once, coarse, grid, neighbours, short_groups
 from .search import BEST, FAILED, Score, Search
 from .space import Around, Values, arounds, axes, changed, field_of, kinds_for, starts
 
@@ -16,7 +16,6 @@ _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _SHARE = 10  # of all candidates so much may go into one kind's few groups
 _OF_STAGE, _OF_ONE = 2, 4  # of what is left a stage has one of so many parts, and of its own a kind
 _CUTS = ("fraction_bits", "align", "output")
-_RUNS = (1, 2, 4, 8)
 _HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
 
 Found = list[tuple[Score, Candidate]]
@@ -114,7 +113,7 @@ def _plain(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     """
     dump = search.dump
     fields, around = coarse(axes(kind, dump)), arounds(dump)[0]
-    some = {"group": fields.get("group", ()), "run": tuple(n for n in fields.get("run", ()) if n in _RUNS)}
+    some = {"group": fields.get("group", ()), "run": tuple(n for n in fields.get("run", ()) if n in RUNS)}
     some = {name: values for name, values in some.items() if values}
     cuts = {name: fields[name] for name in _CUTS if name in fields}
     machines = _starts(kind, dump, near)
@@ -137,7 +136,7 @@ def _whole_steps(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found
     if "fraction_bits" in fields:
         wide = {"fraction_bits": max(fields["fraction_bits"]), "output": fields.get("output", ("float32",))[0]}
         bases += [other for other in (changed(bases[0], **wide),) if other is not None]
-    runs = tuple(n for n in fields.get("run", ()) if n in _RUNS)
+    runs = tuple(n for n in fields.get("run", ()) if n in RUNS)
     each = (
         changed(base, group=group, run=run)
         for base in bases

@@ -119,11 +119,12 @@ class ScalingSetting(Changeable):
             return setting
         wanted, names = str(changes["cells"]), [cell.name for cell in self.cells]
         patterns = [text.strip() for text in wanted.split(",")]
-        for pattern in patterns:
-            if not fnmatch.filter(names, pattern):
+        meant = {pattern: fnmatch.filter(names, pattern) for pattern in patterns}
+        for pattern, found in meant.items():
+            if not found:
                 raise ValueError(f"cells={wanted!r}: {pattern!r} is no cell; there are {', '.join(names)}")
-        chosen = tuple(c for c in self.cells if any(fnmatch.fnmatchcase(c.name, pattern) for pattern in patterns))
-        return replace(setting, cells=chosen)
+        chosen = {name for found in meant.values() for name in found}
+        return replace(setting, cells=tuple(cell for cell in self.cells if cell.name in chosen))
 
     def of(self, cell: Cell) -> Setting:
         """Return the setting of a cell's branches."""

@@ -1,0 +1,92 @@
+"""What is known of a number in a tree of sums: its form, its size, its bits, and how an alignment takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...tensorcore.order import Aligned
+
+BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
+LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "fp22": 2.0**128}  # and the least power of two beyond each
+FINITE = {name: beyond * (1 - 2.0 ** -BITS[name]) for name, beyond in LARGEST.items()}
+ALIGNED = {"float32": -126, "float16": -14, "fp22": -126}  # the least exponents by which numbers are aligned
+LEAST = {"float32": -149, "float16": -24, "fp22": -139}  # exponents of the smallest subnormals
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of a number in a tree.
+
+    Attributes
+    ----------
+    form, unsigned : int
+        Number of its form, and of the form that is blind to the signs of zeros.
+    terms : tuple of int
+        Unsigned forms of which it is the exact sum; itself, if it was rounded.
+    unit : int
+        It is a multiple of 2 to this power.
+    bound : float
+        No finite value is larger.
+    most : int
+        The largest exponent by which it is aligned: a product's is the sum of its operands'.
+    holds : str
+        A format that has all its values; "" if only the exact sum does.
+    positive_zero : bool
+        A zero is +0.
+    width : int
+        It has no more significant bits.
+    unnormal : int
+        No value that is aligned by a larger exponent has its leading bit below that.
+    lowest : int
+        No value but zero is aligned by a smaller exponent, nor by one below `unit`.
+    uncut : int or None
+        The unsigned form of what it is of which the first 14 bits, cut there to FP22.
+    """
+
+    form: int
+    unsigned: int
+    terms: tuple[int, ...]
+    unit: int
+    bound: float
+    most: int
+    holds: str = ""
+    positive_zero: bool = False
+    width: int = 64
+    unnormal: int = 10_000
+    lowest: int = -10_000
+    uncut: int | None = None
+
+
+def kept_whole(how: Aligned, items: Sequence[Value]) -> bool:
+    """Tell whether a number that enters alone keeps all of its bits."""
+    one, bits = [x for x in items if x.terms], how.fraction_bits
+    return len(one) == 1 and one[0].width <= bits + 1 and one[0].unnormal <= bits + one[0].unit
+
+
+def hides(how: Aligned, items: Sequence[Value]) -> bool:
+    """Tell whether of two numbers the smaller is cut only where the sum is rounded to the larger all the same.
+
+    What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit in
+    the last place of the larger, whose leading bit is e's: and that is a number of the result's format.
+    """
+    bits, two = BITS[how.output], [x for x in items if x.terms]
+    unit, margin = min((x.unit for x in items), default=0), 0 if how.align == "truncate" else 1
+    return (
+        len(two) <= 2
+        and unit >= LEAST[how.output]
+        and all(x.width <= bits and x.unnormal <= how.fraction_bits + unit for x in two)
+        and all(how.fraction_bits >= x.width + bits + margin for x in two)
+    )
+
+
+def exponent_of(bound: float) -> int:
+    """Return the exponent of the largest number that may be."""
+    return int(np.frexp(bound)[1]) - 1
+
+
+def holds_all(output: str, values: str) -> bool:
+    """Tell whether a format has all values of another."""
+    return values == output or (output == "float32" and values in ("fp22", "float16"))
