@@ -26,7 +26,8 @@ MADE = {
 } | {
     f"docs/gallery/{path.name}": f"/tutorials/{path.stem}.rst" for path in ROOT.glob("docs/gallery/plot_*.py")
 }  # fmt: skip
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
+#: Words, which may name an interval in brackets, then the target and its anchor.
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 _PICTURES = (".svg", ".png")
 
 
@@ -66,6 +67,8 @@ def links(text: str, page: str) -> str:
     '[a](/generated/repository/CONTRIBUTING.md#set-up) b (`pyproject.toml`)'
     >>> links("[a](gallery/plot_4_logfmt.py) [b](ablations.md#promotion)", "docs/x.md")
     '[a](/tutorials/plot_4_logfmt.rst) [b](/generated/findings/promotion.md)'
+    >>> links("![by +0.1 [0.0, 0.2] %](x.svg)", "docs/x.md")
+    '![by +0.1 [0.0, 0.2] %](/x.svg)'
     """
     here = posixpath.dirname(page)
 
