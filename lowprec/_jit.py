@@ -104,13 +104,14 @@ def _find_cache_folder() -> Path | None:
 cache_folder: Path | None = _find_cache_folder()
 
 
-def kernel(function: F) -> F:
+def kernel(function: F, *, inline: bool = False) -> F:
     """Compile a function with Numba: no GIL, IEEE arithmetic, NumPy's division, cached on disk.
 
-    Never `fastmath`: the kernels mean the operations they write, in the order they write them.
+    Never `fastmath`: the kernels mean the operations they write, in the order they write them. `inline` is for what one
+    other kernel calls: it is compiled there alone, where LLVM would otherwise optimize it twice.
     """
-    compiled = numba.njit(nogil=True, error_model="numpy")(function)
-    if cache_folder is not None:
+    compiled = numba.njit(nogil=True, error_model="numpy", inline="always" if inline else "never")(function)
+    if cache_folder is not None and not inline:
         # Numba reads the folder once, when caching is switched on; other packages' caches stay where they are.
         with _cache_lock:
             before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder)
@@ -123,7 +124,7 @@ def kernel(function: F) -> F:
     return cast(F, compiled)
 
 
-def variant(function: F, name: str, **names: Any) -> F:
+def variant(function: F, name: str, *, inline: bool = False, **names: Any) -> F:
     """Compile a function with some of its module's names given another meaning: one source for several tiles.
 
     A closure over them would do, but Numba's disk cache never finds a closure again. Variants are told apart there
@@ -135,12 +136,14 @@ def variant(function: F, name: str, **names: Any) -> F:
         Not compiled itself; its module holds placeholders for `names`.
     name : str
         Name of the variant, unique in the module.
+    inline : bool
+        As `kernel` has it.
     **names
         What the names mean in it.
     """
     plain = FunctionType(function.__code__, {**function.__globals__, **names}, name)
     plain.__qualname__ = name
-    return kernel(cast(F, plain))
+    return kernel(cast(F, plain), inline=inline)
 
 
 class _Listener(numba.core.event.Listener):

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from .. import _threads
 from .._threads import Allocate, scratch
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore import fused_dot, narrow_pack, narrow_tile
-from ..kernels.tensorcore.gemm import Chains, Sums
+from ..kernels.tensorcore import fused_dot, narrow_gemm, narrow_pack
 from ..kernels.tensorcore.narrow_pack import Signed
 from ..registry import Registry
 from .accumulator import Accumulator
@@ -45,7 +44,7 @@ class FusedKernel:
     features: frozenset[str]
     max_group: int
     max_fraction_bits: int
-    forms: Mapping[str, narrow_tile.Form] = field(hash=False)
+    forms: Mapping[str, narrow_gemm.Form] = field(hash=False)
 
     def supports(self, accumulator: Accumulator) -> bool:
         """Tell whether an accumulator lies within the kernel's bounds."""
@@ -56,59 +55,65 @@ class FusedKernel:
             and accumulator.fraction_bits <= min(self.max_fraction_bits, accumulator.output_bits)
         )
 
-    def pack_rows(self, accumulator: Accumulator, codes: NDArray[Any], fmt: Format) -> Signed:
-        """Lay out operand A [M, K]."""
-        (m, k), group, form = codes.shape, accumulator.group, self.forms[accumulator.align]
-        rows, depth = _up(m, 4), _up(max(k, 1), group)
-        packed = Signed(
-            scratch("a_values", rows * depth + narrow_pack.SLACK, np.float32),
-            scratch("a_exponents", rows * depth + narrow_pack.SLACK, np.uint32),
-            scratch("a_signs", rows * (depth // group) if form.counts else 0, np.uint32),
-        )
-        narrow_pack.pack_quads(codes, group, depth, _reading(fmt, form.counts), packed)
-        return packed
-
     def pack_panels(
         self, accumulator: Accumulator, codes: NDArray[Any], fmt: Format, allocate: Allocate = scratch
     ) -> Signed:
         """Lay out operand B [N, K]."""
+        packed, form = self._room_for_panels(accumulator, codes, allocate), self.forms[accumulator.align]
+        group, depth = accumulator.group, _up(max(codes.shape[1], 1), accumulator.group)
+        options = group, depth, reading(fmt, form.counts), np.float32(form.factor), packed
+        grain = max(1, (1 << 20) // (64 * depth)) * 64
+        _threads.run_chunks(lambda i, j: narrow_pack.pack_panels(codes, *options, i, j), len(codes), grain)
+        return packed
+
+    def _room_for_panels(self, accumulator: Accumulator, codes: NDArray[Any], allocate: Allocate) -> Signed:
         (n, k), group, form = codes.shape, accumulator.group, self.forms[accumulator.align]
         columns, depth = _up(n, narrow_pack.COLUMNS), _up(max(k, 1), group)
-        packed = Signed(
+        return Signed(
             allocate("b_values", columns * depth, np.float32),
             allocate("b_exponents", columns * depth, np.uint8),
             allocate("b_signs", columns * (depth // group) if form.counts else 0, np.uint32),
         )
-        options = group, depth, _reading(fmt, form.counts), np.float32(form.factor), packed
-        grain = max(1, (1 << 20) // (64 * depth)) * 64
-        _threads.run_chunks(lambda i, j: narrow_pack.pack_panels(codes, *options, i, j), n, grain)
-        return packed
 
     def compute(
-        self, accumulator: Accumulator, a: Signed, b: Signed, schedule: Schedule,
-        c: Float32Matrix | None, out: Float32Matrix,
-    ) -> None:  # fmt: skip
+        self, accumulator: Accumulator, a: NDArray[Any], fa: Format, b: NDArray[Any], fb: Format, schedule: Schedule,
+        c: Float32Matrix | None, out: Float32Matrix, panels: Signed | None = None,
+    ) -> tuple[int, int]:  # fmt: skip
         """Compute some rows of ``D = A @ B.T``.
 
         Parameters
         ----------
         accumulator : Accumulator
             One that it `supports`.
-        a, b : Signed
-            From `pack_rows` and `pack_panels`: finite codes.
+        a, b : [M, K], [N, K] uint8
+            Codes of the formats `fa` and `fb`: what is not finite spoils its row or column.
         schedule : Schedule
             Scales by block of K, and promotion.
         c : [M, N] float32 or None
             First addend of the chain.
         out : [M, N] float32
             Where the result goes.
+        panels : Signed, optional
+            `b` from `pack_panels`; it is laid out here by default.
+
+        Returns
+        -------
+        tuple of int
+            The largest code of `a`, and of `b` unless panels came, without signs.
         """
-        (m, n), group = out.shape, accumulator.group
-        groups = (a.values.size - narrow_pack.SLACK) // (_up(m, 4) * group)
-        sums = Sums(group, accumulator.fraction_bits, accumulator.output_bits, 0)
-        chains = Chains(groups, schedule.length // group, int(schedule.promote), 0, int(c is not None), 0, n)
-        run = self.forms[accumulator.align].run
-        run(a, b, sums, chains, schedule.scale_a, schedule.scale_b, out if c is None else c, out)
+        (m, k), group, form = a.shape, accumulator.group, self.forms[accumulator.align]
+        rows, depth = _up(m, narrow_pack.ROWS), _up(max(k, 1), group)
+        b_values, b_exponents, b_signs = panels or self._room_for_panels(accumulator, b, scratch)
+        largest: tuple[int, int] = form.run(
+            a, b, int(panels is None), reading(fa, form.counts), reading(fb, form.counts), form.factor,
+            group, accumulator.fraction_bits, accumulator.output_bits, schedule.length // group, int(schedule.promote),
+            int(c is not None),
+            scratch("a_values", rows * depth + narrow_pack.SLACK, np.float32),
+            scratch("a_exponents", rows * depth + narrow_pack.SLACK, np.uint32),
+            scratch("a_signs", rows * (depth // group) if form.counts else 0, np.uint32),
+            b_values, b_exponents, b_signs, schedule.scale_a, schedule.scale_b, out if c is None else c, out,
+        )  # fmt: skip
+        return largest
 
 
 fused_kernels: Registry[FusedKernel] = Registry("fused kernel", FusedKernel)
@@ -119,21 +124,21 @@ for _kernel in (
         frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
         max_group=32,
         max_fraction_bits=14,
-        forms=narrow_tile.FORMS["avx512"],
+        forms=narrow_gemm.FORMS["avx512"],
     ),
     FusedKernel(
         "fma",
         frozenset({"avx2", "fma"}),
         max_group=32,
         max_fraction_bits=14,
-        forms=narrow_tile.FORMS["fma"],
+        forms=narrow_gemm.FORMS["fma"],
     ),
     FusedKernel(
         "portable",
         frozenset(),
         max_group=64,
         max_fraction_bits=13,
-        forms=narrow_tile.FORMS["portable"],
+        forms=narrow_gemm.FORMS["portable"],
     ),
 ):
     fused_kernels.register(_kernel.name, _kernel)
@@ -159,8 +164,7 @@ def self_test(candidate: FusedKernel) -> bool:
     tables = (x.significand, x.exponent), (y.significand, y.exponent)
     fused_dot.fused_dot_reference(a, b, *tables, rule, 13, got, expected)
     accumulator = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
-    packed = candidate.pack_rows(accumulator, a, _E4M3), candidate.pack_panels(accumulator, b, _E5M2)
-    candidate.compute(accumulator, *packed, Schedule.one_chain(m, n, k, group), None, got)
+    candidate.compute(accumulator, a, _E4M3, b, _E5M2, Schedule.one_chain(m, n, k, group), None, got)
     return rounds_to_nearest() and got.tobytes() == expected.tobytes()
 
 
@@ -202,10 +206,10 @@ def operand_tables(fmt: Format) -> OperandTables:
 
 
 @functools.lru_cache(maxsize=32)
-def _reading(fmt: Format, tiny_zeros: bool) -> narrow_pack.Reading:
-    """Return how the packers read codes."""
+def reading(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
+    """Return how the packers read codes: `narrow_pack.Reading` as they take it."""
     m = fmt.mantissa_bits
-    return narrow_pack.Reading(
+    numbers = narrow_pack.Reading(
         mantissa_bits=m,
         offset=(127 + fmt.emin - 1) << 23,
         quantum=(127 + fmt.emin - m) << 23,
@@ -215,6 +219,7 @@ def _reading(fmt: Format, tiny_zeros: bool) -> narrow_pack.Reading:
         to_bit_7=8 - fmt.bits,
         zero=1 << 23 if tiny_zeros else 0,
     )
+    return np.array(numbers, np.int64)
 
 
 def _up(n: int, multiple: int) -> int:

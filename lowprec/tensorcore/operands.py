@@ -143,9 +143,11 @@ def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Mat
         return np.ones((blocks, rows), np.float32)
     if scale.shape[1] != blocks or extent != length:
         scale = scale[:, np.minimum(np.arange(blocks) * length // extent, scale.shape[1] - 1)]
-    if scale.shape[0] != rows:
+    laid_out = np.empty((blocks, rows), np.float32)
+    if 1 < scale.shape[0] != rows:
         scale = spread(scale, q.granularity.block((rows, q.shape[1]))[0], rows, 0)
-    return np.ascontiguousarray(scale.T)
+    laid_out[...] = scale.T  # one row of scales is everyone's
+    return laid_out
 
 
 def without_scale(name: str, q: Quantized, library: Library) -> tuple[Quantized, Float32Matrix]:

@@ -18,11 +18,10 @@ from ..cast.constants import decode_constants
 from ..format.catalogue import Format, formats
 from ..kernels.cast.nearest import decode32
 from ..kernels.tensorcore import wide_pack as pack
-from ..kernels.tensorcore import wide_tile as gemm
 from ..kernels.tensorcore.gemm import Chains, Operand, Sums
-from ..kernels.tensorcore.wide_sum import COLUMNS, FACTOR, MAX_FRACTION_BITS, ROWS
-from ..kernels.tensorcore.wide_tile import MAX_SIGNIFICANT_BITS
-from .accumulator import Accumulator
+from ..kernels.tensorcore.wide_sum import COLUMNS, MAX_FRACTION_BITS, ROWS
+from ..kernels.tensorcore.wide_tile import ALIGNED, FORMS, MAX_SIGNIFICANT_BITS
+from .accumulator import ALIGNMENTS, Accumulator, Align
 from .panel_kernels import (
     NO_ZERO_EXPONENT,
     Extent,
@@ -41,7 +40,9 @@ _COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
 
 @dataclass(frozen=True)
 class WideKernel(PanelKernel):
-    """One form of the kernel; B's values are multiplied by `factor`."""
+    """One form of the kernel, for one way to align terms; B's values are multiplied by `factor`."""
+
+    align: Align = "truncate"
 
     def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
         """Tell whether an accumulator and its operands lie within the kernel's bounds."""
@@ -52,7 +53,7 @@ class WideKernel(PanelKernel):
         )
         return (
             smallest is not None
-            and accumulator.align == "truncate"
+            and accumulator.align == self.align
             and accumulator.fraction_bits <= MAX_FRACTION_BITS
             # Where no term is zero, C is not, and then E is at least its exponent anyway.
             and (accumulator.zero_exponent is None or NO_ZERO_EXPONENT <= accumulator.zero_exponent <= smallest)
@@ -191,8 +192,13 @@ def _has_fitting_scales(accumulator: Accumulator) -> bool:
     return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and accumulator.group % 4 == 0
 
 
-KERNELS = {
-    "avx512": WideKernel("avx512", FACTOR, gemm.gemm_avx512),
-    "fma": WideKernel("fma", FACTOR, gemm.gemm_fma),
-    "portable": WideKernel("portable", 1.0, gemm.gemm_portable),
-}
+def _kernels(align: Align) -> dict[str, WideKernel]:
+    factor = ALIGNED[align].factor
+    return {
+        name: WideKernel(name, 1.0 if name == "portable" else factor, forms, align)
+        for name, forms in FORMS[align].items()
+    }
+
+
+KERNELS = {align: _kernels(align) for align in ALIGNMENTS}
+"""By the way to align, and by name."""

@@ -19,8 +19,8 @@ from lowprec.kernels.tensorcore import wide_pack as pack
 from lowprec.kernels.tensorcore.wide_sum import FACTOR
 from lowprec.oracle import fields, fused_dot
 from lowprec.oracle.fused import Rule
-from lowprec.tensorcore.accumulator import Accumulator
-from lowprec.tensorcore.chains import Chains, chains_of
+from lowprec.tensorcore.accumulator import ALIGNMENTS, Accumulator, Align
+from lowprec.tensorcore.chains import Chains
 from lowprec.tensorcore.fused_kernels import fused_kernels
 from lowprec.tensorcore.kinds import fused
 from lowprec.tensorcore.kinds.panels import Float64Lanes
@@ -34,8 +34,10 @@ FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.
 Codes = NDArray[np.unsignedinteger]
 
 
-def machine(group: int, fraction_bits: int, output: str = "float32", zero: int | None = -133) -> Accumulator:
-    return Accumulator("test", group=group, fraction_bits=fraction_bits, output=output, zero_exponent=zero)
+def machine(
+    group: int, fraction_bits: int, output: str = "float32", zero: int | None = -133, align: Align = "truncate"
+) -> Accumulator:
+    return Accumulator("test", group=group, fraction_bits=fraction_bits, output=output, zero_exponent=zero, align=align)
 
 
 def bits(x: NDArray[np.floating]) -> NDArray[np.unsignedinteger]:
@@ -43,8 +45,9 @@ def bits(x: NDArray[np.floating]) -> NDArray[np.unsignedinteger]:
 
 
 def form(name: str, unit: Accumulator, fmt: Format) -> WideKernel:
-    kernel = KERNELS[name]
-    return kernel if kernel.supports(unit, fmt, fmt) else KERNELS["portable"]
+    kernels = KERNELS[unit.align]
+    kernel = kernels.get(name)
+    return kernel if kernel is not None and kernel.supports(unit, fmt, fmt) else kernels["portable"]
 
 
 def reference(unit: Accumulator, fmt: Format, a: Codes, b: Codes, c: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -84,10 +87,23 @@ MACHINES = [
     *[machine(g, f, "fp22") for g, f in ((16, 14), (12, 25), (64, 13))],
     *[machine(g, f, "float16", zero) for g, f, zero in ((4, 23, -19), (16, 25, -21), (32, 13, -21), (5, 40, None))],
     machine(8, 24, zero=None),
+    *[
+        machine(g, f, output, zero, align)
+        for g, f, output, zero in (
+            (16, 25, "float32", -133),
+            (1, 3, "float32", -133),
+            (70, 40, "float32", None),
+            (12, 13, "fp22", -133),
+            (16, 25, "float16", -21),
+        )
+        for align in ALIGNMENTS[1:]
+    ],
 ]
 
 
-@pytest.mark.parametrize("unit", MACHINES, ids=lambda u: f"L{u.group}-F{u.fraction_bits}-{u.output}-{u.zero_exponent}")
+@pytest.mark.parametrize(
+    "unit", MACHINES, ids=lambda u: f"L{u.group}-F{u.fraction_bits}-{u.output}-{u.zero_exponent}-{u.align}"
+)
 @pytest.mark.parametrize("fmt", [HALF, BF16, TF32, formats["e4m3fn"], formats["e3m2fn"]], ids=str)
 def test_every_form_is_the_reference(unit: Accumulator, fmt: Format) -> None:
     rng = np.random.default_rng(unit.group * 100 + unit.fraction_bits)
@@ -113,7 +129,10 @@ def test_the_ends_of_float32(fmt: Format, low: float, high: float) -> None:
     a[1] = codes_of(0.0, fmt)
     c = rng.integers(0, 1 << 24, (6, 37), dtype=np.uint32) | rng.integers(0, 2, (6, 37), dtype=np.uint32) << 31
     c[:, ::3] = 0
-    for unit in (machine(16, 25), machine(8, 24, zero=-132), machine(4, 23, zero=-131), machine(16, 13, "fp22")):
+    others = (machine(16, 25, align="floor"), machine(8, 13, "fp22", align="floor"), machine(16, 25, align="nearest"))
+    for unit in (
+        machine(16, 25), machine(8, 24, zero=-132), machine(4, 23, zero=-131), machine(16, 13, "fp22"), *others
+    ):  # fmt: skip
         check(unit, fmt, a, b, c.view(np.float32))
         check(unit, fmt, a, b)
 
@@ -152,26 +171,28 @@ def test_the_exponent_of_zeros_shows() -> None:
         check(unit, BF16, a, b)
         results.append(reference(unit, BF16, a, b, np.zeros((1, 1), np.float32)).item())
     assert results == [0.0, 2.0**-136, 2.0**-136]
-    assert not KERNELS["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
+    assert not KERNELS["truncate"]["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
 
 
 # --- the bounds of `wide_tile`'s docstring -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("align", ALIGNMENTS)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("group", [32, 256])
-def test_the_sum_stays_below_its_limit(group: int, sign: int) -> None:
+def test_the_sum_stays_below_its_limit(group: int, sign: int, align: Align) -> None:
     """L products just below 4 * 2^E, C just below 2 * 2^E, F = 40: |S| comes within a hair of its bound."""
     largest = 2 - 2.0**-10
     a, b = codes_of(np.full((4, 2 * group), sign * largest), HALF), codes_of(np.full((33, 2 * group), largest), HALF)
     c = np.full((4, 33), sign * (2 - 2.0**-23), np.float32)
-    check(machine(group, 40), HALF, a, b, c)
+    check(machine(group, 40, align=align), HALF, a, b, c)
     b[:, ::2] ^= 0x8000  # half of them take one q too much
-    check(machine(group, 40), HALF, a, b, c)
+    check(machine(group, 40, align=align), HALF, a, b, c)
 
 
+@pytest.mark.parametrize("align", ALIGNMENTS)
 @pytest.mark.parametrize("fraction_bits", [22, 23, 24, 25, 39, 40])
-def test_all_alignments_of_a_full_significand(fraction_bits: int) -> None:
+def test_all_alignments_of_a_full_significand(fraction_bits: int, align: Align) -> None:
     """Products with all 22 bits set, at every distance below E, both signs: the largest f that truncation must drop."""
     steps = np.arange(-14, 16)
     full = (2 - 2.0**-10) * 2.0**steps
@@ -181,18 +202,19 @@ def test_all_alignments_of_a_full_significand(fraction_bits: int) -> None:
     b = np.zeros((steps.size, 8))
     b[:, 1], b[:, 0] = full, 2.0**15
     b[::2, 0] = 0
-    check(machine(8, fraction_bits), HALF, codes_of(a, HALF), codes_of(b, HALF))
+    check(machine(8, fraction_bits, align=align), HALF, codes_of(a, HALF), codes_of(b, HALF))
 
 
+@pytest.mark.parametrize("align", ALIGNMENTS)
 @pytest.mark.parametrize("fraction_bits", [13, 23, 25, 40])
-def test_all_alignments_of_c(fraction_bits: int) -> None:
+def test_all_alignments_of_c(fraction_bits: int, align: Align) -> None:
     """C with all 24 bits set, or just one bit above a power of two, at every distance from E."""
     steps = np.arange(-60, 60)
     c = np.concatenate([(2 - 2.0**-23) * 2.0**steps, (1 + 2.0**-23) * 2.0**steps]).astype(np.float32)
     c = np.stack([c, -c, c, -c])
     a = codes_of([[1.0, 0], [1.0, 0], [-1.5, 2.0**-14], [0.0, 0.0]], HALF)
     b = codes_of(np.tile([[1.0, 2.0**-10]], (c.shape[1], 1)), HALF)
-    check(machine(4, fraction_bits), HALF, a, b, c)
+    check(machine(4, fraction_bits, align=align), HALF, a, b, c)
 
 
 @pytest.mark.parametrize("k", [21, 22])
@@ -206,7 +228,7 @@ def test_the_factor_must_cover_the_products_bits(k: int) -> None:
     for name in FORMS:
         if name == "portable":
             continue
-        kernel = dataclasses.replace(KERNELS[name], factor=1 + 2.0**-k)
+        kernel = dataclasses.replace(KERNELS["truncate"][name], factor=1 + 2.0**-k)
         # p / q has the bits down to 2^-20, and below them f; a small q shows the fraction.
         got = [
             kernel.compute(machine(4, f), (HALF, HALF), full, full, blocks_of(4, 1, 1), None).item()
@@ -217,15 +239,14 @@ def test_the_factor_must_cover_the_products_bits(k: int) -> None:
 
 
 def test_bits_that_no_longer_fit_are_refused() -> None:
-    kernel = KERNELS["portable"]
+    kernel = KERNELS["truncate"]["portable"]
     assert (1 + 2.0**-42) * (2 - 2.0**-10) - (2 - 2.0**-10) == 2.0**-42 * (2 - 2.0**-10)  # exact
     assert FACTOR == 1 + 2.0**-42
     assert kernel.supports(machine(256, 40), TF32, HALF)
     e5m11 = Format("e5m11", 5, 11)
     assert not kernel.supports(machine(16, 25), e5m11, HALF)
     assert not kernel.supports(machine(16, 25).with_(align="floor"), HALF, HALF)
-    assert not KERNELS["fma"].supports(machine(16, 25, "float16", -21), HALF, HALF)
-    assert chains_of(machine(16, 25).with_(align="floor"), HALF, HALF).kernel is None
+    assert not KERNELS["truncate"]["fma"].supports(machine(16, 25, "float16", -21), HALF, HALF)
 
 
 def test_the_condition_for_normal_results_at_its_edge() -> None:
@@ -364,12 +385,25 @@ def test_shapes(m: int, n: int, k: int) -> None:
     check(machine(16, 25), BF16, a, b, rng.standard_normal((m, n)).astype(np.float32))
 
 
+@pytest.mark.parametrize(("align", "name"), [(align, name) for align in ALIGNMENTS for name in FORMS])
+def test_self_test_notices_a_wrong_kernel(align: Align, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = KERNELS[align]
+    if name not in kernels:
+        assert (align, name) == ("nearest", "fma")  # a thread has one rounding mode
+        return
+    assert fused.passes.__wrapped__(align, name)
+    monkeypatch.setitem(kernels, name, dataclasses.replace(kernels[name], factor=kernels[name].factor + 2.0**-12))
+    assert not fused.passes.__wrapped__(align, name)
+
+
 @pytest.mark.parametrize("name", FORMS)
-def test_self_test_notices_a_wrong_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fused.passes.__wrapped__(name)
-    broken = dataclasses.replace(KERNELS[name], factor=KERNELS[name].factor + 2.0**-12)
-    monkeypatch.setitem(KERNELS, name, broken)
-    assert not fused.passes.__wrapped__(name)
+@pytest.mark.parametrize("used", ALIGNMENTS)
+def test_self_test_tells_the_ways_to_align_apart(used: Align, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for align in ALIGNMENTS:
+        if name in KERNELS[align] and name in KERNELS[used] and align != used:
+            wrong = dataclasses.replace(KERNELS[align][name], forms=KERNELS[used][name].forms)
+            monkeypatch.setitem(KERNELS[align], name, wrong)
+            assert not fused.passes.__wrapped__(align, name)
 
 
 def test_the_chosen_kernel_is_used_here_too() -> None:
@@ -392,11 +426,11 @@ def test_kernels_are_found_in_the_cache_again(tmp_path: Path) -> None:
     """A second process compiles nothing: neither the kernels nor what they call."""
     script = (
         "import numpy as np, lowprec as lp\n"
-        "from lowprec.kernels.tensorcore import wide_tile as g\n"
+        "from lowprec.kernels.tensorcore.wide_tile import FORMS\n"
         "lp.set_fused_kernel('portable')\n"
         "x = lp.encode(np.ones((4, 16), np.float32), 'bfloat16')\n"
         "lp.mma(x, x, accumulator='hopper_bf16')\n"
-        "stats = g.gemm_portable['float32'].stats\n"
+        "stats = FORMS['truncate']['portable']['float32'].stats\n"
         "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
     )
     environment = {**os.environ, "LOWPREC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(lp.__file__).parents[1])}

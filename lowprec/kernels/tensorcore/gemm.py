@@ -159,8 +159,10 @@ def _to_float16(x):
     return np.float32(d if abs(d) < 2.0**16 else np.nan)
 
 
-def make_gemm(name: str, sweep: Any, panel: int, batch: int, sums_of: Any, toward_zero: bool) -> Any:
-    """Return the loop around a sweep, a kernel of its own: `name` is unique.
+def make_gemm(
+    name: str, sweep: Any, panel: int, batch: int, sums_of: Any, toward_zero: bool, inline: bool = False
+) -> Any:
+    """Return the loop around a sweep: `name` is unique.
 
     Parameters
     ----------
@@ -174,7 +176,9 @@ def make_gemm(name: str, sweep: Any, panel: int, batch: int, sums_of: Any, towar
         Allocates so many float32 or float64.
     toward_zero : bool
         Whether the sweep wants the thread to round toward zero meanwhile.
+    inline : bool
+        Whether it is part of one other kernel.
     """
     begin, finish = (variant(part, f"{name}{part.__name__}", panel=panel) for part in (_begin, _finish))
     names = {"sweep": sweep, "panel": panel, "batch": batch, "sums_of": sums_of, "toward_zero": toward_zero}
-    return variant(_gemm, name, begin=begin, finish=finish, **names)
+    return variant(_gemm, name, begin=begin, finish=finish, inline=inline, **names)

@@ -161,11 +161,18 @@ turn_square, signs = intrinsic(_turn_square), intrinsic(_signs)
 
 
 @kernel
-def largest_magnitude(codes, magnitude):
-    """Return the largest code of an array with its sign masked away."""
-    largest = np.uint8(0)
-    for i in range(codes.size):
-        largest = max(largest, np.uint8(codes[i] & magnitude))
+def _read(numbers):
+    """Return a `Reading` of which the numbers came as an array: tuples take longer to hand over."""
+    n = numbers
+    return Reading(n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7])
+
+
+@kernel
+def largest_magnitude(codes, numbers):
+    """Return the largest code of a matrix with its sign masked away; `numbers` are a `Reading` as int64."""
+    flat, magnitude, largest = codes.reshape(-1), np.uint8(_read(numbers).magnitude), np.uint8(0)
+    for i in range(flat.size):
+        largest = max(largest, np.uint8(flat[i] & magnitude))
     return largest
 
 
@@ -194,11 +201,12 @@ def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
 
 
 @kernel
-def pack_quads(codes, group, padded_k, reading, packed):
+def pack_quads(codes, group, padded_k, numbers, packed):
     """Lay out A's codes [M, K] in quads of rows, each [padded K][4], and signs [quads][groups][4].
 
-    Values and exponents have room for `SLACK` more items, which may be overwritten.
+    `numbers` are a `Reading` as int64. Values and exponents have room for `SLACK` more items, which may be overwritten.
     """
+    reading = _read(numbers)
     values, exponents, masks = packed
     m, k = codes.shape
     groups = padded_k // group
@@ -222,11 +230,12 @@ def pack_quads(codes, group, padded_k, reading, packed):
 
 
 @kernel
-def pack_panels(codes, group, padded_k, reading, factor, packed, start, stop):
+def pack_panels(codes, group, padded_k, numbers, factor, packed, start, stop):
     """Lay out rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels, each [padded K][64].
 
-    Values are multiplied by `factor`; signs are [panels][groups][64].
+    `numbers` are a `Reading` as int64. Values are multiplied by `factor`; signs are [panels][groups][64].
     """
+    reading = _read(numbers)
     values, exponents, masks = packed
     k, groups = codes.shape[1], padded_k // group
     turned, piece = np.zeros((_SIDE, COLUMNS), np.uint8), np.zeros(32, np.uint8)

@@ -10,18 +10,13 @@ search for the next group's runs within this group's products: it uses the execu
 
 from typing import Any, NamedTuple
 
-import numpy as np
+from lowprec._jit import cgutils, intrinsic, ir, types
 
-from lowprec._jit import cgutils, cpu_features, intrinsic, ir, types, variant
-
-from ..vectors import F32, I8, I32, I64, VectorCode, aligned_f32, aligned_i8, fields, fill, indices
+from ..vectors import F32, I8, I32, I64, VectorCode, fields, fill, indices
 from . import narrow_sum
-from .gemm import make_gemm
-from .narrow_pack import COLUMNS, ROWS, Signed
+from .narrow_pack import COLUMNS, ROWS
 
-# A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 64 of
-# them at a time, whose slice of B stays in the first. Running sums are kept meanwhile.
-BATCH, PANEL, SLICE = 256, 128, 128
+PANEL = 128  # columns of the running sums
 LEAST = 127 - 95  # E, biased, of a group without a product: not above any C's
 _TOP = ROWS * COLUMNS  # bytes of the largest exponents
 
@@ -255,70 +250,3 @@ class _Tile(VectorCode):
         line = self.at(self.b_signs, b.mul(g, I64(4 * COLUMNS)), offset, 4 * v * self.shape.lanes)
         quad, column = self.at(self.a_signs, b.mul(g, I64(4 * ROWS))), self.load(line, ints)
         return [b.xor(self.splat(self.load(self.at(quad, 4 * r), I32), ints), column) for r in range(ROWS)]
-
-
-tile, first_exponents = None, None  # what `variant` gives another meaning
-
-
-def _sweep(a, b, state, place, sums, groups):
-    """Add a block's products onto the running sums; A and B are laid out by `narrow_pack`, in quads and panels."""
-    k, group = groups * sums.group, sums.group
-    top = aligned_i8(2 * ROWS * COLUMNS)
-    top_at = np.intp(top.ctypes.data)
-    chunk = max(SLICE // group, 1)
-    for g0 in range(place.group, place.stop, chunk):
-        count = min(chunk, place.stop - g0)
-        inside = g0 * group
-        cut = np.intp(-1) << np.intp(23 - sums.keep) if g0 + count == place.stop else np.intp(-1)
-        for j0 in range(0, place.width, COLUMNS):
-            column = place.column + j0
-            b_at = Signed(
-                np.intp(b.values.ctypes.data + (column * k + inside * COLUMNS) * 4),
-                np.intp(b.exponents.ctypes.data + column * k + inside * COLUMNS),
-                np.intp(b.signs.ctypes.data + (column // COLUMNS * groups + g0) * COLUMNS * 4),
-            )
-            first_exponents(
-                np.intp(a.exponents.ctypes.data + (place.row * k + inside * ROWS) * 4), b_at.exponents, group, top_at
-            )
-            for i0 in range(place.row, place.end, ROWS):
-                a_at = Signed(
-                    np.intp(a.values.ctypes.data + (i0 * k + inside * ROWS) * 4),
-                    np.intp(a.exponents.ctypes.data + (i0 * k + inside * ROWS) * 4),
-                    np.intp(a.signs.ctypes.data + (i0 // ROWS * groups + g0) * ROWS * 4),
-                )
-                state_at = np.intp(state.ctypes.data + ((i0 - place.row) * place.panel + j0) * 4)
-                following = a_at.exponents + (4 * ROWS * k if i0 + ROWS < place.end else 0)
-                tile(a_at, b_at, state_at, count, sums, (top_at, following, b_at.exponents, cut))
-    top[0] = 0  # an address alone does not keep an array
-
-
-class Form(NamedTuple):
-    """A compiled kernel and the operands that it wants."""
-
-    run: Any
-    factor: float = 1.0  # of B's values
-    counts: bool = False  # whether it reads signs, zeros being 2^-126
-
-
-def _form(name: str, shape: Shape, toward_zero: bool = False, factor: float = 1.0) -> Form:
-    sweep = variant(_sweep, f"sweep_{name}", tile=make_tile(shape), first_exponents=make_first_exponents(shape))
-    run = make_gemm(f"gemm_narrow_{name}", sweep, PANEL, BATCH, aligned_f32, toward_zero)
-    return Form(run, factor, shape.sum.counts)
-
-
-# By the way terms are aligned. Machine code is cached by the CPU's name and features.
-_LANES = 16 if "avx512f" in cpu_features() else 8
-_ROUNDED = _form("nearest", Shape(_LANES, 2, narrow_sum.Rounded))
-FORMS = {
-    "avx512": {
-        "truncate": _form("avx512", Shape(16, 4, narrow_sum.Encoded), factor=narrow_sum.FACTOR),
-        "floor": _form("avx512_floor", Shape(16, 4, narrow_sum.EncodedFloored)),
-        "nearest": _ROUNDED,
-    },
-    "fma": {
-        "truncate": _form("fma", Shape(8, 2, narrow_sum.TowardZero), toward_zero=True, factor=narrow_sum.FACTOR),
-        "floor": _form("fma_floor", Shape(8, 2, narrow_sum.Floored), toward_zero=True),
-        "nearest": _ROUNDED,
-    },
-    "portable": {"truncate": _form("portable", Shape(_LANES, 2, narrow_sum.Biased)), "nearest": _ROUNDED},
-}

@@ -138,7 +138,7 @@ class _Tile(WideSum):
             for r in range(ROWS)
         ]
         sums = [
-            [self.variable(self.start(self.load(places[r][v], self.doubles), tops[r][v])) for v in range(vectors)]
+            [self.opened(self.load(places[r][v], self.doubles), tops[r][v]) for v in range(vectors)]
             for r in range(ROWS)
         ]
         negative = [self.variable(fill(self.ints, 0)) for _ in range(ROWS)]
@@ -165,6 +165,10 @@ class _Tile(WideSum):
                 some = b.zext(self.pick(count, range(v * lanes, (v + 1) * lanes)), self.longs)
                 whole = b.bitcast(b.add(b.bitcast(b.load(sums[r][v]), self.longs), some), self.doubles)
                 self.store(self.finish(whole), places[r][v])
+
+    def opened(self, c: Any, top: Any) -> Any:
+        """Return a variable that holds M plus C."""
+        return self.variable(self.start(c, self.magic(c, top)))
 
     def dot(self, unsigned: list[Any], signed: list[Any], total: Any) -> Any:
         """Return `total` plus the products of bytes, 16 for each column, as int32."""

@@ -6,6 +6,8 @@ below 2^53. S q is truncated to float32 by clearing bits, or, for subnormals, by
 2^(-126 - keep).
 """
 
+from typing import Any
+
 import numpy as np
 
 from lowprec._jit import bits64, float64_from_bits, kernel, variant
@@ -16,11 +18,12 @@ from .wide_sum import COLUMNS, ROWS
 L = np.uint64
 N = COLUMNS
 EXPONENT = np.uint64(0x7FF << 52)
-half = False  # what `variant` gives another meaning: whether results are float16
+# What `variant` gives another meaning: whether results are float16, and how terms become multiples of q.
+half, cut = False, np.trunc
 
 
 def _tile(a, b, state, groups, sums, top, following):
-    """Do the tile's work in plain loops, for float16 results if `half`; B's values come without the factor.
+    """Do the tile's work in plain loops, for float16 results if `half`, of terms `cut`; B comes without the factor.
 
     It works on four products at a time. The four rows lie in one array each, with constant distances: LLVM then sees
     that they do not overlap.
@@ -51,16 +54,15 @@ def _tile(a, b, state, groups, sums, top, following):
             a30, a31, a32, a33 = x[3], x[7], x[11], x[15]
             for j in range(N):
                 z0, z1, z2, z3 = z[j], z[N + j], z[2 * N + j], z[3 * N + j]
-                total[j] += _four(inverse[j], a00, a01, a02, a03, z0, z1, z2, z3)
-                total[N + j] += _four(inverse[N + j], a10, a11, a12, a13, z0, z1, z2, z3)
-                total[2 * N + j] += _four(inverse[2 * N + j], a20, a21, a22, a23, z0, z1, z2, z3)
-                total[3 * N + j] += _four(inverse[3 * N + j], a30, a31, a32, a33, z0, z1, z2, z3)
+                total[j] += four(inverse[j], a00, a01, a02, a03, z0, z1, z2, z3)
+                total[N + j] += four(inverse[N + j], a10, a11, a12, a13, z0, z1, z2, z3)
+                total[2 * N + j] += four(inverse[2 * N + j], a20, a21, a22, a23, z0, z1, z2, z3)
+                total[3 * N + j] += four(inverse[3 * N + j], a30, a31, a32, a33, z0, z1, z2, z3)
         close_sums(total, inverse, np.int32(sums.keep), half, state)
 
 
-@kernel
-def open_sums(state, top, fraction_bits, half, total, inverse):
-    """Begin 4 x 32 group sums: 1 / q from C and the largest exponents of products, and the truncated C / q."""
+def _open_sums(state, top, fraction_bits, half, total, inverse):
+    """Begin 4 x 32 group sums: 1 / q from C and the largest exponents of products, and C / q, cut."""
     emin = np.int64(1023 - 14) if half else np.int64(1023 - 126)
     for j in range(4 * N):
         c = state[j]
@@ -69,7 +71,7 @@ def open_sums(state, top, fraction_bits, half, total, inverse):
         largest = max(np.int64(top[j]) >> np.int64(4), e_c)
         # 1 / q = 2^(F - E), and both exponents are biased.
         inverse[j] = float64_from_bits(L(np.int64(2 * 1023 + fraction_bits) - largest) << L(52))
-        total[j] = np.trunc(c * inverse[j])
+        total[j] = cut(c * inverse[j])
 
 
 @kernel
@@ -97,12 +99,24 @@ def _largest(top, e0, e1, e2, e3, y0, y1, y2, y3):
     return max(top, max(low, high))
 
 
-@kernel
 def _four(inverse, a0, a1, a2, a3, z0, z1, z2, z3):
-    """Return the sum of four products, each truncated, in units of q."""
-    low = np.trunc(a0 * z0 * inverse) + np.trunc(a1 * z1 * inverse)
-    return low + (np.trunc(a2 * z2 * inverse) + np.trunc(a3 * z3 * inverse))
+    """Return the sum of four products, each cut, in units of q."""
+    low = cut(a0 * z0 * inverse) + cut(a1 * z1 * inverse)
+    return low + (cut(a2 * z2 * inverse) + cut(a3 * z3 * inverse))
 
 
-tiles = {result: variant(_tile, f"tile_{result}", half=result == "float16") for result in ("float32", "float16")}
-tiles["normal"] = tiles["float32"]
+def _tiles(name: str, cut: Any) -> dict[str, Any]:
+    """Return tiles for float32 and float16 results."""
+    parts: dict[str, Any] = {
+        part.__name__[1:]: variant(part, f"{part.__name__[1:]}_{name}", cut=cut) for part in (_open_sums, _four)
+    }
+    halves = {"float32": False, "float16": True}
+    return {result: variant(_tile, f"tile_{name}_{result}", half=half, **parts) for result, half in halves.items()}
+
+
+open_sums, four = variant(_open_sums, "open_sums"), None  # of truncated terms; what `variant` gives another meaning
+tiles = {
+    "truncate": _tiles("truncate", np.trunc),
+    "floor": _tiles("floor", np.floor),
+    "nearest": _tiles("nearest", np.rint),
+}

@@ -15,6 +15,25 @@ FACTOR = 1 + 2.0**-42
 MAX_FRACTION_BITS = 40
 
 
+class Align(NamedTuple):
+    """How a term becomes a multiple of q, within the multiply-add that adds it to M + S q > 0.
+
+    Rounding toward zero is rounding down there: what it takes from negative terms is given back for truncation, of
+    which `FACTOR` keeps what is whole. To nearest even is the default rounding, M / q being even.
+    """
+
+    give_back: bool = False
+    to_nearest: bool = False
+
+    @property
+    def factor(self) -> float:
+        """What B's values are multiplied by."""
+        return FACTOR if self.give_back else 1.0
+
+
+TRUNCATE, FLOOR, NEAREST = Align(give_back=True), Align(), Align(to_nearest=True)
+
+
 class Shape(NamedTuple):
     """How a machine's registers are used: `lanes` float64 in a vector, `vectors` of them side by side."""
 
@@ -25,6 +44,7 @@ class Shape(NamedTuple):
     # Look for the next group's largest exponents while this group's products are added.
     interleaved: bool
     result: str = "normal"
+    align: Align = TRUNCATE
 
 
 class WideSum(VectorCode):
@@ -43,16 +63,28 @@ class WideSum(VectorCode):
         self.narrow = ir.VectorType(I32, lanes)
         self.clear_narrow = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.narrow)
 
-    def start(self, c: Any, top: Any) -> Any:
-        """Return M plus C rounded down to a multiple of q, and what that takes from a negative C given back."""
-        b = self.builder
-        power = self.binade(c)
+    def magic(self, c: Any, top: Any) -> Any:
+        """Return M of a group whose products are at most `top`, 2^E."""
+        b, power = self.builder, self.binade(c)
         if self.shape.result != "normal":
             zero, least = fill(self.doubles, 0.0), -14 if self.shape.result == "float16" else -126
             power = b.select(b.fcmp_ordered("==", c, zero), zero, self.larger(power, fill(self.doubles, 2.0**least)))
-        down = self.multiply_add(c, fill(self.doubles, FACTOR), b.fmul(self.larger(top, power), self.m_factor))
+        return b.fmul(self.larger(top, power), self.m_factor)
+
+    def start(self, c: Any, m: Any) -> Any:
+        """Return M plus C as a multiple of q."""
+        b = self.builder
+        cut = self.multiply_add(c, fill(self.doubles, self.shape.align.factor), m)
+        if not self.shape.align.give_back:
+            return cut
         sign = b.lshr(b.bitcast(c, self.longs), fill(self.longs, 63))
-        return b.bitcast(b.add(b.bitcast(down, self.longs), sign), self.doubles)
+        return b.bitcast(b.add(b.bitcast(cut, self.longs), sign), self.doubles)
+
+    def joined(self, a: Any, b: Any, total: Any, m: Any) -> Any:
+        """Return a sum and another product as a multiple of q; M is needed only to nearest, where ties are its own."""
+        if self.shape.align.to_nearest:
+            return self.builder.fadd(total, self.builder.fsub(self.multiply_add(a, b, m), m))
+        return self.multiply_add(a, b, total)
 
     def binade(self, x: Any) -> Any:
         """Return the power of two at or below each magnitude; 0 for 0."""
@@ -64,8 +96,8 @@ class WideSum(VectorCode):
         return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """Return the fused a * b + c, rounded toward zero."""
-        if self.shape.embedded:
+        """Return the fused a * b + c, rounded toward zero, or to nearest."""
+        if self.shape.embedded and not self.shape.align.to_nearest:
             return self.call("llvm.x86.avx512.vfmadd.pd.512", self.doubles, a, b, c, I32(TOWARD_ZERO))
         return self.call(f"llvm.fma.v{self.shape.lanes}f64", self.doubles, a, b, c)
 

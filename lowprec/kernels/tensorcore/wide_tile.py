@@ -18,6 +18,8 @@ exact, and the result is S q truncated to the accumulator's format. Let an opera
   nonzero negative products are popcount(A+ & B- | A- & B+) of bit masks, and C counts by its sign (a zero is +0).
   The accumulator's bits are (its exponent, S + constant), so the count is simply added to them as an integer.
 * C goes the way of the products, as C * (1 + 2^-42).
+* For ``align="floor"`` the multiply-add of B as it is does it, without counting; for ``"nearest"`` one onto M, in the
+  default rounding: M / q is even, so that ties go to the even multiple of q; what it adds to M is added to the sum.
 * S q = (M + S q) - M is exact, and M follows from the accumulator's own exponent, as 2^52 q <= M + S q < 2^53 q.
   Clearing the low 52 - keep bits truncates it. x - x is +0.
 
@@ -45,7 +47,7 @@ from lowprec._jit import cgutils, intrinsic, ir, types, variant
 from ..vectors import F64, I8, I16, I32, I64, address, aligned_f64, aligned_i16, fields, fill, indices
 from . import wide_portable
 from .gemm import Operand, make_gemm
-from .wide_sum import COLUMNS, RESULTS, ROWS, Shape, WideSum
+from .wide_sum import COLUMNS, FLOOR, NEAREST, RESULTS, ROWS, TRUNCATE, Align, Shape, WideSum
 
 MAX_SIGNIFICANT_BITS = 11  # of an operand
 # A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 32 of
@@ -234,9 +236,14 @@ class _Tile(WideSum):
         """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, and M taken away."""
         b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
         offset, sums = b.mul(j0, I64(8)), self.sums
+        magic: list[list[Any]] = []
         for slots, powers in zip(sums, tops, strict=True):
+            magic.append([])
             for slot, power in zip(slots, powers, strict=True):
-                b.store(self.start(b.load(slot), power), slot)
+                c = b.load(slot)
+                m = self.magic(c, power)
+                b.store(self.start(c, m), slot)
+                magic[-1].append(m)
         first = b.mul(g, self.depth)
         for within in self.steps(self.depth):
             if next_group is not None:
@@ -248,11 +255,12 @@ class _Tile(WideSum):
             for r in range(ROWS):
                 a = self.splat(self.load(self.at(a_line, 8 * r), F64), self.doubles)
                 for v in range(vectors):
-                    b.store(self.multiply_add(a, columns[v], b.load(sums[r][v])), sums[r][v])
-        first_word = b.mul(g, self.words)
-        with cgutils.for_range(b, b.sub(self.words, I64(1))) as loop:  # groups of more than 32
-            self.give_back(b.add(first_word, b.add(loop.index, I64(1))), offset, sums)
-        self.give_back(first_word, offset, sums)
+                    b.store(self.joined(a, columns[v], b.load(sums[r][v]), magic[r][v]), sums[r][v])
+        if self.shape.align.give_back:
+            first_word = b.mul(g, self.words)
+            with cgutils.for_range(b, b.sub(self.words, I64(1))) as loop:  # groups of more than 32
+                self.give_back(b.add(first_word, b.add(loop.index, I64(1))), offset, sums)
+            self.give_back(first_word, offset, sums)
         for slots in sums:
             for slot in slots:
                 b.store(self.finish(b.load(slot)), slot)
@@ -306,17 +314,28 @@ def _variant(name: str, tile: Any, toward_zero: bool, first_exponents: Any = Non
     return make_gemm(f"gemm_wide_{name}", sweep, panel, BATCH, aligned_f64, toward_zero)
 
 
-def _fast(result: str, lanes: int, vectors: int, embedded: bool) -> Any:
-    shape = Shape(lanes, vectors, embedded, interleaved=embedded, result=result)
+def _fast(align: Align, name: str, result: str, lanes: int, vectors: int, embedded: bool) -> Any:
+    shape = Shape(lanes, vectors, embedded, interleaved=embedded and vectors == 4, result=result, align=align)
     first = make_first_exponents(shape) if shape.interleaved else None
-    return _variant(f"{lanes}_{result}", make_tile(shape), toward_zero=not embedded, first_exponents=first)
+    return _variant(f"{lanes}_{name}_{result}", make_tile(shape), toward_zero=not embedded, first_exponents=first)
 
 
-# By kind of result (`RESULTS`); each is compiled when it is first called.
-gemm_avx512 = {result: _fast(result, 8, 4, True) for result in RESULTS}
-gemm_fma = {result: _fast(result, 4, 2, False) for result in RESULTS if result != "float16"}
-gemm_portable = {
-    result: _variant(f"portable_{result}", wide_portable.tiles[result], toward_zero=False, panel=COLUMNS)
-    for result in ("float32", "float16")
-}
-gemm_portable["normal"] = gemm_portable["float32"]
+def _forms(align: Align, name: str) -> dict[str, dict[str, Any]]:
+    """Return the compiled kernels of a way to align, by form and by kind of result (`RESULTS`)."""
+    tiles = wide_portable.tiles[name]
+    portable = {
+        result: _variant(f"portable_{name}_{result}", tile, False, panel=COLUMNS) for result, tile in tiles.items()
+    }
+    forms = {
+        "avx512": {result: _fast(align, name, result, 8, 2 if align.to_nearest else 4, True) for result in RESULTS},
+        "fma": {result: _fast(align, name, result, 4, 2, False) for result in RESULTS if result != "float16"},
+        "portable": portable | {"normal": portable["float32"]},
+    }
+    if align.to_nearest:  # the thread cannot round products to nearest and results toward zero
+        del forms["fma"]
+    return forms
+
+
+ALIGNED = {"truncate": TRUNCATE, "floor": FLOOR, "nearest": NEAREST}
+#: By the way to align, by form, and by kind of result; each is compiled when it is first called.
+FORMS = {name: _forms(align, name) for name, align in ALIGNED.items()}

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..._threads import fresh, over_rows
 from ...format.catalogue import Format, formats
 from ...kernels.tensorcore import fused_dot, narrow_pack
-from ..accumulator import ALIGNMENTS, Accumulator, Computed, FastKernel, Kind, StepError
-from ..fused_kernels import FusedKernel, fused_kernels, operand_tables
+from ..accumulator import ALIGNMENTS, Accumulator, Align, Computed, FastKernel, Kind, StepError
+from ..fused_kernels import FusedKernel, fused_kernels, operand_tables, reading
 from ..integers import bits_of, by_rows, group_rule, result_layout, take_apart, values_of
 from ..order import Aligned, Products, Sum
 from ..panel_kernels import fastest, proves_itself
@@ -169,19 +169,25 @@ class Float32Lanes:
     def compute(self, product: Product, laid_out: Any = None) -> Computed:
         """Run the kernel; rows and columns with NaN or Inf, and rows with an odd C, are left to the reference."""
         p, (m, n, k) = product, product.shape
-        accumulator, kernel, group = self.accumulator, self.kernel, self.accumulator.group
-        schedule = p.schedule or Schedule.one_chain(m, n, k, group)
-        panels, columns = laid_out or (kernel.pack_panels(accumulator, p.b, p.fb), _rows_with_special(p.b, p.fb))
+        accumulator, kernel = self.accumulator, self.kernel
+        schedule = p.schedule or Schedule.one_chain(m, n, k, accumulator.group)
+        at_once = max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(k, 1))
+        panels, columns = laid_out or (None, None)
+        if panels is None and (m > at_once or m * n * k > _WORK):  # for all parts of A
+            panels, columns = kernel.pack_panels(accumulator, p.b, p.fb), _rows_with_special(p.b, p.fb)
         out = np.empty((m, n), np.float32)
+        largest: list[tuple[int, int]] = []
 
         def some_rows(first: int, stop: int) -> None:
             rows = slice(first, stop)
-            packed_a = kernel.pack_rows(accumulator, p.a[rows], p.fa)
             some = schedule if stop - first == m else schedule.of_rows(rows)
-            kernel.compute(accumulator, packed_a, panels, some, None if p.c is None else p.c[rows], out[rows])
+            c = None if p.c is None else p.c[rows]
+            largest.append(kernel.compute(accumulator, p.a[rows], p.fa, p.b, p.fb, some, c, out[rows], panels))
 
-        over_rows(some_rows, m, n * k, _WORK, max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(k, 1)))
-        rows = _rows_with_special(p.a, p.fa)
+        over_rows(some_rows, m, n * k, _WORK, at_once)
+        rows = _rows_with_special(p.a, p.fa, max(found for found, _ in largest))
+        if columns is None:
+            columns = _rows_with_special(p.b, p.fb, largest[0][1])
         if p.c is not None:
             rows = np.union1d(rows, np.flatnonzero(~_usual(p.c).all(axis=1)))
         return Computed(out, rows, columns)
@@ -194,13 +200,14 @@ def _usual(c: Float32Matrix) -> NDArray[np.bool_]:
     return usual
 
 
-def _rows_with_special(codes: Matrix, fmt: Format) -> NDArray[np.intp]:
-    """Return the rows that hold NaN or Inf."""
+def _rows_with_special(codes: Matrix, fmt: Format, largest: int | None = None) -> NDArray[np.intp]:
+    """Return the rows that hold NaN or Inf; `largest` is the largest code without its sign, looked for by default."""
     tables = operand_tables(fmt)
     if not tables.special:
         return _NONE
     if fmt.specials != "fnuz":  # their codes lie above the largest finite one; there are hardly ever any
-        largest = narrow_pack.largest_magnitude(codes.reshape(-1), np.uint8(0xFF & ~fmt.sign_mask))
+        if largest is None:
+            largest = narrow_pack.largest_magnitude(codes, reading(fmt))
         if largest <= tables.max_code:
             return _NONE
     out = np.empty(codes.shape[0], np.bool_)
@@ -221,16 +228,16 @@ def _spread(scale: Float32Matrix) -> int:
 
 def wide_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> WideKernel | None:
     """Return the form to use for an accumulator and its operands, None if there is none."""
-    return fastest(KERNELS, passes, accumulator, fa, fb)
+    return fastest(KERNELS[accumulator.align], functools.partial(passes, accumulator.align), accumulator, fa, fb)
 
 
 _FLOAT16 = formats["float16"]
 
 
 @functools.cache
-def passes(name: str) -> bool:
+def passes(align: Align, name: str) -> bool:
     """Compare a form with the reference: all signs, zeros, and terms that lose bits."""
-    return proves_itself(KERNELS[name], _trial)
+    return proves_itself(KERNELS[align][name], _trial)
 
 
 def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
@@ -242,6 +249,8 @@ def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
         for rows in ((6, 50), (40, 50))
     )
     x[rng.random(x.shape) < 0.2] = 0
-    accumulator = Accumulator("self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133)
+    accumulator = Accumulator(
+        "self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133, align=kernel.align
+    )
     got = kernel.compute(accumulator, (half, half), x, y, Schedule.one_chain(6, 40, 50, accumulator.group), None)
     return got, accumulator.rule.reference(accumulator, Product(half, half, x, y, np.zeros_like(got)))

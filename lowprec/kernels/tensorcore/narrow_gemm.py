@@ -1,0 +1,126 @@
+"""Products of FP8 codes in float32 lanes: both operands laid out, then the loop of `gemm` around the tile.
+
+It is one compiled function, as calling one takes as long as a small product. Arrays and numbers come one by one: a call
+with tuples of them takes five times as long.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lowprec._jit import cpu_features, variant
+
+from ..vectors import aligned_f32, aligned_i8
+from . import narrow_sum
+from .gemm import Chains, Sums, make_gemm
+from .narrow_pack import COLUMNS, ROWS, Signed, largest_magnitude, pack_panels, pack_quads
+from .narrow_tile import PANEL, Shape, make_first_exponents, make_tile
+
+# A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 64 of
+# them at a time, whose slice of B stays in the first. Running sums are kept meanwhile.
+BATCH, SLICE = 256, 128
+
+gemm = None  # what `variant` gives another meaning
+
+
+def _product(
+    a, b, lay_out, reading_a, reading_b, factor, group, fraction_bits, keep, block, promote, use_c,
+    a_values, a_exponents, a_signs, b_values, b_exponents, b_signs, scale_a, scale_b, c, out,
+):  # fmt: skip
+    """Compute ``D = A @ B.T`` of codes [M, K] and [N, K]; return the largest code of A, and of B, without its sign.
+
+    Parameters
+    ----------
+    a, b : uint8
+        Of finite numbers: rows and columns that hold others mean nothing.
+    lay_out : int
+        1: B is laid out here; 0: it was before, and the largest code of B is not looked for.
+    reading_a, reading_b : int64
+        `narrow_pack.Reading` of both formats, as arrays.
+    factor : float
+        Of B's values: a float32.
+    group, fraction_bits, keep, block, promote, use_c
+        As in `gemm.Sums` and `gemm.Chains`.
+    a_values, a_exponents, a_signs, b_values, b_exponents, b_signs
+        Room for both as `narrow_pack` lays them out.
+    scale_a, scale_b, c, out
+        As for the loop of `gemm`.
+    """
+    n, k = out.shape[1], a.shape[1]
+    groups = (max(k, 1) + group - 1) // group
+    rows, panels = Signed(a_values, a_exponents, a_signs), Signed(b_values, b_exponents, b_signs)
+    pack_quads(a, group, groups * group, reading_a, rows)
+    largest_a, largest_b = largest_magnitude(a, reading_a), np.uint8(0)
+    if lay_out:
+        pack_panels(b, group, groups * group, reading_b, np.float32(factor), panels, 0, n)
+        largest_b = largest_magnitude(b, reading_b)
+    sums, chains = Sums(group, fraction_bits, keep, 0), Chains(groups, block, promote, 0, use_c, 0, n)
+    gemm(rows, panels, sums, chains, scale_a, scale_b, c, out)
+    return largest_a, largest_b
+
+
+tile, first_exponents = None, None  # what `variant` gives another meaning
+
+
+def _sweep(a, b, state, place, sums, groups):
+    """Add a block's products onto the running sums; A and B are laid out by `narrow_pack`, in quads and panels."""
+    k, group = groups * sums.group, sums.group
+    top = aligned_i8(2 * ROWS * COLUMNS)
+    top_at = np.intp(top.ctypes.data)
+    chunk = max(SLICE // group, 1)
+    for g0 in range(place.group, place.stop, chunk):
+        count = min(chunk, place.stop - g0)
+        inside = g0 * group
+        cut = np.intp(-1) << np.intp(23 - sums.keep) if g0 + count == place.stop else np.intp(-1)
+        for j0 in range(0, place.width, COLUMNS):
+            column = place.column + j0
+            b_at = Signed(
+                np.intp(b.values.ctypes.data + (column * k + inside * COLUMNS) * 4),
+                np.intp(b.exponents.ctypes.data + column * k + inside * COLUMNS),
+                np.intp(b.signs.ctypes.data + (column // COLUMNS * groups + g0) * COLUMNS * 4),
+            )
+            first_exponents(
+                np.intp(a.exponents.ctypes.data + (place.row * k + inside * ROWS) * 4), b_at.exponents, group, top_at
+            )
+            for i0 in range(place.row, place.end, ROWS):
+                a_at = Signed(
+                    np.intp(a.values.ctypes.data + (i0 * k + inside * ROWS) * 4),
+                    np.intp(a.exponents.ctypes.data + (i0 * k + inside * ROWS) * 4),
+                    np.intp(a.signs.ctypes.data + (i0 // ROWS * groups + g0) * ROWS * 4),
+                )
+                state_at = np.intp(state.ctypes.data + ((i0 - place.row) * place.panel + j0) * 4)
+                following = a_at.exponents + (4 * ROWS * k if i0 + ROWS < place.end else 0)
+                tile(a_at, b_at, state_at, count, sums, (top_at, following, b_at.exponents, cut))
+    top[0] = 0  # an address alone does not keep an array
+
+
+class Form(NamedTuple):
+    """A compiled kernel and the operands that it wants."""
+
+    run: Any
+    factor: float = 1.0  # of B's values
+    counts: bool = False  # whether it reads signs, zeros being 2^-126
+
+
+def _form(name: str, shape: Shape, toward_zero: bool = False, factor: float = 1.0) -> Form:
+    sweep = variant(_sweep, f"sweep_{name}", tile=make_tile(shape), first_exponents=make_first_exponents(shape))
+    loop = make_gemm(f"gemm_narrow_{name}", sweep, PANEL, BATCH, aligned_f32, toward_zero, inline=True)
+    return Form(variant(_product, f"product_{name}", gemm=loop), factor, shape.sum.counts)
+
+
+# By the way terms are aligned. Machine code is cached by the CPU's name and features.
+_LANES = 16 if "avx512f" in cpu_features() else 8
+_ROUNDED = _form("nearest", Shape(_LANES, 2, narrow_sum.Rounded))
+FORMS = {
+    "avx512": {
+        "truncate": _form("avx512", Shape(16, 4, narrow_sum.Encoded), factor=narrow_sum.FACTOR),
+        "floor": _form("avx512_floor", Shape(16, 4, narrow_sum.EncodedFloored)),
+        "nearest": _ROUNDED,
+    },
+    "fma": {
+        "truncate": _form("fma", Shape(8, 2, narrow_sum.TowardZero), toward_zero=True, factor=narrow_sum.FACTOR),
+        "floor": _form("fma_floor", Shape(8, 2, narrow_sum.Floored), toward_zero=True),
+        "nearest": _ROUNDED,
+    },
+    "portable": {"truncate": _form("portable", Shape(_LANES, 2, narrow_sum.Biased)), "nearest": _ROUNDED},
+}
