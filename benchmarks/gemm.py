@@ -315,7 +315,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of both NumPy's BLAS and ours")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run")
     parser.add_argument("--json", action="store_true", help="print plain data instead of tables")
-    parser.add_argument("--markdown", type=Path, help="write the tables between this file's gemm markers as well")
+    parser.add_argument("--markdown", type=Path, help="write the tables between this file's markers as well")
+    parser.add_argument("--marker", default="gemm", help="name of the markers (default: %(default)s)")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.threads < 1:
@@ -346,7 +347,7 @@ def main() -> None:
             table.show()
     if arguments.markdown:
         text = "\n\n".join([". ".join([found["machine"], *found["host"]]) + ".", *(table.markdown() for table in made)])
-        write_between_markers(arguments.markdown, "gemm", text)
+        write_between_markers(arguments.markdown, arguments.marker, text)
 
 
 if __name__ == "__main__":
