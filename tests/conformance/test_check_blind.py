@@ -1,4 +1,7 @@
-"""A blind test of `lp.check`: mistakes made by hand, with a seed drawn now, must be named."""
+"""A blind test of `lp.check`: mistakes made by hand must be named.
+
+The exhaustive test draws its seed now. The others keep one, so that a run can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import wrong_codes as wrong
 
 import lowprec as lp
 
-SEED = secrets.randbits(32)
+SEED = 2777917853  # of a run that found a bound on the amax of one tensor called a factor
 SHAPES = ((256, 256), (256, 512))
 
 
@@ -39,9 +42,9 @@ def outcome(name: str, hand: wrong.Hand, family: str, seed: list[int]) -> tuple[
     return ("named" if hits[:1] == [True] else "tie" if any(hits) else "wrong"), str(found)
 
 
-def seed_of(name: str, hand: wrong.Hand, family: str) -> list[int]:
+def seed_of(seed: int, name: str, hand: wrong.Hand, family: str) -> list[int]:
     places = (list(wrong.MISTAKES).index(name), wrong.HANDS.index(hand), list(wrong.FAMILIES).index(family))
-    return [SEED, *places]
+    return [seed, *places]
 
 
 @pytest.mark.parametrize("hand", wrong.HANDS, ids=lambda hand: hand.name)
@@ -52,7 +55,7 @@ def test_quantizers_by_hand_are_the_catalogues(hand: wrong.Hand, family: str) ->
     x[4, :] = -0.0
     codes, scale, tensor = hand(x)
     found = lp.check(codes, x, hand.quantizer, scale=scale, tensor_scale=tensor)
-    assert found, f"seed {SEED}: {found}"
+    assert found, str(found)
     assert str(found) == f"nothing differs from {hand.name}"
 
 
@@ -62,23 +65,24 @@ def test_a_mistake_is_named(name: str) -> None:
     tried = 0
     for hand in wrong.HANDS:
         family = list(wrong.FAMILIES)[rng.integers(len(wrong.FAMILIES))]
-        how, said = outcome(name, hand, family, seed_of(name, hand, family))
-        assert how in ("named", "tie", "same bits", "none"), f"seed {SEED}, {hand.name}, {family}: {how}: {said}"
+        how, said = outcome(name, hand, family, seed_of(SEED, name, hand, family))
+        assert how in ("named", "tie", "same bits", "none"), f"{hand.name}, {family}: {how}: {said}"
         tried += how != "none"
     assert tried
 
 
 @pytest.mark.exhaustive
 def test_every_mistake_is_named_for_every_family(capsys: pytest.CaptureFixture[str]) -> None:
-    counts, lines, seconds = every_mistake()
+    seed = secrets.randbits(32)
+    counts, lines, seconds = every_mistake(seed)
     with capsys.disabled():
         sys.stdout.write(
-            "\n".join(["", f"seed {SEED}", *lines, f"median {np.median(seconds):.2f} s, longest {max(seconds):.2f} s"])
+            "\n".join(["", f"seed {seed}", *lines, f"median {np.median(seconds):.2f} s, longest {max(seconds):.2f} s"])
         )
     assert set(counts) <= {"named", "tie", "same bits"}
 
 
-def every_mistake() -> tuple[Counter[str], list[str], list[float]]:
+def every_mistake(seed: int) -> tuple[Counter[str], list[str], list[float]]:
     """Return how many mistakes are named, a line for each, and how long each check took."""
     total: Counter[str] = Counter()
     lines, seconds = [], []
@@ -86,7 +90,7 @@ def every_mistake() -> tuple[Counter[str], list[str], list[float]]:
         row: Counter[str] = Counter()
         for hand, family in itertools.product(wrong.HANDS, wrong.FAMILIES):
             start = time.perf_counter()
-            how, said = outcome(name, hand, family, seed_of(name, hand, family))
+            how, said = outcome(name, hand, family, seed_of(seed, name, hand, family))
             if how == "none":
                 continue
             seconds.append(time.perf_counter() - start)

@@ -19,6 +19,7 @@ from lowprec.tensorcore.accumulator import FLOAT64
 
 DATA = ("normal", "wide", "sparse")
 MORE = 4  # rounds of probes
+SEED = 4062078956  # of what runs by default, so that a run can be repeated
 
 
 class Verdict(NamedTuple):
@@ -132,12 +133,11 @@ def _apart(found: Identification, machine: lp.Accumulator) -> bool:
     return bool(probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=99))
 
 
-def test_machines_of_the_moment_are_explained() -> None:
+def test_drawn_machines_are_explained() -> None:
     """Small dumps, and no probes: all outputs are explained, whether or not they tell all machines apart."""
-    seed = secrets.randbits(32)
-    verdicts = [blind(seed, number, 32, (64, 96), 0) for number in range(6)]
+    verdicts = [blind(SEED, number, 32, (64, 96), 0) for number in range(6)]
     missed = [str(v) for v in verdicts if v.how == "missed"]
-    assert len(missed) <= 1, f"seed {seed}: {missed}"
+    assert len(missed) <= 1, missed
 
 
 @pytest.mark.exhaustive

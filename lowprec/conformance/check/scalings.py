@@ -77,14 +77,17 @@ def _bound(made: Made, found: Dump) -> Forms:
 
 
 def _read_bounds(made: Made, found: Dump) -> set[float]:
-    """Return bounds that the smallest scale found would be of; a single scale may be of any."""
-    if found.scale.shape != made.scale.shape or found.scale.size < 2:
+    """Return bounds that the smallest scale found would be of; of a single scale, which may be of any, round ones."""
+    if found.scale.shape != made.scale.shape or not found.scale.size:
         return set()
     with np.errstate(all="ignore"):
         least = float(np.nanmin(np.where(found.scale > 0, found.scale, np.inf))) * float(made.format.max)
     if not 0 < least < 1e30:
         return set()
-    return {float(f"{least:.{digits}g}") for digits in (2, 3, 6)} | {float(np.float32(least))}
+    # By chance fewer than one single scale in 10,000 is that of a bound of three digits.
+    alone = found.scale.size == 1
+    bounds = {float(f"{least:.{digits}g}") for digits in ((2, 3) if alone else (2, 3, 6))}
+    return bounds if alone else bounds | {float(np.float32(least))}
 
 
 @add(
