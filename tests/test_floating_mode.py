@@ -4,6 +4,7 @@ import ctypes
 import inspect
 import platform
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -95,12 +96,17 @@ def test_the_calls_above_would_notice() -> None:
 
 def test_our_threads_start_in_the_standard_mode(keep_threads: None) -> None:
     lp.set_num_threads(3)
-    modes = []
+    caller, modes = threading.get_ident(), []
+    all_three = threading.Barrier(3)  # nobody takes a second piece while another thread has none
+
+    def piece(start: int, stop: int) -> None:
+        all_three.wait(timeout=120)
+        modes.append((threading.get_ident() == caller, _ieee.is_standard()))
+
     with mode(15):
         _threads._pool_owner = None  # so that the pool is made here, by a thread that flushes
-        _threads.run_chunks(lambda start, stop: modes.append(_ieee.is_standard()), 64, 1)
-    assert sum(modes) >= len(modes) - 64 // 3, "the caller's own pieces alone may be computed in the caller's mode"
-    assert any(modes)
+        _threads.run_chunks(piece, 64, 1)
+    assert sorted(modes) == [(False, True)] * 4 + [(True, False)] * 2, "the caller's own pieces alone are in its mode"
 
 
 def test_every_public_function_that_computes_is_guarded() -> None:
