@@ -293,7 +293,7 @@ def _draw_key(axes: Any, study: StudySummary, looks: dict[str, Look]) -> None:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     rows: list[tuple[str, str, str]] = [
-        (study.ablation.reference.name, "reference; thin: range over pairs", "reference; thin: range")
+        (study.ablation.reference.name, "reference, thin: ends over pairs", "reference")
     ]
     for item in study.arms:
         if item.arm.role in ("treatment", "control"):
