@@ -40,7 +40,7 @@ ablation = Ablation(
     quick=Setting("nano", checkpoint_steps=300, branch_steps=60, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     notes="Every layer and step has errors of one relative size, drawn anew; those of real sums grow with coherence "
-    "and come again with the same operands. Cost on 2 cores: quick 6 minutes, full half an hour.",
+    "and come again with the same operands. Cost: quick half an hour of a core, full about three times that.",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -62,8 +62,14 @@ def test_numbers_are_those_of_their_pages() -> None:
     assert [number for row in rows for number in row if number not in speed] == []
     assert "0 of 240,000" in readme
     assert "| 240,000 | 0 |" in exactness
-    results = json.loads((ROOT / "ablations" / "results" / "fp8_vs_bf16.json").read_text())
-    sentences = {arm["arm"]: arm["sentence"] for arm in results["arms"]}
-    for arm, said in (("dsv3", "-0.003 %"), ("dsv3", "+0.052 %"), ("fp4_naive", "+0.456 %"), ("perturb", "0.043 %")):
-        assert said in sentences[arm]
-        assert said in readme
+    for study, arm, words in (
+        ("fp8_vs_bf16", "dsv3", ("-0.003 %", "[-0.032, +0.027]", "+0.052 %")),
+        ("fp8_vs_bf16", "fp4_naive", ("+0.456 %", "[+0.381, +0.532]")),
+        ("fp8_vs_bf16", "perturb", ("0.043 %",)),
+        ("from_scratch", "dsv3", ("+0.333 %", "[+0.027, +0.638]")),
+    ):
+        results = json.loads((ROOT / "ablations" / "results" / f"{study}.json").read_text())
+        (sentence,) = (found["sentence"] for found in results["arms"] if found["arm"] == arm)
+        for said in words:
+            assert said in sentence
+            assert said in readme

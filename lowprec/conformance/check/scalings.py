@@ -84,10 +84,10 @@ def _read_bounds(made: Made, found: Dump) -> set[float]:
         least = float(np.nanmin(np.where(found.scale > 0, found.scale, np.inf))) * float(made.format.max)
     if not 0 < least < 1e30:
         return set()
-    # By chance fewer than one single scale in 10,000 is that of a bound of three digits.
-    alone = found.scale.size == 1
-    bounds = {float(f"{least:.{digits}g}") for digits in ((2, 3) if alone else (2, 3, 6))}
-    return bounds if alone else bounds | {float(np.float32(least))}
+    bounds = {float(f"{least:.{digits}g}") for digits in (2, 3)}
+    if found.scale.size > 1:  # of a single scale by chance fewer than one in 10,000 would be that of a round bound
+        bounds |= {float(f"{least:.6g}"), float(np.float32(least))}
+    return bounds
 
 
 @add(
