@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,11 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
     """Read a .npy file of floats."""
     import numpy as np
 
-    try:
-        with open(path, "rb") as file:  # NumPy itself leaves one open that turns out to be damaged
-            array = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise CommandError(f"{path}: not a .npy file of numbers") from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
-        held = str(getattr(array, "dtype", "several arrays"))
+    from .._npy import read_npy
+
+    array = read_npy(path, "a .npy file of numbers")
+    if array.dtype.kind not in "fiu":
+        held = str(array.dtype)
         if held in ("|V1", "|V2"):  # what NumPy makes of ml_dtypes
             held += ", bytes without a type: np.save forgets what bfloat16 and FP8 are, save array.astype('float32')"
         raise CommandError(f"{path}: a .npy file of real numbers is needed, this holds {held}")
@@ -59,10 +55,13 @@ def _note_unusual(path: str, values: NDArray[np.float32]) -> None:
         )
 
 
-def _writable_file(path: str | None) -> None:
-    """Refuse a result file that cannot be written before any work is done."""
+def _writable_file(path: str | None, *inputs: str | None) -> None:
+    """Refuse, before any work, a result file that cannot be written or is one of the command's inputs."""
     if path is None:
         return
+    for file in inputs:
+        if file is not None and _same_file(path, file):
+            raise CommandError(f"{path}: is an input of the command, another file is needed for the result")
     parent = Path(path).absolute().parent
     if Path(path).is_dir():
         raise CommandError(f"{path}: is a folder, a file is needed")
@@ -71,6 +70,13 @@ def _writable_file(path: str | None) -> None:
     if not parent.is_dir():
         raise CommandError(f"{path}: the folder {str(parent)!r} does not exist")
     check_writable(parent)
+
+
+def _same_file(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):  # one of them does not exist; then neither of its names does
+        return False
 
 
 @click.command()
@@ -103,7 +109,7 @@ def quantize(
     asked for: codes, one a value, and scale as float32; tensor_scale where there is one; format, granularity,
     scale_kind and quantizer as text. A value is scale times decode(code), times tensor_scale.
     """
-    _writable_file(out)
+    _writable_file(out, file)
     x = _load_array(file, dimensions=2)
     _note_unusual(file, x)
     from ..measure.metrics import compare
@@ -168,8 +174,12 @@ def gemm(
     than 8 bits have no scales. Columns are the fields of lowprec.compare, sqnr in dB.
     """
     length = _promotion(promote_every)
-    _writable_file(out)
+    _writable_file(out, a_file, b_file)
     a, b = _load_array(a_file, dimensions=2), _load_array(b_file, dimensions=2)
+    if a.shape[1] != b.shape[1]:
+        raise CommandError(
+            f"{a_file}, {b_file}: K differs: A is {a.shape}, B is {b.shape}; [M, K] and [N, K] are needed"
+        )
     _note_unusual(a_file, a)
     _note_unusual(b_file, b)
     from ..format.catalogue import formats
@@ -272,7 +282,7 @@ def logfmt(
     The error and the size are reported (columns are the fields of lowprec.compare, sqnr in dB). Mode deepep first
     rounds the values to bfloat16.
     """
-    _writable_file(out)
+    _writable_file(out, file)
     import numpy as np
 
     x = _load_array(file)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from .arrays import _load_array
-from .output import emit, machine_readable
+from .output import emit, machine_readable, naming
 
 
 @click.command("check")
@@ -40,7 +40,8 @@ def check(
     from ..conformance.check.check import check as compare
 
     x = _load_array(values, dimensions=2)
-    found = compare(file, x, quantizer, granularity=granularity)
+    with naming(file, values):
+        found = compare(file, x, quantizer, granularity=granularity)
     if as_json or as_csv:
         columns, rows = found.differing() if causes else found.nearest()
         emit(columns, rows, "", as_json, as_csv)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .arrays import _save, _writable_file
-from .output import CommandError, emit, machine_readable
+from .output import CommandError, emit, machine_readable, naming
 
 if TYPE_CHECKING:
     from ..scaling.quantized import Quantized
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
     """Read what `lowprec quantize --out` or `Quantized.save` wrote; options say what a file does not."""
-    import numpy as np
-
+    from .._npy import Archive
     from ..conformance.check.arrivals import read
     from ..format.catalogue import formats
     from ..scaling.granularity import Granularity
     from ..scaling.quantized import Quantized
 
     dump = read(path, None, None).dump
-    with np.load(path, allow_pickle=False) as held:
-        if "header" in held.files:
+    with Archive(path) as held:
+        if "header" in held.names:
             return Quantized.load(path)
-        said = {key: str(held[key]) for key in ("format", "granularity", "scale_kind") if key in held.files}
+        said = {key: str(held[key]) for key in ("format", "granularity", "scale_kind") if key in held.names}
     fmt, block = source or said.get("format"), granularity or said.get("granularity")
     if fmt is None or block is None:
         raise CommandError(f"{path}: it does not say what its codes are: --from and --from-granularity are needed")
     kind: Any = said.get("scale_kind", "fp32")
-    return Quantized(dump.codes, dump.scale, formats.get(fmt), Granularity.parse(block), kind, dump.tensor)
+    with naming(path):
+        return Quantized(dump.codes, dump.scale, formats.get(fmt), Granularity.parse(block), kind, dump.tensor)
 
 
 @click.command("convert")
@@ -55,13 +55,14 @@ def convert_command(
     exactly while that is at most 14.
     """
     if not check_only:
-        _writable_file(out)
+        _writable_file(out, file)
     import numpy as np
 
     from ..scaling.convert import convert
 
     q = _load(file, source, from_granularity)
-    found = convert(q, target, granularity, scale=scale)
+    with naming(file):
+        found = convert(q, target, granularity, scale=scale)
     new, blocks = found.quantized, found.blocks
     first = np.argwhere(found.lost)[:1].tolist()
     row: dict[str, Any] = {

@@ -10,7 +10,7 @@ import click
 
 from .arrays import _writable_file
 from .mma import _members
-from .output import Cell, CommandError, emit, machine_readable
+from .output import Cell, CommandError, emit, machine_readable, naming
 
 if TYPE_CHECKING:
     from ..conformance.identify.identification import Identification
@@ -44,11 +44,12 @@ def identify_command(
     """
     from ..conformance.identify.identification import identify
 
-    _writable_file(probes)
+    _writable_file(probes, dump, *also)
     fa, _, fb = (target or "").partition(",")
     formats: dict[str, Any] = {"a_format": fa or None, "b_format": fb or fa or None, "d_format": d_format}
     dumps = [_arguments(path) for path in (dump, *also)]
-    found = identify(**dumps[0], **formats, also=tuple((arguments | formats) for arguments in dumps[1:]))
+    with naming(dump, *also):
+        found = identify(**dumps[0], **formats, also=tuple((arguments | formats) for arguments in dumps[1:]))
     _report(found, shown, as_json, as_csv)
     if probes is not None:
         _write_probes(found, probes)

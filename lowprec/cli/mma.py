@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import zipfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .arrays import _save, _writable_file
-from .output import Cell, CommandError, emit, machine_readable
+from .output import Cell, CommandError, emit, machine_readable, naming
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,23 +22,18 @@ _NEEDED = "codes are a .npy of unsigned integers, a text file of hexadecimal wor
 
 def _codes(given: str) -> NDArray[Any]:
     """Read a matrix of words from a .npy file, from a text of hexadecimal words, or from the argument itself."""
-    import numpy as np
+    from .._npy import is_npy, read_npy
 
     if given.startswith("0x"):
         return _words(given.replace(",", " ").split("/"), "what was given")
     try:
-        with open(given, "rb") as file:
-            if file.read(6) == b"\x93NUMPY":
-                file.seek(0)
-                found = np.load(file, allow_pickle=False)
-                return np.asarray(found)
-            file.seek(0)
-            text = file.read().decode("ascii")
+        if is_npy(given):
+            return read_npy(given)
+        text = Path(given).read_text(encoding="ascii")
     except OSError as error:
         raise CommandError(f"{given}: {error.strerror or error}; {_NEEDED}") from None
-    except (ValueError, EOFError) as error:
-        why = "damaged" if isinstance(error, EOFError) or "decode" not in str(error) else "no text"
-        raise CommandError(f"{given}: {why}; {_NEEDED}") from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{given}: no text; {_NEEDED}") from None
     return _words([line for line in text.splitlines() if line.strip()], given)
 
 
@@ -61,21 +56,13 @@ def _words(lines: Sequence[str], where: str) -> NDArray[Any]:
 
 def _members(path: str) -> dict[str, NDArray[Any]]:
     """Read a, b and what else there is of c, d, a_scale, b_scale from an archive."""
-    import numpy as np
+    from .._npy import Archive
 
-    try:
-        with open(path, "rb") as file:
-            held = np.load(file, allow_pickle=False)
-            if not isinstance(held, np.lib.npyio.NpzFile):
-                raise CommandError(f"{path}: one array; an .npz with a and b is needed, or A and B as two files")
-            lower = {name.lower(): name for name in held.files}
-            names = ("a", "b", "c", "d", "a_scale", "b_scale")
-            found: dict[str, NDArray[Any]] = {key: held[lower[key]] for key in names if key in lower}
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
-        raise CommandError(f"{path}: no .npz of arrays a, b and perhaps c, d, a_scale, b_scale") from None
-    if not {"a", "b"} <= set(found) or not all(isinstance(x, np.ndarray) for x in found.values()):
+    with Archive(path, "an .npz of arrays a, b and perhaps c, d, a_scale, b_scale") as held:
+        lower = {name.lower(): name for name in held.names}
+        names = ("a", "b", "c", "d", "a_scale", "b_scale")
+        found = {key: held[lower[key]] for key in names if key in lower}
+    if not {"a", "b"} <= set(found):
         raise CommandError(f"{path}: it needs the arrays a and b; c, d, a_scale and b_scale are looked at as well")
     return found
 
@@ -109,26 +96,29 @@ def mma(
     from ..tensorcore.catalogue import accumulators
     from ..tensorcore.mma import mma as multiply
 
-    _writable_file(out)
+    _writable_file(out, a, b, c, a_scale, b_scale)
     machine = accumulators[accumulator]
-    if b is None:
-        given = _members(a)
-    else:
-        named = {"a": a, "b": b, "c": c, "a_scale": a_scale, "b_scale": b_scale}
-        given = {name: _codes(text) for name, text in named.items() if text is not None}
+    named = {"a": a, "b": b, "c": c, "a_scale": a_scale, "b_scale": b_scale}
+    files = {name: a for name in named} if b is None else {n: text for n, text in named.items() if text is not None}
+    given = _members(a) if b is None else {name: _codes(file) for name, file in files.items()}
     fa, _, fb = (target or "").partition(",")
     theirs = given.pop("d", None)
     for name, array in given.items():
         if array.ndim != 2:
-            raise CommandError(f"{name} has shape {array.shape}; a matrix is needed")
+            raise CommandError(f"{files[name]}: {name} has shape {array.shape}; a matrix is needed")
     x, y, addend = given.pop("a"), given.pop("b"), given.pop("c", None)
     dtype = np.dtype(machine.dtype)
     if addend is not None and addend.dtype.kind == "u":
         if addend.dtype.itemsize > dtype.itemsize:
-            raise CommandError(f"c: words of {8 * addend.dtype.itemsize} bits; {accumulator} adds {dtype}")
+            raise CommandError(
+                f"{files['c']}: c: words of {8 * addend.dtype.itemsize} bits; {accumulator} adds {dtype}"
+            )
         addend = addend.astype(f"u{dtype.itemsize}").view(dtype)
     scales: dict[str, Any] = given
-    d = multiply(x, y, addend, accumulator=machine, a_format=fa or None, b_format=fb or fa or None, **scales)
+    with naming(*dict.fromkeys(files.values())):
+        d = multiply(x, y, addend, accumulator=machine, a_format=fa or None, b_format=fb or fa or None, **scales)
+    if theirs is not None and (theirs.shape != d.shape or theirs.dtype.itemsize != d.itemsize):
+        raise CommandError(f"{a}: d is {theirs.dtype} {theirs.shape}, the result of {accumulator} {d.dtype} {d.shape}")
     if out is not None:
         _save(out, d)
     _report(d, theirs, accumulator, as_json, as_csv)
@@ -144,8 +134,6 @@ def _report(d: NDArray[Any], theirs: NDArray[np.generic] | None, accumulator: st
     columns: tuple[str, ...] = ("at", "bits", "value")
     other = bits
     if theirs is not None:
-        if theirs.shape != d.shape or theirs.dtype.itemsize != d.itemsize:
-            raise CommandError(f"d is {theirs.dtype} {theirs.shape}, the result of {accumulator} {d.dtype} {d.shape}")
         other = np.ascontiguousarray(theirs).view(word)
         places = np.argwhere(other != bits)
         columns += ("theirs", "their value")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -31,6 +32,20 @@ class CommandError(click.ClickException):
     def show(self, file: Any = None) -> None:
         """Print the line."""
         click.echo(f"error: {' '.join(self.message.split())}", err=True)
+
+
+@contextmanager
+def naming(*files: str) -> Iterator[None]:
+    """Name the files, in errors that do not, whose content a block works with."""
+    from ..registry import UnknownNameError
+
+    try:
+        yield
+    except UnknownNameError:  # of an option
+        raise
+    except (ValueError, TypeError) as error:
+        named = any(file in str(error) for file in files)
+        raise CommandError(str(error) if named else f"{', '.join(files)}: {error}") from error
 
 
 def machine_readable(function: F) -> F:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._files import npz_bytes, write_bytes
+from .._npy import Archive
 from ..format.catalogue import formats
 from ..oracle.values import FLOAT32, decode, encode, fields
 
@@ -142,7 +143,7 @@ def _words(path: Path, base: int, digits: int) -> list[list[int]]:
             found.append([int(word, base) for word in words])
         except ValueError:
             words = []
-        if not words or any(len(word) != digits for word in words):
+        if not words or any(len(word) != digits or not word.isalnum() for word in words):
             raise RecordingError(f"{path}, line {number}: words of {digits} digits are needed, here is {line[:60]!r}")
     return found
 
@@ -234,12 +235,11 @@ def read(folder: Path, recording: Recording) -> dict[str, Codes]:
     """
     path = folder / recording.file
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with Archive(path, "a recording, or damaged") as held:
             return {name: held[name] for name in "ABCD"}
-    except OSError as error:
-        raise RecordingError(f"{path}: {error.strerror}; made by lowprec recordings CHECKOUT --out {folder}") from None
-    except (ValueError, KeyError, EOFError) as error:
-        raise RecordingError(f"{path}: damaged ({error}); made by lowprec recordings CHECKOUT --out {folder}") from None
+    except (OSError, ValueError) as error:
+        why = f"{path}: {error.strerror}" if isinstance(error, OSError) else error
+        raise RecordingError(f"{why}; made by lowprec recordings CHECKOUT --out {folder}") from None
 
 
 def differing(folder: Path, recording: Recording, block: int = 50) -> tuple[int, int]:
@@ -257,7 +257,9 @@ def differing(folder: Path, recording: Recording, block: int = 50) -> tuple[int,
     a, b, c, d = (arrays[name] for name in "ABCD")
     machine = accumulators[recording.accumulator]
     dtype = np.dtype(machine.dtype)
-    if not len(a) == len(b) == len(c) == len(d) or c.dtype.itemsize != dtype.itemsize:
+    if not (a.ndim == b.ndim == 2 and c.ndim == d.ndim == 1 and len(a) == len(b) == len(c) == len(d)) or (
+        not c.dtype.itemsize == d.dtype.itemsize == dtype.itemsize
+    ):
         raise RecordingError(f"{folder / recording.file}: A {a.shape}, B {b.shape}, C {c.shape} {c.dtype}, D {d.shape}")
     wrong = 0
     for start in range(0, len(d), block):
@@ -266,6 +268,9 @@ def differing(folder: Path, recording: Recording, block: int = 50) -> tuple[int,
         addend = np.zeros((n, n), c.dtype)
         np.fill_diagonal(addend, c[rows])
         fmt = recording.format
-        ours = mma(a[rows], b[rows], addend.view(dtype), accumulator=machine, a_format=fmt, b_format=fmt)
+        try:
+            ours = mma(a[rows], b[rows], addend.view(dtype), accumulator=machine, a_format=fmt, b_format=fmt)
+        except (TypeError, ValueError) as error:
+            raise RecordingError(f"{folder / recording.file}: damaged: {error}") from None
         wrong += int(np.count_nonzero(np.ascontiguousarray(ours.diagonal()).view(d.dtype) != d[rows]))
     return len(d), wrong

@@ -1,35 +1,43 @@
 """Quantized matrices in files: an .npz of packed codes, scales as they are stored, and a JSON header.
 
 The header says what everything means (format and quantizer with all their fields, granularity, kind of scale) and
-holds a SHA-256 of the rest, so that a file damaged on its way is refused, as are other files and versions that this
-one does not know.
+holds a SHA-256 of itself and the arrays, so that a file damaged on its way is refused, as are other files and versions
+that this one does not know. What cannot be read back is refused when it is written.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
+import math
 import os
-import zipfile
-import zlib
-from pathlib import Path
-from typing import Any, NamedTuple
+import types
+import typing
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arrays import matrix_shape
 from .._files import write_npz
+from .._npy import Archive
+from .._values import same
 from ..cast.casts import decode, encode
-from ..cast.packing import pack, unpack
+from ..cast.packing import pack, packed_size, unpack
 from ..format.catalogue import Format, formats
-from ..format.rounding import Rounding
+from ..format.rounding import Rounding, roundings
+from ..format.table import TableFormat
+from ..registry import Registry
 from .granularity import Granularity
 from .quantizer import SCALES, Quantizer, ScaleKind
 
-KIND, VERSION = "lowprec.Quantized", 2
+KIND, VERSION = "lowprec.Quantized", 3
 _SCALE_FORMATS = {"ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
+#: What a format can be, as the header calls it.
+_FORMATS: dict[str, type[Format]] = {"fields": Format, "table": TableFormat}
+
+T = TypeVar("T")
 
 
 class Content(NamedTuple):
@@ -52,30 +60,37 @@ def write(path: str | os.PathLike[str], q: Content) -> None:
     path : path-like
         Where to; the name is taken as it is.
     q : Content
-        Its scales must be exact in the way they are said to be stored.
+        What `read` returns, bit for bit.
 
     Raises
     ------
     ValueError
-        If a scale is not exact as a power of two or E4M3 number.
+        If something of it cannot be read back: a scale that is no number of the kind that it is said to be, a scale of
+        the tensor that is negative or NaN, a format of more than 16 bits or of a class of one's own.
     OSError
         If the file cannot be written.
     """
+    if q.format.bits > 16:
+        raise ValueError(f"save: codes must have at most 16 bits, got {q.format.bits} of {q.format.name}")
     arrays = {"codes": pack(q.codes, q.format.bits), "scales": _stored_scales(q)}
-    fmt = formats.get(q.format)
-    header = {
+    header: dict[str, Any] = {
         "kind": KIND,
         "version": VERSION,
         "shape": list(q.codes.shape),
-        "format": dataclasses.asdict(fmt),
+        "format": _format_data(q.format),
         "granularity": str(q.granularity),
         "scale_kind": q.scale_kind,
-        "scale_shape": list(q.scale.shape),
         "tensor_scale": None if q.tensor_scale is None else float(q.tensor_scale).hex(),
-        "quantizer": None if q.quantizer is None else _fields(q.quantizer),
-        "sha256": _digest(arrays),
+        "quantizer": None if q.quantizer is None else _quantizer_data(q.quantizer),
     }
-    write_npz(path, {"header": np.frombuffer(json.dumps(header, default=float).encode(), np.uint8), **arrays})
+    header["sha256"] = _digest(header, arrays)
+    text = json.dumps(header, default=_no_json).encode()
+    back = _content(json.loads(text), arrays)
+    if different := [name for name in Content._fields if not same(getattr(back, name), getattr(q, name))]:
+        raise ValueError(
+            f"save: {', '.join(different)} would not be read back as it is, got {getattr(q, different[0])!r}"
+        )
+    write_npz(path, {"header": np.frombuffer(text, np.uint8), **arrays})
 
 
 def read(path: str | os.PathLike[str]) -> Content:
@@ -97,79 +112,164 @@ def read(path: str | os.PathLike[str]) -> Content:
     OSError
         If it cannot be read.
     """
-    content = io.BytesIO(Path(path).read_bytes())  # NumPy leaves a file open that turns out to be damaged
+    name = os.fspath(path)
+    with Archive(path, "a file of a quantized matrix, or damaged") as file:
+        arrays = {part: file[part] for part in ("header", "codes", "scales")}
     try:
-        opened = np.load(content, allow_pickle=False)
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise ValueError("a single array")
-        with opened as file:
-            if "header" not in file.files:
-                raise ValueError("it has no header")
-            arrays = {name: file[name] for name in ("header", "codes", "scales")}
-            if others := [name for name, part in arrays.items() if not isinstance(part, np.ndarray)]:
-                raise ValueError(f"{', '.join(others)} in it: no array")
-            header = json.loads(arrays.pop("header").tobytes())
-    # RuntimeError is zipfile's answer to a part that says it is encrypted, and NotImplementedError, which is one, to a
-    # compression or an encryption that it does not know.
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
-        # NumPy takes what it does not know for a pickle and advises to load it unsafely.
-        why = "neither .npz nor .npy" if "pickle" in str(error) else error
-        raise ValueError(f"{path}: not a file of a quantized matrix, or damaged: {why}") from None
+        header = json.loads(arrays.pop("header").tobytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: not a file of a quantized matrix, or damaged: header: {error}") from None
     if not isinstance(header, dict) or header.get("kind") != KIND:
-        raise ValueError(f"{path}: not a file of a quantized matrix")
+        raise ValueError(f"{name}: not a file of a quantized matrix")
     if header.get("version") != VERSION:
-        raise ValueError(f"{path}: version {header.get('version')!r} of the file; this program reads version {VERSION}")
-    if header.get("sha256") != _digest(arrays):
-        raise ValueError(f"{path}: damaged: codes or scales are not those of its header")
-    return _content(header, arrays, path)
-
-
-def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]], path: Any) -> Content:
+        raise ValueError(
+            f"{name}: version {str(header.get('version'))[:20]} of the file; this program reads version {VERSION}"
+        )
+    if header.pop("sha256", None) != _digest(header, arrays):
+        raise ValueError(f"{name}: damaged: header, codes or scales are not those that were written")
     try:
-        fmt = Format(**header["format"])
-        shape, scale_shape = tuple(header["shape"]), tuple(header["scale_shape"])
-        codes = unpack(arrays["codes"], fmt.bits, int(np.prod(shape))).astype(fmt.code_dtype).reshape(shape)
-        kind = header["scale_kind"]
-        if kind not in SCALES:
-            raise ValueError(f"scale_kind {kind!r}")
-        scales = arrays["scales"] if kind == "fp32" else decode(arrays["scales"], _SCALE_FORMATS[kind])
-        tensor = header["tensor_scale"]
-        return Content(
-            codes, scales.reshape(scale_shape), fmt, Granularity.parse(header["granularity"]), kind,
-            None if tensor is None else np.float32(float.fromhex(tensor)), _quantizer(header["quantizer"]),
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: damaged header: {error}") from None
+        return _content(header, arrays)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{name}: damaged header: {' '.join(str(error).split())[:300]}") from None
 
 
-def _fields(q: Quantizer) -> dict[str, Any]:
-    """Return a quantizer as plain data, its format with all fields."""
-    return {**dataclasses.asdict(q), "format": dataclasses.asdict(formats.get(q.format))}
+def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Content:
+    """Return what header and arrays say; every number of the header is checked before it is used."""
+    fmt, granularity = _format(header["format"]), Granularity.parse(header["granularity"])
+    shape, kind = header["shape"], header["scale_kind"]
+    if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
+        raise ValueError(f"shape must be a list of whole numbers >= 0, got {shape!r}")
+    if not (isinstance(kind, str) and kind in SCALES):
+        raise ValueError(f"scale_kind must be one of {', '.join(SCALES)}, got {kind!r}")
+    packed, scales = arrays["codes"], arrays["scales"]
+    count, scale_shape = math.prod(shape), granularity.scale_shape(matrix_shape(tuple(shape)))
+    _check_array("codes", packed, np.uint8, packed_size(count, fmt.bits))
+    _check_array("scales", scales, np.float32 if kind == "fp32" else np.uint8, math.prod(scale_shape))
+    codes = unpack(packed, fmt.bits, count).astype(fmt.code_dtype, copy=False).reshape(shape)
+    values = scales if kind == "fp32" else decode(scales, _SCALE_FORMATS[kind])
+    tensor, quantizer = header["tensor_scale"], header["quantizer"]
+    return Content(
+        codes, values.reshape(scale_shape), fmt, granularity, kind,
+        None if tensor is None else _tensor_scale(tensor), None if quantizer is None else _quantizer(quantizer),
+    )  # fmt: skip
 
 
-def _quantizer(fields: dict[str, Any] | None) -> Quantizer | None:
-    """Undo `_fields`; a format that the catalogue has under its name stays a name."""
-    if fields is None:
-        return None
-    fmt = Format(**fields["format"])
-    known = fmt.name in formats and formats[fmt.name] == fmt
-    own = {"rounding": Rounding(**fields["rounding"])} if isinstance(fields.get("rounding"), dict) else {}
-    return Quantizer(**{**fields, "format": fmt.name if known else fmt, **own})
+def _check_array(name: str, array: NDArray[Any], dtype: type[np.generic], size: int) -> None:
+    if array.dtype != dtype or array.size != size:
+        raise ValueError(f"{name} must be {size} of {np.dtype(dtype)}, got {array.dtype} {array.shape}")
+
+
+def _tensor_scale(text: str) -> np.float32:
+    """Read a scale of the tensor: 0 is that of zeros, infinity that of an infinity."""
+    exact = float.fromhex(text)
+    with np.errstate(over="ignore"):
+        scale = np.float32(exact)
+    if not scale >= 0 or math.copysign(1, exact) < 0 or float(scale) != exact:
+        raise ValueError(f"tensor_scale must be a float32 number >= 0, got {text!r}")
+    return scale
+
+
+# --- formats, roundings and quantizers as plain data -----------------------------------------------------------------
+
+
+def _format_data(fmt: Format) -> dict[str, Any]:
+    kinds = [kind for kind, of in _FORMATS.items() if type(fmt) is of]
+    if not kinds:
+        raise ValueError(f"save: format must be a Format or a TableFormat, got {type(fmt).__name__} {fmt.name!r}")
+    data = _fields(fmt)
+    if "table" in data:  # JSON has no words for NaN and Inf
+        data["table"] = [value.hex() for value in data["table"]]
+    return {"kind": kinds[0], **data}
+
+
+def _format(data: dict[str, Any]) -> Format:
+    kind, fields = data["kind"], {key: value for key, value in data.items() if key != "kind"}
+    if not (isinstance(kind, str) and kind in _FORMATS):
+        raise ValueError(f"kind of format must be one of {', '.join(_FORMATS)}, got {kind!r}")
+    if "table" in fields:
+        fields["table"] = tuple(float.fromhex(value) for value in fields["table"])
+    return _made(_FORMATS[kind], fields)
+
+
+def _quantizer_data(q: Quantizer) -> dict[str, Any]:
+    """Return a quantizer as plain data; what it calls by name is written with all fields, too.
+
+    So it can be read where the name is not known, or means something else.
+    """
+    if type(q) is not Quantizer:
+        raise ValueError(f"save: quantizer must be a Quantizer, got {q!r}")
+    element, rounding = formats.get(q.format), roundings.get(q.rounding)
+    return {
+        **_fields(q),
+        "format": {"called": q.format if isinstance(q.format, str) else None, "is": _format_data(element)},
+        "rounding": {"called": q.rounding if isinstance(q.rounding, str) else None, "is": _fields(rounding)},
+    }
+
+
+def _quantizer(data: dict[str, Any]) -> Quantizer:
+    element = _called(data["format"]["called"], _format(data["format"]["is"]), formats)
+    rounding = _called(data["rounding"]["called"], _made(Rounding, data["rounding"]["is"]), roundings)
+    return _made(Quantizer, {**data, "format": element, "rounding": rounding})
+
+
+def _called(name: Any, entry: T, catalogue: Registry[T]) -> str | T:
+    """Return the name if the catalogue has an equal entry under it, otherwise the entry."""
+    try:
+        return name if isinstance(name, str) and catalogue[name] == entry else entry
+    except ValueError:  # unknown here
+        return entry
+
+
+def _fields(entry: Any) -> dict[str, Any]:
+    """Return the fields from which a dataclass is made."""
+    return {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry) if f.init}
+
+
+def _made(kind: type[T], data: Any) -> T:
+    """Return an object of a dataclass if all fields are known and of their declared types."""
+    hints = typing.get_type_hints(kind)
+    known = [f.name for f in dataclasses.fields(kind) if f.init]  # type: ignore[arg-type]
+    for key, value in data.items():
+        if key not in known:
+            raise ValueError(f"{kind.__name__} has no field {key!r}")
+        if not _is(value, hints[key]):
+            raise ValueError(f"{key} of {kind.__name__} must be {hints[key]}, got {value!r}")
+    return kind(**data)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Tell whether a value is of a declared type; True and False are no numbers."""
+    origin, of = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return isinstance(value, str) and value in of
+    if origin in (typing.Union, types.UnionType):
+        return any(_is(value, one) for one in of)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is(item, of[0]) for item in value)
+    if isinstance(value, bool) or hint is bool:
+        return isinstance(value, bool) and hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _no_json(value: Any) -> Any:
+    raise ValueError(f"save: {value!r} of {type(value).__name__} cannot be saved")
 
 
 def _stored_scales(q: Content) -> NDArray[Any]:
+    """Return scales as they are stored, in a row."""
     if q.scale_kind == "fp32":
-        return q.scale
+        return np.ascontiguousarray(q.scale).reshape(-1)
     fmt = _SCALE_FORMATS[q.scale_kind]
     codes = encode(q.scale, fmt)
-    if not np.array_equal(decode(codes, fmt), q.scale, equal_nan=True):
-        raise ValueError(f"save: scales of kind {q.scale_kind!r} are not all {fmt} numbers")
-    return codes
+    if not same(decode(codes, fmt), q.scale):
+        raise ValueError(f"save: scales of kind {q.scale_kind!r} must be {fmt} numbers, to the bit")
+    return np.ascontiguousarray(codes).reshape(-1)
 
 
-def _digest(arrays: dict[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
+def _digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of the header without its own entry and of the arrays."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True, default=_no_json).encode())
     for name in ("codes", "scales"):
-        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}\n".encode())
+        digest.update(f"\0{name}\0{arrays[name].dtype.str}\0{arrays[name].shape}\0".encode())
         digest.update(np.ascontiguousarray(arrays[name]).tobytes())
     return digest.hexdigest()

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._npy import read_npy
+
 
 def transformers_module() -> Any:
     """Return transformers, or say how to get it."""
@@ -48,7 +50,7 @@ def load_tokens(data: str | os.PathLike[str], folder: str | os.PathLike[str], vo
         For numbers that are no tokens, or a text without a tokenizer.
     """
     if Path(data).suffix == ".npy":
-        array = np.load(data, allow_pickle=False)
+        array = read_npy(data)
         if array.dtype.kind not in "iu" or array.ndim != 1:
             raise ValueError(f"{data}: tokens are integers in one row, not {array.dtype} {array.shape}")
         tokens = torch.from_numpy(array.astype(np.int64))

@@ -67,8 +67,8 @@ def test_a_dump_with_its_result(operands):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("missing.npz",), "No such file"), (("a.npy",), "one array"), (("a.npy", "missing.npy"), "No such file"),
-        (("no.npz",), "needs the arrays a and b"), (("noise.txt",), "no .npz of arrays"),
+        (("missing.npz",), "No such file"), (("a.npy",), "a single array"), (("a.npy", "missing.npy"), "No such file"),
+        (("no.npz",), "needs the arrays a and b"), (("noise.txt",), "not an .npz of arrays"),
         (("a.npy", "cut.npy"), "damaged"), (("0x38", "0x3x"), "hexadecimal"), (("0x38,38/38", "0x38"), "one length"),
         (("0x38,38", "0x38"), "K differs"), (("a.txt", "noise.txt"), "hexadecimal"),
         (("0x38", "0x38", "0x3f800000", "--accumulator", "hopper_fp8_f16"), "words of 32 bits"),

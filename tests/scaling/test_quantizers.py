@@ -263,13 +263,13 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones(3))
     with pytest.raises(ValueError, match="not a file of a quantized matrix"):
         lp.Quantized.load(tmp_path / "x.npy")
-    text = whole.replace(b'"version": 2', b'"version": 9')
+    text = whole.replace(b'"version": 3', b'"version": 9')
     path.write_bytes(text)
     with pytest.raises(ValueError, match=r"damaged|version 9"):
         lp.Quantized.load(path)
     header = np.frombuffer(b'{"kind": "lowprec.Quantized", "version": 9}', np.uint8)
     np.savez(path, header=header, codes=np.zeros(1), scales=np.zeros(1))
-    with pytest.raises(ValueError, match="version 9 of the file; this program reads version 2"):
+    with pytest.raises(ValueError, match="version 9 of the file; this program reads version 3"):
         lp.Quantized.load(path)
     with pytest.raises(FileNotFoundError):
         lp.Quantized.load(tmp_path / "none.npz")
@@ -345,7 +345,7 @@ def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
     assert found.output.splitlines()[1].startswith("nvfp4_te,0,")
     wrong = runner.invoke(cli, ["check", source, "--values", source])
     assert (wrong.exit_code, wrong.stdout) == (2, "")
-    assert "a single array; an .npz with the arrays codes and scale is needed" in wrong.stderr
+    assert "x.npy: not an .npz with the arrays codes and scale" in wrong.stderr
 
 
 @pytest.mark.parametrize("granularity", ["1x16", "1x24", "128x1", "16x16"])

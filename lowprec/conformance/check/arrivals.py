@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..._arrays import as_float32, as_matrix, host, matrix_shape, real32
+from ..._npy import Archive, read_npy
 from ...cast.arrays import said_format
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import ARITHMETICS, Quantizer
@@ -99,35 +96,17 @@ def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.
 
 def _from_file(path: str | os.PathLike[str]) -> Given:
     where = os.fspath(path)
-    content = io.BytesIO(Path(path).read_bytes())
-    try:
-        held = np.load(content, allow_pickle=False)
-        if not isinstance(held, np.lib.npyio.NpzFile):
-            raise _Wrong(f"{where}: a single array; {_NEEDED}")
-        with held:
-            files = list(held.files)
-            if "header" in files:
-                return _from_quantized(Quantized.load(path))
-            if not {"codes", "scale"} <= set(files):
-                raise _Wrong(f"{where}: it holds {', '.join(files) or 'no array'}; {_NEEDED}")
-            arrays = {name: held[name] for name in ("codes", "scale", "tensor_scale") if name in files}
-    except _Wrong:
-        raise
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        # NumPy takes what it does not know for a pickle and advises to load it unsafely.
-        why = "neither .npz nor .npy" if "pickle" in str(error) or not str(error) else str(error)
-        raise ValueError(f"{where}: {why}; {_NEEDED}") from None
-    if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise ValueError(f"{where}: {', '.join(others)} is no array; {_NEEDED}")
+    with Archive(path, "an .npz with the arrays codes and scale, as lowprec quantize --out writes it") as held:
+        if "header" in held.names:
+            return _from_quantized(Quantized.load(path))
+        if not {"codes", "scale"} <= set(held.names):
+            raise ValueError(f"{where}: it holds {', '.join(held.names)[:200] or 'no array'}; {_NEEDED}")
+        arrays = {name: held[name] for name in ("codes", "scale", "tensor_scale") if name in held.names}
     tensor = arrays.get("tensor_scale")
     if tensor is not None and (tensor.size != 1 or tensor.dtype.kind not in "fiu"):
         raise ValueError(f"{where}: tensor_scale is {tensor.dtype} of shape {tensor.shape}, a single number is needed")
-    number = None if tensor is None else np.float32(tensor.reshape(-1)[0])
+    number = None if tensor is None else real32(where, "tensor_scale", tensor.reshape(-1)[0].item())
     return _from_arrays(where, arrays["codes"], arrays["scale"], number)
-
-
-class _Wrong(ValueError):
-    """What is said already."""
 
 
 def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
@@ -140,10 +119,7 @@ def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
     """
     array: Any = values
     if isinstance(values, (str, os.PathLike)):
-        try:
-            array = np.load(io.BytesIO(Path(values).read_bytes()), allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile):
-            raise ValueError(f"{os.fspath(values)}: not a .npy file of numbers") from None
+        array = read_npy(values, "a .npy file of numbers")
     x = as_float32("check: values", array)
     if not x.size:
         raise ValueError(f"check: values of shape {x.shape}: there is nothing to compare")

@@ -1,0 +1,211 @@
+"""Arrays from files in NumPy's format: .npy, and .npz archives of them.
+
+`numpy.load` allocates whatever a header claims and raises what its parsers happen to raise. Here a damaged or hostile
+file is a `ValueError` or an `OSError` in one line that names it, and nothing is allocated that the file cannot hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import errno
+import io
+import math
+import os
+import re
+import stat
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PathLike = str | os.PathLike[str]
+
+_MAGIC = b"\x93NUMPY"
+_LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # version: how the length of the header is stored
+_LONGEST_HEADER = 10_000  # as NumPy's reader has it: a literal of Python is parsed
+_PIECE = 1 << 20
+_DEFLATE = 1032  # zlib expands a byte to this many at most
+_METHODS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _DEFLATE}  # what numpy.savez and savez_compressed write
+# What zipfile, zlib, struct and NumPy raise on damage; RuntimeError is an encrypted member.
+_DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile)
+
+
+def read_npy(path: PathLike, what: str = "a .npy file, or damaged") -> NDArray[Any]:
+    """Read one array of plain numbers or text.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    what : str
+        What the file should be, for the message.
+
+    Raises
+    ------
+    ValueError
+        If it is something else, or damaged.
+    OSError
+        If it cannot be read, or there is not enough memory.
+    """
+    with _errors(path, what), _opened(path) as (file, size):
+        if file.read(4) == b"PK\3\4":
+            raise ValueError("an archive of several arrays")
+        file.seek(0)
+        return _read(file, size)
+
+
+def is_npy(path: PathLike) -> bool:
+    """Tell whether a file begins as a .npy file does; an `OSError` if it cannot be read."""
+    with _opened(path) as (file, _):
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+class Archive:
+    """The arrays of an .npz file, each read when it is asked for; a context manager.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    what : str
+        What the file should be, for messages.
+
+    Raises
+    ------
+    ValueError
+        If it is something else, or damaged; asking for an array may raise it, too.
+    OSError
+        If it cannot be read, or there is not enough memory.
+    """
+
+    def __init__(self, path: PathLike, what: str = "an .npz file, or damaged") -> None:
+        self._path, self._what = path, what
+        with contextlib.ExitStack() as stack, _errors(path, what):
+            file, self._size = stack.enter_context(_opened(path))
+            if file.read(len(_MAGIC)) == _MAGIC:
+                raise ValueError("a single array")
+            self._zip = stack.enter_context(zipfile.ZipFile(file))
+            self._members = {info.filename.removesuffix(".npy"): info for info in self._zip.infolist()}
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the arrays."""
+        return list(self._members)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        with _errors(self._path, self._what):
+            if name not in self._members:
+                raise ValueError(f"it has no {name}")
+            try:
+                return self._member(self._members[name])
+            except _DAMAGE as error:
+                raise ValueError(f"{name} in it: {_said(error)}") from None
+
+    def _member(self, info: zipfile.ZipInfo) -> NDArray[Any]:
+        if info.compress_type not in _METHODS:
+            raise ValueError(f"compression method {info.compress_type}; members are stored or deflated")
+        stored = min(info.compress_size, self._size)
+        if info.file_size > _METHODS[info.compress_type] * stored:
+            raise ValueError(f"{stored} bytes cannot become the {info.file_size} that it claims")
+        with self._zip.open(info) as file:
+            array = _read(file, info.file_size)
+            while file.read(_PIECE):  # the checksum is compared at the end
+                pass
+        return array
+
+
+@contextlib.contextmanager
+def _errors(path: PathLike, what: str) -> Iterator[None]:
+    """Turn whatever a damaged file raises into one of two errors that name it."""
+    name = os.fspath(path)
+    try:
+        yield
+    except MemoryError:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), name) from None
+    except OSError as error:
+        if error.errno in (None, errno.EINVAL) and error.filename is None:  # a place before the file's beginning
+            raise ValueError(f"{name}: not {what}: {_said(error)}") from None
+        raise OSError(error.errno, error.strerror, name) from None
+    except _DAMAGE as error:
+        raise ValueError(f"{name}: not {what}: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+@contextlib.contextmanager
+def _opened(path: PathLike) -> Iterator[tuple[IO[bytes], int]]:
+    """Open a file and tell its size; a pipe is read to its end."""
+    with open(path, "rb") as file:
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        whole: IO[bytes] = file if file.seekable() else io.BytesIO(file.read())
+        size = whole.seek(0, os.SEEK_END)
+        whole.seek(0)
+        yield whole, size
+
+
+def _read(file: IO[bytes], size: int) -> NDArray[Any]:
+    """Read an array from a stream of so many bytes."""
+    import numpy as np
+
+    dtype, shape, fortran_order, used = _header(file)
+    count = math.prod(shape)
+    if count * dtype.itemsize > size - used or count > max(size, 1):  # text of no length takes no bytes
+        raise ValueError(f"{size - used} bytes cannot hold {dtype} of shape {str(shape)[:80]}")
+    content = np.empty(count * dtype.itemsize, np.uint8)
+    left = content.data
+    while left:
+        n = file.readinto(left[:_PIECE])  # type: ignore[attr-defined]  # files and members of archives have it
+        if not n:
+            raise ValueError(f"cut short: {len(left)} bytes are missing")
+        left = left[n:]
+    array = content.view(dtype) if dtype.itemsize else np.empty(count, dtype)
+    return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)
+
+
+def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    """Return type, shape, whether the first axis is the fastest, and the length of the header."""
+    import numpy as np
+
+    start = file.read(len(_MAGIC) + 2)
+    if start[: len(_MAGIC)] != _MAGIC or start[len(_MAGIC)] not in _LENGTHS:
+        raise ValueError("no array")
+    field = struct.Struct(_LENGTHS[start[len(_MAGIC)]])
+    (length,) = field.unpack(file.read(field.size))
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    text = file.read(length).decode("utf-8" if start[len(_MAGIC)] == 3 else "latin-1")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            said = ast.literal_eval(re.sub(r"(?<=\d)L", "", text.strip()))  # Python 2 wrote 10L
+        descr, fortran_order, shape = said["descr"], said["fortran_order"], said["shape"]
+    except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError("its header says neither type nor shape") from None
+    if not (isinstance(descr, str) and re.fullmatch(r"[<>|=]?[?a-zA-Z]\d{0,9}", descr)):
+        raise ValueError(f"it holds {str(descr)[:80]}, no plain numbers")
+    try:
+        dtype = np.dtype(descr)
+    except (TypeError, ValueError):
+        raise ValueError(f"it holds {descr}, no plain numbers") from None
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not loaded")
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"no shape: {str(shape)[:80]}")
+    return dtype, shape, bool(fortran_order), len(start) + field.size + length
