@@ -7,6 +7,7 @@ it holds, so each thread keeps its buffers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -14,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -111,25 +112,40 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
     pieces = min(units, n if units < 4 * n else 2 * n)
     edges = [min(total, units * i // pieces * grain) for i in range(pieces + 1)]
     queue = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
-    turn = threading.Lock()
+    turn, done, taken = threading.Lock(), threading.Semaphore(0), 0
 
     def work() -> None:
+        nonlocal taken
         _inside.chunk = True
         try:
             while True:
                 with turn:
                     piece = next(queue, None)
+                    taken += piece is not None
                 if piece is None:
                     return
-                function(*piece)
+                try:
+                    function(*piece)
+                finally:
+                    done.release()
         finally:
             _inside.chunk = False
 
-    # The caller works too: a thread that only waited would be woken late, and its core taken by a worker meanwhile.
-    helpers = [_workers(n - 1).submit(work) for _ in range(min(n, pieces) - 1)]
+    helpers: list[Future[None]] = []
+    # A pool takes no work once another thread has set another number of threads, or the interpreter is on its way out,
+    # and there may be no thread to be had. The caller works too (a thread that only waited would be woken late, and its
+    # core taken by a worker meanwhile), so whoever is missing is not needed.
+    with contextlib.suppress(RuntimeError):
+        for _ in range(min(n, pieces) - 1):
+            helpers.append(_workers(n - 1).submit(work))
     try:
         work()
     finally:
+        with turn:
+            queue = iter(())
+        # Not only of `helpers`: work whose thread could not be started is left in the pool, where another may find it.
+        for _ in range(taken):
+            done.acquire()
         for helper in helpers:
             helper.result()
 

@@ -72,6 +72,7 @@ def assert_bits_equal(
       index  actual        expected     codes apart
       1      0x39 (1.125)  0x3a (1.25)  1
     """
+    __tracebackhide__ = True  # pytest shows the caller's line and the table
     one_of("assert_bits_equal", "nan", nan, ("payload", "any"))
     one_of("assert_bits_equal", "zero", zero, ("signed", "any"))
     if hasattr(actual, "granularity") or hasattr(expected, "granularity"):
@@ -122,6 +123,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: int) -> None:
     """Compare codes and scales of two `Quantized`."""
+    __tracebackhide__ = True
     for q in (actual, expected):
         if not hasattr(q, "granularity"):
             raise AssertionError(f"{type(q).__name__} is not Quantized; both must be, or neither")
@@ -249,6 +251,7 @@ def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool =
 
 
 def _bits(a: NDArray[Any]) -> NDArray[Any]:
+    __tracebackhide__ = True
     if a.dtype.itemsize not in _WORDS:
         raise AssertionError(f"{a.dtype} has no bits of 1, 2, 4 or 8 bytes to compare")
     return np.ascontiguousarray(a).reshape(a.shape).view(_WORDS[a.dtype.itemsize])

@@ -1,5 +1,9 @@
 """What other suites import: reports of differences, strategies; and views of other packages' arrays."""
 
+import re
+import subprocess
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -134,3 +138,45 @@ def test_torch_views(name: str) -> None:
         assert np.array_equal(tensor.float().numpy(), lp.decode(codes, name), equal_nan=True)
     with pytest.raises(ValueError, match="torch has no type"):
         interop.to_torch(np.zeros(1, np.uint16), "e5m6")
+
+
+FAILING = """
+import numpy as np
+import lowprec as lp
+from lowprec.testing import assert_bits_equal
+
+def quantized(x):
+    return lp.quantize(np.float32([[x, 4]]), "e4m3fn")
+
+def test_codes():
+    assert_bits_equal(np.uint8([56, 57]), np.uint8([56, 58]), fmt="e4m3fn")
+
+def test_shapes():
+    assert_bits_equal(np.uint8([56, 57]), np.uint8([56]))
+
+def test_words():
+    assert_bits_equal(np.zeros(1, complex), np.zeros(1, complex))
+
+def test_quantized():
+    assert_bits_equal(quantized(1), quantized(2))
+
+def test_another_kind():
+    assert_bits_equal(quantized(1), np.zeros(1))
+
+def test_other_blocks():
+    assert_bits_equal(quantized(1), lp.quantize(np.float32([[1, 4]]), "e5m2"))
+"""
+
+
+def test_pytest_shows_the_table_and_not_our_source(tmp_path) -> None:
+    (tmp_path / "test_theirs.py").write_text(FAILING)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert "6 failed" in said
+    assert "1      0x39 (1.125)  0x3a (1.25)  1" in said
+    assert "codes: 1 of 2 differ" in said
+    places = [line for line in said.splitlines() if re.match(r"\S+\.py:\d+: AssertionError", line)]
+    assert len(places) == 6
+    assert all(place.startswith("test_theirs.py:") for place in places)
+    assert "testing.py" not in said
+    assert "__tracebackhide__" not in said

@@ -113,7 +113,10 @@ class CastCodec:
         return Wire(self, Cast(codes.reshape(shape).astype(f.code_dtype), f), shape, nbytes)
 
     def limits(self, wire: Wire) -> Floats:
-        """Return the largest magnitude that a value can have, as an array of shape ()."""
+        """Return the largest finite magnitude, as an array of shape (); values that round beyond it become Inf or NaN.
+
+        A format without either holds them at it.
+        """
         return np.asarray(wire.content.format.max, np.float32)
 
 

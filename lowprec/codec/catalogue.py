@@ -44,7 +44,7 @@ _BF16 = CastCodec("bf16", "bfloat16", about=f"combine of {_V3}; KV cache of most
 _catalogue: list[Codec] = [
     CastCodec("float32", "float32", about="nothing is lost"),
     _BF16,
-    CastCodec("fp16", "float16", about="5 exponent bits: overflows above 65504"),
+    CastCodec("fp16", "float16", about="5 exponent bits: Inf from 65520 on"),
     BlockCodec("fp8_1x128", "e4m3fn", about="dispatch in DeepEP: float32 scales, amax / 448"),
     BlockCodec("fp8_1x128_ue8m0", "e4m3fn", scale="ue8m0", about=f"dispatch of {_V3}: powers of two, rounded up"),
     BlockCodec("e5m2_1x128", "e5m2", about=f"compared with LogFMT-8 in {_ISCA}"),

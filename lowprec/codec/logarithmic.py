@@ -184,10 +184,14 @@ class DeepEPCodec(_Logarithmic):
         Raises
         ------
         WireError
-            If the bytes end within a row, or there are more or fewer rows than the shape has.
+            If the bytes end within a row, there are more or fewer rows than the shape has, or its rows are no multiple
+            of 512 values.
         """
         shape = checked_shape(self.name, shape)
-        self._checked(shape)
+        try:
+            self._checked(shape)
+        except ValueError as error:
+            raise WireError(str(error)) from None
         raw = as_bytes(self.name, data, None, shape)
         if not raw.size and 0 in shape:
             return self.encode(np.empty(shape, np.float32))

@@ -11,7 +11,7 @@ from lowprec._arrays import Array, Floats, whole
 from lowprec._ieee import standard
 from lowprec._values import plain_fields
 
-from .wire import Codec, Shape, Wire, as_bytes, checked_shape, checked_values, rows_of
+from .wire import Codec, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,14 @@ class SplitCodec:
         Raises
         ------
         WireError
-            If there are too few or too many bytes, or those of a part are none that its codec writes.
+            If there are too few or too many bytes, those of a part are none that its codec writes, or rows of the shape
+            are no whole tokens.
         """
         shape = checked_shape(self.name, shape)
-        count = self._split(shape)
+        try:
+            count = self._split(shape)
+        except ValueError as error:
+            raise WireError(str(error)) from None
         sizes = [codec.row_bytes(width) for width, codec in self.parts]
         raw = as_bytes(self.name, data, count * sum(sizes), shape).reshape(count, sum(sizes))
         pieces = np.split(raw, np.cumsum(sizes)[:-1].tolist(), axis=1)

@@ -7,6 +7,7 @@ The receiver knows the shape, as an expert knows the width of a token; nothing e
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -82,7 +83,7 @@ class Wire(ByBits):
     @property
     def bits_per_value(self) -> float:
         """Bits sent for a value of this array."""
-        return 8.0 * self.nbytes / max(1, int(np.prod(self.shape, dtype=np.int64)))
+        return 8.0 * self.nbytes / max(1, math.prod(self.shape))
 
     def to_bytes(self) -> bytes:
         """Return the bytes that are sent."""
@@ -118,21 +119,23 @@ def checked_shape(name: str, shape: Any) -> Shape:
 
     Raises
     ------
-    ValueError
-        If it is none.
+    WireError
+        If it is none, or no array can have it.
     """
     try:
         sizes = tuple(whole("", "size", size, 0) for size in shape)
     except (TypeError, ValueError):
         sizes = ()
     if not sizes:
-        raise ValueError(f"codec {name}: shape {shape!r}: one or more whole numbers >= 0 are needed")
+        raise WireError(f"codec {name}: shape {shape!r}: one or more whole numbers >= 0 are needed")
+    if len(sizes) > 64 or math.prod(max(1, size) for size in sizes) >= 1 << 56:  # zeros do not count in NumPy either
+        raise WireError(f"codec {name}: shape {shape!r}: no array is as large")
     return sizes
 
 
 def rows_of(shape: Shape) -> int:
     """Return how many rows an array of that shape has."""
-    return int(np.prod(shape[:-1], dtype=np.int64))
+    return math.prod(shape[:-1])
 
 
 def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:

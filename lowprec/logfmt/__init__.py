@@ -106,7 +106,8 @@ def encode(
         What the ends of a tile are sent as. None: bfloat16 if every one is such a number, as for bfloat16 input, else
         float32. "bf16" moves ends that are not outwards to the next that is, so that they are exact no longer.
     fallback : {None, "bf16"}
-        "bf16": chunks of 8 tiles, any of which has amax >= 1 or equal magnitudes, are sent as bfloat16 numbers.
+        "bf16": chunks of 8 tiles, any of which has amax >= 1 or equal magnitudes, are sent as bfloat16 numbers. Finite
+        values that round to no finite one are refused.
     nonfinite : {"raise", "poison"}
         What to do with NaN and infinities: refuse the array, or make their tile decode to NaN (in a chunk that falls
         back, as theirs does, only they are what they are).

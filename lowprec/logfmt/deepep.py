@@ -185,6 +185,8 @@ class DeepEPMessage(ByBits):
             `nbytes` bytes.
         """
         channels = self.shape[-1]
+        if not self.codes.size:
+            return np.empty(0, np.uint8)
         codes = np.ascontiguousarray(self.codes).reshape(_rows(self.shape), channels)
         amin, amax = (end.reshape(codes.shape[0], channels // TILE) for end in (self.amin, self.amax))
         cast, chunk = self.cast.reshape(codes.shape[0], channels // chunk_of(channels)), chunk_of(channels)
@@ -263,6 +265,11 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
         raise ValueError(f"logfmt: wire is {data.dtype} {data.shape}; uint8 bytes in one dimension are needed")
     if not channels and data.size:
         raise ValueError(f"logfmt: {data.size} bytes; tokens of 0 channels take none")
+    if not data.size:
+        ends = np.empty((0, channels // TILE), np.float32)
+        return DeepEPMessage(np.empty((0, channels), np.uint16), ends, ends, units)
+    if data.size < channels // TILE * 4:  # before any work that grows with the channels
+        raise ValueError(f"logfmt: row 0 begins at byte 0 of {data.size}; it is cut short")
 
     def fit(meta: Bytes) -> Flags:
         amax, amin = any_pairs_from_bytes(meta[None], 32)

@@ -19,6 +19,7 @@ from .paper import LogFMT, Meta
 
 Rounding = Literal["linear", "log", "logmean", "stochastic"]
 
+_BF16_INF = 0x7F80
 _GRAIN = 512  # tiles per piece of work
 _RULES = {
     "linear": logfmt_encode.LINEAR,
@@ -89,6 +90,13 @@ def encode_paper(
         return result
     wide = codes.astype(np.uint16)
     wide[fallen] = cast.encode(rows[fallen], "bfloat16")
+    overflowed = fallen & (wide & 0x7FFF == _BF16_INF) & np.isfinite(rows)
+    if overflowed.any():
+        row, column = (int(i) for i in np.argwhere(overflowed)[0])
+        raise ValueError(
+            f"logfmt: {abs(rows[row, column])} in row {row}, tile {column // tile}: no bfloat16 number is as large; "
+            "use fallback=None"
+        )
     return replace(result, codes=from_rows(wide, shape, axis))
 
 

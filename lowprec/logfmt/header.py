@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lowprec._arrays import LARGEST_TILE
+
 from .wire import Bytes
 
 # Magic, CRC-32 of all that follows it, version, mode, bits, octaves, meta bits, fallback, axis, axes, tile; then the
 # shape, 8 bytes an axis; all little-endian.
 _HEADER = struct.Struct("<4sIBBBBBBBBI")
 _MAGIC, _VERSION = b"LFMT", 1
+_MOST_AXES = 64  # as NumPy's arrays have
 
 
 class Header(NamedTuple):
@@ -31,7 +34,14 @@ class Header(NamedTuple):
 
 
 def with_header(header: Header, payload: Bytes) -> bytes:
-    """Return header and payload as bytes."""
+    """Return header and payload as bytes.
+
+    Raises
+    ------
+    ValueError
+        If `read_header` would not take them.
+    """
+    _check(header, payload.size)
     shape = struct.pack(f"<{len(header.shape)}Q", *header.shape)
     fields = (
         _VERSION, header.mode, header.bits, header.octaves, header.meta_bits, header.fallback, header.axis,
@@ -55,14 +65,30 @@ def read_header(data: bytes) -> tuple[Header, Bytes]:
     _, crc, version, mode, bits, octaves, meta_bits, fallback, axis, axes, tile = _HEADER.unpack_from(raw)
     if zlib.crc32(raw[8:]) != crc:
         raise ValueError(f"logfmt: the checksum of {len(raw)} bytes is wrong: they were cut short or changed")
-    if version != _VERSION or mode > 1 or fallback > 1 or not axis < axes or len(raw) < _HEADER.size + 8 * axes:
+    if version != _VERSION or fallback > 1 or len(raw) < _HEADER.size + 8 * axes:
         raise ValueError(f"logfmt: a header of version {version}, mode {mode}, {axes} axes is not known here")
     shape = struct.unpack_from(f"<{axes}Q", raw, _HEADER.size)
     payload = np.frombuffer(raw, np.uint8, offset=_HEADER.size + 8 * axes)
-    # Three bits a value are the least that there are; arrays without values must still be possible.
-    values = math.prod(shape)
-    if values > 8 * payload.size // 3 or math.prod(max(1, n) for n in shape) >= 1 << 48:
-        raise ValueError(f"logfmt: {payload.size} bytes cannot hold an array of shape {shape}")
-    if mode == 1 and (bits, tile, axis) != (10, 128, axes - 1):
-        raise ValueError(f"logfmt: mode 'deepep' with {bits} bits, tiles of {tile}, axis {axis} is not known here")
-    return Header(mode, bits, octaves, meta_bits, bool(fallback), axis, tile, shape), payload
+    header = Header(mode, bits, octaves, meta_bits, bool(fallback), axis, tile, shape)
+    _check(header, payload.size)
+    return header, payload
+
+
+def _check(header: Header, size: int) -> None:
+    """Raise a ValueError unless every field is one that encoders write and the payload can hold such an array."""
+    mode, bits, octaves, meta_bits, fallback, axis, tile, shape = header
+    if mode not in (0, 1) or not 0 <= axis < len(shape) <= _MOST_AXES:
+        raise ValueError(f"logfmt: a header of mode {mode}, axis {axis} of {len(shape)} axes is not known here")
+    known = (
+        3 <= bits <= 16 and 1 <= octaves <= 32 and meta_bits in (32, 64) and 1 <= tile <= LARGEST_TILE
+        if mode == 0
+        else (bits, octaves, meta_bits, fallback, axis, tile) == (10, 32, 32, True, len(shape) - 1, 128)
+    )
+    if not known:
+        raise ValueError(
+            f"logfmt: mode {'paper' if mode == 0 else 'deepep'} with {bits} bits, {octaves} octaves, ends of "
+            f"{meta_bits} bits, tiles of {tile}, axis {axis} is not known here"
+        )
+    # Three bits a value are the least that there are. Arrays without values are possible.
+    if math.prod(shape) > 8 * size // 3 or math.prod(max(1, n) for n in shape) >= 1 << 56:
+        raise ValueError(f"logfmt: {size} bytes cannot hold an array of shape {shape}")

@@ -94,15 +94,17 @@ class LogFMT(ByBits):
         """
         amin, amax = as_rows(self.amin, self.axis), as_rows(self.amax, self.axis)
         fit = (amax < 1) & (amin < amax) if self.fallback else np.ones(amax.shape, bool)
-        starts = np.arange(0, fit.shape[1], TILES_OF_A_CHUNK)
-        chunks = np.logical_and.reduceat(fit, starts, axis=1) if starts.size else fit
+        chunks = np.empty((len(fit), -(-fit.shape[1] // TILES_OF_A_CHUNK)), bool)
+        if chunks.size:
+            starts = np.arange(0, fit.shape[1], TILES_OF_A_CHUNK)
+            chunks = np.logical_and.reduceat(fit, starts, axis=1)
         return from_rows(chunks, self.shape, self.axis % len(self.shape))
 
     @property
     def nbytes(self) -> int:
         """Length of `pack()`, or the sum of the lengths of its rows."""
         rows, columns = as_rows(self.codes, self.axis).shape
-        if not self.fallback:
+        if not self.fallback or not self.codes.size:
             return int(rows * row_bytes(columns, self.bits, self.tile, self.meta_bits))
         metas = self.amax.size * self.meta_bits // 8
         widths = np.array(_chunk_widths(columns, self.bits, self.tile), np.int64).reshape(-1, 2)
@@ -178,6 +180,8 @@ class LogFMT(ByBits):
         """
         codes, amin, amax = (as_rows(array, self.axis) for array in (self.codes, self.amin, self.amax))
         metas = pairs_to_bytes(amin, amax, self.meta_bits)
+        if self.fallback and not codes.size:
+            return np.empty(0, np.uint8)
         if not self.fallback:
             rows = np.concatenate([metas, to_streams(codes, self.bits, self.tile)], axis=1)
             return rows.reshape(*np.moveaxis(self.codes, self.axis, -1).shape[:-1], rows.shape[1])
@@ -294,8 +298,9 @@ def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
         z = unpack(payload.reshape(rows, length), columns, header.bits, header.tile, **options)
     if z.codes.shape[0] != rows:
         raise ValueError(f"logfmt: bytes of {z.codes.shape[0]} rows; shape {shape} has {rows}")
+    codes = z.codes.astype(np.uint16) if header.fallback else z.codes
     return LogFMT(
-        from_rows(z.codes, shape, axis), from_rows(z.amin, shape, axis), from_rows(z.amax, shape, axis),
+        from_rows(codes, shape, axis), from_rows(z.amin, shape, axis), from_rows(z.amax, shape, axis),
         header.bits, header.tile, header.octaves, axis if axis != len(shape) - 1 else -1,
         "fp32" if header.meta_bits == 64 else "bf16", "bf16" if header.fallback else None,
     )  # fmt: skip

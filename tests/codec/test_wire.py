@@ -1,5 +1,8 @@
 """Bytes on the wire: as many as promised, the same values back, and nothing else is read."""
 
+import itertools
+import tracemalloc
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -252,3 +255,41 @@ def test_deepep_reads_any_bytes_safely(data):
     assert wire.to_bytes() == bytes(noise)
     with np.errstate(invalid="ignore", over="ignore"):
         assert wire.decode().shape == (2, 1024)
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+HUGE = [(2**64, 0), (0, 2**64), (2**32, 2**32, 4096), (2**60, 0), (2**40, 0), (0, 2**40), (0, 2**31 * 512),
+        (2**20, 2**30), (2**63, 2), (1, 2**40), (-1, 2), (2.0, 2), (), "12", 5, None, (1,) * 65, (0,) * 65]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_shapes_that_no_bytes_fill(name):
+    """Nothing of the claimed size is made: what has no values is read as such, all else is a WireError."""
+    codec = codecs[name]
+    for shape, data in itertools.product(HUGE, (b"", bytes(7), bytes(512))):
+        tracemalloc.start()
+        try:
+            wire = codec.from_bytes(data, shape)
+            assert wire.decode().shape == shape
+            assert codec.to_bytes(wire) == data
+            assert wire.bits_per_value >= 0
+        except WireError as error:
+            assert str(error).startswith("codec ")  # noqa: PT017
+            assert "reshape" not in str(error)  # noqa: PT017
+        finally:
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert most < 1 << 22
+
+
+def test_what_casts_make_of_numbers_beyond_their_limit():
+    """The limit is the largest finite number; what rounds beyond it becomes Inf, or NaN, or stays at it."""
+    for name in ("fp16", "bf16", "float32"):
+        codec = codecs[name]
+        limit = codec.limits(codec.encode(np.zeros(1, F))).item()
+        x = np.float64([limit, 1e300, -1e300, 0.0])
+        found = codec.round_trip(x)
+        assert found[0] == limit
+        assert (found[1:3] == [np.inf, -np.inf]).all()
+    assert codecs["fp16"].round_trip(F([65519.9, 65520])).tolist() == [65504, np.inf]

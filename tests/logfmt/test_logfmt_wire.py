@@ -1,5 +1,6 @@
 """LogFMT's options that decide what is sent, and the bytes: axes, ends, fallback, headers, damaged messages."""
 
+import dataclasses
 import struct
 import zlib
 
@@ -292,3 +293,91 @@ def test_an_array_is_not_changed_and_may_be_anything():
     assert same(encode(x[::-1]), encode(x[::-1].copy()))
     assert isinstance(encode([[1, 2], [3, 4]], axis=0), LogFMT)
     assert logfmt.encode(np.zeros((2, 0), F)).to_bytes()
+
+
+# --- what a message may claim ----------------------------------------------------------------------------------------
+
+
+def message(*fields, shape=(0,), payload=b""):
+    """Return a message with a right checksum; fields from the version to the tile."""
+    fields = (*fields[:7], len(shape), *fields[7:])
+    body = struct.pack("<BBBBBBBBI", *fields) + struct.pack(f"<{len(shape)}Q", *shape) + payload
+    return b"LFMT" + struct.pack("<I", zlib.crc32(body)) + body
+
+
+GOOD = {"paper": (1, 0, 8, 32, 64, 1, 0, 8), "deepep": (1, 1, 10, 32, 32, 1, 0, 128)}
+SIZES = [(0,), (0, 1 << 40), (1 << 40, 0), (0, 1 << 55), (1 << 55, 0), (1 << 40, 0, 512), (2**63, 0), (2**64 - 1,) * 3,
+         (1 << 40,), (1, 1 << 33), (2**32, 2**32), (0,) * 65, (1 << 47, 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", GOOD)
+@pytest.mark.parametrize("shape", SIZES, ids=str)
+@pytest.mark.parametrize("payload", [b"", bytes(24)])
+def test_a_small_message_takes_little_memory_whatever_it_claims(mode, shape, payload):
+    import tracemalloc
+
+    for axis in (0, len(shape) - 1):
+        for fallback in (0, 1):
+            fields = (*GOOD[mode][:5], fallback, axis % 256, GOOD[mode][7])
+            tracemalloc.start()
+            try:
+                z = from_bytes(message(*fields, shape=shape, payload=payload))
+                assert z.to_bytes() == message(*fields, shape=shape, payload=payload)
+                assert z.decode().shape == shape
+                assert z.nbytes == len(payload)
+            except ValueError as error:
+                assert str(error).startswith("logfmt: ")  # noqa: PT017
+            finally:
+                most = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
+            assert most < 1 << 22
+
+
+@pytest.mark.parametrize("mode", GOOD)
+def test_every_field_of_a_header_is_checked(mode):
+    """Each byte in turn takes every value: what is read is what `to_bytes` writes again, all else is a ValueError."""
+    good = GOOD[mode]
+    for shape, payload in (((0,), b""), ((3, 0), b"")):
+        taken = 0
+        for place in range(len(good)):
+            for value in (*range(256), 1 << 31, (1 << 32) - 1) if place == 7 else range(256):
+                data = message(*good[:place], value, *good[place + 1 :], shape=shape, payload=payload)
+                try:
+                    z = from_bytes(data)
+                except ValueError as error:
+                    assert str(error).startswith("logfmt: ")  # noqa: PT017
+                else:
+                    assert z.to_bytes() == data
+                    assert z.decode().shape == shape
+                    taken += 1
+        assert taken > len(good) or mode == "deepep"
+
+
+def test_what_cannot_be_read_back_is_not_written():
+    z = encode(gauss(2, 8), 8, 4)
+    for change in ({"bits": 20}, {"tile": 1 << 32}, {"octaves": 0}):
+        with pytest.raises(ValueError, match=r"logfmt: |pack: "):
+            dataclasses.replace(z, **change).to_bytes()
+
+
+@pytest.mark.parametrize("shape", [(0, 9), (9, 0), (3, 0, 5), (0,)])
+@pytest.mark.parametrize("fallback", [None, "bf16"])
+def test_arrays_without_values_come_back(shape, fallback):
+    for axis in range(len(shape)):
+        z = encode(np.empty(shape, F), 8, 4, axis=axis, fallback=fallback, meta="fp32")
+        assert from_bytes(z.to_bytes()) == dataclasses.replace(z, axis=z.axis)
+
+
+@pytest.mark.parametrize("value", [3.4e38, -3.4e38, np.nextafter(F(3.3961776e38), F(np.inf))])
+def test_a_fallback_refuses_what_overflows_in_bfloat16(value):
+    x = gauss(3, 300)
+    x[1, 200] = value
+    with pytest.raises(ValueError, match=r"in row 1, tile 1: no bfloat16 number is as large; use fallback=None"):
+        encode(x, 8, fallback="bf16", meta="fp32", nonfinite="poison")
+    assert encode(x, 8, meta="fp32").decode()[1, 200] == F(value)
+    x[1, 200] = 3.3895314e38  # bfloat16's largest
+    assert encode(x, 8, fallback="bf16", meta="fp32").decode()[1, 200] == x[1, 200]
+    x[1, 200:202] = np.inf, np.nan
+    back = encode(x, 8, fallback="bf16", meta="fp32", nonfinite="poison").decode()[1, 200:202]
+    assert np.isposinf(back[0])
+    assert np.isnan(back[1])
