@@ -80,7 +80,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         If it cannot be read.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a TOML file: {error}") from None
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from lowprec.registry import Registry
@@ -47,9 +47,16 @@ def as_dict(recipe: Description) -> dict[str, Any]:
 
 
 def to_toml(recipe: Description) -> str:
-    """Return a recipe as TOML."""
+    """Return a recipe as TOML.
+
+    Raises
+    ------
+    ValueError
+        If `from_toml` would not read it: a name that is no text, or text with half of a surrogate pair.
+    """
     plain = as_dict(recipe)
     tables = {"linear": plain.pop("linear"), "storage": plain.pop("storage")}
+    _check(plain, f"recipe {recipe.name!r}")
     lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
     for name, rows in tables.items():
         for row in rows:
@@ -60,7 +67,7 @@ def to_toml(recipe: Description) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the control character that JSON allows
 
 
 def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
@@ -85,10 +92,18 @@ def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
     if not isinstance(text, str):
         raise TypeError(f"recipe: TOML is a text, not {text!r}")
     try:
-        data = tomllib.loads(text)
+        data = tomllib.loads(text.removeprefix("\ufeff"))  # a mark of the byte order, which some editors write
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"recipe: this is no TOML: {error}") from None
+    try:
+        return _read(data, kind, bases)
+    except TypeError as error:
+        raise ValueError(f"recipe: {error}") from None
+
+
+def _read(data: dict[str, Any], kind: type[D], bases: Registry[D]) -> D:
     if "base" in data:
+        _check({"base": data["base"]}, "recipe")
         return _changed(data, bases[data.pop("base")])
     known = {f.name for f in dataclasses.fields(Description)} - {"rules"} | {"linear"}
     _only(data, known, "recipe")
@@ -96,21 +111,27 @@ def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
         raise ValueError("recipe: 'name' is missing (or 'base', the recipe that it differs from)")
     rules = tuple(_rule(row) for row in _rows(data.pop("linear", []), "linear"))
     storage = tuple(_storage(row) for row in _rows(data.pop("storage", []), "storage"))
-    for key, value in data.items():
-        if not isinstance(value, str):
-            raise ValueError(f"recipe: {key} = {value!r}: a text is needed")
+    _check(data, "recipe")
     return kind(**{"description": "", **data, "rules": rules, "storage": storage})
 
 
 def _changed(data: dict[str, Any], base: D) -> D:
     """Return the base with changes."""
+    _only(data, {*Description.changes(), "linear"} - {"rules"}, "recipe")
+    more: dict[str, Any] = {}
     if "storage" in data:
-        data["storage"] = (*(_storage(row) for row in _rows(data["storage"], "storage")), *base.storage)
+        more["storage"] = (*(_storage(row) for row in _rows(data.pop("storage"), "storage")), *base.storage)
     if "linear" in data:
-        data["rules"] = (*(_rule(row) for row in _rows(data.pop("linear"), "linear")), *base.rules)
-    _only(data, set(Description.changes()), "recipe")
+        more["rules"] = (*(_rule(row) for row in _rows(data.pop("linear"), "linear")), *base.rules)
+    _check(data, "recipe", "layers", *OPERANDS)
+    layers = data.get("layers", {})
+    _check(layers, "layers", *layers)
+    for where, change in (("recipe", data), *((f"layers.{pattern!r}", change) for pattern, change in layers.items())):
+        _check({key: value for key, value in change.items() if key != "layers"}, where, *OPERANDS)
+        for name in OPERANDS:
+            _check_gemm(change.get(name, {}), f"{where} {name}")
     _never_to_none(data)
-    return base.with_(**data)
+    return base.with_(**data, **more)
 
 
 def _never_to_none(table: dict[str, Any]) -> None:
@@ -126,12 +147,11 @@ def _rule(row: dict[str, Any]) -> Rule:
     _only(row, {"layers", *OPERANDS, "wgrad_input", "dgrad_weight", "out"}, "[[linear]]")
     if "layers" not in row:
         raise ValueError(f"[[linear]]: 'layers', the pattern of names, is missing in {row!r}")
+    _check(row, "[[linear]]", *OPERANDS)
     pattern, gemms = row.pop("layers"), dict[str, Any]()
     for name in OPERANDS:
         given = row.pop(name, {})
-        if not isinstance(given, dict):
-            raise ValueError(f"[[linear]] {name} = {given!r}: a table is needed, such as {{ a = 'e4m3fn 1x128', ... }}")
-        _only(given, {f.name for f in dataclasses.fields(GemmSpec)}, f"[[linear]] {name}")
+        _check_gemm(given, f"[[linear]] {name}")
         gemms[name] = GemmSpec.from_dict(given)
     return Rule(pattern, LinearSpec(**gemms, **row))
 
@@ -140,6 +160,7 @@ def _storage(row: dict[str, Any]) -> Storage:
     _only(row, {"tensors", "codec"}, "[[storage]]")
     if len(row) < 2:
         raise ValueError(f"[[storage]]: 'tensors' and 'codec' are needed, there is {row!r}")
+    _check(row, "[[storage]]")
     return Storage(row["tensors"], row["codec"])
 
 
@@ -147,6 +168,46 @@ def _rows(value: Any, name: str) -> Iterable[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise ValueError(f"recipe: {name} is written as tables [[{name}]]")
     return value
+
+
+def _check_gemm(data: dict[str, Any], where: str) -> None:
+    _only(data, {f.name for f in dataclasses.fields(GemmSpec)}, where)
+    _check(data, where)
+
+
+def _check(data: Mapping[str, Any], where: str, *tables: str) -> None:
+    """Raise a ValueError unless every value is what its key takes: a text but for a few keys, and for `tables`."""
+    for key, value in data.items():
+        takes, needed = _TAKES.get(key, (_is_text, "a text"))
+        if key in tables:
+            takes, needed = _is_table, "a table, such as { a = 'e4m3fn 1x128' }"
+        if not takes(value):
+            raise ValueError(f"{where}: {key} must be {needed}, got {repr(value)[:200]}")
+
+
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is a text that a file can hold: half of a surrogate pair has no bytes."""
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_texts(value: Any) -> bool:
+    return all(map(_is_text, value)) if isinstance(value, list) else _is_text(value)
+
+
+def _is_interval(value: Any) -> bool:
+    return value == NEVER or (isinstance(value, int) and not isinstance(value, bool))
+
+
+#: What keys take that are no texts, and how a message says it.
+_TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "promote_every": (_is_interval, f"a whole number or {NEVER!r}"),
+    "protect": (_is_texts, "a list of texts"),
+    "quantize": (_is_texts, "a list of texts"),
+}
 
 
 def _only(data: Mapping[str, Any], known: set[str], where: str) -> None:

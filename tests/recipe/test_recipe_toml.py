@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lowprec.recipe import Recipe, Storage, recipes
+from lowprec.recipe import Recipe, Storage, load_recipe, recipes
 from lowprec.registry import UnknownNameError
 
 
@@ -43,11 +46,11 @@ def test_toml_with_a_base():
         ("base = 'dsv33'", "unknown recipe 'dsv33': did you mean 'dsv3'"),
         ("base = 'dsv3'\ndispach = 'bf16'", "unknown entry of recipe 'dispach': did you mean 'dispatch'"),
         ("name = 'a'\ncombin = 'bf16'", "unknown entry of recipe 'combin': did you mean 'combine'"),
-        ("name = 'a'\ncombine = 3", "combine = 3: a text is needed"),
+        ("name = 'a'\ncombine = 3", "recipe: combine must be a text, got 3"),
         ("name = 'a'\nlinear = 3", r"linear is written as tables \[\[linear\]\]"),
         ("name = 'a'\n[[linear]]\nout = 'bfloat16'", "'layers', the pattern of names, is missing"),
         ("name = 'a'\n[[linear]]\nlayers = 'hed'", "pattern 'hed' matches no layer of any model: did you mean 'head'"),
-        ("name = 'a'\n[[linear]]\nlayers = 'head'\nfprop = 'fp8'", "fprop = 'fp8': a table is needed"),
+        ("name = 'a'\n[[linear]]\nlayers = 'head'\nfprop = 'fp8'", "fprop must be a table, such as .*, got 'fp8'"),
         ("name = 'a'\n[[linear]]\nlayers = 'head'\nfprop = { c = 'x' }", "unknown entry of .* fprop 'c'"),
         ("name = 'a'\n[[linear]]\nlayers = 'head'\nfprop = { a = 'fp9' }", "unknown word 'fp9'"),
         ("name = 'a'\n[[storage]]\ntensors = 'embed'", "'tensors' and 'codec' are needed"),
@@ -62,3 +65,81 @@ def test_plain_data_for_results():
     plain = recipes["dsv3"].as_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["linear"][0]["fprop"]["a"] == "e4m3fn 1x128 ue8m0"
+
+
+BASE = "base = 'dsv3'\n"
+LINEAR = "name = 'a'\n[[linear]]\nlayers = 'head'\n"
+TEXTS = [f.name for f in dataclasses.fields(Recipe) if f.name not in ("rules", "storage")]
+WORDS = ("x", "w", "dy", "accumulator", "library", "disturbance", "wgrad_input", "dgrad_weight", "moments")
+#: Where a key stands, and what it takes.
+KEYS = {
+    **{f"name = 'a'\n{key} =": "a text" for key in TEXTS if key != "name"},
+    **{f"{BASE}{key} =": "a text" for key in (*TEXTS, *WORDS)},
+    **{f"{LINEAR}{key} =": "a text" for key in ("wgrad_input", "dgrad_weight", "out")},
+    **{f"{LINEAR}wgrad.{key} =": "a text" for key in ("a", "b", "accumulator", "library", "disturbance")},
+    **{f"{BASE}dgrad.{key} =": "a text" for key in ("a", "b", "accumulator", "library", "disturbance")},
+    **{f"{BASE}[layers.'head']\n{key} =": "a text" for key in ("x", "out", "accumulator", "fprop.a")},
+    **{f"{at}promote_every =": "a whole number or 'never'" for at in (BASE, f"{BASE}wgrad.", f"{LINEAR}fprop.",
+                                                                    f"{BASE}[layers.'head']\nfprop.")},
+    **{f"{BASE}{key} =": "a list of texts" for key in ("protect", "quantize")},
+    **{f"{at}fprop =": "a table" for at in (BASE, LINEAR, f"{BASE}[layers.'head']\n")},
+    f"{BASE}layers =": "a table", f"{BASE}layers.'head' =": "a table", "name =": "a text", "base =": "a text",
+    "name = 'a'\n[[storage]]\ncodec = 'bf16'\ntensors =": "a text",
+    "name = 'a'\n[[storage]]\ntensors = 'embed'\ncodec =": "a text",
+    "name = 'a'\n[[linear]]\nlayers =": "a text",
+}  # fmt: skip
+OF_TYPES = ("5", "-1", "1.5", "nan", "true", "[]", "['dsv3']", "[1]", "{}", "{ a = 1 }", "1979-05-27", "'text'")
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.replace("\n", " "))
+def test_every_value_is_of_the_type_that_its_key_has(key):
+    """A value of another type is quoted, with the key; one of its type is taken or refused for what it says."""
+    name = key.split("\n")[-1].removesuffix(" =").rpartition(".")[2].strip("'")
+    for value in OF_TYPES:
+        try:
+            recipe = Recipe.from_toml(f"{key} {value}\n")
+        except ValueError as error:
+            said = str(error)
+        else:
+            assert Recipe.from_toml(recipe.to_toml()) == recipe
+            continue
+        assert "\n" not in said
+        assert "unhashable" not in said
+        if value not in ("'text'", "{}", "{ a = 1 }", "5", "-1", "[]"):
+            assert f"{name} must be {KEYS[key]}" in said or KEYS[key] in ("a list of texts", "a table"), (value, said)
+    refused = {"a text": "5", "a table": "5", "a list of texts": "[1]", "a whole number or 'never'": "1.5"}[KEYS[key]]
+    with pytest.raises(
+        ValueError, match=rf"{re.escape(name)} must be {re.escape(KEYS[key])}.*, got {re.escape(refused)}"
+    ):
+        Recipe.from_toml(f"{key} {refused}\n")
+
+
+@settings(max_examples=60)
+@given(name=st.text(), description=st.text(), source=st.text())
+def test_any_text_comes_back(name, description, source):
+    recipe = dataclasses.replace(recipes["mxfp8"], name=name, description=description, source=source)
+    back = Recipe.from_toml(recipe.to_toml())
+    assert (back, back.name, back.description, back.source) == (recipe, name, description, source)
+
+
+@pytest.mark.parametrize("code", [*range(0x20), 0x22, 0x5C, 0x7F, 0x80, 0x85, 0x9F, 0x2028, 0xFEFF, 0xFFFE, 0x10FFFF])
+def test_special_characters_come_back(code, tmp_path):
+    recipe = dataclasses.replace(recipes["bf16"], name=f"a{chr(code)}b", description=chr(code) * 3)
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "r.toml").write_bytes(mark + recipe.to_toml().encode())
+        assert load_recipe(str(tmp_path / "r.toml")) == recipe
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\udfffb", 5, None, ["x"], 1.5])
+def test_a_name_that_no_file_can_hold_is_not_written(name):
+    with pytest.raises(ValueError, match="name must be a text"):
+        dataclasses.replace(recipes["bf16"], name=name).to_toml()
+
+
+def test_what_the_tables_do_not_have():
+    for text, words in (
+        (f"{BASE}rules = 7", "unknown entry of recipe 'rules'"), (f"{BASE}fprop = {{ q = 'x' }}", "fprop 'q'"),
+        (f"{BASE}[layers.'head']\nq = 'x'", "has no 'q'"), (f"{BASE}promote_every = 0", "promote_every=0"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            Recipe.from_toml(text)
