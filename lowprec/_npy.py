@@ -184,7 +184,7 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
     import numpy as np
 
     start = file.read(len(_MAGIC) + 2)
-    if start[: len(_MAGIC)] != _MAGIC or start[len(_MAGIC)] not in _LENGTHS:
+    if len(start) < len(_MAGIC) + 2 or not start.startswith(_MAGIC) or start[len(_MAGIC)] not in _LENGTHS:
         raise ValueError("no array")
     field = struct.Struct(_LENGTHS[start[len(_MAGIC)]])
     (length,) = field.unpack(file.read(field.size))

@@ -95,7 +95,10 @@ def from_file(path: str | Path, read: Callable[[Mapping[str, Any]], T]) -> T:
     OSError
         If it cannot be read.
     """
-    return read({"name": Path(path).stem, **read_toml(path)})
+    try:
+        return read({"name": Path(path).stem, **read_toml(path)})
+    except (TypeError, ValueError) as error:
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def find(given: str | T | Mapping[str, Any], catalogue: Registry[T], read: Callable[[Mapping[str, Any]], T]) -> T:

@@ -122,7 +122,12 @@ def load(name: str) -> Study:
     if spec is None or spec.loader is None:
         raise ValueError(f"{path}: cannot be read as Python")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        if error.filename is None:  # of a file with null bytes
+            raise ValueError(f"{path}: {error.msg}") from None
+        raise
     found = getattr(module, "ablation", None)
     if not isinstance(found, Study):
         raise ValueError(f"{path}: defines no `ablation = Ablation(...)`")

@@ -1,0 +1,141 @@
+"""Every command that reads a file, with every file that it should not be given: one line that names the file."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import lowprec as lp
+from lowprec.cli.app import cli
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import hostile_files
+
+#: Commands with BAD in place of a file of arrays.
+OF_NPY = {
+    "quantize": ["quantize", "BAD"], "quantize mxfp4": ["quantize", "BAD", "--quantizer", "mxfp4_floor"],
+    "gemm a": ["gemm", "BAD", "x.npy"], "gemm b": ["gemm", "x.npy", "BAD"], "logfmt": ["logfmt", "BAD"],
+    "error": ["error", "BAD", "--format", "bf16"], "check values": ["check", "q.npz", "--values", "BAD"],
+    "mma a": ["mma", "BAD", "codes.npy"], "mma b": ["mma", "codes.npy", "BAD"],
+    "mma c": ["mma", "codes.npy", "codes.npy", "BAD"],
+    "mma scale": ["mma", "codes.npy", "codes.npy", "--a-scale", "BAD", "--b-scale", "codes.npy"],
+}  # fmt: skip
+OF_NPZ = {
+    "check": ["check", "BAD", "--values", "x.npy"], "convert": ["convert", "BAD"], "mma dump": ["mma", "BAD"],
+    "convert from": ["convert", "BAD", "--from", "e4m3fn", "--from-granularity", "1x128"],
+    "identify": ["identify", "BAD"], "identify with": ["identify", "dump.npz", "--with", "BAD"],
+}  # fmt: skip
+OF_TEXT = {
+    "recipes": ["recipes", "BAD.toml"], "bench": ["bench", "train", "--recipe", "BAD.toml"],
+    "train config": ["train", "--config", "BAD.toml"], "train recipe": ["train", "--recipe", "BAD.toml"],
+    "costs": ["costs", "--model", "BAD.toml"], "vectors": ["vectors", "check", "cast/e4m3fn", "--results", "BAD"],
+    "ablate": ["ablate", "BAD.py"],
+}  # fmt: skip
+BAD_TEXT = {
+    "noise": bytes(range(128, 256)), "latin": b'name = "\xe9"', "zeros": bytes(64), "archive": hostile_files.archive({}),
+    "nested": b"a = " + b"[" * 5000, "open": b'name = "x', "list": b"name = []\nbase = []\n", "date": b"base = 1979-05-27",
+}  # fmt: skip
+NAMES = ("codes", "scale", "scales", "header", "a", "b", "d")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    x = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
+    q = lp.quantize(x, "e4m3fn")
+    np.save(folder / "x.npy", x)
+    np.save(folder / "codes.npy", q.codes)
+    q.save(folder / "q.npz")
+    np.savez(folder / "dump.npz", a=q.codes, b=q.codes, d=lp.mma(q.codes, q.codes))
+    return folder
+
+
+def refused(words, name):
+    done = CliRunner().invoke(cli, words)
+    assert isinstance(done.exception, SystemExit), (words, done.exception)
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 2, (words, done.output)
+    assert len([line for line in lines if line.startswith("error: ")]) == 1, lines
+    assert name in lines[-1], lines
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def each(commands, content, suffix, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for words in commands.values():
+        name = next(word for word in words if word.startswith("BAD")).replace("BAD", f"bad{suffix}")
+        Path(name).write_bytes(content)
+        refused([name if word.startswith("BAD") else word for word in words], name)
+
+
+@pytest.mark.parametrize("bad", hostile_files.BAD_NPY)
+def test_arrays(bad, folder, monkeypatch):
+    each(OF_NPY, hostile_files.BAD_NPY[bad], ".npy", folder, monkeypatch)
+
+
+@pytest.mark.parametrize("bad", BOMBS := hostile_files.bombs(NAMES, hostile_files.GOOD))
+def test_archives(bad, folder, monkeypatch):
+    each(OF_NPZ, BOMBS[bad], ".npz", folder, monkeypatch)
+
+
+def test_archives_of_other_arrays(folder, monkeypatch):
+    """Right members of wrong types, sizes and meanings."""
+    good = {"codes": np.zeros((4, 32), np.uint8), "scale": np.ones((4, 1), np.float32), "a": np.zeros((2, 8), np.uint8),
+            "b": np.zeros((3, 8), np.uint8), "d": np.zeros((2, 3), np.float32)}  # fmt: skip
+    others = [np.zeros(3, "c8"), np.array("text"), np.zeros((0, 4), np.uint8), np.zeros((2, 3, 4, 5)), np.array(1.5),
+              np.zeros((4, 32), "V1"), np.full((1, 1), "x"), np.zeros((7, 5), "M8[s]").view("i8")]  # fmt: skip
+    words = {"codes": ["check", "convert from"], "scale": ["convert from"], "a": ["mma dump", "identify"],
+             "b": ["mma dump", "identify"], "d": ["mma dump", "identify"]}  # fmt: skip
+    for name, commands in words.items():
+        for other in others:
+            content = hostile_files.archive({key: hostile_files.saved(x) for key, x in {**good, name: other}.items()})
+            each({key: OF_NPZ[key] for key in commands}, content, ".npz", folder, monkeypatch)
+
+
+@pytest.mark.parametrize("bad", BAD_TEXT)
+def test_texts(bad, folder, monkeypatch):
+    each(OF_TEXT, BAD_TEXT[bad], "", folder, monkeypatch)
+
+
+@pytest.mark.parametrize("words", [*OF_NPY.values(), *OF_NPZ.values(), *OF_TEXT.values()], ids=" ".join)
+def test_what_is_no_file(words, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    Path("directory").mkdir(exist_ok=True)
+    Path("directory.toml").mkdir(exist_ok=True)
+    Path("directory.py").mkdir(exist_ok=True)
+    for name in ("missing", "directory"):
+        refused([word.replace("BAD", name) for word in words], name)
+
+
+# --- results in place of inputs --------------------------------------------------------------------------------------
+
+RESULTS = {
+    "quantize": ["quantize", "x.npy", "--out", "OUT"], "gemm": ["gemm", "x.npy", "y.npy", "--out", "OUT"],
+    "logfmt": ["logfmt", "x.npy", "--out", "OUT"], "convert": ["convert", "q.npz", "--out", "OUT"],
+    "mma": ["mma", "codes.npy", "other.npy", "--out", "OUT"], "mma dump": ["mma", "dump.npz", "--out", "OUT"],
+    "mma scales": ["mma", "codes.npy", "other.npy", "--a-scale", "x.npy", "--b-scale", "y.npy", "--out", "OUT"],
+    "identify": ["identify", "dump.npz", "--with", "q.npz", "--probes", "OUT"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", RESULTS.values(), ids=RESULTS)
+def test_a_result_never_replaces_an_input(words, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, source in {"x": "x", "y": "x", "codes": "codes", "other": "codes"}.items():
+        Path(f"{name}.npy").write_bytes((folder / f"{source}.npy").read_bytes())
+    for name in ("q.npz", "dump.npz"):
+        Path(name).write_bytes((folder / name).read_bytes())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for name in [word for word in words if word in before]:
+        Path("link").symlink_to(name)
+        os.link(name, "hard")
+        for out in (name, f"./{name}", str(tmp_path / name), f"../{tmp_path.name}/{name}", "link", "hard"):
+            said = refused([word.replace("OUT", out) for word in words], out)
+            assert "is an input of the command" in said
+        Path("link").unlink()
+        Path("hard").unlink()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
