@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import lowprec as lp
 from lowprec.cli.app import cli
+from lowprec.conformance.recordings import RECORDINGS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import hostile_files
@@ -35,8 +36,9 @@ OF_TEXT = {
     "ablate": ["ablate", "BAD.py"],
 }  # fmt: skip
 BAD_TEXT = {
-    "noise": bytes(range(128, 256)), "latin": b'name = "\xe9"', "zeros": bytes(64), "archive": hostile_files.archive({}),
-    "nested": b"a = " + b"[" * 5000, "open": b'name = "x', "list": b"name = []\nbase = []\n", "date": b"base = 1979-05-27",
+    "noise": bytes(range(128, 256)), "latin": b'name = "\xe9"', "zeros": bytes(64), "nested": b"a = " + b"[" * 5000,
+    "archive": hostile_files.archive({}), "open": b'name = "x', "list": b"name = []\nbase = []\n",
+    "date": b"base = 1979-05-27",
 }  # fmt: skip
 NAMES = ("codes", "scale", "scales", "header", "a", "b", "d")
 
@@ -94,6 +96,21 @@ def test_archives_of_other_arrays(folder, monkeypatch):
         for other in others:
             content = hostile_files.archive({key: hostile_files.saved(x) for key, x in {**good, name: other}.items()})
             each({key: OF_NPZ[key] for key in commands}, content, ".npz", folder, monkeypatch)
+
+
+@pytest.mark.parametrize("bad", hostile_files.bombs(("A", "B", "C", "D", "header"), hostile_files.GOOD))
+def test_folders_of_archives(bad, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = hostile_files.bombs(("A", "B", "C", "D", "header"), hostile_files.GOOD)[bad]
+    for path in (file := Path("recorded", RECORDINGS[0].file), Path("run", "checkpoint.npz")):
+        path.parent.mkdir()
+        path.write_bytes(content)
+    refused(["verify", "--recordings", "recorded"], file.name)
+    train = ["train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", "run", "--resume"]
+    done = CliRunner().invoke(cli, train)
+    assert done.exit_code == 2, done.exception
+    (said,) = [line for line in done.stderr.splitlines() if not line.startswith("[")]
+    assert said.startswith("error: checkpoint 'run/checkpoint.npz' is damaged, cut off or no lowprec checkpoint")
 
 
 @pytest.mark.parametrize("bad", BAD_TEXT)

@@ -8,12 +8,8 @@ state gives the same file, byte for byte.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec._files import write_npz
+from lowprec._npy import Archive
 
 Array = npt.NDArray[Any]
 
@@ -30,8 +27,6 @@ KIND = "lowprec checkpoint"
 VERSION = 2
 
 _HEADER = "header"
-# What zipfile, zlib and NumPy's array reader raise on damaged input.
-_DAMAGE = (OSError, ValueError, KeyError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile)
 
 
 class CheckpointError(ValueError):
@@ -96,17 +91,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
     if not Path(path).is_file():
         raise CheckpointError(f"checkpoint {name!r}: no such file")
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = {entry.removesuffix(".npy"): archive.read(entry) for entry in archive.namelist()}
-            arrays = {
-                member: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-                for member, content in members.items()
-            }
-            full = json.loads(arrays.pop(_HEADER).tobytes())
-            kind, version = full["kind"], full["version"]
-    except PermissionError as error:
+        with Archive(path) as archive:
+            arrays = {member: archive[member] for member in archive.names}
+        full = json.loads(arrays.pop(_HEADER).tobytes())
+        kind, version = full["kind"], full["version"]
+    except OSError as error:
         raise CheckpointError(f"checkpoint {name!r} cannot be read: {error.strerror}") from None
-    except (*_DAMAGE, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(f"checkpoint {name!r} is damaged, cut off or no {KIND}") from None
     if kind != KIND:
         raise CheckpointError(f"checkpoint {name!r} is no {KIND} but a {kind!r}")
