@@ -29,9 +29,11 @@ DIFFER = {
     "e4m3": "Not OCP's E4M3: that one is e4m3fn.",
     "e3m4": "Not Intel's E3M4: that one is e3m4fn.",
     "e3m4fn": "Intel's toolkit maps NaN to the maximum; here NaN is a code.",
-    "e8m0fnu": "Ties go to the even code as P3109 has it (3 -> 2). ml_dtypes, PyTorch and ONNX round ties up (3 -> 4), "
-    "and ml_dtypes sends 0 to NaN and misrounds values below 2^-126; where it is right and there is no tie we agree.",
-    "e2m3fn": "NaN: ml_dtypes gives -0, CUDA's satfinite and the OCP presets the maximum, gfloat refuses.",
+    "e8m0fnu": "Ties go to the even code as P3109 has it (3 -> 2). ml_dtypes, PyTorch, JAX and ONNX round ties up "
+    "(3 -> 4), and take values between 2^-127 and 1.5 * 2^-127 to 2^-126; ml_dtypes sends 0 to NaN; ONNX's reference "
+    "takes 2^-127 itself to 2^-126 when it rounds up. Where they are right and there is no tie we agree.",
+    "e2m3fn": "NaN: ml_dtypes gives -0, and +0 for -NaN; JAX gives -0 for both in E2M1; CUDA's satfinite and the OCP "
+    "presets the maximum; gfloat refuses.",
     "e3m2fn": "As e2m3fn.",
     "e2m1fn": "As e2m3fn. DeepGEMM's helper sends ties toward zero.",
     "bfloat16": "NaN: PyTorch 2.13 gives 0xFFFF in its AVX2 and AVX-512 loops, 0x7FC0 in scalar ones (float16 sources, "

@@ -28,6 +28,13 @@ CHECKED = {
 }
 # What ran beside entries of more than one vendor.
 ALSO = """\
+These inputs are bfloat16 numbers, N(0, 1) and wider: no -0, no block of zeros, no subnormal, no Inf. There vendors
+differ. TransformerEngine's reference, modelopt's NVFP4 and compressed-tensors make +0 of -0, and keep -0 for what
+underflows from below; blocks of zeros, blocks with Inf and tiny blocks are under "Where vendors differ".
+
+TransformerEngine's `NVFP4QuantizerRef` (commit d0067d0) with `with_rht` ran beside `nvfp4_te_rht` and, without its sign
+mask, beside `nvfp4_te_rht_unsigned`: 65,536 bfloat16 numbers of N(0, 1) each, 0 codes and 0 of 4,096 scales differ.
+
 Others ran beside the same entries:
 
 - gfloat 0.5.2, `quantize_block` with `compute_scale_amax`, on float64 (its log2 is wrong next to powers of two in
@@ -100,7 +107,7 @@ def _row(q: Quantizer) -> list[str]:
     if q.choice:
         extras.append(f"four over six by {q.choice.upper()}")
     if q.hadamard:
-        extras.append(f"Hadamard {q.hadamard}")
+        extras.append(f"Hadamard {q.hadamard}" + (f" in {q.transform_format}" if q.transform_format else ""))
     if q.history:
         extras.append(f"history of {q.history} steps")
     who, count = CHECKED.get(q.name, ("", 0))

@@ -1,4 +1,6 @@
-"""The floating-point mode of the calling thread: ours for as long as we compute, and the caller's again afterwards.
+"""What IEEE 754 leaves to the machine: the floating-point mode of the calling thread, and the bits of NaN.
+
+The mode is ours for as long as we compute, and the caller's again afterwards.
 
 A library built with ``-ffast-math``, or ``torch.set_flush_denormal(True)``, leaves a thread that flushes subnormals to
 zero; others change the direction of rounding. Bits that depended on that would be nobody's. Every public function that
@@ -11,7 +13,10 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,3 +94,20 @@ def standard(function: Callable[P, R]) -> Callable[P, R]:
 
     call.computes_in_standard_mode = True  # type: ignore[attr-defined]  # a test asks the public functions for it
     return call
+
+
+def quiet_nan(x: NDArray[Any]) -> NDArray[Any]:
+    """Write the positive quiet NaN over every NaN of an array of floats, and return the array.
+
+    Which NaN an operation returns, and its sign, depend on the operands' order in machine code: on the CPU, on the
+    compiler, and on whether an element falls into a vector loop or its remainder.
+
+    Examples
+    --------
+    >>> quiet_nan(np.array([-np.nan, -1.0], np.float32)).view(np.uint32).tolist() == [0x7FC00000, 0xBF800000]
+    True
+    """
+    missing = np.isnan(x)
+    if missing.any():
+        x[missing] = np.nan
+    return x

@@ -30,7 +30,7 @@ def vectors() -> dict[str, object]:
     """Return the file's content: float32 as bits in hexadecimal, codes as two hexadecimal digits each."""
     x = values()
     cases = {}
-    for name in oracle.QUANTIZERS:
+    for name in (*oracle.QUANTIZERS, *oracle.TRANSFORMED):
         codes, scales, tensor = oracle.quantize(x, name)
         cases[name] = {
             "codes": codes.astype(np.uint8).tobytes().hex(),

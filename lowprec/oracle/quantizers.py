@@ -47,6 +47,7 @@ from .block_scales import (
     v32,
 )
 from .values import (
+    BFLOAT16,
     E2M1FN,
     E2M3FN,
     E3M2FN,
@@ -60,6 +61,7 @@ from .values import (
     encode,
     exact,
     floor_log2,
+    is_negative_zero,
     max_code,
     two_to,
 )
@@ -135,6 +137,13 @@ for _name, _element in (("mxfp6_e2m3", E2M3FN), ("mxfp6_e3m2", E3M2FN), ("mxfp4"
     QUANTIZERS[f"{_name}_rceil"] = Quantizer(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
 
 
+#: Quantizers of transformed values: by which rule, after a transform with which signs, rounded to bfloat16.
+TRANSFORMED: dict[str, tuple[str, list[int]]] = {
+    "nvfp4_te_rht": ("nvfp4_te", [1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1]),
+    "nvfp4_te_rht_unsigned": ("nvfp4_te", [1] * 16),
+}
+
+
 def quantize(
     x: ArrayLike, quantizer: str | Quantizer, block: tuple[int | None, int | None] | None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | None]:
@@ -147,8 +156,12 @@ def quantize(
     tensor : float32 or None
         The scale of the tensor, where the quantizer has one.
     """
-    r = QUANTIZERS[quantizer] if isinstance(quantizer, str) else quantizer
     matrix = np.asarray(x, dtype=np.float32)
+    if isinstance(quantizer, str) and quantizer in TRANSFORMED:
+        quantizer, signs = TRANSFORMED[quantizer]
+        turned = transform(matrix, signs)
+        matrix = np.array([[_as_float(_stored(exact(float(v)))) for v in row] for row in turned], np.float32)
+    r = QUANTIZERS[quantizer] if isinstance(quantizer, str) else quantizer
     values = [[exact(float(v)) for v in row] for row in matrix]
     top = Fraction(decode(max_code(r.element), r.element))
     tensor = _tensor(values, r, top)
@@ -257,6 +270,11 @@ def _as_float(value: Exact) -> Any:
     return np.array([encode(value, FLOAT32, "nonsaturate")], np.uint32).view(np.float32)[0]
 
 
+def _stored(value: Exact) -> Exact:
+    """Round to bfloat16, to nearest even; NaN stays one."""
+    return decode(encode(value, BFLOAT16, "nonsaturate"), BFLOAT16)
+
+
 def transform(x: ArrayLike, signs: list[int]) -> NDArray[np.float32]:
     """Return the Hadamard transform of the rows' runs: signs, butterflies from near to far, then the factor."""
     size = len(signs)
@@ -265,12 +283,28 @@ def transform(x: ArrayLike, signs: list[int]) -> NDArray[np.float32]:
     out = np.empty(matrix.shape, np.float32)
     for i, row in enumerate(matrix):
         for start in range(0, len(row), size):
-            v = [Fraction(float(a)) * s for a, s in zip(row[start : start + size], signs, strict=True)]
+            run = (exact(float(a)) for a in row[start : start + size])
+            v = [a if s > 0 else _minus(a) for a, s in zip(run, signs, strict=True)]
             h = 1
             while h < size:
                 pairs = {j: (v[j], v[j + h]) for j in range(size) if not j & h}
                 for j, (a, b) in pairs.items():
-                    v[j], v[j + h] = Fraction(f32(a + b)), Fraction(f32(a - b))
+                    v[j], v[j + h] = _plus(a, b), _plus(a, _minus(b))
                 h *= 2
-            out[i, start : start + size] = [float(f32(a * factor)) for a in v]
+            out[i, start : start + size] = [_as_float(multiply(a, factor)) for a in v]
     return out
+
+
+def _minus(a: Exact) -> Exact:
+    if a == 0:
+        return Fraction(0) if is_negative_zero(a) else -0.0
+    return -a
+
+
+def _plus(a: Exact, b: Exact) -> Exact:
+    """Return fl32(a + b), the sign of zero as IEEE 754 has it."""
+    if isinstance(a, Fraction) and isinstance(b, Fraction):
+        return f32(a + b)
+    if math.isfinite(a) and math.isfinite(b):  # one of them is -0
+        return -0.0 if a == b == 0 and is_negative_zero(a) and is_negative_zero(b) else f32(Fraction(a) + Fraction(b))
+    return float(a) + float(b)

@@ -21,7 +21,7 @@ from .._ieee import standard
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import formats
 from .granularity import Granularity
-from .hadamard import hadamard
+from .hadamard import hadamard, transformed
 from .quantized import Quantized
 from .quantizer import Quantizer
 
@@ -94,7 +94,7 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     along_rows = Granularity.parse(q.granularity).columns == 1
     values = x.T if along_rows else x
     assert q.hadamard is not None
-    z = hadamard(values, q.hadamard, q.signs) if values.size else np.zeros(values.shape, np.float32)
+    z = transformed(values, q, axis=1)
     groups = z.reshape(len(z), z.shape[1] // q.hadamard, q.hadamard)
     lost: NDArray[np.bool_] = ~np.all(np.isfinite(groups), axis=2)
     codes, wanted, tensor = _wanted(np.where(lost[..., None], np.float32(0), groups).reshape(z.shape), q.hadamard)

@@ -3,7 +3,8 @@
 With ``H`` the Sylvester-Hadamard matrix of size n and ``D`` a diagonal of signs, a run x becomes ``H D x / sqrt(n)``.
 Both operands of a GEMM are transformed along K, so that the transforms cancel in the product. The order of operations
 is fixed: signs; butterflies ``(a + b, a - b)`` at distances 1, 2, 4, ..., n/2; one multiplication with
-float32(1 / sqrt(n)). Source: NVIDIA, arXiv:2509.25149, section 4.2; Tseng et al. (QuIP#), arXiv:2402.04396.
+float32(1 / sqrt(n)). A quantizer may round what comes out to a narrower format first (`Quantizer.transform_format`).
+Source: NVIDIA, arXiv:2509.25149, section 4.2; Tseng et al. (QuIP#), arXiv:2402.04396.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
 from .._arrays import LARGEST_SEED, as_float32, halves, one_of
-from .._ieee import standard
+from .._ieee import quiet_nan, standard
+from ..cast.casts import round_to
 from ..kernels.cast.random_bits import random_word
 from ..kernels.scaling import hadamard as kernels
+from .quantizer import Quantizer
 
 TE_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 """TransformerEngine's fixed signs for the transform of size 16."""
@@ -130,7 +133,12 @@ def hadamard(
     items = length // size if axis == 0 else values.shape[0]
     grain = max(1, (1 << 16) * items // values.size)
     _threads.run_chunks(lambda a, b: work(values, vector, factor, inverse, out, a, b), items, grain)
-    missing = np.isnan(out)  # the sign of Inf - Inf is the compiler's choice: vectors and the rest may differ in it
-    if missing.any():
-        out[missing] = np.float32(np.nan)
-    return out
+    return quiet_nan(out)
+
+
+def transformed(x: NDArray[np.float32], q: Quantizer, *, axis: int) -> NDArray[np.float32]:
+    """Return the values that a quantizer quantizes: `x`, or its transform, in the format that the transform has."""
+    if q.hadamard is None or x.size == 0:
+        return x
+    y = hadamard(x, q.hadamard, q.signs, axis=axis)
+    return y if q.transform_format is None else round_to(y, q.transform_format, out=y)

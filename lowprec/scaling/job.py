@@ -31,7 +31,7 @@ from ..kernels.scaling.scales import DIVIDE, block_scales
 from ..registry import cached
 from .constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
 from .granularity import Granularity
-from .hadamard import hadamard
+from .hadamard import transformed
 from .quantizer import Quantizer
 
 STREAMED = 1 << 25
@@ -137,10 +137,8 @@ class BlockJob:
         shape = (x.shape[0], x.shape[1])
         self.rows, self.width = self.granularity.block(shape)
         self.scale_shape = self.granularity.scale_shape(shape)
-        if q.hadamard is not None and x.size:
-            along_rows = self.width == 1 and self.rows > 1
-            x = hadamard(x, q.hadamard, q.signs, axis=0 if along_rows else 1)
-        self.x = x
+        along_rows = self.width == 1 and self.rows > 1
+        self.x = x = transformed(x, q, axis=0 if along_rows else 1)
         low, high, self.offset, *_ = key_of("quantize", self.mode, seed, offset)
         self.seed = low, high
         self.random_words = seed, offset

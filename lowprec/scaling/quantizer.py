@@ -112,6 +112,9 @@ class Quantizer:
         block is a piece of one column (`lowprec.hadamard`). What comes back are transformed values.
     signs : {"te", "none"} or int
         The transform's signs.
+    transform_format : str, optional
+        Format of ``lowprec.formats`` that transformed values are rounded to before anything else is done to them:
+        TransformerEngine's kernels round to bfloat16, as if the transform had written a tensor to memory.
     history : int, optional
         Number of steps whose amax delayed scaling remembers: such a quantizer has a state, see `DelayedScaling`.
     source : str
@@ -143,6 +146,7 @@ class Quantizer:
     nan: str = "nan"
     hadamard: int | None = None
     signs: str | int = "te"
+    transform_format: str | None = None
     history: int | None = None
     source: str = field(default="user-defined", compare=False)
     note: str = field(default="", compare=False)
@@ -186,6 +190,10 @@ class Quantizer:
         if self.history is not None and not 1 <= self.history <= 1 << 20:
             raise ValueError(f"history={self.history!r}: 1 to 2^20 steps")
         formats.get(self.format)
+        if self.transform_format is not None:
+            if not isinstance(name := self.transform_format, str):
+                raise ValueError(f"Quantizer: transform_format must be None or a name in lowprec.formats, got {name!r}")
+            formats.get(name)
         Granularity.parse(self.granularity)
 
     @property
@@ -275,15 +283,22 @@ _MX_BASE = Quantizer(
     granularity="1x32", scale="ue8m0", arithmetic="floor", smallest_exponent=-127, zero="smallest", source=_MX
 )
 _RCEIL = "TransformerEngine, common/util/ptx.cuh: float_to_e8m0; NVIDIA, arXiv:2506.08027"
+_TORCHAO_MX = (
+    "torchao 0.18 divides a block whose scale is 2^-127 by 2^-126, so that its values are halved, and gives a block "
+    "with Inf a finite scale"
+)
+_RCEIL_NOTE = (
+    "torchao 0.18 divides by max and takes float32's log2, and in a block whose scale is 2^-127 it makes all elements "
+    "zeros; so does TransformerEngine, which multiplies such a block by 1 instead of 2^127"
+)
 _FLAVOURS: dict[str, dict[str, str]] = {
     "floor": {"source": _MX, "note": "elements between max and 2^(emax + 1) / s saturate; packages that take "
-              "floor(log2 amax) in float32 get the exponent wrong just below powers of two"},
-    "ceil": {"source": "torchao 0.18, prototype/mx_formats: ScaleCalculationMode.CEIL"},
+              f"floor(log2 amax) in float32 get the exponent wrong just below powers of two; {_TORCHAO_MX}"},
+    "ceil": {"source": "torchao 0.18, prototype/mx_formats: ScaleCalculationMode.CEIL", "note": _TORCHAO_MX},
     "even": {"source": "torchao 0.18, ScaleCalculationMode.EVEN; AMD Quark",
-             "note": "compressed-tensors rounds amax to one mantissa bit whatever the element: even_1bit"},
-    "rceil": {"arithmetic": "amax*(1/max)", "inf": "largest", "source": _RCEIL,
-              "note": "torchao 0.18 divides by max and takes float32's log2; TransformerEngine multiplies a block "
-              "whose scale is 2^-127 by 1 instead of 2^127, so that it becomes zeros"},
+             "note": "compressed-tensors rounds amax to one mantissa bit whatever the element: even_1bit; "
+             f"{_TORCHAO_MX}"},
+    "rceil": {"arithmetic": "amax*(1/max)", "inf": "largest", "source": _RCEIL, "note": _RCEIL_NOTE},
     "even_1bit": {"source": "compressed-tensors 0.20"},
 }  # fmt: skip
 for _name, _fields in _FLAVOURS.items():
@@ -294,8 +309,8 @@ _add(
     "mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="-2 is never made; gfloat and pychop make it of -1.9999"
 )
 for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxfp4", "e2m1fn")):
-    _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX)
-    _add(f"{_name}_rceil", like=_MX_BASE, format=_format, arithmetic="amax*(1/max)", inf="largest", source=_RCEIL)
+    _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX, note=_TORCHAO_MX)
+    _add(f"{_name}_rceil", like=_MX_BASE, format=_format, **_FLAVOURS["rceil"])
 
 _V4_FP4 = _add(
     "dsv4_fp4", like=_MX_BASE, format="e2m1fn", arithmetic="amax*(1/max)", amax_floor=6 * 2.0**-126,
@@ -318,12 +333,16 @@ _NV = "TransformerEngine, common/cast/nvfp4/core_nvfp4.cuh; NVIDIA, arXiv:2509.2
 _NVFP4 = _add(
     "nvfp4_te", "nvfp4", format="e2m1fn", granularity="1x16", scale="e4m3", arithmetic="folded", zero="rule",
     inf="saturate", source=_NV,
-    note="the Python reference lets a NaN poison the whole tensor; here it poisons its block",
+    note="the Python reference lets a NaN poison the whole tensor; here it poisons its block; and it makes +0 of -0",
 )  # fmt: skip
 _add("nvfp4_te_2d", like=_NVFP4, granularity="16x16", source=_NV + " (weights)")
-_add("nvfp4_te_rht", like=_NVFP4, hadamard=16, source=_NV + " (Wgrad operands: 16-point Hadamard transform first)")
+_RHT = _add(
+    "nvfp4_te_rht", like=_NVFP4, hadamard=16, transform_format="bfloat16",
+    source=_NV + " (Wgrad operands: 16-point Hadamard transform first, rounded to bfloat16: "
+    "common/hadamard_transform/hadamard_transform_cast_fusion.cu)",
+)  # fmt: skip
 _add(
-    "nvfp4_te_rht_unsigned", like=_NVFP4, hadamard=16, signs="none",
+    "nvfp4_te_rht_unsigned", like=_RHT, signs="none",
     source="arXiv 2509.25149, appendix: the transform without random signs, as an ablation; other sizes take any signs",
 )  # fmt: skip
 _AO = _add(

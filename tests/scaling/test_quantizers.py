@@ -175,7 +175,10 @@ def test_hadamard_cancels_in_a_product_and_has_te_signs() -> None:
     assert (np.sign(lp.hadamard(np.eye(16, dtype=np.float32))[:, 0]) == TE_SIGNS).all()
     assert np.allclose(lp.hadamard(lp.hadamard(x, 64, 9), 64, 9, inverse=True), x, atol=1e-6)
     q = lp.quantize(x, quantizer="nvfp4_te_rht")
-    assert (q.codes == lp.quantize(lp.hadamard(x), quantizer="nvfp4_te").codes).all()
+    assert (q.codes == lp.quantize(lp.round_to(lp.hadamard(x), "bfloat16"), quantizer="nvfp4_te").codes).all()
+    plain = lp.quantize(x, quantizer=lp.quantizers["nvfp4_te_rht"].with_(transform_format=None))
+    assert (plain.codes == lp.quantize(lp.hadamard(x), quantizer="nvfp4_te").codes).all()
+    assert (plain.codes != q.codes).any()
     for bad, message in (((x, 12), "a power of two"), ((x, 32), "is for size 16, not 32"), ((x, 16, -1), "signs=-1")):
         with pytest.raises(ValueError, match=message):
             lp.hadamard(*bad)
@@ -295,6 +298,8 @@ def test_a_quantizer_of_ones_own_works_everywhere() -> None:
         ({"nan": "rule"}, "nan='rule': no arithmetic has a result there"),
         ({"zero": "two"}, "zero='two': 'rule', 'one'"),
         ({"hadamard": 12}, "hadamard=12: a power of two"),
+        ({"transform_format": "bf17"}, "unknown format 'bf17'"),
+        ({"transform_format": 16}, "transform_format must be None or a name in lowprec.formats, got 16"),
         ({"history": 0}, "history=0: 1 to 2^20 steps"),
         ({"smallest_exponent": -130}, "smallest_exponent=-130: a whole number from -127 to -126"),
         ({"format": "e4m3fm"}, "did you mean 'e4m3fn'"),

@@ -16,7 +16,7 @@ from ...cast.casts import decode, encode
 from ...format.catalogue import Format, formats
 from ...format.policy import policies
 from ...scaling.granularity import Granularity
-from ...scaling.hadamard import hadamard
+from ...scaling.hadamard import transformed
 from ...scaling.quantize import quantize
 from ...scaling.quantizer import Quantizer
 
@@ -119,10 +119,8 @@ class Made(Dump):
     @functools.cached_property
     def turned(self) -> F32:
         """Values after the quantizer's Hadamard transform."""
-        if self.q.hadamard is None:
-            return self.x
         rows, columns = self.block
-        return hadamard(self.x, self.q.hadamard, self.q.signs, axis=0 if columns == 1 and rows > 1 else 1)
+        return transformed(self.x, self.q, axis=0 if columns == 1 and rows > 1 else 1)
 
     @functools.cached_property
     def amax(self) -> F32:
