@@ -42,14 +42,14 @@ class CastCodec:
     name : str
         What it is listed under.
     format : str
-        The format, of at most 16 bits, or float32.
+        The format, of at most 16 bits, or of 32.
     about : str
         What it is and where it is used.
 
     Raises
     ------
     ValueError
-        If the format is unknown.
+        If the format is unknown, or its codes have 17 to 31 bits.
     """
 
     name: str
@@ -57,7 +57,11 @@ class CastCodec:
     about: str = "user-defined"
 
     def __post_init__(self) -> None:
-        formats[self.format]
+        bits = formats[self.format].bits
+        if not (bits <= 16 or bits == 32):
+            raise ValueError(
+                f"CastCodec: format must have codes of at most 16 bits, or of 32, got {self.format!r} with {bits}"
+            )
 
     @property
     def bits_per_value(self) -> float:
