@@ -17,7 +17,7 @@ from ..format.rounding import Rounding, resolve, special_codes
 from ..kernels.cast import nearest as kernels
 from .arrays import as_codes, as_values
 from .choice import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder, run
-from .constants import decode_constants, has_fast_kernel, has_word_kernel
+from .constants import decode_constants, has_word_kernel
 from .streams import Stream, key_of
 
 
@@ -97,7 +97,7 @@ def encode(
     key = key_of("encode", mode, seed, offset, random, values.shape)
     if chosen.raises:
         refuse(values, f, mode, chosen, key)
-    run(encoder(f, mode, special_codes(f, mode, chosen), key), apart(values, result), result, f)
+    run(encoder(f, mode, special_codes(f, mode, chosen), key), apart(values, result), result, f, mode)
     return result if like is None else returned("encode", result, like, dtype_of(f))
 
 
@@ -137,10 +137,10 @@ def decode(
     array([ 1.000000e+00, -4.480000e+02,  1.953125e-03], dtype=float32)
     """
     f = formats.get(fmt)
-    c = as_codes(codes, f, check=not has_fast_kernel(f, decoding=True))
+    c = as_codes(codes, f, check=not has_word_kernel(f))
     result = output("decode", out, c.shape, np.float32)
     flat, into = apart(c, result).reshape(-1), result.reshape(-1)
-    if has_fast_kernel(f, decoding=True):
+    if has_word_kernel(f):
         constants = decode_constants(f)
         narrow = f.bits < 8 * c.dtype.itemsize
 
@@ -213,9 +213,9 @@ def round_to(
     if chosen.raises:
         refuse(values, f, mode, chosen, key)
     special = special_codes(f, mode, chosen)
-    if not (has_word_kernel(f) or has_fast_kernel(f)):
+    if not has_word_kernel(f):
         codes = np.empty(values.shape, f.code_dtype)
-        run(encoder(f, mode, special, key), values, codes, f)
+        run(encoder(f, mode, special, key), values, codes, f, mode)
         decode(codes, f, out=result)
     else:
         values, plan = apart(values, result, in_place=True), plan_of(f, mode, special)
@@ -223,7 +223,7 @@ def round_to(
             constants, flat = plan.round_nearest, result.reshape(-1)
             _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
         else:
-            run(rounder(f, mode, special, key), values, result, f)
+            run(rounder(f, mode, special, key), values, result, f, mode)
     return result if like is None else returned("round_to", result, like)
 
 

@@ -20,14 +20,13 @@ from .constants import (
     Constants,
     decode_constants,
     encode_constants,
-    has_fast_kernel,
     has_word_kernel,
     near_constants,
     random_constants,
     round_constants,
     rounding_words,
     short_constants,
-    symmetric,
+    takes_float32,
     word_constants,
 )
 from .streams import Key
@@ -56,7 +55,7 @@ class Plan(NamedTuple):
 @cached(512)
 def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
     """Return the kernels that hold and their constants."""
-    nearest = mode.is_nearest_even and has_fast_kernel(f) and symmetric(f, special)
+    nearest = mode.is_nearest_even
     return Plan(
         near_constants(f, special) if nearest else None,
         short_constants(f, special) if nearest else None,
@@ -65,7 +64,7 @@ def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
         word_constants(f, special, mode),
         rounding_words(mode),
         round_constants(f, special) if nearest else None,
-        decode_constants(f) if has_word_kernel(f) or has_fast_kernel(f) else None,
+        decode_constants(f) if has_word_kernel(f) else None,
         (f.mantissa_bits, f.emin, int(not f.has_zero)),
     )
 
@@ -74,8 +73,7 @@ def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
 def nearest_constants(fmt: Format) -> Constants | None:
     """Return what `kernels.cast.nearest.round_bits` needs to do as plain `round_to` does; None where it cannot."""
     mode, policy = resolve(fmt)
-    nearest = mode.is_nearest_even and has_fast_kernel(fmt)
-    return plan_of(fmt, mode, special_codes(fmt, mode, policy)).round_nearest if nearest else None
+    return None if fmt.is_table else plan_of(fmt, mode, special_codes(fmt, mode, policy)).round_nearest
 
 
 @functools.singledispatch
@@ -140,11 +138,11 @@ def word_kernels() -> Any:
     return rounding
 
 
-def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format) -> None:
+def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mode: Rounding) -> None:
     """Work on all values; those of other types are turned into float32 or float64, whichever is exact, in parts."""
     flat, into = values.reshape(-1), result.reshape(-1)
     to = np.float64 if flat.dtype.kind in "iu" and flat.dtype.itemsize > 2 else np.float32
-    if not (f.is_table or has_fast_kernel(f) or has_word_kernel(f)) or flat.dtype == np.float64:
+    if flat.dtype == np.float64 or not takes_float32(f, mode):
         to = np.float64
     if flat.dtype == to:
         _threads.run_chunks(lambda a, b: piece(flat[a:b], into[a:b], a), flat.size, GRAIN)
@@ -178,7 +176,7 @@ def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key:
     for code in (0, 1):
         special = usual._replace(**dict.fromkeys(fields, code))
         codes = np.empty(values.shape, f.code_dtype)
-        run(encoder(f, mode, special, key), values, codes, f)
+        run(encoder(f, mode, special, key), values, codes, f, mode)
         found.append(codes.reshape(-1))
     wrong = np.flatnonzero(found[0] != found[1])
     if wrong.size == 0:

@@ -18,15 +18,10 @@ _QUIET_NAN = 0x7FC00000
 
 
 @functools.lru_cache(maxsize=512)
-def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
-    """Return what `kernels.cast.nearest.encode_bits` needs, in its order.
-
-    Raises
-    ------
-    ValueError
-        If the kernel does not hold: `has_fast_kernel` is false, or the codes are not `symmetric`.
-    """
-    _require(fmt, special)
+def encode_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
+    """Return what `kernels.cast.nearest.encode_bits` needs, in its order, or None if it does not hold."""
+    if not _has_nearest_kernel(fmt, special):
+        return None
     m, emin = fmt.mantissa_bits, fmt.emin
     return _words(
         23 - m,
@@ -48,7 +43,9 @@ def encode_constants(fmt: Format, special: SpecialCodes) -> Constants:
 def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
     """Return what `kernels.cast.nearest.encode_near` needs, in its order, or None if it does not hold."""
     m, emin = fmt.mantissa_bits, fmt.emin
-    if not (has_fast_kernel(fmt) and symmetric(fmt, special) and special.negative_zero and not fmt.is_integer):
+    if not (_has_nearest_kernel(fmt, special) and special.negative_zero and not fmt.is_integer):
+        return None
+    if m == 23:  # the addend would lie one binade above the value, where the quantum is twice as large
         return None
     if special.negative_nan != special.nan | fmt.sign_mask or fmt.emax + 1 + 23 - m > 127 or emin == -126:
         return None
@@ -68,7 +65,7 @@ def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
     """Return what `kernels.cast.nearest.encode32_short` needs, in its order, or None if it does not hold."""
     m = fmt.mantissa_bits
     like_float32 = fmt.specials == "ieee" and fmt.signed and (fmt.exponent_bits, fmt.bias) == (8, 127) and m < 23
-    if not (like_float32 and symmetric(fmt, special) and special.over == fmt.inf_code and special.negative_zero):
+    if not (like_float32 and _symmetric(fmt, special) and special.over == fmt.inf_code and special.negative_zero):
         return None
     return _words(23 - m, (1 << (22 - m)) - 1, special.nan, special.negative_nan)
 
@@ -76,7 +73,7 @@ def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 @functools.lru_cache(maxsize=512)
 def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants | None:
     """Return what `kernels.cast.rounding.encode_random` needs, in its order, or None if it does not hold."""
-    if not (has_fast_kernel(fmt) and symmetric(fmt, special) and rounding.is_stochastic and special.negative_zero):
+    if not (_has_nearest_kernel(fmt, special) and rounding.is_stochastic and special.negative_zero):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin
     low = 30 - m  # binary places of a subnormal: its last quanta stay below 2^31
@@ -99,9 +96,10 @@ def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> 
 
 
 @functools.lru_cache(maxsize=512)
-def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
-    """Return what `kernels.cast.nearest.round_bits` needs, in its order; conditions as for `encode_constants`."""
-    _require(fmt, special)
+def round_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
+    """Return what `kernels.cast.nearest.round_bits` needs, in its order, or None if it does not hold."""
+    if not _has_nearest_kernel(fmt, special):
+        return None
     m, emin = fmt.mantissa_bits, fmt.emin
     nan, negative_nan = (_value_bits(fmt, code) for code in (special.nan, special.negative_nan))
     return _words(
@@ -121,7 +119,7 @@ def round_constants(fmt: Format, special: SpecialCodes) -> Constants:
 
 @functools.lru_cache(maxsize=512)
 def decode_constants(fmt: Format) -> Constants:
-    """Return what `kernels.cast.nearest.decode_bits` needs, in its order; only for formats that `has_fast_kernel`."""
+    """Return what `kernels.cast.nearest.decode_bits` needs, in its order; only for formats that `has_word_kernel`."""
     m, emin = fmt.mantissa_bits, fmt.emin
     subnormal = 1 << m if emin > -126 else 0
     minus_zero = _SIGN if fmt.has_negative_zero else _QUIET_NAN
@@ -170,19 +168,36 @@ def rounding_words(rounding: Rounding) -> Constants:
     return _words(rounding.plus_word, rounding.minus_word, _ALL << (32 - n) & _ALL if n else 0, extra)
 
 
-def has_fast_kernel(fmt: Format, *, decoding: bool = False) -> bool:
-    """Tell whether the float32 kernels hold for a format; others go through float64 integers or a table."""
-    if fmt.is_table or not fmt.has_zero or fmt.emin < -126:
-        return False
-    return decoding or (fmt.mantissa_bits >= 1 and fmt.emin <= 100 and fmt.signed)
-
-
 def has_word_kernel(fmt: Format) -> bool:
-    """Tell whether `kernels.cast.rounding.encode_word` holds for a format; others are rounded from float64."""
-    return not fmt.is_table and fmt.has_zero and fmt.emin >= -126 and fmt.mantissa_bits <= 22
+    """Tell whether the float32 kernels `encode_word` and `decode_bits` hold for a format.
+
+    Other formats are encoded from float64, and decoded by a table or code by code.
+    """
+    return not fmt.is_table and fmt.has_zero and fmt.emin >= -126
 
 
-def symmetric(fmt: Format, special: SpecialCodes) -> bool:
+def takes_float32(fmt: Format, rounding: Rounding) -> bool:
+    """Tell whether a cast of float32 values works on float32; others are widened to float64 first.
+
+    `encode_word` keeps 31 bits below the quantum, the last one sticky. It decides as all bits would if a rounding's
+    words end in 00 or in 11.
+    """
+    words = (rounding.plus_word, rounding.minus_word)
+    return fmt.is_table or (has_word_kernel(fmt) and all(word & 3 in (0, 3) for word in words))
+
+
+def _has_nearest_kernel(fmt: Format, special: SpecialCodes) -> bool:
+    """Tell whether `encode_bits` and `round_bits` hold, and with further conditions the kernels derived from them."""
+    return (
+        has_word_kernel(fmt)
+        and fmt.mantissa_bits >= 1
+        and fmt.emin <= 100  # the addend of subnormals is a float32 number
+        and fmt.signed
+        and _symmetric(fmt, special)
+    )
+
+
+def _symmetric(fmt: Format, special: SpecialCodes) -> bool:
     """Tell whether both signs overflow to one magnitude, Inf with them: the maximum or the code after it."""
     after = special.over == fmt.max_code + 1 < fmt.sign_mask
     return (
@@ -192,11 +207,6 @@ def symmetric(fmt: Format, special: SpecialCodes) -> bool:
         and special.negative_inf == special.negative_over
         and special.negative_limit == fmt.max_code + 1
     )
-
-
-def _require(fmt: Format, special: SpecialCodes) -> None:
-    if not (has_fast_kernel(fmt) and symmetric(fmt, special)):
-        raise ValueError(f"{fmt}: the nearest-even kernel does not hold for it with {special}")
 
 
 def _value_bits(fmt: Format, code: int) -> int:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from lowprec._arrays import as_float32
 
-from .._ieee import standard
+from .._ieee import quiet_nan, standard
 from ..cast.casts import round_to
 from ..registry import Registry
 from . import Codec, codecs
@@ -125,7 +125,7 @@ def combine_low_latency(
     for slot in range(x.shape[1]):
         at = used[:, slot]
         total[at] = fma(arrived[at, slot], gates[at, slot, None], total[at])
-    return round_to(total, store)
+    return round_to(quiet_nan(total), store)
 
 
 @standard
@@ -183,7 +183,7 @@ def combine_normal(
             partial[at] += x[at, slot]
         at = (where == node).any(axis=1)
         total[at] += wire.round_trip(round_to(partial[at], "bfloat16"))
-    return round_to(total, store)
+    return round_to(quiet_nan(total), store)
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,8 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"all_reduce: shards are {x.shape}; [ranks, ..., columns] with one rank or more is needed")
     rows = int(np.prod(x.shape[1:-1], dtype=np.int64))
-    return chosen.add(x.reshape(len(x), rows, x.shape[-1]), wire.round_trip).reshape(x.shape[1:])
+    total = np.array(chosen.add(x.reshape(len(x), rows, x.shape[-1]), wire.round_trip))
+    return quiet_nan(total).reshape(x.shape[1:])
 
 
 def _slots(name: str, outputs: npt.ArrayLike) -> Floats:

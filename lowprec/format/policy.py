@@ -42,7 +42,7 @@ interim report v4.0, 4.7.5; ml_dtypes 0.6 and PyTorch 2.13 by measurement (PyTor
 2.11 and 2.13); RISC-V Zvfofp8min 0.9 and Zvfbfmin; Arm's FPMR.OSC; AMD's v_cvt_sr_fp8_f32 with FP16_OVFL = 0 and 1
 (RDNA4); CANN's casts to HiF8 for ``cann_sat``. x86's AVX10.2 conversions are ``ocp_sat`` (the forms with S) and
 ``ocp_nonsat``, but for the payload of an E5M2 NaN; RISC-V's saturating forms are ``cuda_satfinite``. ml_dtypes'
-own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and misrounds values below 2^-126.
+own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and values between 2^-127 and 1.5 * 2^-127 to 2^-126.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ class Policy:
         minus_zero, zero = fmt.zeros
         negative_limit = fmt.negative_limit
         if fmt.signed:
-            zero = minus_zero if fmt.has_negative_zero and self.negative_zero == "keep" else zero
+            keeps = self.negative_zero == "keep" if fmt.has_negative_zero else not fmt.has_zero
+            zero = minus_zero if keeps else zero  # without a zero both codes are numbers
         else:
             negative_limit = int(self.unsigned in ("round_nan", "round_zero") and fmt.has_zero)
             below = zero if self.unsigned == "round_zero" or (self.unsigned == "round_nan" and clamp[1]) else nan

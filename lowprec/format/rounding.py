@@ -67,10 +67,11 @@ class Rounding:
         toward zero.
     plus_word, minus_word : int
         What is added for positive and negative values; ``2^31`` is one half.
+        A word that ends in a one goes on with ones.
     ties_even : bool
-        Whether an odd code gets one more unit in the last place: with ``2^31 - 1``, nearest and ties to even.
+        Whether a word that ends in a one is completed for odd codes: with ``2^31 - 1``, nearest and ties to even.
     odd : bool
-        Whether an inexact result with an even code goes to the next one.
+        Whether an inexact result with an even code goes to the next one; without words and random bits.
     random_bits : int
         How many random bits are added, 0 for none.
     variant : {"A", "B", "C"}
@@ -100,6 +101,8 @@ class Rounding:
             whole(who, word, getattr(self, word), 0, _ALL)
         whole(who, "random_bits", self.random_bits, 0, MAX_RANDOM_BITS)
         one_of(who, "variant", self.variant, ("A", "B", "C"))
+        if self.odd and (self.plus_word or self.minus_word or self.ties_even or self.random_bits):
+            raise ValueError(f"{who}: odd=True excludes plus_word, minus_word, ties_even and random_bits")
 
     @classmethod
     def stochastic(cls, bits: int = MAX_RANDOM_BITS, variant: Literal["A", "B", "C"] = "A") -> Rounding:

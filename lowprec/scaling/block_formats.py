@@ -128,7 +128,8 @@ class HiFx(BlockFormat):
         e3 = m3 * inverse * np.where(np.repeat(e2, 2, axis=-1), f32(0.5), f32(1)) >= 2
         steps = np.repeat(e2, 8, axis=-1).astype(np.int32) + np.repeat(e3, 4, axis=-1)
         quanta = np.ldexp(size, -steps).astype(f32) * inverse * f32(1 << self.magnitude_bits - 1)
-        magnitude = np.minimum(np.floor(quanta + f32(0.5)), f32(top)).astype(np.uint8)
+        rounded = np.minimum(np.floor(quanta + f32(0.5)), f32(top))
+        magnitude = np.where(np.isnan(rounded), f32(0), rounded).astype(np.uint8)  # C leaves the cast of a NaN open
         elements = magnitude | (x < 0).astype(np.uint8) << np.uint8(self.magnitude_bits)
         return BlockCodes(elements, shared, np.concatenate([e2, e3], axis=-1).astype(np.uint8))
 

@@ -60,7 +60,8 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
         if q.arithmetic in ("folded", "plain"):
             inverse = np.minimum(np.float32(bound / amax), _LARGEST)
             inverse = _ONE if amax == 0 or inverse == 0 else inverse
-            return TensorScale(np.float32(_ONE / inverse), inverse, np.float32(inverse * np.float32(_ONE / largest)))
+            scale = np.minimum(np.float32(_ONE / inverse), _LARGEST)
+            return TensorScale(scale, inverse, np.float32(inverse * np.float32(_ONE / largest)))
         g = np.float32(amax / bound)
         g = max(g, np.float32(2.0**-149)) if amax > 0 else g
         return TensorScale(g, np.minimum(np.float32(_ONE / g), _LARGEST), np.float32(largest * g))
@@ -73,7 +74,7 @@ def scale_rule(q: Quantizer, f: Format, tensor: TensorScale, multiplier: np.floa
         tensor = NO_TENSOR._replace(folded=numbers[0])
     if multiplier is not None:
         with np.errstate(all="ignore"):
-            own = (np.float32(_ONE / multiplier), multiplier)
+            own = (np.minimum(np.float32(_ONE / multiplier), _LARGEST), multiplier)
         numbers = (*numbers[:3], multiplier, numbers[4])
         return (block_scale.FIXED, block_scale.RECIPROCAL, (*numbers[:4], *tensor, numbers[4]), words, own * 3, True)
     return (*head, (*numbers[:4], *tensor, numbers[4]), words, special, use_special_zero)

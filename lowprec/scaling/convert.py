@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import as_matrix, one_of, spread
-from .._ieee import standard
+from .._ieee import quiet_nan, standard
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
 from .granularity import Granularity
@@ -113,7 +113,7 @@ def convert(
     new = _scales(values, old, target, rows, columns, scale == "fp32")
     own = spread(spread(new, rows, codes.shape[0], 0), columns, codes.shape[1], 1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        found = encode(values / own, target)
+        found = encode(quiet_nan(values / own), target)
         back = decode(found, target).astype(np.float64) * own
     unlike = (back != values) & ~(np.isnan(back) & np.isnan(values))
     result = Quantized(

@@ -11,21 +11,22 @@ from numpy.typing import NDArray
 
 from .. import _threads
 from .._arrays import positive32, real32, spread
+from .._ieee import quiet_nan
 from ..cast.casts import decode, encode
 from ..cast.constants import (
     decode_constants,
     encode_constants,
-    has_fast_kernel,
     has_word_kernel,
     random_constants,
     round_constants,
     rounding_words,
-    symmetric,
+    takes_float32,
     word_constants,
 )
 from ..cast.streams import key_of
 from ..format.catalogue import Format, formats
-from ..format.rounding import Rounding, policies, resolve, roundings, special_codes
+from ..format.policy import Policy
+from ..format.rounding import Rounding, policies, roundings, special_codes
 from ..kernels.scaling import quantize as kernels
 from ..kernels.scaling.scales import DIVIDE, block_scales
 from ..registry import cached
@@ -50,25 +51,26 @@ class _Cast(NamedTuple):
     round: Constants | None
 
 
-_NO_KERNEL = _Cast(None, None, None)
+_ELEMENTS = replace(policies["ocp_sat"], nan="positive")
+"""How elements are cast. The sign of a NaN that an operation returns is the code generator's choice: it is dropped."""
 
 
 @cached(256)
 def _cast_constants(f: Format) -> _Cast:
-    special = policies["ocp_sat"].codes(f)
-    if not (has_fast_kernel(f) and symmetric(f, special)):
-        return _NO_KERNEL
-    m, emin = f.mantissa_bits, f.emin
-    encode, rounding = encode_constants(f, special), round_constants(f, special)
-    if not f.params.negative_zero or f.emax + 23 - m > 127 or emin + 23 - m > 127:
-        return _Cast(None, encode, rounding)
-    return _Cast(bounded_constants(f), encode, rounding)
+    if f.is_table:
+        return _Cast(None, None, None)
+    special = _ELEMENTS.codes(f)
+    m, encode = f.mantissa_bits, encode_constants(f, special)
+    far = max(f.emax, f.emin) + 23 - m > 127
+    bounded = bounded_constants(f) if encode and f.params.negative_zero and not far else None
+    return _Cast(bounded, encode, round_constants(f, special))
 
 
 class _Element(NamedTuple):
-    """A quantizer's element format, its constants for rounding word by word, and whether values are rounded so."""
+    """A quantizer's element format, policy and constants, and whether values are rounded word by word."""
 
     format: Format
+    policy: Policy
     words: Any
     random: Any
     cast: _Cast
@@ -87,13 +89,12 @@ def _element(q: Quantizer, mode: Rounding) -> _Element:
     f = formats.get(q.format)
     if f.bits > 16 or not (f.is_table or has_word_kernel(f)) or not f.signed:
         raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
-    mode, policy = resolve(f, mode, "ocp_sat")
+    policy, cast = replace(_ELEMENTS, negative_zero=q.negative_zero), _cast_constants(f)
     if f.is_table:
-        return _Element(f, None, None, _NO_KERNEL, True)
-    special = special_codes(f, mode, replace(policy, negative_zero=q.negative_zero))
-    cast = _cast_constants(f)
+        return _Element(f, policy, None, None, cast, True)
+    special = special_codes(f, mode, policy)
     by_words = not mode.is_nearest_even or q.negative_zero != "keep" or cast.encode is None
-    return _Element(f, word_constants(f, special, mode), random_constants(f, special, mode), cast, by_words)
+    return _Element(f, policy, word_constants(f, special, mode), random_constants(f, special, mode), cast, by_words)
 
 
 class BlockJob:
@@ -132,7 +133,7 @@ class BlockJob:
         self.q, self.granularity = q, Granularity.parse(q.granularity)
         self.mode = roundings.get(q.rounding if rounding is None else rounding)
         made = q if isinstance(q.signs, str) else replace(q, signs="none")  # signs drawn anew are one quantizer's
-        f, self.words, self.random, self.cast, self.by_words = _element(made, self.mode)
+        f, self.policy, self.words, self.random, self.cast, self.by_words = _element(made, self.mode)
         self.format = f
         shape = (x.shape[0], x.shape[1])
         self.rows, self.width = self.granularity.block(shape)
@@ -179,8 +180,8 @@ class BlockJob:
     def _codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         if self.q.choice is not None:
             return self._choose(codes, scales)
-        if self.format.is_table:
-            return self._codes_of_table(codes, scales)
+        if self.format.is_table or not takes_float32(self.format, self.mode):
+            return self._codes_by_cast(codes, scales)
         if self.by_words:
             return self._codes_by_words(codes, scales)
         self._run(lambda x, codes, scales, _, a, b: self.strips(x, codes, scales, a, b), codes, scales)
@@ -208,9 +209,11 @@ class BlockJob:
             kernel(x, self._blocks(1 << 14), self.rule, cast, tensor, streamed, values, a, b)
 
         self._run(work, values, None)
+        if not np.isfinite(tensor):  # zero times Inf, in blocks that are themselves finite
+            quiet_nan(values)
 
-    def _codes_of_table(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
-        """Scale as for any format, then cast all values at once: a table's thresholds have no kernel for blocks."""
+    def _codes_by_cast(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
+        """Scale, then cast all values at once: what has no kernel for blocks, such as a table's thresholds."""
         rows, width = self.rows, self.width
         top = np.maximum.reduceat(np.abs(self.x).view(np.uint32), np.arange(0, self.x.shape[0], rows), 0)
         amax = np.ascontiguousarray(np.maximum.reduceat(top, np.arange(0, self.x.shape[1], width), 1))
@@ -220,8 +223,7 @@ class BlockJob:
         with np.errstate(all="ignore"):
             values = self.x / each if self.rule[1] == DIVIDE else self.x * each
         seed, offset = self.random_words
-        policy = replace(policies["ocp_sat"], negative_zero=self.q.negative_zero)
-        encode(values, self.format, rounding=self.mode, policy=policy, seed=seed, offset=offset, out=codes)
+        encode(values, self.format, rounding=self.mode, policy=self.policy, seed=seed, offset=offset, out=codes)
 
     def _codes_by_words(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         from ..kernels.scaling import quantize_words
@@ -343,13 +345,14 @@ def dequantize(
     tensor: np.float32,
     out: NDArray[np.float32],
 ) -> None:
-    """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty."""
+    """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty; NaN is 0x7FC00000."""
     rows, columns = block
-    if not has_fast_kernel(fmt, decoding=True):
+    if not has_word_kernel(fmt):
         by_row = spread(scales, rows, codes.shape[0], 0)
         with np.errstate(over="ignore", invalid="ignore"):
             np.multiply(decode(codes, fmt), spread(by_row, columns, codes.shape[1]), out=out)
             out *= tensor
+        quiet_nan(out)
         return
     constants = decode_constants(fmt)
 

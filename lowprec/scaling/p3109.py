@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import one_of
-from .._ieee import standard
+from .._ieee import quiet_nan, standard
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy
@@ -67,7 +67,7 @@ class ScaledBlocks:
         """Return scale times element, exactly (DecodeBlock); zero times Inf is NaN."""
         scale = decode(self.scale, self.scale_format).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            return decode(self.elements, self.format) * scale[..., None] + 0.0  # there is no -0
+            return quiet_nan(decode(self.elements, self.format) * scale[..., None] + 0.0)  # there is no -0
 
     @standard
     def to(self, fmt: str | Format, **how: Unpack[Projection]) -> NDArray[Any]:
@@ -258,7 +258,7 @@ def _same(who: str, x: ScaledBlocks, y: ScaledBlocks) -> tuple[Floats, Floats]:
 
 def _project(values: Floats, f: Format, how: Projection) -> NDArray[Any]:
     options: dict[str, Any] = {"policy": "p3109_satfinite", **how}
-    return encode(values, f, **options)
+    return encode(quiet_nan(values), f, **options)
 
 
 def _scaled(x: Floats, codes: NDArray[Any], f: Format, g: Format, how: Projection) -> NDArray[Any]:

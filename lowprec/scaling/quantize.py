@@ -46,6 +46,7 @@ def quantize(
 
     By default ``s = amax / max``, ``codes = encode(x / s)``, saturating, to nearest even. A block of zeros gets the
     scale 1. A block with NaN or Inf gets the scale NaN, so that all of it decodes to NaN: nothing is lost silently.
+    NaN has one code, the positive one, and one value, 0x7FC00000, whatever its sign was.
     Ragged edges form smaller blocks: 576 columns are four blocks of 128 and one of 64. A named quantizer
     (``lowprec.quantizers``) fixes all of it; options given beside it win.
 

@@ -130,6 +130,8 @@ class Quantized(ByBits):
     def dequantize(self, out: NDArray[np.float32] | None = None, *, like: Any = None) -> NDArray[np.float32]:
         """Return the values ``float32(scale * decode(codes))``, times the tensor's scale where there is one.
 
+        Every NaN is the positive quiet one, 0x7FC00000.
+
         Parameters
         ----------
         out : ndarray of float32, optional

@@ -7,6 +7,7 @@ import pytest
 from lowprec import logfmt
 from lowprec.cast import casts as cast
 from lowprec.codec import BlockCodec, CastCodec, Codec, LogFMTCodec, codecs
+from lowprec.format.catalogue import formats
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantize import quantize
 
@@ -104,6 +105,41 @@ def test_what_is_not_finite_arrives_as_such(name, bad):
     arrived = codecs[name].round_trip(x)
     assert not np.isfinite(arrived[1, 5])
     assert np.array_equal(arrived[[0, 2]], codecs[name].round_trip(np.ones((3, 128), F))[[0, 2]])
+
+
+FILLERS = {"NaN": -np.nan, "Inf": -np.inf, "huge": 3.3e38, "zeros": 0.0, "tiny": -1e-45}
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+@pytest.mark.parametrize("name", codecs)
+def test_what_arrives_of_a_row_does_not_depend_on_the_others(name, filler):
+    codec = codecs[name]
+    x = np.random.default_rng(7).standard_normal((6, 1024)).astype(ml_dtypes.bfloat16).astype(F)
+    x[2, 100:110] = 0, -0.0, np.nan, -np.nan, np.inf, 1e-40, -3e38, 0, 0, 0
+    if getattr(codec, "tensor_scale", False):  # the tensor's amax is what rows share: it stays
+        if filler == "huge":
+            pytest.skip("another amax of the tensor is another scale")
+        x[2, 100:110], x[4, 0] = 0, 100
+    kept = [2, 4]
+    other = np.full(x.shape, FILLERS[filler], F)
+    other[kept] = x[kept]
+    first = codec.round_trip(x)[kept]
+    assert first.tobytes() == codec.round_trip(other)[kept].tobytes()
+    assert first.tobytes() == codec.decode(codec.encode(other))[kept].tobytes()
+    assert first.tobytes() == codec.round_trip(x[kept]).tobytes()
+    assert set(first.view(np.uint32)[np.isnan(first)].tolist()) <= {0x7FC00000, 0xFFC00000}
+
+
+def test_a_cast_to_a_format_that_has_no_bytes_is_refused_at_once():
+    for name in ("tf32", "fp22"):
+        with pytest.raises(ValueError, match=f"CastCodec: format must have .* at most 16 bits, or of 32, got '{name}'"):
+            CastCodec("mine", name)
+    for name in formats:
+        if formats[name].bits <= 16 or formats[name].bits == 32:
+            wire = CastCodec("mine", name).encode(np.ones((2, 5), F))
+            assert CastCodec("mine", name).from_bytes(wire.to_bytes(), (2, 5)).content.codes.tobytes() == (
+                wire.content.codes.tobytes()
+            )
 
 
 def test_ones_own_codec_needs_no_registration(tokens):

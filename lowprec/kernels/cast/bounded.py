@@ -33,3 +33,9 @@ def round_bounded(u, constants):
     magic = float32_from_bits(U(max(U(a & INF), smallest) + up))
     r = F(F(float32_from_bits(a) + magic) - magic)
     return float32_from_bits(U(bits32(r) | U(u & U(0x80000000))))
+
+
+@kernel
+def quiet(x):
+    """Return a float32, the positive quiet NaN for any NaN: which one an operation returns is the CPU's choice."""
+    return x if x == x else float32_from_bits(U(0x7FC00000))

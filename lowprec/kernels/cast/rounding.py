@@ -43,7 +43,8 @@ def encode_word(u, constants, word):
         s = U(U(U(s + half) - (U(1) if U(s & unit) == U(0) and half != U(0) else U(0))) & U(U(0) - unit))
     base = U(U(field - emin_field) << U(m & U(31)))
     floor = U(base + U(s >> shift))
-    added = U(U(U(word >> U(1)) >> U(U(U(31) - shift) & U(31))) + U(floor & even))
+    # An odd code's unit goes in below the word's last bit, a one: at every shift, 0 too, it completes a half at most.
+    added = U(U(U(word >> U(1)) + U(U(floor & even) & word)) >> U(U(U(31) - shift) & U(31)))
     code = U(base + U(U(s + added) >> shift))
     inexact = U(U(s >> shift) << shift) != s
     code = U(code + (U(U(code & U(1)) ^ U(1)) if inexact and odd != U(0) else U(0)))
@@ -178,9 +179,7 @@ def encode_word64(u, constants, word, m, emin, first):
     n = s >> U64(shift)
     base = ((field - np.int64(emin)) << np.int64(m)) - np.int64(first)
     parity = (base + np.int64(n)) & np.int64(1)
-    added = U64(0)
-    if shift > 0:
-        added = (word >> U64(64 - shift)) + U64(parity & np.int64(even))
+    added = ((word >> U64(1)) + (U64(parity & np.int64(even)) & word)) >> U64(63 - shift)
     inexact = n << U64(shift) != s
     code = base + np.int64((s + added) >> U64(shift))
     if inexact and odd != U(0) and parity == 0:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel, variant
 
-from ..cast.bounded import INF
+from ..cast.bounded import INF, quiet
 from ..cast.nearest import decode_bits
 from . import elements
 from . import values as rounded
@@ -146,7 +146,7 @@ def dequantize_blocks(codes, scales, rows, cols, tensor, constants, out, start, 
             into = out[i, b * cols : min(b * cols + cols, width)]
             s = scales[i // rows, b]
             for j in range(tile.size):
-                into[j] = F(F(s * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor)
+                into[j] = quiet(F(F(s * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor))
 
 
 @kernel
@@ -155,4 +155,4 @@ def dequantize_columns(codes, scales, rows, tensor, constants, out, start, stop)
     for i in range(start, stop):
         tile, into, s = codes[i], out[i], scales[i // rows]
         for j in range(tile.size):
-            into[j] = F(F(s[j] * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor)
+            into[j] = quiet(F(F(s[j] * float32_from_bits(decode_bits(U(tile[j]), constants))) * tensor))

@@ -39,7 +39,10 @@ def power_of_two(code):
 
 @kernel
 def _e4m3_scales(amax, how, numbers, e4m3, scale, factor):
-    """Write scales that are E4M3 numbers, and their factors; `how` is one of the five arithmetics of these."""
+    """Write scales that are E4M3 numbers, and their factors; `how` is one of the five arithmetics of these.
+
+    The first argument of `min` and `max` is what NaN becomes: 0 / 0 and 0 * Inf, of tensors whose amax is 0 or Inf.
+    """
     largest, _, floor, _, tensor, tensor_inverse, folded, smallest = numbers
     n = amax.size
     for b in range(n):
@@ -50,25 +53,24 @@ def _e4m3_scales(amax, how, numbers, e4m3, scale, factor):
             t = F(F(a / largest) / tensor)
         elif how == E4M3_JOINT:
             t = F(a / folded)
-            t = F(1) if t == F(0) else t
+            t = t if t > F(0) else F(1)
         elif how == E4M3_PLAIN:
             t = F(F(a / largest) * tensor_inverse)
         else:
             t = F(a / largest)
-        t = max(t, smallest)
-        scale[b] = round_bounded(bits32(t), e4m3)
+        scale[b] = round_bounded(bits32(max(smallest, t)), e4m3)
     if how in (E4M3_FOLDED, E4M3_PLAIN):
         for b in range(n):
-            factor[b] = min(F(F(1) / F(scale[b] * tensor)), LARGEST)
+            factor[b] = min(LARGEST, F(F(1) / F(scale[b] * tensor)))
     elif how == E4M3_QUOTIENTS:
         for b in range(n):
-            factor[b] = F(tensor_inverse / scale[b])
+            factor[b] = min(LARGEST, F(tensor_inverse / scale[b]))
     elif how == E4M3_JOINT:
         for b in range(n):
             factor[b] = max(F(scale[b] * tensor), F(2.0**-149))
     else:
         for b in range(n):
-            factor[b] = F(F(1) / scale[b])
+            factor[b] = min(LARGEST, F(F(1) / scale[b]))
 
 
 @kernel
@@ -94,13 +96,13 @@ def block_scales(amax, rule, scale, factor):
     n = amax.size
     if how == FIXED:
         for b in range(n):
-            scale[b] = F(F(1) / cap)
+            scale[b] = min(F(F(1) / cap), LARGEST)
             factor[b] = cap
     elif how in (QUOTIENT, PRODUCT):
         for b in range(n):
             a = max(float32_from_bits(amax[b]), floor)
             q = bits32(F(a / largest) if how == QUOTIENT else F(a * inverse))
-            s = float32_from_bits(max(q, U(1)))
+            s = float32_from_bits(min(max(q, U(1)), U(INF - U(1))))
             scale[b] = s
             factor[b] = s if division == DIVIDE else F(F(1) / s)
         if division == RECIPROCAL:
@@ -108,10 +110,11 @@ def block_scales(amax, rule, scale, factor):
                 factor[b] = min(factor[b], LARGEST)
     elif how in (MULTIPLIER, POWER_MULTIPLIER):
         keep = U(0xFF800000) if how == POWER_MULTIPLIER else U(0xFFFFFFFF)
+        smallest = U(0x00400000) if how == POWER_MULTIPLIER else U(1)  # 2^-127, the inverse of the largest scale
         for b in range(n):
             m = min(F(largest / float32_from_bits(amax[b])), cap)
-            m = float32_from_bits(U(bits32(m) & keep))
-            scale[b] = F(F(1) / m)
+            m = float32_from_bits(max(U(bits32(m) & keep), smallest))
+            scale[b] = min(F(F(1) / m), LARGEST)
             factor[b] = m
     elif how == EXPONENT:
         for b in range(n):

@@ -7,7 +7,7 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, intrinsic, kernel, types, variant
 
-from ..cast.bounded import INF, round_bounded
+from ..cast.bounded import INF, quiet, round_bounded
 from ..cast.nearest import round_bits
 from ..vectors import F32, I32, I64, fill
 from .elements import WIDTHS, BlockCode, either
@@ -104,7 +104,8 @@ def mend_values(x, width, divide, amax, factor, scale, tensor, constants, values
         if amax[b] >= INF:
             for j in range(b * width, min(b * width + width, x.size)):
                 y = F(x[j] / factor[b]) if divide else F(x[j] * factor[b])
-                values[j] = F(F(float32_from_bits(round_bits(bits32(y), constants)) * scale[b]) * tensor)
+                r = float32_from_bits(round_bits(bits32(y), constants))
+                values[j] = quiet(F(F(r * scale[b]) * tensor))
 
 
 @kernel
