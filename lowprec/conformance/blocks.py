@@ -145,8 +145,8 @@ class QuantizeFamily(Family):
         checked(self.name, parts, 1, self.pattern)
         if parts[0] not in QUANTIZERS:
             raise ValueError(
-                f"quantize/{parts[0]}: the oracle has no such quantizer (nor any with a Hadamard transform or a "
-                f"history); it has {', '.join(QUANTIZERS)}"
+                f"quantize/{parts[0]}: there are no vectors of this quantizer (nor of any with a Hadamard transform or "
+                f"a history); there are for {', '.join(QUANTIZERS)}"
             )
         return (parts[0],)
 

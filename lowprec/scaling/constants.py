@@ -63,7 +63,8 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
             scale = np.minimum(np.float32(_ONE / inverse), _LARGEST)
             return TensorScale(scale, inverse, np.float32(inverse * np.float32(_ONE / largest)))
         g = np.float32(amax / bound)
-        g = max(g, np.float32(2.0**-149)) if amax > 0 else g
+        if 0 < amax < np.inf:
+            g = np.clip(g, np.float32(2.0**-149), _LARGEST)
         return TensorScale(g, np.minimum(np.float32(_ONE / g), _LARGEST), np.float32(largest * g))
 
 
