@@ -52,6 +52,8 @@ class BoundRecipe:
         Number of the step that runs, from 0.
     observing : bool
         Whether what passes counts for the scales of later steps: from the first `begin_step` on, but for evaluations.
+    nonfinite : set of str
+        Operands of the step that held NaN or infinity, ``"layers.0.attn.wo/dy"``: see `watch`.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class BoundRecipe:
         self.layers = layers
         self.step = 0
         self.observing = False
+        self.nonfinite: set[str] = set()
         self._linears: dict[str, LinearOps] = {}
         self._delayed: dict[str, DelayedScaling] = {}
 
@@ -90,6 +93,11 @@ class BoundRecipe:
     def draw(self, tensor: str) -> int:
         """Return the seed of a tensor's random bits in this step, see `lowprec.recipe.draw`."""
         return draw(self.seed, tensor, self.step)
+
+    def watch(self, operand: str, x: Array) -> None:
+        """Note an operand of the step that holds NaN or infinity: a cast that saturates would hide it."""
+        if self.observing and not np.isfinite(x).all():
+            self.nonfinite.add(operand)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -154,6 +162,7 @@ class BoundRecipe:
             for scaling in self._delayed.values():
                 scaling.end_step()
         self.step, self.observing = step, True
+        self.nonfinite.clear()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -163,6 +163,21 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     assert all(not m.any() for m in optimizer.m.values())
 
 
+def test_a_weight_that_is_not_finite_is_named():
+    weights = parameters(np.random.default_rng(0))
+    zeros = {name: np.zeros_like(w) for name, w in weights.items()}
+    weights["gain"][3] = np.inf
+    before = {name: w.copy() for name, w in weights.items()}
+    optimizer = AdamW(weights)
+    with pytest.raises(FloatingPointError, match="weight 'gain' is not finite"):
+        optimizer.update(zeros, 0.1)
+    assert optimizer.steps == 0
+    assert all(weights[name].tobytes() == before[name].tobytes() for name in weights)
+    weights["gain"][3] = -3.4e38  # the step itself leaves float32
+    with np.errstate(all="ignore"), pytest.raises(FloatingPointError, match="weight 'gain' is not finite"):
+        optimizer.update({**zeros, "gain": np.ones_like(weights["gain"])}, 1e37)
+
+
 def test_the_norm_is_summed_in_a_stated_order():
     x = (np.random.default_rng(1).standard_normal(1003) * 1e3).astype(F)
     wide = x.astype(np.float64)

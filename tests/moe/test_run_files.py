@@ -20,6 +20,7 @@ from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.model.memory import memory_policies
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.checkpoint import CheckpointError
+from lowprec.moe.run.files import read_run
 from lowprec.moe.run.train import Schedule, Trainer, train
 from lowprec.recipe import recipes
 
@@ -160,6 +161,19 @@ def test_damage_is_noticed_on_resuming(text, tmp_path):
         run(text, tmp_path, steps=2, resume=True)
     with pytest.raises(ValueError, match="the folder to go on from is missing"):
         train(MICRO, steps=2, data=text, resume=True)
+
+
+def test_a_curve_of_an_earlier_version_is_read(text, tmp_path):
+    run(text, tmp_path, steps=2)
+    curve = tmp_path / "metrics.csv"
+    rows = [line.split(",") for line in curve.read_text().splitlines()]
+    place = rows[0].index("nonfinite_operands")
+    assert [row[place] for row in rows] == ["nonfinite_operands", "0", "0"]
+    curve.write_text("".join(",".join(row[:place] + row[place + 1 :]) + "\n" for row in rows))
+    assert "nonfinite_operands" not in read_run(tmp_path).metrics
+    for _ in range(2):  # of what it says, and of what was written since
+        rest = run(text, tmp_path, steps=2, resume=True)
+        assert rest.metrics["nonfinite_operands"].isna().tolist() == [True, True]
 
 
 def test_a_checkpoint_that_is_no_trainers(text, tmp_path):

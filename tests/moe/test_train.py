@@ -87,6 +87,7 @@ def test_a_record_says_what_happened(text):
     assert record.grad_norm == trainer.optimizer.norm(gradients)
     assert record.learning_rate == STEADY.rate(0)
     assert record.max_violation >= 0
+    assert record.nonfinite_operands == 0
     assert record.seconds > 0
     assert trainer.step().learning_rate == STEADY.rate(1)
 
@@ -122,6 +123,39 @@ def test_divergence_leaves_the_trainer_as_it_was(text, bad):
         trainer.step()
     assert state(trainer) == before
     assert trainer.steps == trainer.optimizer.steps == 1
+
+
+@pytest.mark.parametrize("recipe", list(recipes))
+def test_infinity_in_a_weight_is_a_divergence_in_every_recipe(text, recipe):
+    trainer = micro(text, recipe)
+    trainer.model.params["layers.1.attn.wq_a"][7, 3] = np.inf
+    before = state(trainer)
+    with np.errstate(all="ignore"), pytest.raises(Diverged, match=r"step 1: .* in layers\.1\.attn\.wq_a"):
+        trainer.step()
+    assert state(trainer) == before
+
+
+@pytest.mark.parametrize("recipe", list(recipes))
+def test_infinity_in_an_output_gradient_is_counted_in_every_recipe(text, recipe, monkeypatch):
+    trainer = micro(text, recipe)
+    layer = trainer.model._blocks[0].attn.linears["wq_b"]
+    backward = layer.backward
+
+    def disturbed(grads, d_y, saved):
+        d_y[5, 2] = np.inf
+        return backward(grads, d_y, saved)
+
+    monkeypatch.setattr(layer, "backward", disturbed)
+    with np.errstate(all="ignore"):
+        try:
+            counted = trainer.step().nonfinite_operands  # its casts saturate
+        except Diverged as error:
+            counted = str(error).count("NaN or infinity in")
+    assert counted > 0
+    assert "layers.0.attn.wq_b/dy" in trainer.model.recipe.nonfinite
+    monkeypatch.undo()
+    if trainer.steps:
+        assert trainer.step().nonfinite_operands == 0
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------

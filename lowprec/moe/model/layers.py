@@ -54,12 +54,15 @@ class Linear:
     def __init__(self, name: str, recipe: BoundRecipe) -> None:
         self.name = name
         self.ops = recipe.linear(name)
+        self.watch = recipe.watch
 
     def forward(self, params: Params, x: Array, beside: tuple[Linear, Any] | None = None) -> tuple[Array, Any]:
         """Map x [T, inputs] to y [T, outputs]; `saved` is what the recipe keeps for the backward GEMMs.
 
         `beside` is another layer and what it saved of the same x: quantized alike, x is quantized and kept once.
         """
+        if beside is None:  # else the other layer's is the same
+            self.watch(f"{self.name}/x", x)
         return self.ops.fprop(x, params[self.name], cached=self._shared(beside))
 
     def cached_input(self, saved: Any) -> Any:
@@ -80,6 +83,7 @@ class Linear:
 
     def backward(self, grads: Grads, d_y: Array, saved: Any) -> Array:
         """Write the weight's gradient; return that of x."""
+        self.watch(f"{self.name}/dy", d_y)
         grads[self.name] = self.ops.wgrad(d_y, saved)
         return self.ops.dgrad(d_y, saved)
 

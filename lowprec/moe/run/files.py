@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import pandas
 
 CHECKPOINT, METRICS, SUMMARY = "checkpoint.npz", "metrics.csv", "run.json"
+_WHOLE = ("step", "tokens", "nonfinite_operands")
+#: What curves of earlier versions lack.
+_ABSENT = {"nonfinite_operands": "nan"}
 
 
 @contextlib.contextmanager
@@ -211,8 +214,11 @@ class RunFiles:
 
 
 def _row(row: dict[str, str]) -> dict[str, Any]:
-    whole = ("step", "tokens")
-    return {name: int(row[name]) if name in whole else float(row[name]) for name in StepRecord.__dataclass_fields__}
+    row = _ABSENT | row
+    return {
+        name: int(row[name]) if name in _WHOLE and row[name] != "nan" else float(row[name])
+        for name in StepRecord.__dataclass_fields__
+    }
 
 
 def _short(value: Any) -> Any:

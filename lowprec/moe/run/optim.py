@@ -109,11 +109,13 @@ class AdamW:
         Raises
         ------
         FloatingPointError
-            If that norm is NaN or infinite; then nothing was changed.
+            If that norm is NaN or infinite, or a weight is; then nothing was changed, unless it was the step itself
+            that left the range of the weight's storage.
         """
         norm = self.norm(gradients)
         if not math.isfinite(norm):
             raise FloatingPointError(f"the norm of the gradient is {norm}")
+        self._check_weights()
         self.steps += 1
         scale = self.clip / norm if norm > self.clip else 1.0
         correction1 = 1.0 - _power(self.beta1, self.steps)
@@ -139,7 +141,16 @@ class AdamW:
                 self._step(name, weight, gradient, kernels.Coefficients(*map(weight.dtype.type, (*numbers, decay))))
 
         run_chunks(step, len(names), 1)
+        self._check_weights()
         return norm
+
+    def nonfinite(self) -> list[str]:
+        """Return the names of the weights that hold NaN or infinity."""
+        return [name for name, weight in self.params.items() if not np.isfinite(weight).all()]
+
+    def _check_weights(self) -> None:
+        if names := self.nonfinite():
+            raise FloatingPointError(f"weight {names[0]!r} is not finite")
 
     def _step(self, name: str, weight: Array, gradient: Array, numbers: kernels.Coefficients) -> None:
         """Make one step of one weight."""

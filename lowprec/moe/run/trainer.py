@@ -36,7 +36,10 @@ EVALUATION_BYTES = 65_536
 
 
 class Diverged(ArithmeticError):
-    """A loss or gradient that is NaN or infinite; the trainer stays as it was before that step."""
+    """A loss, a gradient or a weight that is NaN or infinite; the trainer stays as it was before that step.
+
+    It means the same in every recipe: casts that saturate infinities keep the loss finite, and the weight is not.
+    """
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ class StepRecord:
         The sequence-wise balance loss, which is in the gradient and not in `loss`.
     mtp_loss : float
         Cross-entropy of predicting a byte further, weighted in the gradient and not in `loss`; 0 without that module.
+    nonfinite_operands : int
+        How many inputs and output gradients of linear layers held NaN or infinity. A step that quantizes by casts that
+        saturate may go on with them.
     seconds : float
         Wall time; not compared.
     """
@@ -73,6 +79,7 @@ class StepRecord:
     max_violation: float
     balance_loss: float
     mtp_loss: float
+    nonfinite_operands: int
     seconds: float = field(compare=False)
 
 
@@ -161,7 +168,7 @@ class Trainer:
         Raises
         ------
         Diverged
-            If the loss or the gradient is NaN or infinite; then nothing was changed.
+            If the loss, the gradient or a weight is NaN or infinite; then nothing was changed (`AdamW.update`).
         """
         begin = time.perf_counter()
         here = self.steps - self.schedule_start
@@ -173,14 +180,11 @@ class Trainer:
             loss, gradients = self._ranks.loss_and_grads(self.model, self._batches[self.steps])
             loss = float(loss)
             if not math.isfinite(loss):
-                raise Diverged(f"step {self.steps + 1}: the loss is {loss}")
+                raise FloatingPointError(f"the loss is {loss}")
             norm = self.optimizer.update(gradients, rate)
         except FloatingPointError as error:
             self.model.recipe.load_state_dict(before)
-            raise Diverged(f"step {self.steps + 1}: {error}, the loss {loss}") from None
-        except Diverged:
-            self.model.recipe.load_state_dict(before)
-            raise
+            raise Diverged(f"step {self.steps + 1}: {error}{self._where()}") from None
         bias_rate = self.config.bias_rate * self.schedule.bias_share(here)
         for gate, bias in self.model.biases.items():
             update_bias(bias, self.model.loads[gate], bias_rate)
@@ -196,8 +200,15 @@ class Trainer:
             max_violation=float(self.model.max_violation),
             balance_loss=float(self.model.balance_loss),
             mtp_loss=float(self.model.mtp_loss),
+            nonfinite_operands=len(self.model.recipe.nonfinite),
             seconds=time.perf_counter() - begin,
         )
+
+    def _where(self) -> str:
+        """Return where the step has NaN or infinity, weights before operands, for the end of a message."""
+        names = [*self.optimizer.nonfinite(), *sorted(self.model.recipe.nonfinite)]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"; NaN or infinity in {', '.join(names[:3])}{more}" if names else ""
 
     @standard
     def evaluate(
