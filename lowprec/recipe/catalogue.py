@@ -12,6 +12,9 @@ from .recipe import recipes as recipes
 #: The router's gate multiplies BF16 values, its gradient as it comes.
 GATE = Rule("layers.*.ffn.gate", BF16_LINEAR.with_(dy="float32"))
 _V3 = "DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3"
+#: The released weights have it in BF16: layers.61.eh_proj of deepseek-ai/DeepSeek-V3 has no weight_scale_inv, and vLLM's
+#: deepseek_mtp.py builds it without a quantization. The report does not list it. DeepSeek-V4's is quantized.
+_V3_PROJECTION = Rule("layers.*.projection", BF16_LINEAR)
 
 
 def every_block_linear(spec: LinearSpec, **experts: LinearSpec) -> tuple[Rule, ...]:
@@ -54,7 +57,8 @@ def _dsv3(promote_every: int | None, scale: str = "") -> tuple[Rule, ...]:
     # Experts consume what dispatch delivered: tiles with power-of-two scales, in both directions. What attention gives
     # to wo has such scales along the channels, along the tokens and as it is kept between.
     experts = {"w1": linear(pow2, tile), "w3": linear(pow2, tile), "w2": linear(tile, pow2)}
-    return (Rule("layers.*.attn.wo", linear(pow2, tile)), *every_block_linear(linear(tile, tile), **experts))
+    wo = Rule("layers.*.attn.wo", linear(pow2, tile))
+    return (wo, _V3_PROJECTION, *every_block_linear(linear(tile, tile), **experts))
 
 
 _FP8_WIRES = {
@@ -94,7 +98,10 @@ _add(
 _add(
     "dsv3_tensor_no_promotion",
     "dsv3 with a scale per tensor, so that sums can stay in FP22 registers to the end: what Hopper's tensor cores do",
-    every_block_linear(LinearSpec.of("e4m3fn tensor", "e4m3fn tensor", "e4m3fn tensor", "hopper_fp8")),
+    (
+        _V3_PROJECTION,
+        *every_block_linear(LinearSpec.of("e4m3fn tensor", "e4m3fn tensor", "e4m3fn tensor", "hopper_fp8")),
+    ),
     source=_V3,
 )
 

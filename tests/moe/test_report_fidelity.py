@@ -160,3 +160,13 @@ def test_the_limit_to_some_groups_of_experts_is_at_work(name):
         for shape in (config, dataclasses.replace(config, groups=1, kept_groups=1))
     )
     assert np.mean((limited != free).any(axis=1)) > 0.2
+
+
+# --- the released weights: the projection of the module that predicts a byte further is BF16 -------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in recipes if name.startswith("dsv3")])
+def test_the_projection_of_the_module_for_a_byte_further_is_in_bf16(name):
+    for recipe in (recipes[name], recipes[name].with_(dy="e5m2 1x128")):
+        quantized = {layer: recipe.spec(layer).quantized for layer in ("layers.3.projection", "layers.3.attn.wq_a")}
+        assert quantized == {"layers.3.projection": False, "layers.3.attn.wq_a": True}
