@@ -11,11 +11,11 @@ from .linears import AS_ACTIVATIONS, BF16_LINEAR, GemmSpec, LinearSpec
 from .operations import LinearOps, NoState, SavedInput, SavedLinear, TensorState, linear_ops
 from .precision import Precision
 from .recipe import Recipe, load_recipe
-from .state import LayerState, draw
+from .state import LayerState, draw, rounding_seed
 from .tensors import TensorSpec
 
 __all__ = [
     "AS_ACTIVATIONS", "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LayerState", "LinearOps", "LinearSpec", "NoState",
     "Precision", "Recipe", "Rule", "SavedInput", "SavedLinear", "Storage", "TensorSpec", "TensorState", "draw",
-    "linear_ops", "load_recipe", "recipes",
+    "linear_ops", "load_recipe", "recipes", "rounding_seed",
 ]  # fmt: skip

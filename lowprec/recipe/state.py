@@ -45,6 +45,20 @@ def draw(seed: int, tensor: str, step: int) -> int:
     return _mixed(_key(seed, tensor) + step * 0x9E3779B97F4A7C15)
 
 
+def rounding_seed(seed: int, data_seed: int) -> int:
+    """Return the seed of a run's random bits: its own, or one of both where the data have another.
+
+    Branches of one checkpoint that see other data so draw other bits, and recipes that are compared on the same data
+    draw the same ones.
+
+    Examples
+    --------
+    >>> rounding_seed(3, 3), rounding_seed(3, 4) != rounding_seed(3, 5), rounding_seed(3, 4) != rounding_seed(4, 3)
+    (3, True, True)
+    """
+    return seed if data_seed == seed else _key(seed, f"data {data_seed}")
+
+
 @functools.lru_cache(1 << 16)
 def _key(seed: int, tensor: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {tensor}".encode()).digest()[:8], "little")

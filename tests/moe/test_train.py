@@ -18,6 +18,7 @@ from lowprec.moe.model.model import Model
 from lowprec.moe.run import checkpoint, saving
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.train import Diverged, Schedule, Trainer, default_rate, train
+from lowprec.recipe import draw
 from lowprec.registry import UnknownNameError
 from lowprec.study.run.backend import BACKEND
 
@@ -219,6 +220,30 @@ def test_equal_branches_are_equal_and_others_are_not(text, saved):
     fp8, steps_fp8 = branch(recipe="dsv3")
     assert steps_fp8[0].loss != steps_a[0].loss
     assert (fp8.recipe.name, other_data.data_seed) == ("dsv3", 10)
+
+
+def test_branches_on_other_data_draw_other_random_bits(text, saved, tmp_path):
+    noisy = recipes["fp4_naive"].with_(dy="e2m1fn 1x16 stochastic")
+
+    def bits(**changes):
+        trainer = Trainer.load(saved, recipe=noisy, data=text, **changes)
+        return trainer, trainer.model.recipe.draw("layers.0.attn.wo/wgrad.dy")
+
+    trainer, first = bits(data_seed=1000)
+    other_arm = Trainer.load(saved, recipe="nvfp4", data=text, data_seed=1000).model.recipe
+    assert other_arm.draw("layers.0.attn.wo/wgrad.dy") == first
+    assert trainer.model.with_recipe("nvfp4").recipe.draw("layers.0.attn.wo/wgrad.dy") == first
+    trainer.save(tmp_path / "branch.npz")
+    resumed = Trainer.load(tmp_path / "branch.npz", data=text)
+    assert resumed.model.recipe.draw("layers.0.attn.wo/wgrad.dy") == first
+    assert len({bits(data_seed=seed)[1] for seed in range(1000, 1020)}) == 20
+    # Without a data seed of their own, runs draw by their seed alone.
+    assert bits()[1] == bits(data_seed=3)[1] == draw(3, "layers.0.attn.wo/wgrad.dy", 0)
+    # The bits are what is rounded with.
+    tokens = trainer._batches[0]
+    grads = [bits(data_seed=seed)[0].model.loss_and_grads(tokens)[1]["layers.0.attn.wo"] for seed in (1000, 1000, 1001)]
+    assert np.array_equal(grads[0], grads[1])
+    assert not np.array_equal(grads[0], grads[2])
 
 
 def test_a_branch_resumes_within_its_schedule(text, saved, tmp_path):

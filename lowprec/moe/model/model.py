@@ -73,10 +73,12 @@ class Model:
     recipe : Recipe or str
         Precision of every GEMM, of storage and of the wires to the experts, the name of one, or a TOML file with one.
     seed : int
-        Of the initial parameters, and of the recipe's random bits.
+        Of the initial parameters.
     memory : MemoryPolicy or str
         What is computed again in the backward pass instead of being kept, or the name of a policy; no bit depends on
         it.
+    rounding_seed : int, optional
+        Of the recipe's random bits, `seed` by default.
 
     Attributes
     ----------
@@ -115,16 +117,17 @@ class Model:
         recipe: Recipe | str,
         seed: int = 0,
         memory: MemoryPolicy | str = KEEP_ALL,
+        rounding_seed: int | None = None,
     ) -> None:
         self.config = get_config(config)
         check_tiles(self.config, load_recipe(recipe))
         self.params: dict[str, Array] = dict(initial_parameters(self.config, seed))
         gates = [name for name in self.params if name.endswith(".gate")]
         self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
-        self.seed = seed
+        self.rounding_seed = seed if rounding_seed is None else rounding_seed
         self.memory = memory_policies.get(memory)
         self.mtp_weight = self.config.mtp_weight
-        self._bind(load_recipe(recipe).bind(seed, self.config.layers))
+        self._bind(load_recipe(recipe).bind(self.rounding_seed, self.config.layers))
 
     def _bind(self, recipe: BoundRecipe) -> None:
         """Build the layers for a bound recipe; they hold no parameters."""
@@ -141,7 +144,7 @@ class Model:
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model in another precision; parameters and biases are shared, not copied."""
-        return self.with_bound(load_recipe(recipe).bind(self.seed, self.config.layers))
+        return self.with_bound(load_recipe(recipe).bind(self.rounding_seed, self.config.layers))
 
     def with_bound(self, recipe: BoundRecipe) -> Model:
         """Return this model with the GEMMs, stores and codecs of a bound recipe; parameters and biases are shared."""

@@ -29,7 +29,7 @@ from lowprec.moe.run.ema import ParameterEMA
 from lowprec.moe.run.optim import AdamW
 from lowprec.moe.run.parallel import ranks_of
 from lowprec.moe.run.schedule import Schedule
-from lowprec.recipe import Recipe, load_recipe
+from lowprec.recipe import Recipe, load_recipe, rounding_seed
 
 #: Bytes that `Trainer.evaluate` predicts: the same windows for every arm.
 EVALUATION_BYTES = 65_536
@@ -95,11 +95,11 @@ class Trainer:
     data : Corpus
         What it learns from and is tested on.
     seed : int
-        Initial weights and, unless `data_seed` is given, the order of the data.
+        Initial weights, random bits and, unless `data_seed` is given, the order of the data.
     schedule : Schedule
         Learning rate; its step 0 is the first step of this trainer, or of this branch.
     data_seed : int, optional
-        Order of the data.
+        Order of the data. One that is not `seed` takes part in the random bits, see `lowprec.recipe.rounding_seed`.
     ema : float, optional
         Decay of a running mean of the weights, for `evaluate`; none by default.
     memory : MemoryPolicy or str
@@ -145,7 +145,7 @@ class Trainer:
         self.schedule_start = 0
         self._ranks = ranks_of(self.recipe.all_reduce, self.config.batch)
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
-        self.model = Model(self.config, self.recipe, seed, memory)
+        self.model = Model(self.config, self.recipe, seed, memory, rounding_seed(seed, self.data_seed))
         if self.recipe.moment_m == "float64":  # then the master weights are float64 as well
             self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
         self.optimizer = AdamW(
@@ -277,7 +277,7 @@ class Trainer:
             model = self.model
         else:
             chosen = self.recipe if own else load_recipe(recipe or "")
-            bound = chosen.bind(self.model.seed if seed is None else seed, self.config.layers)
+            bound = chosen.bind(self.model.rounding_seed if seed is None else seed, self.config.layers)
             if own:
                 bound.load_state_dict(self.model.recipe.state_dict())
             model = self.model.with_bound(bound)
@@ -401,7 +401,7 @@ class Trainer:
         schedule : Schedule, optional
             Another learning rate; its step 0 is the next step.
         data_seed : int, optional
-            Other windows from here on.
+            Other windows and, where the recipe draws any, other random bits from here on.
         data : Corpus, optional
             The corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
         memory : MemoryPolicy or str
