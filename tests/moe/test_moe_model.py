@@ -89,6 +89,21 @@ def test_a_byte_further_is_predicted_from_what_precedes_the_next_byte():
     assert (grads["embed"] != indifferent["embed"]).any()
 
 
+def test_the_last_position_of_the_module_for_a_byte_further_balances_nothing():
+    config = dataclasses.replace(SMALL, mtp_depth=1, balance_alpha=0.3, mtp_weight=0.0)
+    model, tokens = perturbed(config), text(3, 8, 11)
+    seen = []
+    for last in range(11):  # the last byte is what the last position reads; no other one does
+        tokens[:, -1] = last
+        _, grads = model.loss_and_grads(tokens)
+        seen.append((model.loads["layers.3.ffn.gate"].tolist(), grads["layers.3.ffn.gate"].tobytes()))
+    assert all(loads == seen[0][0] for loads, _ in seen)
+    assert sum(seen[0][0]) == 3 * 7 * config.top_k
+    model.loss_and_grads(tokens[:, :2])  # with one byte read, no position of the module predicts anything
+    assert not model.loads["layers.3.ffn.gate"].any()
+    assert model.max_violation >= 0
+
+
 def test_the_module_for_a_byte_further_leaves_other_initial_parameters_alone():
     config = dataclasses.replace(configs["nano"], mtp_depth=1)
     params, others = initial_parameters(config, 5), initial_parameters(configs["nano"], 5)

@@ -159,6 +159,26 @@ def test_balance_loss_is_the_formula_of_the_report():
     np.testing.assert_allclose(routing.balance_loss, np.mean(losses), rtol=1e-13)
 
 
+@pytest.mark.parametrize("idle", [1, 3])
+def test_tokens_that_do_not_count_change_no_balance(idle):
+    config = make(8, 2, 1, 1, balance_alpha=0.7)
+    logits = np.random.default_rng(4).standard_normal((3, 10, 8))
+    bias = np.linspace(0, 0.3, 8, dtype=np.float32)
+    whole = route(logits.reshape(-1, 8), bias, config, sequence=10)
+    some = route(logits.reshape(-1, 8), bias, config, sequence=10, idle=idle)
+    alone = route(np.ascontiguousarray(logits[:, :-idle]).reshape(-1, 8), bias, config, sequence=10 - idle)
+    assert all(np.array_equal(getattr(whole, name), getattr(some, name)) for name in ("scores", "chosen", "gates"))
+    assert (some.balance_loss, some.loads.tolist()) == (alone.balance_loss, alone.loads.tolist())
+    d_logits = some.d_logits.reshape(3, 10, 8)
+    assert np.array_equal(d_logits[:, :-idle].reshape(-1, 8), alone.d_logits)
+    assert not d_logits[:, -idle:].any()
+
+
+def test_a_sequence_of_which_no_token_counts_has_no_balance():
+    routing = route(np.ones((2, 8), np.float32), np.zeros(8, np.float32), make(balance_alpha=1.0), sequence=1, idle=1)
+    assert (routing.balance_loss, routing.loads.any(), routing.d_logits.any()) == (0.0, False, False)
+
+
 def test_an_even_load_has_the_smallest_balance_loss():
     config = make(4, 1, 1, 1, balance_alpha=1.0)
     even = route(np.eye(4) * 3, np.zeros(4, np.float32), config, sequence=4)

@@ -47,7 +47,8 @@ class Block:
         if index < config.dense_layers:
             self.ffn = FeedForward(f"{name}.ffn", recipe, memory, limit=config.swiglu_limit)
         else:
-            self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe, memory)
+            # The k-th module behind the last block predicts no byte from the last k positions (equation 22: 1:T-k).
+            self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe, memory, idle=max(0, index - config.layers + 1))
         self.gate_name = f"{name}.ffn.gate"
         # What joins the stream passes: its gradient is the stream's, whatever a codec made of it.
         self.branches = [recipe.storage(f"{name}.{part}", passing=True) for part in ("attn_branch", "ffn_branch")]

@@ -89,7 +89,7 @@ class Model:
     biases : dict of str to float32 array [E]
         Load-balancing biases by the name of the gate; see `lowprec.moe.model.routing.update_bias`.
     loads : dict of str to int64 array [E]
-        Slots per expert in the last `loss_and_grads`, by the same names.
+        Slots per expert in the last `loss_and_grads`, by the same names: of all positions, or of those that predict.
     balance_loss : float
         Sum over layers of the sequence-wise balance loss in the last `loss_and_grads`.
     mtp_weight : float
@@ -155,7 +155,8 @@ class Model:
     @property
     def max_violation(self) -> float:
         """The busiest expert's load over the mean, minus 1, in the last `loss_and_grads`; the highest over layers."""
-        return max((float(loads.max() * loads.size / loads.sum()) - 1.0 for loads in self.loads.values()), default=0.0)
+        loads = [load for load in self.loads.values() if load.any()]
+        return max((float(load.max() * load.size / load.sum()) - 1.0 for load in loads), default=0.0)
 
     def loss(self, tokens: npt.NDArray[np.uint8]) -> float:
         """Return the mean cross-entropy of predicting each next byte, in nats.

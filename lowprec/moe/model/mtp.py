@@ -8,7 +8,8 @@ From the main model's last hidden state h and the embedding of the next byte, wi
 
 The block is one of experts. It stands at ``layers.{layers}``, behind the last one, as in the released models. h is what
 the last block returns, before the main model's final norm. Every position runs through the module, so that its products
-see as many tokens as the main model's; the last one of a sequence has nothing to predict and adds nothing to the loss.
+see as many tokens as the main model's; the last one of a sequence has nothing to predict and adds nothing to the loss,
+to the loads of the module's experts or to their balance loss (equation 22).
 """
 
 from __future__ import annotations

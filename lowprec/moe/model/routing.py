@@ -33,7 +33,7 @@ class Routing(NamedTuple):
     gates : float array [T, K]
         Their weights, from the scores alone; they sum to the configuration's `route_scale`.
     loads : int64 array [E]
-        Slots that each expert got; they sum to T * K.
+        Slots that each expert got of the tokens that count.
     balance_loss : float
         The sequence-wise loss, mean over the sequences.
     d_logits : float array [T, E]
@@ -48,7 +48,7 @@ class Routing(NamedTuple):
     d_logits: Array
 
 
-def route(logits: Array, bias: Array, config: MoEConfig, sequence: int) -> Routing:
+def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: int = 0) -> Routing:
     """Choose experts: the best groups first, then the best experts in them, by score plus bias.
 
     Parameters
@@ -61,6 +61,8 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int) -> Routi
         Gives top_k, groups, kept_groups, route_scale, balance_alpha.
     sequence : int
         Tokens in one sequence.
+    idle : int
+        Tokens at the end of a sequence that count neither for the loads nor for the balance loss.
 
     Returns
     -------
@@ -90,14 +92,31 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int) -> Routi
         chosen,
         gates,
     )
-    losses = np.empty(tokens // sequence)
-    run_chunks(
-        lambda a, b: kernels.balance(scores, sequence, config.top_k, config.balance_alpha, losses, d_logits, a, b),
-        len(losses),
-        4,
-    )
-    loads = np.bincount(chosen.ravel(), minlength=experts).astype(np.int64)
+    balance, count = d_logits, sequence - idle
+    counted, counted_scores = chosen, scores
+    if idle:
+        counted = _leading(chosen, sequence, count)
+        counted_scores = _leading(scores, sequence, count).reshape(-1, experts)
+        balance = np.empty_like(counted_scores)
+    losses = np.zeros(tokens // sequence)
+    if count:
+        run_chunks(
+            lambda a, b: kernels.balance(
+                counted_scores, count, config.top_k, config.balance_alpha, losses, balance, a, b
+            ),
+            len(losses),
+            4,
+        )
+    if idle:
+        d_logits[:] = 0
+        _leading(d_logits, sequence, count)[...] = balance.reshape(len(losses), count, experts)
+    loads = np.bincount(counted.ravel(), minlength=experts).astype(np.int64)
     return Routing(scores, chosen, gates, loads, sum(losses.tolist()) / len(losses), d_logits)
+
+
+def _leading(array: Array, sequence: int, count: int) -> Array:
+    """Return the first tokens of each sequence of an array [T, ...]."""
+    return array.reshape(-1, sequence, *array.shape[1:])[:, :count]
 
 
 def update_bias(bias: Array, loads: Array, rate: float) -> None:
@@ -164,10 +183,15 @@ class MixtureOfExperts:
         Binds the GEMMs and the codecs; says how activations are stored.
     memory : MemoryPolicy
         What is computed again in the backward pass.
+    idle : int
+        Tokens at the end of a sequence that balancing leaves out, see `route`.
     """
 
-    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
+    def __init__(
+        self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL, idle: int = 0
+    ) -> None:
         self.config = config
+        self.idle = idle
         self.store = recipe.store
         self.gate = Linear(f"{name}.gate", recipe)
         cache = recipe.cache("swiglu_input")
@@ -189,10 +213,10 @@ class MixtureOfExperts:
         An x that is not kept must be given to `backward`; what was dispatched of it is kept.
         """
         logits, gate = self.gate.forward(params, x)
-        routing = route(logits, bias, self.config, sequence)
+        routing = route(logits, bias, self.config, sequence, self.idle)
         token_of_row = np.empty(routing.chosen.size, dtype=np.int64)
         row_of_slot = np.empty_like(routing.chosen)
-        kernels.order_by_expert(routing.chosen, routing.loads, token_of_row, row_of_slot)
+        kernels.order_by_expert(routing.chosen, np.empty_like(routing.loads), token_of_row, row_of_slot)
 
         # Float32 scales leave values off the grid on which activations are stored.
         rows = self.store(self.dispatch(self._rows(x, token_of_row)))
@@ -251,5 +275,5 @@ class MixtureOfExperts:
     @staticmethod
     def _runs(routing: Routing) -> list[slice]:
         """Return the rows of each expert."""
-        stops = np.cumsum(routing.loads).tolist()
+        stops = np.cumsum(np.bincount(routing.chosen.ravel(), minlength=routing.loads.size)).tolist()
         return [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
