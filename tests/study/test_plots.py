@@ -1,6 +1,7 @@
 """The figure and the report: the numbers behind them, the words, and that the files are whole."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from toys import SMALL, make
 from lowprec.study import Arm, run_study
 from lowprec.study.analysis.smoothing import ema
 from lowprec.study.kinds.branches import curves as plots
-from lowprec.study.kinds.branches import report
+from lowprec.study.kinds.branches import forest, report
 from lowprec.study.kinds.branches.curves import curves, write_csv
 from lowprec.study.kinds.branches.looks import looks_of
 from lowprec.study.kinds.branches.sentences import sentence
@@ -100,6 +101,23 @@ def test_figures_of_odd_sizes(tmp_path, changes):
     planned = make(tmp_path, setting=replace(SMALL, **changes))
     small = summarize(run_study(planned, jobs=0).folder)
     assert all(path.stat().st_size > 300 for path in plots.draw(small, tmp_path / "figure"))
+
+
+def test_the_csv_of_pairs_gives_the_intervals(study):
+    rows = list(csv.DictReader(io.StringIO(forest.pairs_csv(study))))
+    for item in study.arms:
+        for name, found in item.effects.items():
+            mine = [row for row in rows if (row["arm"], row["effect"]) == (item.arm.name, name)]
+            if item.arm.role == "repeat":
+                assert not mine
+                continue
+            assert [float(row["r"]) for row in mine] == item.by_effect[name].values.tolist()
+            (text_error,) = map(float, {row["text_error"] for row in mine})
+            if found.diverged:
+                assert math.isnan(text_error)
+            else:
+                assert text_error == found.text_error
+                assert found.inference.error == pytest.approx(math.hypot(found.pairs_error, text_error), rel=1e-12)
 
 
 def test_far_apart_arms_get_a_symmetric_logarithm(study, tmp_path, monkeypatch):

@@ -54,8 +54,7 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
     require_matplotlib()
     import matplotlib
 
-    shown = [item for item in study.arms if item.arm.role in ("treatment", "control", "floor")]
-    rows: list[tuple[Any, ...]] = [("arm", "role", "effect", "checkpoint", "seed", "r")]
+    shown = _shown(study)
     with matplotlib.rc_context(STYLE):
         height = 1.8 + 0.66 * len(shown)
         size = (
@@ -75,19 +74,33 @@ def draw(study: StudySummary, stem: Path) -> list[Path]:
         for y, item in enumerate(reversed(shown)):
             color = NEUTRAL if item.arm.role == "floor" else looks[item.arm.name].color
             _arm(axes, y, item, color, study.ablation.answer)
-            for name in EFFECTS:
-                rows += [
-                    (item.arm.name, item.arm.role, name, run.checkpoint, run.seed, float(r))
-                    for run, r in zip(item.runs, item.by_effect[name].values, strict=True)
-                ]
         axes.set_ylim(-0.6, len(shown) - 0.4)
         axes.set_yticks(range(len(shown)), [item.arm.name for item in reversed(shown)])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"difference of the validation loss to {study.ablation.reference.name} (%)", fontsize=9)
         _key(axes)
-        write_text(stem.with_suffix(".csv"), to_csv(rows[0], rows[1:]))
+        write_text(stem.with_suffix(".csv"), pairs_csv(study))
         return [stem.with_suffix(".csv"), *save(figure, stem)]
+
+
+def pairs_csv(study: StudySummary) -> str:
+    """Return every pair's difference r in every effect, and what the intervals of their mean rest on beside them.
+
+    `text_error` is the standard error that the held-out text brings into the mean over an arm's pairs, the same in each
+    of them; with the r of the pairs it gives the interval (`lowprec.study.analysis.statistics.paired`).
+    """
+    rows = [
+        (item.arm.name, item.arm.role, name, run.checkpoint, run.seed, float(r), item.effects[name].text_error)
+        for item in _shown(study)[::-1]
+        for name in EFFECTS
+        for run, r in zip(item.runs, item.by_effect[name].values, strict=True)
+    ]
+    return to_csv(("arm", "role", "effect", "checkpoint", "seed", "r", "text_error"), rows)
+
+
+def _shown(study: StudySummary) -> list[ArmSummary]:
+    return [item for item in study.arms if item.arm.role in ("treatment", "control", "floor")]
 
 
 def _key(axes: Any) -> None:
