@@ -171,6 +171,7 @@ class LinearSpec:
     wgrad_input : {"cached", "source"}
         Where Wgrad's x comes from: the quantized x that Fprop multiplied, dequantized, transposed and quantized again
         (the DeepSeek-V3 report, 3.5.2), or the unquantized source, as TransformerEngine has it. For a plain x the same.
+        Of an x that is computed again for the backward pass, the report says neither: "cached" is dsv3's choice.
     dgrad_weight : {"source", "cached"}
         Where Dgrad's weight comes from: the source, or the quantized weight that Fprop multiplied, dequantized,
         transposed and quantized again.

@@ -8,6 +8,7 @@ import pytest
 import lowprec as lp
 from lowprec.moe.model.attention import LatentAttention
 from lowprec.moe.model.config import configs
+from lowprec.moe.model.layers import FeedForward
 from lowprec.moe.model.model import Model
 from lowprec.moe.model.routing import MixtureOfExperts, route
 from lowprec.recipe import recipes
@@ -170,3 +171,44 @@ def test_the_projection_of_the_module_for_a_byte_further_is_in_bf16(name):
     for recipe in (recipes[name], recipes[name].with_(dy="e5m2 1x128")):
         quantized = {layer: recipe.spec(layer).quantized for layer in ("layers.3.projection", "layers.3.attn.wq_a")}
         assert quantized == {"layers.3.projection": False, "layers.3.attn.wq_a": True}
+
+
+# --- section 3.3.3 (2): Wgrad of the down-projection, whose input is computed again ----------------------------------
+
+#: dsv3 and, of the reading that quantizes the recomputed input once, what differs.
+TWICE = recipes["dsv3"]
+ONCE = TWICE.with_(layers={"layers.*.ffn.experts.*.w2": {"wgrad_input": "source"}})
+
+
+def down_projection(recipe):
+    """Return an expert's gradients, its recomputed input and the output gradient of its down-projection."""
+    bound = recipe.bind(layers=3)
+    network = FeedForward("layers.1.ffn.experts.0", bound, cache=bound.cache("swiglu_input"))
+    rng = np.random.default_rng(0)
+    shapes = configs["nano"].parameter_shapes().items()
+    params = {n: rng.standard_normal(s).astype(np.float32) / 8 for n, s in shapes if n.startswith(network.w1.name[:-3])}
+    x, d_y = (bound.store(rng.standard_normal((512, 128)).astype(np.float32)) for _ in range(2))
+    _, saved = network.forward(params, x)
+    grads: dict = {}
+    network.backward(grads, d_y, saved)
+    hidden = network._hidden(*(bound.store(network.cache.decode(kept)) for kept in (saved.a, saved.b)))
+    return grads, hidden, d_y
+
+
+def test_wgrad_of_the_down_projection_reads_fprops_operand_and_by_choice_the_source():
+    of = {}
+    for name, recipe in (("twice", TWICE), ("once", ONCE)):
+        grads, hidden, d_y = down_projection(recipe)
+        read = lp.quantize(hidden, "e4m3fn", "1x128").dequantize() if name == "twice" else hidden
+        x = lp.quantize(read, "e4m3fn", "128x1")
+        dy = lp.quantize(d_y, "e4m3fn", "128x1", scale="ue8m0")
+        expected = lp.gemm(dy.T, x.T, accumulator="hopper_fp8", promote_every=128)
+        got = grads.pop("layers.1.ffn.experts.0.w2")
+        assert np.array_equal(got.view(np.uint32), expected.view(np.uint32))
+        exact = dy.dequantize().T.astype(np.float64) @ hidden
+        pairs = ((x.dequantize(), hidden), (got, exact))
+        of[name] = grads, [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs]
+    assert all(np.array_equal(grad, of["once"][0][name]) for name, grad in of["twice"][0].items())
+    # As docs/training.md says: of the operand, and of the gradient that is made with it.
+    assert of["twice"][1] == pytest.approx([0.032, 0.032], abs=1e-3)
+    assert of["once"][1] == pytest.approx([0.022, 0.022], abs=1e-3)
