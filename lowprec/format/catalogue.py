@@ -113,7 +113,7 @@ _add("bfloat16", 8, 7, "bf16", source="Google Brain; IEEE-style")
 _add("float16", 5, 10, "f16", "fp16", "half", source="IEEE 754 binary16")
 _add("float32", 8, 23, "f32", "fp32", source="IEEE 754 binary32")
 _add("tf32", 8, 10, source="NVIDIA A100: float32 with 10 fraction bits")
-_add("e5m6", 5, 6, source="DeepSeek-V3 report 3.2.3: 12-bit activation cache")
+_add("e5m6", 5, 6, source="DeepSeek-V3 report 3.3.3: 12-bit activation cache")
 _add("fp22", 8, 13, source="DeepSeek, ISCA 2025 section 3.1: accumulator registers of Hopper's FP8 tensor cores")
 
 

@@ -12,6 +12,7 @@ from golden_runs import golden
 
 import lowprec as lp
 from lowprec import recipes
+from lowprec._code import code_hash
 from lowprec.moe.data.corpus import corpus_from_bytes, held_out_windows
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
@@ -347,6 +348,18 @@ def test_the_text_is_found_again_by_its_name(tmp_path):
     path.write_bytes(bytes(i * i % 241 for i in range(140_000)))
     with pytest.raises(CheckpointError, match="was trained on"):
         Trainer.load(tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize("written", [{"code_hash": "0123456789abcdef"}, {}])
+def test_a_checkpoint_of_other_code_is_taken_with_a_warning(text, saved, tmp_path, written):
+    header, arrays = checkpoint.read(saved)
+    assert header.pop("code_hash") == code_hash()
+    checkpoint.write(tmp_path / "c.npz", header | written, arrays)
+    hash_there = written.get("code_hash", "not recorded")
+    with pytest.warns(UserWarning, match=rf"c\.npz' was written by other code \(hash {hash_there}, here") as noted:
+        trainer = Trainer.load(tmp_path / "c.npz", data=text)
+    assert noted[0].filename == __file__
+    assert state(trainer) == state(Trainer.load(saved, data=text))
 
 
 def test_arrays_that_do_not_fit(text, saved, tmp_path):

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from toys import SMALL, make, snapshot
 
+from lowprec._code import EXECUTE_RUNS, NOT_NUMERICS, code_hash, makes_numbers
 from lowprec.study import run_study
 from lowprec.study.kinds.branches.summary import summarize
-from lowprec.study.run.fingerprint import EXECUTE_RUNS, NOT_NUMERICS, code_hash, differences, makes_numbers
+from lowprec.study.run.fingerprint import differences
 from lowprec.study.run.runner import check_same
 from lowprec.study.run.store import StudyError
 
@@ -100,7 +101,7 @@ def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_
 
 #: What a run's code imports and is not in the hash: it writes, describes or shows what was computed.
 KEEPS_BOOKS = {
-    "_files", "_show", "format/picture", "recipe/picture", "study/run/fingerprint", "study/run/store",
+    "_code", "_files", "_show", "format/picture", "recipe/picture", "study/run/fingerprint", "study/run/store",
     "tensorcore/order",
 }  # fmt: skip
 

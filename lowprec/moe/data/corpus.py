@@ -26,7 +26,7 @@ MINIMUM_BYTES = 2 * HELD_OUT_BYTES
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text in two parts, one to train on and one that training never sees.
+    """A text in two parts, one to train on and one that training does not read.
 
     Attributes
     ----------

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowprec._code import code_hash
 from lowprec._files import (
     locked,
     make_folder,
@@ -173,6 +174,7 @@ class RunFiles:
             },
             **results,
             "code": code_version(),
+            "code_hash": code_hash(),
         }
         try:
             write_text(self.folder / METRICS, to_csv(head, [[record[name] for name in head] for record in records]))

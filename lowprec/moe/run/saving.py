@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from lowprec._code import code_hash
 from lowprec.moe.data.corpus import Corpus
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig
@@ -67,6 +69,7 @@ def save(trainer: Resumable, path: str | os.PathLike[str]) -> None:
             "sha256": trainer.corpus.sha256,
         },
         "code": code_version(),
+        "code_hash": code_hash(),
     }
     arrays = state(trainer) | {f"recipe/{name}": array for name, array in bound["delayed"].items()}
     checkpoint.write(path, header, arrays)
@@ -120,6 +123,12 @@ def load(
         trainer.model.recipe.load_state_dict({**recipe_state, "delayed": delayed})
     arrays = {name: array for name, array in arrays.items() if not name.startswith("recipe/")}
     _take(trainer, arrays, (moments[0], moments[1]), place)
+    if (written := header.get("code_hash", "not recorded")) != code_hash():
+        warnings.warn(
+            f"{place} was written by other code (hash {written}, here {code_hash()}): from here on, a run that goes on "
+            "may have other bits than one that never stopped",
+            stacklevel=3,
+        )
     return trainer
 
 

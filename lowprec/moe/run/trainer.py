@@ -418,6 +418,11 @@ class Trainer:
         ------
         CheckpointError
             If the file is damaged or of another version, the corpus is not the same text, or the parameters are others.
+
+        Warns
+        -----
+        UserWarning
+            If other code wrote the checkpoint, so that the next steps may have other bits.
         """
         return saving.load(
             cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data, memory=memory, config=config

@@ -1,4 +1,4 @@
-"""What the numbers of a run depend on: its fingerprint's code and versions, how two fingerprints differ, and the host.
+"""What the numbers of a run depend on: its fingerprint's versions, how two fingerprints differ, and the host.
 
 A run can be resumed, and stand in a report beside others, only where its fingerprint is theirs.
 """
@@ -6,7 +6,6 @@ A run can be resumed, and stand in a report beside others, only where its finger
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import platform
 import sys
@@ -17,35 +16,9 @@ from typing import Any
 
 import lowprec
 
+from ..._code import code_hash as code_hash
 from .store import StudyError
 
-#: Sources that cannot change the numbers of a run: files, and folders with all that they hold.
-NOT_NUMERICS = (
-    "__main__", "_files", "_show", "format/picture", "interop", "recipe/picture", "reference", "tensorcore/order",
-    "testing",
-    "_ablations/", "_reference_data/", "cli/", "conformance/", "costs/", "measure/", "oracle/", "plot/", "study/",
-)  # fmt: skip
-#: But these files of theirs can: they execute runs.
-EXECUTE_RUNS = (
-    "measure/metrics",
-    "measure/spread",
-    "study/run/backend",
-    "study/run/evaluation",
-    "study/run/tasks",
-    "study/design/stress",
-    "study/analysis/comparison",
-    "study/analysis/probe",
-    "study/analysis/smoothing",
-    "study/kinds/readings/acceptance",
-    "study/kinds/readings/faults",
-    "study/kinds/readings/measurement",
-    "study/kinds/readings/positions",
-    "study/kinds/readings/reading",
-    "study/kinds/readings/reduced",
-    "study/kinds/replay/measurement",
-    "study/kinds/replay/operands",
-    "study/kinds/same_weights/measurement",
-)
 #: Of a fingerprint: what all runs of one report must have in common.
 SHARED = ("code", "versions", "data", "config", "backend")
 #: And what all runs of one arm must.
@@ -55,34 +28,6 @@ CPU_FEATURES = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",
     "asimdhp", "bf16", "sve",
 )  # fmt: skip
-
-
-@functools.cache
-def code_hash() -> str:
-    """Return a hash of all sources of the package that can change a run's numbers (sixteen hexadecimal digits).
-
-    Where a source lies counts as much as what it says.
-    """
-    root = Path(lowprec.__file__).resolve().parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).with_suffix("").as_posix()
-        if makes_numbers(name):
-            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def makes_numbers(source: str) -> bool:
-    """Tell whether a source, by its path below the package without ending, can change the numbers of a run.
-
-    Examples
-    --------
-    >>> makes_numbers("moe/run/trainer"), makes_numbers("study/run/tasks"), makes_numbers("study/report/html")
-    (True, True, False)
-    """
-    if source in EXECUTE_RUNS:
-        return True
-    return not any(source.startswith(name) if name.endswith("/") else source == name for name in NOT_NUMERICS)
 
 
 def versions() -> dict[str, str]:
