@@ -76,7 +76,9 @@ CARE = (
     "Read with care: these models have {models}. A difference that needs outliers of a long training, sums of "
     "thousands of terms or dozens of layers cannot show in them, and `equivalent` says nothing about larger ones. T1 "
     "and T2 have no noise of training: the same bits each time. In T3 and T4 every mean stands beside its interval, "
-    "and `at the floor` means that it is no larger than what a factor of 1 + 2^-7 on one weight does."
+    "and `at the floor` means that it is no larger than what a factor of 1 + 2^-7 on one weight does. At full size, "
+    "branches of pilot that start after 800 steps share their four checkpoints (seeds 0 to 3) in all studies: effects "
+    "of two studies are not independent samples of checkpoints."
 )
 
 
@@ -275,6 +277,17 @@ def _not_run(name: str) -> str:
     return f"### {name}\n\n{load(name).question}\n\nNot run yet at a size worth keeping.\n"
 
 
+def _departure(item: dict[str, Any]) -> str:
+    """Return in words where a published run is not of the full size that was registered, empty if it is."""
+    options = re.findall(r"--(checkpoints|seeds) (\d+)", item["command"])
+    if not options or "--quick" in item["command"]:
+        return ""
+    full = load(item["name"]).full
+    changed = [f"{count} of {getattr(full, name)} {name}" for name, count in options]
+    changed += ["a part of the cells"] * ("--set cells=" in item["command"])
+    return f". A departure from the full size as registered: {' and '.join(changed)}"
+
+
 def section(item: dict[str, Any]) -> str:
     """Return what the page says of one study, from its heading on."""
     lines = [f"### {item['name']}", "", item["question"], ""]
@@ -294,7 +307,7 @@ def section(item: dict[str, Any]) -> str:
     if item["claims"]:
         rows = [(c["claim"], c["published"], c["ours"], c["agrees"]) for c in item["claims"]]
         lines += [table(("claim", "published", "here", "agrees"), rows), ""]
-    size = item["size"].rstrip(".")
+    size = item["size"].rstrip(".") + _departure(item)
     lines += [f"`{item['command']}`: {size}. [The whole report](../ablations/results/{item['name']}.md).", ""]
     return "\n".join(lines)
 
