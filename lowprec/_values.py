@@ -57,13 +57,19 @@ def plain_fields(entry: Any) -> None:
     """Put Python's own numbers and texts in place of NumPy's, in a new object of a frozen dataclass.
 
     Otherwise ``np.int64(16)`` would go wherever the field goes: into JSON, into `math.ldexp`, into kernels' types.
+    A field of type ``tuple[...]`` takes any sequence, and keeps it as a tuple; one of type ``tuple[str, ...]`` takes a
+    string as the only item.
 
     Raises
     ------
     ValueError
         If a field that is either true or false is neither: it would be counted with.
+    TypeError
+        If a field that is a tuple is given something else, or a tuple of strings holds something else.
     """
     for f in dataclasses.fields(entry):
+        if str(f.type).startswith("tuple["):
+            object.__setattr__(entry, f.name, _as_tuple(entry, f.name, str(f.type)))
         value = getattr(entry, f.name)
         if isinstance(value, np.generic):
             object.__setattr__(entry, f.name, value.item())
@@ -75,3 +81,21 @@ def plain_fields(entry: Any) -> None:
             if not isinstance(flag, int) or flag not in (0, 1):
                 raise ValueError(f"{type(entry).__name__}: {f.name}={flag!r}: True or False is needed")
             object.__setattr__(entry, f.name, bool(flag))
+
+
+def _as_tuple(entry: Any, field: str, kind: str) -> tuple[Any, ...]:
+    """Return the value of a field of type ``tuple[...]`` as a tuple."""
+    value, texts = getattr(entry, field), kind == "tuple[str, ...]"
+    if texts and isinstance(value, str):
+        return (value,)
+    needed = "a string or a sequence of strings" if texts else "a sequence"
+    error = TypeError(f"{type(entry).__name__}: {field} must be {needed}, got {value!r}")
+    if isinstance(value, str | bytes):
+        raise error
+    try:
+        items = tuple(value)
+    except TypeError:  # a number, None, an array without axes
+        raise error from None
+    if texts and not all(isinstance(item, str) for item in items):
+        raise error
+    return items

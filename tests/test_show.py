@@ -28,6 +28,13 @@ OBJECTS = {
 }
 
 
+@pytest.mark.parametrize("name", ["checked", "identified"])
+def test_the_sentence_is_a_property(name):
+    found = OBJECTS[name]
+    assert isinstance(found.sentence, str)
+    assert found.sentence in repr(found)
+
+
 def parsed(html: str) -> ElementTree.Element:
     return ElementTree.fromstring(f"<div>{html}</div>")
 
@@ -37,6 +44,18 @@ def test_html_is_well_formed(name):
     root = parsed(OBJECTS[name]._repr_html_())
     assert root.find(".//{*}table") is not None or root.find(".//{*}svg") is not None
     assert root.find(".//{*}script") is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "shown"),
+    [((), "scalar"), ((5,), "5"), ((2, 256), "2x256"), ((2, 3, 4), "2x3x4"), ((0,), "0"), ((3, 0), "3x0")],
+)
+@pytest.mark.parametrize("quantizer", [None, "mxfp8_floor", "nvfp4_te"])
+def test_every_shape_of_quantized_is_shown(shape, shown, quantizer):
+    q = lp.quantize(np.ones(shape, np.float32), None if quantizer else "e4m3fn", quantizer=quantizer)
+    assert f"{q.format.name} {shown}, {q.granularity} with {q.scale_kind} scales" in repr(q)
+    cells = [cell.text for cell in parsed(q._repr_html_()).findall(".//{*}td")]
+    assert cells[cells.index("shape") + 1] == shown.replace("x", " x ")
 
 
 @pytest.mark.parametrize("name", lp.recipes)

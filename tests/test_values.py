@@ -121,6 +121,41 @@ def test_what_is_neither_true_nor_false_is_refused():
     assert seen == 7
 
 
+def test_fields_that_are_tuples():
+    """A list is a tuple, a string where strings are wanted is one item, and anything else is refused by name."""
+    seen = set()
+    entries = [entry for catalogue in CATALOGUES.values() for entry in map(catalogue.__getitem__, catalogue.names())]
+    for entry in (*entries, costs.NodeCount((0.5, 0.5))):
+        for f in dataclasses.fields(entry):
+            if not (f.init and str(f.type).startswith("tuple[")) or type(entry) is type(lp.recipes["bf16"]):
+                continue
+            texts = f.type == "tuple[str, ...]"
+            seen.add((type(entry).__name__, f.name))
+            again = dataclasses.replace(entry, **{f.name: list(getattr(entry, f.name))})
+            assert again == entry
+            assert hash(again) == hash(entry)
+            for bad in (None, 5, 0.5, b"e4m3fn", np.float32(1), *([(1,), [None]] if texts else ["12", ""])):
+                with pytest.raises(TypeError, match=f"{type(entry).__name__}: {f.name} must be a .*, got "):
+                    dataclasses.replace(entry, **{f.name: bad})
+    assert seen == {
+        ("Accumulator", "inputs"), ("Accumulator", "flushed"), ("Policy", "saturating"), ("TableFormat", "table"),
+        ("SplitCodec", "parts"), ("NodeCount", "shares"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        (lp.accumulators["hopper_fp8"], "inputs"), (lp.accumulators["avx512_bf16"], "flushed"),
+        (lp.policies["ocp_nonsat"], "saturating"),
+    ],
+)  # fmt: skip
+def test_a_string_is_one_format(entry, field):
+    one = dataclasses.replace(entry, **{field: "e4m3fn"})
+    assert one == dataclasses.replace(entry, **{field: ("e4m3fn",)})
+    assert getattr(one, field) == ("e4m3fn",)
+
+
 def test_numbers_of_numpy_in_costs():
     """They overflow, or lose digits, where Python's own do not."""
     v3 = costs.models["deepseek_v3"]

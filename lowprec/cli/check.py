@@ -46,7 +46,7 @@ def check(
         columns, rows = found.differing() if causes else found.nearest()
         emit(columns, rows, "", as_json, as_csv)
     else:
-        click.echo(f"{file}: {found.sentence()}" if not causes else found.sentence())
+        click.echo(f"{file}: {found.sentence}" if not causes else found.sentence)
         for title, (columns, rows) in found.tables():
             emit(columns, rows, title, False, False)
         if not causes and found and found.ranking:

@@ -72,7 +72,7 @@ def _report(found: Identification, shown: int, as_json: bool, as_csv: bool) -> N
     columns, rows = found.catalogue()
     title = f"The catalogue beside {found.dumps[0].d.size} outputs"
     emit(columns, rows if machines else rows[:shown], title, as_json, as_csv)
-    click.echo(found.sentence(), err=machines)
+    click.echo(found.sentence, err=machines)
     for line in (*found.lines(), *found.alike()):
         click.echo(f"  {line}", err=machines)
     if found.candidates and found.differing:

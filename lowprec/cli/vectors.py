@@ -125,6 +125,6 @@ def check_command(
     columns = ("vector", "input", "theirs", "ours", "exercises")
     if rows or as_json or as_csv:
         emit(columns, [[r[column] for column in columns] for r in rows], "First differences", as_json, as_csv)
-    click.echo(found.sentence(), err=as_json or as_csv)
+    click.echo(found.sentence, err=as_json or as_csv)
     if not found:
         sys.exit(1)

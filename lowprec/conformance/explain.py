@@ -51,8 +51,9 @@ class Comparison:
         """Tell whether all answers are the set's."""
         return not self.differences
 
+    @property
     def sentence(self) -> str:
-        """Return what was found in a line."""
+        """What was found, in a line."""
         s, n = self.vectors, len(self.differences)
         if not n:
             return f"{s.name}: all {len(s)} answers are right"

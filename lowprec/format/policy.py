@@ -117,8 +117,8 @@ class Policy:
     to_odd : {"max", "odd_code"}
         What rounding to odd gives where overflow would become Inf or NaN: the maximum, or of the maximum and what
         comes after it the one whose code is odd (P3109).
-    saturating : tuple of str
-        Formats that saturate whatever `overflow` says; PyTorch 2.13 needs it.
+    saturating : str or tuple of str
+        Formats that saturate whatever `overflow` says; PyTorch 2.13 needs it. A string is one format.
     source : str
         Whose behaviour it is.
 

@@ -207,7 +207,7 @@ class Quantized(ByBits):
 
     def _repr_html_(self) -> str:
         rows = [
-            ("shape", " x ".join(map(str, self.shape))), ("elements", self.format.name),
+            ("shape", " x ".join(map(str, self.shape)) or "scalar"), ("elements", self.format.name),
             ("a scale for each", str(self.granularity)), ("scales", f"{self.scale.size:,} as {self.scale_kind}"),
             ("scale of the tensor", self.tensor_scale), ("quantizer", self.quantizer and self.quantizer.name),
             ("bytes", f"{self.nbytes:,}"), ("bits per value", f"{self.bits_per_value:.4g}"),
@@ -218,6 +218,6 @@ class Quantized(ByBits):
         scales = f"{self.scale_kind} scales" + ("" if self.tensor_scale is None else f" times {self.tensor_scale:.4g}")
         by = "" if self.quantizer is None or not self.quantizer.name else f"{self.quantizer.name}: "
         return (
-            f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape))}, {self.granularity} with "
+            f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape)) or 'scalar'}, {self.granularity} with "
             f"{scales}, {self.bits_per_value:.4g} bits per value)"
         )

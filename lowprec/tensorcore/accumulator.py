@@ -60,8 +60,9 @@ class Accumulator:
     output : {"fp22", "float32", "float16", "float64"}
         Format of a result and of C: a fused sum is truncated to ``fp22`` or ``float32`` (both in float32 arrays), and
         rounded to nearest even for ``float16``.
-    inputs : tuple of str
-        Names of the formats that are multiplied, in any pairing; empty for any. The first is the default.
+    inputs : str or tuple of str
+        Names of the formats that are multiplied, in any pairing; empty for any. The first is the default. A string is
+        one format.
     source : str
         Where the rule comes from.
     align : {"truncate", "floor", "nearest"}
@@ -74,7 +75,7 @@ class Accumulator:
         Products of an exact sum within a fused one (``fused_runs``), or interleaved partial sums (``two_floors``).
     promote_every : int or None
         After so many products the sum leaves the accumulator and is added to a float32 one.
-    flushed : tuple of str
+    flushed : str or tuple of str
         Names of formats whose subnormals are read as zeros, besides those that are subnormal as float32, too
         (``flushed_fma``, ``lanes``, ``pair_lanes``).
     product_exponent : int

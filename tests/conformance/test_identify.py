@@ -187,7 +187,7 @@ def test_damaged_outputs_are_listed() -> None:
     found = lp.identify(**given)
     assert same_arithmetic(found, machine)
     assert list(found.differing) == places
-    assert f"all but {len(places)} of 4096 outputs" in found.sentence()
+    assert f"all but {len(places)} of 4096 outputs" in found.sentence
 
 
 SCALED = {

@@ -123,7 +123,7 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
         how = "missed"
     elif not named(found, machine):
         how = "other" if _apart(found, machine) else "together"
-    return Verdict(how, *spent, machine, f"{data} K={k} {found.sentence()}")
+    return Verdict(how, *spent, machine, f"{data} K={k} {found.sentence}")
 
 
 def _apart(found: Identification, machine: lp.Accumulator) -> bool:

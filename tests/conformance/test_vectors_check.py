@@ -130,7 +130,7 @@ def test_one_rule_explains_all(name: str, other: str | None, words: str) -> None
         answer = family.prepare(family.full(parts), 1, 0).answer
         answers = [answer(v.inputs) for v in s.vectors]
     found = compare(s, answers)
-    assert found.explanations[0] == words, found.sentence()
+    assert found.explanations[0] == words, found.sentence
 
 
 def test_noise_is_called_unexplained() -> None:
@@ -139,4 +139,4 @@ def test_noise_is_called_unexplained() -> None:
     found = compare(s, answers)
     assert not found
     assert found.explanations == ()
-    assert "no known rule" in found.sentence()
+    assert "no known rule" in found.sentence

@@ -6,12 +6,17 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toys import SEARCH, make, results
+from toys import SEARCH, SMALL, make, results
 
+import lowprec as lp
 from lowprec.study import run_study
+from lowprec.study.run import runner
+from lowprec.study.run.executors import workers
+from lowprec.study.run.progress import Silent
 
 
 def test_any_executor_will_do(tmp_path):
@@ -30,12 +35,39 @@ def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, monkeypatch
     spawned = run_study(make(tmp_path / "b"), jobs=2)
     assert results(inline.folder) == results(spawned.folder)
     assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
-    from lowprec.study.run.executors import workers
-
     with workers(1) as pool:
         assert pool.submit(os.getenv, "OPENBLAS_NUM_THREADS").result() == "1"
         assert pool.submit(os.getenv, "LOWPREC_NUM_THREADS").result() == "1"
         assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+
+
+class Snapshots(Silent):
+    """Keeps what a display is told."""
+
+    def __init__(self):
+        self.seen = []
+
+    def update(self, snapshot):
+        self.seen.append(snapshot)
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_progress_is_shown_while_a_run_is_in_progress(tmp_path, monkeypatch, jobs):
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.01")
+    monkeypatch.setenv("PYTHONPATH", SEARCH)
+    monkeypatch.setattr(runner, "LOOK_EVERY", 0.05)
+    shown = Snapshots()
+    planned = make(tmp_path, setting=replace(SMALL, checkpoints=1, seeds=1))
+    run_study(planned, jobs=jobs, display=shown)
+    begun = [run for snapshot in shown.seen for run in snapshot.running if 0 < run.done < run.steps]
+    assert {run.name for run in begun} == {task.name for task in planned.tasks}
+    assert any(run.loss is not None for run in begun)
+    assert any(snapshot.seconds_left for snapshot in shown.seen)
+
+
+def test_runs_in_this_process_see_the_context_of_their_caller():
+    with lp.using(kernel="portable"), workers(0) as pool:
+        assert pool.submit(lp.get_fused_kernel).result() == "portable"
 
 
 @pytest.mark.parametrize("jobs", [-1, True, 1.5])

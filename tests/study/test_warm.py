@@ -37,7 +37,8 @@ def test_products_are_compiled_elsewhere_only_where_nothing_is(
     @contextmanager
     def workers(jobs: int):
         assert jobs == 1
-        yield executors.InlineExecutor()
+        with executors.InlineExecutor() as pool:
+            yield pool
 
     monkeypatch.setattr(warm, "_nothing_is_compiled", lambda: cold)
     monkeypatch.setattr(warm, "multiply_once", lambda given: elsewhere.append(list(given)))

@@ -102,10 +102,11 @@ class Check(ByBits):
         return (*own, *(c.quantizer for c in self.ranking if c.same and c.quantizer != self.quantizer))
 
     def __repr__(self) -> str:
-        return self.sentence()
+        return self.sentence
 
+    @property
     def sentence(self) -> str:
-        """Return what was found in a line."""
+        """What was found, in a line."""
         if self:
             first, *others = self.agreeing
             more = f", nor from {_few(others)}: these values do not tell them apart" if others else ""
@@ -195,7 +196,7 @@ class Check(ByBits):
         return [(title, table) for title, table in all_ if table[1]]
 
     def _repr_html_(self) -> str:
-        parts = [f"<p><b>{html.escape(self.sentence())}</b></p>"]
+        parts = [f"<p><b>{html.escape(self.sentence)}</b></p>"]
         parts += [table(rows, columns, title) for title, (columns, rows) in self.tables()]
         return f'<div class="lowprec-check">{"".join(parts)}</div>'
 

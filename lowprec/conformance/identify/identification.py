@@ -69,14 +69,14 @@ class Identification:
 
     def __repr__(self) -> str:
         """Return what was found, and what gives the outputs as a line of Python: the rest has names of its own."""
-        return "\n".join((f"Identification: {self.sentence()}", *(f"  {line}" for line in self.lines()[:4])))
+        return "\n".join((f"Identification: {self.sentence}", *(f"  {line}" for line in self.lines()[:4])))
 
     def _repr_html_(self) -> str:
         code = "".join(f"<pre>{escape(line)}</pre>" for line in self.lines()[:4])
         more = "".join(f"<li>{escape(line)}</li>" for line in self.alike())
         columns, rows = self.catalogue()
         beside = table(rows[:8], columns, f"The catalogue beside {self.dumps[0].d.size} outputs")
-        return f"<p><b>{escape(self.sentence())}</b></p>{code}<ul>{more}</ul>{beside}"
+        return f"<p><b>{escape(self.sentence)}</b></p>{code}<ul>{more}</ul>{beside}"
 
     def alike(self) -> list[str]:
         """Return which other values of fields explain the dumps as well, a line a field."""
@@ -167,8 +167,9 @@ class Identification:
             others += [] if other is None or other == self.nearest else [_known(other, self.dumps[0])]
         return smallest(self.dumps[0], self.nearest, others)
 
+    @property
     def sentence(self) -> str:
-        """Return what was found in a line."""
+        """What was found, in a line."""
         n = self.dumps[0].d.size
         if not self.candidates:
             best = self.nearest

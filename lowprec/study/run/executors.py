@@ -11,12 +11,14 @@ that run is lost.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -42,23 +44,24 @@ LOCAL = "local"
 PATIENCE = 10.0
 
 
-class InlineExecutor(Executor):
-    """Runs every call at once, in the calling thread: for tests and debuggers.
+class InlineExecutor(ThreadPoolExecutor):
+    """Runs one call after another in a thread of this process, so that the calling thread can show progress.
+
+    Calls see the context variables of their caller: what `lowprec.using` and `numpy.errstate` set.
 
     Examples
     --------
-    >>> InlineExecutor().submit(max, 1, 2).result()
+    >>> with InlineExecutor() as pool:
+    ...     pool.submit(max, 1, 2).result()
     2
     """
 
+    def __init__(self) -> None:
+        super().__init__(1)
+
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """Call `fn` now and return its outcome as a finished future."""
-        future: Future[R] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+        """Call `fn` when the calls before it have ended."""
+        return super().submit(copy_context().run, functools.partial(fn, *args, **kwargs))
 
 
 def cores() -> int:
@@ -104,7 +107,7 @@ def workers(jobs: int | None) -> Iterator[Executor]:
     Parameters
     ----------
     jobs : int or None
-        Processes; None means one per core, 0 runs everything in the calling process.
+        Processes; None means one per core, 0 runs everything in this process, one call after another.
 
     Raises
     ------
@@ -113,7 +116,8 @@ def workers(jobs: int | None) -> Iterator[Executor]:
     """
     jobs = cores() if jobs is None else whole("", "jobs", jobs, 0)
     if jobs == 0:
-        yield InlineExecutor()
+        with InlineExecutor() as inline:
+            yield inline
         return
     import multiprocessing
 
