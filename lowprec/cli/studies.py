@@ -172,6 +172,7 @@ def _plan(
     branches = [study for study in studies if isinstance(study, Ablation | Scaling)]
     if not branches:
         raise CommandError("only studies that train arms (T3, T4) are planned: the others take seconds to minutes")
+    click.echo("timing a training step and a forward pass of every recipe: seconds of CPU for each model", err=True)
     rows: list[tuple[Any, ...]] = []
     for size in ("quick",) if quick else ("full",) if changes else ("quick", "full"):
         estimator = Estimator()  # the checkpoints of one size are shared

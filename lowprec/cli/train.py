@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, if it has one.")
 @click.option("--fresh", is_flag=True, help="Move a run that is in the folder aside and start over.")
+@click.option(
+    "--evaluate/--no-evaluate", default=True, show_default=True, help="Evaluate the final weights on held-out text."
+)
 @machine_readable
 def train(
     config: str,
@@ -62,6 +65,7 @@ def train(
     save_every: int,
     resume: bool,
     fresh: bool,
+    evaluate: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -109,14 +113,15 @@ def train(
         with display(console) as shown, _jit.compiling(shown.compiling):
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
-                memory=policy, out=out, save_every=save_every, resume=resume, fresh=fresh,
+                memory=policy, out=out, save_every=save_every, resume=resume, fresh=fresh, evaluate=evaluate,
                 progress=_progress(shown, name, steps), stage=shown.stage,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"
         raise CommandError(f"stopped; {kept}", 130) from None
-    row = _row(run, seed, mean_weights=ema is not None and run.status == "done")
-    emit(tuple(row), [tuple(row.values())], "Training, nats per byte", as_json, as_csv)
+    row = _row(run, seed, mean_weights=ema is not None and run.status == "done" and evaluate)
+    title = "Training, nats per byte" + (", not evaluated" if run.validation_loss is None else "")
+    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
     if out is not None:
         click.echo(f"wrote {out}", err=True)
     if run.status == "diverged":

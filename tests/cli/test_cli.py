@@ -113,7 +113,10 @@ def test_module_and_script_are_one():
 
 def test_what_trainings_take_is_said_before_them(tmp_path):
     size = ("--quick", "--set", "cells=nano-150-*", "--checkpoints", "3")
-    (row,) = json.loads(run("ablate", "scaling", "wire_cost", "--plan", "--json", "--out", tmp_path, *size).stdout)
+    result = run("ablate", "scaling", "wire_cost", "--plan", "--json", "--out", tmp_path, *size)
+    (said,) = result.stderr.splitlines()
+    assert said.startswith("timing a training step and a forward pass of every recipe")
+    (row,) = json.loads(result.stdout)
     assert (row["study"], row["model"], row["steps before"], row["checkpoints"]) == ("scaling", "nano", "150", 3)
     assert (row["runs to do"], row["checkpoints to do"]) == (7 * 3, 3)
     assert row["core min, arms"] > row["core min, checkpoints"] > 0

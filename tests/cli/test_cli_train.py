@@ -104,6 +104,18 @@ def test_the_mean_weights_are_tested_beside_the_last_ones(files, whole):
     assert plain == {name: row[name] for name in plain}
 
 
+def test_a_run_that_is_not_evaluated_says_so(files, whole, tmp_path):
+    _, row = whole
+    result = run(*train(files, "--ema", 0.5, "--no-evaluate", "--out", tmp_path, "--json"))
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)
+    assert found == {**{name: row[name] for name in found}, "validation loss": None}
+    assert "of the mean weights" not in found
+    assert "not evaluated" in run(*train(files, "--no-evaluate")).stdout.splitlines()[0]
+    report = json.loads(run("report", tmp_path, "--no-plot", "--json").stdout)
+    assert report[0]["validation loss"] == "not evaluated"
+
+
 def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypatch):
     folder, row = whole
     again = train(files, "--ema", 0.5, "--out", tmp_path, "--json")

@@ -18,6 +18,7 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.moe.run import checkpoint, saving
 from lowprec.moe.run.checkpoint import CheckpointError
+from lowprec.moe.run.files import read_run
 from lowprec.moe.run.train import Diverged, Schedule, Trainer, default_rate, train
 from lowprec.recipe import draw
 from lowprec.registry import UnknownNameError
@@ -447,6 +448,27 @@ def test_train(text, tmp_path):
     assert again.metrics.drop(columns="seconds").equals(run.metrics.drop(columns="seconds"))
     resumed = Trainer.load(tmp_path / "a" / "run" / "checkpoint.npz", data=text)
     assert resumed.evaluate() == run.validation_loss
+
+
+def test_train_without_evaluation(text, tmp_path, monkeypatch):
+    """It says that there is no validation loss; the rest is the same, and a later call evaluates."""
+    whole = train(MICRO, "bf16", 2, 1, data=text)
+    stages = []
+    options = {"data": text, "out": tmp_path, "stage": stages.append}
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "evaluate", None)
+        run = train(MICRO, "bf16", 2, 1, evaluate=False, **options)
+    assert (run.status, run.validation_loss, run.excess_loss) == ("done", None, None)
+    assert repr(run) == "<Run micro bf16: 2 steps, not evaluated>"
+    assert run.metrics.drop(columns="seconds").equals(whole.metrics.drop(columns="seconds"))
+    assert stages == ["the first step", "saving"]
+    summary = json.loads((tmp_path / "run.json").read_text())
+    assert (summary["status"], summary["validation_loss"], summary["evaluated"]) == ("done", None, False)
+    assert read_run(tmp_path).summary == summary
+    later = train(MICRO, "bf16", 2, 1, resume=True, **options)
+    assert later.validation_loss == whole.validation_loss
+    summary = json.loads((tmp_path / "run.json").read_text())
+    assert (summary["validation_loss"], summary["evaluated"]) == (whole.validation_loss, True)
 
 
 @pytest.mark.parametrize(

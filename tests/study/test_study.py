@@ -9,7 +9,7 @@ import pytest
 from toys import SMALL, ablation, make
 
 from lowprec.moe.data.sources import SOURCES
-from lowprec.study import Arm, load, names, run_study
+from lowprec.study import Arm, Cell, ReplaySetting, ScalingSetting, Setting, WeightsSetting, load, names, run_study
 from lowprec.study.kinds.branches.ablation import read_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run.store import RunFolder, StudyError, read_json
@@ -112,6 +112,33 @@ def test_corpora_are_planned_by_name_and_texts_by_path(tmp_path, name):
 def test_settings_that_make_no_sense(changes, message):
     with pytest.raises(ValueError, match=message):
         SMALL.with_(changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda steps, **more: Setting("nano", steps, 30, 1, 1, **more), "checkpoint_steps"),
+        (lambda steps, **more: Setting("nano", 0, steps, 1, 1, **more), "branch_steps"),
+        (lambda steps, **more: WeightsSetting("nano", steps, **more), "checkpoint_steps"),
+        (lambda steps, **more: ReplaySetting("nano", steps, **more), "checkpoint_steps"),
+    ],
+)
+def test_the_default_warm_up_is_no_longer_than_the_training(make, field):
+    for steps in (1, 8, 19, 20, 21, 300):
+        assert make(steps).warmup_steps == min(20, steps)
+        assert make(steps) == make(steps, warmup_steps=min(20, steps))
+    assert make(300).with_({field: "8"}) == make(8)
+    assert make(8).with_({field: 300}) == make(300)
+    assert make(300, warmup_steps=10).with_({field: 30}).warmup_steps == 10
+    assert make(300).with_({field: 30, "warmup_steps": 5}).warmup_steps == 5
+    for wrong in (lambda: make(8, warmup_steps=9), lambda: make(300, warmup_steps=9).with_({field: 8})):
+        with pytest.raises(ValueError, match=f"warmup_steps must be at most {field}=8, got 9"):
+            wrong()
+
+
+def test_short_cells_of_a_scaling_warm_up_all_along():
+    size = ScalingSetting((Cell("nano", 8), Cell("nano", 300)))
+    assert [size.of(cell).warmup_steps for cell in size.cells] == [8, 20]
 
 
 @pytest.mark.parametrize(

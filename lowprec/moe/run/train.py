@@ -36,8 +36,9 @@ class Run:
     ----------
     metrics : pandas.DataFrame
         One row a step, a column for each field of `StepRecord`.
-    validation_loss : float
-        Mean loss on the held-out text at the end, nats per byte, in the run's own precision; infinite if it diverged.
+    validation_loss : float or None
+        Mean loss on the held-out text at the end, nats per byte, in the run's own precision; infinite if it diverged,
+        None if it was not evaluated.
     trainer : Trainer
         To go on from.
     status : {"done", "diverged"}
@@ -45,11 +46,11 @@ class Run:
     reason : str
         Why it diverged.
     excess_loss : float, optional
-        The validation loss above the entropy of the source, if that is known.
+        The validation loss above the entropy of the source, if both are known.
     """
 
     metrics: pandas.DataFrame = field(repr=False)
-    validation_loss: float
+    validation_loss: float | None
     trainer: Trainer = field(repr=False)
     status: str = "done"
     reason: str = ""
@@ -57,7 +58,9 @@ class Run:
 
     def __repr__(self) -> str:
         trainer = self.trainer
-        end = f"validation loss {self.validation_loss:.4f} nats/byte" if self.status == "done" else self.status
+        loss = self.validation_loss
+        evaluated = "not evaluated" if loss is None else f"validation loss {loss:.4f} nats/byte"
+        end = evaluated if self.status == "done" else self.status
         return f"<Run {trainer.config.name} {trainer.recipe.name}: {trainer.steps} steps, {end}>"
 
 
@@ -86,6 +89,7 @@ def train(
     save_every: int = 50,
     resume: bool = False,
     fresh: bool = False,
+    evaluate: bool = True,
     progress: Callable[[StepRecord], object] | None = None,
     stage: Callable[[str], object] | None = None,
 ) -> Run:
@@ -120,6 +124,8 @@ def train(
     fresh : bool
         Move a run that `out` holds aside, to ``<out>.1`` or the next free number, and start over. Without `resume` or
         `fresh` a folder that holds a run is refused.
+    evaluate : bool
+        Evaluate the final weights on the held-out text, which takes as long as a few training steps.
     progress : callable, optional
         Called with the record of every step.
     stage : callable, optional
@@ -163,7 +169,7 @@ def train(
     trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, memory=memory)
     folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, fresh=fresh)
     with folder as files:
-        return _train(trainer, steps, files, save_every, resume, progress, tell)
+        return _train(trainer, steps, files, save_every, resume, evaluate, progress, tell)
 
 
 def _train(
@@ -172,6 +178,7 @@ def _train(
     files: RunFiles | None,
     save_every: int,
     resume: bool,
+    evaluate: bool,
     progress: Callable[[StepRecord], object] | None,
     tell: Callable[[str], object],
 ) -> Run:
@@ -201,13 +208,17 @@ def _train(
             files.save(trainer, records, status="interrupted")
     if stop.asked:
         raise KeyboardInterrupt
-    if status == "done":
+    loss, excess = (math.inf if status == "diverged" else None), None
+    if status == "done" and evaluate:
         tell("evaluating on the held-out text")
-    loss = trainer.evaluate() if status == "done" else math.inf
-    excess = trainer.excess(loss=loss) if status == "done" and trainer.corpus.oracle is not None else None
+        loss = trainer.evaluate()
+        excess = trainer.excess(loss=loss) if trainer.corpus.oracle is not None else None
     if files is not None:
         tell("saving")
-        results = {"validation_loss": loss if math.isfinite(loss) else None, "excess_loss": excess, "reason": reason}
+        results = {
+            "validation_loss": loss if loss is not None and math.isfinite(loss) else None, "excess_loss": excess,
+            "evaluated": status == "done" and evaluate, "reason": reason,
+        }  # fmt: skip
         files.save(trainer, records, status=status, **results)
     columns = [field.name for field in dataclasses.fields(StepRecord)]
     return Run(pandas.DataFrame(records, columns=columns), loss, trainer, status, reason, excess)

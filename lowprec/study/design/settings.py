@@ -12,6 +12,8 @@ from lowprec.registry import Registry
 
 #: Beyond it no study ends; somebody mistyped.
 MOST = 10**9
+#: Steps of warm-up where a setting gives none.
+WARMUP = 20
 
 
 def check_whole(setting: Any, **least: int) -> None:
@@ -27,8 +29,36 @@ def check_whole(setting: Any, **least: int) -> None:
         whole("", name, getattr(setting, name), low, MOST)
 
 
+def fit_warmup(setting: Any, field: str) -> None:
+    """Replace ``warmup_steps=None`` by `WARMUP`, or by all steps of the training if there are fewer.
+
+    Parameters
+    ----------
+    setting : dataclass
+        Has `warmup_steps`.
+    field : str
+        Its field with the steps of the training that warms up.
+
+    Raises
+    ------
+    ValueError
+        If the warm-up that is given is longer than the training.
+    """
+    steps = getattr(setting, field)
+    if setting.warmup_steps is None:
+        object.__setattr__(setting, "warmup_steps", min(WARMUP, steps))
+    check_whole(setting, warmup_steps=0)
+    if setting.warmup_steps > steps:
+        raise ValueError(f"warmup_steps must be at most {field}={steps}, got {setting.warmup_steps}")
+
+
 class Changeable:
     """A dataclass of settings that can be changed by text, as the command line has it."""
+
+    @property
+    def warms_up_by_default(self) -> bool:
+        """Whether its warm-up follows from its steps, see `fit_warmup`."""
+        return False
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
         """Return the setting with some fields changed; text is parsed as the type that the field has.
@@ -57,5 +87,17 @@ class Changeable:
                 parsed[name] = kind(value)
             except ValueError:
                 raise ValueError(f"{name}: cannot read {value!r} as {kind.__name__}") from None
+        if self.warms_up_by_default:
+            parsed = {"warmup_steps": None, **parsed}
         result: Self = replace(setting, **parsed)
         return result
+
+
+class WarmedUp(Changeable):
+    """A setting whose warm-up follows from its steps where none is given."""
+
+    @property
+    def warms_up_by_default(self) -> bool:
+        """Whether its warm-up follows from its steps, see `fit_warmup`."""
+        setting: Any = self
+        return bool(replace(setting, warmup_steps=None) == setting)

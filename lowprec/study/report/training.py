@@ -84,10 +84,11 @@ def _rows(runs: Sequence[KeptRun]) -> list[list[str]]:
     for run in runs:
         kept, losses = run.summary, run.metrics["loss"]
         validation: Any = kept.get("validation_loss")
+        missing = "n/a" if kept.get("evaluated", True) else "not evaluated"
         table.append([
             run.name, *(str(kept[key]) for key in ("config", "recipe", "seed", "steps", "status")),
             number(float(losses.iloc[-1])) if len(losses) else "n/a",
-            "n/a" if validation is None else f"{validation:.6g}",
+            missing if validation is None else f"{validation:.6g}",
             "" if run is runs[0] or None in (first, validation) else f"{percent(validation / first - 1)} %",
         ])  # fmt: skip
     return table

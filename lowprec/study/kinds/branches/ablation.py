@@ -10,7 +10,7 @@ from ...._arrays import positive, whole
 from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import Changeable, check_whole
+from ...design.settings import WarmedUp, check_whole, fit_warmup
 from .. import kept
 
 #: What is told apart, L[f](w) being the validation loss of final weights w in the forward precision f.
@@ -34,7 +34,7 @@ BRANCH_METRICS = {
 
 
 @dataclass(frozen=True)
-class Setting(Changeable):
+class Setting(WarmedUp):
     """How large a study is.
 
     Parameters
@@ -51,8 +51,8 @@ class Setting(Changeable):
         Data seeds per checkpoint; checkpoints x seeds pairs per arm.
     learning_rate : float
         Peak rate; the checkpoint is trained at it and the branch starts from it.
-    warmup_steps : int
-        Linear warm-up of the checkpoint, or of arms from scratch.
+    warmup_steps : int, optional
+        Linear warm-up of the checkpoint, or of arms from scratch: by default 20 steps, or all if there are fewer.
     evaluation_bytes : int
         Held-out bytes that the final weights predict.
     without : str
@@ -65,16 +65,13 @@ class Setting(Changeable):
     checkpoints: int
     seeds: int
     learning_rate: float = 2e-3
-    warmup_steps: int = 20
+    warmup_steps: int | None = None
     evaluation_bytes: int = 65_536
     without: str = ""
 
     def __post_init__(self) -> None:
-        check_whole(
-            self, checkpoint_steps=0, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0, evaluation_bytes=1
-        )
-        if self.from_scratch and self.warmup_steps > self.branch_steps:
-            raise ValueError(f"warmup_steps={self.warmup_steps} of branch_steps={self.branch_steps}, from scratch")
+        check_whole(self, checkpoint_steps=0, branch_steps=1, checkpoints=1, seeds=1, evaluation_bytes=1)
+        fit_warmup(self, "branch_steps" if self.from_scratch else "checkpoint_steps")
         positive("", "learning_rate", self.learning_rate)
 
     @property

@@ -44,10 +44,6 @@ class BranchKind(TrainingKind[Ablation, Setting]):
         """
         if setting.seeds > SEEDS_PER_CHECKPOINT:
             raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
-        if not setting.from_scratch and setting.warmup_steps > setting.checkpoint_steps:
-            raise ValueError(
-                f"warmup_steps={setting.warmup_steps} are more than checkpoint_steps={setting.checkpoint_steps}"
-            )
         study = study.at(setting)
         common, folder = Common.of(data, backend), folder.resolve()
         checkpoints = [

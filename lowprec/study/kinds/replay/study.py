@@ -16,7 +16,7 @@ from typing import ClassVar
 from ...._arrays import positive, whole_or_none
 from ...._files import safe_name
 from ...design.expectations import Expectation
-from ...design.settings import Changeable, check_whole
+from ...design.settings import WarmedUp, check_whole, fit_warmup
 from .. import kept
 from .operands import FAR
 
@@ -68,7 +68,7 @@ class ReplayArm:
 
 
 @dataclass(frozen=True)
-class ReplaySetting(Changeable):
+class ReplaySetting(WarmedUp):
     """How large a replay is.
 
     Parameters
@@ -93,12 +93,11 @@ class ReplaySetting(Changeable):
     rows: int = 64
     columns: int = 16
     learning_rate: float = 2e-3
-    warmup_steps: int = 20
+    warmup_steps: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole(
-            self, checkpoint_steps=1, checkpoints=1, seeds=1, tokens=1, rows=1, columns=1, warmup_steps=0
-        )  # fmt: skip
+        check_whole(self, checkpoint_steps=1, checkpoints=1, seeds=1, tokens=1, rows=1, columns=1)
+        fit_warmup(self, "checkpoint_steps")
         positive("", "learning_rate", self.learning_rate)
 
     def __str__(self) -> str:

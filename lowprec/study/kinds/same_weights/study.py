@@ -14,7 +14,7 @@ from ...._arrays import positive
 from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import Changeable, check_whole
+from ...design.settings import WarmedUp, check_whole, fit_warmup
 from ...design.stress import Healthy, Stress
 from .. import kept
 
@@ -38,7 +38,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class WeightsSetting(Changeable):
+class WeightsSetting(WarmedUp):
     """How large a study of the same weights is.
 
     Parameters
@@ -53,8 +53,8 @@ class WeightsSetting(Changeable):
         Batches of held-out text per checkpoint.
     learning_rate : float
         Constant rate of the checkpoints' training.
-    warmup_steps : int
-        Its linear warm-up.
+    warmup_steps : int, optional
+        Its linear warm-up: by default 20 steps, or all if there are fewer.
     """
 
     config: str = "nano"
@@ -62,10 +62,11 @@ class WeightsSetting(Changeable):
     checkpoints: int = 1
     seeds: int = 2
     learning_rate: float = 2e-3
-    warmup_steps: int = 20
+    warmup_steps: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole(self, checkpoint_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
+        check_whole(self, checkpoint_steps=1, checkpoints=1, seeds=1)
+        fit_warmup(self, "checkpoint_steps")
         positive("", "learning_rate", self.learning_rate)
 
     def __str__(self) -> str:

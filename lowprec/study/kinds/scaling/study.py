@@ -17,7 +17,7 @@ from ...._arrays import positive, whole
 from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
-from ...design.settings import Changeable, check_whole
+from ...design.settings import WARMUP, Changeable, check_whole
 from .. import kept
 from ..branches.ablation import Ablation, Setting
 
@@ -78,14 +78,16 @@ class ScalingSetting(Changeable):
         Sizes, lengths and texts.
     checkpoints, seeds : int
         Of every cell, as in `Setting`.
-    warmup_steps, evaluation_bytes : int
+    warmup_steps : int
+        Of every cell, at most all of its steps.
+    evaluation_bytes : int
         As in `Setting`.
     """
 
     cells: tuple[Cell, ...]
     checkpoints: int = 4
     seeds: int = 2
-    warmup_steps: int = 20
+    warmup_steps: int = WARMUP
     evaluation_bytes: int = 65_536
 
     def __post_init__(self) -> None:
@@ -130,7 +132,7 @@ class ScalingSetting(Changeable):
         """Return the setting of a cell's branches."""
         return Setting(
             cell.config, cell.checkpoint_steps, cell.branch_steps, self.checkpoints, self.seeds, cell.learning_rate,
-            self.warmup_steps, self.evaluation_bytes,
+            min(self.warmup_steps, cell.checkpoint_steps), self.evaluation_bytes,
         )  # fmt: skip
 
     def core_minutes(self, arms: int = 6) -> float:
