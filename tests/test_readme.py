@@ -51,6 +51,22 @@ def test_it_is_a_front_door() -> None:
     assert len(re.findall(r"^\|[-:| ]+\|$", text, flags=re.MULTILINE)) <= 3, "tables"
 
 
+def test_one_sum_of_14_bits_on_every_page() -> None:
+    """The same operands and the same error wherever it is shown, with the word that it is of positive numbers."""
+    start, tutorial = ((ROOT / "docs" / name).read_text() for name in ("start.md", "gallery/plot_8_own_machine.py"))
+    operands = "rng.random((64, 4096), np.float32), rng.random((128, 4096), np.float32)"
+    for text in (README.read_text(), start, tutorial, lp.gemm.__doc__):
+        assert operands in text
+        assert re.search("positive", text, re.I)
+        assert len(re.findall(r"rng\.random\(\(", text)) == 2
+    for text in (README.read_text(), start):
+        assert "\nNone 7.97%\n128 0.06%\n" in text
+    assert "['0.06%', '7.97%']" in lp.gemm.__doc__
+    ((sums, quantization),) = re.findall(r"^sum (.*), quantization (.*)$", start, re.M)
+    said = " ".join(README.read_text().split())
+    assert f"the same sum errs by {sums} (rms) and the quantization before it by {quantization}" in said
+
+
 def test_numbers_are_those_of_their_pages() -> None:
     """What the README quotes stands, to the digit, in the page that its command writes."""
     readme, docs = README.read_text(), ROOT / "docs"

@@ -17,13 +17,15 @@ import lowprec as lp
 hopper = lp.accumulators["hopper_fp8"]
 machines = [hopper, *(hopper.with_(fraction_bits=bits, output="float32") for bits in (16, 19, 22, 25))]
 rng = np.random.default_rng(0)
-a, b = rng.random((16, 4096), dtype=np.float32), rng.random((16, 4096), dtype=np.float32)
-axes = lp.plot.accumulation(a, b, machines)
+a, b = rng.random((64, 4096), np.float32), rng.random((128, 4096), np.float32)
+axes = lp.plot.accumulation(a[:16], b[:16], machines)
 
 # %%
-# Every field can be asked about: the group that is summed at once, how terms are cut, how long a chain is.
+# Every field can be asked about: the group that is summed at once, how terms are cut, how long a chain is. The operands
+# are positive, the worst case of truncation: all errors have one sign, and add up.
 
-exact = lp.gemm(qa := lp.quantize(a, "e4m3fn"), qb := lp.quantize(b, "e4m3fn"), accumulator="exact")
+qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "128x128")
+exact = lp.gemm(qa, qb, accumulator="exact")
 for change in ({}, {"group": 8}, {"group": 128}, {"align": "nearest"}, {"fraction_bits": 20, "output": "float32"}):
     d = lp.gemm(qa, qb, accumulator=hopper.with_(**change) if change else hopper, promote_every=None)
     print(f"{np.abs(d / exact - 1).max():8.3%}  {change or 'Hopper as it is'}")

@@ -139,11 +139,13 @@ def gemm(
     --------
     >>> import numpy as np, lowprec as lp
     >>> rng = np.random.default_rng(0)
-    >>> x, w = rng.random((64, 4096), np.float32), rng.random((64, 4096), np.float32)
+    >>> x, w = rng.random((64, 4096), np.float32), rng.random((128, 4096), np.float32)
     >>> qx, qw = lp.quantize(x, "e4m3fn", "1x128"), lp.quantize(w, "e4m3fn", "128x128")
     >>> exact = lp.gemm(qx, qw, accumulator="exact")
     >>> [f"{np.abs(lp.gemm(qx, qw, promote_every=n) / exact - 1).max():.2%}" for n in (128, None)]
-    ['0.06%', '7.96%']
+    ['0.06%', '7.97%']
+
+    Positive operands are the worst case of truncation: its errors have one sign and add up with K.
     """
     accumulator, library, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
     kept = None
