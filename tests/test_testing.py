@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peers import peer
 
 import lowprec as lp
 from lowprec import interop, testing
@@ -64,7 +65,7 @@ def test_an_unknown_policy() -> None:
 
 @pytest.mark.peers
 def test_bits_of_torch_and_jax() -> None:
-    torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
+    torch, jnp = peer("torch"), peer("jax.numpy")
     for one in (torch.tensor([1.0, -0.0]), jnp.array([1.0, -0.0])):
         testing.assert_bits_equal(one, one)
         testing.assert_bits_equal(one, F32([1.0, -0.0]))
@@ -126,7 +127,7 @@ def test_what_has_no_type_there() -> None:
 @pytest.mark.peers
 @pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e4m3fnuz", "e8m0fnu", "bfloat16", "float16", "int8"])
 def test_torch_views(name: str) -> None:
-    pytest.importorskip("torch")
+    peer("torch")
     f = lp.formats[name]
     codes = np.arange(256, dtype=f.code_dtype)
     tensor = interop.to_torch(codes, name)

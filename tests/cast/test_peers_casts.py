@@ -2,24 +2,18 @@
 
 import re
 import warnings
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from peers import peer
 
 import lowprec as lp
 from lowprec.measure.verify import critical
 
 pytestmark = pytest.mark.peers
 FP8 = ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"]
-
-
-def peer(name: str) -> ModuleType:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip(name)
 
 
 def inputs(name: str) -> NDArray[np.float32]:

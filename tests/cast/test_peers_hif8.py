@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from peers import peer
 
 import lowprec as lp
 
 pytestmark = pytest.mark.peers
-en_dtypes = pytest.importorskip("en_dtypes")
+en_dtypes = peer("en_dtypes")
 
 
 def theirs(x: NDArray[np.floating]) -> NDArray[np.uint8]:

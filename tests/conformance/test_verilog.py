@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from peers import missing
 
 from lowprec.cli.app import cli
 
@@ -22,7 +23,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "e4m3_encode.v"
 )
 def test_an_encoder_under_icarus_verilog(options: list[str], words: str, tmp_path: Path) -> None:
     if shutil.which("iverilog") is None:
-        pytest.skip("needs Icarus Verilog: apt-get install iverilog")
+        missing("Icarus Verilog", "apt-get install iverilog")
     run = CliRunner().invoke
     assert run(cli, ["vectors", "write", "cast/e4m3fn", "--to", "hex", "--out", str(tmp_path)]).exit_code == 0
     (file,) = tmp_path.glob("*.hex")
