@@ -1,5 +1,6 @@
 """Inline, threads, spawned processes: the same bits, and nothing is left behind."""
 
+import io
 import os
 import signal
 import subprocess
@@ -10,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from toys import SEARCH, SMALL, make, results
 
 import lowprec as lp
 from lowprec.study import run_study
 from lowprec.study.run import runner
 from lowprec.study.run.executors import workers
-from lowprec.study.run.progress import Silent
+from lowprec.study.run.progress import Lines, Silent, Snapshot
 
 
 def test_any_executor_will_do(tmp_path):
@@ -63,6 +65,15 @@ def test_progress_is_shown_while_a_run_is_in_progress(tmp_path, monkeypatch, job
     assert {run.name for run in begun} == {task.name for task in planned.tasks}
     assert any(run.loss is not None for run in begun)
     assert any(snapshot.seconds_left for snapshot in shown.seen)
+
+
+@pytest.mark.parametrize(
+    ("done", "words"), [(0, "0/2 runs, 0 % of steps, about 0:09 left; starting"), (2, "2/2 runs, 100 % of steps; done")]
+)
+def test_a_line_says_whether_runs_start_or_are_done(done, words):
+    lines = Lines(Console(file=io.StringIO(), width=200))
+    lines.update(Snapshot(done, 2, 10 * done, 20, [], 9.0))
+    assert lines.console.file.getvalue().endswith(f"] {words}\n")
 
 
 def test_runs_in_this_process_see_the_context_of_their_caller():

@@ -131,7 +131,8 @@ class Lines:
         if now - self.last < self.every:
             return
         self.last = now
-        left = "" if snapshot.seconds_left is None else f", about {clock(snapshot.seconds_left)} left"
+        ended = snapshot.runs_done == snapshot.runs
+        left = "" if snapshot.seconds_left is None or ended else f", about {clock(snapshot.seconds_left)} left"
         running = "; ".join(
             f"{run.name} {run.done}/{run.steps}"
             + ("" if run.loss is None else f" loss {run.loss:.3f}")
@@ -139,7 +140,10 @@ class Lines:
             for run in snapshot.running
         )
         percent = 100 * snapshot.steps_done // max(1, snapshot.steps)
-        self._write(f"{snapshot.runs_done}/{snapshot.runs} runs, {percent} % of steps{left}; {running or 'starting'}")
+        self._write(
+            f"{snapshot.runs_done}/{snapshot.runs} runs, {percent} % of steps{left}; "
+            f"{running or ('done' if ended else 'starting')}"
+        )
 
 
 class Bars:
