@@ -242,7 +242,11 @@ class FastKernel(Protocol):
     """A kernel made for one accumulator and two formats; frozen, so that equal ones compare equal."""
 
     def covers(self, product: Product) -> bool:
-        """Tell whether it holds for a product; else the product is computed block by block, or by the reference."""
+        """Tell whether it computes such products; else they are computed block by block, or by the reference.
+
+        Only whether there is a schedule counts, and its lengths: numbers decide about their own row or column alone, in
+        `compute`, so that its bits do not depend on the others.
+        """
 
     def compute(self, product: Product, laid_out: Any = None) -> Computed:
         """Compute a chain in the accumulator's type, or what a schedule makes of chains in float32."""

@@ -59,7 +59,8 @@ class Chains:
 
     def compute(self, product: Product, kept: Kept | None = None) -> Matrix:
         """Return one chain over all K, starting from C; or the scaled sum that a schedule makes of chains."""
-        if self.kernel is not None and self.kernel.covers(product):
+        # Without products, what a group of zeros makes of C is the reference's to say: loops have no group then.
+        if self.kernel is not None and product.shape[2] and self.kernel.covers(product):
             return self._patched(self.kernel, product, kept)
         if product.schedule is not None:
             return self._by_block(product, product.schedule)

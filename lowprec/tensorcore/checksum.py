@@ -13,12 +13,12 @@ the last rounding add theirs in the same way. So the bound of a column is one pr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import check_product, check_shape, real_numbers, whole, whole_or_none
+from .._arrays import check_product, check_shape, real_numbers, whole
 from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
@@ -26,7 +26,7 @@ from .accumulator import FLOAT64, Accumulator
 from .catalogue import accumulators
 from .kinds.sequential import sequential_f64
 from .library import Library, libraries
-from .operands import as_multiplied, check_quantized, without_tensor_scales
+from .operands import as_multiplied, check_quantized, interval, without_tensor_scales
 
 Values = NDArray[np.float64]
 #: Half a unit in the last place of float32, relative; and the spacing of its subnormals.
@@ -168,7 +168,7 @@ def checksum(
     result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # the order in which NumPy sums
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
     a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_exponent))
-    every = _interval(accumulator, library, promote_every)
+    every = interval("checksum", a, b, accumulator, library, promote_every)
     values_alone = every is None and accumulator.rule.multiplies_values
     left, right = (side(q, accumulator, values_alone) for q in (a, b))
     spans = [min(q.granularity.block((q.shape[0], q.shape[1]))[1], max(a.shape[1], 1)) for q in (a, b)]
@@ -302,11 +302,3 @@ def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> 
             scaled = np.where(scaled == 0, 0.0, np.maximum(scaled, formats["float32"].smallest_normal))
             outside, sizes = np.ones_like(spread), scaled
         return Side(values * spread, scaled, outside, np.sqrt(np.square(sizes).sum(axis=1)))
-
-
-def _interval(accumulator: Accumulator, library: Library, promote_every: Any) -> int | None:
-    """Return what `gemm` takes for a promotion interval."""
-    if promote_every != "auto":
-        return whole_or_none("checksum", "promote_every", promote_every, 1)
-    inside = accumulator.promote_every is not None or accumulator.scale_format is not None
-    return accumulator.promote_every if inside else library.promote_every

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,24 @@ from .accumulator import Accumulator
 from .product import Float32Matrix, Schedule
 
 
+class Limits(NamedTuple):
+    """For which numbers a kernel in float32 lanes is exact; exponents are those of the leading bit.
+
+    Beyond the first five, an accumulator and its formats take another kernel; beyond the last three, single rows and
+    columns take the reference. Products are multiples of 2^-46 below 2^32, so that sums that scales move by up to 2^48,
+    2^24 for each operand, keep exponents that C may have; scales within their limits have a product that is normal.
+    """
+
+    group: int = 32  # products of a group, a multiple of four
+    fraction_bits: int = 14
+    significant_bits: int = 8  # of a product
+    operand: tuple[int, int] = (-16, 15)
+    zero_exponent: int = -95  # the largest that no sum reaches
+    c: tuple[int, int] = (-95, 110)
+    scale: tuple[int, int] = (-63, 62)
+    binades: int = 24  # that scales of a row or column span, where a chain runs through several
+
+
 @dataclass(frozen=True)
 class FusedKernel:
     """A way to compute fused group sums of FP8 products, with the conditions under which it is exact.
@@ -34,25 +52,31 @@ class FusedKernel:
         How it is chosen.
     features : frozenset of str
         What the CPU must have, in LLVM's names.
-    max_group, max_fraction_bits : int
-        Largest L and F for which the kernel's bounds hold.
+    limits : Limits
+        For which numbers the kernel is exact.
     forms : mapping
         Compiled kernel by the way terms are aligned, with what it wants of operands.
     """
 
     name: str
     features: frozenset[str]
-    max_group: int
-    max_fraction_bits: int
+    limits: Limits
     forms: Mapping[str, narrow_gemm.Form] = field(hash=False)
 
-    def supports(self, accumulator: Accumulator) -> bool:
-        """Tell whether an accumulator lies within the kernel's bounds."""
+    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+        """Tell whether an accumulator and its operands lie within the kernel's limits."""
+        a, limits = accumulator, self.limits
         return (
-            accumulator.align in self.forms
-            and accumulator.group % 4 == 0
-            and accumulator.group <= self.max_group
-            and accumulator.fraction_bits <= min(self.max_fraction_bits, accumulator.output_bits)
+            a.align in self.forms
+            and a.group % 4 == 0
+            and a.group <= limits.group
+            and a.fraction_bits <= min(limits.fraction_bits, a.output_bits)
+            and a.output != "float16"
+            and a.scale_format is None
+            and (a.zero_exponent is None or a.zero_exponent <= limits.zero_exponent)
+            and fa.mantissa_bits + fb.mantissa_bits + 2 <= limits.significant_bits
+            and all(_has_byte_fields(f) for f in (fa, fb))
+            and all(limits.operand[0] <= f.emin and f.emax <= limits.operand[1] for f in (fa, fb))
         )
 
     def pack_panels(
@@ -122,22 +146,19 @@ for _kernel in (
     FusedKernel(
         "avx512",
         frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
-        max_group=32,
-        max_fraction_bits=14,
+        Limits(),
         forms=narrow_gemm.FORMS["avx512"],
     ),
     FusedKernel(
         "fma",
         frozenset({"avx2", "fma"}),
-        max_group=32,
-        max_fraction_bits=14,
+        Limits(),
         forms=narrow_gemm.FORMS["fma"],
     ),
     FusedKernel(
         "portable",
         frozenset(),
-        max_group=64,
-        max_fraction_bits=13,
+        Limits(group=64, fraction_bits=13),
         forms=narrow_gemm.FORMS["portable"],
     ),
 ):
@@ -220,6 +241,11 @@ def reading(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
         zero=1 << 23 if tiny_zeros else 0,
     )
     return np.array(numbers, np.int64)
+
+
+def _has_byte_fields(fmt: Format) -> bool:
+    """Tell whether the packers can read a format: sign, exponent and mantissa in a byte, and zero."""
+    return fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.has_zero
 
 
 def _up(n: int, multiple: int) -> int:

@@ -21,7 +21,6 @@ from .._arrays import (
     real_numbers,
     returned,
     whole,
-    whole_or_none,
 )
 from .._ieee import standard
 from ..cast.casts import round_to
@@ -38,6 +37,7 @@ from .operands import (
     along_k,
     check_quantized,
     interleaved,
+    interval,
     pages,
     product_of,
     within_k,
@@ -83,14 +83,16 @@ def gemm(
         Length in k of one chain on the tensor core; its result is multiplied by ``s = float32(scale_a * scale_b)`` and
         added in float32: ``D = fma(s, chain, D)``, as DeepGEMM does it. None: one chain over all of K that never
         leaves the tensor core (see Notes). "auto": the accumulator's own, else None where scales are inside the
-        instruction, else the library's (128 for DeepGEMM).
+        instruction, else the library's (128 for DeepGEMM), shortened to whole instructions that divide the k over
+        which scales are constant: 64 with scales for 1x64.
     out : str or Format
         Format of the result, rounded once from float32: ``"float32"``, ``"bfloat16"`` or ``"float16"``, for example.
     library : str or Library
         Whose order of operations to follow: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``, ``"cutlass_2xacc"``,
         or a `lowprec.libraries.Library` of one's own.
     alpha, beta : float
-        Factors of the product and of C, taken as float32. Scales per tensor (NVFP4's) join alpha, see Notes.
+        Factors of the product and of C, taken as float32. Scales per tensor (NVFP4's) join alpha, see Notes. Where beta
+        is 0, C is not read: what it holds, NaN included, does not count.
     split_k : int, optional
         K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue; the library's
         number by default, which is 1 for those of the catalogue.
@@ -100,7 +102,8 @@ def gemm(
     Returns
     -------
     ndarray of float32, shape (M, N) or (batch, M, N)
-        Values of the format `out`.
+        Values of the format `out`. NaN is 0x7FFFFFFF before it is rounded to that. A row's bits, and a column's, do
+        not depend on the others.
 
     Raises
     ------
@@ -117,7 +120,9 @@ def gemm(
     2. Splits are added one after the other in float32. A `lowprec.Library` may say otherwise: of these two steps, and
        of the order of k.
     3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if they come
-       at the end; without C, ``D = f * T``.
+       at the end. Without C, or with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T if f is
+       1. All libraries are taken to do so: cuBLAS documents that C need not be valid input if beta is 0, CUTLASS's
+       epilogues do not load it then, and DeepGEMM has no beta.
     4. D is rounded to `out`, to nearest even: two roundings, as the libraries have them.
 
     Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as
@@ -158,7 +163,8 @@ def gemm(
     factor_of_c = real32("gemm", "beta", beta)
     split_k = library.split_k if split_k is None else whole("gemm", "split_k", split_k, 1)
     options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k, "target": target}
-    options |= {"promote_every": _interval(accumulator, library, promote_every), "alpha": factor}
+    every = interval("gemm", a, b, accumulator, library, promote_every)
+    options |= {"promote_every": every, "alpha": factor}
     if len(a.shape) == 3 and len(b.shape) == 3:
         pages_a, pages_b = pages(a), pages(b)
         if len(pages_a) != len(pages_b):
@@ -206,6 +212,7 @@ def _multiply(
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 total += part
+            canonical_nan(total)
             if rounds:
                 round_to(total, target, out=total)
     assert total is not None
@@ -249,24 +256,18 @@ def _product(
     """Return the float32 sum of chains, each multiplied by its scales and added with one rounding."""
     if promote_every is None and accumulator.rule.multiplies_values:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
-    product = product_of(a, b, accumulator, promote_every)
-    return multiply(accumulator, product, promote_every, kept).astype(np.float32, copy=False)
-
-
-def _interval(accumulator: Accumulator, library: Library, promote_every: int | str | None) -> int | None:
-    if promote_every == "auto":
-        if accumulator.promote_every is not None or accumulator.scale_format is not None:
-            return accumulator.promote_every
-        return library.promote_every
-    return whole_or_none("gemm", "promote_every", promote_every, 1)
+    result = multiply(accumulator, product_of(a, b, accumulator, promote_every), promote_every, kept)
+    return result if result.dtype == np.float32 else canonical_nan(result.astype(np.float32))
 
 
 def _addend(c: ArrayLike | None, beta: np.float32, shape: tuple[int, ...]) -> Float32Matrix | None:
-    """Return beta * C in float32."""
+    """Return beta * C in float32; None where there is no C, or beta is 0."""
     if c is None:
         return None
     array = real_numbers("gemm: c", c)
     check_shape("gemm", "c", array, shape)
+    if beta == 0:
+        return None
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return np.multiply(array.astype(np.float32), beta, order="C")
 
@@ -295,6 +296,7 @@ def matmul_f32(
     Returns
     -------
     ndarray of float32, shape (M, N)
+        NaN is 0x7FFFFFFF before it is rounded to the format `to`.
 
     Raises
     ------

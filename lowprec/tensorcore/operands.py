@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import spread
+from .._arrays import spread, whole_or_none
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
@@ -86,12 +86,49 @@ def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tupl
     return replace(a, tensor_scale=None), replace(b, tensor_scale=None), factor
 
 
+def interval(
+    who: str, a: Quantized, b: Quantized, accumulator: Accumulator, library: Library, promote_every: Any
+) -> int | None:
+    """Return the length of a chain: for "auto" the accumulator's or the library's, cut to where scales are constant.
+
+    A chain is whole instructions, which a library's interval need not be; it must promote where scales change if the
+    running sum cannot be expressed in other units.
+    """
+    if promote_every != "auto":
+        return whole_or_none(who, "promote_every", promote_every, 1)
+    own = accumulator.promote_every
+    if accumulator.scale_format is not None:
+        return own
+    every, step = library.promote_every if own is None else own, accumulator.rule.step(accumulator)
+    k, span = max(a.shape[-1], 1), min(_spans(a, b))
+    if library.scales == "end" or span >= k:  # constant along K
+        return every if own is not None or every is None or every % step == 0 else max(every // step, 1) * step
+    if every is None:
+        return None if _can_rescale(accumulator) else span
+    longest = max(min(every, span) // step, 1) * step
+    return next((n for n in range(longest, 0, -step) if span % n == 0), every)
+
+
+def _spans(a: Quantized, b: Quantized) -> list[int]:
+    """Return over how many k the scales of each operand are constant."""
+    k = max(a.shape[-1], 1)
+    return [min(q.granularity.columns or k, k) for q in (a, b)]
+
+
+def _can_rescale(accumulator: Accumulator) -> bool:
+    """Tell whether a chain may run on where scales change.
+
+    A float16 sum in units of another scale would be rounded once more: no hardware does that.
+    """
+    return accumulator.rule.has_running_sum and accumulator.output != "float16"
+
+
 def schedule(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None) -> Schedule:
     """Check that scales, promotion and the accumulator's groups fit together, and lay the scales out by block."""
     k, rule = a.shape[1], accumulator.rule
     step = rule.step(accumulator)
-    spans = [min(q.granularity.block((q.shape[0], k))[1], max(k, 1)) for q in (a, b)]
-    span = min(spans)  # of k, over which both scales are constant
+    spans = _spans(a, b)
+    span = min(spans)
     constant = span >= k
     if max(spans) < k and max(spans) % span:
         raise ValueError(
@@ -100,8 +137,7 @@ def schedule(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every
     if not constant and span % step:
         raise ValueError(f"gemm: scales change every {span} in k, inside {accumulator.name}'s groups of {step}")
     if promote_every is None:
-        # A float16 sum in units of another scale would be rounded once more: no hardware does that.
-        if not (constant or (rule.has_running_sum and accumulator.output != "float16")):
+        if not (constant or _can_rescale(accumulator)):
             raise ValueError(
                 f"gemm: the {accumulator.name} accumulator needs promote_every: scales change every {span} in k"
             )

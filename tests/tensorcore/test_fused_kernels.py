@@ -15,7 +15,7 @@ import pytest
 import lowprec as lp
 from lowprec import _jit, _threads
 from lowprec.tensorcore.chains import chains_of
-from lowprec.tensorcore.fused_kernels import FusedKernel, fused_kernels, self_test
+from lowprec.tensorcore.fused_kernels import FusedKernel, Limits, fused_kernels, self_test
 
 ROOT = Path(lp.__file__).parent.parent
 RUNNABLE = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
@@ -111,7 +111,7 @@ def test_every_alignment_in_float32_lanes(group: int, operands: tuple[str, str],
 def test_unknown_and_impossible_kernels(keep_kernel: None) -> None:
     with pytest.raises(ValueError, match=r"unknown fused kernel 'avx51'.*'avx512'"):
         lp.set_fused_kernel("avx51")
-    impossible = FusedKernel("sve", frozenset({"sve9"}), 32, 13, {})
+    impossible = FusedKernel("sve", frozenset({"sve9"}), Limits(), {})
     with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):
         lp.set_fused_kernel("sve")
     with fused_kernels.scoped(sve=impossible), pytest.raises(ValueError, match="fused kernel 'sve' needs sve9"):

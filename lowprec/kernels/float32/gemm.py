@@ -1,7 +1,8 @@
 """Float32 matrix product in one fixed order, so that its bits depend on nothing but its inputs.
 
 Every output is the chain ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, 2, ... from +0 (or from C): one
-rounding a step. Blocking and vectorisation run over rows and columns only and never touch that order.
+rounding a step. Blocking and vectorisation run over rows and columns only and never touch that order. Which of two NaN
+an ``fma`` hands on depends on the order of operands that LLVM chose, so that results have the canonical one.
 """
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from lowprec._jit import bits32, cpu_features, float32_from_bits, fma32, kernel
 
 from ..cast.nearest import round_bits
+from ..tensorcore.epilogue import canonical
 from ..vectors import aligned_f32
 from .tile import COLUMNS, make_f32_tile
 
@@ -161,7 +163,7 @@ def gemm_packed(quads, panels, k, out, start, stop):
             for i in range(r0, r1):
                 row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
                 for j in range(width):
-                    row[j] = sums[j]
+                    row[j] = canonical(sums[j])
 
 
 @kernel
@@ -181,4 +183,4 @@ def gemm_packed_rounded(quads, panels, k, constants, out, start, stop):
             for i in range(r0, r1):
                 row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
                 for j in range(width):
-                    row[j] = float32_from_bits(round_bits(bits32(sums[j]), constants))
+                    row[j] = float32_from_bits(round_bits(bits32(canonical(sums[j])), constants))

@@ -52,10 +52,16 @@ def rescale(state, before_a, before_b, now_a, now_b, keep):
 
 
 @kernel
+def canonical(x):
+    """Return float32 x, a NaN as 0x7FFFFFFF, as NVIDIA's units return it: CPUs hand on one operand's or their own."""
+    return x if x == x else float32_from_bits(np.uint32(0x7FFFFFFF))
+
+
+@kernel
 def canonical_nan(x):
-    """Replace every NaN of `x` [M, N] by 0x7FFFFFFF, as NVIDIA's units return it."""
+    """Do so with every number of `x` [M, N]."""
     m, n = x.shape
     for i in range(m):
         for j in range(n):
             if x[i, j] != x[i, j]:
-                x[i, j] = float32_from_bits(np.uint32(0x7FFFFFFF))
+                x[i, j] = canonical(x[i, j])

@@ -11,6 +11,7 @@ import numpy as np
 from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding, variant
 
 from ..vectors import aligned_f32
+from .epilogue import canonical
 
 U, L = np.uint32, np.uint64
 TO_NEAREST, TOWARD_ZERO = np.int32(1), np.int32(0)
@@ -120,7 +121,8 @@ def _begin(state, index, place, keep, chains, scales, c):
 def _finish(state, index, place, chains, scales, total, out):
     """Scale the running sums at the end of a block and add them to the total; at the last one, store the result.
 
-    Loops run over whole vectors of the total, which lies close by, and touch the result once.
+    Without promotion they are added to +0. Loops run over whole vectors of the total, which lies close by, and touch
+    the result once.
     """
     scale_a, scale_b = scales
     left, rows, padded = chains.first + place.column, place.end - place.row, (place.width + 15) // 16 * 16
@@ -141,12 +143,12 @@ def _finish(state, index, place, chains, scales, total, out):
                     total[at + j] = _to_float16(total[at + j])
         else:
             for j in range(padded):
-                total[at + j] = np.float32(s_a * s_b[j]) * np.float32(state[at + j])
+                total[at + j] = fma32(np.float32(s_a * s_b[j]), np.float32(state[at + j]), np.float32(0))
     if index == scale_a.shape[0] - 1:
         for i in range(rows):
             row, into = total[i * panel : (i + 1) * panel], out[place.row + i, left : left + place.width]
             for j in range(place.width):
-                into[j] = row[j]
+                into[j] = canonical(row[j])
 
 
 @kernel

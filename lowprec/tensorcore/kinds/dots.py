@@ -134,19 +134,18 @@ class Dots:
         """Return rows and columns without which float64 holds every sum of a group and C."""
         bits = self.fa.mantissa_bits + self.fb.mantissa_bits
         shift, more = self.accumulator.product_exponent, 3 + max(k, 1).bit_length()
-        low = int(left.low.min() + right.low.min()) + shift - bits
+        low = left.low + right.low.min() + (shift - bits)
         if (c.view(np.uint32) & np.uint32(0x7FFFFFFF)).any():
             of_c = Spread.of(np.ascontiguousarray(c, np.float32), -126)
-            low = min(low, int(of_c.low.min()) - 23)
-            high = max(int(left.high.max() + right.high.max()) + shift, int(of_c.high.max()))
-            return (_NONE, _NONE) if high + more - low <= self.form.span and low >= -149 else (np.arange(len(c)), _NONE)
-        if low < -149:
-            return np.arange(len(c)), _NONE
+            low = np.minimum(low, of_c.low - 23)
+            high = np.maximum(left.high + right.high.max() + shift, of_c.high)
+            return np.flatnonzero((high + more - low > self.form.span) | (low < -149)), _NONE
+        rows = np.flatnonzero(low < -149)
         room = self.form.span - bits - more  # between the exponents of an output's largest and least products
         spans = [s.high - s.low for s in (left, right)]
         if spans[0].max() + spans[1].max() <= room:
-            return _NONE, _NONE
-        return np.flatnonzero(spans[0] > room // 2), np.flatnonzero(spans[1] > room // 2)
+            return rows, _NONE
+        return np.union1d(rows, np.flatnonzero(spans[0] > room // 2)), np.flatnonzero(spans[1] > room // 2)
 
 
 def read(accumulator: Accumulator, codes: Matrix, fmt: Format, flushes: bool) -> Float32Matrix:

@@ -13,7 +13,7 @@ from ..._threads import fresh, over_rows
 from ...format.catalogue import Format, formats
 from ...kernels.tensorcore import fused_dot, narrow_pack
 from ..accumulator import ALIGNMENTS, Accumulator, Align, Computed, FastKernel, Kind, StepError
-from ..fused_kernels import FusedKernel, fused_kernels, operand_tables, reading
+from ..fused_kernels import FusedKernel, Limits, fused_kernels, operand_tables, reading
 from ..integers import bits_of, by_rows, group_rule, result_layout, take_apart, values_of
 from ..order import Aligned, Products, Sum
 from ..panel_kernels import fastest, proves_itself
@@ -136,40 +136,29 @@ class Fused(FusedSum):
 
 def narrow_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> FusedKernel | None:
     """Return the fastest kernel in float32 lanes that is exact for an accumulator and two formats."""
-    narrow = fa.mantissa_bits + fb.mantissa_bits <= 6 and all(_is_narrow(f) for f in (fa, fb))
-    plain = accumulator.output != "float16" and accumulator.scale_format is None
-    zero = accumulator.zero_exponent
-    unseen = zero is None or zero <= -95  # below all that the kernels work on
-    if not (narrow and plain and unseen):
-        return None
-    return next((k for k in (selected_kernel(), fused_kernels["portable"]) if k.supports(accumulator)), None)
-
-
-def _is_narrow(fmt: Format) -> bool:
-    """Tell whether the packers can read a format: sign, exponent and mantissa in a byte."""
-    return fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.emin >= -16 and fmt.emax <= 15
+    forms = selected_kernel(), fused_kernels["portable"]
+    return next((form for form in forms if form.supports(accumulator, fa, fb)), None)
 
 
 @dataclass(frozen=True)
 class Float32Lanes:
-    """The kernel for one accumulator: exact for finite operands and a C that is neither tiny nor huge."""
+    """The kernel for one accumulator, exact within its `fused_kernels.Limits`."""
 
     accumulator: Accumulator
     kernel: FusedKernel
 
     def covers(self, product: Product) -> bool:
-        """Refuse scales that could take a running sum out of the kernel's exponents."""
-        s = product.schedule
-        return s is None or s.promote or _spread(s.scale_a) + _spread(s.scale_b) <= 48
+        """Take all: single rows and columns may be beyond its limits."""
+        return True
 
     def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
         """Lay out B, and find its columns of the result that the kernel cannot do."""
         return self.kernel.pack_panels(self.accumulator, b, fmt, fresh), _rows_with_special(b, fmt)
 
     def compute(self, product: Product, laid_out: Any = None) -> Computed:
-        """Run the kernel; rows and columns with NaN or Inf, and rows with an odd C, are left to the reference."""
+        """Run the kernel; rows and columns beyond its limits are left to the reference."""
         p, (m, n, k) = product, product.shape
-        accumulator, kernel = self.accumulator, self.kernel
+        accumulator, kernel, limits = self.accumulator, self.kernel, self.kernel.limits
         schedule = p.schedule or Schedule.one_chain(m, n, k, accumulator.group)
         at_once = max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(k, 1))
         panels, columns = laid_out or (None, None)
@@ -189,15 +178,29 @@ class Float32Lanes:
         if columns is None:
             columns = _rows_with_special(p.b, p.fb, largest[0][1])
         if p.c is not None:
-            rows = np.union1d(rows, np.flatnonzero(~_usual(p.c).all(axis=1)))
+            usual = (p.c.view(np.uint32) << 1 == 0) | _within(_exponents(p.c), limits.c)
+            rows = np.union1d(rows, np.flatnonzero(~usual.all(axis=1)))
+        if len(schedule.scale_a) > 1 and not schedule.promote:
+            rows = np.union1d(rows, _far_apart(schedule.scale_a, limits))
+            columns = np.union1d(columns, _far_apart(schedule.scale_b, limits))
         return Computed(out, rows, columns)
 
 
-def _usual(c: Float32Matrix) -> NDArray[np.bool_]:
-    """Tell where C is zero or has an exponent that the kernel reaches."""
-    field = (c.view(np.uint32) >> 23) & 0xFF
-    usual: NDArray[np.bool_] = (c.view(np.uint32) << 1 == 0) | ((field >= 127 - 95) & (field <= 127 + 110))
-    return usual
+def _exponents(x: Float32Matrix) -> NDArray[np.int32]:
+    """Return the exponents of float32 numbers: -127 for zeros and subnormals, 128 for Inf and NaN."""
+    found: NDArray[np.int32] = ((x.view(np.uint32) >> 23) & 0xFF).astype(np.int32) - 127
+    return found
+
+
+def _within(exponents: NDArray[np.int32], limits: tuple[int, int]) -> NDArray[np.bool_]:
+    return (exponents >= limits[0]) & (exponents <= limits[1])
+
+
+def _far_apart(scale: Float32Matrix, limits: Limits) -> NDArray[np.intp]:
+    """Return the rows whose scales [blocks, rows] a running sum cannot be expressed in, one after the other."""
+    exponents = _exponents(np.ascontiguousarray(scale))
+    near = exponents.max(axis=0) - exponents.min(axis=0) < limits.binades
+    return np.flatnonzero(~(near & _within(exponents, limits.scale).all(axis=0) & (scale > 0).all(axis=0)))
 
 
 def _rows_with_special(codes: Matrix, fmt: Format, largest: int | None = None) -> NDArray[np.intp]:
@@ -213,14 +216,6 @@ def _rows_with_special(codes: Matrix, fmt: Format, largest: int | None = None) -
     out = np.empty(codes.shape[0], np.bool_)
     fused_dot.rows_with_special(codes, tables.kind, out)
     return np.flatnonzero(out)
-
-
-def _spread(scale: Float32Matrix) -> int:
-    """Return the binades that scales span; a large number if one of them is not finite or not positive."""
-    if not (np.isfinite(scale).all() and (scale > 0).all()):
-        return 1 << 10
-    exponents = np.frexp(scale)[1]
-    return int(exponents.max() - exponents.min()) + 1
 
 
 # All other fused sums of up to 40 fraction bits, in float64 lanes

@@ -96,8 +96,8 @@ class Promoted:
     kernel: WideKernel
 
     def covers(self, product: Product) -> bool:
-        """Take chains only, and no empty ones."""
-        return product.schedule is None and product.shape[2] > 0
+        """Take chains only."""
+        return product.schedule is None
 
     def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
         """Keep nothing: chains of a schedule are cut from B anew."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore import amd_dot
 from ...kernels.tensorcore.dot_tile import Form, Pairs, PairsOfPairs
-from ..accumulator import Accumulator, FastKernel, Kind, StepError
+from ..accumulator import Accumulator, Computed, FastKernel, Kind, StepError
 from ..integers import by_rows
 from ..order import Products, Rounded, Sum
 from ..product import Float32Matrix, Matrix, Product, canonical_nan
@@ -62,7 +64,12 @@ class Pairwise(Kind):
 
 
 class _FlushedDots(Dots):
-    """The kernel for operands of which no subnormal is multiplied."""
+    """The kernel for operands of which no subnormal is multiplied, and a C whose zeros are +0."""
+
+    def compute(self, product: Product, laid_out: Any = None) -> Computed:
+        """Run the kernel from +0 where C is -0."""
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return super().compute(product._replace(c=product.start + np.float32(0)), laid_out)
 
     def _values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
         return self.accumulator.rule.values(self.accumulator, codes, fmt).astype(np.float32)
