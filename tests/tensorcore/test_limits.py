@@ -1,0 +1,190 @@
+"""Fast kernels at the edges of what they compute, and one step beyond: every bit as the reference has it.
+
+NaN bits and signs of zero count; of inputs see `palettes`.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from adversarial import KERNELS
+from numpy.typing import NDArray
+from palettes import ADDENDS, OPERANDS, SCALES, addend, scales
+
+import lowprec as lp
+from lowprec.tensorcore.fused_kernels import fused_kernels
+from lowprec.tensorcore.grouped import grouped_gemm
+
+Unit = lp.Accumulator
+UNITS = [name for name in lp.accumulators if lp.accumulators[name].output != "float64"]
+COLUMNS = (1, 17, 65)  # around the widths of tiles: 16, 32, 64
+SPAN = 64  # k over which scales are constant: whole instructions of every accumulator
+
+
+def bits(x: NDArray[Any]) -> NDArray[Any]:
+    return x.view(f"uint{8 * x.dtype.itemsize}")
+
+
+def agree(compute: Callable[[], NDArray[Any]], *label: Any, kernels: Sequence[str] = KERNELS) -> None:
+    """Ask that kernels of this CPU give the reference's bits."""
+    with lp.using(kernel="reference"):
+        want = bits(compute())
+    for kernel in kernels:
+        with lp.using(kernel=kernel):
+            got = bits(compute())
+        wrong = np.argwhere(got != want)
+        if wrong.size:
+            at = tuple(wrong[0].tolist())
+            first = f"{at}: {got[at]:#x}, reference {want[at]:#x}"
+            raise AssertionError(f"{kernel}: {len(wrong)} of {got.size} outputs, first {first}; {label}")
+
+
+def seeded(*label: Any) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(repr(label).encode()))
+
+
+def scale_codes(unit: Unit, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
+    """Scales inside the instruction: small and large numbers, and NaN, zero in a fifth."""
+    fmt = lp.formats[str(unit.scale_format)]
+    codes = rng.integers(0, 1 << fmt.bits, (rows, k // unit.scale_block))
+    one = int(lp.encode(np.float64(1), fmt))
+    return np.where(rng.random(codes.shape) < 0.8, one + rng.integers(-6, 6, codes.shape), codes).astype(np.uint8)
+
+
+def instructions(unit: Unit, formats: tuple[lp.Format, lp.Format], kernels: Sequence[str] = KERNELS) -> None:
+    """Compare single chains: all operands with all addends; each of both meets every shape and length."""
+    group = unit.rule.step(unit)
+    lengths = list(dict.fromkeys((0, 1, group - 1, 2 * group + 3, group, group + 1, 2 * group)))
+    shapes = list(product((1, 5), COLUMNS))
+    for (i, operands), (j, kind) in product(enumerate(OPERANDS), enumerate(ADDENDS)):
+        (m, n), k = shapes[(i - j) % len(shapes)], lengths[(i + j) % len(lengths)]
+        label = unit.name, operands, kind, m, n, k
+        rng, more = seeded(*label), {}
+        if unit.scale_format is not None:
+            k = -(-k // unit.scale_block) * unit.scale_block
+            more = {"a_scale": scale_codes(unit, rng, m, k), "b_scale": scale_codes(unit, rng, n, k)}
+        a, b = (f(rng, fmt, rows, k) for f, fmt, rows in zip(OPERANDS[operands], formats, (m, n), strict=True))
+        c = addend(kind, rng, (m, n), unit.dtype)
+        options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1], **more}
+        agree(lambda a=a, b=b, c=c, options=options: lp.mma(a, b, c, **options), *label, kernels=kernels)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_instructions(name: str) -> None:
+    unit = lp.accumulators[name]
+    names = unit.inputs or ("e4m3fn", "e5m2")
+    instructions(unit, (lp.formats[names[0]], lp.formats[names[-1]]))
+
+
+def quantized(
+    unit: Unit, rng: np.random.Generator, operands: str, kind: str, shape: tuple[int, int, int], changing: bool
+) -> tuple[lp.Quantized, lp.Quantized]:
+    """Operands with scales that are as `kind` says, changing in k or of whole rows."""
+    m, n, k = shape
+    names, found = unit.inputs or ("e4m3fn", "e5m2"), []
+    inside = lp.formats[unit.scale_format] if unit.scale_format is not None else None
+    span = unit.scale_block or (SPAN if changing else 0)
+    for side, (rows, name) in enumerate(((m, names[0]), (n, names[-1]))):
+        fmt = lp.formats["float32" if name == "tf32" else name]
+        codes = OPERANDS[operands][side](rng, fmt, rows, k)
+        blocks = -(-k // span) if span else min(k, 1)
+        if inside is None:
+            scale = scales(kind, rows, blocks, side)
+        else:
+            scale = np.abs(lp.decode(scale_codes(unit, rng, rows, blocks * span), inside))
+        found.append(lp.Quantized(codes, scale, fmt, f"1x{span}" if span else "row"))
+    return found[0], found[1]
+
+
+#: What `gemm` is asked besides, in turn.
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {}, {"split_k": 2}, {"alpha": -1.0}, {"beta": -0.5}, {"split_k": 3, "alpha": 0.3}, {"out": "bfloat16"},
+    {"library": "cublaslt"}, {"beta": 0.0},
+)  # fmt: skip
+
+
+def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
+    """Compare products with scales around chains, promoted and not, plain and with what surrounds them."""
+    chains = (None, "auto", SPAN) if unit.scale_format is None else (None,)
+    runs_on = unit.rule.has_running_sum and unit.output != "float16"
+    shapes = [(5, 17, 2 * SPAN + 5), (5, 65, 3 * SPAN), (1, 1, 5 * SPAN), (4, 5, SPAN), (3, 2, 0)]
+    for (i, kind), (j, every), changing in product(enumerate(SCALES), enumerate(chains), (True, False)):
+        if every is None and changing and not runs_on:
+            continue
+        at = i + 3 * j + 5 * changing
+        shape, operands = shapes[(i + j) % len(shapes)], list(OPERANDS)[at % len(OPERANDS)]
+        around, c_kind = OPTIONS[at // 2 % len(OPTIONS)], ADDENDS[at // 2 % len(ADDENDS)]
+        if at % 2 or (around.get("library") and changing):
+            around, c_kind = {}, "none"
+        label = unit.name, kind, operands, shape, every, changing, c_kind, around
+        rng = seeded(*label)
+        a, b = quantized(unit, rng, operands, kind, shape, changing)
+        c = addend(c_kind, rng, shape[:2], "float32")
+        options = {"accumulator": unit, "promote_every": every, **around}
+        agree(lambda a=a, b=b, c=c, options=options: lp.gemm(a, b, c, **options), *label, kernels=kernels)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_products(name: str) -> None:
+    products(lp.accumulators[name])
+
+
+@pytest.mark.parametrize("name", ["hopper_fp8", "blackwell_fp8", "cdna2_f16", "blackwell_nvfp4"])
+def test_products_of_experts(name: str) -> None:
+    unit = lp.accumulators[name]
+    for kind in SCALES if unit.scale_format is None else ["one"]:
+        rng = seeded(name, kind)
+        a, b = quantized(unit, rng, "special", kind, (9, 34, 2 * SPAN), True)
+        half = [lp.Quantized(b.codes[i : i + 17], b.scale[i : i + 17], b.format, b.granularity) for i in (0, 17)]
+        expert = np.array([0, 1, -1, 1, 0, 0, 1, -1, 1])
+        options = {"expert": expert, "accumulator": unit, "promote_every": None}
+        agree(lambda a=a, b=half, options=options: grouped_gemm(a, b, **options), name, kind)
+
+
+@pytest.mark.parametrize("to", ["float32", "bfloat16", "e5m2"])
+@pytest.mark.parametrize("k", [1, 4, 7])
+def test_float32_products(k: int, to: str) -> None:
+    """NaN, Inf against zero and Inf against Inf: one bit pattern in every place of the tile, its edge and beyond."""
+    values = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, *[1.0, -1.5, 2.0] * 6], np.float32)
+    rng = seeded("float32", k)
+    x, y = (rng.choice(values, (rows, k)) for rows in (13, 131))
+    x[:, 0], y[:, 0] = (np.where(rng.random(len(z)) < 0.5, z[:, 0], f) for z, f in ((x, np.nan), (y, -np.nan)))
+    got = lp.matmul_f32(x, y, to=to)
+    with np.errstate(invalid="ignore"):
+        want = np.zeros((13, 131))
+        for p in range(k):  # small numbers, exact in any order
+            want += x[:, p, None].astype(float) * y[:, p].astype(float)
+    sums = np.where(np.isnan(want), np.array([0x7FFFFFFF], np.uint32).view(np.float32), want.astype(np.float32))
+    assert np.array_equal(bits(got), bits(sums if to == "float32" else lp.round_to(sums, to)))
+    assert np.isnan(got).any()
+    assert not np.isnan(got).all()
+
+
+# --- machines at the kernels' own limits -----------------------------------------------------------------------------
+
+
+def machines(limits: Any) -> list[tuple[Unit, tuple[lp.Format, lp.Format]]]:
+    """Accumulators and formats at the limits of a kernel in float32 lanes, and one step beyond each."""
+    hopper = lp.accumulators["hopper_fp8"].with_(inputs=())
+    wide = hopper.with_(output="float32")
+    e4m3, e5m2 = lp.formats["e4m3fn"], lp.formats["e5m2"]
+    (low, high), layout = limits.operand, {"exponent_bits": 5, "mantissa_bits": 2}
+    ends = [lp.Format("low", bias=1 - e, **layout) for e in (low, low - 1)]
+    ends += [lp.Format("high", bias=31 - e, specials="finite", **layout) for e in (high, high + 1)]
+    long = [lp.Format("long", exponent_bits=3, mantissa_bits=m, specials="finite") for m in (3, 4)]
+    bare = lp.Format("bare", exponent_bits=4, mantissa_bits=0, has_zero=False, specials="finite")
+    return [
+        *((hopper.with_(group=g), (e4m3, e5m2)) for g in (limits.group, limits.group + 4)),
+        *((wide.with_(fraction_bits=b), (e4m3, e4m3)) for b in (limits.fraction_bits, limits.fraction_bits + 1)),
+        *((hopper.with_(zero_exponent=z), (e4m3, e5m2)) for z in (limits.zero_exponent, limits.zero_exponent + 1)),
+        *((wide.with_(fraction_bits=13), (f, f)) for f in (*ends, *long, bare)),
+    ]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_machines_at_the_limits_of_float32_lanes(kernel: str) -> None:
+    for unit, pair in machines(fused_kernels[kernel].limits):
+        instructions(unit, pair, [kernel])
