@@ -107,7 +107,7 @@ OPERANDS: dict[str, tuple[Rows, Rows]] = {
 # --- addends [m, n] --------------------------------------------------------------------------------------------------
 
 #: Exponents at which kernels hand over to the reference, and those next to them.
-EDGES = (-126, -125, -104, -103, -102, -97, -96, -95, -94, 0, 109, 110, 111, 112, 124, 125, 126, 127)
+EDGES = (-126, -125, -104, -103, -102, -99, -97, -96, -95, -94, 0, 99, 108, 109, 110, 111, 112, 124, 125, 126, 127)
 NAN_BITS = (0x7F800001, 0xFF800001, 0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFC12345)
 
 
@@ -125,7 +125,8 @@ def addend(name: str, rng: Rng, shape: tuple[int, int], dtype: str) -> NDArray[A
         c = np.ldexp(c, -149 if dtype == "float32" else -24)
     elif name == "edges":
         edges = [e for e in EDGES if dtype == "float32" or -14 <= e <= 15] or [0]
-        c = np.ldexp(np.sign(c) * rng.choice([1, 2 - 2.0**-10], shape), rng.choice(edges, (shape[0], 1)))
+        c = np.where(rng.random(shape) < 0.3, np.sign(c), np.sign(c) * rng.uniform(1, 1.999, shape))
+        c = np.ldexp(c, rng.choice(edges, (shape[0], 1)))
         c[rng.random(shape) < 0.2] = -0.0
     elif name == "Inf":
         c = np.where(rng.random(shape) < 0.3, np.copysign(np.inf, c), c)
@@ -145,25 +146,27 @@ ADDENDS = ("none", "+0", "-0", "-0 among others", "subnormal", "edges", "Inf", "
 # --- scales [rows, blocks] -------------------------------------------------------------------------------------------
 
 _P = 2.0
-#: Scales of A and of B by block, over which they are repeated; every second row and column has others.
+#: Scales of A and of B by block; the last one holds for the rest.
 SCALES: dict[str, tuple[list[float], list[float]]] = {
     "one": ([1], [1]),
     "product overflows first": ([_P**26, 2], [_P**126, _P**125]),
     "product overflows later": ([2, _P**26], [_P**100, _P**126]),
+    "NaN": ([1, np.nan, 1], [1, 1, 2]),
+    "-NaN": ([-np.nan], [1, np.nan]),
     "product underflows": ([_P**-75], [_P**-80]),
     "product underflows later": ([1, _P**-75, 1], [1, _P**-80, _P**-80]),
-    "2^127 and 2^128": ([_P**63, _P**64, _P**63], [_P**64, _P**64, _P**65]),
+    "2^128 and 2^127": ([_P**64, _P**63], [_P**64]),
     "2^-126 and 2^-150": ([_P**-63, _P**-75, _P**-63], [_P**-63, _P**-75, _P**-64]),
     "23 binades": ([1, _P**23, 1], [_P**23, 1, 1.5]),
     "24 binades": ([1.5, _P**-24, 1], [1, _P**-24, 1]),
     "far apart": ([_P**50, _P**-50, 1], [1, _P**60, _P**-60]),
     "ends": ([_P**-149, _P**127, 1], [_P**127, _P**-126, 1.75 * _P**127]),
-    "NaN": ([1, np.nan, 1], [1, 1, 2]),
-    "-NaN": ([-np.nan], [1, np.nan]),
 }
 
 
 def scales(name: str, rows: int, blocks: int, side: int) -> NDArray[np.float32]:
-    """Scales of A (side 0) or B (1): those of the palette in three rows of four, ones in the others."""
-    values = np.resize(np.array(SCALES[name][side], np.float32), (1, blocks)) if blocks else np.ones((1, 0))
-    return np.where(np.arange(rows)[:, None] % 4 == 2, np.float32(1), values).astype(np.float32)
+    """Scales of A (side 0) or B (1): those of the palette, beside them ones and NaN in some rows of an odd number."""
+    first = np.array(SCALES[name][side], np.float32)
+    values = first[np.minimum(np.arange(blocks), first.size - 1)][None]
+    row = np.arange(rows)[:, None] % 8 if rows % 2 else np.zeros((rows, 1), int)
+    return np.where(row == 2, np.float32(1), np.where(row == 6, np.float32(np.nan), values)).astype(np.float32)

@@ -37,7 +37,8 @@ class Limits(NamedTuple):
     significant_bits: int = 8  # of a product
     operand: tuple[int, int] = (-16, 15)
     zero_exponent: int = -95  # the largest that no sum reaches
-    c: tuple[int, int] = (-95, 110)
+    lowest_c: int = -95
+    highest_c: int = 97  # above F
     scale: tuple[int, int] = (-63, 62)
     binades: int = 24  # that scales of a row or column span, where a chain runs through several
 

@@ -37,7 +37,7 @@ even as M / q is even; M is taken away and the rest is added. Both see what a re
 S is cut after every group.
 
 Operands are finite codes with exponents in -16..15; C (and with it every intermediate result) is zero or has an
-exponent in -95..110, so q is at least 2^-109. What is outside is the caller's to send elsewhere.
+exponent in -95..F + 97, so q is at least 2^-109 and M below 2^122. What is outside is the caller's to send elsewhere.
 """
 
 from typing import Any

@@ -178,7 +178,8 @@ class Float32Lanes:
         if columns is None:
             columns = _rows_with_special(p.b, p.fb, largest[0][1])
         if p.c is not None:
-            usual = (p.c.view(np.uint32) << 1 == 0) | _within(_exponents(p.c), limits.c)
+            known = limits.lowest_c, limits.highest_c + accumulator.fraction_bits
+            usual = (p.c.view(np.uint32) << 1 == 0) | _within(_exponents(p.c), known)
             rows = np.union1d(rows, np.flatnonzero(~usual.all(axis=1)))
         if len(schedule.scale_a) > 1 and not schedule.promote:
             rows = np.union1d(rows, _far_apart(schedule.scale_a, limits))
