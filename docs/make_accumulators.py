@@ -50,6 +50,19 @@ How each kind sums:
 {table(("kind", "what it does"), [(f"`{kind}`", words) for kind, words in kinds.items()])}
 
 All of them; *verified by* says what a rule was compared with, [what is exact](exactness.md) on how many sums.
+*Not zero_exponent*: the recordings agree with every value that was tried, from 40 below to 8 above and none at all, so
+that this field rests on the rule's source alone. Two products in float16 would decide it on a GPU:
+
+```python
+>>> a, b = np.zeros((2, 1, 16), np.float16)
+>>> a[0, :2], b[0, :2] = (2**-14, 2**-23), (2**-11, 2**-24)
+>>> unit = lp.accumulators["hopper_f16_f16"]
+>>> for other in (unit, unit.with_(zero_exponent=unit.zero_exponent - 1)):
+...     print(lp.mma(a.view(np.uint16), b.view(np.uint16), accumulator=other).item())
+0.0
+5.960464477539063e-08
+
+```
 
 {table(("name", "multiplies", "kind", "fraction bits", "result", "verified by"), rows)}
 

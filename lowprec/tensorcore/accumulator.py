@@ -83,7 +83,7 @@ class Accumulator:
     saturate : bool
         A finite sum beyond the largest number is that number, not Inf (``scaled_groups``: FPMR.OSM).
     verified : str
-        What the rule was checked against, other than the project's own oracle.
+        What the rule was checked against, other than the project's own oracle, and which field that leaves open.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """The catalogue of accumulators: tensor cores and matrix cores as published, and two ideal sums.
 
 Each says how it was `verified`: by recordings of real GPUs that the tests repeat where they are at hand
-(arXiv:2512.07004 published them), or by its source alone.
+(arXiv:2512.07004 published them), or by its source alone. No recording decides `zero_exponent`, which rests on its
+source everywhere: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _add(
 
 
 def _recorded(*gpus: str, note: str = "") -> str:
-    return f"recordings of {', '.join(gpus)}{note}"
+    return f"recordings of {', '.join(gpus)}{note}; not zero_exponent"
 
 
 # chip_input, results in float32 (or FP22), and chip_input_f16, results in float16.
@@ -69,7 +70,7 @@ for _chip, _group, _bits in (
     _add(f"{_chip}_bf16", _group, _bits, -108 - _bits, _BF16, _note)
     _add(f"{_chip}_tf32", _group // 2, _bits, -108 - _bits, _TF32, _short)
 _HMMA = "FP8 mma.sync m16n8k32, which these GPUs compile to two float16 instructions: found in the recordings"
-for _chip, _wide in (("hopper", "recordings of B200 alone"), ("blackwell", "recordings of B200")):
+for _chip, _wide in (("hopper", _recorded("B200", note=" alone")), ("blackwell", _recorded("B200"))):
     _gpus = _GPUS[_chip]
     _add(f"{_chip}_fp8_mma", 16, 25, -133, _FP8, _wide, kind="halves", source=_HMMA)
     _add(f"{_chip}_fp8_mma_f16", 16, 25, -21, _FP8, _recorded(*_gpus), kind="halves", source=_HMMA, **_HALF)

@@ -168,6 +168,22 @@ def sparse(rng: Rng, fmt: Fields, shape: tuple[int, int]) -> NDArray[np.int64]:
     return np.where(rng.random(shape) < 0.9, zeros(rng, fmt, shape), wide(rng, fmt, shape))
 
 
+def two_terms(rng: Rng, fmt: Fields, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Two numbers in each row, zeros beside them: a power of two, and one far below it that may just count.
+
+    What the zeros count as decides whether it does: products are as small as sums can show, about 2^-25 and 2^-47 for
+    float16 results of float16, 2^-149 and 2^-159 for float32 results of long exponents.
+    """
+    codes, rows = np.zeros(shape, np.int64), shape[0]
+    if fmt.exponent_bits < 8:
+        codes[:, 0] = pack(fmt, False, rng.integers(1, 5, rows), 0)
+        codes[:, 1] = rng.integers(1, 5, rows) | rng.integers(0, 2, rows) * fmt.sign
+    else:
+        codes[:, 0] = pack(fmt, False, fmt.bias - rng.integers(73, 77, rows), 0)
+        codes[:, 1] = pack(fmt, rng.integers(0, 2, rows), fmt.bias - rng.integers(77, 83, rows), 0)
+    return codes
+
+
 def largest(rng: Rng, fmt: Fields, shape: tuple[int, int]) -> NDArray[np.int64]:
     """Nothing but the largest code, rarely negative."""
     return fmt.largest | np.where(rng.random(shape) < 0.1, fmt.sign, 0)
@@ -252,6 +268,7 @@ class Case:
 
 
 CASES = (
+    Case("two terms among zeros", two_terms, two_terms, "zero"),
     Case("C alone, edges", zeros, sparse, "edge"),
     Case("C alone, any pattern", zeros, zeros, "any", every=False),
     Case("wide", wide, wide, "zero"),

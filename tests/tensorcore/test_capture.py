@@ -182,6 +182,26 @@ def test_questions_tell_wrong_machines_apart(wrong: dict[str, Any]) -> None:
     assert np.count_nonzero(right != other) > 100
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("hopper_f16_f16", -22),
+        ("hopper_f16_f16", None),
+        ("hopper_bf16", -134),
+        ("hopper_bf16", None),
+        ("hopper_tf32", -134),
+    ],
+)
+def test_the_first_question_decides_what_zeros_count_as(name: str, other: int | None) -> None:
+    unit = lp.accumulators[name]
+    asked = {"hopper_f16_f16": "f16.f16.f16", "hopper_bf16": "f32.bf16.bf16", "hopper_tf32": "f32.tf32.tf32"}[name]
+    case = cases.cases_of(cases.INSTRUCTIONS[f"wgmma.{asked}"])[0]
+    a, b, c = _operands(f"wgmma.{asked}", case.name)
+    options = {"a_format": unit.inputs[0], "b_format": unit.inputs[0]}
+    d, e = (lp.mma(a, b, c.view(unit.dtype), accumulator=x, **options) for x in (unit, unit.with_(zero_exponent=other)))
+    assert np.count_nonzero(d != e) > 20
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 

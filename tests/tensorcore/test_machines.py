@@ -75,6 +75,17 @@ def test_recorded_bits(recording: Recording) -> None:
 
 
 @needs_recordings
+@pytest.mark.parametrize("name", sorted({r.accumulator for r in RECORDINGS}))
+def test_no_recording_decides_what_zeros_count_as(name: str) -> None:
+    """`verified` says so of this field; one recording of each accumulator."""
+    recording = next(r for r in RECORDINGS if r.accumulator == name)
+    assert "not zero_exponent" in CATALOGUE[name].verified
+    for other in (None, CATALOGUE[name].zero_exponent + 8):
+        with lp.accumulators.scoped({name: replace(CATALOGUE[name], zero_exponent=other)}):
+            assert differing(Path(FOLDER), recording) == (OUTPUTS, 0)
+
+
+@needs_recordings
 def test_no_recording_is_left_out() -> None:
     assert sorted(p.name for p in Path(FOLDER).glob("hw_km_*.npz")) == sorted(r.file for r in RECORDINGS)
 
