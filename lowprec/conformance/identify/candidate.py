@@ -52,7 +52,9 @@ class Candidate:
         if self.library is not None:
             if part.quantized is None:
                 raise ValueError(f"{self.library} takes scales as numbers")
-            x = gemm(*part.quantized, part.c, accumulator=m, library=self.library, out=out)
+            own = m.promote_every is not None or m.scale_format is not None
+            every = m.promote_every if own else self.library.promote_every  # as it is: not fitted to scales and groups
+            x = gemm(*part.quantized, part.c, accumulator=m, promote_every=every, library=self.library, out=out)
             return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
         if m.dtype != out:
             raise TypeError(f"{m} gives {m.dtype}")
