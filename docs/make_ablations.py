@@ -237,7 +237,8 @@ def _overview(results: dict[str, Any]) -> str:
                 continue
             item = results[name]
             cost = f"`{item['command']}`, {_minutes(item['core_seconds'])}"
-            rows.append((first, f"[{name}](#{name})", item["tier"], _outcome(item), cost))
+            outcome = _outcome(item) + "; older code" * bool(registrations.since(item))
+            rows.append((first, f"[{name}](#{name})", item["tier"], outcome, cost))
     hosts = {(r["host"]["cpu"], r["host"]["cores"]) for r in results.values()}
     where = "; ".join(f"{cpu}, {cores} cores" for cpu, cores in sorted(hosts))
     total = _minutes(sum(r["core_seconds"] for r in results.values()))
@@ -309,6 +310,8 @@ def section(item: dict[str, Any]) -> str:
         lines += [table(("claim", "published", "here", "agrees"), rows), ""]
     size = item["size"].rstrip(".") + _departure(item)
     lines += [f"`{item['command']}`: {size}. [The whole report](../ablations/results/{item['name']}.md).", ""]
+    if changed := registrations.since(item):
+        lines += [f"**Older code.** {changed}", ""]
     return "\n".join(lines)
 
 

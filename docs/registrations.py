@@ -16,6 +16,12 @@ def explained() -> dict[str, dict[str, str]]:
     return json.loads((catalogue.folder() / "explained.json").read_text(encoding="utf-8"))
 
 
+def since(item: Mapping[str, Any]) -> str:
+    """Return what changed in the code since a study ran, from `ablations/since.json`; empty once it ran again."""
+    known = json.loads((catalogue.folder() / "since.json").read_text(encoding="utf-8")).get(item["name"], {})
+    return f"Run by code {known['code']}. {known['since']}" if known.get("code") == item["code"] else ""
+
+
 def unexpected(item: Mapping[str, Any]) -> list[str]:
     """Return the words of a study's expectations that came out as neither expected nor published."""
     return [row[0] for row in item["expectations"]["rows"] if row[-1] == NEITHER]

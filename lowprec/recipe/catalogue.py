@@ -13,7 +13,8 @@ from .recipe import recipes as recipes
 GATE = Rule("layers.*.ffn.gate", BF16_LINEAR.with_(dy="float32"))
 _V3 = "DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3"
 #: The released weights have it in BF16: layers.61.eh_proj of deepseek-ai/DeepSeek-V3 has no weight_scale_inv, and
-#: vLLM's deepseek_mtp.py builds it without a quantization. The report does not list it. DeepSeek-V4's is quantized.
+#: vLLM builds it without a quantization (deepseek_mtp.py). The report does not list it. That of DeepSeek-V4 stays FP8:
+#: vLLM builds it as a quantized layer; the released weights were not looked at.
 _V3_PROJECTION = Rule("layers.*.projection", BF16_LINEAR)
 
 

@@ -187,3 +187,10 @@ def test_amendments_are_on_the_page():
         for reason in catalogue.registered_of(file.stem, file.stem).amendments():
             assert reason.rstrip(".") in page
     assert "Neither happened to" in page
+
+
+def test_what_changed_since_a_study_ran_is_said_of_what_is_published():
+    """An entry goes when its study has run again."""
+    changed = json.loads((catalogue.folder() / "since.json").read_text())
+    published = {file.stem: json.loads(file.read_text())["code"] for file in RESULTS}
+    assert {name: entry["code"] for name, entry in changed.items()}.items() <= published.items()
