@@ -13,6 +13,7 @@ Kernels are serial loops that release the GIL; threads are `_threads`' affair.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -48,6 +49,7 @@ _import_numba()
 
 import llvmlite  # noqa: E402
 import numba  # noqa: E402
+import numba.core.compiler_lock  # noqa: E402
 import numba.core.config as numba_config  # noqa: E402
 import numba.core.event  # noqa: E402
 import numba.core.registry  # noqa: E402
@@ -102,6 +104,7 @@ def _find_cache_folder() -> Path | None:
 
 
 cache_folder: Path | None = _find_cache_folder()
+_KERNELS = Path(__file__).parent / "kernels"
 
 
 def kernel(function: F, *, inline: bool = False) -> F:
@@ -121,7 +124,53 @@ def kernel(function: F, *, inline: bool = False) -> F:
                 pass
             finally:
                 config.CACHE_DIR = before
+        if _KERNELS in Path(function.__code__.co_filename).parents:
+            _name_by_content(compiled, cache_folder)
+        _compile_once(compiled, cache_folder)
     return cast(F, compiled)
+
+
+def _name_by_content(compiled: Any, folder: Path) -> None:
+    """Let every checkout with these sources find a kernel of the package on disk.
+
+    Numba names a kernel's files after the path of its source and discards them when that file's time changes. The
+    folder is named after the content of all sources: neither the place of a checkout nor its times matter.
+    """
+    cache = compiled._cache
+    if not hasattr(cache, "_cache_file"):  # no folder: `NullCache`
+        return
+    path = Path(compiled.py_func.__code__.co_filename)
+    room = folder / path.relative_to(_KERNELS).parent
+    room.mkdir(parents=True, exist_ok=True)
+    cache._cache_path = str(room)
+    cache._cache_file = type(cache._cache_file)(
+        cache_path=str(room), filename_base=cache._impl.filename_base, source_stamp=""
+    )
+
+
+_locked: set[str] = set()  # kernels whose file this process holds; only read and changed under Numba's own lock
+
+
+def _compile_once(compiled: Any, folder: Path) -> None:
+    """Let one process compile a kernel while others that need it wait, and then find it on disk.
+
+    Numba's own lock, of this process, is taken first: a thread that waited for it with a file locked could wait for a
+    thread that holds it and waits for the file. Across processes files are locked from callers to callees alone.
+    """
+    name = f"{compiled.py_func.__module__}.{compiled.py_func.__qualname__}"
+
+    def compile_locked(signature: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(numba.core.compiler_lock.global_compiler_lock)
+            if name not in _locked:  # a kernel may need itself for other types
+                _locked.add(name)
+                stack.callback(_locked.discard, name)
+                with contextlib.suppress(OSError):  # a file system without locks: some kernels are compiled twice
+                    file = stack.enter_context(open(folder / f"{name}.lock", "ab"))
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            return type(compiled).compile(compiled, signature)
+
+    compiled.compile = compile_locked
 
 
 def variant(function: F, name: str, *, inline: bool = False, **names: Any) -> F:

@@ -53,7 +53,9 @@ def copied_package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_compiled_is_told_and_what_is_there_is_not() -> None:
+def test_what_is_compiled_is_told_and_what_is_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_jit, "cache_folder", None)  # an earlier run's `inner` would be found there
+
     @_jit.kernel
     def inner(x):
         return x + 1
@@ -72,6 +74,7 @@ def test_what_is_compiled_is_told_and_what_is_there_is_not() -> None:
     assert told == [1, 2, 0]
 
 
+@pytest.mark.slow
 def test_edit_of_a_callee_in_another_file_is_seen(copied_package: Path) -> None:
     cache = {"LOWPREC_CACHE_DIR": str(copied_package / "cache")}
     assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "0"]
@@ -89,6 +92,30 @@ def test_hash_tells_folders_apart(copied_package: Path) -> None:
     assert _jit.source_hash(package) != before
 
 
+@pytest.mark.slow
+def test_another_checkout_finds_the_kernel(copied_package: Path) -> None:
+    cache = {"LOWPREC_CACHE_DIR": str(copied_package / "cache")}
+    assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "0"]
+    other = copied_package / "other"
+    shutil.copytree(copied_package / "lowprec", other / "lowprec", copy_function=shutil.copyfile)  # with new times
+    assert run(PROGRAM, other, **cache)[:2] == ["45.0", "1"]
+
+
+@pytest.mark.slow
+def test_two_processes_compile_a_kernel_once(copied_package: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(copied_package), "LOWPREC_CACHE_DIR": str(copied_package / "cache")}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, cwd=copied_package, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=120)[0].split() for process in both]
+    assert [total for total, _, _ in answers] == ["45.0", "45.0"]
+    assert sorted(hits for _, hits, _ in answers) == ["0", "1"]
+
+
+@pytest.mark.slow
 def test_without_a_writable_folder_kernels_compile_in_memory(copied_package: Path) -> None:
     blocked = copied_package / "not_a_folder"
     blocked.write_text("a file where the cache folder should go")
@@ -192,6 +219,7 @@ def test_a_forked_child_makes_its_own_threads(keep_threads: None) -> None:
     assert got == expected
 
 
+@pytest.mark.slow
 def test_numba_comes_without_scipy_s_linear_algebra_and_still_finds_its_blas() -> None:
     program = (
         "import sys; from lowprec import _jit; print('scipy.linalg' in sys.modules);"
