@@ -5,7 +5,7 @@ import importlib.util
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +31,37 @@ class Sample:
 
 
 SAMPLE = Sample()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that samples."""
+    parser.addoption(
+        "--peers-share", type=float, default=1.0, metavar="SHARE",
+        help="share of the cases beside other packages (-m peers) that run: 0.1 takes every tenth diagonal of them",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note the share."""
+    SAMPLE.share = config.getoption("--peers-share")
+    if not 0 < SAMPLE.share <= 1:
+        raise pytest.UsageError(f"--peers-share must be above 0 and at most 1, got {SAMPLE.share}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Count a test beside other packages that takes no sample as one case."""
+    before = SAMPLE.cases.total()
+    yield
+    if item.get_closest_marker("peers") and SAMPLE.cases.total() == before:
+        SAMPLE.cases["other tests"] += 1
+        SAMPLE.ran["other tests"] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what ran."""
+    if SAMPLE.cases:
+        terminalreporter.write_line(SAMPLE.summary())
 
 
 def missing(name: str, problem: object) -> None:

@@ -48,6 +48,7 @@ def values(rows, columns, seed=0):
     return x.astype(np.float32)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 def test_every_format_in_every_quantizer(quantizer):
     x, done = values(16, 64), 0
@@ -117,6 +118,7 @@ def _fits(accumulator, name):
     return lp.accumulators[accumulator].lists(f) and f.signed and f.bits <= 16
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("accumulator", ACCUMULATORS)
 def test_every_format_on_every_accumulator(accumulator):
     for fmt in FORMATS:
@@ -138,6 +140,7 @@ def test_every_format_on_every_accumulator(accumulator):
         assert raw is None or raw.shape == (2, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accumulator", ACCUMULATORS)
 def test_every_promotion_library_and_block_on_every_accumulator(accumulator):
     done = 0
@@ -155,6 +158,7 @@ def test_every_promotion_library_and_block_on_every_accumulator(accumulator):
     assert done or not formats_of(accumulator)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("accumulator", ACCUMULATORS)
 def test_every_output_of_every_accumulator(accumulator):
     for fmt in formats_of(accumulator)[:1]:

@@ -109,6 +109,7 @@ def check(cache: Path, what: str) -> None:
     assert cold.keys() == warm.keys()
 
 
+@pytest.mark.slow
 def test_a_block_quantizer(tmp_path: Path) -> None:
     check(tmp_path, "deepgemm")
 

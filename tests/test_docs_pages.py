@@ -28,6 +28,7 @@ def generator(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_current(name: str) -> None:
     page = generator(PAGES[name]).PAGES[name]
@@ -49,6 +50,7 @@ def test_what_was_compared_with_vendors_are_known_quantizers() -> None:
     assert set(generator("make_quantizers").CHECKED) <= set(lp.quantizers.names())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["accumulators.md", "codecs.md", "costs.md", "start.md"])
 def test_examples_run(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)

@@ -35,6 +35,7 @@ def test_the_umask_says_who_may_read_a_new_file_and_an_old_one_keeps_its_mode(tm
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("umask")
 def test_python_and_the_command_line_save_with_one_mode(tmp_path):
     x = np.ones((8, 128), np.float32)

@@ -43,6 +43,7 @@ EVERYONE_MAY_IMPORT = {"measure.metrics"}  # it imports NumPy and what checks ar
 ONLY_JIT_MAY_IMPORT = {"numba", "llvmlite"}
 
 
+@pytest.mark.slow
 def test_kernels_are_no_generators() -> None:
     """Numba knows a generator no more once it comes from the disk cache: what is compiled against it then fails."""
     for path in FILES:
@@ -52,6 +53,7 @@ def test_kernels_are_no_generators() -> None:
                 assert not found, f"{path.relative_to(PACKAGE)}: {node.name}"
 
 
+@pytest.mark.sampled(75)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_downwards(path: Path) -> None:
     room = room_of(path)
@@ -68,11 +70,13 @@ def test_imports_point_downwards(path: Path) -> None:
     assert not wrong, f"{room} must not import {sorted(wrong)}"
 
 
+@pytest.mark.slow
 def test_every_file_has_a_room_and_floors_are_few() -> None:
     assert {room_of(path) for path in FILES} == {*FLOOR, "__init__"}
     assert max(rooms.floors(rooms.room_graph()).values()) <= len(FLOORS) <= 12
 
 
+@pytest.mark.slow
 def test_no_circle_between_files() -> None:
     """Imports within functions count, and those for type checkers alone."""
     try:
@@ -88,6 +92,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 def test_functions_are_short() -> None:
     found = {}
     for path in FILES:

@@ -78,6 +78,7 @@ def cast_bits(fmt: lp.Format, rounding: Any = "nearest_even", policy: Any = None
     return bits(codes, wide, lp.round_to(x, fmt, **options), lp.decode(codes, fmt))
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [*lp.formats, "p3109_k8p3se", "p3109_k6p4uf"])
 def test_formats(name: str) -> None:
     fmt = lp.formats[name]
@@ -116,6 +117,7 @@ def test_a_name_alone_rounds_nothing_up() -> None:
     assert bits(q.codes) != bits(lp.quantize(matrix(), "e4m3fn").codes)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", lp.policies)
 def test_policies(name: str) -> None:
     for other in [*copies(lp.policies, name), replace(lp.policies[name], name="p3109_satnone")]:
@@ -192,6 +194,7 @@ def product_bits(machine: lp.Accumulator, rename: bool) -> list[bytes]:
     return out
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", lp.accumulators)
 def test_accumulators(name: str) -> None:
     wanted = product_bits(lp.accumulators[name], rename=False)
@@ -343,6 +346,7 @@ def renamed_recipe(recipe: lp.Recipe) -> lp.Recipe:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name for name in lp.recipes if name != "float64"])  # its products are BLAS's
 def test_recipes(name: str) -> None:
     recipe = lp.recipes[name]
@@ -354,6 +358,7 @@ def test_recipes(name: str) -> None:
 KEPT = {"layers.*.attn.q": "e5m6_1x128_ue8m0", "layers.*.attn.k": "bf16", "layers.*.attn.output": "fp16"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["bf16", "dsv3", "float32"])
 def test_what_recipes_keep(name: str) -> None:
     recipe = lp.recipes[name].with_(storage=KEPT, moments="e4m3fn 1x128", master="bfloat16")
@@ -367,6 +372,7 @@ SOME = [name for name in SENT if not name.startswith("logfmt") or name in ("logf
 
 
 # Casts beside other ways of storing activations, too: they are what these may be stored in already.
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("base", "name"), [*(("bf16", n) for n in SOME), *((b, n) for b in ("dsv3", "float32") for n in CASTS)]
 )
@@ -392,6 +398,7 @@ def test_recipes_call_entries_as_catalogues_do() -> None:
         GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128)
 
 
+@pytest.mark.slow
 def test_configurations() -> None:
     nano = lp.configs["nano"]  # larger ones take minutes, and differ in their numbers alone
     for config in (SMALL, nano):

@@ -9,6 +9,7 @@ import pytest
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "examples" / "objects.ipynb"
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own
 def test_the_notebook_runs(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -95,6 +95,7 @@ def test_bad_archives(name, tmp_path):
     refused(read, path)
 
 
+@pytest.mark.slow
 def test_a_bomb_that_unpacks_to_what_it_claims(tmp_path):
     """A header of one array, behind it zeros that unpack to a thousand times the file: only the array is allocated."""
     path = tmp_path / "bomb.npz"

@@ -50,6 +50,7 @@ def test_what_ran_is_said(sample: peers.Sample) -> None:
     assert sample.summary().endswith("skipped packages: nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "status"), [("0.1", 0), ("0", 4), ("1.5", 4)])
 def test_the_option(share: str, status: int) -> None:
     here = Path(__file__).parent

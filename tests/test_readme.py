@@ -14,6 +14,7 @@ README = ROOT / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_example(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,9 @@
 """Objects show themselves: one line as text, and HTML that is well formed, escaped, and holds their numbers."""
 
+import functools
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,22 +18,24 @@ def _identified():
     return lp.identify(a, b, None, lp.mma(a, b, accumulator="ada_fp8"), a_format="e4m3fn", b_format="e4m3fn")
 
 
-OBJECTS = {
-    **{f"format {name}": lp.formats[name] for name in lp.formats},
-    **{f"accumulator {name}": lp.accumulators[name] for name in lp.accumulators},
-    **{f"recipe {name}": lp.recipes[name] for name in lp.recipes},
-    "a format of one's own": lp.Format("<b>&", exponent_bits=2, mantissa_bits=1, source="<script>"),
-    "quantized": lp.quantize(_X, "e4m3fn"),
-    "quantized, with a scale of the tensor": lp.quantize(_X, quantizer="nvfp4_te"),
-    "compared": lp.compare(_X, _X),
-    "checked": lp.check(lp.quantize(_X, quantizer="mxfp8_floor"), _X, "mxfp8"),
-    "identified": _identified(),
+OBJECTS: dict[str, Callable[[], Any]] = {
+    **{
+        f"{kind} {name}": functools.partial(catalogue.__getitem__, name)
+        for kind, catalogue in (("format", lp.formats), ("accumulator", lp.accumulators), ("recipe", lp.recipes))
+        for name in catalogue
+    },
+    "own format": lambda: lp.Format("<b>&", exponent_bits=2, mantissa_bits=1, source="<script>"),
+    "quantized": lambda: lp.quantize(_X, "e4m3fn"),
+    "quantized with a tensor scale": lambda: lp.quantize(_X, quantizer="nvfp4_te"),
+    "compared": lambda: lp.compare(_X, _X),
+    "checked": lambda: lp.check(lp.quantize(_X, quantizer="mxfp8_floor"), _X, "mxfp8"),
+    "identified": _identified,
 }
 
 
 @pytest.mark.parametrize("name", ["checked", "identified"])
 def test_the_sentence_is_a_property(name):
-    found = OBJECTS[name]
+    found = OBJECTS[name]()
     assert isinstance(found.sentence, str)
     assert found.sentence in repr(found)
 
@@ -41,7 +46,7 @@ def parsed(html: str) -> ElementTree.Element:
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_html_is_well_formed(name):
-    root = parsed(OBJECTS[name]._repr_html_())
+    root = parsed(OBJECTS[name]()._repr_html_())
     assert root.find(".//{*}table") is not None or root.find(".//{*}svg") is not None
     assert root.find(".//{*}script") is None
 

@@ -132,6 +132,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "thread"), [(False, False), (True, False), (True, True)])
 def test_work_at_the_end_of_a_process(before: bool, thread: bool, wanted: bytes) -> None:
     import hashlib

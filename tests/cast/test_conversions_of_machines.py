@@ -155,6 +155,7 @@ def test_words_that_are_given_are_the_oracles_r(rounding: str, fmt: str) -> None
     assert np.array_equal(rounded, lp.decode(np.array(wanted, lp.formats[fmt].code_dtype), fmt))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("policy", ["riscv", "riscv_bf16", "arm_osc1", "amd", "amd_ovfl", "cann_sat"])
 def test_policies_of_machines_on_every_float16(policy: str) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)

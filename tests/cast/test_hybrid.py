@@ -9,6 +9,7 @@ from lowprec.oracle import tables
 
 T = tables.hif8()
 POSITIVE = [v for v in T.numbers if v >= 0]
+PLACES = {value: place for place, value in enumerate(POSITIVE)}
 FLOAT32 = [(16.0, 0x41), (16.001, 0x40), (17.0, 0x41), (300.0, 0x61), (2.0**-20, 0x04), (32768.0, 0x6F),
            (-32768.0, 0xEF), (33000.0, 0x6E)]  # fmt: skip
 FLOAT16 = [(16.0, 0x40), (17.0, 0x41), (18.015625, 0x40), (300.0, 0x61), (384.0, 0x61), (32768.0, 0x6E),
@@ -32,7 +33,7 @@ def hybrid(sign: int, e: int, fraction: int, bits: int, last: int, everywhere: b
         first = (fraction >> 10) + 8192 if bits == 23 else 2 + (fraction >> 9)
     else:
         value = (1 + (fraction >> bits - w) / 2**w) * 2.0**e
-        place = POSITIVE.index(value)
+        place = PLACES[value]
         rest = fraction & ((1 << bits - w) - 1)
         first = rest >> (bits - w - (14 if bits == 23 else 2))
     place += first >= (fraction & 0x3FFF if bits == 23 else 2 * last + 1)
@@ -40,6 +41,7 @@ def hybrid(sign: int, e: int, fraction: int, bits: int, last: int, everywhere: b
     return code | sign << 7 if code else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_every_float16(everywhere: bool) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
@@ -53,6 +55,7 @@ def test_every_float16(everywhere: bool) -> None:
     assert encode_hybrid(x, everywhere=everywhere, policy="ocp_nonsat").tolist() == wanted
 
 
+@pytest.mark.slow
 def test_float32() -> None:
     rng = np.random.default_rng(4)
     bits = (rng.integers(104, 143, 20_000) << 23 | rng.integers(0, 1 << 23, 20_000)).astype(np.uint32)

@@ -14,6 +14,7 @@ def by_hand(codes: list[int], bits: int) -> bytes:
     return number.to_bytes(-(-len(codes) * bits // 8), "little")
 
 
+@pytest.mark.slow
 @given(st.integers(1, 16), st.integers(0, 67), st.integers(0, 2**32 - 1))
 def test_the_stream_is_one_little_endian_number(bits: int, count: int, seed: int) -> None:
     codes = np.random.default_rng(seed).integers(0, 1 << bits, count)

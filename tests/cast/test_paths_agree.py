@@ -113,6 +113,7 @@ def check(f: lp.Format, mode: lp.Rounding, policy: Policy, x: F64) -> None:
             assert np.array_equal(bits(in_place), values), f"{f!r} {mode!r} {policy.name} in place"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("m", range(24))
 def test_formats_of_every_width(m: int) -> None:
     """Each width of exponents with drawn formats, roundings and policies."""
@@ -125,6 +126,7 @@ def test_formats_of_every_width(m: int) -> None:
             check(f, ROUNDINGS[rng.integers(len(ROUNDINGS))], POLICIES[rng.integers(len(POLICIES))], inputs(f, rng))
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
 @pytest.mark.parametrize("m", [22, 23])
 def test_every_rounding_and_policy_where_little_or_nothing_is_cut(m: int, policy: Policy) -> None:

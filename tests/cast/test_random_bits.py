@@ -81,6 +81,7 @@ def test_parts_that_share_keys_are_all_indices(start: int, size: int) -> None:
         assert (start + b - 1) >> 32 == hi
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2**40 + 5])
 def test_words_look_random(seed: int) -> None:
     """Every bit even, bytes and neighbours independent, seeds unrelated: all within 4.5 standard deviations."""

@@ -14,6 +14,7 @@ from lowprec.oracle.mutants import wrong_rounding
 FORMATS = ["e4m3fn", "e5m2", "e4m3fnuz", "e2m1fn", "bfloat16", "p3109_k8p4se", "mxint8"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMATS)
 def test_critical_inputs_tell_modes_apart(name: str) -> None:
     """Every two modes differ on some of them, so that none could stand in for another."""
@@ -27,6 +28,7 @@ def test_critical_inputs_tell_modes_apart(name: str) -> None:
 MODES = [*((mode, 0) for mode in FIXED), ("A", 3), ("B", 3), ("C", 3)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("mode", "bits"), MODES)
 def test_critical_inputs_kill_wrong_rules(mode: str, bits: int) -> None:
     f = oracle.fields(lp.formats["e4m3fn"])
@@ -38,6 +40,7 @@ def test_critical_inputs_kill_wrong_rules(mode: str, bits: int) -> None:
         assert sum(a != b for a, b in zip(right, killed, strict=True)) >= 2, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e4m3fnuz"])
 def test_presets_that_differ_are_told_apart(name: str) -> None:
     """Which presets are the same for a format is known; all others differ on the bfloat16 numbers."""

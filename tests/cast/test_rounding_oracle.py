@@ -72,6 +72,7 @@ def test_every_policy_has_an_oracle() -> None:
     assert not missing, f"{', '.join(missing)}: write the rule out in lowprec/oracle/casts.py, and its name in PRESETS"
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("mode", FIXED)
 @pytest.mark.parametrize("name", FORMATS)
 def test_modes_on_critical_float32(name: str, mode: str) -> None:
@@ -98,6 +99,7 @@ def all_bfloat16(name: str) -> tuple[casts.Rounded, ...]:
     return (*positive, *(x._replace(negative=True) for x in positive))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("preset", policies.names())
 @pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e4m3fnuz", "e2m1fn", "p3109_k8p4se", "ue5m3"])
 def test_presets_on_every_bfloat16_and_critical_float32(name: str, preset: str) -> None:
@@ -119,6 +121,7 @@ def test_presets_on_every_bfloat16_and_critical_float32(name: str, preset: str) 
     assert np.array_equal(rounded.view(np.uint32), values.view(np.uint32))
 
 
+@pytest.mark.sampled(46)
 @pytest.mark.parametrize("preset", policies.names())
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("e4m3fn", "e5m2", "e4m3fnuz", "e2m1fn", "ue5m3")])
 def test_presets_on_critical_float32(name: str, preset: str) -> None:
@@ -126,6 +129,7 @@ def test_presets_on_critical_float32(name: str, preset: str) -> None:
     assert_same(lp.encode(x, name, policy=preset), expected(x, name, "nearest_even", preset), x, f"{name} {preset}")
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("bits", [1, 3, 8, 16, 24])
 @pytest.mark.parametrize("variant", ["A", "B", "C"])
 @pytest.mark.parametrize("name", ["e4m3fn", "e5m2fnuz", "bfloat16", "float16", "mxint8", "p3109_k8p1se", "e8m0fnu"])
@@ -177,6 +181,7 @@ def test_stochastic_does_not_depend_on_chunks_threads_or_shape(keep_threads: Non
     assert np.count_nonzero(lp.encode(x, "e4m3fn", rounding="sr", seed=12) != whole) > 1000
 
 
+@pytest.mark.slow
 @given(st.floats(width=32), st.sampled_from(FORMATS), st.sampled_from(FIXED), st.sampled_from(policies.names()))
 def test_any_value_any_mode_any_preset(x: float, name: str, mode: str, preset: str) -> None:
     f = oracle.fields(lp.formats[name])

@@ -22,6 +22,7 @@ def ups(value: float, name: str, mode: str | Rounding, seed: int) -> int:
     return int(np.count_nonzero(y == np.float32(high)))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ["stochastic", "stochastic_b", "stochastic_c"])
 @pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "bfloat16", "e2m1fn"])
 def test_no_bias(name: str, mode: str) -> None:

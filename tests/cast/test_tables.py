@@ -82,6 +82,7 @@ def test_hif8_rounds_float64_once() -> None:
     assert np.array_equal(lp.decode(lp.encode(below, "hif8"), "hif8"), np.array(values[:-1], np.float32))
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("preset", lp.policies.names())
 @pytest.mark.parametrize("mode", FIXED)
 @pytest.mark.parametrize("name", TABLES)
@@ -97,6 +98,7 @@ def test_modes_and_presets_are_the_oracles(name: str, mode: str, preset: str) ->
     assert np.array_equal(lp.round_to(narrow, f, rounding=mode, policy=preset), values, equal_nan=True)
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("bits", [1, 8, 24])
 @pytest.mark.parametrize("variant", ["A", "B", "C"])
 @pytest.mark.parametrize("name", ["hif8", "nf4", "codebook"])
@@ -110,6 +112,7 @@ def test_stochastic_rounding_is_the_oracles(name: str, variant: str, bits: int) 
     assert lp.encode(x, f, rounding=mode, policy="ocp_nonsat", seed=9).tolist() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["e4m3fn", "e5m2", "e2m1fn", "e4m3fnuz", "p3109_k8p3ue", "p3109_k8p4se", "e5m6", "int8"]
 )
@@ -162,6 +165,7 @@ def test_the_vector_kernel_of_hif8_is_its_thresholds(mode: str, policy: str) -> 
     assert hif8_rule(f, lp.roundings["up"], special) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", FIXED)
 def test_buckets_of_leading_bits_are_the_thresholds(mode: str) -> None:
     """Random bits and what lies about every threshold; a table whose values lie too close has no buckets."""

@@ -76,6 +76,7 @@ def fresh(code, *arguments):
     ).stdout
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["ablate", "--help"], ["ablate", "--list"], ["formats"], ["--version"]]
 )
@@ -111,6 +112,7 @@ def test_module_and_script_are_one():
 # --- ablations -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_what_trainings_take_is_said_before_them(tmp_path):
     size = ("--quick", "--set", "cells=nano-150-*", "--checkpoints", "3")
     result = run("ablate", "scaling", "wire_cost", "--plan", "--json", "--out", tmp_path, *size)
@@ -126,6 +128,7 @@ def test_what_trainings_take_is_said_before_them(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_list(fake):
     result = run("ablate", "--list", "--json")
     rows = json.loads(result.stdout)
@@ -137,6 +140,7 @@ def test_list(fake):
     assert "fp22_128" in arms["accumulation"]
 
 
+@pytest.mark.slow
 def test_an_ablation_from_start_to_report(fake, tmp_path):
     result = run("ablate", "fp8_vs_bf16", "--quick", "--out", tmp_path, *SMALL)
     assert result.exit_code == 0, result.output
@@ -159,6 +163,7 @@ def test_an_ablation_from_start_to_report(fake, tmp_path):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_an_ablation_for_machines(fake, tmp_path):
     result = run("ablate", "fp8_vs_bf16", "--quick", "--out", tmp_path, "--no-plot", "--json", *SMALL)
     assert result.exit_code == 0, result.output
@@ -211,6 +216,7 @@ def test_info():
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
@@ -306,6 +312,7 @@ def test_mistakes_get_one_line_and_leave_nothing(arguments, match, tmp_path, mat
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_short_or_empty_text_is_refused(tmp_path):
     for name, text in (("empty.txt", ""), ("short.txt", "too short")):
         (tmp_path / name).write_text(text)
@@ -330,6 +337,7 @@ def refused_after_intro(*arguments):
     return result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_missing_matplotlib_is_said_before_the_work(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(style, "find_spec", lambda name: None)
     refused("ablate", "--quick", "--out", tmp_path / "out", *SMALL, match="pip install 'lowprec[plot]'")
@@ -338,6 +346,7 @@ def test_missing_matplotlib_is_said_before_the_work(fake, tmp_path, monkeypatch)
     assert run("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--out", tmp_path / "out", *SMALL).exit_code == 0
 
 
+@pytest.mark.slow
 def test_other_runs_in_the_folder_are_refused(fake, tmp_path):
     assert run("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--out", tmp_path, *SMALL).exit_code == 0
     other = [*SMALL, "--set", "branch_steps=9"]

@@ -93,7 +93,7 @@ def test_gemm_of_quantizers_and_wide_formats(matrix):
     ):
         out = matrix.with_name("d.npy")
         rows = json.loads(run("gemm", matrix, matrix, *arguments, "--out", out, "--json").stdout)
-        assert 50 < rows[0]["sqnr"] < 160
+        assert float(rows[0]["sqnr"]) > 50  # infinite where both sums are exact
     q = lowprec.quantize(x, "e4m3fn", "1x128"), lowprec.quantize(x, "e4m3fn", "128x128")
     assert np.load(out).tobytes() == lowprec.gemm(*q, promote_every=None).tobytes()
 

@@ -19,7 +19,7 @@ SMALL = 'base = "nano"\nlayers = 1\ndense_layers = 0\nexperts = 4\nbatch = 2\nse
 def run(tmp_path, *arguments, config=SMALL):
     path = tmp_path / "small.toml"
     path.write_text(config)
-    return CliRunner().invoke(cli, ["bench", *map(str, arguments), "--config", str(path)])
+    return CliRunner().invoke(cli, ["bench", *map(str, arguments), "--config", str(path)], env={"COLUMNS": "160"})
 
 
 def test_train_prints_speed_memory_and_phases(tmp_path):

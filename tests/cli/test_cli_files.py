@@ -98,6 +98,7 @@ def test_archives_of_other_arrays(folder, monkeypatch):
             each({key: OF_NPZ[key] for key in commands}, content, ".npz", folder, monkeypatch)
 
 
+@pytest.mark.sampled(0, default=6)
 @pytest.mark.parametrize("bad", hostile_files.bombs(("A", "B", "C", "D", "header"), hostile_files.GOOD))
 def test_folders_of_archives(bad, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

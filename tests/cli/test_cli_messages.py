@@ -65,7 +65,7 @@ def test_an_ablation_with_a_mistake(tmp_path):
 
 
 def test_scales_inside_an_instruction_are_named(matrix):
-    assert "blackwell_mxf8" in refused("gemm", matrix, matrix, "--quantizer", "mxfp8")
+    assert "blackwell_mxf8" in refused("gemm", matrix, matrix, "--quantizer", "mxfp8", "--promote-every", 128)
 
 
 def test_columns_are_honoured():

@@ -81,6 +81,7 @@ def bits(folder):
 # --- training --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_recipe_of_a_file_is_trained_in(files, whole):
     folder, row = whole
     assert (row["config"], row["recipe"], row["steps"]) == ("small", "mine", 4)
@@ -94,6 +95,7 @@ def test_a_recipe_of_a_file_is_trained_in(files, whole):
     assert library.trainer.recipe == Recipe.from_toml(MINE)
 
 
+@pytest.mark.slow
 def test_the_mean_weights_are_tested_beside_the_last_ones(files, whole):
     folder, row = whole
     assert 0 < abs(row["of the mean weights"] - row["validation loss"]) < 1
@@ -116,6 +118,7 @@ def test_a_run_that_is_not_evaluated_says_so(files, whole, tmp_path):
     assert report[0]["validation loss"] == "not evaluated"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypatch):
     folder, row = whole
     again = train(files, "--ema", 0.5, "--out", tmp_path, "--json")
@@ -145,6 +148,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypa
     assert bits(tmp_path) == bits(folder)
 
 
+@pytest.mark.slow
 def test_every_phase_is_called_what_it_is(files, tmp_path):
     def stages(*more):
         lines = run(*train(files, *more)).stderr.splitlines()

@@ -23,6 +23,7 @@ def report(*args: object):
     return CliRunner().invoke(cli, ["report", *map(str, args)])
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared(runs):
     result = report(runs / "a", runs / "b", "--json")
     assert result.exit_code == 0, result.output

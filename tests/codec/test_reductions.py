@@ -95,6 +95,7 @@ COMBINED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sums", "stored"), COMBINED)
 def test_combine_keeps_the_ratio_of_the_codec(experts, name, sums, stored):
     x, gates = experts
@@ -180,6 +181,7 @@ def test_normal_by_hand():
 # --- all-reduce ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["logfmt8", "logfmt10", "fp8_1x128", "e5m2_1x128"])
 @pytest.mark.parametrize("algorithm", list(all_reduces))
 @pytest.mark.parametrize("ranks", [8, 32])

@@ -21,6 +21,7 @@ def values(shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16).astype(F)
 
 
+@pytest.mark.sampled(109)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_there_and_back(name, shape):
@@ -39,6 +40,7 @@ def test_there_and_back(name, shape):
         assert codec.from_bytes(other, shape).to_bytes() == data
 
 
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_other_length_is_refused(name):
     codec, shape = codecs[name], (2, 21)
@@ -51,6 +53,7 @@ def test_every_other_length_is_refused(name):
             codec.from_bytes((data + bytes(64))[:length], shape)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())

@@ -61,6 +61,7 @@ def test_the_value_before_the_cast_is_the_one_that_was_cast(name: str) -> None:
     assert np.array_equal(made.cast(made.v), made.codes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "quantizer", "cause"),
     [
@@ -84,6 +85,7 @@ def test_one_quantizer_against_another(made: str, quantizer: str, cause: str | N
     assert found.causes[:1] == (() if cause is None else (cause,))
 
 
+@pytest.mark.sampled(1, default=6)
 @pytest.mark.parametrize("rounding", ["toward_zero", "up", "down", "to_odd", "nearest_away"])
 @pytest.mark.parametrize("name", ["dsv3_inference", "mxfp4_floor", "nvfp4_te"])
 def test_roundings(name: str, rounding: str) -> None:
@@ -97,6 +99,7 @@ def test_roundings(name: str, rounding: str) -> None:
         # Ties alone go toward zero, or to odd, too: all elements must fit, not some.
 
 
+@pytest.mark.sampled(0, default=3)
 @pytest.mark.parametrize("rounding", ["stochastic", "stochastic_b", "stochastic_c"])
 @pytest.mark.parametrize("name", ["mxfp8", "mxfp4_rceil", "nvfp4_te", "dsv3_inference", "te_current"])
 def test_stochastic_rounding_is_told_from_noise(name: str, rounding: str) -> None:
@@ -126,9 +129,10 @@ def test_one_tie_alone_is_a_tie_or_a_bit() -> None:
     assert "do not tell them apart" in repr(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["bfloat16", "float16"])
 def test_rounding_twice(first: str) -> None:
-    x = np.random.default_rng(6).standard_normal((512, 1024)).astype(np.float32)
+    x = np.random.default_rng(6).standard_normal((128, 1024)).astype(np.float32)
     q = lp.quantize(x, quantizer="mxfp8")
     scale = np.repeat(q.scale, 32, 1)
     q.codes[:] = lp.encode(lp.round_to(x / scale, first), "e4m3fn", policy="ocp_sat")
@@ -137,6 +141,7 @@ def test_rounding_twice(first: str) -> None:
     assert len(found.causes) <= 2
 
 
+@pytest.mark.slow
 def test_zeros_subnormals_overflow_and_codes_of_nan() -> None:
     x = brain()
     q = lp.quantize(x, quantizer="mxfp8_floor")
@@ -182,6 +187,7 @@ def test_what_a_cause_leaves_is_counted() -> None:
     assert found.first()[1][0][-1] == UNEXPLAINED  # what is left comes first
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "change", "cause"),
     [
@@ -213,6 +219,7 @@ def test_scales_that_nobody_made_are_followed_by_their_codes() -> None:
     assert found.causes == ("the codes are those of the scales found, which no known cause gives",)
 
 
+@pytest.mark.slow
 def test_two_mistakes_at_once() -> None:
     x = brain((128, 512))
     q = lp.quantize(x, quantizer="nvfp4_te", rounding="toward_zero")
@@ -227,6 +234,7 @@ def test_two_mistakes_at_once() -> None:
     assert (swapped != own).any()
 
 
+@pytest.mark.sampled(0, default=4)
 @pytest.mark.parametrize("name", [name for name in STATELESS if lp.quantizers[name].two_level])
 def test_a_scale_of_the_tensor_that_is_another_one_is_named(name: str) -> None:
     x = brain((32, 256))
@@ -256,6 +264,7 @@ def test_a_scale_of_the_tensor_where_there_is_none() -> None:
 # --- what is given ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_catalogue_is_ranked_where_no_quantizer_is_named() -> None:
     x = brain()
     q = lp.quantize(x, quantizer="deepgemm")
@@ -283,6 +292,7 @@ def test_what_a_quantized_says_of_itself_is_what_it_is_compared_with() -> None:
     assert found.quantizer == "e5m2 1x96 fp32, amax/max"
 
 
+@pytest.mark.slow
 def test_packed_codes_and_types_of_others() -> None:
     x = brain()
     q = lp.quantize(x, quantizer="nvfp4_te")
@@ -321,7 +331,11 @@ def test_leading_axes_and_a_single_scale() -> None:
         ((np.zeros((1, 4), np.uint16), np.ones((1, 4)), "mxfp8"), {"scale": 1.0}, "codes are uint16; those of mxfp8"),
         ((np.zeros((1, 4), np.uint8), np.ones((1, 4)), "te_delayed"), {"scale": 1.0}, "has a state"),
         ((np.zeros((1, 4), np.uint8), np.ones((1, 4)), "mxfp9"), {"scale": 1.0}, "unknown quantizer 'mxfp9'"),
-        ((lp.quantize(np.ones((1, 4)), "e4m3fn"), np.ones((1, 4))), {"scale": 1.0}, "a Quantized holds its scales"),
+        (
+            (lp.Quantized(np.zeros((1, 4), np.uint8), np.ones((1, 1), np.float32), "e4m3fn", "1x4"), np.ones((1, 4))),
+            {"scale": 1.0},
+            "a Quantized holds its scales",
+        ),
         ((np.zeros((1, 4), np.uint8), np.ones((1, 4)) * 1j), {"scale": 1.0}, "real numbers are needed"),
     ],
 )
@@ -330,6 +344,7 @@ def test_what_does_not_fit_is_refused(arguments, options, match: str) -> None:
         lp.check(*arguments, **options)
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_or_ragged() -> None:
     x = brain((33, 300))
     x[0, 0], x[1, 5], x[2, :] = np.nan, -np.inf, 0
@@ -345,6 +360,7 @@ def test_values_that_are_not_finite_or_ragged() -> None:
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_is_shown_as_text_and_as_html() -> None:
     x = brain()
     q = lp.quantize(x, quantizer="mxfp8_floor")
@@ -366,6 +382,7 @@ def run(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
+@pytest.mark.sampled(0, default=1)
 @pytest.mark.parametrize(
     ("change", "cause"),
     [(lambda t: 2 * t, "multiplied: by 2"), (lambda t: 1 / t, "inverted"), (None, "missing")],
@@ -389,6 +406,7 @@ def test_the_command_names_what_is_wrong_with_the_scale_of_the_tensor(tmp_path: 
     assert (code, shown.startswith("nothing differs from nvfp4_te")) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_command_names_causes(tmp_path: Path) -> None:
     x, source, file = brain(), tmp_path / "x.npy", tmp_path / "q.npz"
     np.save(source, x)
@@ -406,6 +424,7 @@ def test_the_command_names_causes(tmp_path: Path) -> None:
 # --- the catalogue of causes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cause_is_one_entry() -> None:
     x = brain()
     q = lp.quantize(x, quantizer="mxfp8")

@@ -40,6 +40,7 @@ def run(line: str, arrays: Arrays) -> Any:
     return eval(line, {"lp": lp, "np": np} | arrays)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["hopper_fp8", "ada_fp8", "blackwell_fp8_mma", "blackwell_fp8", "exact", "float32"])
 @pytest.mark.parametrize("c", [False, True], ids=["", "c"])
 def test_the_catalogue_is_ranked(name: str, c: bool) -> None:
@@ -63,6 +64,7 @@ def test_the_first_products_after_which_sums_part() -> None:
     assert ada.apart == range(80, 96)  # a chain's second group of 16 meets the first; Hopper has both in one sum
 
 
+@pytest.mark.sampled(0, default=1)
 @needs_recordings
 @pytest.mark.parametrize("which", RECORDINGS, ids=lambda r: r.file)
 def test_recordings_name_their_own_machine_first(which: Recording) -> None:
@@ -119,31 +121,27 @@ def test_nan_and_infinities() -> None:
     assert lp.identify(**given).machines[0].name == "hopper_fp8"
 
 
-def broken(**changes: Any) -> Arrays:
-    return dump("hopper_fp8") | changes
-
-
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("changes", "error", "words"),
     [
-        (broken(d=np.zeros((16, 15), np.float32)), ValueError, r"d is \(16, 15\), a is \(16, 96\).*needed is d"),
-        (broken(b=np.zeros((16, 95), np.uint8)), ValueError, "K differs"),
-        (broken(a=np.zeros((0, 96), np.uint8), d=np.zeros((0, 16), np.float32)), ValueError, "nothing to look at"),
-        (broken(a_format="e4m3fm"), ValueError, "did you mean 'e4m3fn'"),
-        (broken(a_format=None), ValueError, "a_format='e4m3fn' does"),
-        (broken(a=np.zeros((16, 96))), TypeError, "codes of e4m3fn are unsigned integers"),
-        (broken(d=np.zeros((16, 16), np.int8)), TypeError, "d is int8"),
-        (broken(c=np.zeros((16, 1), np.float32)), ValueError, r"c is \(16, 1\), needed is \(16, 16\)"),
-        (broken(a_scale=np.ones((16, 1), np.float32)), ValueError, "scales of one operand"),
+        (dict(d=np.zeros((16, 15), np.float32)), ValueError, r"d is \(16, 15\), a is \(16, 96\).*needed is d"),
+        (dict(b=np.zeros((16, 95), np.uint8)), ValueError, "K differs"),
+        (dict(a=np.zeros((0, 96), np.uint8), d=np.zeros((0, 16), np.float32)), ValueError, "nothing to look at"),
+        (dict(a_format="e4m3fm"), ValueError, "did you mean 'e4m3fn'"),
+        (dict(a_format=None), ValueError, "a_format='e4m3fn' does"),
+        (dict(a=np.zeros((16, 96))), TypeError, "codes of e4m3fn are unsigned integers"),
+        (dict(d=np.zeros((16, 16), np.int8)), TypeError, "d is int8"),
+        (dict(c=np.zeros((16, 1), np.float32)), ValueError, r"c is \(16, 1\), needed is \(16, 16\)"),
+        (dict(a_scale=np.ones((16, 1), np.float32)), ValueError, "scales of one operand"),
         (
-            broken(a_scale=np.ones((16, 97), np.float32), b_scale=np.ones((16, 1), np.float32)), ValueError,
+            dict(a_scale=np.ones((16, 97), np.float32), b_scale=np.ones((16, 1), np.float32)), ValueError,
             r"a_scale is \(16, 97\)",
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_dump(given: Arrays, error: type[Exception], words: str) -> None:
+def test_what_is_no_dump(changes: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        lp.identify(**given)
+        lp.identify(**dump("hopper_fp8") | changes)
 
 
 # Beyond the catalogue
@@ -157,6 +155,7 @@ def same_arithmetic(found: Any, machine: lp.Accumulator) -> bool:
     )
 
 
+@pytest.mark.sampled(0, default=1)
 @pytest.mark.parametrize("c", [False, True], ids=["", "c"])
 @pytest.mark.parametrize(
     ("base", "changes"),
@@ -177,6 +176,7 @@ def test_what_nobody_has_built_is_found(base: str, changes: dict[str, Any], c: b
         assert np.array_equal(run(line, given).view(np.uint32), given["d"].view(np.uint32))
 
 
+@pytest.mark.slow
 def test_damaged_outputs_are_listed() -> None:
     machine = lp.accumulators["hopper_fp8"].with_(group=16, fraction_bits=12)
     given = dump(machine, shape=(64, 64, 128))
@@ -197,6 +197,7 @@ SCALED = {
 }
 
 
+@pytest.mark.sampled(0, default=1)
 @pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize("out", ["float32", "bfloat16"])
 def test_what_is_done_around_chains(name: str, out: str) -> None:
@@ -220,6 +221,7 @@ def test_what_is_done_around_chains(name: str, out: str) -> None:
     assert as_arrays.candidates == found.candidates
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "library",
     [
@@ -239,6 +241,7 @@ def test_orders_of_k(library: lp.Library) -> None:
     assert np.array_equal(run(found.lines()[0], given), given["d"])
 
 
+@pytest.mark.slow
 def test_probes_close_the_loop() -> None:
     """Zeros that take part below what the dump shows: probes tell which exponent it is, as far as it can show."""
     machine = lp.accumulators["ada_fp8"].with_(zero_exponent=-3)
@@ -257,6 +260,7 @@ def test_probes_close_the_loop() -> None:
     assert again.probes().apart == ()
 
 
+@pytest.mark.sampled(0, default=4)
 @pytest.mark.parametrize("k", [1, 5, 40])
 @pytest.mark.parametrize("fmt", ["e2m1fn", "e3m2fn", "e5m2", "int8", "bfloat16", "float32"])
 def test_operands_of_probes_are_codes_of_any_format(fmt: str, k: int) -> None:
@@ -270,6 +274,7 @@ def test_operands_of_probes_are_codes_of_any_format(fmt: str, k: int) -> None:
         assert all(arrays[side].dtype == f.code_dtype and arrays[side].max() < 1 << f.bits for side in "ab")
 
 
+@pytest.mark.ci
 def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     """Almost everything explains the dump; all 64 outputs of the probes are needed to see which kind it is."""
     machine = lp.accumulators["amx_f16"].with_(inputs=(), group=114)
@@ -288,6 +293,7 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     assert search.tried < search.limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "c", "one", "other"), [
     ("hopper_fp8", False, {"fraction_bits": 9, "group": 16, "output": "fp22"}, {"output": "float32"}),
     ("hopper_fp8", True, {"fraction_bits": 9, "group": 32, "output": "fp22"}, {"output": "float32"}),
@@ -316,6 +322,7 @@ def test_what_takes_longer_counts_as_more_candidates() -> None:
     assert cost(fast, few) == cost(plain, few) < cost(often, few)
 
 
+@pytest.mark.slow
 def test_the_smallest_example_of_what_nothing_explains() -> None:
     given = dump("hopper_fp8", shape=(16, 16, 32))
     given["a"][3] = 0

@@ -133,6 +133,7 @@ def _apart(found: Identification, machine: lp.Accumulator) -> bool:
     return bool(probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=99))
 
 
+@pytest.mark.ci
 def test_drawn_machines_are_explained() -> None:
     """Small dumps, and no probes: all outputs are explained, whether or not they tell all machines apart."""
     verdicts = [blind(SEED, number, 32, (64, 96), 0) for number in range(6)]

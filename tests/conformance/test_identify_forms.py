@@ -71,6 +71,7 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
     return found
 
 
+@pytest.mark.sampled(0, default=2)
 @pytest.mark.parametrize(("fmt", "out", "with_c", "k"), [
     ("e4m3fn", "float32", False, K), ("e4m3fn", "float32", True, K), ("e4m3fn", "float16", False, K),
     ("e5m2", "float32", False, K), ("e5m2", "float16", True, K), ("e2m1fn", "float32", False, K),
@@ -218,6 +219,7 @@ def test_bits_and_runs_that_cut_nothing_are_one() -> None:
             np.testing.assert_array_equal(outputs(machines[0], dump), outputs(other, dump))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("run", [1, 2])
 def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int, group: int) -> None:

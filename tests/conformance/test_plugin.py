@@ -33,6 +33,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.mark.slow
 def test_fixture_and_message(suite: pytest.Pytester) -> None:
     done = suite.runpytest_subprocess("-p", "no:lowprec", "-p", "lowprec.conformance.plugin", "-q")
     done.assert_outcomes(passed=2, failed=1)
@@ -52,6 +53,7 @@ def test_the_entry_point_names_it() -> None:
     assert project["entry-points"]["pytest11"] == {"lowprec": "lowprec.conformance.plugin"}
 
 
+@pytest.mark.slow
 def test_without_the_plugin_there_is_no_fixture(suite: pytest.Pytester) -> None:
     done = suite.runpytest_subprocess("-p", "no:lowprec", "-q")
     done.assert_outcomes(passed=1, errors=2)

@@ -42,6 +42,7 @@ def write_checkout(folder: Path, which: Recording, lines: int = LINES) -> dict[s
     return dict(zip("ABCD", [*codes, *results], strict=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("which", RECORDINGS[4:8] + RECORDINGS[-20:], ids=lambda r: r.file)
 def test_texts_become_bits(which: Recording, tmp_path: Path) -> None:
     wanted = write_checkout(tmp_path, which)

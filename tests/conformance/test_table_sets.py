@@ -43,6 +43,7 @@ def test_values_of_the_package_pass(name: str) -> None:
     assert all(s.same(v.results, (y,)) for v, y in zip(s.vectors, ours.tolist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_of_the_package_pass(name: str) -> None:
     s, f = vectors(name), lp.block_formats[name.split("/")[1]]

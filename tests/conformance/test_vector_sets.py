@@ -1,5 +1,6 @@
 """Vector sets: what the package computes passes them, known wrong rules do not, their bytes are the same anywhere."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -8,14 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from answers import once
 
 import lowprec as lp
+from lowprec.conformance import catalogue
 from lowprec.conformance.casts import FIXED, with_fields
-from lowprec.conformance.catalogue import families, listed, split, vectors
+from lowprec.conformance.catalogue import families, listed, split
 from lowprec.conformance.encodings import encodings
 from lowprec.conformance.vectors import VectorSet
 from lowprec.format.rounding import Rounding
 from lowprec.oracle.random_bits import random_word
+
+vectors = functools.cache(catalogue.vectors)
 
 #: A set of every kind, as the default tests look at them; `-m exhaustive` looks at all that are listed.
 FIELDS = with_fields()
@@ -41,6 +46,7 @@ def test_names_are_listed_in_full() -> None:
         assert "/".join((family.name, *parts)) in names or name.count("/") > 2 or parts[1] != parts[-1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [n for n in SOME if n.startswith(("cast", "round", "decode"))])
 def test_casts_of_the_package_pass(name: str) -> None:
     s = vectors(name)
@@ -56,6 +62,7 @@ def test_casts_of_the_package_pass(name: str) -> None:
     assert not wrong, [s.vectors[i] for i in wrong[:5]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["stochastic/a", "stochastic/b/e2m1fn/3", "stochastic/c/bfloat16/8", "stochastic/a/float16/24"]
 )
@@ -81,12 +88,18 @@ def killed(s: VectorSet) -> dict[str, int]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_known_wrong_rules_are_told_apart(name: str) -> None:
+def check_killed(name: str) -> None:
     counts = killed(vectors(name))
     assert not {words: n for words, n in counts.items() if n < 2}
 
 
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("name", SOME)
+def test_known_wrong_rules_are_told_apart(name: str) -> None:
+    once(lambda: check_killed(name), "wrong rules", name, also=("conformance",))
+
+
+@pytest.mark.sampled(1, default=30)
 @pytest.mark.parametrize("name", SOME)
 def test_level_1_is_small_and_labelled(name: str) -> None:
     s = vectors(name)
@@ -95,15 +108,17 @@ def test_level_1_is_small_and_labelled(name: str) -> None:
     assert len(encodings["json"].write(s)) <= 1_000_000
 
 
+@pytest.mark.slow
 def test_level_2_holds_level_1_and_more() -> None:
     for name in ("cast/e4m3fn", "cast/e2m1fn", "decode/float16", "stochastic/words"):
         one, two = vectors(name), vectors(name, 2)
         assert {v.inputs for v in one.vectors if v.label != "random"} <= {v.inputs for v in two.vectors}
         assert len(two) > 2 * len(one)
         assert (vectors(name, 2, seed=1).sha256 != two.sha256) == (not name.startswith("decode"))  # that is all codes
-        assert all(v.results == x.results for v, x in zip(two.vectors, vectors(name, 2).vectors, strict=True))
+        assert all(v.results == x.results for v, x in zip(two.vectors, catalogue.vectors(name, 2).vectors, strict=True))
 
 
+@pytest.mark.slow
 def test_no_kernel_and_no_float_of_numpy_makes_them() -> None:
     names = sorted({name.split("/")[0]: name for name in SOME}.values())
     code = "import sys; from lowprec.conformance.catalogue import vectors\n"
@@ -115,6 +130,7 @@ def test_no_kernel_and_no_float_of_numpy_makes_them() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_bytes_are_the_same_anywhere() -> None:
     """A few of each family as they were made elsewhere; all of them with `-m exhaustive`."""
     known = json.loads((Path(lp.__file__).parents[1] / "reference_data" / "vector_digests.json").read_text())

@@ -38,6 +38,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_c_encoder_over_stdin(mistake: str, compiler: str, tmp_path: Path) -> None:
     program = tmp_path / "encode"
@@ -110,6 +111,7 @@ CAUSES = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "other", "words"), CAUSES, ids=[f"{a} by {c}" for a, _, c in CAUSES])
 def test_one_rule_explains_all(name: str, other: str | None, words: str) -> None:
     s = vectors(name)

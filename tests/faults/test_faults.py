@@ -72,6 +72,7 @@ def complaint(work, folder):
     return ""
 
 
+@pytest.mark.slow
 @EVERY
 def test_a_training_run_on_a_disk_that_fails_at_every_operation(tmp_path, whole, every):
     left, operations = whole
@@ -92,6 +93,7 @@ def test_a_training_run_on_a_disk_that_fails_at_every_operation(tmp_path, whole,
     assert stopped >= len(range(1, operations + 1, every)) * 2 // 3  # some fail after the file is there
 
 
+@pytest.mark.slow
 @EVERY
 def test_a_training_run_whose_process_is_gone_at_every_operation(tmp_path, whole, every):
     left, operations = whole
@@ -109,6 +111,7 @@ def test_a_training_run_whose_process_is_gone_at_every_operation(tmp_path, whole
         assert sorted(os.listdir(folder)) == [*FILES]
 
 
+@pytest.mark.slow
 @EVERY
 def test_a_study_on_a_disk_that_fails_at_every_operation(tmp_path, whole_study, every):
     left, operations = whole_study
@@ -123,6 +126,7 @@ def test_a_study_on_a_disk_that_fails_at_every_operation(tmp_path, whole_study, 
     assert stopped >= len(range(1, operations + 1, every)) // 2
 
 
+@pytest.mark.slow
 @EVERY
 def test_a_study_whose_process_is_gone_at_every_operation(tmp_path, whole_study, every):
     left, operations = whole_study
@@ -150,6 +154,7 @@ except (ValueError, RuntimeError) as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "study"])
 def test_of_two_writers_the_second_is_refused(tmp_path, kind):
     """While one writes, another process cannot; the first one's files are those of a run that was alone."""
@@ -201,6 +206,7 @@ def fill(disk, leave):
     (disk / "filler").write_bytes(bytes(max(0, free - leave)))
 
 
+@pytest.mark.slow
 def test_a_training_run_on_a_full_disk(tmp_path, small_disk):
     out = small_disk / "run"
     train_micro(tmp_path / "whole", 3)

@@ -28,6 +28,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kills", [3, MORE])
 def test_a_run_that_is_killed_again_and_again(tmp_path, kills):
     folder, chance, steps, seen = tmp_path / "killed", random.Random(kills), 8 * kills, []
@@ -48,6 +49,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills):
     assert sorted(os.listdir(folder)) == [*FILES]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kills", [3, MORE])
 def test_a_study_that_is_killed_again_and_again(tmp_path, kills):
     """The study's process or all of its workers with it; where it came to its end meanwhile, the next one is new."""

@@ -82,6 +82,7 @@ def test_p3109_codes_are_those_of_gfloat(K: int, P: int, signed: bool, domain: s
     assert np.array_equal(np.array([float(v) for v in exact]), np.array(wanted, float), equal_nan=True)
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize(("K", "P", "signed", "domain"), P3109[::3])
 def test_p3109_rounds_like_gfloat(K: int, P: int, signed: bool, domain: str) -> None:
     """Nearest even with and without saturation on values across the range, both signs where there are two."""
@@ -127,6 +128,7 @@ def test_impossible_formats_say_why(call, words: str) -> None:
         call()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [n for n in SMALL if n != "e8m0fnu"] + ["p3109_k8p3ue", "p3109_k6p3se"])
 def test_nextafter_walks_through_all_values(name: str) -> None:
     f = lp.formats[name]
@@ -146,6 +148,7 @@ def test_nextafter_walks_through_all_values(name: str) -> None:
     assert math.isnan(f.nextafter(0.0, math.nan))
 
 
+@pytest.mark.slow
 @given(st.sampled_from(SMALL), st.floats(allow_nan=False, allow_infinity=False))
 def test_ulp_is_the_gap_at_the_rounded_value(name: str, x: float) -> None:
     f = lp.formats[name]

@@ -137,6 +137,7 @@ def run(target, number, folder, alone):
 NAMES = [target.name for target in targets(Anywhere())]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_calls(name, all_targets, folder, alone):
     number = share(all_targets[name], all_targets.values(), CALLS["short"])

@@ -65,6 +65,7 @@ def test_log_within_one_ulp():
     assert ulps(vector(_log_all, x), x, Decimal.ln) < 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("loop", "exact", "inputs"), [(_exp_all, Decimal.exp, exp_inputs), (_log_all, Decimal.ln, log_inputs)]
 )

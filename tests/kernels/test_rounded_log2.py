@@ -80,6 +80,7 @@ def check(doubtful, first, last, exact, which):
     return found
 
 
+@pytest.mark.slow
 def test_every_log2_that_deepep_takes():
     """All bfloat16 magnitudes one by one, and (1 + 2^step) / 2 for every step of up to 32 octaves / 510."""
     table = np.empty(1 << 15, F)
@@ -92,6 +93,7 @@ def test_every_log2_that_deepep_takes():
     check(_doubtful_logs, bits_of(1), bits_of(1.0223), exact_log, 0)
 
 
+@pytest.mark.slow
 def test_the_powers_at_steps():
     check(_doubtful_powers, bits_of(1e-5), bits_of(0.0628), exact_power, 1)
 

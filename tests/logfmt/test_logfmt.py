@@ -64,6 +64,7 @@ TILES = {
 # --- codes and values, exactly ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", TILES)
 @pytest.mark.parametrize("bits", [3, 4, 8, 10])
 def test_codes_and_values_are_the_oracles(name, bits):
@@ -84,6 +85,7 @@ def test_other_clamps(octaves):
     assert np.sort(np.unique(np.abs(encode(x, 8, clamp_octaves=octaves).decode())))[1] >= smallest_kept
 
 
+@pytest.mark.slow
 def test_every_grid_value_is_correctly_rounded():
     rng = np.random.default_rng(1)
     checked = 0

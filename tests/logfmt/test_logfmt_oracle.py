@@ -84,6 +84,7 @@ def codes_by_rule(x, grid, rule):
     return np.where(zero, 0, 1 + above)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", ["log", "logmean"])
 @pytest.mark.parametrize("bits", [3, 4, 8, 10, 12])
 def test_codes_next_to_every_threshold(bits, rule):
@@ -166,6 +167,7 @@ def _places(x, bits, rule, octaves, place, margin, codes):
 RULES = {"linear": logfmt_encode.LINEAR, "log": logfmt_encode.LOG, "logmean": logfmt_encode.LOGMEAN}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", [*RULES, "stochastic"])
 @pytest.mark.parametrize("bits", [3, 4, 6, 8, 10, 12, 14])
 def test_the_margin_holds_at_every_threshold(bits, rule):
@@ -265,6 +267,7 @@ def test_stochastic_codes_are_those_of_the_stated_rule(bits):
     assert moved > 100
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_is_unbiased_and_repeats():
     x = np.concatenate([np.random.default_rng(0).standard_normal(127), [1e-12]]).astype(F)  # the last under the clamp
     draws = np.stack([encode(x, 4, rounding="stochastic", seed=seed).decode() for seed in range(4000)]).astype(

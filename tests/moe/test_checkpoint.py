@@ -46,6 +46,7 @@ def test_the_same_state_is_the_same_file(tmp_path):
     assert os.listdir(tmp_path) in (["a", "b"], ["b", "a"])  # no temporary files left
 
 
+@pytest.mark.slow
 def test_any_changed_byte_is_refused_or_has_no_effect(tmp_path):
     path = tmp_path / "a.npz"
     write(path, HEADER, arrays())
@@ -141,6 +142,7 @@ def test_a_folder_that_is_not_there(tmp_path):
         write(tmp_path / "missing" / "a.npz", HEADER, {})
 
 
+@pytest.mark.slow
 def test_a_branch_may_route_otherwise_and_nothing_else(tmp_path):
     """Groups shape no parameter: a checkpoint goes on with others, and what has other parameters is refused."""
     corpus, schedule = load_corpus("stdlib"), Schedule(peak=1e-3, warmup_steps=1, total_steps=4)

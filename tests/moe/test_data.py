@@ -172,6 +172,7 @@ def test_validation_windows_cover_the_held_out_part_without_overlap(stdlib):
         data.held_out_windows(small, 100, 1)
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_same_windows(stdlib):
     program = (
         "import hashlib; from lowprec.moe.data import corpus as data, sources; c = sources.load_corpus();"

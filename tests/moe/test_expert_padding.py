@@ -24,6 +24,7 @@ def deterministic(name):
     return name != "float64" and "stochastic" not in str(spec)
 
 
+@pytest.mark.sampled(31)
 @pytest.mark.parametrize("tokens", [1, 127, 200])
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("recipe", [name for name in lp.recipes.names() if deterministic(name)])

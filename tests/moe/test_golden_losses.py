@@ -25,6 +25,7 @@ def check(config, recipe, steps):
         assert got["validation"] == expected["validation"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("config", "recipe", "steps"), golden.RUNS)
 def test_first_steps(config, recipe, steps):
     check(config, recipe, min(steps, 2 if recipe in SLOW else 3))
@@ -68,6 +69,7 @@ def in_a_process(recipes, **environment):
 AVX2 = "+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+lzcnt,+f16c,+movbe,+cx16,+fxsr,+mmx"
 
 
+@pytest.mark.ci
 @pytest.mark.skipif("x86" not in os.uname().machine, reason="the features are those of x86-64")
 @pytest.mark.parametrize("features", [AVX2, pytest.param("", marks=pytest.mark.exhaustive)], ids=["avx2", "generic"])
 def test_the_kind_of_cpu_changes_nothing(features):
@@ -79,6 +81,7 @@ def test_the_kind_of_cpu_changes_nothing(features):
         assert other[name]["grad_norms"] == expected["grad_norms"][:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", KINDS)
 def test_threads_change_nothing(recipe):
     # A step of nano is large enough for every operation to use its threads.

@@ -70,6 +70,7 @@ def test_a_missing_file_is_an_os_error(tmp_path):
         get_config(tmp_path / "none.toml")
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_file(tmp_path):
     path = written(tmp_path, 'base = "nano"\nbatch = 2\nlayers = 1\ndense_layers = 0\n')
     done = CliRunner().invoke(cli, ["train", "--config", str(path), "--steps", "1", "--csv"])

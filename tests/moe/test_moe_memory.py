@@ -22,6 +22,7 @@ def result(model, tokens):
     return loss, {name: grad.tobytes() for name, grad in grads.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["float64", "bf16", "dsv3"])
 @pytest.mark.parametrize("policy", [name for name in memory_policies.names() if name != "keep"])
 def test_computing_again_gives_the_same_bits(recipe, policy):
@@ -29,6 +30,7 @@ def test_computing_again_gives_the_same_bits(recipe, policy):
     assert result(Model(CONFIG, recipe, memory=policy), tokens) == result(Model(CONFIG, recipe), tokens)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("recipe", lp.recipes.names())
 def test_everything_again_gives_the_same_bits_in_every_recipe(recipe):
     tokens = text(1, 32)
@@ -80,6 +82,7 @@ def formula(c, policy, linear):
     return blocks + 2 * (c.dim * bf16) + 8  # the last norm's input and the head's
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["nano", "tiny"])
 @pytest.mark.parametrize("policy", memory_policies.names())
 @pytest.mark.parametrize(("recipe", "linear"), [("bf16", 2.0), ("fp8", 1 + 4 / 128)])

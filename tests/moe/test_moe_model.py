@@ -32,6 +32,7 @@ def perturbed(config, seed=1):
     return model
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("config", "batch", "sequence"),
     [
@@ -133,6 +134,7 @@ def test_loads_count_every_slot():
     assert Model("nano", "bf16").max_violation == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bf16", "dsv3"])
 def test_threads_do_not_change_a_bit(recipe):
     tokens = text(16, 128)
@@ -173,6 +175,7 @@ def test_the_same_call_gives_the_same_bits_and_leaves_the_model_alone():
     assert before == {name: value.tobytes() for name, value in model.params.items()}
 
 
+@pytest.mark.slow
 def test_sequences_do_not_see_each_other():
     model = Model("nano", "float64")
     tokens = text(3, 16)
@@ -199,6 +202,7 @@ def test_initial_parameters_depend_on_seed_and_name_only():
     assert all((value == 1).all() for value in params.values() if value.ndim == 1)
 
 
+@pytest.mark.slow
 def test_another_recipe_shares_parameters_and_biases():
     model, tokens = Model("nano", "bf16"), text(1, 32)
     other = model.with_recipe("float64")
@@ -215,6 +219,7 @@ def test_another_recipe_shares_parameters_and_biases():
     assert model.loads == {}
 
 
+@pytest.mark.slow
 def test_gradients_in_bf16_are_close_to_those_in_float64():
     # Every token uses every expert here: one that changes experts would move its gradients by far more than rounding.
     config = dataclasses.replace(configs["nano"], top_k=8, groups=1)

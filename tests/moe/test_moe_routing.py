@@ -55,6 +55,7 @@ def cases(draw):
     return logits, bias, make(experts, top_k, groups, kept, route_scale=2.5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(cases())
 def test_choice_and_gates_follow_the_rules(case):

@@ -53,6 +53,7 @@ def test_a_bucket_keeps_every_value_and_begins_rows_with_parameters():
     assert np.count_nonzero(rows) == sum(value.size for value in given.values())
 
 
+@pytest.mark.slow
 def test_a_trainer_reduces_as_its_recipe_says_and_one_rank_has_the_same_bits():
     corpus, schedule = load_corpus("stdlib"), Schedule(peak=1e-3, warmup_steps=1, total_steps=3)
 

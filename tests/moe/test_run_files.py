@@ -65,6 +65,7 @@ def bits(folder):
     return header, {name: array.tobytes() for name, array in arrays.items()}
 
 
+@pytest.mark.slow
 def test_a_run_in_two_parts(text, tmp_path, whole):
     whole, left = whole
     steps = []
@@ -98,6 +99,7 @@ def stopped_after(step, text, out, **changes):
         run(text, out, progress=stop, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"), [("norms", "up_projections"), ("probabilities", "swiglu"), ("dsv3", "keep"), ("keep", "dsv3")]
 )
@@ -133,6 +135,7 @@ def start(folder):
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -147,6 +150,7 @@ def test_a_checkpoint_of_another_run_is_refused(text, tmp_path, changes, message
         run(text, tmp_path, **{"steps": 2, "resume": True, **changes})
 
 
+@pytest.mark.slow
 def test_damage_is_noticed_on_resuming(text, tmp_path):
     run(text, tmp_path, steps=2)
     curve, path = tmp_path / "metrics.csv", tmp_path / "checkpoint.npz"
@@ -163,6 +167,7 @@ def test_damage_is_noticed_on_resuming(text, tmp_path):
         train(MICRO, steps=2, data=text, resume=True)
 
 
+@pytest.mark.slow
 def test_a_curve_of_an_earlier_version_is_read(text, tmp_path):
     run(text, tmp_path, steps=2)
     curve = tmp_path / "metrics.csv"
@@ -189,6 +194,7 @@ def content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_there_is_not_overwritten(text, tmp_path):
     out = tmp_path / "r1"
     run(text, out, steps=2)
@@ -212,6 +218,7 @@ def test_the_remains_of_a_run_are_not_overwritten(text, tmp_path, left):
     assert content(tmp_path) == {left: b"{damaged"}
 
 
+@pytest.mark.slow
 def test_two_runs_do_not_share_a_folder(text, tmp_path):
     """Neither of another process, nor of this one; the lock of a process that was killed is none."""
     process = start(tmp_path / "run")
@@ -231,6 +238,7 @@ def test_two_runs_do_not_share_a_folder(text, tmp_path):
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_divergent_run_keeps_its_curve(text, tmp_path, monkeypatch):
     made = []
 
@@ -255,6 +263,7 @@ def test_a_divergent_run_keeps_its_curve(text, tmp_path, monkeypatch):
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_divergence_leaves_the_histories_as_they_were(text):
     trainer = Trainer(MICRO, "te_delayed", text, seed=0, schedule=Schedule(1e-3, 0, 9))
     trainer.step()
@@ -269,6 +278,7 @@ def test_divergence_leaves_the_histories_as_they_were(text):
     }
 
 
+@pytest.mark.slow
 def test_no_space_left(text, tmp_path, monkeypatch):
     run(text, tmp_path, steps=4)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

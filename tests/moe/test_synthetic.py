@@ -63,6 +63,7 @@ def test_chances_add_up_to_one():
     assert total == pytest.approx(1.0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_corpus_is_the_same_everywhere_and_known():
     corpus = sources.load_corpus("synthetic")
     assert corpus.sha256 == "bc77ecd5e99cdc0d8559c5987d56912acb6c3ad419d65bfeb227ef79bb41f600"
@@ -75,6 +76,7 @@ def test_the_corpus_is_the_same_everywhere_and_known():
     assert 1.3 < corpus.oracle.mean() < 1.4
 
 
+@pytest.mark.slow
 def test_runs_report_what_is_above_the_floor():
     corpus = sources.load_corpus("synthetic")
     trainer = Trainer("nano", "bf16", corpus, seed=0, schedule=Schedule(2e-3, 2, 50))

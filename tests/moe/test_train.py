@@ -45,6 +45,7 @@ def state(trainer):
 # --- the same bits ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bf16", "dsv3", "fp4_naive", "float64"])
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(text, tmp_path, recipe):
     straight = micro(text, recipe)
@@ -106,6 +107,7 @@ def test_biases_move_towards_an_even_load(text):
         assert bias.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bf16", "dsv3"])
 def test_a_model_learns(text, recipe):
     trainer = micro(text, recipe, schedule=Schedule(2e-2, 5, 60, "linear_to_zero"))
@@ -128,6 +130,7 @@ def test_divergence_leaves_the_trainer_as_it_was(text, bad):
     assert trainer.steps == trainer.optimizer.steps == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recipe", list(recipes))
 def test_infinity_in_a_weight_is_a_divergence_in_every_recipe(text, recipe):
     trainer = micro(text, recipe)
@@ -138,6 +141,7 @@ def test_infinity_in_a_weight_is_a_divergence_in_every_recipe(text, recipe):
     assert state(trainer) == before
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recipe", list(recipes))
 def test_infinity_in_an_output_gradient_is_counted_in_every_recipe(text, recipe, monkeypatch):
     trainer = micro(text, recipe)
@@ -204,6 +208,7 @@ def saved(text, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_equal_branches_are_equal_and_others_are_not(text, saved):
     down = Schedule(1e-3, 0, 4, "linear_to_zero")
 
@@ -224,6 +229,7 @@ def test_equal_branches_are_equal_and_others_are_not(text, saved):
     assert (fp8.recipe.name, other_data.data_seed) == ("dsv3", 10)
 
 
+@pytest.mark.slow
 def test_branches_on_other_data_draw_other_random_bits(text, saved, tmp_path):
     noisy = recipes["fp4_naive"].with_(dy="e2m1fn 1x16 stochastic")
 
@@ -248,6 +254,7 @@ def test_branches_on_other_data_draw_other_random_bits(text, saved, tmp_path):
     assert not np.array_equal(grads[0], grads[2])
 
 
+@pytest.mark.slow
 def test_a_branch_resumes_within_its_schedule(text, saved, tmp_path):
     down = Schedule(1e-3, 0, 4, "linear_to_zero")
     straight = Trainer.load(saved, recipe="dsv3", schedule=down, data_seed=9, data=text)
@@ -301,6 +308,7 @@ def test_perturb_passes_over_zeros(text):
     assert trainer.perturb() == "layers.0.attn.wq_a[580]"
 
 
+@pytest.mark.slow
 def test_calibration_fills_histories_and_changes_nothing_else(text, saved):
     cold, warm = (Trainer.load(saved, recipe="te_delayed", data=text) for _ in range(2))
     warm.calibrate(2)
@@ -314,6 +322,7 @@ def test_calibration_fills_histories_and_changes_nothing_else(text, saved):
     assert [np.count_nonzero(history) for history in histories] == [1, 3]
 
 
+@pytest.mark.slow
 def test_calibration_changes_no_bit_without_histories(text, saved):
     plain, after = (Trainer.load(saved, recipe="dsv3", data=text) for _ in range(2))
     after.calibrate(1)
@@ -431,6 +440,7 @@ def test_bad_schedules(arguments, message):
 # --- train() ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_train(text, tmp_path):
     seen = []
     run = train(MICRO, "bf16", 4, 1, data=text, learning_rate=1e-2, out=tmp_path / "a" / "run", progress=seen.append)
@@ -450,6 +460,7 @@ def test_train(text, tmp_path):
     assert resumed.evaluate() == run.validation_loss
 
 
+@pytest.mark.slow
 def test_train_without_evaluation(text, tmp_path, monkeypatch):
     """It says that there is no validation loss; the rest is the same, and a later call evaluates."""
     whole = train(MICRO, "bf16", 2, 1, data=text)
@@ -509,6 +520,7 @@ def test_default_rates():
 # --- losses of windows -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("recipe", ["bf16", "fp4_naive"])
 def test_window_losses_are_what_evaluate_averages(text, recipe):
     trainer = micro(text, recipe)
@@ -521,6 +533,7 @@ def test_window_losses_are_what_evaluate_averages(text, recipe):
     assert state(trainer) == before
 
 
+@pytest.mark.slow
 def test_a_stochastic_forward_pass_has_a_seed(text):
     recipe = recipes["nvfp4"].with_(fprop={"a": "nvfp4_te stochastic"})
     trainer = micro(text)
@@ -535,6 +548,7 @@ def test_a_stochastic_forward_pass_has_a_seed(text):
     assert plain[0] == plain[1]
 
 
+@pytest.mark.slow
 def test_scales_of_earlier_values_are_found_before_weights_are_read_in_another_precision(text, saved):
     """Calibrated by the batches before, as a branch in that precision would have been; the trainer stays as it was."""
     trainer, branch = Trainer.load(saved, data=text), Trainer.load(saved, recipe="te_delayed", data=text)

@@ -60,6 +60,7 @@ def pad(dot: Dot, fmt: Fields, k: int = 32) -> tuple[list[int], list[int]]:
 # Formats
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", UP_TO_16_BITS)
 def test_decode_has_the_published_facts(name: str) -> None:
     facts = FACTS[name]
@@ -82,6 +83,7 @@ def test_decode_has_the_published_facts(name: str) -> None:
         assert nan_code(facts.fields) in facts.nan_codes
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", IN_ML_DTYPES)
 def test_decode_is_ml_dtypes_for_every_code(name: str) -> None:
     facts = FACTS[name]
@@ -91,6 +93,7 @@ def test_decode_is_ml_dtypes_for_every_code(name: str) -> None:
     assert all(same(decode(int(c), facts.fields), float(v)) for c, v in zip(codes, theirs, strict=True))
 
 
+@pytest.mark.slow
 def test_decode_is_numpy_for_every_float16() -> None:
     values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).tolist()
     assert all(same(decode(code, FLOAT16), v) for code, v in enumerate(values))
@@ -105,6 +108,7 @@ def test_decode_of_shortened_float32_is_the_shifted_pattern(name: str) -> None:
     assert all(same(decode(c, fields), float(v)) for c, v in zip(codes, patterns, strict=True))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [*UP_TO_16_BITS, *SHORT_FLOAT32])
 @pytest.mark.parametrize("overflow", ["saturate", "nonsaturate"])
 def test_encode_inverts_decode(name: str, overflow: str) -> None:
@@ -183,6 +187,7 @@ def test_encode_into_formats_without_inf_nan_or_negative_zero() -> None:
     assert encode(2.0**127 * 1.51, e8m0, "nonsaturate") == 255
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", IN_ML_DTYPES)
 def test_encode_is_ml_dtypes_on_midpoints_and_their_neighbours(name: str) -> None:
     """Every finite code, every midpoint, and the float32 on either side. Not e8m0fnu's ties, which go up there."""

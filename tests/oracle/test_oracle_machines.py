@@ -275,6 +275,7 @@ def test_there_are_48_recordings() -> None:
     assert len(RECORDINGS) == 48
 
 
+@pytest.mark.sampled(14)
 @needs_recordings
 @pytest.mark.parametrize("recording", RECORDINGS, ids=[f"{r.file}-100-of-5000-outputs" for r in RECORDINGS])
 def test_oracle_gives_the_recorded_bits(recording: Recording) -> None:

@@ -19,6 +19,7 @@ BACKWARD = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", list(recipes))
 def test_the_forward_part_gives_the_bits_of_the_whole(name):
     model = Model("nano", "bf16", seed=0)
@@ -26,6 +27,7 @@ def test_the_forward_part_gives_the_bits_of_the_whole(name):
     assert np.array_equal(whole, model.with_recipe(recipes[name].forward).token_losses(TOKENS))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["bf16", "dsv3", "te_current", "nvfp4"])
 def test_what_is_left_out_changes_no_bit_and_no_part(name):
     other = recipes[name].with_(**BACKWARD)

@@ -65,6 +65,7 @@ def product(words, a, b, stored, copied):
     )  # fmt: skip
 
 
+@pytest.mark.sampled(23)
 @every_recipe
 @pytest.mark.parametrize("layer", ["attn.wq_a", "attn.wo", "ffn.gate", "ffn.experts.w2", "head"])
 def test_what_is_printed_of_fprop_is_what_happens(recipe, layer):
@@ -86,6 +87,7 @@ def test_what_is_printed_of_fprop_is_what_happens(recipe, layer):
         assert np.array_equal(y, want), words[0]
 
 
+@pytest.mark.sampled(12)
 @every_recipe
 def test_what_is_printed_of_the_backward_products_is_what_happens(recipe):
     bound = recipe.bind(seed=1, layers=4)
@@ -146,6 +148,7 @@ def test_stores_are_what_is_printed(recipe):
         assert np.array_equal(got, x if row.precision == "float64" else lp.codecs[row.precision].round_trip(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "master"),
     [("bf16", None), ("bf16", "bfloat16"), ("float32", "float64"), ("float64", None), ("dsv3", None)],

@@ -114,6 +114,7 @@ def test_every_value_is_of_the_type_that_its_key_has(key):
         Recipe.from_toml(f"{key} {refused}\n")
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(name=st.text(), description=st.text(), source=st.text())
 def test_any_text_comes_back(name, description, source):

@@ -66,6 +66,7 @@ def blocks(count: int, width: int) -> np.ndarray:
     return x.astype(np.float32)
 
 
+@pytest.mark.slow
 def test_hif4_is_its_rule() -> None:
     x = blocks(160, 64)
     ours = HIF4.round_to(x)
@@ -101,6 +102,7 @@ def block_float(f: BlockFloat, block: list[float]) -> list[int]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [n for n in block_formats if isinstance(block_formats[n], BlockFloat)])
 def test_block_floating_point_is_its_rule(name: str) -> None:
     f, x = block_formats[name], blocks(400, 16)

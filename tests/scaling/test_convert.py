@@ -27,6 +27,7 @@ def exact(q: lp.Quantized) -> list[list[Fraction | float]]:
     return values
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("binades", "lossless"), [(0, True), (1, True), (13, True), (14, True), (15, False), (40, False)]
 )

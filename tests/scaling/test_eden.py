@@ -122,6 +122,7 @@ def along(estimates: F32, x: F32) -> tuple[float, float]:
     return float(shares.mean()), float(shares.std() / np.sqrt(len(shares)))
 
 
+@pytest.mark.slow
 def test_unbiased_over_rotations_where_rounding_to_nearest_is_not() -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal(128).astype(np.float32)

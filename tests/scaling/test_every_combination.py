@@ -88,6 +88,7 @@ def check(x: F32, q: lp.Quantized, fused: F32, negative_zero: str) -> None:
         assert np.array_equal(bits(decoded[zeros]), np.where(minus, np.uint32(1 << 31), np.uint32(0))), where
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("scale", "arithmetic", "division"), FIELDS, ids=map(" ".join, FIELDS))
 def test_every_combination(scale: str, arithmetic: str, division: str) -> None:
     """Fused kernels give the codes' values, zeros stay zeros, NaN is one pattern, columns are rows of the transpose."""
@@ -150,6 +151,7 @@ def given(q: lp.Quantizer) -> dict[str, float]:
     return {"multiplier": 3.0} if q.granularity == "tensor" else {}
 
 
+@pytest.mark.sampled(70)
 @pytest.mark.parametrize("filler", FILLERS)
 @pytest.mark.parametrize("q", entries(), ids=lambda q: q.name)
 def test_blocks_do_not_depend_on_their_neighbours(q: lp.Quantizer, filler: str) -> None:
@@ -181,6 +183,7 @@ def test_blocks_do_not_depend_on_their_neighbours(q: lp.Quantizer, filler: str) 
         assert all(one == found[0] for one in found), (q, granularity, how)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(("scale", "arithmetic", "division"), FIELDS, ids=map(" ".join, FIELDS))
 def test_zeros_beside_a_block_far_above_stay_zeros(scale: str, arithmetic: str, division: str) -> None:
     """The second block's scale underflows where scales are E4M3; its inverse overflows to FLT_MAX at most."""

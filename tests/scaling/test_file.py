@@ -51,6 +51,7 @@ def there_and_back(q, folder):
     return back
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fmt", ELEMENTS, ids=lambda f: f.name)
 def test_every_format_with_every_block_and_scale(fmt, tmp_path):
     for block in BLOCKS:
@@ -68,6 +69,7 @@ def test_every_quantizer(name, tmp_path):
             there_and_back(lp.quantize(x, quantizer=quantizer), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_arithmetic_and_ones_own_rounding(scale, tmp_path):
     for arithmetic in ARITHMETICS[scale]:
@@ -203,6 +205,7 @@ def test_a_changed_header_is_refused_though_codes_and_scales_are_whole(saved, tm
                 refused(written(tmp_path / "q.npz", arrays, replaced(header, at, new), sign=False))
 
 
+@pytest.mark.slow
 def test_whatever_a_header_says_and_signs_loads_as_such_or_is_refused(saved, tmp_path):
     """Its author can compute a digest, too: each value is checked, and what is loaded can be saved."""
     arrays, header = saved
@@ -263,6 +266,7 @@ def test_headers_that_are_no_object(saved, tmp_path):
         refused(tmp_path / "q.npz")
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_file_counts(tmp_path):
     """A bit flipped or a file cut anywhere: the same matrix, or an error that names the file."""
     q = lp.quantize(inputs()[0][:1, :16], "e2m1fn", "1x16", scale="ue8m0")

@@ -85,6 +85,7 @@ def some_blocks(f: lp.Format, g: lp.Format, count: int, n: int, seed: int) -> Sc
     return ScaledBlocks(elements, rng.integers(0, 1 << g.bits, count).astype(g.code_dtype), f, g)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("how", PROJECTIONS)
 @pytest.mark.parametrize(("f", "g"), [(E, S), (FINE, COARSE), (COARSE, COARSE)], ids=str)
 def test_projection_of_blocks(f: lp.Format, g: lp.Format, how: tuple[str, str]) -> None:
@@ -128,6 +129,7 @@ def test_edges() -> None:
         block_convert(1.0, E, S)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", PROJECTIONS)
 def test_conversions_reductions_and_dot_products(how: tuple[str, str]) -> None:
     options = {"rounding": how[0], "policy": how[1]}

@@ -327,6 +327,7 @@ def test_the_catalogue_is_whole() -> None:
         lp.quantize([[1.0]], "e4m3fn", rounding="stochastic")
 
 
+@pytest.mark.slow
 def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
     from click.testing import CliRunner
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from answers import once
 from numpy.typing import NDArray
 
 import lowprec as lp
@@ -24,6 +25,13 @@ def check(x: F32, name: str, granularity: str | None = None) -> None:
     """Compare codes, scales and the tensor's scale; NaN scales compare as NaN, and codes below them as well."""
     x = x[:, : x.shape[1] // (lp.quantizers[name].hadamard or 1) * (lp.quantizers[name].hadamard or 1)]
     q = lp.quantize(x, None, granularity, quantizer=name)
+    fused = lp.quantize_dequantize(x, None, granularity, quantizer=name)
+    assert np.array_equal(bits(fused), bits(q.dequantize())), name
+    given = name, granularity, x, q.codes, q.scale, None if q.tensor_scale is None else float(q.tensor_scale)
+    once(lambda: check_quantized(q, x, name, granularity), *given)
+
+
+def check_quantized(q: lp.Quantized, x: F32, name: str, granularity: str | None) -> None:
     block = None if granularity is None else (q.granularity.rows, q.granularity.columns)
     codes, scales, tensor = oracle.quantize(x, name, block)
     where = f"{name} {granularity or ''}"
@@ -35,8 +43,6 @@ def check(x: F32, name: str, granularity: str | None = None) -> None:
     if tensor is not None:
         assert q.tensor_scale is not None
         assert q.tensor_scale.tobytes() == tensor.tobytes(), where
-    fused = lp.quantize_dequantize(x, None, granularity, quantizer=name)
-    assert np.array_equal(bits(fused), bits(q.dequantize())), where
 
 
 @functools.cache
@@ -60,12 +66,14 @@ def test_every_quantizer_has_an_oracle() -> None:
     assert not missing, f"{', '.join(missing)}: write the rule by this name in lowprec/oracle/quantizers.py"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ["bf16", "wide", "rows", "special"])
 @pytest.mark.parametrize("name", NAMES)
 def test_codes_scales_and_values(name: str, kind: str) -> None:
     check(inputs(kind), name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("granularity", ["16x1", "7x5", "column", "row", "16x16"])
 @pytest.mark.parametrize("name", ["dsv3_inference", "te_block", "mxfp8_rceil", "mxint8", "nvfp4_te", "nvfp4_4over6"])
 def test_other_granularities(name: str, granularity: str) -> None:
@@ -75,6 +83,7 @@ def test_other_granularities(name: str, granularity: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_scales_next_to_every_power_of_two() -> None:
     """Scales of amax = 2^k, 1.75 * 2^k, max * 2^k and both neighbours of each, and of subnormals, one block each."""
     powers = np.exp2(np.arange(-149, 128, dtype=np.float64))
@@ -90,6 +99,7 @@ def test_scales_next_to_every_power_of_two() -> None:
             check(amax if lp.quantizers[name].scale == "ue8m0" else amax[::7], name, "1x1")
 
 
+@pytest.mark.slow
 def test_tensor_scales_of_awkward_tensors() -> None:
     """Two-level quantizers on tensors that are tiny, huge, zero, or hold one block far below the rest."""
     x = inputs("bf16")[:, :32]
@@ -134,6 +144,7 @@ def edges_of_block_scales() -> F32:
     return x
 
 
+@pytest.mark.slow
 def test_block_scales_next_to_midpoints() -> None:
     for name in NAMES:
         if lp.quantizers[name].two_level:

@@ -30,6 +30,7 @@ def check_against_oracle(x: np.ndarray, q: lp.Quantized, scale: str) -> int:
     return x.size
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_ragged_matrix_against_oracle(granularity: str, scale: str) -> None:
@@ -41,6 +42,7 @@ def test_ragged_matrix_against_oracle(granularity: str, scale: str) -> None:
         assert check_against_oracle(x, q, scale) == x.size
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scale", SCALES)
 def test_scales_at_every_power_of_two(scale: str) -> None:
     """Every 2^k and max * 2^k with their neighbours, subnormals included: one tile for each."""

@@ -27,6 +27,7 @@ def numbers(rows: int, columns: int) -> NDArray[np.float32]:
     return lp.round_to(x.astype(np.float32), "bfloat16")
 
 
+@pytest.mark.slow
 def test_nf4_with_absmax_is_bitsandbytes_rule() -> None:
     """absmax of 64, x * fl(1 / absmax), the nearest value: every operation in fractions, 8,192 elements."""
     x = numbers(32, 256)

@@ -30,6 +30,7 @@ def command(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(7))
 def test_published_figures_come_out(study: TensorStudy, number: int) -> None:
     assert len(study.claims) == 7
@@ -38,6 +39,7 @@ def test_published_figures_come_out(study: TensorStudy, number: int) -> None:
     assert ours.holds, f"{claim.claim}: published {claim.published}, ours {ours.words}"
 
 
+@pytest.mark.slow
 def test_a_wrong_accumulator_does_not_give_them(study: TensorStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one fraction bit less every figure but the cleared bits is off, so agreement says something."""
     right = {name: lp.accumulators[name] for name in ("hopper_fp8", "ada_fp8")}
@@ -84,6 +86,7 @@ def test_exact_product_is_exact_or_refused() -> None:
         exact_product(*(np.full((1, 4), 0x7B, np.uint8) for _ in range(2)), "e5m2")
 
 
+@pytest.mark.slow
 def test_command_writes_table_figure_and_numbers(
     study: TensorStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
     assert not list(planned.folder.glob("switched/*/tmp*"))
 
 
+@pytest.mark.slow
 def test_a_tail_changes_the_precision_and_nothing_else(tmp_path):
     """On the real trainer: the bits of a run that was saved at that step and resumed with the other recipe."""
     setting = Setting("nano", checkpoint_steps=1, branch_steps=3, checkpoints=1, seeds=1, warmup_steps=0)
@@ -105,6 +106,7 @@ def test_calibration_is_part_of_what_runs_are_and_no_longer_than_the_checkpoint(
     assert {task.calibration for task in plan(study, fresh, tmp_path).arms} == {0}
 
 
+@pytest.mark.slow
 def test_a_calibrated_branch_is_the_trainer_calibrated(tmp_path):
     setting = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
     arms = (Arm("bf16", role="reference"), Arm("warm", recipe="te_delayed", calibration=2))
@@ -183,6 +185,7 @@ def test_configurations_go_with_arms_from_scratch(tmp_path):
         BACKEND.configuration("nano", {"bias_rat": 0.0})
 
 
+@pytest.mark.slow
 def test_from_scratch_is_the_trainer_from_scratch(tmp_path):
     setting = Setting("nano", checkpoint_steps=0, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
     study = Ablation("scratch", "Does it?", (Arm("bf16", role="reference"), UNBALANCED), setting, setting)
@@ -310,6 +313,7 @@ def test_every_study_has_data_seeds_of_its_own():
     assert len(set(series.values())) == len(series), series
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("config", ["nano", "pilot"])
 @pytest.mark.parametrize("name", BRANCHES)
 def test_every_arm_binds(name, config):
@@ -323,6 +327,7 @@ def test_every_arm_binds(name, config):
             assert BACKEND.describe(shape, precision)["recipe"]["name"] == recipes.get(precision).name
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", BRANCHES)
 def test_arms_of_a_study_differ_from_each_other(name):
     def what(arm):

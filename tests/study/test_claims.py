@@ -26,6 +26,7 @@ TOY = Claims(
 )  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", catalogue.names())
 def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
     item = catalogue.load(name)

@@ -129,6 +129,7 @@ def reported(folder):
     return kinds.report(folder)
 
 
+@pytest.mark.slow
 def test_the_csv_has_the_numbers_of_the_summary_bit_for_bit(folder, reported):
     with open(folder / "toy_cost.csv", newline="") as file:
         rows = {row["arm"]: row for row in csv.DictReader(file)}
@@ -175,6 +176,7 @@ def test_the_figure_is_in_every_report(folder, reported):
     assert cost_figure.title(reported.outcome) == finding
 
 
+@pytest.mark.slow
 def test_a_diverged_arm_has_no_value_and_is_drawn(reported, tmp_path):
     study = reported.outcome
     known = replace(study, recipes={**study.recipes, "boom": recipes["nvfp4"].as_dict()})
@@ -210,6 +212,7 @@ def drawn(points, costs):
     return figure, panels
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("costs", [["operands"], ["operands", "wires"], ["operands", "wires", "kept"], [*COSTS]])
 def test_names_stand_apart_and_inside(costs):
     """Nine arms in one place, and one far away: no name lies over another, or over a point, or runs out."""

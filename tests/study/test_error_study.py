@@ -59,6 +59,7 @@ def test_a_wrong_number_does_not(outcome):
     assert "a reason" in ours.words
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(13))
 def test_claims_of_bias_and_deepep(study, number):
     claim = study.claims[number]
@@ -88,6 +89,7 @@ def test_on_front():
     assert on_front([]) == []
 
 
+@pytest.mark.slow
 def test_figures_are_drawn(outcome, tmp_path):
     rows = pareto_rows(outcome, ("gauss", "expert"))
     files = error_plots.draw_pareto(rows, outcome, tmp_path / "pareto")
@@ -148,6 +150,7 @@ def test_studies_that_make_no_sense():
             ErrorSetting(**{"rows": 1, "columns": 1, "seeds": 1, **change})
 
 
+@pytest.mark.slow
 def test_wire_cost_in_small():
     study = load("wire_cost")
     arms = tuple(arm for arm in study.arms if arm.name in ("bf16", "logfmt4", "logfmt8", "int8_1x128", "fp8_1x128"))

@@ -38,6 +38,7 @@ class Sizes(Simulated):
     sizes = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "truth"), [({}, 3.0), ({"minus": "b"}, 1.0), ({"over": "b"}, 1.5)], ids=["mean", "difference", "ratio"]
 )

@@ -30,6 +30,7 @@ def test_any_executor_will_do(tmp_path):
     assert ours == theirs
 
 
+@pytest.mark.slow
 def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     monkeypatch.setenv("PYTHONPATH", SEARCH)
@@ -100,6 +101,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
     reference = run_study(make(tmp_path / "reference"), jobs=0)

@@ -55,6 +55,7 @@ def test_an_irreproducible_trainer_is_found_out(tmp_path, monkeypatch):
     assert "NOT bit-identical" in study.broken[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("field", ["weights", "validation_loss", "validation_loss_bf16"])
 def test_every_bit_counts_in_a_repeat(tmp_path, field):
     planned = run_study(make(tmp_path), jobs=0)

@@ -97,6 +97,7 @@ def test_only_the_struck_layer_differs_and_the_rest_is_as_without(tokens):
     assert fault.false_alarm is False
 
 
+@pytest.mark.slow
 def test_flips_of_every_place_are_measured_and_repeat(tokens):
     model = Model("nano", "bf16", seed=1)
     rows = list(Faults(trials=1, sequences=1).read(model, DSV3, DSV3, tokens, 7))
@@ -110,6 +111,7 @@ def test_flips_of_every_place_are_measured_and_repeat(tokens):
     assert repr(again) == repr(rows)  # nan and all
 
 
+@pytest.mark.slow
 def test_logits_that_are_no_numbers_do_no_harm_to_memory(tokens):
     """Routing has to do something with them; the loss may be anything."""
     model = Model("nano", "bf16", seed=1)

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))  # `rooms` reads the
 import rooms
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("what", "changes"),
     [
@@ -43,6 +44,7 @@ def test_runs_of_something_else_are_not_mixed(tmp_path, what, changes):
     assert snapshot(planned.folder) == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("key", ["code", "versions", "recipe"])
 def test_runs_of_other_code_versions_or_recipes_are_not_mixed(tmp_path, key):
     planned = run_study(make(tmp_path), jobs=0)
@@ -61,6 +63,7 @@ def test_differences_name_the_place():
     assert differences([1], [1, 2]) == [": [1] then, [1, 2] now"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("run", "key"),
     [("dsv3/c1-s1", "code"), ("bf16/c0-s1", "versions"), ("perturb/c0-s0", "data"), ("dsv3/c1-s0", "recipe")]
@@ -116,6 +119,7 @@ def test_every_source_that_is_named_exists():
         assert path.is_dir() if name.endswith("/") else path.is_file(), name
 
 
+@pytest.mark.slow
 def test_all_that_a_run_executes_is_in_the_hash():
     graph = {name.removeprefix("lowprec.").replace(".", "/"): used for name, used in rooms.file_graph().items()}
     todo, seen = [*EXECUTE_RUNS], set()
@@ -130,6 +134,7 @@ def test_all_that_a_run_executes_is_in_the_hash():
     assert {"moe/run/trainer", "kernels/cast/rounding", "study/run/tasks"} <= seen
 
 
+@pytest.mark.slow
 def test_every_sort_of_run_is_in_the_hash():
     for path in rooms.files():
         for node in ast.walk(ast.parse(path.read_text())):

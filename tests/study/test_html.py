@@ -76,6 +76,7 @@ def reported(folder):
     return report(folder)
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_loads_nothing(folder, reported):
     text = (folder / html.PAGE).read_text(encoding="utf-8")
     checker = Checker()
@@ -124,6 +125,7 @@ def test_studies_of_other_code_do_not_share_a_page(reported):
     assert html.page([Document("a", "?", "T1", ()), Document("b", "?", "T1", ())]).count("<h2") == 2
 
 
+@pytest.mark.slow
 def test_one_page_for_a_folder_of_studies(folder, reported, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(folder, tmp_path / name)

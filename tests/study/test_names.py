@@ -66,6 +66,7 @@ def everything(folder):
     return {path: path.is_file() and path.read_bytes() for path in sorted(folder.rglob("*")) if path.name != ".lock"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", ["study", "arm"])
 @pytest.mark.parametrize("name", ["../../evil", "evil", "a\0b", "a\nb"])
 def test_a_study_file_cannot_make_a_report_write_elsewhere(tmp_path, place, name):
@@ -130,6 +131,7 @@ def member(bomb):
     return content.getvalue()
 
 
+@pytest.mark.slow
 def test_pickled_arrays_are_refused_in_one_line_and_not_executed(tmp_path):
     bomb = Bomb(tmp_path / "executed")
     (tmp_path / "one.npy").write_bytes(member(bomb))

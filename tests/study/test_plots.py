@@ -81,6 +81,7 @@ def test_the_csv_holds_every_bit_of_the_figure(study, tmp_path):
         assert {row["pairs"] for row in mine} == {str(band.pairs)}
 
 
+@pytest.mark.slow
 def test_figure_files_are_whole_and_the_same_every_time(study, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     first = plots.draw(study, tmp_path / "a")
@@ -96,6 +97,7 @@ def test_figure_files_are_whole_and_the_same_every_time(study, tmp_path, monkeyp
     assert "matplotlib.pyplot" not in sys.modules  # nothing interactive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"seeds": 1, "checkpoints": 1}, {"branch_steps": 1}, {"seeds": 3}])
 def test_figures_of_odd_sizes(tmp_path, changes):
     planned = make(tmp_path, setting=replace(SMALL, **changes))
@@ -120,6 +122,7 @@ def test_the_csv_of_pairs_gives_the_intervals(study):
                 assert found.inference.error == pytest.approx(math.hypot(found.pairs_error, text_error), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_far_apart_arms_get_a_symmetric_logarithm(study, tmp_path, monkeypatch):
     import fake_trainer
     from matplotlib.figure import Figure
@@ -328,6 +331,7 @@ def test_clock():
     assert [clock(s) for s in (0, 59.6, 3599, 3600)] == ["0:00", "1:00", "59:59", "1:00:00"]
 
 
+@pytest.mark.slow
 def test_names_of_many_arms_stand_apart_in_the_key(tmp_path):
     """Beyond seven lines each has one, with the mean beside it."""
     from matplotlib.figure import Figure

@@ -71,6 +71,7 @@ def test_octaves_partition_positions():
     assert sorted(i for part in found.values() for i in range(100)[part]) == [*range(100)]
 
 
+@pytest.mark.slow
 def test_by_position_agrees_with_its_definition(model, tokens):
     rows = dict(ByPosition().read(model, FP4, BF16, tokens, 0))
     ours, theirs = (predicted(model, recipe, tokens, 0)[0] for recipe in (FP4, BF16))
@@ -130,6 +131,7 @@ def test_an_interval_needs_two_of_something():
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_study_runs_reports_and_resumes(tmp_path):
     planned = plan(toy(), SMALL, tmp_path / "toy")
     run_study(planned, jobs=1)
@@ -154,6 +156,7 @@ def test_a_study_runs_reports_and_resumes(tmp_path):
         read.reading.read()
 
 
+@pytest.mark.slow
 def test_a_repeat_that_differs_and_a_control_that_does_not_hurt_void_the_study(tmp_path):
     weak = replace(toy(), arms=(*toy().arms[:4], Arm("weak", role="control", expected="nothing")))
     run_study(plan(weak, replace(SMALL, checkpoints=1, seeds=1), tmp_path / "toy"), jobs=1)
@@ -176,6 +179,7 @@ class Two(Reading):
         yield "b", {"m": float("nan") if seed % 2 else 3.0 * self.number}
 
 
+@pytest.mark.slow
 def test_without_a_place_for_all_the_mean_is_over_places_and_nan_is_left_out(tmp_path):
     arms = (Arm("bf16", role="reference"), Arm("other", expected="the same"))
     study = toy(reading=Two(number=2), arms=arms, expectations=())

@@ -23,6 +23,7 @@ def model():
     return Model("nano", "bf16", seed=0)
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_reduction(model, tokens):
     recipe = BF16.with_(all_reduce="2 ring e5m2_1x128")
     rows = dict(ReducedGradients(ranks=(2, 8)).read(model, recipe, BF16, tokens, 0))

@@ -157,6 +157,7 @@ def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
 # --- what is published -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize("name", catalogue.names())
 def test_what_the_files_expect_is_registered(name):
     state = catalogue.registered_of(name, name).state(load(name))

@@ -67,6 +67,7 @@ def test_coherence_is_the_correlation_of_products():
     assert math.isnan(growth_of(0 * ones, ones))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("family", "length", "expected"), [
     ("normal", 2048, 0.026), ("normal", 4096, 0.043), ("normal", 16384, 0.13),
     ("channels", 2048, 0.05), ("channels", 4096, 0.08), ("channels", 16384, 0.19),
@@ -149,6 +150,7 @@ def test_extended_operands_are_as_coherent_as_asked(coherence):
 # --- intervals -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_intervals_count_both_samples():
     """As much spread between checkpoints as between layers: an interval of independent values would be too narrow."""
     covered, independent = 0, 0
@@ -191,6 +193,7 @@ def finished(study, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_classes_and_what_becomes_of_them(finished):
     summary = summarize(finished)
     assert summary.classes == ("fprop", "dgrad", "wgrad_2k", "wgrad_4k")
@@ -214,6 +217,7 @@ def test_classes_and_what_becomes_of_them(finished):
     assert summary.of("bias_percent", "fp22", "fprop_at_16k").high < 0
 
 
+@pytest.mark.slow
 def test_the_report_and_its_files(finished, study):
     found = kinds.report(finished)
     names = {path.name for path in found.files}
@@ -225,6 +229,7 @@ def test_the_report_and_its_files(finished, study):
     assert len(table) == 1 + 9 * len(ARMS) * 7
 
 
+@pytest.mark.slow
 def test_finished_runs_stay_and_bits_come_again(finished, study, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in finished.glob(f"*/*/{PRODUCTS_FILE}")}
     assert len(before) == 3

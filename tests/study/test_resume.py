@@ -35,6 +35,7 @@ def test_a_larger_study_keeps_the_runs_of_the_smaller(tmp_path):
     assert summarize(large.folder).arm("dsv3").own.n == 6
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kill_at", ["checkpoints/c1", "bf16/c0-s1", "dsv3/c1-s0"])
 def test_an_unfinished_run_is_done_again_with_the_same_result(tmp_path, kill_at):
     planned = run_study(make(tmp_path), jobs=0)
@@ -65,6 +66,7 @@ def test_a_checkpoint_is_prepared_again_only_if_an_arm_needs_it(tmp_path):
     assert results(planned.folder) == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", [None, "cut", "other"])
 def test_preparing_a_checkpoint_continues_where_it_was_saved(tmp_path, monkeypatch, damage):
     planned = run_study(make(tmp_path), jobs=0)
@@ -141,6 +143,7 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path):
     run_study(planned, jobs=0)  # a lock dies with its holder
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows", [None, 0, 7, 19])
 def test_a_finished_run_whose_curve_is_cut_is_done_again(tmp_path, rows):
     """The same command mends what a report would have to call void, says so, and leaves all others alone."""

@@ -65,6 +65,7 @@ def recordings(model, tokens):
 # --- probe and metrics -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_probe_changes_no_bit_and_sees_every_linear_layer(model, tokens, recordings):
     loss, gradients = model.with_recipe(DSV3).loss_and_grads(tokens)
     seen = recordings["dsv3"]
@@ -178,6 +179,7 @@ def test_token_weights_are_those_of_the_loss(model, tokens):
     assert np.allclose(weighted, alone, rtol=1e-4, atol=1e-9)  # mean over four sequences, times four
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("recipe", ["float32", "bf16", "dsv3"])
 def test_scaled_loss_scales_every_gradient_exactly(model, tokens, recipe):
     """The balance loss's too: a part left unscaled would drown the rest."""
@@ -245,6 +247,7 @@ def finished(tmp_path_factory):
     return run_study(plan(item, SMALL, out / "toy", backend=small_trainer.SMALL), jobs=0)
 
 
+@pytest.mark.slow
 def test_a_study_from_checkpoint_to_findings(finished):
     found = summarize(finished.folder)
     assert found.broken == []
@@ -269,6 +272,7 @@ def test_resuming_repeats_nothing_and_checkpoints_are_shared(finished):
     assert {path: path.read_bytes() for path in again.folder.parent.rglob("*.csv")} == files
 
 
+@pytest.mark.slow
 def test_reports_hold_every_bit_and_the_findings(finished, tmp_path):
     written = report(finished.folder, plot=True)
     summary, found, files = written.outcome, written.document, written.files
@@ -282,6 +286,7 @@ def test_reports_hold_every_bit_and_the_findings(finished, tmp_path):
     assert found == document(summary, finished.folder, [(f.title, f.stem) for f in found.parts if hasattr(f, "stem")])
 
 
+@pytest.mark.slow
 def test_a_measurement_that_differs_is_found_out(finished, tmp_path):
     copy = shutil.copytree(finished.folder, tmp_path / "copy")
     path = copy / "again/c0/layers.csv"
@@ -307,6 +312,7 @@ def assert_void(folder, reason):
     assert "neither |" not in text
 
 
+@pytest.mark.slow
 def test_a_control_that_does_not_hurt_voids_the_study(finished, tmp_path):
     copy = shutil.copytree(finished.folder, tmp_path / "copy")
     for name in ("metrics.csv", "layers.csv"):
@@ -314,6 +320,7 @@ def test_a_control_that_does_not_hurt_voids_the_study(finished, tmp_path):
     assert_void(copy, "fp4_naive (positive control) is NOT detected")
 
 
+@pytest.mark.sampled(0, default=1)
 @pytest.mark.parametrize(
     ("file", "arm", "rows", "reason"),
     [

@@ -81,6 +81,7 @@ def test_a_line_is_recovered():
     assert found.at([1, 0, 0.1, 0]) == pytest.approx((3.2, 3.2, 3.2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("row", "truth"), [([0, 1, 0, 0], 0.0), ([0, 0, 1, 0], 2.0), ([1, 0, 0, 0.5], 3.0)])
 def test_intervals_cover(row, truth):
     """Clusters matter: values of one checkpoint are alike, which hides slopes along sizes and not along lengths."""
@@ -133,6 +134,7 @@ def test_a_corpus_of_ones_own_takes_the_place_of_the_default(tmp_path):
     assert {task.name.split("/")[0] for task in planned.arms} == {"nano-20-book", "nano-80-book"}
 
 
+@pytest.mark.slow
 def test_effects_and_slopes_are_those_that_were_set(finished):
     summary = summarize(finished)
     assert not summary.missing
@@ -179,6 +181,7 @@ def test_a_difference_has_its_interval_and_a_ratio_to_nothing_has_none(finished)
             assert np.isnan(finding.found.ci90).all()
 
 
+@pytest.mark.slow
 def test_the_report_and_its_files(finished):
     found = kinds.report(finished)
     names = {path.name for path in found.files}
@@ -191,6 +194,7 @@ def test_the_report_and_its_files(finished):
     assert kinds.report(finished / "nano-20-stdlib", plot=False).document.question == "Which way?"
 
 
+@pytest.mark.slow
 def test_cells_that_are_not_finished_are_left_out_and_named(finished, tmp_path):
     shutil.copytree(finished.parent, tmp_path / "runs")
     folder = tmp_path / "runs" / "toy"
@@ -213,6 +217,7 @@ def test_finished_runs_stay(finished):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+@pytest.mark.slow
 def test_a_control_that_is_not_seen_voids_the_study(tmp_path):
     arms = (*ARMS[:-1], Arm("fp4_naive", recipe="bf16", role="control"))
     study = replace(STUDY, arms=arms, expectations=STUDY.expectations[:1])

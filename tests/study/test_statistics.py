@@ -58,6 +58,7 @@ def test_equivalence_by_interval_is_equivalence_by_two_one_sided_tests(seed, mea
     assert inside == (own.inference.p_equivalence < 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3, 6, 20])
 def test_intervals_cover_the_truth_as_often_as_they_say(n):
     runs = 4000
@@ -66,6 +67,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(n):
         assert_rate(sum(getattr(s, name)[0] < 0.0007 < getattr(s, name)[1] for s in samples), runs, level)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edge", [MARGIN, -MARGIN])
 def test_equivalence_is_claimed_wrongly_in_five_per_cent_at_the_margin(edge):
     # With so small a spread the other side of the margin plays no part and the size is 5 % exactly.
@@ -76,6 +78,7 @@ def test_equivalence_is_claimed_wrongly_in_five_per_cent_at_the_margin(edge):
     assert_rate(sum(verdict in ("worse", "better") for verdict in verdicts), runs, 0.05)
 
 
+@pytest.mark.slow
 def test_no_difference_is_called_one_in_five_per_cent():
     runs = 4000
     samples = [paired(r, MARGIN) for r in draw(4, runs, 6, 0.0, 0.001)]
@@ -83,6 +86,7 @@ def test_no_difference_is_called_one_in_five_per_cent():
     assert_rate(sum(s.ci95[1] < 0 for s in samples), runs, 0.025)
 
 
+@pytest.mark.slow
 def test_power_is_that_of_the_noncentral_t():
     runs, n, sd, true = 4000, 6, 0.001, 0.0015
     found = sum(paired(r, MARGIN).ci95[0] > 0 for r in draw(5, runs, n, true, sd))
@@ -166,6 +170,7 @@ def test_holm_is_the_textbooks():
     assert holm([]) == []
 
 
+@pytest.mark.slow
 def test_holm_keeps_the_chance_of_any_false_alarm():
     runs, arms = 2000, 3
     alarms = 0
@@ -227,6 +232,7 @@ COVERAGE = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("checkpoints", "seeds", "arms", "between", "expected"), COVERAGE)
 def test_intervals_cover_the_mean_over_checkpoints_that_nobody_trained(checkpoints, seeds, arms, between, expected):
     runs = 700
@@ -241,6 +247,7 @@ def test_intervals_cover_the_mean_over_checkpoints_that_nobody_trained(checkpoin
     assert expected[0] < covered / (runs * arms) < expected[1]
 
 
+@pytest.mark.slow
 def test_equivalence_is_claimed_wrongly_about_as_rarely_with_checkpoints_that_differ():
     """Size at the margin, and power without a difference, of the estimator that studies use."""
     runs, arms = 500, 6
@@ -293,6 +300,7 @@ def test_variances_together():
     assert math.isnan(together_variances((math.nan, 0.0), (1.0, 31.0))[0])
 
 
+@pytest.mark.slow
 def test_fieller_covers_the_ratio():
     runs, covered, unbounded = 3000, 0, 0
     generator = np.random.Generator(np.random.PCG64(12))

@@ -85,6 +85,7 @@ def test_a_kind_of_ones_own_is_run_by_the_command(tmp_path, monkeypatch):
         plan(Counting(), Size(1), tmp_path)
 
 
+@pytest.mark.slow
 def test_listing_imports_no_kind():
     """What runs and draws is imported when a study is run."""
     assert Ablation.__module__ == "lowprec.study.kinds.branches.ablation"

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 import small_trainer
 from toys import results
 
@@ -26,6 +27,7 @@ ABLATION = Ablation(
 )
 
 
+@pytest.mark.ci
 def test_two_threads_here_and_single_thread_workers_give_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), str(Path(lowprec.__file__).parent.parent)])

@@ -83,6 +83,7 @@ def test_a_valid_study_says_what_it_says(tmp_path, costly):
     assert [item.outcome for item in study.findings] == ["as expected", "as expected"]
 
 
+@pytest.mark.sampled(1)
 def test_no_verdict_of_a_faulty_study_stands(faulty):
     folder, reason = faulty
     study = summarize(folder)
@@ -94,6 +95,7 @@ def test_no_verdict_of_a_faulty_study_stands(faulty):
     assert study.findings[0].outcome == f"void: {study.broken[0]}"
 
 
+@pytest.mark.sampled(1)
 def test_every_title_of_a_faulty_study_says_why(faulty, costly):
     folder, reason = faulty
     study = summarize(folder)
@@ -102,6 +104,7 @@ def test_every_title_of_a_faulty_study_says_why(faulty, costly):
         assert not any(word in title for word in PRAISE)
 
 
+@pytest.mark.slow
 def test_every_file_and_the_screen_of_a_faulty_study_say_void(faulty, costly):
     folder, reason = faulty
     written = report(folder)
@@ -137,6 +140,7 @@ def test_what_a_control_says_nothing_about_stands(tmp_path, monkeypatch):
     assert study.arm("again").verdict == "bit-identical"
 
 
+@pytest.mark.slow
 def test_of_a_treatment_that_is_cut_off_that_verdict_alone_is_void(tmp_path, costly, monkeypatch):
     folder = run_study(make(tmp_path, expectations=EXPECTATIONS), jobs=0).folder
     cut(folder / "dsv3/c0-s0/metrics.csv", 12)

@@ -1,8 +1,11 @@
 """`mma` on random and adversarial operands, bit for bit against the oracle, and what follows from the rule alone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from adversarial import FAMILIES, FINITE, PAIRS, Bits, Case, case, on_every_kernel, wanted
+from answers import once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from micro_vectors import DISCREPANCY, DISCREPANCY_RESULTS, HOPPER_E4M3, Dot
@@ -33,6 +36,11 @@ def canonical(bits: Bits) -> Bits:
     return np.where(nan, np.uint32(CANONICAL_NAN), bits)
 
 
+def assert_right(ours: Bits, x: Case, rule: Any, pair: tuple[str, str]) -> None:
+    """Compare with the oracle, whose NaN is the one that `mma` returns."""
+    once(lambda: assert_same(ours, canonical(wanted(x, rule, *pair)), x), rule, pair, x.a, x.b, x.c, ours)
+
+
 def assert_same(ours: Bits, right: Bits, x: Case) -> None:
     wrong = np.argwhere(ours != right)
     if wrong.size:
@@ -46,6 +54,7 @@ def assert_same(ours: Bits, right: Bits, x: Case) -> None:
 # Published vectors
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dot", HOPPER_E4M3, ids=lambda dot: dot.name)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_published_micro_vectors(dot: Dot, machine: str) -> None:
@@ -73,6 +82,7 @@ def test_one_vector_tells_the_generations_apart(generation: str) -> None:
 # Against the oracle
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("machine", MACHINES)
@@ -84,18 +94,20 @@ def test_mma_is_the_oracle(machine: str, family: str, pair: tuple[str, str]) -> 
         (3, 2, 1, "far"), (2, 2, 33, "edge"),
     ]:  # fmt: skip
         x = case(family, *pair, m, n, k, c)
-        assert_same(mma(x, machine, *pair), wanted(x, MACHINES[machine], *pair), x)
+        assert_right(mma(x, machine, *pair), x, MACHINES[machine], pair)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("ideal", IDEALS)
 def test_ideal_sums_are_the_oracle(ideal: str, family: str, pair: tuple[str, str]) -> None:
     for m, n, k, c in [(5, 4, 32, "near"), (4, 5, 33, "edge"), (3, 3, 20, "any"), (2, 2, 200, "zeros")]:
         x = case(family, *pair, m, n, k, c)
-        assert_same(mma(x, ideal, *pair), canonical(wanted(x, ideal, *pair)), x)
+        assert_right(mma(x, ideal, *pair), x, ideal, pair)
 
 
+@pytest.mark.sampled(33)
 @pytest.mark.parametrize("family", FINITE)
 @pytest.mark.parametrize(
     "changes",
@@ -111,7 +123,7 @@ def test_machines_that_nobody_has_built(changes: dict, family: str) -> None:
     machine = lp.accumulators["hopper_fp8"].with_(**changes)
     for m, n, k, c in [(4, 4, 32, "near"), (3, 2, 100, "edge")]:
         x = case(family, "e4m3fn", "e5m2", m, n, k, c)
-        assert_same(mma(x, machine, "e4m3fn", "e5m2"), wanted(x, rule, "e4m3fn", "e5m2"), x)
+        assert_right(mma(x, machine, "e4m3fn", "e5m2"), x, rule, ("e4m3fn", "e5m2"))
 
 
 def test_large_tiles_and_threads_change_nothing() -> None:
@@ -169,6 +181,7 @@ def test_results_have_thirteen_fraction_bits(machine: str, pair: tuple[str, str]
         assert not np.any(bits == 0x80000000)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 0xFFFFFFFF))
 def test_without_products_c_is_cut(c: int) -> None:
@@ -236,6 +249,7 @@ def test_the_sum_is_not_monotone() -> None:
     assert (low, high) == (2 + 30 * 2.0**-13, 2.0)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["e2m1fn", "e3m2fn", "e4m3fnuz", "e4m3b11fnuz", "e3m4", "bfloat16", "float16", "e5m6"])
 def test_ideal_sums_of_other_formats(name: str) -> None:
     fmt = lp.formats[name]

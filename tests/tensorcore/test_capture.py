@@ -48,6 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return capture_build.compile_program(tmp_path_factory.mktemp("library"))  # every warning is an error
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
     kernels = sass.kernels(capture_build.compile_program(tmp_path, cubin=True).read_bytes())
@@ -67,6 +68,7 @@ def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
     assert kernels["promoted"]["FMUL"] == kernels["promoted"]["FFMA"] == 32
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_program_and_driver_name_the_same_instructions(library: Path) -> None:
     program = capture.Program(library)
@@ -129,6 +131,7 @@ def _distinct_answers(name: str, case: str) -> int:
     return len(np.unique(verify.tiles(cases.INSTRUCTIONS[name], *(x[None] for x in _operands(name, case)))))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(cases.INSTRUCTIONS))
 def test_whole_numbers_are_exact_on_every_machine(name: str) -> None:
     """The self-check must not refuse a right GPU."""
@@ -229,6 +232,7 @@ def test_round_trip_has_no_mismatch(made: Any, tmp_path: Path, monkeypatch: pyte
     assert capsys.readouterr().out.endswith("65536 outputs, 0 mismatches\n")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(cases.INSTRUCTIONS))
 def test_both_witnesses_agree_on_every_instruction(name: str) -> None:
     """Which machine answers for an instruction, and how its words go in and out."""
@@ -247,6 +251,7 @@ def test_nan_and_infinity_come_out_as_words() -> None:
         assert {(1 << 8 * fast.itemsize - 1) - 1, instruction.c.largest + 1} <= set(fast.ravel().tolist())
 
 
+@pytest.mark.slow
 def test_the_oracle_is_a_second_witness(made: Any) -> None:
     rows = list(verify.compare(made, exactly=True))
     assert sum(row.outputs for row in rows) == (2 * len(SMALL) * 64 * 64 + 2 * 128 * 128) // verify.EVERY

@@ -47,6 +47,7 @@ def operands(accumulator, fmt, x, y):
     return [as_quantized(lp.round_to(v, fmt), fmt) for v in (x, y)], (None, 128)
 
 
+@pytest.mark.sampled(1, default=24)
 @pytest.mark.parametrize("name", BY_GEMM)
 def test_no_rounding_trips_it(name):
     """Each element by itself, where the bound is tightest, and sums of many."""
@@ -148,6 +149,7 @@ def test_a_flipped_code_is_seen_where_it_changes_much():
     assert lp.checksum(lp.gemm(struck, b, accumulator="exact"), a, b, accumulator="exact").tripped
 
 
+@pytest.mark.slow
 def test_shorter_sums_see_more():
     a, b = pair(np.random.default_rng(5))
     d = lp.gemm(a, b)

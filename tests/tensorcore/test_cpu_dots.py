@@ -56,6 +56,7 @@ EXAMPLES: list[tuple[str, list[float], list[float], float, float]] = [
 ]
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_worked_examples(example: tuple[str, list[float], list[float], float, float]) -> None:
     name, a, b, c, wanted = example
@@ -104,6 +105,7 @@ WHAT_IFS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "changes"), WHAT_IFS, ids=str)
 def test_machines_that_nobody_has_built(name: str, changes: dict[str, Any]) -> None:
     accumulator = lp.accumulators[name].with_(**changes)

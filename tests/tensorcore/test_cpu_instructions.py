@@ -157,6 +157,7 @@ def compare(instruction: Instruction, accumulator: str, family: str, seeds: int,
     return count
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_avx512_bf16_is_this_cpus_vdpbf16ps(vdpbf16ps: Instruction, family: str) -> None:
     assert compare(vdpbf16ps, "avx512_bf16", family, 4) == 4 * 128 * 128

@@ -101,6 +101,7 @@ MACHINES = [
 ]
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(
     "unit", MACHINES, ids=lambda u: f"L{u.group}-F{u.fraction_bits}-{u.output}-{u.zero_exponent}-{u.align}"
 )
@@ -313,6 +314,7 @@ def test_specials_anywhere(where: str, output: str) -> None:
     check(unit, HALF, a, b, c)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60)
 def test_the_oracle_agrees(data: st.DataObject) -> None:
@@ -422,6 +424,7 @@ def test_the_rounding_mode_does_not_leak() -> None:
     assert np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
 
 
+@pytest.mark.ci
 def test_kernels_are_found_in_the_cache_again(tmp_path: Path) -> None:
     """A second process compiles nothing: neither the kernels nor what they call."""
     script = (

@@ -78,6 +78,7 @@ def test_threads_are_left_in_the_default_rounding(name: str, keep_threads: None,
     assert all(modes)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("align", ["truncate", "floor", "nearest"])
 @pytest.mark.parametrize("operands", [("e4m3fn", "e5m2"), ("e4m3fn", "e4m3fn"), ("e2m1fn", "e3m2fn")])
 @pytest.mark.parametrize("group", [32, 16, 12])
@@ -168,6 +169,7 @@ def test_the_reference_gives_the_same_bits(name: str) -> None:
     assert np.isfinite(want).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "answer"), [("portable", "portable"), ("auto", RUNNABLE[0]), ("reference", "reference")]
 )
@@ -177,6 +179,7 @@ def test_environment_variable(asked: str, answer: str) -> None:
     assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split() == [answer]
 
 
+@pytest.mark.slow
 def test_a_narrower_cpu_gets_what_it_has() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CPU_NAME": "generic"}
     command = [sys.executable, "-c", "from lowprec._jit import cpu_features as f; print(sorted(f()))"]

@@ -84,6 +84,7 @@ def scale_codes(rng: Rng, rows: int, count: int, kind: str, unit: Accumulator) -
     return scale
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("kind", ["near", "spread", "subnormal", "high"])
 @pytest.mark.parametrize("family", ["random", "cancelling", "sparse", "largest"])
 @pytest.mark.parametrize("unit", [NVFP4, MXF4, MXF4_16], ids=str)
@@ -301,6 +302,7 @@ def test_the_chosen_kernel_is_used_here_too() -> None:
         assert chains_of(NVFP4, FP4, FP4).kernel is None
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_oracle_agrees(data: st.DataObject) -> None:

@@ -68,6 +68,7 @@ def chain(machine: str, qa: lp.Quantized, qb: lp.Quantized) -> F32:
     )
 
 
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("machine", KINDS)
 @pytest.mark.parametrize("k", [32, 64, 100, 640])
 @pytest.mark.parametrize("rows", [(1, 1), (1, 32), (16, 16)], ids=str)

@@ -36,6 +36,7 @@ def test_exact_zeros_of_the_epilogue(library: str) -> None:
 WHATEVER = "inside|multiplies scales in at the end|is not a multiple of .* codes|no number of"
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("machine", [name for name in lp.accumulators if lp.accumulators[name].output != "float64"])
 def test_the_default_interval_fits_the_scales(machine: str) -> None:
     """The library's, or the largest whole number of instructions below it that divides the k of a scale."""

@@ -70,6 +70,7 @@ def test_what_is_not_plain_is_left_to_the_reference() -> None:
     assert chains_of(machine, e4m3, e4m3).compute(product).tobytes() == want.tobytes()
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", lp.formats.names())
 def test_only_what_float16_holds_is_multiplied_as_float16(name: str) -> None:
     """Of every format: the exact product with 1, or a refusal; no warning that a number left float16."""

@@ -73,6 +73,7 @@ def instructions(unit: Unit, formats: tuple[lp.Format, lp.Format], kernels: Sequ
         agree(lambda a=a, b=b, c=c, options=options: lp.mma(a, b, c, **options), *label, kernels=kernels)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", UNITS)
 def test_instructions(name: str) -> None:
     unit = lp.accumulators[name]
@@ -136,6 +137,7 @@ def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
         agree(lambda a=a, b=b, c=c, options=options: lp.gemm(a, b, c, **options), *label, kernels=kernels)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", UNITS)
 def test_products(name: str) -> None:
     products(lp.accumulators[name])
@@ -193,6 +195,7 @@ def machines(limits: Any) -> list[tuple[Unit, tuple[lp.Format, lp.Format]]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_machines_at_the_limits_of_float32_lanes(kernel: str) -> None:
     for unit, pair in machines(fused_kernels[kernel].limits):
@@ -213,6 +216,7 @@ LOOSER: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("field", LOOSER)
 def test_palettes_find_looser_limits(field: str) -> None:
     kernel = fused_kernels[KERNELS[0]]

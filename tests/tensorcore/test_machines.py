@@ -66,6 +66,7 @@ def operands(name: str, m: int, n: int, k: int, seed: int = 0) -> tuple[NDArray,
 # Recordings
 
 
+@pytest.mark.sampled(15)
 @needs_recordings
 @pytest.mark.parametrize(
     "recording", RECORDINGS, ids=[f"{r.file}-{OUTPUTS}-outputs-{r.accumulator}" for r in RECORDINGS]
@@ -74,6 +75,7 @@ def test_recorded_bits(recording: Recording) -> None:
     assert differing(Path(FOLDER), recording) == (OUTPUTS, 0)
 
 
+@pytest.mark.sampled(9)
 @needs_recordings
 @pytest.mark.parametrize("name", sorted({r.accumulator for r in RECORDINGS}))
 def test_no_recording_decides_what_zeros_count_as(name: str) -> None:
@@ -112,6 +114,7 @@ DISCREPANCY = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for names in DISCREPANCY.values() for name in names])
 def test_discrepancy_vector(name: str) -> None:
     fmt = {"cdna3_fp8": "e5m2fnuz"}.get(name, "e5m2" if "e5m2" in formats_of(name) else formats_of(name)[0])

@@ -5,12 +5,16 @@ they are at hand, the number of outputs on which each rule fails must be the pub
 """
 
 import functools
+from pathlib import Path
 from typing import Any
 
+import adversarial
 import machine_inputs
+import machine_samples
 import numpy as np
 import pytest
 from adversarial import FAMILIES, Bits, Case, case, wanted
+from answers import once
 from machine_samples import Sample, samples
 from recordings import Recording, diagonal_mma, needs_recordings, recording
 
@@ -42,6 +46,13 @@ RECORDED = [("H100", "e4m3"), ("H100", "e5m2"), ("Ada", "e4m3"), ("Ada", "e5m2")
 
 
 @functools.cache
+def inputs_source() -> tuple[str, ...]:
+    """The files that make the operands."""
+    modules = (adversarial, machine_inputs, machine_samples)
+    return tuple(Path(str(module.__file__)).read_text() for module in modules)
+
+
+@functools.cache
 def inputs(pair: tuple[str, str]) -> tuple[Case, ...]:
     """A part of what test_accumulate_oracle.py compares."""
     return tuple(
@@ -60,6 +71,10 @@ def right(machine: str, pair: tuple[str, str]) -> tuple[Bits, ...]:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("mutant", FP22_MUTANTS)
 def test_default_inputs_kill(mutant: str, machine: str, pair: tuple[str, str]) -> None:
+    once(lambda: check_kills(mutant, machine, pair), "kills", mutant, machine, pair, inputs_source())
+
+
+def check_kills(mutant: str, machine: str, pair: tuple[str, str]) -> None:
     rule = FP22_MUTANTS[mutant](MACHINES[machine])
     differing = 0
     for x, bits in zip(inputs(pair), right(machine, pair), strict=True):
@@ -98,6 +113,10 @@ def told_apart(name: str, wrong: AnyRule, enough: int = 2) -> int:
 
 @pytest.mark.parametrize("name", distinct_machines())
 def test_default_inputs_tell_machines_apart(name: str) -> None:
+    once(lambda: check_told_apart(name), "told apart", name, inputs_source())
+
+
+def check_told_apart(name: str) -> None:
     counts = {mutant: told_apart(name, rule) for mutant, rule in wrong_rules(oracle.ACCUMULATORS[name].rule).items()}
     assert counts
     assert not {mutant: count for mutant, count in counts.items() if count < 2}
@@ -120,6 +139,7 @@ def test_what_the_recordings_contain(name: str) -> None:
         assert r.a.shape == r.b.shape == (5000, 32)
 
 
+@pytest.mark.sampled(0, default=10)
 @needs_recordings
 @pytest.mark.parametrize("column", range(4), ids=["-".join(r) for r in RECORDED])
 @pytest.mark.parametrize("mutant", PUBLISHED)
@@ -130,6 +150,7 @@ def test_recordings_refute(mutant: str, column: int) -> None:
     assert mismatches(recording(gpu, name), FP22_MUTANTS[mutant](machine)) == PUBLISHED[mutant][column]
 
 
+@pytest.mark.sampled(1)
 @needs_recordings
 @pytest.mark.parametrize("column", range(4), ids=["-".join(r) for r in RECORDED])
 def test_recordings_confirm_the_right_rule(column: int) -> None:

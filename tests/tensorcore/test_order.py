@@ -157,6 +157,7 @@ def _product(x: Exact, y: Exact) -> Exact:
     return ieee_sum([(x, y)], -0.0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "changes", [{}, {"group": 1}, {"group": 5}, {"group": 8, "run": 4}, {"saturate": True}, {"output": "float16"}]
 )

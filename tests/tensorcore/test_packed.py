@@ -29,6 +29,7 @@ def operands(machine: str, m: int = 33, n: int = 1100, k: int = 300) -> tuple[lp
     return lp.quantize(x, fa, ga, scale=scale), lp.quantize(w, fb, gb, scale=scale)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", KINDS)
 def test_the_bits_are_the_same(machine: str) -> None:
     few = {"n": 70} if machine.endswith("mma") else {}

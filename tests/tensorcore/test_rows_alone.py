@@ -38,6 +38,7 @@ def seeded(*label: Any) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(repr(label).encode()))
 
 
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("name", UNITS)
 def test_of_instructions(name: str) -> None:
     unit = lp.accumulators[name]
@@ -68,6 +69,7 @@ def part(q: lp.Quantized, rows: Rows) -> lp.Quantized:
     return lp.Quantized(np.ascontiguousarray(q.codes[rows]), q.scale[rows], q.format, q.granularity)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", UNITS)
 def test_of_products(name: str) -> None:
     unit = lp.accumulators[name]
