@@ -17,9 +17,9 @@ def explained() -> dict[str, dict[str, str]]:
 
 
 def since(item: Mapping[str, Any]) -> str:
-    """Return what changed in the code since a study ran, from `ablations/since.json`; empty once it ran again."""
+    """Return the changes since a study ran, from `ablations/since.json`; empty once the study has been rerun."""
     known = json.loads((catalogue.folder() / "since.json").read_text(encoding="utf-8")).get(item["name"], {})
-    return f"Run by code {known['code']}. {known['since']}" if known.get("code") == item["code"] else ""
+    return f"Code {known['code']}. {known['since']}" if known.get("code") == item["code"] else ""
 
 
 def unexpected(item: Mapping[str, Any]) -> list[str]:

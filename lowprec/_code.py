@@ -1,4 +1,4 @@
-"""Which sources make the numbers of a run, and their hash: results of other code may differ."""
+"""Hash of the sources that determine the numbers of a run: results of different sources may differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXECUTE_RUNS = (
 def code_hash() -> str:
     """Return a hash of all sources of the package that can change a run's numbers (sixteen hexadecimal digits).
 
-    Where a source lies counts as much as what it says.
+    The hash covers paths as well as contents.
     """
     root = Path(__file__).resolve().parent
     digest = hashlib.sha256()
@@ -51,7 +51,7 @@ def code_hash() -> str:
 
 
 def makes_numbers(source: str) -> bool:
-    """Tell whether a source, by its path below the package without ending, can change the numbers of a run.
+    """Return whether a source (its path in the package, without suffix) can change the numbers of a run.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Arrays from files in NumPy's format: .npy, and .npz archives of them.
+"""Readers of .npy and .npz files that a damaged or hostile file cannot harm.
 
-`numpy.load` allocates whatever a header claims and raises what its parsers happen to raise. Here a damaged or hostile
-file is a `ValueError` or an `OSError` in one line that names it, and nothing is allocated that the file cannot hold.
+`numpy.load` allocates whatever a header claims and raises the errors of its parsers. These readers raise a `ValueError`
+or an `OSError` with one line that names the file, and never allocate more than the file can hold.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.e
 
 
 def read_npy(path: PathLike, what: str = "a .npy file, or damaged") -> NDArray[Any]:
-    """Read one array of plain numbers or text.
+    """Read an array of numbers or text from a .npy file.
 
     Parameters
     ----------
     path : str or path
         The file.
     what : str
-        What the file should be, for the message.
+        Description of the expected file, used in error messages.
 
     Raises
     ------
     ValueError
-        If it is something else, or damaged.
+        If the file is not a valid .npy file.
     OSError
-        If it cannot be read, or there is not enough memory.
+        If the file cannot be read, or memory runs out.
     """
     with _errors(path, what), _opened(path) as (file, size):
         if file.read(4) == b"PK\3\4":
@@ -62,27 +62,27 @@ def read_npy(path: PathLike, what: str = "a .npy file, or damaged") -> NDArray[A
 
 
 def is_npy(path: PathLike) -> bool:
-    """Tell whether a file begins as a .npy file does; an `OSError` if it cannot be read."""
+    """Return whether a file starts with the magic bytes of .npy; raise `OSError` if it cannot be read."""
     with _opened(path) as (file, _):
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 class Archive:
-    """The arrays of an .npz file, each read when it is asked for; a context manager.
+    """Context manager for an .npz file whose arrays are read on access.
 
     Parameters
     ----------
     path : str or path
         The file.
     what : str
-        What the file should be, for messages.
+        Description of the expected file, used in error messages.
 
     Raises
     ------
     ValueError
-        If it is something else, or damaged; asking for an array may raise it, too.
+        If the file is not a valid .npz file, here or when an array is read.
     OSError
-        If it cannot be read, or there is not enough memory.
+        If the file cannot be read, or memory runs out.
     """
 
     def __init__(self, path: PathLike, what: str = "an .npz file, or damaged") -> None:
@@ -113,7 +113,7 @@ class Archive:
             try:
                 return self._member(self._members[name])
             except _DAMAGE as error:
-                raise ValueError(f"{name} in it: {_said(error)}") from None
+                raise ValueError(f"{name} in it: {_message(error)}") from None
 
     def _member(self, info: zipfile.ZipInfo) -> NDArray[Any]:
         if info.compress_type not in _METHODS:
@@ -130,7 +130,7 @@ class Archive:
 
 @contextlib.contextmanager
 def _errors(path: PathLike, what: str) -> Iterator[None]:
-    """Turn whatever a damaged file raises into one of two errors that name it."""
+    """Convert the errors of a damaged file into a `ValueError` or `OSError` that names it."""
     name = os.fspath(path)
     try:
         yield
@@ -138,19 +138,19 @@ def _errors(path: PathLike, what: str) -> Iterator[None]:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), name) from None
     except OSError as error:
         if error.errno in (None, errno.EINVAL) and error.filename is None:  # a place before the file's beginning
-            raise ValueError(f"{name}: not {what}: {_said(error)}") from None
+            raise ValueError(f"{name}: not {what}: {_message(error)}") from None
         raise OSError(error.errno, error.strerror, name) from None
     except _DAMAGE as error:
-        raise ValueError(f"{name}: not {what}: {_said(error)}") from None
+        raise ValueError(f"{name}: not {what}: {_message(error)}") from None
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 @contextlib.contextmanager
 def _opened(path: PathLike) -> Iterator[tuple[IO[bytes], int]]:
-    """Open a file and tell its size; a pipe is read to its end."""
+    """Open a file and yield it with its size; a pipe is read into memory."""
     with open(path, "rb") as file:
         if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
@@ -161,7 +161,7 @@ def _opened(path: PathLike) -> Iterator[tuple[IO[bytes], int]]:
 
 
 def _read(file: IO[bytes], size: int) -> NDArray[Any]:
-    """Read an array from a stream of so many bytes."""
+    """Read an array from a stream of `size` bytes."""
     import numpy as np
 
     dtype, shape, fortran_order, used = _header(file)
@@ -194,8 +194,8 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            said = ast.literal_eval(re.sub(r"(?<=\d)L", "", text.strip()))  # Python 2 wrote 10L
-        descr, fortran_order, shape = said["descr"], said["fortran_order"], said["shape"]
+            header = ast.literal_eval(re.sub(r"(?<=\d)L", "", text.strip()))  # Python 2 wrote 10L
+        descr, fortran_order, shape = header["descr"], header["fortran_order"], header["shape"]
     except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError):
         raise ValueError("its header says neither type nor shape") from None
     if not (isinstance(descr, str) and re.fullmatch(r"[<>|=]?[?a-zA-Z]\d{0,9}", descr)):

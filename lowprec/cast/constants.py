@@ -169,7 +169,7 @@ def rounding_words(rounding: Rounding) -> Constants:
 
 
 def has_word_kernel(fmt: Format) -> bool:
-    """Tell whether the float32 kernels `encode_word` and `decode_bits` hold for a format.
+    """Return whether the float32 kernels `encode_word` and `decode_bits` are exact for a format.
 
     Other formats are encoded from float64, and decoded by a table or code by code.
     """
@@ -177,7 +177,7 @@ def has_word_kernel(fmt: Format) -> bool:
 
 
 def takes_float32(fmt: Format, rounding: Rounding) -> bool:
-    """Tell whether a cast of float32 values works on float32; others are widened to float64 first.
+    """Return whether a cast can work on float32 values directly instead of widening them to float64.
 
     `encode_word` keeps 31 bits below the quantum, the last one sticky. It decides as all bits would if a rounding's
     words end in 00 or in 11.
@@ -187,7 +187,7 @@ def takes_float32(fmt: Format, rounding: Rounding) -> bool:
 
 
 def _has_nearest_kernel(fmt: Format, special: SpecialCodes) -> bool:
-    """Tell whether `encode_bits` and `round_bits` hold, and with further conditions the kernels derived from them."""
+    """Return whether `encode_bits` and `round_bits` are exact; derived kernels have further conditions."""
     return (
         has_word_kernel(fmt)
         and fmt.mantissa_bits >= 1

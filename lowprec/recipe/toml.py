@@ -52,7 +52,7 @@ def to_toml(recipe: Description) -> str:
     Raises
     ------
     ValueError
-        If `from_toml` would not read it: a name that is no text, or text with half of a surrogate pair.
+        If `from_toml` could not read it back: a name that is not a string, or a string with a lone surrogate.
     """
     plain = as_dict(recipe)
     tables = {"linear": plain.pop("linear"), "storage": plain.pop("storage")}
@@ -186,7 +186,7 @@ def _check(data: Mapping[str, Any], where: str, *tables: str) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    """Tell whether a value is a text that a file can hold: half of a surrogate pair has no bytes."""
+    """Return whether a value is a string that UTF-8 can encode: lone surrogates cannot be."""
     return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
@@ -202,7 +202,7 @@ def _is_interval(value: Any) -> bool:
     return value == NEVER or (isinstance(value, int) and not isinstance(value, bool))
 
 
-#: What keys take that are no texts, and how a message says it.
+#: Keys whose values are not strings: the check of a value, and its description in messages.
 _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "promote_every": (_is_interval, f"a whole number or {NEVER!r}"),
     "protect": (_is_texts, "a list of texts"),

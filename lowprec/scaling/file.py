@@ -65,8 +65,8 @@ def write(path: str | os.PathLike[str], q: Content) -> None:
     Raises
     ------
     ValueError
-        If something of it cannot be read back: a scale that is no number of the kind that it is said to be, a scale of
-        the tensor that is negative or NaN, a format of more than 16 bits or of a class of one's own.
+        If `load` could not restore it bit for bit: a scale that its scale format cannot represent, a negative or NaN
+        tensor scale, a format of more than 16 bits, or a subclass of Format.
     OSError
         If the file cannot be written.
     """
@@ -238,7 +238,7 @@ def _made(kind: type[T], data: Any) -> T:
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of a declared type; True and False are no numbers."""
+    """Return whether a value has the declared type; bool does not count as a number."""
     origin, of = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return isinstance(value, str) and value in of
