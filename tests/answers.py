@@ -2,7 +2,8 @@
 
 The oracle is slow, and what it says of given operands never changes. ``once(check, *parts)`` runs a check whose outcome
 depends on the oracle's sources and on `parts` alone (the operands *and* the result under test), unless the digest of
-both is on file. A wrong result has another digest, so it is always checked, and shown. CI asks the oracle anyway.
+both is on file. A wrong result has another digest, so it is always checked, and shown. ``--oracle=ask``, or
+LOWPREC_ASK_ORACLE in the environment as in CI, runs all checks.
 
 ``pytest --oracle=write`` makes the file anew; it is stale, which costs time and nothing else, once the oracle changed.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Note whether answers on file count."""
-    _asked[0] = config.getoption("--oracle") is not None
+    _asked[0] = config.getoption("--oracle") is not None or "LOWPREC_ASK_ORACLE" in os.environ
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,13 @@ def test_what_changed_since_a_study_ran_is_said_of_what_is_published():
     changed = json.loads((catalogue.folder() / "since.json").read_text())
     published = {file.stem: json.loads(file.read_text())["code"] for file in RESULTS}
     assert {name: entry["code"] for name, entry in changed.items()}.items() <= published.items()
+
+
+def test_an_edit_in_the_same_second_is_seen(tmp_path, monkeypatch):
+    """Python would take cached byte code for a source of the same size and time as current."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    mine = tmp_path / "mine.py"
+    for high in (0.6, 0.7):
+        mine.write_text(MINE.format(high=high))
+        os.utime(mine, (1, 1))
+        assert load(str(mine)).expectations[0].expected == (0.4, high)
