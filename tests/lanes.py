@@ -33,7 +33,8 @@ import rooms
 
 COSTS = Path(__file__).with_name("costs.json")
 UNKNOWN = 0.3  # seconds of a function that costs.json does not list yet
-HEAVIER = ("ci", "exhaustive", "peers")  # lanes that "not slow" leaves out as well
+OPTIONAL = ("torch", "jax")  # what needs them is skipped in the tests' own environment, and has no cost
+HEAVIER = ("ci", "exhaustive", "peers", *OPTIONAL)  # marks that "not slow" leaves out as well
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -134,7 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         lane = 0 if item.get_closest_marker("slow") is None else 1
         if item.get_closest_marker("ci"):
             lane = 2
-        if not any(item.get_closest_marker(name) for name in ("exhaustive", "peers")):
+        if not any(item.get_closest_marker(name) for name in ("exhaustive", "peers", *OPTIONAL)):
             counts = list(collected.get(item.nodeid.split("[")[0], (0, 0, 0)))
             for place in range(lane, 3):
                 counts[place] += 1
