@@ -18,6 +18,7 @@ from lowprec.moe.run.checkpoint import CheckpointError, write  # noqa: E402
 from lowprec.moe.run.schedule import Schedule  # noqa: E402
 from lowprec.moe.run.trainer import Trainer  # noqa: E402
 from lowprec.recipe import BoundRecipe  # noqa: E402
+from lowprec.torch.folder import load_tokens  # noqa: E402
 from lowprec.torch.huggingface import cannot_be_said, released_name  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -28,13 +29,22 @@ RECIPES = ("bf16", "dsv3", "dsv3_ue8m0", "te_current", "mxfp8", "nvfp4")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A trainer after a few steps, its checkpoint, and held-out sequences."""
-    trainer = Trainer(CONFIG, "bf16", synthetic(0), seed=1, schedule=Schedule(1e-3, 0, 9))
+    trainer = untrained(CONFIG)
     for _ in range(4):
         trainer.step()
     path = tmp_path_factory.mktemp("trained") / "checkpoint.npz"
     trainer.save(path)
     tokens = np.array(trainer.corpus.held_out[: 3 * (CONFIG.sequence + 1)]).reshape(3, -1)
     return trainer.model, path, tokens
+
+
+def untrained(config):
+    return Trainer(config, "bf16", synthetic(0), seed=1, schedule=Schedule(1e-3, 0, 9))
+
+
+def loss_of(module, tokens):
+    with torch.no_grad():
+        return float(module.loss(torch.from_numpy(tokens)))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -55,11 +65,17 @@ def test_every_product_is_the_trainers(recipe, trained, monkeypatch):
 @pytest.mark.parametrize("recipe", ["float32", *RECIPES])
 def test_the_loss_is_the_trainers_but_for_roundings_of_torchs_own_sums(recipe, trained):
     model, path, tokens = trained
-    with torch.no_grad():
-        ours = float(lpt.load_checkpoint(path).use(recipe, seed=model.rounding_seed).loss(torch.from_numpy(tokens)))
+    ours = loss_of(lpt.load_checkpoint(path).use(recipe, seed=model.rounding_seed), tokens)
     # where activations are BF16, a sum in another order turns a rounding now and then
     within = 1e-6 if recipe == "float32" else 1e-4
     assert ours == pytest.approx(model.with_recipe(recipe).loss(tokens), rel=within)
+
+
+def test_without_a_recipe_it_is_a_plain_module(trained):
+    model, path, tokens = trained
+    plain = lpt.load_checkpoint(path)
+    assert not any(isinstance(m, lpt.Linear) for m in plain.modules())
+    assert loss_of(plain, tokens) == pytest.approx(model.with_recipe("float32").loss(tokens), rel=1e-6)
 
 
 @pytest.mark.parametrize("recipe", ["float32", "bf16", "dsv3", "mxfp8"])
@@ -78,33 +94,19 @@ def test_gradients_are_the_trainers_but_for_roundings_of_torchs_own_sums(recipe,
 
 def test_loads_are_the_trainers(trained):
     model, path, tokens = trained
-    theirs = model.with_recipe("dsv3")
+    theirs, ours = model.with_recipe("dsv3"), lpt.load_checkpoint(path).use("dsv3")
     theirs.loss_and_grads(tokens)
-    ours = lpt.load_checkpoint(path).use("dsv3")
     ours.loss(torch.from_numpy(tokens))
-    mixtures = {f"layers.{i}.ffn.gate": block.ffn for i, block in enumerate(ours.layers) if hasattr(block.ffn, "gate")}
-    assert {name: m.loads.tolist() for name, m in mixtures.items()} == {
-        name: loads.tolist() for name, loads in theirs.loads.items()
-    }
-
-
-def test_without_a_recipe_it_is_a_plain_module(trained):
-    model, path, tokens = trained
-    plain = lpt.load_checkpoint(path)
-    assert not any(isinstance(m, lpt.Linear) for m in plain.modules())
-    with torch.no_grad():
-        assert float(plain.loss(torch.from_numpy(tokens))) == pytest.approx(
-            model.with_recipe("float32").loss(tokens), rel=1e-6
-        )
+    assert {
+        f"layers.{i}.ffn.gate": b.ffn.loads.tolist() for i, b in enumerate(ours.layers) if hasattr(b.ffn, "gate")
+    } == {name: loads.tolist() for name, loads in theirs.loads.items()}
 
 
 def test_a_file_that_is_no_trainers_is_refused(tmp_path):
-    path = tmp_path / "other.npz"
-    write(path, {"step": 3}, {"w": np.zeros(2, np.float32)})
-    with pytest.raises(CheckpointError, match="it is no trainer's"):
-        lpt.load_checkpoint(path)
-    with pytest.raises(CheckpointError, match="no such file"):
-        lpt.load_checkpoint(tmp_path / "nothing.npz")
+    write(tmp_path / "other.npz", {"step": 3}, {"w": np.zeros(2, np.float32)})
+    for name, words in (("other.npz", "it is no trainer's"), ("nothing.npz", "no such file")):
+        with pytest.raises(CheckpointError, match=words):
+            lpt.load_checkpoint(tmp_path / name)
 
 
 # --- the layout of the released models ------------------------------------------------------------------------------
@@ -122,30 +124,23 @@ def exported(trained, tmp_path_factory):
 
 
 def test_transformers_reads_every_weight_and_gives_the_trainers_loss(trained, exported):
-    import transformers
-
     model, _, tokens = trained
-    read, info = transformers.DeepseekV3ForCausalLM.from_pretrained(
+    read, info = pytest.importorskip("transformers").DeepseekV3ForCausalLM.from_pretrained(
         exported, dtype=torch.float32, local_files_only=True, output_loading_info=True
     )
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     x = torch.from_numpy(tokens).long()
-    for plain in (True, False):
-        if not plain:
-            lpt.convert(read, "float32")
+    for module in (lambda: read, lambda: lpt.convert(read, "float32")):
         with torch.no_grad():
-            logits = read.eval()(x[:, :-1]).logits.double()
+            logits = module().eval()(x[:, :-1]).logits.double()
         loss = float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()))
         assert loss == pytest.approx(model.with_recipe("float32").loss(tokens), rel=1e-6)
 
 
 def test_its_tokens_are_bytes(exported):
-    from lowprec.torch.folder import load_tokens
-
-    text = exported / "text.txt"
     content = "".join(map(chr, range(1, 0x17F))) + "\u20ac \U0001f600  end"
-    text.write_bytes(content.encode())
-    assert bytes(load_tokens(text, exported, 256).tolist()) == content.encode()
+    (exported / "text.txt").write_bytes(content.encode())
+    assert bytes(load_tokens(exported / "text.txt", exported, 256).tolist()) == content.encode()
 
 
 def test_eval_runs_on_it(exported):
@@ -156,19 +151,15 @@ def test_eval_runs_on_it(exported):
     assert "dsv3" in found.output
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"shared_experts": 0}, "it has a shared expert"),
-        ({"top_k": 1}, "a group of experts is judged by its best 1, there by its best 2"),
-        ({"norm_eps": 1e-5}, "norm_eps is 1e-05, its latent norms have 1e-06"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"shared_experts": 0}, "it has a shared expert"),
+    ({"top_k": 1}, "a group of experts is judged by its best 1, there by its best 2"),
+    ({"norm_eps": 1e-5}, "norm_eps is 1e-05, its latent norms have 1e-06"),
+])  # fmt: skip
 def test_what_its_model_cannot_compute_is_said(change, words, tmp_path):
     config = replace(lp.configs["nano"], **change)
     assert cannot_be_said(config) == [words]
-    trainer = Trainer(config, "bf16", synthetic(0), seed=1, schedule=Schedule(1e-3, 0, 9))
-    trainer.save(tmp_path / "checkpoint.npz")
+    untrained(config).save(tmp_path / "checkpoint.npz")
     with pytest.raises(ValueError, match=f"transformers' DeepSeek-V3 is another model: {words}"):
         lpt.export(tmp_path / "checkpoint.npz", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,23 +1,28 @@
-"""The four configurations against the published table, and the errors of impossible ones."""
+"""Configurations: the published table, impossible ones, TOML files, and what a recipe's tiles ask of them."""
 
 import dataclasses
+import functools
 import math
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
+from refusals import refusals
 
+import lowprec as lp
+from lowprec.cli.app import cli
 from lowprec.moe.model.config import MoEConfig, ParameterCounts, configs
+from lowprec.moe.model.config_file import check_tiles, get_config, load_config
+from lowprec.moe.model.model import Model
 from lowprec.registry import UnknownNameError
 
 
-@pytest.mark.parametrize(
-    ("name", "exact", "millions", "share"),
-    [
-        ("nano", (1_433_216, 843_392, 774_144), ("1.43", "0.84", "0.77"), "91.8"),
-        ("pilot", (1_822_464, 1_232_640, 1_097_728), ("1.82", "1.23", "1.10"), "89.1"),
-        ("tiny", (6_667_520, 3_128_576, 2_981_888), ("6.67", "3.13", "2.98"), "95.3"),
-        ("small", (28_650_624, 8_006_784, 7_741_440), ("28.65", "8.01", "7.74"), "96.7"),
-    ],
-)
+@pytest.mark.parametrize(("name", "exact", "millions", "share"), [
+    ("nano", (1_433_216, 843_392, 774_144), ("1.43", "0.84", "0.77"), "91.8"),
+    ("pilot", (1_822_464, 1_232_640, 1_097_728), ("1.82", "1.23", "1.10"), "89.1"),
+    ("tiny", (6_667_520, 3_128_576, 2_981_888), ("6.67", "3.13", "2.98"), "95.3"),
+    ("small", (28_650_624, 8_006_784, 7_741_440), ("28.65", "8.01", "7.74"), "96.7"),
+])  # fmt: skip
 def test_parameter_counts(name, exact, millions, share):
     counts = configs[name].parameter_counts()
     assert counts == ParameterCounts(*exact)
@@ -25,31 +30,17 @@ def test_parameter_counts(name, exact, millions, share):
     assert f"{100 * counts.active_linear / counts.active:.1f}" == share
 
 
-@pytest.mark.parametrize("name", configs.names())
-def test_inner_dimensions_are_tiles_except_the_kept_ragged_one(name):
-    ragged = set()
-    for parameter, shape in configs[name].parameter_shapes().items():
-        if len(shape) == 2:
-            assert shape[1] % 128 == 0, parameter  # inner dimension of the forward GEMM
-            if shape[0] % 128 and not parameter.endswith(".gate"):  # of the gradient's GEMM
-                ragged.add(parameter.split(".")[-1])
-    assert "wkv_a" in ragged
-    assert configs[name].parameter_shapes()["layers.0.attn.wkv_a"][0] == 160
-    # 2 heads of 96 and 6 heads of 96 are not whole tiles either; of the rest only wkv_a is ragged
-    assert ragged <= {"wkv_a", "wq_b"}
-
-
-def test_a_step_is_2048_bytes():
+def test_a_step_is_2048_bytes_and_one_output_is_in_part_of_a_tile():
     assert {configs[name].batch * configs[name].sequence for name in configs} == {2048}
+    assert {configs[name].parameter_shapes()["layers.0.attn.wkv_a"][0] for name in configs} == {160}
 
 
 def test_parameter_names_say_their_place():
     shapes = configs["nano"].parameter_shapes()
     assert list(shapes)[:3] == ["embed", "layers.0.attn_norm", "layers.0.attn.wq_a"]
     assert list(shapes)[-2:] == ["norm", "head"]
-    dense = [name for name in shapes if name.startswith("layers.0.ffn.")]
+    dense, experts = ([name for name in shapes if name.startswith(f"layers.{i}.ffn.")] for i in (0, 2))
     assert dense == ["layers.0.ffn.w1", "layers.0.ffn.w3", "layers.0.ffn.w2"]
-    experts = [name for name in shapes if name.startswith("layers.2.ffn.")]
     assert len(experts) == 1 + 3 + 8 * 3
     assert shapes["layers.2.ffn.gate"] == (8, 128)
 
@@ -65,34 +56,135 @@ def test_initial_standard_deviation_is_the_original_one_scaled_by_width():
     assert math.isclose(config.init_std, 0.006, rel_tol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dim": 0}, r"MoEConfig 'nano': dim=0: a whole number >= 1 is needed"),
-        ({"layers": 2.0}, r"layers=2\.0: a whole number >= 1"),
-        ({"top_k": True}, r"top_k=True"),
-        ({"dense_layers": -1}, r"dense_layers=-1: a whole number >= 0"),
-        ({"dense_layers": 4}, r"dense_layers=4 of layers=3"),
-        ({"rope_dim": 5}, r"rope_dim=5: rotation works on pairs, so it must be even"),
-        ({"vocabulary": 257}, r"vocabulary=257: tokens are bytes, so at most 256"),
-        ({"groups": 3}, r"groups=3 must divide experts=8"),
-        ({"kept_groups": 3}, r"kept_groups=3 of groups=2"),
-        ({"top_k": 3, "kept_groups": 2}, r"top_k=3 must be a multiple of kept_groups=2"),
-        ({"top_k": 5}, r"top_k=5 experts do not fit in kept_groups=1 groups of 4"),
-        ({"rope_theta": math.inf}, r"rope_theta=inf: a finite number >= 0"),
-        ({"balance_alpha": -0.1}, r"balance_alpha=-0\.1: a finite number >= 0"),
-        ({"norm_eps": math.nan}, r"norm_eps=nan"),
-    ],
-)
-def test_impossible_shapes_are_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(configs["nano"], **change)
-
-
-def test_an_unknown_name_gets_the_close_one():
-    with pytest.raises(UnknownNameError, match="unknown model configuration 'pliot': did you mean 'pilot'"):
-        configs["pliot"]
+test_refused = refusals([
+    ("nano(dim=0)", r"MoEConfig 'nano': dim=0: a whole number >= 1 is needed"),
+    ("nano(layers=2.0)", r"layers=2\.0: a whole number >= 1"),
+    ("nano(top_k=True)", r"top_k=True"),
+    ("nano(dense_layers=-1)", r"dense_layers=-1: a whole number >= 0"),
+    ("nano(dense_layers=4)", r"dense_layers=4 of layers=3"),
+    ("nano(rope_dim=5)", r"rope_dim=5: rotation works on pairs, so it must be even"),
+    ("nano(vocabulary=257)", r"vocabulary=257: tokens are bytes, so at most 256"),
+    ("nano(groups=3)", r"groups=3 must divide experts=8"),
+    ("nano(kept_groups=3)", r"kept_groups=3 of groups=2"),
+    ("nano(top_k=3, kept_groups=2)", r"top_k=3 must be a multiple of kept_groups=2"),
+    ("nano(top_k=5)", r"top_k=5 experts do not fit in kept_groups=1 groups of 4"),
+    ("nano(rope_theta=np.inf)", r"rope_theta=inf: a finite number >= 0"),
+    ("nano(balance_alpha=-0.1)", r"balance_alpha=-0\.1: a finite number >= 0"),
+    ("nano(norm_eps=np.nan)", r"norm_eps=nan"),
+    ("lp.configs['pliot']", UnknownNameError, "unknown model configuration 'pliot': did you mean 'pilot'"),
+], lambda: {"nano": functools.partial(dataclasses.replace, configs["nano"])})  # fmt: skip
 
 
 def test_an_own_configuration_needs_no_registration():
     assert configs.get(MoEConfig(**dataclasses.asdict(configs["tiny"]) | {"name": "mine"})).name == "mine"
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return what writes a file of some text and returns its path."""
+
+    def write(text):
+        (tmp_path / "mine.toml").write_text(text)
+        return tmp_path / "mine.toml"
+
+    return write
+
+
+def toml(config):
+    words = {True: "true", False: "false"}
+    values = dataclasses.asdict(config).items()
+    return "".join(f"{k} = {words[v] if isinstance(v, bool) else repr(v)}\n" for k, v in values)
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_a_file_of_all_fields_is_that_configuration(written, name):
+    assert load_config(written(toml(configs[name]))) == configs[name]
+
+
+def test_a_base_supplies_what_is_not_given(written):
+    path = written('base = "tiny"\nlayers = 2\nroute_scale = 2\n')
+    assert load_config(path) == dataclasses.replace(configs["tiny"], name="mine", layers=2, route_scale=2)
+    assert lp.load_config is load_config
+    assert get_config(path) == get_config(str(path)) == load_config(path)
+    assert get_config("tiny") is configs["tiny"] is get_config(configs["tiny"])
+    assert Model(path, "bf16").config.layers == 2
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("dim = ", r"mine\.toml' is no TOML: "),
+    ("base = 3", r"base = 3: the name of a configuration is needed"),
+    ('base = "tini"', "did you mean 'tiny'"),
+    ('base = "tiny"\nlayer = 2', r"unknown field 'layer': did you mean 'layers'\?"),
+    ('base = "tiny"\nzzz = 2', r"unknown field 'zzz': known are base, name, dim, "),
+    ("dim = 128\nlayers = 1", r"dense_layers, heads, .* missing; base = \"tiny\" would supply them"),
+    ('base = "tiny"\ndim = 1.5', r"mine\.toml'.* dim=1\.5: a whole number >= 1"),
+    ('base = "tiny"\ndim = "wide"', r"dim='wide': a whole number >= 1"),
+    ('base = "tiny"\nroute_scale = true', r"route_scale=True: a finite number >= 0"),
+    ('base = "tiny"\nragged_inputs = 2', r"ragged_inputs=2: True or False is needed"),
+    ('base = "tiny"\nname = ""', r"name='': some text is needed"),
+    ('base = "tiny"\nmtp_depth = 2', r"mtp_depth=2: 0 or 1"),
+])  # fmt: skip
+def test_a_wrong_file_is_quoted(written, tmp_path, text, message):
+    with pytest.raises(KeyError if "did you mean 'tiny'" in message else ValueError, match=message):
+        load_config(written(text))
+    with pytest.raises(FileNotFoundError):
+        get_config(tmp_path / "none.toml")
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_a_file(written):
+    path = written('base = "nano"\nbatch = 2\nlayers = 1\ndense_layers = 0\n')
+    done = CliRunner().invoke(cli, ["train", "--config", str(path), "--steps", "1", "--csv"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[1].startswith("mine,bf16,1,0,")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("dim =", "mine.toml' is no TOML"),
+    ('base = "nano"\nkv_rank = 100', "the 100 inputs of layers.0.attn.wkv_b are not whole tiles"),
+    (None, "none.toml: No such file"),
+])  # fmt: skip
+def test_the_command_line_refuses_in_one_line(written, tmp_path, text, message):
+    path = written(text) if text else tmp_path / "none.toml"
+    done = CliRunner().invoke(cli, ["train", "--config", str(path), "--recipe", "dsv3", "--steps", "1"])
+    assert done.exit_code == 2
+    assert done.output.startswith("error: ")
+    assert len(done.output.splitlines()) == 1
+    assert message in done.output
+
+
+@pytest.mark.parametrize(("change", "layer"), [
+    ({"dim": 200}, "200 inputs of layers.0.attn.wq_a"),
+    ({"q_rank": 100}, "100 inputs of layers.0.attn.wq_b"),
+    ({"kv_rank": 130}, "130 inputs of layers.0.attn.wkv_b"),
+    ({"value_dim": 63}, "126 inputs of layers.0.attn.wo"),
+    ({"expert_width": 64}, "64 inputs of layers.1.ffn.shared.w2"),
+    ({"dense_width": 385}, "385 inputs of layers.0.ffn.w2"),
+])  # fmt: skip
+def test_inputs_in_part_of_a_tile_are_refused_unless_meant(change, layer):
+    config = dataclasses.replace(configs["nano"], **change)
+    with pytest.raises(ValueError, match=f"with recipe 'dsv3': the {layer} are not whole tiles of 128"):
+        Model(config, "dsv3")
+    check_tiles(config, lp.recipes["bf16"])
+    check_tiles(dataclasses.replace(config, ragged_inputs=True), lp.recipes["dsv3"])
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_the_catalogue_suits_every_recipe(name):
+    for recipe in lp.recipes.names():
+        check_tiles(dataclasses.replace(configs[name], mtp_depth=1), lp.recipes[recipe])
+
+
+def test_parameters_for_a_byte_further_are_counted_apart():
+    config = dataclasses.replace(configs["nano"], mtp_depth=1)
+    counts, shapes = config.parameter_counts(), config.parameter_shapes()
+    assert dataclasses.replace(counts, mtp=0) == configs["nano"].parameter_counts()
+    block = sum(int(np.prod(s)) for n, s in shapes.items() if n.startswith("layers.2."))
+    assert counts.mtp == block + 3 * 128 + 128 * 256  # a block of experts, three norms, the projection
+    assert shapes["layers.3.projection"] == (128, 256)
+    assert list(configs["nano"].parameter_shapes()) == [name for name in shapes if not name.startswith("layers.3.")]
+    dense = dataclasses.replace(config, dense_layers=3)  # has a block of experts all the same
+    assert [name for name in dense.parameter_shapes() if name.endswith(".gate")] == ["layers.3.ffn.gate"]

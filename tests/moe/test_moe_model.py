@@ -5,8 +5,10 @@ import hashlib
 
 import numpy as np
 import pytest
+from refusals import refusals
+from small_models import check_gradients, held_out_bytes, in_bytes, loss_and_bytes, random_bytes
 
-from lowprec import _threads
+import lowprec as lp
 from lowprec.moe.model.config import MoEConfig, configs
 from lowprec.moe.model.model import Model, initial_parameters
 
@@ -15,10 +17,6 @@ SMALL = MoEConfig(
     experts=8, top_k=4, groups=4, kept_groups=2, expert_width=6, dense_width=10, vocabulary=11, balance_alpha=0.3,
     route_scale=1.7,
 )  # fmt: skip
-
-
-def text(batch, sequence, vocabulary=256, seed=0):
-    return np.random.default_rng(seed).integers(0, vocabulary, (batch, sequence + 1), dtype=np.uint8)
 
 
 def perturbed(config, seed=1):
@@ -34,43 +32,36 @@ def perturbed(config, seed=1):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("config", "batch", "sequence"),
+    ("changes", "batch", "sequence"),
     [
-        (SMALL, 3, 9),
-        (dataclasses.replace(SMALL, dense_layers=0, layers=1, shared_experts=0), 1, 1),
-        (dataclasses.replace(SMALL, dense_layers=2, layers=2), 2, 18),
-        (dataclasses.replace(SMALL, mtp_depth=1, layers=2), 3, 9),
-        (dataclasses.replace(SMALL, mtp_depth=1, layers=1, shared_experts=0), 2, 1),
+        ({}, 8, 9),  # 72 tokens: sums over tokens run in blocks of 64
+        ({"dense_layers": 0, "layers": 1, "shared_experts": 0}, 1, 1),
+        ({"dense_layers": 2, "layers": 2}, 2, 20),
+        ({"mtp_depth": 1, "layers": 2}, 3, 9),
+        ({"mtp_depth": 1, "layers": 1, "shared_experts": 0}, 2, 1),
+        ({"swiglu_limit": 0.4, "shared_experts": 2}, 3, 9),
     ],
-    ids=["dense and experts", "experts alone", "dense alone", "a byte further", "a byte further and no room for it"],
+    ids=["both", "experts alone", "dense alone", "a byte further", "no room for a byte further", "SwiGLU cut"],
 )
-def test_gradients_against_finite_differences(config, batch, sequence):
-    model, tokens = perturbed(config), text(batch, sequence, 11)
+def test_gradients_against_finite_differences(changes, batch, sequence):
+    model, tokens = perturbed(dataclasses.replace(SMALL, **changes)), random_bytes(batch, sequence, 11)
     _, grads = model.loss_and_grads(tokens)
-    chosen = {name: loads.copy() for name, loads in model.loads.items()}
-    rng = np.random.default_rng(2)
+    chosen, params = {name: loads.copy() for name, loads in model.loads.items()}, model.params
 
-    def objective(name, value):
-        before, model.params[name] = model.params[name], value
+    def objective(values):
+        model.params = values
         loss, _ = model.loss_and_grads(tokens)
-        model.params[name] = before
         # a differentiable point: nobody changed experts
         assert all((model.loads[gate] == loads).all() for gate, loads in chosen.items())
         return loss + model.balance_loss + model.mtp_weight * model.mtp_loss
 
-    assert list(grads) == list(model.params)
-    for name, value in model.params.items():
-        assert grads[name].shape == value.shape
-        direction = rng.standard_normal(value.shape)
-        step = 1e-6
-        numeric = (objective(name, value + step * direction) - objective(name, value - step * direction)) / (2 * step)
-        analytic = (grads[name] * direction).sum()
-        assert abs(analytic - numeric) < 1e-7 * max(1, abs(numeric)), (name, analytic, numeric)
+    assert list(grads) == list(params)
+    check_gradients(objective, params, grads, np.random.default_rng(2), 1e-7)
 
 
 def test_a_byte_further_is_predicted_from_what_precedes_the_next_byte():
     config = dataclasses.replace(SMALL, mtp_depth=1, balance_alpha=0.0)
-    model, tokens = perturbed(config), text(2, 8, 11)
+    model, tokens = perturbed(config), random_bytes(2, 8, 11)
     plain = Model(SMALL, "float64")
     plain.params, plain.biases = model.params, model.biases
     loss, grads = model.loss_and_grads(tokens)
@@ -92,7 +83,7 @@ def test_a_byte_further_is_predicted_from_what_precedes_the_next_byte():
 
 def test_the_last_position_of_the_module_for_a_byte_further_balances_nothing():
     config = dataclasses.replace(SMALL, mtp_depth=1, balance_alpha=0.3, mtp_weight=0.0)
-    model, tokens = perturbed(config), text(3, 8, 11)
+    model, tokens = perturbed(config), random_bytes(3, 8, 11)
     seen = []
     for last in range(11):  # the last byte is what the last position reads; no other one does
         tokens[:, -1] = last
@@ -105,95 +96,66 @@ def test_the_last_position_of_the_module_for_a_byte_further_balances_nothing():
     assert model.max_violation >= 0
 
 
-def test_the_module_for_a_byte_further_leaves_other_initial_parameters_alone():
-    config = dataclasses.replace(configs["nano"], mtp_depth=1)
-    params, others = initial_parameters(config, 5), initial_parameters(configs["nano"], 5)
-    assert all(params[name].tobytes() == value.tobytes() for name, value in others.items())
-
-
 def test_loss_is_cross_entropy_alone_and_changes_no_record():
-    model, tokens = perturbed(SMALL), text(2, 8, 11)
+    model, tokens = perturbed(SMALL), random_bytes(2, 8, 11)
     loss, _ = model.loss_and_grads(tokens)
     assert model.balance_loss > 0.1
-    loads = {name: value.copy() for name, value in model.loads.items()}
+    loads = in_bytes(model.loads)
     assert model.loss(tokens) == loss
-    model.loss(text(4, 5, 11, seed=3))
-    assert all((model.loads[name] == loads[name]).all() for name in loads)
+    model.loss(random_bytes(4, 5, 11, seed=3))
+    assert in_bytes(model.loads) == loads
     indifferent = Model(dataclasses.replace(SMALL, balance_alpha=0.0), "float64")
     indifferent.params, indifferent.biases = model.params, model.biases
-    assert indifferent.loss_and_grads(tokens)[0] == loss
-    assert indifferent.balance_loss == 0.0
+    assert (indifferent.loss_and_grads(tokens)[0], indifferent.balance_loss) == (loss, 0.0)
 
 
 def test_loads_count_every_slot():
     model = Model("nano", "bf16")
-    model.loss_and_grads(text(2, 16))
+    assert model.max_violation == 0.0
+    model.loss_and_grads(random_bytes(2, 16))
     assert list(model.loads) == ["layers.1.ffn.gate", "layers.2.ffn.gate"] == list(model.biases)
     assert all(loads.sum() == 2 * 16 * 2 for loads in model.loads.values())
     assert model.max_violation == max(loads.max() / 8.0 - 1 for loads in model.loads.values())
-    assert Model("nano", "bf16").max_violation == 0.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["bf16", "dsv3"])
-def test_threads_do_not_change_a_bit(recipe):
-    tokens = text(16, 128)
-    before = _threads.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2):
-            _threads.set_num_threads(threads)
-            model = Model("nano", recipe, seed=3)
-            loss, grads = model.loss_and_grads(tokens)
-            results.append((loss, {name: grad.tobytes() for name, grad in grads.items()}))
-    finally:
-        _threads.set_num_threads(before)
-    assert results[0][0] == results[1][0]
-    assert [name for name in results[0][1] if results[0][1][name] != results[1][1][name]] == []
 
 
 @pytest.mark.parametrize(
     ("recipe", "loss", "gradients"),
-    [
-        ("bf16", "0x1.6d3820999d2bep+2", "68b8d607523ca5da"),
-        ("dsv3", "0x1.6d9c46c0a68dap+2", "1962e6d1345112d9"),
-    ],
+    [("bf16", "0x1.6d3820999d2bep+2", "68b8d607523ca5da"), ("dsv3", "0x1.6d9c46c0a68dap+2", "1962e6d1345112d9")],
 )
 def test_recorded_bits(recipe, loss, gradients):
     # The same with vectors of 128, 256 and 512 bits; a change says that some definition changed, here or below.
-    got, grads = Model("nano", recipe, seed=0).loss_and_grads(text(2, 64, seed=1))
-    assert got.hex() == loss
-    assert hashlib.sha256(b"".join(grad.tobytes() for grad in grads.values())).hexdigest()[:16] == gradients
+    got, grads = loss_and_bytes(Model("nano", recipe, seed=0), random_bytes(2, 64, seed=1))
+    assert (got.hex(), hashlib.sha256(b"".join(grads.values())).hexdigest()[:16]) == (loss, gradients)
 
 
 def test_the_same_call_gives_the_same_bits_and_leaves_the_model_alone():
-    model, tokens = Model("nano", "bf16"), text(2, 33)
-    before = {name: value.tobytes() for name, value in model.params.items()}
-    first = {name: grad.tobytes() for name, grad in model.loss_and_grads(tokens)[1].items()}
-    again = {name: grad.tobytes() for name, grad in model.loss_and_grads(tokens)[1].items()}
-    assert first == again
-    assert before == {name: value.tobytes() for name, value in model.params.items()}
+    model, tokens = Model("nano", "bf16"), random_bytes(2, 33)
+    before = in_bytes(model.params)
+    assert loss_and_bytes(model, tokens) == loss_and_bytes(model, tokens)
+    assert in_bytes(model.params) == before
 
 
 @pytest.mark.slow
 def test_sequences_do_not_see_each_other():
     model = Model("nano", "float64")
-    tokens = text(3, 16)
+    tokens = random_bytes(3, 16)
     apart = np.mean([model.loss(tokens[b : b + 1]) for b in range(3)])
     np.testing.assert_allclose(model.loss(tokens), apart, rtol=1e-12)
 
 
 def test_a_new_model_knows_nothing():
-    loss = Model("nano", "bf16").loss(text(4, 64))
+    loss = Model("nano", "bf16").loss(random_bytes(4, 64))
     assert abs(loss - np.log(256)) < 0.4
 
 
-def test_initial_parameters_depend_on_seed_and_name_only():
-    nano, wider = configs["nano"], dataclasses.replace(configs["nano"], experts=16)
-    params, others = initial_parameters(nano, 5), initial_parameters(wider, 5)
-    assert all(params[name].tobytes() == others[name].tobytes() for name in params if not name.endswith(".gate"))
+@pytest.mark.parametrize("changes", [{"experts": 16}, {"mtp_depth": 1}])
+def test_initial_parameters_depend_on_seed_and_name_only(changes):
+    nano = configs["nano"]
+    params, others = initial_parameters(nano, 5), initial_parameters(dataclasses.replace(nano, **changes), 5)
+    differing = {name for name, value in params.items() if value.tobytes() != others[name].tobytes()}
+    assert differing == ({name for name in params if name.endswith(".gate")} if "experts" in changes else set())
     matrices = {name: value for name, value in params.items() if value.ndim == 2}
-    assert len({value.tobytes() for value in matrices.values()}) == len(matrices)
+    assert len(set(in_bytes(matrices).values())) == len(matrices)
     assert params["head"].tobytes() != initial_parameters(nano, 6)["head"].tobytes()
     drawn = np.concatenate([value.ravel() for value in matrices.values()])
     assert drawn.dtype == np.float32
@@ -204,13 +166,11 @@ def test_initial_parameters_depend_on_seed_and_name_only():
 
 @pytest.mark.slow
 def test_another_recipe_shares_parameters_and_biases():
-    model, tokens = Model("nano", "bf16"), text(1, 32)
+    model, tokens = Model("nano", "bf16"), random_bytes(1, 32)
     other = model.with_recipe("float64")
-    assert other.recipe.name == "float64"
-    assert model.recipe.name == "bf16"
-    exact, rounded = other.loss(tokens), model.loss(tokens)
-    assert exact != rounded
-    assert abs(exact - rounded) < 0.02
+    assert (model.recipe.name, other.recipe.name) == ("bf16", "float64")
+    exact = other.loss(tokens)
+    assert 0 < abs(exact - model.loss(tokens)) < 0.02
     model.params["head"] *= np.float32(2)
     assert other.loss(tokens) != exact
     other.biases["layers.1.ffn.gate"][0] = 1.0
@@ -222,37 +182,63 @@ def test_another_recipe_shares_parameters_and_biases():
 @pytest.mark.slow
 def test_gradients_in_bf16_are_close_to_those_in_float64():
     # Every token uses every expert here: one that changes experts would move its gradients by far more than rounding.
-    config = dataclasses.replace(configs["nano"], top_k=8, groups=1)
-    model, tokens = Model(config, "bf16"), text(2, 64)
-    _, rounded = model.loss_and_grads(tokens)
-    _, exact = model.with_recipe("float64").loss_and_grads(tokens)
+    model, tokens = Model(dataclasses.replace(configs["nano"], top_k=8, groups=1), "bf16"), random_bytes(2, 64)
+    (_, rounded), (_, exact) = model.loss_and_grads(tokens), model.with_recipe("float64").loss_and_grads(tokens)
     for name, grad in rounded.items():
-        assert grad.dtype == np.float32
-        assert exact[name].dtype == np.float64
+        assert (grad.dtype, exact[name].dtype) == (np.float32, np.float64)
         error = np.linalg.norm(grad - exact[name]) / np.linalg.norm(exact[name])
         assert 1e-4 < error < (0.1 if name.endswith(".gate") else 0.025), (name, error)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "error", "message"),
-    [
-        ([[1, 2]], TypeError, r"tokens: list; a uint8 array \[batch, sequence \+ 1\] is needed"),
-        (np.zeros((1, 3)), TypeError, r"tokens: float64 array; a uint8 array"),
-        (np.zeros(3, np.uint8), ValueError, r"tokens: shape \(3,\); \[batch >= 1, sequence \+ 1 >= 2\] is needed"),
-        (np.zeros((0, 3), np.uint8), ValueError, r"tokens: shape \(0, 3\)"),
-        (np.zeros((2, 1), np.uint8), ValueError, r"tokens: shape \(2, 1\)"),
-        (np.array([[3, 11]], np.uint8), ValueError, r"tokens: byte 11; the vocabulary has 11"),
+BAD_TOKENS = [
+    ("[[1, 2]]", TypeError, r"tokens: list; a uint8 array \[batch, sequence \+ 1\] is needed"),
+    ("np.zeros((1, 3))", TypeError, r"tokens: float64 array; a uint8 array"),
+    ("np.zeros(3, 'u1')", ValueError, r"tokens: shape \(3,\); \[batch >= 1, sequence \+ 1 >= 2\] is needed"),
+    ("np.zeros((0, 3), 'u1')", ValueError, r"tokens: shape \(0, 3\)"),
+    ("np.zeros((2, 1), 'u1')", ValueError, r"tokens: shape \(2, 1\)"),
+    ("np.array([[3, 11]], 'u1')", ValueError, r"tokens: byte 11; the vocabulary has 11"),
+]
+test_refused = refusals(
+    [(f"model.{call}({tokens})", *rest) for call in ("loss", "loss_and_grads") for tokens, *rest in BAD_TOKENS]
+    + [
+        ("Model('nanno', 'bf16')", KeyError, "did you mean 'nano'"),
+        ("Model('nano', 'bf61')", KeyError, "did you mean 'bf16'"),
+        ("Model('nano', 'bf16', memory='norm')", KeyError, "did you mean 'norms'"),
     ],
+    lambda: {"Model": Model, "model": Model(SMALL, "float64")},
 )
-def test_tokens_that_do_not_fit_are_refused(tokens, error, message):
-    model = Model(SMALL, "float64")
-    for call in (model.loss, model.loss_and_grads):
-        with pytest.raises(error, match=message):
-            call(tokens)
 
 
-def test_unknown_names_get_the_close_ones():
-    with pytest.raises(KeyError, match="did you mean 'nano'"):
-        Model("nanno", "bf16")
-    with pytest.raises(KeyError, match="did you mean 'bf16'"):
-        Model("nano", "bf61")
+# --- a codec on what a block adds to the residual stream --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model("nano", "bf16", seed=1)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_branch_passes_its_codec_before_it_is_added(model, part):
+    name, added = ("attn_branch", "ffn_branch")[part], []
+    model = model.with_recipe(lp.recipes["bf16"].with_(storage={f"layers.*.{name}": "e5m2_1x128"}))
+    block = model._blocks[0]
+    block.branches = [lambda x, kept=kept: added.append(x.copy()) or kept(x) for kept in block.branches]
+    x = model._embed.forward(model.params, held_out_bytes(1)[0, :128])
+    after, _, _ = block.forward(model.params, model.biases, x, 128)
+    arrived = [lp.codecs["e5m2_1x128"].round_trip(a) if i == part else a for i, a in enumerate(added)]
+    middle = lp.round_to(x + arrived[0], "bfloat16")
+    assert np.array_equal(after, lp.round_to(middle + arrived[1], "bfloat16"))
+    assert not np.array_equal(arrived[part], added[part])
+
+
+def test_a_codec_that_loses_nothing_and_no_codec_give_the_same_bits(model):
+    kept = model.with_recipe(lp.recipes["bf16"].with_(storage={"layers.*_branch": "float32"}))
+    assert loss_and_bytes(kept, held_out_bytes(2)) == loss_and_bytes(model, held_out_bytes(2))
+
+
+def test_what_only_passes_is_left_alone():
+    x = np.array([[1.001]], np.float32)
+    bound = lp.recipes["bf16"].bind()
+    assert bound.storage("layers.0.ffn_branch", passing=True)(x) is x
+    assert x == np.float32(1.001)
+    assert bound.storage("layers.0.ffn_norm")(x) == 1.0

@@ -1,12 +1,14 @@
 """The router against a plain-Python rendering of its rules, its invariants, and the trip to the experts and back."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from small_models import layer_weights
 
 from lowprec.kernels.model.routing import order_by_expert
 from lowprec.moe.model.config import MoEConfig
@@ -55,10 +57,9 @@ def cases(draw):
     return logits, bias, make(experts, top_k, groups, kept, route_scale=2.5)
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
-@given(cases())
-def test_choice_and_gates_follow_the_rules(case):
+@given(cases(), st.randoms(use_true_random=False))
+def test_choice_and_gates_follow_the_rules_and_tokens_are_routed_one_by_one(case, random):
     logits, bias, config = case
     routing = route(logits, bias, config, sequence=1)
     np.testing.assert_allclose(routing.scores, 1 / (1 + np.exp(-logits)), rtol=1e-14)
@@ -66,71 +67,13 @@ def test_choice_and_gates_follow_the_rules(case):
         chosen, gates = reference(scores, bias, config)
         assert routing.chosen[t].tolist() == chosen
         np.testing.assert_allclose(routing.gates[t], gates, rtol=1e-12)
-
-
-@settings(deadline=None, max_examples=100)
-@given(cases())
-def test_invariants(case):
-    logits, bias, config = case
-    routing = route(logits, bias, config, sequence=1)
-    size = config.experts // config.groups
-    for row in routing.chosen:
-        assert len(set(row.tolist())) == config.top_k
-        assert len({e // size for e in row.tolist()}) <= config.kept_groups
     assert routing.loads.tolist() == np.bincount(routing.chosen.ravel(), minlength=config.experts).tolist()
-    assert routing.loads.sum() == routing.chosen.size
-    np.testing.assert_allclose(routing.gates.sum(axis=1), config.route_scale, rtol=1e-12)
     assert np.isfinite(routing.d_logits).all()
-    assert (routing.scores > 0).all()
-
-
-@settings(deadline=None, max_examples=50)
-@given(cases(), st.randoms(use_true_random=False))
-def test_tokens_are_routed_one_by_one(case, random):
-    logits, bias, config = case
     order = list(range(len(logits)))
     random.shuffle(order)
-    straight = route(logits, bias, config, sequence=1)
     shuffled = route(np.ascontiguousarray(logits[order]), bias, config, sequence=1)
-    assert shuffled.chosen.tolist() == straight.chosen[order].tolist()
-    assert shuffled.gates.tobytes() == straight.gates[order].tobytes()
-
-
-def test_renaming_experts_renames_the_choice():
-    config = make(8, 2, 1, 1)
-    logits = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
-    order = np.array([3, 1, 7, 0, 2, 6, 5, 4])
-    straight = route(logits, np.zeros(8, np.float32), config, sequence=1)
-    renamed = route(np.ascontiguousarray(logits[:, order]), np.zeros(8, np.float32), config, sequence=1)
-    assert order[renamed.chosen].tolist() == straight.chosen.tolist()
-    assert renamed.gates.tobytes() == straight.gates.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("top_k", "chosen"),
-    [
-        # One judge per group: group 0 has the best expert. Two judges: group 1 has the better pair.
-        (1, [0]),
-        (2, [2, 3]),
-    ],
-)
-def test_groups_are_judged_by_their_best_k_over_m(top_k, chosen):
-    config = make(4, top_k, 2, 1)
-    logits = np.array([[3.0, -9.0, 1.0, 0.9]])
-    assert route(logits, np.zeros(4, np.float32), config, sequence=1).chosen.tolist() == [chosen]
-
-
-def test_the_bias_moves_the_choice_and_not_the_gates():
-    config = make(4, 2, 1, 1)
-    logits = np.array([[2.0, 1.0, 0.0, -1.0]])
-    biased = route(logits, np.array([0, 0, 0, 1], np.float32), config, sequence=1)
-    assert biased.chosen.tolist() == [[3, 0]]
-    scores = 1 / (1 + np.exp(-logits[0]))
-    np.testing.assert_allclose(biased.gates[0], scores[[3, 0]] / scores[[3, 0]].sum())
-    plain = route(logits, np.zeros(4, np.float32), config, sequence=1)
-    assert biased.scores.tobytes() == plain.scores.tobytes()
-    # the balance loss counts what would have been chosen without it
-    assert biased.balance_loss == plain.balance_loss
+    assert shuffled.chosen.tolist() == routing.chosen[order].tolist()
+    assert shuffled.gates.tobytes() == routing.gates[order].tobytes()
 
 
 def test_very_negative_scores_and_biases_stay_finite():
@@ -147,16 +90,15 @@ def test_nan_logits_still_give_experts_that_exist():
     assert np.isnan(routing.gates).all()
 
 
-def test_balance_loss_is_the_formula_of_the_report():
+@pytest.mark.parametrize("bias", [np.zeros(8), np.linspace(0, 1, 8)], ids=["none", "biased"])
+def test_balance_loss_is_the_formula_of_the_report_whatever_the_bias(bias):
     config = make(8, 2, 1, 1, balance_alpha=0.7)
     logits = np.random.default_rng(4).standard_normal((3 * 10, 8))
-    routing = route(logits, np.zeros(8, np.float32), config, sequence=10)
+    routing = route(logits, bias.astype(np.float32), config, sequence=10)
     losses = []
     for s in (1 / (1 + np.exp(-logits))).reshape(3, 10, 8):
         uses = np.bincount(np.argsort(-s, axis=1)[:, :2].ravel(), minlength=8)
-        f = 8 / (2 * 10) * uses
-        p = (s / s.sum(axis=1, keepdims=True)).mean(axis=0)
-        losses.append(0.7 * (f * p).sum())
+        losses.append(0.7 * (8 / (2 * 10) * uses * (s / s.sum(axis=1, keepdims=True)).mean(axis=0)).sum())
     np.testing.assert_allclose(routing.balance_loss, np.mean(losses), rtol=1e-13)
 
 
@@ -180,34 +122,12 @@ def test_a_sequence_of_which_no_token_counts_has_no_balance():
     assert (routing.balance_loss, routing.loads.any(), routing.d_logits.any()) == (0.0, False, False)
 
 
-def test_an_even_load_has_the_smallest_balance_loss():
-    config = make(4, 1, 1, 1, balance_alpha=1.0)
-    even = route(np.eye(4) * 3, np.zeros(4, np.float32), config, sequence=4)
-    uneven = route(np.eye(4)[[0, 0, 0, 0]] * 3, np.zeros(4, np.float32), config, sequence=4)
-    np.testing.assert_allclose(even.balance_loss, 1.0)
-    assert uneven.balance_loss > 1.2
-
-
 def test_update_bias_moves_by_the_sign_of_the_exact_difference():
     bias = np.zeros(3, dtype=np.float32)
-    update_bias(bias, np.array([2, 1, 1]), 0.5)  # mean 4/3
-    assert bias.tolist() == [-0.5, 0.5, 0.5]
-    update_bias(bias, np.array([1, 1, 1]), 0.5)
-    assert bias.tolist() == [-0.5, 0.5, 0.5]
+    for loads in ([2, 1, 1], [1, 1, 1]):  # their means are 4/3 and 1
+        update_bias(bias, np.array(loads), 0.5)
+        assert bias.tolist() == [-0.5, 0.5, 0.5]
     assert bias.dtype == np.float32
-
-
-def test_repeated_updates_even_out_the_load():
-    config = make(8, 2, 1, 1)
-    rng = np.random.default_rng(0)
-    logits = (rng.standard_normal((512, 8)) + np.arange(8) / 4).astype(np.float32)
-    bias = np.zeros(8, np.float32)
-    first = route(logits, bias, config, sequence=512).loads
-    for _ in range(300):
-        update_bias(bias, route(logits, bias, config, sequence=512).loads, 1e-3)
-    last = route(logits, bias, config, sequence=512).loads
-    assert first.max() > 1.6 * first.mean()
-    assert last.max() < 1.1 * last.mean()
 
 
 @settings(deadline=None, max_examples=50)
@@ -227,8 +147,7 @@ def test_rows_stand_by_expert_and_in_order_of_tokens(chosen):
 
 def layer_and_inputs(config, tokens, seed=0, recipe=None):
     rng = np.random.default_rng(seed)
-    shapes = {name: s for name, s in config.parameter_shapes().items() if name.startswith("layers.0.ffn.")}
-    params = {name: rng.standard_normal(shape) * 0.7 for name, shape in shapes.items()}
+    params = layer_weights(config, "layers.0.ffn", rng, np.float64, 0.7)
     layer = MixtureOfExperts("layers.0.ffn", config, recipe or recipes["float64"].bind())
     return layer, params, rng.standard_normal((tokens, config.dim))
 
@@ -252,32 +171,6 @@ def test_output_is_shared_expert_plus_gated_experts(shared):
         np.testing.assert_allclose(y[t], want, rtol=1e-12)
 
 
-@pytest.mark.parametrize("tokens", [2, 12])  # with two tokens some experts get none
-def test_layer_gradients_against_finite_differences(tokens):
-    config = make(balance_alpha=0.5, route_scale=1.5)
-    layer, params, x = layer_and_inputs(config, tokens, seed=tokens)
-    rng = np.random.default_rng(7)
-    d_y, bias = rng.standard_normal(x.shape), rng.standard_normal(8).astype(np.float32) * 0.1
-    sequence, grads = tokens // 2, {}
-    d_x = layer.backward(grads, d_y, layer.forward(params, x, bias, sequence)[1])
-
-    def objective(params, x):
-        y, saved = layer.forward(params, x, bias, sequence)
-        return (y * d_y).sum() + saved.routing.balance_loss
-
-    assert grads.keys() == params.keys()
-    for name, analytic in [*grads.items(), ("x", d_x)]:
-        step, direction = 1e-6, rng.standard_normal(analytic.shape)
-        ends = [
-            objective(params, x + sign * step * direction)
-            if name == "x"
-            else objective(params | {name: params[name] + sign * step * direction}, x)
-            for sign in (1, -1)
-        ]
-        want = (ends[0] - ends[1]) / (2 * step)
-        assert abs((analytic * direction).sum() - want) < 2e-6 * max(1, abs(want)), name
-
-
 class Recorder:
     """A recipe whose wires note what passes; everything else is that of float64."""
 
@@ -290,15 +183,11 @@ class Recorder:
         return getattr(recipes["float64"].bind(), name)
 
     def codec(self, wire):
-        @dataclasses.dataclass
-        class Wire:
-            seen: dict
+        def round_trip(x):
+            self.seen[wire] = x.copy()
+            return 2 * x if wire == "combine" else x.copy()
 
-            def round_trip(self, x):
-                self.seen[wire] = x.copy()
-                return 2 * x if wire == "combine" else x.copy()
-
-        return Wire(self.seen)
+        return SimpleNamespace(round_trip=round_trip)
 
 
 def test_each_wire_carries_what_it_should():
@@ -325,25 +214,16 @@ def test_each_wire_carries_what_it_should():
 
 @pytest.mark.parametrize("wire", ["dispatch", "combine_grad"])
 def test_what_arrives_at_the_experts_is_stored_as_activations_are(wire):
-    recipe, seen = recipes["bf16"].with_(name="mine", **{wire: "fp8_1x128"}).bind(), []
-    config = dataclasses.replace(make(), dim=128, expert_width=128)
+    recipe, seen, off_grid = recipes["bf16"].with_(name="mine", **{wire: "fp8_1x128"}).bind(), [], []
+    config, rng = dataclasses.replace(make(), dim=128, expert_width=128), np.random.default_rng(0)
     layer = MixtureOfExperts("layers.0.ffn", config, recipe)
-    shapes = {name: s for name, s in config.parameter_shapes().items() if name.startswith("layers.0.ffn.")}
-    rng = np.random.default_rng(0)
-    params = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
-    codec = recipe.codec(wire).round_trip
-
-    def noted(x):
-        seen.append(codec(x))
-        return seen[-1]
-
-    setattr(layer, wire, noted)
-    x = recipe.store(rng.standard_normal((24, 128), dtype=np.float32))
-    off_grid = []
-    store = layer.store
+    params = layer_weights(config, "layers.0.ffn", rng)
+    codec, store = recipe.codec(wire).round_trip, layer.store
+    setattr(layer, wire, lambda x: seen.append(codec(x)) or seen[-1])
     layer.store = lambda rows: (off_grid.append((rows.view(np.uint32) & 0xFFFF).any()), store(rows))[1]
+    x = recipe.store(rng.standard_normal((24, 128), dtype=np.float32))
     y, saved = layer.forward(params, x, np.zeros(8, np.float32), 24)
     layer.backward({}, y, saved)
     assert any(off_grid)
-    assert len(seen) == 1
-    assert not (seen[0].view(np.uint32) & 0xFFFF).any()
+    (arrived,) = seen
+    assert not (arrived.view(np.uint32) & 0xFFFF).any()

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from small_models import layer_weights, random_bytes
 
 import lowprec as lp
 from lowprec.moe.model.attention import LatentAttention
@@ -17,53 +18,46 @@ CONFIG = dataclasses.replace(configs["nano"], layers=2, sequence=32, batch=2)
 FROM_DEEPSEEK = [name for name in recipes if name.startswith("dsv3") and "tensor" not in name]
 
 
-def tokens(rows=2, length=32):
-    return np.random.default_rng(0).integers(0, 256, (rows, length + 1), dtype=np.uint8)
-
-
-def with_attention_kept_in(codec):
-    """Return BF16 that keeps attention's output in another form until the backward pass."""
-    return recipes["bf16"].with_(cache_attention_output=codec)
-
-
 # --- section 3.3.3: inputs of the linear layer after attention are used by attention's backward pass, too ------------
 
 
+TOKENS = random_bytes(2, 32)
+
+
+def gradients(codec=None):
+    """Return loss and gradients in BF16 that keeps attention's output in another form until the backward pass."""
+    return Model(CONFIG, kept_in(codec) if codec else "bf16").loss_and_grads(TOKENS)
+
+
+def kept_in(codec):
+    return recipes["bf16"].with_(cache_attention_output=codec)
+
+
 def test_the_form_in_which_attentions_output_waits_reaches_attentions_own_gradients():
-    model = Model(CONFIG, "bf16")
-    (loss, exact), (same, rough) = (
-        model.with_recipe(recipe).loss_and_grads(tokens()) for recipe in ("bf16", with_attention_kept_in("fp8_1x128"))
-    )
+    (loss, exact), (same, rough) = gradients(), gradients("fp8_1x128")
     assert loss == same
-    last = "layers.1.attn."  # the first that the backward pass meets
     changed = {name for name in exact if not np.array_equal(exact[name], rough[name])}
-    assert {last + name for name in ("wo", "wq_a", "wq_b", "q_norm", "wkv_a", "wkv_b")} <= changed
+    # The last block is the first that the backward pass meets.
+    assert {f"layers.1.attn.{name}" for name in ("wo", "wq_a", "wq_b", "q_norm", "wkv_a", "wkv_b")} <= changed
     assert not {name for name in changed if name.startswith("layers.1.ffn.")}
 
 
 def test_e5m6_spares_attentions_gradients_what_e4m3_does_to_them():
-    model = Model(CONFIG, "bf16")
-    exact = model.loss_and_grads(tokens())[1]["layers.1.attn.wq_b"]
-
-    def error(codec):
-        grad = model.with_recipe(with_attention_kept_in(codec)).loss_and_grads(tokens())[1]["layers.1.attn.wq_b"]
-        return np.linalg.norm(grad - exact) / np.linalg.norm(exact)
-
+    exact, *rough = (
+        gradients(codec)[1]["layers.1.attn.wq_b"] for codec in (None, "e5m6_1x128_ue8m0", "fp8_1x128_ue8m0")
+    )
+    e5m6, e4m3 = (np.linalg.norm(grad - exact) for grad in rough)
     # Three bits of mantissa more are a factor of 8 on what is kept; the rest of the gradient's rounding stays.
-    assert 0 < error("e5m6_1x128_ue8m0") < error("fp8_1x128_ue8m0") / 4
+    assert 0 < e5m6 < e4m3 / 4
 
 
 def test_the_gradient_of_scores_loses_the_sum_of_output_and_its_gradient_as_they_are():
     config = dataclasses.replace(CONFIG, heads=1)
-    recipe = with_attention_kept_in("e5m6_1x128_ue8m0").bind()
-    layer = LatentAttention("layers.0.attn", config, recipe)
-    rng = np.random.default_rng(1)
-    shapes = {name: s for name, s in config.parameter_shapes().items() if name.startswith("layers.0.attn.")}
-    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    recipe, rng, grads = kept_in("e5m6_1x128_ue8m0").bind(), np.random.default_rng(1), {}
+    layer, params = LatentAttention("layers.0.attn", config, recipe), layer_weights(config, "layers.0.attn", rng)
     x, d_y = (recipe.store(rng.standard_normal((32, config.dim)).astype(np.float32)) for _ in range(2))
     _, saved = layer.forward(params, x, 32)
     assert saved.output is None
-    grads = {}
     layer.backward(params, grads, d_y, saved)
 
     out = recipe.cache("attention_output").decode(saved.linears["wo"].x.kept)
@@ -95,30 +89,21 @@ def test_what_attention_gives_to_wo_has_scales_of_powers_of_two_in_both_directio
 
 
 @pytest.mark.parametrize("name", FROM_DEEPSEEK)
-def test_an_experts_gradient_is_quantized_once(name):
+def test_an_experts_gradient_is_quantized_once(name, monkeypatch):
     config, recipe = dataclasses.replace(CONFIG, shared_experts=0), recipes[name].bind()
-    layer = MixtureOfExperts("layers.1.ffn", config, recipe)
-    rng = np.random.default_rng(0)
-    shapes = {n: s for n, s in config.parameter_shapes().items() if n.startswith("layers.1.ffn.")}
-    params = {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
+    layer, rng = MixtureOfExperts("layers.1.ffn", config, recipe), np.random.default_rng(0)
+    params = layer_weights(config, "layers.1.ffn", rng)
     x, d_y = (recipe.store(rng.standard_normal((64, config.dim), dtype=np.float32)) for _ in range(2))
     _, saved = layer.forward(params, x, np.zeros(8, np.float32), 32)
-    sent, arrived = [], {}
-    wire = layer.combine_grad
-
-    def watched(rows):
-        sent.append(rows.copy())
-        return wire(rows)
-
-    layer.combine_grad = watched
+    sent, arrived, wire = [], {}, layer.combine_grad
+    layer.combine_grad = lambda rows: sent.append(rows.copy()) or wire(rows)
     for number, expert in enumerate(layer.experts):
-        ops = expert.w2.ops
 
-        def dgrad(dy, saved, *, number=number, ops=ops, plain=ops.dgrad):
+        def dgrad(dy, saved, *, number=number, ops=expert.w2.ops, plain=expert.w2.ops.dgrad):
             arrived[number] = ops.spec.dgrad.a.quantize(dy).dequantize()
             return plain(dy, saved)
 
-        ops.dgrad = dgrad
+        monkeypatch.setattr(expert.w2.ops, "dgrad", dgrad)
     layer.backward({}, d_y, saved)
     (rows,) = sent
     multiplied = np.concatenate([arrived[number] for number in range(8)])
@@ -131,9 +116,8 @@ def test_an_experts_gradient_is_quantized_once(name):
 
 @pytest.mark.parametrize("name", FROM_DEEPSEEK)
 def test_both_combines_are_bf16(name):
-    recipe = recipes[name]
-    assert (recipe.combine, recipe.dispatch_grad) == ("bf16", "bf16")
-    assert (recipe.dispatch, recipe.combine_grad) == ("fp8_1x128_ue8m0", "fp8_1x128_ue8m0")
+    sent = {wire: getattr(recipes[name], wire) for wire in ("dispatch", "combine", "combine_grad", "dispatch_grad")}
+    assert list(sent.values()) == ["fp8_1x128_ue8m0", "bf16"] * 2
 
 
 # --- section 3.3.2: one sum cannot change its scale on the way -------------------------------------------------------
@@ -182,14 +166,11 @@ ONCE = TWICE.with_(layers={"layers.*.ffn.experts.*.w2": {"wgrad_input": "source"
 
 def down_projection(recipe):
     """Return an expert's gradients, its recomputed input and the output gradient of its down-projection."""
-    bound = recipe.bind(layers=3)
+    bound, rng, grads = recipe.bind(layers=3), np.random.default_rng(0), {}
     network = FeedForward("layers.1.ffn.experts.0", bound, cache=bound.cache("swiglu_input"))
-    rng = np.random.default_rng(0)
-    shapes = configs["nano"].parameter_shapes().items()
-    params = {n: rng.standard_normal(s).astype(np.float32) / 8 for n, s in shapes if n.startswith(network.w1.name[:-3])}
+    params = layer_weights(configs["nano"], "layers.1.ffn.experts.0", rng, size=1 / 8)
     x, d_y = (bound.store(rng.standard_normal((512, 128)).astype(np.float32)) for _ in range(2))
     _, saved = network.forward(params, x)
-    grads: dict = {}
     network.backward(grads, d_y, saved)
     hidden = network._hidden(*(bound.store(network.cache.decode(kept)) for kept in (saved.a, saved.b)))
     return grads, hidden, d_y

@@ -10,10 +10,41 @@ import lowprec as lp
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run.trainer import Schedule, Trainer
 from lowprec.recipe import GemmSpec, recipes
-from lowprec.recipe.table import rows
+from lowprec.recipe.table import as_text, rows
 
 _STORES = {"BF16": "bfloat16", "float32": "float32", "float64": None}
+PLAIN = {"a": "bfloat16", "b": "bfloat16", "accumulator": "float32", "promote_every": None}
+GATE = "layers.*.ffn.gate"
+IN_FLOAT32 = {"x": "float32", "w": "float32", "dy": "float32", "out": "float32"}
+E4M3 = "e4m3fn 1x128 x e4m3fn 128x128 on hopper_fp8, promoted every 128"
+COLUMNS = "e4m3fn 1x128 x e4m3fn 1x128 on hopper_fp8, promoted every 128"
+BF16, RAW = "bfloat16 x bfloat16 on float32", "float32 x bfloat16 on float32"
+ALL_FLOAT32 = ["float32 x float32 on float32" + out for out in (", y in float32", ", dx in float32", "")]
+#: Recipes that differ from one of the catalogue, a layer, and what its three products are then.
+VARIED = [
+    ("dsv3", {"dy": "e5m2 1x128", "dgrad": {"promote_every": 32}}, "attn.wq_a",
+     [E4M3, "e5m2 1x128 x e4m3fn 128x128 on hopper_fp8, promoted every 32", COLUMNS.replace("e4m3fn", "e5m2", 1)]),
+    ("dsv3", {"wgrad_input": "source"}, "attn.wq_a", [E4M3, E4M3, COLUMNS + ", x from its source"]),
+    ("dsv3", {"w": "e4m3fn 1x128"}, "attn.wq_a", [COLUMNS] * 3),  # blocks that are not square, in each direction
+    ("dsv3", {"dgrad": PLAIN, "wgrad": PLAIN, "wgrad_input": "source"}, "attn.wq_a",
+     [E4M3, BF16, BF16 + ", x from its source"]),
+    ("dsv3", {"fprop": PLAIN, "wgrad_input": "source"}, "attn.wq_a", [BF16, E4M3, COLUMNS + ", x from its source"]),
+    ("dsv3", {"cache_attention_output": "e5m6_1x128_ue8m0"}, "attn.wq_a", [E4M3, E4M3, COLUMNS]),
+    ("bf16", {"accumulator": "hopper_bf16"}, "attn.wq_a", ["bfloat16 x bfloat16 on hopper_bf16"] * 3),
+    ("bf16", {"w": "e4m3fn 128x128"}, "attn.wq_a", [BF16.replace("x bfloat16", "x e4m3fn 128x128")] * 2 + [BF16]),
+    ("bf16", {"weights": "float32"}, "attn.wq_a", [BF16] * 3),
+    ("bf16", {"activations": "float32"}, "ffn.gate", [BF16, RAW, RAW]),
+    ("float32", {"layers": {GATE: {"out": "bfloat16"}}}, "ffn.gate",
+     [words.replace(" in float32", " in bfloat16") for words in ALL_FLOAT32]),
+    *((base, {"layers": {GATE: {"out": "float32"}}}, "ffn.gate",
+       [BF16 + ", y in float32", RAW + ", dx in float32", RAW]) for base in ("bf16", "dsv3", "nvfp4")),
+    *((base, {"layers": {GATE: IN_FLOAT32}}, "ffn.gate", ALL_FLOAT32) for base in ("bf16", "dsv3", "nvfp4")),
+]  # fmt: skip
+ONE_BLOCK = recipes["bf16"].with_(name="one block", layers={"layers.2.attn.wo": {"x": "e4m3fn 1x128"}})
+
+
 RECIPES = [
+    *(recipes[base].with_(**changes) for base, changes, *_ in VARIED),
     *(recipes[name] for name in recipes.names()),
     recipes["dsv3"].with_(name="dsv3 in float64", activations="float64", storage={"layers.*.attn.q": "fp8_1x128"}),
     recipes["dsv3"].with_(name="dsv3 in float32", activations="float32"),
@@ -21,7 +52,7 @@ RECIPES = [
     recipes["te_block"].with_(name="cached and from the source", cache_attention_output="e5m6_1x128_ue8m0"),
     recipes["bf16"].with_(name="stochastic weights", w="e4m3fn stochastic"),
     recipes["bf16"].with_(name="whole moments", moments="float64"),
-    recipes["bf16"].with_(name="one block", layers={"layers.2.attn.wo": {"x": "e4m3fn 1x128"}}),
+    ONE_BLOCK,
 ]
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 
@@ -49,7 +80,7 @@ def product(words, a, b, stored, copied):
     """Return what a line's words give for rows a and b, weights; None where random bits or earlier steps decide."""
     if words == "float64 x float64 in NumPy":
         return a @ b.T
-    words, _, left_in = words.partition(", y in ")
+    words, _, left_in = words.removesuffix(", x from its source").replace(", dx in ", ", y in ").partition(", y in ")
     text, _, place = words.removesuffix(", never promoted").partition(" on ")
     sides = text.split(" x ")
     drawn = {"stochastic", "fresh", "eden"} & {*text.split()}
@@ -65,47 +96,39 @@ def product(words, a, b, stored, copied):
     )  # fmt: skip
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.parametrize(("base", "changes", "layer", "words"), VARIED)
+def test_a_change_is_printed(base, changes, layer, words):
+    recipe = recipes[base].with_(**changes)
+    assert in_words(layer, recipe) == words
+    assert all(line in as_text(recipe) for line in words)
+
+
+@pytest.mark.sampled(35)
 @every_recipe
 @pytest.mark.parametrize("layer", ["attn.wq_a", "attn.wo", "ffn.gate", "ffn.experts.w2", "head"])
-def test_what_is_printed_of_fprop_is_what_happens(recipe, layer):
+def test_what_is_printed_of_the_products_is_what_happens(recipe, layer):
     bound = recipe.bind(seed=1, layers=4)
-    x, w, _ = operands()
-    if recipe.activations == "float64":
-        x, w = x + 1e-9, w + 1e-9  # no bfloat16 and no float32 numbers
-    else:
-        w += np.float32(1e-6)
-    name = layer if layer == "head" else f"layers.1.{layer}".replace("experts.", "experts.0.")
-    y, _ = bound.linear(name).fprop(x.astype(bound.dtype), w.astype(bound.dtype))
-    assert y.dtype == bound.dtype
-    words = in_words(layer, recipe)
+    x, w, dy = (a.astype(bound.dtype) for a in operands())
+    w = np.random.default_rng(5).standard_normal(w.shape).astype(bound.dtype)  # a master weight has more than 8 bits
+    if recipe.activations != "bfloat16":
+        x, dy = (a * 1.0001 for a in (x, dy))
+    if layer == "ffn.gate":  # whose output's gradient comes in float32
+        dy = dy * 1.0001
+    ops = bound.linear(layer if layer == "head" else f"layers.1.{layer}".replace("experts.", "experts.0."))
+    y, saved = ops.fprop(x, w)
+    fprop, dgrad, wgrad = in_words(layer, recipe)
     copied = [row.precision for row in said(recipe, "weights")] == ["their BF16 copy"]
-    want = product(words[0], x.astype(bound.dtype), w.astype(bound.dtype), recipe.activations, copied)
-    if want is None:
-        assert "stochastic" in words[0] or "delayed" in words[0]
-    else:
-        assert np.array_equal(y, want), words[0]
-
-
-@pytest.mark.sampled(12)
-@every_recipe
-def test_what_is_printed_of_the_backward_products_is_what_happens(recipe):
-    bound = recipe.bind(seed=1, layers=4)
-    ops = bound.linear("layers.1.attn.wq_a")
-    x, w, dy = operands()
-    w = w + np.float32(1e-6)
-    if recipe.activations == "float64":
-        x, w, dy = (v.astype(np.float64) + 1e-9 for v in (x, w, dy))
-    _, saved = ops.fprop(x, w)
-    _, dgrad, wgrad = in_words("attn.wq_a", recipe)
-    copied = [row.precision for row in said(recipe, "weights")] == ["their BF16 copy"]
-    source = wgrad.endswith(", x from its source") or isinstance(saved.x.row, np.ndarray)
-    read = x if source else saved.x.row.dequantize()
+    read, cache = x, bound.cache("attention_output")
+    if layer == "attn.wo" and cache is not None:
+        read = cache.round_trip(x)
+    elif not wgrad.endswith(", x from its source") and not isinstance(saved.x.row, np.ndarray):
+        read = saved.x.row.dequantize()
     for words, result, a, b, stored, copy in (
+        (fprop, y, x, w, recipe.activations, copied),
         (dgrad, ops.dgrad(dy, saved), dy, w.T, recipe.activations, copied),
         (wgrad, ops.wgrad(dy, saved), dy.T, read.T, "float32", False),
     ):
-        want = product(words.removesuffix(", x from its source"), a, b, stored, copy)
+        want = product(words, a, b, stored, copy)
         assert result.dtype == bound.dtype
         if want is None:
             assert {"stochastic", "te_delayed", "fresh"} & {*words.split()}
@@ -116,18 +139,15 @@ def test_what_is_printed_of_the_backward_products_is_what_happens(recipe):
 @every_recipe
 def test_wires_and_caches_are_what_is_printed(recipe):
     bound = recipe.bind(layers=4)
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((4, 256)).astype(bound.dtype)
-    for row in said(recipe, "wire"):
-        through = bound.codec(row.what.partition(":")[0]).round_trip(x)
-        if row.precision.startswith("as it is, "):
-            assert np.array_equal(through, x)
-            assert through.dtype == bound.dtype
-        else:
-            assert np.array_equal(through, lp.codecs[row.precision].round_trip(x))
-            assert not np.array_equal(through, x)
-    swiglu = bound.cache("swiglu_input")
-    kept = {row.what: row.precision for row in said(recipe, "kept for backward")}
+    x = np.random.default_rng(3).standard_normal((4, 256)).astype(bound.dtype)
+    wires = said(recipe, "wire")
+    assert len(wires) == 4
+    for row in wires:
+        through, plain = bound.codec(row.what.partition(":")[0]).round_trip(x), row.precision.startswith("as it is, ")
+        assert through.dtype == bound.dtype or not plain
+        assert np.array_equal(through, x if plain else lp.codecs[row.precision].round_trip(x))
+        assert np.array_equal(through, x) == plain
+    swiglu, kept = bound.cache("swiglu_input"), {r.what: r.precision for r in said(recipe, "kept for backward")}
     assert (swiglu is None) == kept["swiglu input"].startswith("as it is, ")
     assert swiglu is None or swiglu is lp.codecs[kept["swiglu input"]]
     # What comes of attention is kept by the linear layer after it.
@@ -154,28 +174,21 @@ def test_stores_are_what_is_printed(recipe):
     [("bf16", None), ("bf16", "bfloat16"), ("float32", "float64"), ("float64", None), ("dsv3", None)],
 )
 def test_the_optimizer_keeps_what_is_printed(name, master):
-    recipe = recipes[name] if master is None else recipes[name].with_(master=master)
+    recipe = recipes[name].with_(master=master) if master else recipes[name]
     trainer = Trainer("nano", recipe, load_corpus("synthetic"), seed=0, schedule=Schedule(1e-3, 0, 2))
     trainer.step()
-    moments, weights = (row.precision.split(", ") for row in said(recipe, "optimizer"))
+    (m, v), (weights, gradients) = (row.precision.split(", ") for row in said(recipe, "optimizer"))
     params = list(trainer.model.params.values())
-    for text, kept in ((moments[0], trainer.optimizer.m), (moments[1], trainer.optimizer.v), (weights[0], None)):
-        arrays = params if kept is None else list(kept.values())
-        for array in arrays:
-            if text in ("float32", "float64"):
-                assert array.dtype == text
-            elif kept is None:
-                assert np.array_equal(lp.round_to(array, text), array)
-            else:
-                assert array.dtype == np.uint16
-    if text in ("float32", "float64"):
-        assert any(not np.array_equal(lp.round_to(p, "bfloat16"), p) for p in params)
+    for text, kept in ((m, trainer.optimizer.m), (v, trainer.optimizer.v)):
+        assert {array.dtype for array in kept.values()} == {np.dtype(text if text.startswith("float") else np.uint16)}
+    if weights.startswith("float"):
+        assert {array.dtype for array in params} == {np.dtype(weights)}
+    narrow = weights if not weights.startswith("float") else "bfloat16"
+    assert all(np.array_equal(lp.round_to(p, narrow), p) for p in params) == (narrow == weights)
     x = trainer.corpus.train[:17].reshape(1, 17)
-    gradients = trainer.model.loss_and_grads(x)[1]
-    assert {str(g.dtype) for g in gradients.values()} == {weights[1]}
+    assert {str(g.dtype) for g in trainer.model.loss_and_grads(x)[1].values()} == {gradients}
 
 
 def test_a_block_of_its_own_has_a_line():
-    (recipe,) = (r for r in RECIPES if r.name == "one block")
-    assert [row.precision for row in said(recipe, "layers.2.attn.wo")]
-    assert "e4m3fn" not in in_words("attn.wo", recipe)[0]
+    assert [row.precision for row in said(ONE_BLOCK, "layers.2.attn.wo")]
+    assert "e4m3fn" not in in_words("attn.wo", ONE_BLOCK)[0]
