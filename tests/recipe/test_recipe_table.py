@@ -103,7 +103,7 @@ def test_a_change_is_printed(base, changes, layer, words):
     assert all(line in as_text(recipe) for line in words)
 
 
-@pytest.mark.sampled(35)
+@pytest.mark.sampled(24)
 @every_recipe
 @pytest.mark.parametrize("layer", ["attn.wq_a", "attn.wo", "ffn.gate", "ffn.experts.w2", "head"])
 def test_what_is_printed_of_the_products_is_what_happens(recipe, layer):
