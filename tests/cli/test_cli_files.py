@@ -1,19 +1,16 @@
 """Every command that reads a file, with every file that it should not be given: one line that names the file."""
 
 import os
-import sys
+import shutil
 from pathlib import Path
 
+import hostile_files
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import refused, run
 
 import lowprec as lp
-from lowprec.cli.app import cli
 from lowprec.conformance.recordings import RECORDINGS
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import hostile_files
 
 #: Commands with BAD in place of a file of arrays.
 OF_NPY = {
@@ -55,23 +52,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-def refused(words, name):
-    done = CliRunner().invoke(cli, words)
-    assert isinstance(done.exception, SystemExit), (words, done.exception)
-    lines = done.stderr.splitlines()
-    assert done.exit_code == 2, (words, done.output)
-    assert len([line for line in lines if line.startswith("error: ")]) == 1, lines
-    assert name in lines[-1], lines
-    assert len(lines) == 1, lines
-    return lines[0]
-
-
 def each(commands, content, suffix, folder, monkeypatch):
     monkeypatch.chdir(folder)
     for words in commands.values():
         name = next(word for word in words if word.startswith("BAD")).replace("BAD", f"bad{suffix}")
         Path(name).write_bytes(content)
-        refused([name if word.startswith("BAD") else word for word in words], name)
+        refused(*(name if word.startswith("BAD") else word for word in words), match=name)
 
 
 @pytest.mark.parametrize("bad", hostile_files.BAD_NPY)
@@ -106,11 +92,9 @@ def test_folders_of_archives(bad, tmp_path, monkeypatch):
     for path in (file := Path("recorded", RECORDINGS[0].file), Path("run", "checkpoint.npz")):
         path.parent.mkdir()
         path.write_bytes(content)
-    refused(["verify", "--recordings", "recorded"], file.name)
-    train = ["train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", "run", "--resume"]
-    done = CliRunner().invoke(cli, train)
-    assert done.exit_code == 2, done.exception
-    (said,) = [line for line in done.stderr.splitlines() if not line.startswith("[")]
+    refused("verify", "--recordings", "recorded", match=file.name)
+    train = ("train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", "run", "--resume")
+    (said,) = [line for line in run(*train, code=2).stderr.splitlines() if not line.startswith("[")]
     assert said.startswith("error: checkpoint 'run/checkpoint.npz' is damaged, cut off or no lowprec checkpoint")
 
 
@@ -122,11 +106,10 @@ def test_texts(bad, folder, monkeypatch):
 @pytest.mark.parametrize("words", [*OF_NPY.values(), *OF_NPZ.values(), *OF_TEXT.values()], ids=" ".join)
 def test_what_is_no_file(words, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    Path("directory").mkdir(exist_ok=True)
-    Path("directory.toml").mkdir(exist_ok=True)
-    Path("directory.py").mkdir(exist_ok=True)
+    for suffix in ("", ".toml", ".py"):
+        Path(f"directory{suffix}").mkdir(exist_ok=True)
     for name in ("missing", "directory"):
-        refused([word.replace("BAD", name) for word in words], name)
+        refused(*(word.replace("BAD", name) for word in words), match=name)
 
 
 # --- results in place of inputs --------------------------------------------------------------------------------------
@@ -143,17 +126,17 @@ RESULTS = {
 @pytest.mark.parametrize("words", RESULTS.values(), ids=RESULTS)
 def test_a_result_never_replaces_an_input(words, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, source in {"x": "x", "y": "x", "codes": "codes", "other": "codes"}.items():
-        Path(f"{name}.npy").write_bytes((folder / f"{source}.npy").read_bytes())
-    for name in ("q.npz", "dump.npz"):
-        Path(name).write_bytes((folder / name).read_bytes())
+    for name in ("x.npy", "codes.npy", "q.npz", "dump.npz"):
+        shutil.copy(folder / name, ".")
+    shutil.copy("x.npy", "y.npy")
+    shutil.copy("codes.npy", "other.npy")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for name in [word for word in words if word in before]:
         Path("link").symlink_to(name)
         os.link(name, "hard")
         for out in (name, f"./{name}", str(tmp_path / name), f"../{tmp_path.name}/{name}", "link", "hard"):
-            said = refused([word.replace("OUT", out) for word in words], out)
-            assert "is an input of the command" in said
-        Path("link").unlink()
-        Path("hard").unlink()
+            said = refused(*(word.replace("OUT", out) for word in words), match="is an input of the command")
+            assert out in said
+        os.remove("link")
+        os.remove("hard")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

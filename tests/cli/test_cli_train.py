@@ -2,16 +2,14 @@
 
 import csv
 import functools
-import json
 import os
 import re
 import signal
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import csv_rows, refused, rows, run
 
-from lowprec.cli.app import cli
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.train import Trainer
 from lowprec.moe.run.train import train as train_by_program
@@ -25,19 +23,6 @@ promote_every = "never"
 [layers."layers.*.ffn.gate"]
 out = "float32"
 """
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def refused(*arguments, progress=0):
-    """Run what must be refused in one line, after so many of progress; return it."""
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), (result.output, result.exception)
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == progress + 1, result.stderr
-    return lines[-1]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,17 +45,20 @@ def files(tmp_path_factory):
     return folder
 
 
-def train(files, *more, recipe="mine.toml"):
-    given = {"--config": files / "small.toml", "--recipe": files / recipe, "--data": files / "text.txt", "--steps": 4}
+def train(files, *more):
+    given = {
+        "--config": files / "small.toml",
+        "--recipe": files / "mine.toml",
+        "--data": files / "text.txt",
+        "--steps": 4,
+    }
     return ["train", *(part for pair in given.items() for part in pair), *more]
 
 
 @pytest.fixture(scope="module")
 def whole(files):
     """The folder of a run that nothing stopped, and what it printed."""
-    result = run(*train(files, "--ema", 0.5, "--out", files / "whole", "--json"))
-    assert result.exit_code == 0, result.output
-    return files / "whole", json.loads(result.stdout)[0]
+    return files / "whole", rows(*train(files, "--ema", 0.5, "--out", files / "whole"))[0]
 
 
 def bits(folder):
@@ -100,7 +88,7 @@ def test_the_mean_weights_are_tested_beside_the_last_ones(files, whole):
     folder, row = whole
     assert 0 < abs(row["of the mean weights"] - row["validation loss"]) < 1
     assert bits(folder)[0]["ema"] == 0.5
-    plain = json.loads(run(*train(files, "--json")).stdout)[0]
+    (plain,) = rows(*train(files))
     assert plain.pop("recipe") == "mine"
     assert "of the mean weights" not in plain
     assert plain == {name: row[name] for name in plain}
@@ -108,20 +96,17 @@ def test_the_mean_weights_are_tested_beside_the_last_ones(files, whole):
 
 def test_a_run_that_is_not_evaluated_says_so(files, whole, tmp_path):
     _, row = whole
-    result = run(*train(files, "--ema", 0.5, "--no-evaluate", "--out", tmp_path, "--json"))
-    assert result.exit_code == 0, result.output
-    (found,) = json.loads(result.stdout)
+    (found,) = rows(*train(files, "--ema", 0.5, "--no-evaluate", "--out", tmp_path))
     assert found == {**{name: row[name] for name in found}, "validation loss": None}
     assert "of the mean weights" not in found
     assert "not evaluated" in run(*train(files, "--no-evaluate")).stdout.splitlines()[0]
-    report = json.loads(run("report", tmp_path, "--no-plot", "--json").stdout)
-    assert report[0]["validation loss"] == "not evaluated"
+    assert rows("report", tmp_path, "--no-plot")[0]["validation loss"] == "not evaluated"
 
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypatch):
     folder, row = whole
-    again = train(files, "--ema", 0.5, "--out", tmp_path, "--json")
+    again = train(files, "--ema", 0.5, "--out", tmp_path)
     step = Trainer.step
 
     def interrupted(trainer):
@@ -131,20 +116,21 @@ def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "step", interrupted)
-        stopped = run(*again)
-    assert (stopped.exit_code, stopped.stdout) == (130, "")
+        stopped = run(*again, code=130)
+    assert stopped.stdout == ""
     assert stopped.stderr.strip().splitlines()[-1] == (
         f"error: stopped; what was done is in {tmp_path}; --resume goes on from there"
     )
     assert bits(tmp_path)[0]["steps"] == 2
     # Nothing of the folder is touched by what is refused.
     before = (tmp_path / "checkpoint.npz").read_bytes()
-    assert "its seed is 0, here it is 1" in refused(*again, "--resume", "--seed", 1, progress=1)
-    assert "its running mean has decay 0.5, here it is 0.25" in refused(*again, "--resume", "--ema", 0.25, progress=1)
-    assert "its recipe is mine, here it is bf16" in refused(*again, "--resume", "--recipe", "bf16", progress=1)
+    for option, value, match in (
+        ("--seed", 1, "its seed is 0, here it is 1"), ("--recipe", "bf16", "its recipe is mine, here it is bf16"),
+        ("--ema", 0.25, "its running mean has decay 0.5, here it is 0.25"),
+    ):  # fmt: skip
+        refused(*again, "--resume", option, value, match=match, progress=1)
     assert (tmp_path / "checkpoint.npz").read_bytes() == before
-    rest = run(*again, "--resume", "--memory", "dsv3")
-    assert json.loads(rest.stdout) == [row]
+    assert rows(*again, "--resume", "--memory", "dsv3") == [row]
     assert bits(tmp_path) == bits(folder)
 
 
@@ -166,42 +152,11 @@ def test_every_phase_is_called_what_it_is(files, tmp_path):
     assert said == ["reading the text", "the first step", "evaluating on the held-out text"]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--resume"], "--resume needs --out, the folder to go on from"),
-        (["--ema", "1"], "decay of the mean weights 1.0"),
-        (["--ema", "nan"], "decay of the mean weights nan"),
-        (["--schedule", "cosine"], "schedule kind 'cosine': known are constant, linear_to_zero"),
-        (["--recipe", "{no_toml}"], "no_toml.toml': recipe: this is no TOML"),
-        (["--recipe", "{typo}"], "typo.toml': unknown entry of recipe 'dispach': did you mean 'dispatch'"),
-        (["--recipe", "{layers}"], "layers.toml': pattern 'layers.*.ffn.gat' matches no layer"),
-        (["--recipe", "{missing}"], "missing.toml: No such file"),
-        (["--recipe", "{folder}"], "folder.toml: Is a directory"),
-        (["--recipe", "{deep}"], "'layers.9.*' names a block that a model of 2 layers lacks"),
-    ],
-)
-def test_mistakes_get_one_line_and_leave_nothing(files, tmp_path, more, message):
-    bad = {
-        "no_toml": "name = ",
-        "typo": 'base = "dsv3"\ndispach = "bf16"\n',
-        "layers": 'base = "dsv3"\n[layers."layers.*.ffn.gat"]\nout = "float32"\n',
-        "deep": 'base = "dsv3"\nprotect = "layers.9.*"\n',
-    }
-    for name, text in bad.items():
-        (tmp_path / f"{name}.toml").write_text(text)
-    (tmp_path / "folder.toml").mkdir()
-    paths = {name: tmp_path / f"{name}.toml" for name in (*bad, "missing", "folder")}
-    out = [] if more == ["--resume"] else ["--out", tmp_path / "out"]
-    assert message in refused(*train(files), *out, *(word.format(**paths) for word in more))
-    assert not (tmp_path / "out").exists()
-
-
 # --- recipes ---------------------------------------------------------------------------------------------------------
 
 
 def test_recipes_are_listed():
-    listed = json.loads(run("recipes", "--json").stdout)
+    listed = rows("recipes")
     assert [row["recipe"] for row in listed] == recipes.names()
     assert {row["recipe"]: row["what it is"] for row in listed}["dsv3"] == recipes["dsv3"].description
     shown = run("recipes").stdout
@@ -209,24 +164,14 @@ def test_recipes_are_listed():
 
 
 def test_a_recipe_is_shown_as_a_precision_map(files):
-    rows = list(csv.DictReader(run("recipes", files / "mine.toml", "--csv").stdout.splitlines()))
-    gate = {row["what"]: row["precision"] for row in rows if row["part"] == "ffn.gate"}
+    found = csv_rows("recipes", files / "mine.toml")
+    gate = {row["what"]: row["precision"] for row in found if row["part"] == "ffn.gate"}
     assert gate["Fprop"] == "bfloat16 x bfloat16 on float32, y in float32"
-    assert any("hopper_fp8, never promoted" in row["precision"] for row in rows)
+    assert any("hopper_fp8, never promoted" in row["precision"] for row in found)
     assert "mine" in re.sub(r"\s+", " ", run("recipes", files / "mine.toml").stdout)
 
 
 def test_a_printed_recipe_is_one_to_train_with(files, tmp_path):
     (tmp_path / "again.toml").write_text(run("recipes", files / "mine.toml", "--toml").stdout)
     assert Recipe.from_toml((tmp_path / "again.toml").read_text()) == Recipe.from_toml(MINE)
-    assert run("recipes", tmp_path / "again.toml", "--json").stdout == run(
-        "recipes", files / "mine.toml", "--json"
-    ).stdout  # fmt: skip
-
-
-def test_recipes_that_are_not():
-    assert "unknown recipe 'dsv33': did you mean 'dsv3'" in refused("recipes", "dsv33")
-    assert "missing.toml: No such file" in refused("recipes", "missing.toml")
-    assert "--toml needs the name of a recipe" in refused("recipes", "--toml")
-    assert "--json and --csv exclude each other" in refused("recipes", "dsv3", "--json", "--csv")
-    assert "--toml and --json or --csv exclude each other" in refused("recipes", "dsv3", "--json", "--toml")
+    assert rows("recipes", tmp_path / "again.toml") == rows("recipes", files / "mine.toml")

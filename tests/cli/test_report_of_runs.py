@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import refused, rows, run
+from refusals import refusals
 
 import lowprec as lp
-from lowprec.cli.app import cli
 
 
 @pytest.fixture(scope="module")
@@ -19,18 +19,12 @@ def runs(tmp_path_factory) -> Path:
     return folder
 
 
-def report(*args: object):
-    return CliRunner().invoke(cli, ["report", *map(str, args)])
-
-
 @pytest.mark.slow
 def test_two_runs_are_compared(runs):
-    result = report(runs / "a", runs / "b", "--json")
-    assert result.exit_code == 0, result.output
-    rows = json.loads(result.stdout)
+    found = rows("report", runs / "a", runs / "b")
     kept = [json.loads((runs / name / "run.json").read_text())["validation_loss"] for name in "ab"]
-    assert [row["recipe"] for row in rows] == ["bf16", "dsv3"]
-    assert rows[1]["against the first"] == f"{100 * (kept[1] / kept[0] - 1):+.3f} %"
+    assert [row["recipe"] for row in found] == ["bf16", "dsv3"]
+    assert found[1]["against the first"] == f"{100 * (kept[1] / kept[0] - 1):+.3f} %"
     page = (runs / "compared_runs" / "report.html").read_text()
     assert "<svg" in page
     assert "noise floor" in page
@@ -38,13 +32,12 @@ def test_two_runs_are_compared(runs):
 
 def test_a_folder_of_runs_is_compared_again(runs):
     for _ in range(2):  # what the first time wrote is no run
-        result = report(runs)
-        assert result.exit_code == 0, result.output
+        run("report", runs)
     assert "differ in more than their recipes: seed" in (runs / "compared_runs" / "report.md").read_text()
 
 
 def test_one_run_has_nothing_to_be_compared_with(runs):
-    assert report(runs / "a", "--no-plot").exit_code == 0
+    run("report", runs / "a", "--no-plot")
     assert "nothing to compare" in (runs / "compared_runs" / "report.md").read_text()
 
 
@@ -52,9 +45,7 @@ def test_a_damaged_run_is_named(runs, tmp_path):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "metrics.csv").write_text("step,loss\n1,what\n")
     (tmp_path / "bad" / "run.json").write_text("{}")
-    result = report(tmp_path, "--no-plot")
-    assert result.exit_code == 2
-    assert "damaged run" in result.stderr
+    refused("report", tmp_path, "--no-plot", match="damaged run")
 
 
 def test_losses_of_folders_are_those_of_the_runs(runs):
@@ -64,7 +55,6 @@ def test_losses_of_folders_are_those_of_the_runs(runs):
     assert kept == expected
 
 
-@pytest.mark.parametrize(("wrong", "match"), [((), "no run"), (("nowhere",), "no training run"), ((3,), "neither")])
-def test_what_is_no_run_is_refused(wrong, match):
-    with pytest.raises(ValueError, match=match):
-        lp.plot.losses(*wrong)
+test_what_is_no_run_is_refused = refusals(
+    [("lp.plot.losses()", "no run"), ("lp.plot.losses('nowhere')", "no training run"), ("lp.plot.losses(3)", "neither")]
+)
