@@ -1,7 +1,9 @@
 """Calls of the public API: what can be called, and arguments for it from its signature."""
 
 import dataclasses
+import functools
 import inspect
+import operator
 import re
 import typing
 from collections.abc import Callable
@@ -29,6 +31,14 @@ MILLISECONDS = {
 }  # fmt: skip
 
 
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name != "self"
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Target:
     """Something public that can be called.
@@ -37,37 +47,44 @@ class Target:
     ----------
     name : str
         As users write it, without "lp.".
-    function : callable
-        It.
-    sound : callable
-        Returns arguments that suit each other; options that it does not give are drawn from the signature.
-    result : callable, optional
-        Returns what is documented of a result: the type and the shape of an array.
+    sound : dict or callable
+        Arguments that suit each other, or what draws them; a function in a dict draws one. What it does not give is
+        drawn from the signature.
     weight : float
         How much of the time is spent on it, compared with others.
+    function : callable
+        It; what `lp` has by that name if left out.
     always_hostile : bool
         Whether every call has something wrong with it.
     """
 
     name: str
-    function: Callable[..., Any]
-    sound: Callable[[Draw], Arguments]
-    result: Callable[[Arguments], tuple[Any, tuple[int, ...]]] | None = None
+    sound: Arguments | Callable[[Draw], Arguments]
     weight: float = 1.0
+    function: Callable[..., Any] = None  # type: ignore[assignment]
     always_hostile: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", self.function or operator.attrgetter(self.name)(lp))
 
     @property
     def milliseconds(self) -> float:
         """What a call takes, with the calls that it has to be equal to."""
         return MILLISECONDS.get(self.name, 0.4)
 
-    @property
+    @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        return {
-            name: parameter
-            for name, parameter in inspect.signature(self.function).parameters.items()
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name != "self"
-        }
+        return parameters_of(self.function)
+
+    def arguments(self, draw: Draw) -> Arguments:
+        """Return sound arguments: those that are required, and some others."""
+        given = self.sound(draw) if callable(self.sound) else self.sound
+        found = {name: value(draw) if inspect.isfunction(value) else value for name, value in given.items()}
+        for name, parameter in self.parameters.items():
+            required = parameter.default is inspect.Parameter.empty
+            if name not in found and name != "out" and (required or draw.chance(0.3)):
+                found[name] = option_for(self, parameter, draw)
+        return {name: value for name, value in found.items() if value is not inspect.Parameter.empty}
 
 
 WHOLE = {
@@ -99,6 +116,11 @@ CATALOGUES = {
     "Accumulator": lp.accumulators, "Library": lp.libraries, "Recipe": lp.recipes, "Hardware": costs.hardware,
     "ModelShape": costs.models, "MoEConfig": lp.configs,
 }  # fmt: skip
+SORTS = {
+    "path": r"PathLike", "granularity": r"Granularity",
+    "array": r"ArrayLike|NDArray|Floats|Bytes|\bArray\b|Float32Matrix|Words", "bytes": r"^bytes",
+    "whole": r"^(int|str \| int)", "number": r"^float", "flag": r"^bool", "text": r"^str",
+}  # fmt: skip
 
 
 def kind_of(target: Target, parameter: inspect.Parameter) -> str:
@@ -113,23 +135,7 @@ def kind_of(target: Target, parameter: inspect.Parameter) -> str:
         return "codec"
     if name == "out" and "Quantized" not in text and "Format" not in text:
         return "out"
-    if "PathLike" in text:
-        return "path"
-    if "Granularity" in text:
-        return "granularity"
-    if re.search(r"ArrayLike|NDArray|Floats|Bytes|\bArray\b|Float32Matrix|Words", text):
-        return "array"
-    if text.startswith("bytes"):
-        return "bytes"
-    if text.startswith(("int", "str | int")):
-        return "whole"
-    if text.startswith("float"):
-        return "number"
-    if text.startswith("bool"):
-        return "flag"
-    if text.startswith("str"):
-        return "text"
-    return "object"
+    return next((kind for kind, pattern in SORTS.items() if re.search(pattern, text)), "object")
 
 
 HOSTILE = {
@@ -157,6 +163,8 @@ def option_for(target: Target, parameter: inspect.Parameter, draw: Draw) -> Any:
         return draw.entry(CATALOGUES[kind])
     if kind == "codec":
         return draw.one(draw.entry(lp.codecs), 8, 16.5)
+    if kind == "array" and parameter.default is inspect.Parameter.empty:
+        return draw.values()
     if kind == "whole" and parameter.name in WHOLE:
         return draw.random.randint(*WHOLE[parameter.name])
     if kind == "number":
@@ -170,12 +178,7 @@ def option_for(target: Target, parameter: inspect.Parameter, draw: Draw) -> Any:
 
 def call_of(target: Target, draw: Draw) -> Arguments:
     """Return arguments: some sound, some with one thing wrong, or two."""
-    arguments = target.sound(draw)
-    for name, parameter in target.parameters.items():
-        if name not in arguments and draw.chance(0.3) and name != "out":
-            value = option_for(target, parameter, draw)
-            if value is not inspect.Parameter.empty:
-                arguments[name] = value
+    arguments = target.arguments(draw)
     draw.sound = dict(arguments)
     bad = draw.one(1, 2) if target.always_hostile else draw.one(0, 0, 0, 0, 1, 1, 1, 1, 2)
     names = list(target.parameters)

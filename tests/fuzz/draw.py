@@ -39,6 +39,9 @@ class Draw:
     def of(self, options: Any) -> Any:
         return self.random.choice(list(options))
 
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(self.random.getrandbits(32))
+
     # --- names ---
 
     def entry(self, catalogue: Any, names: list[str] | None = None) -> Any:
@@ -58,7 +61,7 @@ class Draw:
     def values(self, shape: tuple[int, ...] | None = None, dtype: Any = None, special: float = 0.2) -> Any:
         """Return numbers of many magnitudes, in some type and layout."""
         shape = self.shape() if shape is None else shape
-        rng = np.random.default_rng(self.random.getrandbits(32))
+        rng = self.rng()
         a = rng.standard_normal(shape).astype(np.float32) * np.float32(2.0 ** self.random.randint(-20, 20))
         if a.size:
             flat = a.reshape(-1)
@@ -78,7 +81,7 @@ class Draw:
 
     def large(self) -> Any:
         """Return enough numbers for more than one thread."""
-        rng = np.random.default_rng(self.random.getrandbits(32))
+        rng = self.rng()
         return rng.standard_normal((self.one(300, 520), self.one(512, 1000)), np.float32)
 
     def laid_out(self, a: Any) -> Any:
@@ -89,39 +92,43 @@ class Draw:
             return a.tolist()
         return self.of(hostile.layouts(a))
 
+    def integers(self, high: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return self.rng().integers(0, high, shape, np.uint64).astype(dtype)
+
     def codes(self, fmt: Any, shape: tuple[int, ...] | None = None) -> Any:
         f = lp.formats.get(fmt)
-        rng = np.random.default_rng(self.random.getrandbits(32))
-        shape = self.shape() if shape is None else shape
-        return self.laid_out(rng.integers(0, 1 << f.bits, shape, np.uint64).astype(f.code_dtype))
+        return self.laid_out(self.integers(1 << f.bits, self.shape() if shape is None else shape, f.code_dtype))
+
+    def damaged(self, data: bytes) -> bytes:
+        """Return bytes of which some bits are flipped, or the end is cut off."""
+        found = bytearray(data)
+        for _ in range(self.one(0, 0, 1, 3) if data else 0):
+            found[self.random.randrange(len(found))] ^= 1 << self.random.randrange(8)
+        if self.chance(0.1) and found:
+            del found[self.random.randrange(len(found)) :]
+        return bytes(found)
 
     def out(self, shape: tuple[int, ...], dtype: Any, *overlapping: Any) -> Any:
         """Return an array for a result: most fit; some overlap an input, others are wrong in one way."""
         which = self.random.random()
-        if which < 0.6:
-            return np.full(shape, 7, dtype)
         if which < 0.75:
-            for a in overlapping:
-                if isinstance(a, np.ndarray):
-                    found = overlap(a, shape, np.dtype(dtype), self.one(0, 0, 1, 8))
-                    if found is not None:
-                        return found
+            for a in overlapping if which >= 0.6 else ():
+                found = overlap(a, shape, np.dtype(dtype), self.one(0, 0, 1, 8)) if isinstance(a, np.ndarray) else None
+                if found is not None:
+                    return found
             return np.full(shape, 7, dtype)
         wrong = self.one("shape", "dtype", "layout", "read-only", "object", "masked")
         self.hostile.append(("out", hostile.Hostile(wrong)))
-        if wrong == "shape":
-            return np.zeros((*shape, 2), dtype)
-        if wrong == "dtype":
-            return np.zeros(shape, self.one(np.float64, np.int8, np.complex64, object, ">f4"))
-        if wrong == "layout":
-            return np.zeros((*shape, 2), dtype)[..., 0]
-        if wrong == "object":
-            return self.one([], "out", 3, (np.zeros(shape, dtype),), {})
-        a = np.zeros(shape, dtype)
-        if wrong == "masked":
-            return np.ma.array(a)
-        a.flags.writeable = False
-        return a
+        right = np.zeros(shape, dtype)
+        right.flags.writeable = wrong != "read-only"
+        return {
+            "shape": np.zeros((*shape, 2), dtype),
+            "dtype": np.zeros(shape, self.one(np.float64, np.int8, np.complex64, object, ">f4")),
+            "layout": np.zeros((*shape, 2), dtype)[..., 0],
+            "read-only": right,
+            "object": self.one([], "out", 3, (right,), {}),
+            "masked": np.ma.array(right),
+        }[wrong]
 
     # --- quantized matrices ---
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from calls import Arguments, Target, call_of
 from draw import Draw
+from targets import RESULTS
 
 import lowprec as lp
 from lowprec.registry import Registry
@@ -33,31 +34,28 @@ class TooSlow(BaseException):
 
 def prints(value: Any, depth: int = 0) -> Any:
     """Return something comparable that has every bit of a value."""
+    kind = type(value).__name__
     if isinstance(value, np.ndarray):
-        if value.dtype.hasobject or depth > 20:
-            return repr(value.dtype), value.shape, repr(value.tolist())
+        held = repr(value.tolist()) if value.dtype.hasobject or depth > 20 else np.asarray(value).tobytes()
         mask = bytes(np.ma.getmaskarray(value)) if isinstance(value, np.ma.MaskedArray) else b""
-        return type(value).__name__, repr(value.dtype), value.shape, np.asarray(value).tobytes(), mask
+        return kind, repr(value.dtype), value.shape, held, mask
     if isinstance(value, np.generic):
-        return type(value).__name__, value.tobytes()
+        return kind, value.tobytes()
     if isinstance(value, float):
-        return "float", struct.pack("<d", value)
+        return kind, struct.pack("<d", value)
     if isinstance(value, (bool, int, str, bytes, type(None), complex)):
-        return type(value).__name__, value
+        return kind, value
     if depth > 20 or isinstance(value, (types.ModuleType, type, Registry)) or callable(value):
-        return type(value).__name__
-    if isinstance(value, dict):
-        return "dict", [(str(key), prints(item, depth + 1)) for key, item in value.items()]
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__, [prints(item, depth + 1) for item in value]
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return type(value).__name__, [(name, prints(getattr(value, name), depth + 1)) for name in names]
+        return kind
     if isinstance(value, Exception):
-        return type(value).__name__, str(value)
-    if hasattr(value, "__dict__"):
-        return type(value).__name__, [(name, prints(item, depth + 1)) for name, item in vars(value).items()]
-    return type(value).__name__
+        return kind, str(value)
+    if isinstance(value, (list, tuple)):
+        held = dict(enumerate(value))
+    elif dataclasses.is_dataclass(value):
+        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    else:
+        held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return kind, [(str(name), prints(item, depth + 1)) for name, item in held.items()]
 
 
 def plain(value: Any) -> Any:
@@ -97,17 +95,16 @@ def outcome(target: Target, arguments: Arguments) -> Any:
 
 def same_memory(arguments: Arguments) -> list[str]:
     """Return the inputs that overlap the array for the result."""
-    out = arguments.get("out")
+    out, made = arguments.get("out"), arguments.get("_of")
     if not isinstance(out, np.ndarray):
         return []
-    found = [name for name, a in arguments.items() if name != "out" and isinstance(a, np.ndarray)]
-    found = [name for name in found if np.shares_memory(arguments[name], out)]
-    made = arguments.get("_of")
-    if dataclasses.is_dataclass(made) and any(
-        isinstance(a, np.ndarray) and np.shares_memory(a, out) for a in vars(made).values()
-    ):
-        found.append("_of")
-    return found
+    held = {name: [a] for name, a in arguments.items() if name != "out"}
+    held["_of"] = list(vars(made).values()) if dataclasses.is_dataclass(made) else []
+    return [name for name, arrays in held.items() if any(_overlap(a, out) for a in arrays)]
+
+
+def _overlap(a: Any, out: np.ndarray) -> bool:
+    return isinstance(a, np.ndarray) and np.shares_memory(a, out)
 
 
 def judge(target: Target, seed: str, folder: Any) -> str:
@@ -217,18 +214,14 @@ def _check_message(target: Target, draw: Draw, arguments: Arguments, error: Exce
 
 
 def _check_result(target: Target, draw: Draw, arguments: Arguments, found: Any) -> None:
-    if target.result is None or draw.hostile:
+    if target.name not in RESULTS or draw.hostile:
         return
-    dtype, shape = target.result(arguments)
+    dtype, shape = RESULTS[target.name](arguments)
     if isinstance(found, lp.Quantized):
         found = found.codes
-    if dtype is float:
-        if type(found) is not float:
-            raise Finding(f"a {type(found).__name__}, not a float")
-        return
-    if type(found) is not np.ndarray or found.dtype != np.dtype(dtype) or found.shape != tuple(shape):
-        what = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
-        raise Finding(f"the result is {what}, documented is {np.dtype(dtype)} {tuple(shape)}")
+    said = found.dtype if type(found) is np.ndarray else type(found)
+    if said != (dtype if dtype is float else np.dtype(dtype)) or np.shape(found) != tuple(shape):
+        raise Finding(f"the result is {said} {np.shape(found)}, documented is {dtype} {tuple(shape)}")
     out = arguments.get("out")
     if isinstance(out, np.ndarray) and found is not out and target.name != "gemm":
         raise Finding("the result is not in out")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from calls import Arguments
+from calls import Arguments, parameters_of
 from draw import SPECIAL, VALUES, Draw
 
 import lowprec as lp
@@ -24,32 +24,42 @@ def fields(catalogue: Any, cls: type, share: float = 0.15) -> Callable[[Draw], A
     return sound
 
 
-def used(cls: type, use: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return what makes an object and uses it: one that can be made has to work."""
+def used(function: Callable[..., Any], use: Callable[[Any], Any], names: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """Return what calls a function and uses the result: what can be made has to work.
 
-    def make(**fields: Any) -> Any:
-        made = cls(**fields)
-        return made, use(made)
+    `names` are the parameters that it takes, all if left out; options that it hands on are those of `lp.quantize` and
+    `lp.gemm`.
+    """
 
-    make.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
-    make.__doc__, make.__module__ = cls.__doc__, cls.__module__
+    def make(**given: Any) -> Any:
+        return use(function(**given))
+
+    known = {**parameters_of(lp.quantize), **parameters_of(lp.gemm), **parameters_of(function)}
+    taken = (known[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in names or parameters_of(function))
+    make.__signature__ = inspect.Signature(list(taken))  # type: ignore[attr-defined]
+    make.__doc__, make.__module__ = function.__doc__, function.__module__
     return make
+
+
+def or_reason(call: Callable[[], Any]) -> Any:
+    """Return a result, or why there is none: fields may not go together with the operands here."""
+    try:
+        return call()
+    except ValueError as error:
+        return str(error)
 
 
 def use_format(f: Any) -> Any:
     codes = lp.encode(VALUES, f)
-    return codes, lp.decode(codes, f), lp.round_to(VALUES, f), lp.ulp(VALUES, f), f.max, f.min
+    return f, codes, lp.decode(codes, f), lp.round_to(VALUES, f), lp.ulp(VALUES, f), f.max, f.min
 
 
 def use_quantizer(q: Any) -> Any:
     x = np.outer(np.float32([1, -3, 0.01]), np.arange(64, dtype=np.float32))
     if q.history is not None:
-        return None
-    try:
-        made = lp.quantize(x, quantizer=q)
-    except ValueError as error:  # a transform of another size, a format without such a scale
-        return str(error)
-    return made.codes, made.scale, lp.quantize_dequantize(x, quantizer=q)
+        return q
+    made = or_reason(lambda: lp.quantize(x, quantizer=q))
+    return q, made if isinstance(made, str) else (made.codes, made.scale, lp.quantize_dequantize(x, quantizer=q))
 
 
 def use_accumulator(accumulator: Any) -> Any:
@@ -57,46 +67,46 @@ def use_accumulator(accumulator: Any) -> Any:
     if fmt == "float64":
         return lp.mma(np.ones((1, 4)), np.ones((1, 4)), accumulator=accumulator)
     ones = np.full((2, 2 * accumulator.group), lp.encode(1.5, fmt), lp.formats[fmt].code_dtype)
-    scales = {}
+    given = {"accumulator": accumulator, "a_format": fmt, "b_format": fmt}
     if accumulator.scale_format is not None:
         if ones.shape[1] % accumulator.scale_block:
-            return None
+            return accumulator
         scale = np.full((2, ones.shape[1] // accumulator.scale_block), 56, np.uint8)
-        scales = {"a_scale": scale, "b_scale": scale}
-    try:
-        return lp.mma(ones, ones, accumulator=accumulator, a_format=fmt, b_format=fmt, **scales)
-    except ValueError as error:
-        return str(error)
+        given |= {"a_scale": scale, "b_scale": scale}
+    return accumulator, or_reason(lambda: lp.mma(ones, ones, **given))
 
 
 def use_policy(policy: Any) -> Any:
-    results = []
-    for name in lp.formats.names():
-        try:
-            results.append(lp.encode(SPECIAL, name, policy=policy).tolist())
-        except ValueError as error:
-            results.append(str(error))
-    return results
+    names = lp.formats.names()
+    return policy, [or_reason(lambda name=name: lp.encode(SPECIAL, name, policy=policy).tolist()) for name in names]
 
 
 def use_recipe(recipe: Any) -> Any:
-    again = lp.Recipe.from_toml(recipe.to_toml())
-    return recipe.as_dict(), again == recipe
+    return recipe, recipe.as_dict(), lp.Recipe.from_toml(recipe.to_toml()) == recipe
 
 
 def use_rounding(rounding: Any) -> Any:
     seed = 5 if rounding.is_stochastic else None
-    return [lp.encode(VALUES, name, rounding=rounding, seed=seed).tolist() for name in ("e4m3fn", "bfloat16")]
+    return rounding, [lp.encode(VALUES, name, rounding=rounding, seed=seed).tolist() for name in ("e4m3fn", "bfloat16")]
 
 
 def use_codec(codec: Any) -> Any:
     x = np.outer(np.float32([1, -3, 0.01]), np.arange(512, dtype=np.float32))
     x[2, 3] = np.inf
-    try:
-        wire = codec.encode(x)
-    except ValueError as error:  # a format that is no element format
-        return str(error)
+    wire = or_reason(lambda: codec.encode(x))
+    if isinstance(wire, str):  # a format that is no element format
+        return codec, wire
     data = codec.to_bytes(wire)
     back = codec.from_bytes(data, wire.shape)
     limits = codec.limits(wire) if hasattr(codec, "limits") else None
-    return data, codec.to_bytes(back) == data, codec.decode(back), codec.bits_per_value, limits
+    return codec, data, codec.to_bytes(back) == data, codec.decode(back), codec.bits_per_value, limits
+
+
+def use_library(library: Any) -> Any:
+    q = lp.quantize(np.outer(np.float32([1, -3]), np.arange(256, dtype=np.float32)), "e4m3fn", "1x128")
+    return library, or_reason(lambda: lp.gemm(q, q, library=library))
+
+
+def use_kernel(chosen: Any) -> Any:
+    with chosen:
+        return lp.get_fused_kernel()

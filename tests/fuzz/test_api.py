@@ -1,7 +1,6 @@
 """A fuzzer over the public API: the promises of `judge` hold for whatever is passed."""
 
 import os
-import resource
 
 import calls
 import judge
@@ -34,20 +33,12 @@ def all_targets(folder):
 
 
 @pytest.fixture
-def alone(tmp_path, monkeypatch, keep_threads):
-    """Stand in an empty folder, with temporary files beside it and 6 GiB of memory more than now."""
-    for name in ("here", "temporary"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 30), limits[1]))
+def alone(little_room, monkeypatch, keep_threads):
+    """Stand in an empty folder."""
+    (little_room / "here").mkdir()
+    monkeypatch.chdir(little_room / "here")
     kernel = lp.get_fused_kernel()
-    yield tmp_path
-    resource.setrlimit(resource.RLIMIT_AS, limits)
+    yield little_room
     lp.set_fused_kernel(kernel)
 
 
@@ -74,47 +65,15 @@ def test_every_parameter_has_a_kind(all_targets):
 
 #: Matrices with scales, objects of the package, callables, tuples: what no catalogue and no number stands for.
 OBJECTS = {
-    "Accumulator(flushed)",
-    "Accumulator(inputs)",
-    "Granularity.block(shape)",
-    "Policy(saturating)",
-    "Quantized(format)",
-    "Quantized(quantizer)",
-    "Quantized(tensor_scale)",
-    "Quantized.dequantize(like)",
-    "Recipe(rules)",
-    "Recipe(storage)",
-    "TableFormat(table)",
-    "checksum(a)",
-    "checksum(b)",
-    "codec.from_bytes(shape)",
-    "convert(q)",
-    "costs.ModelShape(attention)",
-    "costs.NodeCount(shares)",
-    "decode(like)",
-    "encode(like)",
-    "gemm(a)",
-    "gemm(b)",
-    "gemm(like)",
-    "grouped_gemm(a)",
-    "grouped_gemm(b)",
-    "grouped_wgrad(dy)",
-    "grouped_wgrad(x)",
-    "identify(a)",
-    "identify(b)",
-    "logfmt.encode(units)",
-    "logfmt.from_bytes(units)",
-    "matmul_f32(like)",
-    "mma(like)",
-    "pack_operand(q)",
-    "quantize(out)",
-    "quantize_dequantize(like)",
-    "requantize(q)",
-    "round_to(like)",
-    "train(memory)",
-    "train(progress)",
-    "train(stage)",
-}
+    "Accumulator(flushed)", "Accumulator(inputs)", "Granularity.block(shape)", "Policy(saturating)",
+    "Quantized(format)", "Quantized(quantizer)", "Quantized(tensor_scale)", "Quantized.dequantize(like)",
+    "Recipe(rules)", "Recipe(storage)", "TableFormat(table)", "checksum(a)", "checksum(b)", "codec.from_bytes(shape)",
+    "convert(q)", "costs.ModelShape(attention)", "costs.NodeCount(shares)", "decode(like)", "encode(like)", "gemm(a)",
+    "gemm(b)", "gemm(like)", "grouped_gemm(a)", "grouped_gemm(b)", "grouped_wgrad(dy)", "grouped_wgrad(x)",
+    "identify(a)", "identify(b)", "logfmt.encode(units)", "logfmt.from_bytes(units)", "matmul_f32(like)", "mma(like)",
+    "pack_operand(q)", "quantize(out)", "quantize_dequantize(like)", "requantize(q)", "round_to(like)", "train(memory)",
+    "train(progress)", "train(stage)",
+}  # fmt: skip
 
 
 def share(target, every, budget):

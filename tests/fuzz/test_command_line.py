@@ -1,7 +1,6 @@
 """A fuzzer over the command line: it prints what was asked for, or one line that says what was wrong."""
 
 import os
-import resource
 
 import commands
 import judge
@@ -23,19 +22,11 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture
-def alone(files, tmp_path, monkeypatch):
-    """Stand among the files, with temporary ones elsewhere and 4 GiB of memory more than now."""
-    (tmp_path / "temporary").mkdir()
+def alone(files, little_room, monkeypatch):
+    """Stand among the files."""
     (files / "out").mkdir(exist_ok=True)
     monkeypatch.chdir(files)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), limits[1]))
-    yield tmp_path
-    resource.setrlimit(resource.RLIMIT_AS, limits)
+    return little_room
 
 
 DIFFERING = ("check", "convert", "identify")
