@@ -1,48 +1,17 @@
 """What every public function does alike with what it is given: arrays of something else, room for results, numbers."""
 
 import ast
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from public_calls import OF_VALUES, ONES, QUANTIZED
+from refusals import refusals
 
 import lowprec as lp
-from lowprec import _arrays, costs, logfmt
-from lowprec.codec import BlockCodec, CastCodec, LogFMTCodec, codecs
-from lowprec.codec.reductions import all_reduce
-from lowprec.format.ulp import ulp
+from lowprec import _arrays, codec, logfmt, study
 from lowprec.measure.atlas import errors_of
-from lowprec.measure.metrics import compare
-from lowprec.measure.spread import kurtosis, tile_range
-from lowprec.scaling.hadamard import hadamard
-from lowprec.study import Setting
 
-ONES = np.ones((16, 128), np.float32)
-CODES = np.full((16, 128), 56, np.uint8)
-QUANTIZED = lp.Quantized(np.full_like(CODES, 126), np.full((16, 1), 1 / 448, np.float32), "e4m3fn", "1x128")  # of ONES
-TAKE_VALUES = {
-    "encode": lambda x: lp.encode(x, "e4m3fn"),
-    "round_to": lambda x: lp.round_to(x, "e4m3fn"),
-    "quantize": lambda x: lp.quantize(x, "e4m3fn"),
-    "quantize_dequantize": lambda x: lp.quantize_dequantize(x, "e4m3fn"),
-    "quantize_both": lambda x: lp.quantize_both(x, "e4m3fn"),
-    "DelayedScaling": lambda x: lp.DelayedScaling().quantize(x),
-    "hadamard": hadamard,
-    "matmul_f32": lambda x: lp.matmul_f32(x, ONES),
-    "matmul_f32 ": lambda x: lp.matmul_f32(ONES, x.T.copy().T),
-    "gemm: c": lambda x: lp.gemm(QUANTIZED, QUANTIZED, x[:, :16]),
-    "mma: c": lambda x: lp.mma(CODES, CODES, x[:, :16]),
-    "logfmt": logfmt.encode,
-    "codec": lambda x: codecs["fp8_1x128"].encode(x),
-    "codec bf16": lambda x: codecs["bf16"].round_trip(x),
-    "all_reduce": lambda x: all_reduce(x, "fp8_1x128"),
-    "ulp": lambda x: ulp(x, "e4m3fn"),
-    "compare": lambda x: compare(x, ONES),
-    "errors_of": lambda x: errors_of(x, "fp8_1x128"),
-    "tile_range": tile_range,
-    "kurtosis": kurtosis,
-}
 NOT_REAL = {
     "complex": ONES * 1j,
     "text": ONES.astype(str),
@@ -58,18 +27,18 @@ NOT_REAL = {
 
 
 @pytest.mark.parametrize("what", NOT_REAL)
-@pytest.mark.parametrize("name", TAKE_VALUES)
+@pytest.mark.parametrize("name", OF_VALUES)
 def test_only_real_numbers_are_taken(name, what):
     with pytest.raises(TypeError, match="real numbers are needed") as caught:
-        TAKE_VALUES[name](NOT_REAL[what])
+        OF_VALUES[name](NOT_REAL[what])
     assert str(caught.value).startswith(name.split()[0])
 
 
-@pytest.mark.parametrize("name", TAKE_VALUES)
+@pytest.mark.parametrize("name", OF_VALUES)
 def test_real_numbers_of_every_type_are_taken(name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for dtype in (np.float16, np.float64, np.int8, np.uint64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ">f4"):
-        TAKE_VALUES[name](ONES.astype(dtype))
+        OF_VALUES[name](ONES.astype(dtype))
 
 
 # --- results in the memory of what they come from --------------------------------------------------------------------
@@ -84,10 +53,6 @@ def values(raw, start, count):
 
 def codes(raw, start, count):
     return raw[start : start + count]
-
-
-def matrix(raw, start, rows, columns):
-    return values(raw, start, rows * columns).reshape(rows, columns)
 
 
 def quantize_onto(x, room):
@@ -185,78 +150,65 @@ def test_every_quantizer_works_in_place(quantizer):
         assert place.tobytes() == expected
 
 
-@pytest.mark.parametrize(
-    ("bad", "found"),
-    [
-        ([[0.0]], "list"),
-        (np.empty((2, 2)), r"float64 \(2, 2\)"),
-        (np.empty((2, 3), np.float32), r"float32 \(2, 3\)"),
-        (np.empty((2, 2), ">f4"), r">f4 \(2, 2\)"),
-        (np.empty((2, 4), np.float32)[:, ::2], "not C-contiguous"),
-        (np.ma.masked_array(np.empty((2, 2), np.float32)), "MaskedArray"),
-        (np.broadcast_to(np.float32(0), (2, 2)), "not C-contiguous"),
-        (np.frombuffer(bytes(16), np.float32).reshape(2, 2), "read-only"),
-    ],
+ROOMS = [
+    ([[0.0]], "list"), (np.empty((2, 2)), r"float64 \(2, 2\)"), (np.empty((2, 3), np.float32), r"float32 \(2, 3\)"),
+    (np.empty((2, 2), ">f4"), r">f4 \(2, 2\)"), (np.empty((2, 4), np.float32)[:, ::2], "not C-contiguous"),
+    (np.ma.masked_array(np.empty((2, 2), np.float32)), "MaskedArray"),
+    (np.broadcast_to(np.float32(0), (2, 2)), "not C-contiguous"),
+    (np.frombuffer(bytes(16), np.float32).reshape(2, 2), "read-only"),
+]  # fmt: skip
+WITH_ROOM = [
+    "lp.round_to(x, 'e4m3fn', out=bad)", "lp.decode(np.zeros((2, 2), np.uint8), 'e4m3fn', out=bad)",
+    "lp.quantize_dequantize(x, 'e4m3fn', out=bad)", "lp.quantize(x, 'e4m3fn').dequantize(out=bad)",
+    "lp.matmul_f32(x, x, out=bad)", "lp.logfmt.encode(x).decode(out=bad)",
+]  # fmt: skip
+test_room_for_a_result_must_fit = refusals(
+    (
+        (call.replace("bad", f"rooms[{i}]"), rf"^\w+: out is {found}, needed is contiguous float32 \(2, 2\)$")
+        for call in WITH_ROOM
+        for i, (_, found) in enumerate(ROOMS)
+    ),
+    lambda: {"x": np.ones((2, 2), np.float32), "rooms": [bad for bad, _ in ROOMS]},
 )
-def test_room_for_a_result_must_fit(bad, found):
-    x = np.ones((2, 2), np.float32)
-    q = lp.quantize(x, "e4m3fn")
-    z = logfmt.encode(x)
-    for work in (
-        lambda: lp.round_to(x, "e4m3fn", out=bad),
-        lambda: lp.decode(np.zeros((2, 2), np.uint8), "e4m3fn", out=bad),
-        lambda: lp.quantize_dequantize(x, "e4m3fn", out=bad),
-        lambda: q.dequantize(out=bad),
-        lambda: lp.matmul_f32(x, x, out=bad),
-        lambda: z.decode(out=bad),
-    ):
-        with pytest.raises(ValueError, match=rf"^\w+: out is {found}, needed is contiguous float32 \(2, 2\)$"):
-            work()
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "message"),
+test_numbers_that_are_refused = refusals(
     [
-        (0, 1, None, "f: n=0: a whole number >= 1 is needed"),
-        (True, 1, None, "f: n=True: a whole number >= 1 is needed"),
-        (2.0, 0, 3, "f: n=2.0: a whole number from 0 to 3 is needed"),
-        (None, None, None, "f: n=None: a whole number is needed"),
-        (-1, 0, 2**64 - 1, "f: n=-1: a whole number from 0 to 2^64 - 1 is needed"),
-        (2**62 + 1, 0, 2**62, f"f: n={2**62 + 1}: a whole number from 0 to 2^62 is needed"),
-        (np.array(3), 0, None, "f: n=array(3): a whole number >= 0 is needed"),
+        ("whole('f', 'n', 0, 1, None)", "^f: n=0: a whole number >= 1 is needed$"),
+        ("whole('f', 'n', True, 1, None)", "^f: n=True: a whole number >= 1 is needed$"),
+        ("whole('f', 'n', 2.0, 0, 3)", "^f: n=2.0: a whole number from 0 to 3 is needed$"),
+        ("whole('f', 'n', None, None, None)", "^f: n=None: a whole number is needed$"),
+        ("whole('f', 'n', -1, 0, 2**64 - 1)", r"^f: n=-1: a whole number from 0 to 2\^64 - 1 is needed$"),
+        ("whole('f', 'n', 2**62 + 1, 0, 2**62)", rf"^f: n={2**62 + 1}: a whole number from 0 to 2\^62 is needed$"),
+        ("whole('f', 'n', np.array(3), 0, None)", r"^f: n=array\(3\): a whole number >= 0 is needed$"),
+        ("whole_or_none('', 'n', 0, 1)", "^n=0: a whole number >= 1 or None is needed$"),
+        *((f"positive('f', 'x', {bad})", "f: x=.*: a finite number > 0 is needed")
+          for bad in ("0", "-1.0", "float('nan')", "float('inf')", "True", "'1'", "None")),
+        ("positive32('f', 'x', 1e300)", r"^f: x=1e\+300: float32 makes .* of it; a finite"),
+        ("positive32('f', 'x', 1e-300)", "^f: x=1e-300: float32 makes .* of it; a finite"),
+        ("lp.quantize(ones, 'mxint8', scale='ue8m0', amax_floor=1e300)", r"amax_floor=1e\+300"),
+        ("lp.quantize(ones, 'mxint8', scale='ue8m0', multiplier=1e300)", r"multiplier=1e\+300"),
+        ("lp.quantize(ones, 'mxint8', scale='ue8m0', multiplier=1e-300)", "multiplier=1e-300"),
+        ("lp.quantize(ones, 'mxint8', scale='ue8m0', tensor_amax=-1.0)", "tensor_amax=-1.0"),
+        ("lp.quantize(ones, quantizer='nvfp4_te', tensor_amax=float('nan'))", "tensor_amax=nan"),
     ],
-)
-def test_whole_numbers(value, low, high, message):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  (the whole message is compared)
-        _arrays.whole("f", "n", value, low, high)
-    assert str(caught.value) == message
+    lambda: {**vars(_arrays), "ones": ONES},
+)  # fmt: skip
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
     assert [type(_arrays.whole("f", "n", n, 0, 9)) for n in (3, np.int8(3), np.uint64(3))] == [int] * 3
     assert _arrays.whole_or_none("f", "n", None) is None
-    with pytest.raises(ValueError, match=r"^n=0: a whole number >= 1 or None is needed$"):
-        _arrays.whole_or_none("", "n", 0, 1)
-
-
-def test_positive_numbers():
-    assert _arrays.positive("f", "x", np.float32(0.5)) == 0.5
-    assert _arrays.positive("f", "x", 0, zero=True) == 0.0
-    for bad in (0, -1.0, float("nan"), float("inf"), True, "1", None):
-        with pytest.raises(ValueError, match=r"f: x=.*: a finite number > 0 is needed"):
-            _arrays.positive("f", "x", bad)
+    assert (_arrays.positive("f", "x", np.float32(0.5)), _arrays.positive("f", "x", 0, zero=True)) == (0.5, 0.0)
 
 
 def test_numbers_in_float32():
     expected = {1e300: np.inf, -(2**2000): -np.inf, 5e-324: 0, 0.1: np.float32(0.1)}
     assert {x: _arrays.real32("f", "x", x) for x in expected} == expected
     assert _arrays.positive32("f", "x", 0, zero=True) == _arrays.positive32("f", "x", 1e-300, zero=True) == 0
-    for bad in (1e300, 1e-300):
-        with pytest.raises(ValueError, match=rf"^f: x={re.escape(repr(bad))}: float32 makes .* of it; a finite"):
-            _arrays.positive32("f", "x", bad)
 
 
 def test_numbers_beyond_float32_are_infinite_or_refused():
@@ -269,11 +221,6 @@ def test_numbers_beyond_float32_are_infinite_or_refused():
     assert np.isnan(lp.gemm(q, q, accumulator="blackwell_nvfp4", alpha=float("nan"))).all()
     amaxes = (1e300, 2**2000, float("inf"), np.float32(np.inf), np.float16(np.inf))
     assert len({lp.quantize(ONES, quantizer="nvfp4_te", tensor_amax=amax).codes.tobytes() for amax in amaxes}) == 1
-    for option, value in (("amax_floor", 1e300), ("multiplier", 1e300), ("multiplier", 1e-300), ("tensor_amax", -1.0)):
-        with pytest.raises(ValueError, match=re.escape(f"{option}={value!r}")):
-            lp.quantize(ONES, "mxint8", scale="ue8m0", **{option: value})
-    with pytest.raises(ValueError, match="tensor_amax=nan"):
-        lp.quantize(ONES, quantizer="nvfp4_te", tensor_amax=float("nan"))
 
 
 CHECKS = {"whole", "whole_or_none", "positive", "positive32", "real", "real32"}
@@ -307,15 +254,15 @@ def test_what_tiles_share_is_spread_over_values_and_no_further():
             ]
             assert np.array_equal(_arrays.spread(a, times, length, axis), want)
     huge = 2**31 - 1
-    codec = BlockCodec("huge", "e4m3fn", tile=huge)
+    long = codec.BlockCodec("huge", "e4m3fn", tile=huge)
     x = ONES.copy()
     x[3, 7] = np.inf
-    wire = codec.encode(x)
-    assert codec.from_bytes(codec.to_bytes(wire), x.shape) == wire
-    assert codec.limits(wire).shape == x.shape
+    wire = long.encode(x)
+    assert long.from_bytes(long.to_bytes(wire), x.shape) == wire
+    assert long.limits(wire).shape == x.shape
     quantizer = lp.quantizers["mxfp8"].with_(inf="one")
-    assert np.isnan(BlockCodec("own", "e4m3fn", huge, "ue8m0", quantizer).round_trip(x)[3]).all()
-    logarithmic = LogFMTCodec("huge", 8, tile=huge)
+    assert np.isnan(codec.BlockCodec("own", "e4m3fn", huge, "ue8m0", quantizer).round_trip(x)[3]).all()
+    logarithmic = codec.LogFMTCodec("huge", 8, tile=huge)
     assert logarithmic.limits(logarithmic.encode(ONES)).shape == x.shape
     q = lp.quantize(ONES, "e4m3fn", f"{huge}x{huge}")
     assert np.array_equal(lp.gemm(q, q), lp.gemm(QUANTIZED, QUANTIZED))
@@ -324,61 +271,49 @@ def test_what_tiles_share_is_spread_over_values_and_no_further():
     assert lp.check(q, ONES, lp.Quantizer(granularity=f"{huge}x{huge}"))
 
 
-@pytest.mark.parametrize("wrong", [{"tile": 0}, {"tile": 2**40}, {"tile": True}, {"tile": 1.5}, {"scale": "fp31"},
-                                   {"format": "none"}, {"quantizer": "none"}, {"quantizer": "nvfp4_te"},
-                                   {"tensor_scale": True}])  # fmt: skip
-def test_codecs_refuse_what_they_cannot_be(wrong):
-    ((name, value),) = wrong.items()
-    with pytest.raises((ValueError, KeyError), match="unknown" if value == "none" else name):
-        BlockCodec(**{"name": "own", "format": "e4m3fn", **wrong})
+_TILE = "a whole number from 1 to 2147483647 is needed"
+test_sizes_and_fields_that_are_refused_before_the_work = refusals(
+    [
+        *((f"codec.BlockCodec('own', 'e4m3fn', {wrong})", wrong.partition("=")[0]) for wrong in (
+            "tile=0", "tile=2**40", "tile=True", "tile=1.5", "scale='fp31'", "quantizer='nvfp4_te'",
+            "tensor_scale=True")),
+        ("codec.BlockCodec('own', 'none')", KeyError, "unknown"),
+        ("codec.BlockCodec('own', 'e4m3fn', quantizer='none')", KeyError, "unknown"),
+        ("codec.LogFMTCodec('own', bits=2)", "codec own: bits="),
+        ("codec.LogFMTCodec('own', bits=17)", "codec own: bits="),
+        ("codec.LogFMTCodec('own', 8, tile=0)", "codec own: tile="),
+        ("codec.LogFMTCodec('own', 8, clamp_octaves=0)", "codec own: clamp_octaves="),
+        ("codec.LogFMTCodec('own', 8, rounding='none')", "codec own: rounding="),
+        ("codec.CastCodec('own', 'none')", KeyError, "unknown"),
+        ("lp.train('nano', steps=2**64)", rf"steps={2**64}: a whole number from 1 to 1000000000"),
+        ("lp.train('nano', steps=10**9 + 1)", r"steps=1000000001: a whole number from 1 to 1000000000"),
+        ("study.Setting('nano', 0, 2**64, 1, 1)", r"branch_steps=18446744073709551616: a whole number"),
+        ("lp.Quantizer(history=2**40)", r"history=1099511627776: 1 to 2\^20"),
+        ("lp.grouped_wgrad(q, q, [3, 4], align=2**40)", f"align={2**40}"),
+        ("lp.grouped_wgrad(q, q, [3, 4], align=2**64)", f"align={2**64}"),
+        ("lp.costs.uniform_nodes(2**40, 8, 2**40)", f"experts={2**40}"),
+        ("lp.costs.uniform_nodes(10**30, 8, 8)", f"experts={10**30}"),
+        ("lp.costs.measured_nodes([[1, 2]], 2**40, 2**40)", f"experts={2**40}"),
+        ("lp.costs.measured_nodes([[1, 2]], 10**30, 8)", f"experts={10**30}"),
+        ("lp.costs.uniform_nodes(64, 2**40, 8)", f"top_k={2**40}"),
+        ("lp.hadamard(ones, 2**40)", "multiple of the size"),
+        ("lp.hadamard(np.zeros((0, 2**20), np.float32), 2**40, signs='none')", "multiple of the size"),
+        ("lp.logfmt.unpack(bytes_, 2**40, meta_bits=32, fallback='bf16')", "cut short"),
+        *((f"lp.logfmt.encode(ones, tile={tile})", f"tile={tile}: {_TILE}") for tile in (2**31, 2**40, 2**64)),
+        *((f"lp.logfmt.unpack(bytes_, 2, tile={tile}, meta_bits=32)", f"tile={tile}: {_TILE}")
+          for tile in (2**31, 2**40, 2**64)),
+        ("lp.quantize(ones, 'e4m3fn', f'1x{2**40}')", f"columns={2**40}: a whole number from 1 to"),
+    ],
+    lambda: {"codec": codec, "study": study, "q": QUANTIZED, "ones": ONES, "bytes_": np.zeros(8, np.uint8)},
+)  # fmt: skip
 
 
-def test_codecs_without_scales_refuse_what_they_cannot_be():
-    for wrong in ({"bits": 2}, {"bits": 17}, {"tile": 0}, {"clamp_octaves": 0}, {"rounding": "none"}):
-        with pytest.raises(ValueError, match=f"codec own: {next(iter(wrong))}="):
-            LogFMTCodec(**{"name": "own", "bits": 8, **wrong})
-    with pytest.raises(KeyError, match="unknown"):
-        CastCodec("own", "none")
-
-
-def test_sizes_are_checked_before_the_work():
-    for steps in (2**64, 10**9 + 1):
-        with pytest.raises(ValueError, match=rf"steps={steps}: a whole number from 1 to 1000000000"):
-            lp.train("nano", steps=steps)
-    with pytest.raises(ValueError, match=r"branch_steps=18446744073709551616: a whole number"):
-        Setting("nano", 0, 2**64, 1, 1)
-    with pytest.raises(ValueError, match=r"history=1099511627776: 1 to 2\^20"):
-        lp.Quantizer(history=2**40)
-    for align in (2**40, 2**64):
-        with pytest.raises(ValueError, match=f"align={align}"):
-            lp.grouped_wgrad(QUANTIZED, QUANTIZED, [3, 4], align=align)
-    for experts, nodes in ((2**40, 2**40), (10**30, 8)):
-        with pytest.raises(ValueError, match=f"experts={experts}"):
-            costs.uniform_nodes(experts, 8, nodes)
-        with pytest.raises(ValueError, match=f"experts={experts}"):
-            costs.measured_nodes([[1, 2]], experts, nodes)
-    with pytest.raises(ValueError, match=f"top_k={2**40}"):
-        costs.uniform_nodes(64, 2**40, 8)
-    for work in (
-        lambda: hadamard(ONES, 2**40),
-        lambda: hadamard(np.zeros((0, 2**20), np.float32), 2**40, signs="none"),
-        lambda: logfmt.unpack(np.zeros(8, np.uint8), 2**40, meta_bits=32, fallback="bf16"),
-    ):
-        with pytest.raises(ValueError, match=r"multiple of the size|cut short"):
-            work()
-    assert hadamard(np.zeros((0, 2**40), np.float32), 2**40, signs="none").shape == (0, 2**40)
+def test_sizes_beyond_the_array_are_taken():
+    assert lp.hadamard(np.zeros((0, 2**40), np.float32), 2**40, signs="none").shape == (0, 2**40)
     assert logfmt.unpack(np.zeros(0, np.uint8), 2**30, meta_bits=32, fallback="bf16").shape == (0, 2**30)
     for options in ({}, {"fallback": "bf16"}, {"axis": 0}):
         z = logfmt.encode(ONES, tile=2**31 - 1, **options)
-        assert z.decode().tobytes() == ONES.tobytes()
         back = logfmt.from_bytes(z.to_bytes())
-        assert back.decode().tobytes() == ONES.tobytes()
+        assert z.decode().tobytes() == back.decode().tobytes() == ONES.tobytes()
         assert back.to_bytes() == z.to_bytes()
-    for tile in (2**31, 2**40, 2**64):
-        with pytest.raises(ValueError, match=f"tile={tile}: a whole number from 1 to 2147483647 is needed"):
-            logfmt.encode(ONES, tile=tile)
-        with pytest.raises(ValueError, match=f"tile={tile}: a whole number from 1 to 2147483647 is needed"):
-            logfmt.unpack(np.zeros(8, np.uint8), 2, tile=tile, meta_bits=32)
     assert lp.quantize(ONES, "e4m3fn", f"1x{2**30}").scale.shape == (16, 1)
-    with pytest.raises(ValueError, match=f"columns={2**40}: a whole number from 1 to"):
-        lp.quantize(ONES, "e4m3fn", f"1x{2**40}")
