@@ -12,10 +12,11 @@ import pytest
 import lowprec as lp
 
 FORMATS = lp.formats.names()
+ELEMENTS = [name for name in FORMATS if lp.formats[name].signed and lp.formats[name].bits <= 16]
 QUANTIZERS = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
 ACCUMULATORS = lp.accumulators.names()
 PROMOTIONS = ("auto", None, 16, 96, 128)
-BLOCKS = {"a": ("1x128", "1x32", "1x16", "row", "tensor"), "b": ("128x128", "1x32", "1x16", "row", "tensor")}
+BLOCKS = (("1x128", "128x128"), ("1x32", "1x32"), ("1x16", "1x16"), ("row", "row"), ("tensor", "tensor"))
 #: What an error of ours says: what is needed, allowed, or what does not go together with what.
 SAYS_WHAT_FITS = re.compile(
     r"can\b|needed|needs|takes?\b|multiple|divide|change|no number|compares|positive|given|too wide|one of|must|fit"
@@ -30,13 +31,13 @@ def same_bits(a, b):
     return np.array_equal(nan, np.isnan(b)) and np.array_equal(a[~nan].view(np.uint32), b[~nan].view(np.uint32))
 
 
-def or_refused(compute, *what):
+def or_refused(function, *arguments, **options):
     """Return a result, or None if it is refused in words that help."""
     try:
-        return compute()
+        return function(*arguments, **options)
     except ValueError as error:
         said = str(error)
-    assert SAYS_WHAT_FITS.search(said), (*what, said)
+    assert SAYS_WHAT_FITS.search(said), (options, said)
     return None
 
 
@@ -53,7 +54,7 @@ def values(rows, columns, seed=0):
 def test_every_format_in_every_quantizer(quantizer):
     x, done = values(16, 64), 0
     for fmt in FORMATS:
-        q = or_refused(lambda fmt=fmt: lp.quantize(x, fmt, quantizer=quantizer), fmt, quantizer)
+        q = or_refused(lp.quantize, x, fmt, quantizer=quantizer)
         if q is None:
             continue
         done += 1
@@ -66,9 +67,7 @@ def test_every_format_in_every_quantizer(quantizer):
         slowly = spread * lp.decode(q.codes, fmt) * np.float32(1 if q.tensor_scale is None else q.tensor_scale)
         assert same_bits(q.dequantize(), slowly), fmt
         assert same_bits(lp.quantize_dequantize(x, fmt, quantizer=quantizer), q.dequantize()), fmt
-        by_chance = or_refused(
-            lambda fmt=fmt: lp.quantize(x, fmt, quantizer=quantizer, rounding="stochastic", seed=1), fmt, quantizer
-        )
+        by_chance = or_refused(lp.quantize, x, fmt, quantizer=quantizer, rounding="stochastic", seed=1)
         assert by_chance is None or by_chance.codes.shape == x.shape
     assert done >= 8
 
@@ -86,8 +85,8 @@ def test_what_is_said_to_be_quantized_is_dequantized(fmt):
         with np.errstate(over="ignore", invalid="ignore"):
             assert same_bits(q.dequantize(), np.float32(0.75) * lp.decode(codes, fmt))
             assert np.asarray(q).shape == (4, 15)
-        if f.signed and f.bits <= 16:
-            again = or_refused(lambda q=q: lp.requantize(q, "1x3"), fmt)
+        if fmt in ELEMENTS:
+            again = or_refused(lp.requantize, q, "1x3")
             assert again is None or again.shape == (4, 15)
 
 
@@ -101,42 +100,28 @@ def product(qa, qb, accumulator, **options):
 def operands(fmt, block_a, block_b, scale):
     """Return two quantized matrices."""
     quantizer = lp.Quantizer(scale=scale, arithmetic="alone" if scale == "e4m3" else "amax/max")
-    return (
-        lp.quantize(values(2, 256, 1), fmt, block_a, quantizer=quantizer),
-        lp.quantize(values(3, 256, 2), fmt, block_b, quantizer=quantizer),
-    )
+    sides = ((2, block_a, 1), (3, block_b, 2))
+    return [lp.quantize(values(rows, 256, seed), fmt, block, quantizer=quantizer) for rows, block, seed in sides]
 
 
 def formats_of(accumulator):
     """Return two formats that it takes and that can be quantized."""
-    taken = [name for name in FORMATS if _fits(accumulator, name)]
+    taken = [name for name in ELEMENTS if lp.accumulators[accumulator].lists(lp.formats[name])]
     return taken[:1] + taken[-1:] if len(taken) > 1 else taken
-
-
-def _fits(accumulator, name):
-    f = lp.formats[name]
-    return lp.accumulators[accumulator].lists(f) and f.signed and f.bits <= 16
 
 
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("accumulator", ACCUMULATORS)
 def test_every_format_on_every_accumulator(accumulator):
-    for fmt in FORMATS:
-        f = lp.formats[fmt]
-        if not f.signed or f.bits > 16:
-            continue
-        made = or_refused(lambda fmt=fmt: operands(fmt, "1x128", "128x128", "ue8m0"), fmt, accumulator)
+    for fmt in ELEMENTS:
+        made = or_refused(operands, fmt, "1x128", "128x128", "ue8m0")
         if made is None:
             continue
         for every in (128, None):
-            both = or_refused(
-                lambda made=made, every=every: product(*made, accumulator, promote_every=every), fmt, accumulator
-            )
+            both = or_refused(product, *made, accumulator, promote_every=every)
             assert both is None or same_bits(*both), (fmt, every)
         codes = [q.codes for q in made]
-        raw = or_refused(
-            lambda codes=codes, fmt=fmt: lp.mma(*codes, accumulator=accumulator, a_format=fmt, b_format=fmt), fmt
-        )
+        raw = or_refused(lp.mma, *codes, accumulator=accumulator, a_format=fmt, b_format=fmt)
         assert raw is None or raw.shape == (2, 3)
 
 
@@ -144,15 +129,11 @@ def test_every_format_on_every_accumulator(accumulator):
 @pytest.mark.parametrize("accumulator", ACCUMULATORS)
 def test_every_promotion_library_and_block_on_every_accumulator(accumulator):
     done = 0
-    for fmt, scale, blocks in itertools.product(
-        formats_of(accumulator), ("ue8m0", "e4m3"), zip(*BLOCKS.values(), strict=True)
-    ):
+    for fmt, scale, blocks in itertools.product(formats_of(accumulator), ("ue8m0", "e4m3"), BLOCKS):
         made = operands(fmt, *blocks, scale)
         for every, library in itertools.product(PROMOTIONS, lp.libraries.names()):
             what = {"promote_every": every, "library": library}
-            both = or_refused(
-                lambda made=made, what=what: product(*made, accumulator, **what), fmt, accumulator, what, blocks
-            )
+            both = or_refused(product, *made, accumulator, **what)
             assert both is None or same_bits(*both), (fmt, scale, blocks, what)
             done += both is not None
     assert done or not formats_of(accumulator)
@@ -163,13 +144,11 @@ def test_every_promotion_library_and_block_on_every_accumulator(accumulator):
 def test_every_output_of_every_accumulator(accumulator):
     for fmt in formats_of(accumulator)[:1]:
         made = operands(fmt, "tensor", "tensor", "ue8m0")
-        whole = or_refused(lambda made=made: lp.gemm(*made, accumulator=accumulator), fmt, accumulator)
+        whole = or_refused(lp.gemm, *made, accumulator=accumulator)
         if whole is None:
             continue
         for out in FORMATS:
-            rounded = or_refused(
-                lambda made=made, out=out: lp.gemm(*made, accumulator=accumulator, out=out), out, accumulator
-            )
+            rounded = or_refused(lp.gemm, *made, accumulator=accumulator, out=out)
             assert rounded is None or same_bits(rounded, lp.round_to(whole, out)), out
 
 
@@ -178,7 +157,7 @@ def test_every_output_of_every_accumulator(accumulator):
 def test_experts_without_tokens(block, library):
     dy, x = (lp.quantize(values(n, 256, n), "e4m3fn", block) for n in (3, 2))
     for counts in ([0, 3, 100], [3, 0, 100], [3, 100, 0], [0], [0, 0]):
-        out = or_refused(lambda counts=counts: lp.grouped_wgrad(dy, x, counts, library=library), block, library)
+        out = or_refused(lp.grouped_wgrad, dy, x, counts, library=library)
         if out is None:
             assert block in ("1x32", "1x128")  # 1x32 needs another promotion, 1x128 scales within the sum
             continue

@@ -5,6 +5,7 @@ it does to arrays, in products, on the wire and in training must not change.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -36,10 +37,6 @@ def names_for(catalogue: Registry[Any], name: str) -> tuple[str, str]:
     """Return a name that nothing has, and one that another entry has."""
     names = catalogue.names()
     return f"renamed_{name}", names[(names.index(name) + 1) % len(names)]
-
-
-def copies(catalogue: Registry[Any], name: str) -> list[Any]:
-    return [replace(catalogue[name], name=new) for new in names_for(catalogue, name)]
 
 
 @cache
@@ -88,25 +85,20 @@ def test_formats(name: str) -> None:
         assert cast_bits(other, policy="torch_2_13") == cast_bits(fmt, policy="torch_2_13")
         assert other.holds(fmt)
         assert lp.ulp([0.3], other) == lp.ulp([0.3], fmt)
-        product = [matmul_f32(matrix(), matrix(), to=f) for f in (other, fmt)]
-        assert product[0].tobytes() == product[1].tobytes()
+        assert bits(matmul_f32(matrix(), matrix(), to=other)) == bits(matmul_f32(matrix(), matrix(), to=fmt))
         if fmt.bits <= 16 and has_word_kernel(fmt) and fmt.signed:
             assert quantizer_bits(lp.Quantizer(format=other)) == quantizer_bits(lp.Quantizer(format=fmt))
 
 
-@pytest.mark.parametrize("name", lp.roundings)
-def test_roundings(name: str) -> None:
-    mode, seed = lp.roundings[name], {"seed": 5} if lp.roundings[name].is_stochastic else {}
-    for other in [*copies(lp.roundings, name), replace(mode, name="nearest_even"), replace(mode, name="stochastic")]:
-        for fmt in ("e4m3fn", "e2m1fn", "bfloat16", "int8", "e8m0fnu", "p3109_k8p4se"):
-            assert cast_bits(lp.formats[fmt], other) == cast_bits(lp.formats[fmt], mode)
-        for quantizer in ("dsv3_inference", "nvfp4_te", "mxint8"):
-            q, wanted = (lp.quantize(matrix(), quantizer=quantizer, rounding=r, **seed) for r in (other, mode))
-            assert bits(q.codes, q.scale) == bits(wanted.codes, wanted.scale)
-            x, wanted_x = (
-                lp.quantize_dequantize(matrix(), quantizer=quantizer, rounding=r, **seed) for r in (other, mode)
-            )
-            assert bits(x) == bits(wanted_x)
+def rounding_bits(mode: lp.Rounding) -> list[bytes]:
+    out, seed = [], {"seed": 5} if mode.is_stochastic else {}
+    for fmt in ("e4m3fn", "e2m1fn", "bfloat16", "int8", "e8m0fnu", "p3109_k8p4se"):
+        out += cast_bits(lp.formats[fmt], mode)
+    for quantizer in ("dsv3_inference", "nvfp4_te", "mxint8"):
+        how: dict[str, Any] = {"quantizer": quantizer, "rounding": mode, **seed}
+        q = lp.quantize(matrix(), **how)
+        out += bits(q.codes, q.scale, lp.quantize_dequantize(matrix(), **how))
+    return out
 
 
 def test_a_name_alone_rounds_nothing_up() -> None:
@@ -117,14 +109,11 @@ def test_a_name_alone_rounds_nothing_up() -> None:
     assert bits(q.codes) != bits(lp.quantize(matrix(), "e4m3fn").codes)
 
 
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize("name", lp.policies)
-def test_policies(name: str) -> None:
-    for other in [*copies(lp.policies, name), replace(lp.policies[name], name="p3109_satnone")]:
-        for fmt in ("e4m3fn", "e5m2", "ue4m3", "e2m1fn", "p3109_k8p4se", "p3109_k8p4ue", "p3109_k6p3sf", "float16"):
-            for rounding in ("nearest_even", "to_odd", "up", "toward_zero"):
-                f = lp.formats[fmt]
-                assert cast_bits(f, rounding, other) == cast_bits(f, rounding, lp.policies[name]), (fmt, rounding)
+def policy_bits(policy: lp.Policy) -> list[bytes]:
+    formats = ("e4m3fn", "e5m2", "ue4m3", "e2m1fn", "p3109_k8p4se", "p3109_k8p4ue", "p3109_k6p3sf", "float16")
+    roundings = ("nearest_even", "to_odd", "up", "toward_zero")
+    pairs = itertools.product(formats, roundings)
+    return [part for fmt, rounding in pairs for part in cast_bits(lp.formats[fmt], rounding, policy)]
 
 
 # --- quantizers ------------------------------------------------------------------------------------------------------
@@ -148,15 +137,6 @@ def quantizer_bits(q: lp.Quantizer) -> list[bytes]:
     return bits(made.codes, made.scale, plain, noisy.codes, again.codes, again.scale, *turned)
 
 
-@pytest.mark.parametrize("name", lp.quantizers)
-def test_quantizers(name: str) -> None:
-    wanted = quantizer_bits(lp.quantizers[name])
-    for other in copies(lp.quantizers, name):
-        assert quantizer_bits(other) == wanted
-        with lp.quantizers.scoped({f"renamed_{name}": other}):
-            assert quantizer_bits(lp.quantizers[f"renamed_{name}"]) == wanted
-
-
 @pytest.mark.parametrize("name", ["dsv3_inference", "nvfp4_te"])
 def test_what_was_said_beside_a_quantizer_is_not_forgotten(name: str) -> None:
     changed = lp.quantizers[name].with_(amax_floor=0.5)
@@ -172,7 +152,7 @@ def renamed_format(name: str) -> lp.Format:
     return replace(lp.formats[name], name=f"renamed_{name}")
 
 
-def product_bits(machine: lp.Accumulator, rename: bool) -> list[bytes]:
+def product_bits(machine: lp.Accumulator, rename: bool = False) -> list[bytes]:
     """Return bits of chains and scaled products; operands may have formats of other names."""
     rng, out = np.random.default_rng(2), []
     for name in machine.inputs or ("e4m3fn", "e2m1fn"):
@@ -196,12 +176,8 @@ def product_bits(machine: lp.Accumulator, rename: bool) -> list[bytes]:
 
 @pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", lp.accumulators)
-def test_accumulators(name: str) -> None:
-    wanted = product_bits(lp.accumulators[name], rename=False)
-    assert wanted
-    for other in copies(lp.accumulators, name):
-        assert product_bits(other, rename=False) == wanted
-        assert product_bits(other, rename=True) == wanted
+def test_accumulators_of_renamed_formats(name: str) -> None:
+    assert product_bits(lp.accumulators[name], rename=True) == product_bits(lp.accumulators[name])
 
 
 def test_scales_are_read_in_the_accumulators_own_format() -> None:
@@ -217,25 +193,26 @@ def test_scales_are_read_in_the_accumulators_own_format() -> None:
                 assert lp.mma(x, x, accumulator=other, a_scale=scale, b_scale=scale).tolist() == wanted.tolist()
 
 
+def library_bits(library: lp.Library, rename: bool = False) -> list[bytes]:
+    q, r = (lp.quantize(x, "e4m3fn", "row") for x in (matrix()[:4], matrix()[4:]))
+    outs = [renamed_format(name) if rename else name for name in ("float32", "bfloat16")]
+    return bits(*(lp.gemm(q, r, library=library, out=out) for out in outs))
+
+
 @pytest.mark.parametrize("name", lp.libraries)
-def test_libraries(name: str) -> None:
-    q, r = (lp.quantize(matrix()[:4], "e4m3fn", "row"), lp.quantize(matrix()[4:], "e4m3fn", "row"))
-    for other in copies(lp.libraries, name):
-        for out in ("float32", renamed_format("float32"), "bfloat16", renamed_format("bfloat16")):
-            plain = getattr(out, "name", out).removeprefix("renamed_") if isinstance(out, lp.Format) else out
-            wanted = lp.gemm(q, r, library=name, out=plain)
-            assert bits(lp.gemm(q, r, library=other, out=out)) == bits(wanted)
+def test_libraries_into_renamed_formats(name: str) -> None:
+    assert library_bits(lp.libraries[name], rename=True) == library_bits(lp.libraries[name])
 
 
 def test_fused_kernels() -> None:
     machines = [lp.accumulators[name] for name in ("hopper_fp8", "hopper_bf16", "blackwell_nvfp4", "hopper_fp8_mma")]
-    wanted = [product_bits(machine, rename=False) for machine in machines]
+    wanted = [product_bits(machine) for machine in machines]
     for name in fused_kernels:
         kernel = fused_kernels[name]
         if kernel.features <= cpu_features():
             with fused_kernels.scoped(another=replace(kernel, name="another")), lp.using(kernel="another"):
                 assert lp.get_fused_kernel() == "another"
-                assert [product_bits(machine, rename=False) for machine in machines] == wanted
+                assert [product_bits(machine) for machine in machines] == wanted
 
 
 # --- codecs ----------------------------------------------------------------------------------------------------------
@@ -250,11 +227,29 @@ def codec_bits(codec: Codec) -> list[bytes]:
     return out
 
 
-@pytest.mark.parametrize("name", lp.codecs)
-def test_codecs(name: str) -> None:
-    wanted = codec_bits(lp.codecs[name])
-    for other in copies(lp.codecs, name):
-        assert codec_bits(other) == wanted
+# --- every entry of these ----------------------------------------------------------------------------------------
+
+DOES: dict[str, tuple[Registry[Any], Any, tuple[str, ...]]] = {
+    # a catalogue, what follows from an entry, and names of others that its copies have beside those of all
+    "rounding": (lp.roundings, rounding_bits, ("nearest_even", "stochastic")),
+    "policy": (lp.policies, policy_bits, ("p3109_satnone",)),
+    "quantizer": (lp.quantizers, quantizer_bits, ()),
+    "accumulator": (lp.accumulators, product_bits, ()),
+    "library": (lp.libraries, library_bits, ()),
+    "codec": (lp.codecs, codec_bits, ()),
+}
+
+
+@pytest.mark.sampled(48)
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in DOES for name in DOES[kind][0].names()])
+def test_a_copy_under_another_name_does_the_same(kind: str, name: str) -> None:
+    catalogue, does, more = DOES[kind]
+    wanted = does(catalogue[name])
+    assert wanted
+    for other in (*names_for(catalogue, name), *more):
+        assert does(replace(catalogue[name], name=other)) == wanted, other
+    with catalogue.scoped({f"renamed_{name}": replace(catalogue[name], name=f"renamed_{name}")}):
+        assert does(catalogue[f"renamed_{name}"]) == wanted
 
 
 # --- training --------------------------------------------------------------------------------------------------------
