@@ -16,7 +16,6 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *(ROOT / name / "README.md" for name in ("ablations", "benchmarks", "reference_data", "reference_data/capture")),
 ]  # fmt: skip
-PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
 def wrong(line: str) -> str | None:
@@ -40,30 +39,24 @@ def test_the_check_finds_what_is_not_there():
     assert wrong("ablate fp8_vs_bf16 --quick --set branch_steps=80") is None
 
 
-@PAGE
-def test_commands_exist(page):
-    text = page.read_text(encoding="utf-8")
-    lines = re.findall(r"(?:`|^    |/)lowprec +([a-z][^`\n#|]*)", text, re.MULTILINE)
-    assert {line: wrong(line) for line in lines if wrong(line)} == {}
+STATEMENTS = {
+    "commands": (r"(?:`|^    |/)lowprec +([a-z][^`\n#|]*)", lambda page, line: wrong(line) is None),
+    # A page is also read without the site: no page of its alone.
+    "links": (r"\]\(([^)#\s]+)", lambda page, link: "://" in link or (page.parent / link).exists()),
+    "programs": (r"python ((?:[\w-]+/)+\w+\.py)", lambda page, name: (ROOT / name).is_file()),
+    "names": (
+        r"(?<![\w/.])(?:lowprec|lp)((?:\.[A-Za-z_]\w*)+)",
+        lambda page, name: found(["lowprec", *name[1:].split(".")]),
+    ),
+}
 
 
-@PAGE
-def test_links_lead_to_files(page):
-    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-    local = [link for link in links if "://" not in link]  # a page is also read without the site: no page of its alone
-    assert [link for link in local if not (page.parent / link).exists()] == []
-
-
-@PAGE
-def test_programs_exist(page):
-    programs = set(re.findall(r"python ((?:[\w-]+/)+\w+\.py)", page.read_text(encoding="utf-8")))
-    assert [name for name in programs if not (ROOT / name).is_file()] == []
-
-
-@PAGE
-def test_names_exist(page):
-    names = set(re.findall(r"(?<![\w/.])(?:lowprec|lp)((?:\.[A-Za-z_]\w*)+)", page.read_text(encoding="utf-8")))
-    assert sorted(name for name in names if not found(["lowprec", *name[1:].split(".")])) == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_what_a_page_names_is_there(kind, page):
+    pattern, is_there = STATEMENTS[kind]
+    said = set(re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert sorted(each for each in said if not is_there(page, each)) == []
 
 
 def found(parts: list[str]) -> bool:

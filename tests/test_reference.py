@@ -32,9 +32,8 @@ def test_everything_that_is_committed_is_as_recorded() -> None:
     assert {entry.file for entry in checked} >= {"golden_losses.json"}
     assert all(entry.what and entry.source and entry.command for entry in checked)
     assert reference.folder() == Path(__file__).parents[1] / "reference_data"
-    assert reference.load_json("golden_losses.json") == json.loads(
-        (reference.folder() / "golden_losses.json").read_text()
-    )
+    golden = (reference.folder() / "golden_losses.json").read_text()
+    assert reference.load_json("golden_losses.json") == json.loads(golden)
 
 
 def test_files_are_loaded(folder: Path) -> None:

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from refusals import refusals
 
 import lowprec as lp
 from lowprec.interop import ml_dtype
@@ -20,30 +22,37 @@ def test_lookup_by_name_alias_and_object() -> None:
     assert "float8_e4m3fn" not in lp.formats.names()
 
 
-@pytest.mark.parametrize(("wrong", "close"), [("e4m3fm", "e4m3fn"), ("bfloat61", "bfloat16"), ("float32x", "float32")])
-def test_unknown_names_get_the_close_ones(wrong: str, close: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        lp.encode(1.0, wrong)
-    assert repr(wrong) in str(caught.value)
-    assert repr(close) in str(caught.value)
-    assert isinstance(caught.value, KeyError)
-    assert isinstance(caught.value, ValueError)
-
-
-def test_far_off_names_get_the_whole_list() -> None:
-    with pytest.raises(UnknownNameError, match="known: hopper_fp8, ada_fp8"):
-        _ = lp.accumulators["zzzzzz"]
-
-
-def test_wrong_type_and_taken_name() -> None:
-    with pytest.raises(TypeError, match=r"^an accumulator is a name or an Accumulator, not 3$"):
-        lp.accumulators.get(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^a format is a name or a Format, not 8"):
-        lp.encode(1.0, 8)  # type: ignore[arg-type]
+def known() -> dict[str, Any]:
     registry = Registry("number", int)
     registry.register("one", 1)
-    with pytest.raises(ValueError, match=r"'one' is registered already, as something else; .* say replace=True"):
-        registry.register("one", 2)
+    return {"registry": registry}
+
+
+test_what_is_refused = refusals(
+    [
+        *((f"lp.encode(1.0, '{wrong}')", UnknownNameError, f"'{wrong}'.*'{close}'")
+          for wrong, close in (("e4m3fm", "e4m3fn"), ("bfloat61", "bfloat16"), ("float32x", "float32"))),
+        ("lp.accumulators['zzzzzz']", UnknownNameError, "known: hopper_fp8, ada_fp8"),
+        ("lp.accumulators.get(3)", TypeError, "^an accumulator is a name or an Accumulator, not 3$"),
+        ("lp.encode(1.0, 8)", TypeError, "^a format is a name or a Format, not 8"),
+        ("lp.encode(1.0, np.int64)", TypeError, "a format is a name"),
+        ("registry.register('one', 2)", "'one' is registered already, as something else; .* say replace=True"),
+    ],
+    known,
+)  # fmt: skip
+
+
+def test_an_unknown_name_is_a_wrong_value_and_a_missing_key() -> None:
+    assert issubclass(UnknownNameError, KeyError)
+    assert issubclass(UnknownNameError, ValueError)
+
+
+def test_types_of_numpy_and_ml_dtypes_are_formats() -> None:
+    y = np.float32([1.0, 448.0])
+    for fmt in (ml_dtypes.float8_e4m3fn, np.dtype(ml_dtypes.float8_e4m3fn)):
+        assert np.array_equal(lp.encode(y, fmt), lp.encode(y, "e4m3fn"))
+        assert lp.formats.get(fmt) is lp.formats["e4m3fn"]
+    assert lp.formats.get(np.float16) is lp.formats["float16"]
 
 
 def test_an_equal_entry_may_come_again() -> None:

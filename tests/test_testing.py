@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from peers import peer
+from refusals import refusals
 
 import lowprec as lp
 from lowprec import interop, testing
@@ -28,39 +29,43 @@ def test_equal_bits_pass() -> None:
     testing.assert_bits_equal(q, q)
 
 
-def quantized(codes: int = 0, scale: int = 1) -> lp.Quantized:
-    return lp.Quantized(np.uint8([[0x38 + codes, 0x80]]), F32([[scale]]), "e4m3fn", "1x128")
+def quantized(codes: int = 0, scale: int = 1, fmt: str = "e4m3fn") -> lp.Quantized:
+    return lp.Quantized(np.uint8([[0x38 + codes, 0x80]]), F32([[scale]]), fmt, "1x128")
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "options", "words"),
-    [
-        (F32([0.0]), F32([-0.0]), {}, r"0x00000000 \(0\)  0x80000000 \(-0\)  2147483648"),
-        (F32([0.0]), F32([-0.0]), {"nan": "any"}, "1 of 1 differ"),
-        (F32([np.nan]), F32([-np.nan]), {}, "1 of 1 differ"),
-        (F32([np.nan]), F32([-np.nan]), {"zero": "any"}, "1 of 1 differ"),
-        (F32([1.0]), np.float64([1.0]), {}, "float32 .* is not float64"),
-        (F32([1.0, 2.0]), F32([1.0]), {}, "is not"),
-        (np.uint8([[1, 2], [3, 4]]), np.uint8([[1, 2], [3, 6]]), {}, r"\(1, 1\)  0x04    0x06      2"),
-        (np.uint8([1]), np.uint8([2]), {"inputs": [0.003]}, "0.003"),
-        (np.uint8([1]), np.uint8([2]), {"labels": ["a tie"]}, "exercises\n.* a tie"),
-        (np.arange(9), np.arange(9) + 1, {"shown": 2}, "and 7 more"),
-        (np.arange(19), np.arange(19) + 1, {}, "and 9 more"),
-        (quantized(), quantized(scale=2), {}, "^scale: 1 of 1 differ"),
-        (quantized(), quantized(codes=2), {}, r"^codes: 1 of 2 differ[^$]*0x38 \(1\)  0x3a \(1.25\)"),
-        (quantized(), quantized().codes, {}, "ndarray is not Quantized"),
-        (quantized(), lp.Quantized(np.uint8([[60, 60]]), F32([[1.0]]), "e5m2", "1x128"), {}, "e4m3fn .* is not e5m2"),
-    ],
+test_differences_are_reported = refusals(
+    (
+        (f"equal({call})", AssertionError, words)
+        for call, words in (
+            ("F32([0.0]), F32([-0.0])", r"0x00000000 \(0\)  0x80000000 \(-0\)  2147483648"),
+            ("F32([0.0]), F32([-0.0]), nan='any'", "1 of 1 differ"),
+            ("F32([np.nan]), F32([-np.nan])", "1 of 1 differ"),
+            ("F32([np.nan]), F32([-np.nan]), zero='any'", "1 of 1 differ"),
+            ("F32([1.0]), np.float64([1.0])", "float32 .* is not float64"),
+            ("F32([1.0, 2.0]), F32([1.0])", "is not"),
+            ("np.uint8([[1, 2], [3, 4]]), np.uint8([[1, 2], [3, 6]])", r"\(1, 1\)  0x04    0x06      2"),
+            ("np.uint8([1]), np.uint8([2]), inputs=[0.003]", "0.003"),
+            ("np.uint8([1]), np.uint8([2]), labels=['a tie']", "exercises\n.* a tie"),
+            ("np.arange(9), np.arange(9) + 1, shown=2", "and 7 more"),
+            ("np.arange(19), np.arange(19) + 1", "and 9 more"),
+            ("quantized(), quantized(scale=2)", "^scale: 1 of 1 differ"),
+            ("quantized(), quantized(codes=2)", r"^codes: 1 of 2 differ[^$]*0x38 \(1\)  0x3a \(1.25\)"),
+            ("quantized(), quantized().codes", "ndarray is not Quantized"),
+            ("quantized(), quantized(fmt='e5m2')", "e4m3fn .* is not e5m2"),
+        )
+    ),
+    lambda: {"equal": testing.assert_bits_equal, "F32": F32, "quantized": quantized},
 )
-def test_differences_are_reported(a, b, options, words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
-        testing.assert_bits_equal(a, b, **options)
-
-
-def test_an_unknown_policy() -> None:
-    for name in ("nan", "zero"):
-        with pytest.raises(ValueError, match=f"{name}='none'"):
-            testing.assert_bits_equal([1.0], [1.0], **{name: "none"})
+test_what_is_refused = refusals(
+    [
+        ("testing.assert_bits_equal([1.0], [1.0], nan='none')", "nan='none'"),
+        ("testing.assert_bits_equal([1.0], [1.0], zero='none')", "zero='none'"),
+        ("interop.to_ml_dtypes(np.zeros(1, np.uint16), 'e5m6')", "e5m6: no NumPy type has its codes; those of e4m3fn"),
+        ("interop.to_ml_dtypes(np.zeros(1, np.int64), 'e4m3fn')", TypeError, "codes of e4m3fn are uint8, not int64"),
+        ("interop.from_ml_dtypes(np.zeros(1, complex))", "complex128"),
+    ],
+    lambda: {"testing": testing, "interop": interop},
+)
 
 
 @pytest.mark.peers
@@ -70,10 +75,10 @@ def test_bits_of_torch_and_jax() -> None:
         testing.assert_bits_equal(one, one)
         testing.assert_bits_equal(one, F32([1.0, -0.0]))
         for dtype in ("bfloat16", "float8_e4m3fn", "float16"):
-            of = one.to(getattr(torch, dtype)) if isinstance(one, torch.Tensor) else one.astype(dtype)
+            of, other = (
+                x.to(getattr(torch, dtype)) if isinstance(x, torch.Tensor) else x.astype(dtype) for x in (one, -one)
+            )
             testing.assert_bits_equal(of, of)
-            other = -one
-            other = other.to(of.dtype) if isinstance(one, torch.Tensor) else other.astype(dtype)
             with pytest.raises(AssertionError, match=r"^1 of 2 differ[^$]* \(1\) .* \(-1\)"):
                 testing.assert_bits_equal(of, other, zero="any")
 
@@ -115,15 +120,6 @@ def test_ml_dtypes_views(name: str) -> None:
     assert found is f
     with np.errstate(invalid="ignore"):
         assert np.array_equal(there.astype(np.float32), lp.decode(codes, name), equal_nan=True)
-
-
-def test_what_has_no_type_there() -> None:
-    with pytest.raises(ValueError, match="e5m6: no NumPy type has its codes; those of e4m3fn"):
-        interop.to_ml_dtypes(np.zeros(1, np.uint16), "e5m6")
-    with pytest.raises(TypeError, match="codes of e4m3fn are uint8, not int64"):
-        interop.to_ml_dtypes(np.zeros(1, np.int64), "e4m3fn")
-    with pytest.raises(ValueError, match="complex128"):
-        interop.from_ml_dtypes(np.zeros(1, complex))
 
 
 @pytest.mark.peers

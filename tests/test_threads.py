@@ -1,5 +1,8 @@
-"""Work on threads ends with the same bits when there are fewer of them than asked for, or none but the caller's."""
+"""Work on threads ends with the same bits when there are fewer of them than asked for; their memory is used again."""
 
+import functools
+import hashlib
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -11,6 +14,7 @@ import pytest
 
 import lowprec as lp
 from lowprec import _threads
+from lowprec._threads import forget, fresh, scratch
 
 X = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
 
@@ -135,9 +139,103 @@ else:
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "thread"), [(False, False), (True, False), (True, True)])
 def test_work_at_the_end_of_a_process(before: bool, thread: bool, wanted: bytes) -> None:
-    import hashlib
-
     code = AT_EXIT.format(before=before, thread=thread)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     assert done.stdout.strip() == hashlib.sha256(wanted).hexdigest()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("total", [0, 1, 5, 64, 1000])
+def test_chunks_cover_everything_once(threads: int, total: int, keep_threads: None) -> None:
+    lp.set_num_threads(threads)
+    seen = np.zeros(total, np.int64)
+
+    def visit(start: int, stop: int) -> None:
+        assert start % 8 == 0
+        seen[start:stop] += 1
+
+    _threads.run_chunks(visit, total, 8)
+    assert (seen == 1).all()
+
+
+def test_pieces_may_be_cut_again(keep_threads: None) -> None:
+    lp.set_num_threads(3)
+    seen = np.zeros((20, 20), np.int64)
+
+    def count(row: int, start: int, stop: int) -> None:
+        seen[row, start:stop] += 1
+
+    def outer(start: int, stop: int) -> None:
+        for row in range(start, stop):
+            _threads.run_chunks(functools.partial(count, row), 20, 1)
+
+    _threads.run_chunks(outer, 20, 1)
+    assert (seen == 1).all()
+
+
+def _child(queue: "multiprocessing.Queue[bytes]") -> None:
+    lp.set_num_threads(2)
+    x = np.random.default_rng(0).standard_normal((300, 256), dtype=np.float32)
+    queue.put(lp.matmul_f32(x, x).tobytes())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_makes_its_own_threads(keep_threads: None) -> None:
+    lp.set_num_threads(2)
+    x = np.random.default_rng(0).standard_normal((300, 256), dtype=np.float32)
+    expected = lp.matmul_f32(x, x).tobytes()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(queue,))
+    child.start()
+    got = queue.get(timeout=120)
+    child.join(timeout=120)
+    assert got == expected
+
+
+# --- memory that is used again ---------------------------------------------------------------------------------------
+
+
+def held() -> int:
+    return sum(buffer.size for buffer in _threads._buffers.by_name.values())
+
+
+def test_the_same_memory_again_and_more_of_it_when_needed() -> None:
+    forget()
+    small = scratch("test", 10, np.float32)
+    assert scratch("test", 10, np.float32) is small
+    assert scratch("test", 5, np.int64).ctypes.data == small.ctypes.data
+    large = scratch("test", 1000, np.float32)
+    again = scratch("test", 10, np.float32)
+    assert large.ctypes.data == again.ctypes.data
+    assert {large.ctypes.data % 64, fresh("test", 3, np.int8).ctypes.data % 64} == {0}
+    assert held() == 4000
+    for size in range(1, 2000):
+        assert scratch("test", size, np.uint8).size == size
+    assert held() == 4000
+    forget()
+    assert held() == 0
+
+
+def test_a_training_loop_of_products_holds_what_its_largest_needs(keep_threads: None) -> None:
+    lp.set_num_threads(1)
+    rng = np.random.default_rng(1)
+    shapes = [(96, 40, 256), (40, 96, 128), (33, 64, 512)]
+    kinds = [("hopper_fp8", "e4m3fn", "1x128", "fp32"), ("blackwell_mxf8", "e4m3fn", "1x32", "ue8m0"),
+             ("blackwell_mxf4", "e2m1fn", "1x32", "ue8m0")]  # fmt: skip
+    pairs = []
+    for m, n, k in shapes:
+        x, w = rng.standard_normal((m, k)), rng.standard_normal((n, k))
+        pairs += [
+            (machine, *(lp.quantize(v, fmt, granularity, scale=scale) for v in (x, w)))
+            for machine, fmt, granularity, scale in kinds
+        ]
+    forget()
+    after = []
+    for _ in range(4):
+        for machine, qa, qb in pairs:
+            lp.gemm(qa, qb, accumulator=machine)
+        after.append(held())
+    assert after == after[:1] * 4
+    assert 0 < after[0] < 8 << 20
