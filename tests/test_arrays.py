@@ -1,8 +1,11 @@
 """What every public function does alike with what it is given: arrays of something else, room for results, numbers."""
 
 import ast
+import itertools
+import math
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from public_calls import OF_VALUES, ONES, QUANTIZED
@@ -36,9 +39,21 @@ def test_only_real_numbers_are_taken(name, what):
 
 @pytest.mark.parametrize("name", OF_VALUES)
 def test_real_numbers_of_every_type_are_taken(name):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     for dtype in (np.float16, np.float64, np.int8, np.uint64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ">f4"):
         OF_VALUES[name](ONES.astype(dtype))
+
+
+def test_arrays_of_ml_dtypes_are_codes():
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(ml_dtypes.float8_e4m3fn)
+    y = x.astype(np.float32).astype(ml_dtypes.float8_e5m2)
+    codes = x.view(np.uint8)
+    assert np.array_equal(lp.decode(x, "e4m3fn"), x.astype(np.float32))
+    assert np.array_equal(lp.mma(x, x), lp.mma(codes, codes))
+    assert np.array_equal(lp.mma(x, y), lp.mma(codes, y.view(np.uint8), b_format="e5m2"))
+    for of, fmt in ((x, "e4m3fn"), (y, "e5m2")):
+        assert lp.Quantized(of, np.ones((1, 1), np.float32), fmt, "tensor").codes.dtype == np.uint8
+    with pytest.raises(TypeError, match="codes of e5m2 are needed, the array holds float8_e4m3fn"):
+        lp.decode(x, "e5m2")
 
 
 # --- results in the memory of what they come from --------------------------------------------------------------------
@@ -47,28 +62,15 @@ N = 1 << 19  # bytes: several pieces of work
 BYTES = np.random.default_rng(0).integers(0, 256, N, np.uint8)
 
 
-def values(raw, start, count):
-    return raw[start : start + 4 * count].view(np.float32)
-
-
-def codes(raw, start, count):
-    return raw[start : start + count]
+def at(raw, start, kind):
+    """Return the array of some type and shape that begins at a byte."""
+    dtype, *shape = kind
+    return raw[start : start + np.dtype(dtype).itemsize * math.prod(shape)].view(dtype).reshape(shape)
 
 
 def quantize_onto(x, room):
-    out = lp.Quantized(room[: x.size].reshape(x.shape), np.ones((16, 4), np.float32), "e4m3fn", "1x128")
-    q = lp.quantize(x, "e4m3fn", out=out)
+    q = lp.quantize(x, "e4m3fn", out=lp.Quantized(room, np.ones((16, 4), np.float32), "e4m3fn", "1x128"))
     return np.concatenate([q.codes.reshape(-1), q.scale.reshape(-1).view(np.uint8)])
-
-
-def dequantize_onto(given, out):
-    scale = np.float32([[2.0]])
-    return lp.Quantized(given.reshape(1, -1), scale, "e4m3fn", "tensor").dequantize(out=out.reshape(1, -1))
-
-
-def scales_onto(scale, out):
-    q = lp.Quantized(np.full((16, 512), 56, np.uint8), scale.reshape(16, 4), "e4m3fn", "1x128")
-    return q.dequantize(out=out.reshape(16, 512))
 
 
 def logfmt_onto(given, out):
@@ -82,55 +84,50 @@ def deepep_onto(ends, out):
 
 
 COUNT = N // 8
-OVERLAPPING = {
-    # function of (input, room for the result), views of the bytes
-    "encode": (lambda x, out: lp.encode(x, "e4m3fn", out=out), values, COUNT, codes, COUNT),
-    "encode 32": (lambda x, out: lp.encode(x, "float32", out=out.view(np.uint32)), values, COUNT, values, COUNT),
-    "decode": (lambda x, out: lp.decode(x, "e4m3fn", out=out), codes, COUNT, values, COUNT),
-    "round_to": (lambda x, out: lp.round_to(x, "e4m3fn", out=out), values, COUNT, values, COUNT),
-    "round_to stochastic": (
-        lambda x, out: lp.round_to(x, "e4m3fn", rounding="stochastic", seed=1, out=out), values, COUNT, values, COUNT,
+F32, U8, ROWS, TILES = ("f4", COUNT), ("u1", COUNT), ("f4", 16, COUNT // 16), ("f4", 16, 512)
+OVERLAPPING = {  # function of (input, room for the result), and what these are
+    "encode": (lambda x, out: lp.encode(x, "e4m3fn", out=out), F32, U8),
+    "encode 32": (lambda x, out: lp.encode(x, "float32", out=out), F32, ("u4", COUNT)),
+    "decode": (lambda x, out: lp.decode(x, "e4m3fn", out=out), U8, F32),
+    "round_to": (lambda x, out: lp.round_to(x, "e4m3fn", out=out), F32, F32),
+    "by chance": (lambda x, out: lp.round_to(x, "e4m3fn", rounding="stochastic", seed=1, out=out), F32, F32),
+    "pack": (lambda x, out: lp.pack(x, 8, out=out), U8, U8),
+    "unpack": (lambda x, out: lp.unpack(x, 4, 2 * COUNT, out=out), U8, ("u1", 2 * COUNT)),
+    "quantize": (quantize_onto, TILES, ("u1", 16, 512)),
+    "quantize_dequantize": (lambda x, out: lp.quantize_dequantize(x, "e4m3fn", out=out), ROWS, ROWS),
+    "dequantize": (
+        lambda x, out: lp.Quantized(x, np.float32([[2.0]]), "e4m3fn", "tensor").dequantize(out=out),
+        ("u1", 1, COUNT), ("f4", 1, COUNT),
     ),
-    "pack": (lambda x, out: lp.pack(x, 8, out=out), codes, COUNT, codes, COUNT),
-    "unpack": (lambda x, out: lp.unpack(x, 4, 2 * COUNT, out=out), codes, COUNT, codes, 2 * COUNT),
-    "quantize": (lambda x, out: quantize_onto(x.reshape(16, 512), out), values, 8192, codes, 8192),
-    "quantize_dequantize": (
-        lambda x, out: lp.quantize_dequantize(x.reshape(16, -1), "e4m3fn", out=out.reshape(16, -1)),
-        values, COUNT, values, COUNT,
+    "dequantize scales": (
+        lambda x, out: lp.Quantized(np.full((16, 512), 56, np.uint8), x, "e4m3fn", "1x128").dequantize(out=out),
+        ("f4", 16, 4), TILES,
     ),
-    "dequantize": (dequantize_onto, codes, COUNT, values, COUNT),
-    "dequantize scales": (scales_onto, values, 64, values, 8192),
-    "logfmt": (logfmt_onto, codes, COUNT, values, COUNT),
-    "deepep": (deepep_onto, values, 512, values, 512 * 128),
-    "matmul_f32": (
-        lambda x, out: lp.matmul_f32(x.reshape(64, 64), np.eye(64), out=out.reshape(64, 64)), values, 4096, values,
-        4096,
-    ),
+    "logfmt": (logfmt_onto, U8, F32),
+    "deepep": (deepep_onto, ("f4", 512), ("f4", 512 * 128)),
+    "matmul_f32": (lambda x, out: lp.matmul_f32(x, np.eye(64), out=out), ("f4", 64, 64), ("f4", 64, 64)),
 }  # fmt: skip
 
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OVERLAPPING)
+@np.errstate(all="ignore")
 def test_results_may_go_where_the_input_is(name):
-    function, view, count, room, size = OVERLAPPING[name]
-    with np.errstate(all="ignore"):
-        for start in (0, 4, 64, 4096):
-            for place in (0, 4, 128, 8192):
-                raw = BYTES.copy()
-                if view is values:  # bits of numbers that are finite
-                    numbers = raw.view(np.float32)
-                    numbers[...] = np.random.default_rng(1).standard_normal(numbers.size)
-                x = view(raw, start, count)
-                expected = function(x.copy(), np.empty_like(room(raw, place, size)))
-                got = function(x, room(raw, place, size))
-                assert got.tobytes() == expected.tobytes(), (start, place)
+    function, kind, room = OVERLAPPING[name]
+    content = BYTES
+    if kind[0] == "f4":  # bits of numbers that are finite
+        content = np.random.default_rng(1).standard_normal(N // 4).astype(np.float32).view(np.uint8)
+    for start, place in itertools.product((0, 4, 64, 4096), (0, 4, 128, 8192)):
+        raw = content.copy()
+        x = at(raw, start, kind)
+        expected = function(x.copy(), np.empty_like(at(raw, place, room)))
+        assert function(x, at(raw, place, room)).tobytes() == expected.tobytes(), (start, place)
 
 
 def test_rounding_in_place_takes_no_memory_of_its_own():
-    x = values(BYTES.copy(), 0, COUNT)
+    x = np.ones(COUNT, np.float32)
     assert _arrays.apart(x, x, in_place=True) is x
     assert _arrays.apart(x, x) is not x
-    assert _arrays.apart(x[:8], x[8:16]) is not None
     assert np.shares_memory(_arrays.apart(x[:8], x[8:16]), x)
 
 

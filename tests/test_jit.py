@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,14 +35,16 @@ PROGRAM = (
 
 
 def run(program: str, root: Path, **environment: str) -> list[str]:
-    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    env = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"} | environment
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
 @pytest.fixture
-def copied_package(tmp_path: Path) -> Path:
+def copied_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a copy with two kernels of our own, and a kernel cache of its own."""
+    monkeypatch.setenv("LOWPREC_CACHE_DIR", str(tmp_path / "cache"))
     shutil.copytree(PACKAGE, tmp_path / "lowprec", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "lowprec/kernels/stale_caller.py").write_text(CALLER)
     room = tmp_path / "lowprec/kernels/stale_room"  # kernels in folders count like those beside them
@@ -74,11 +77,10 @@ def test_what_is_compiled_is_told_and_what_is_there_is_not(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_edit_of_a_callee_in_another_file_is_seen(copied_package: Path) -> None:
-    cache = {"LOWPREC_CACHE_DIR": str(copied_package / "cache")}
-    assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "0"]
-    assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "1"], "the second process should find the kernel"
+    assert run(PROGRAM, copied_package)[:2] == ["45.0", "0"]
+    assert run(PROGRAM, copied_package)[:2] == ["45.0", "1"], "the second process should find the kernel"
     (copied_package / "lowprec/kernels/stale_room/stale_callee.py").write_text(CALLEE.format("i * 2.0"))
-    assert run(PROGRAM, copied_package, **cache)[:2] == ["90.0", "0"]
+    assert run(PROGRAM, copied_package)[:2] == ["90.0", "0"]
 
 
 def test_hash_tells_folders_apart(copied_package: Path) -> None:
@@ -92,23 +94,16 @@ def test_hash_tells_folders_apart(copied_package: Path) -> None:
 
 @pytest.mark.slow
 def test_another_checkout_finds_the_kernel(copied_package: Path) -> None:
-    cache = {"LOWPREC_CACHE_DIR": str(copied_package / "cache")}
-    assert run(PROGRAM, copied_package, **cache)[:2] == ["45.0", "0"]
+    assert run(PROGRAM, copied_package)[:2] == ["45.0", "0"]
     other = copied_package / "other"
     shutil.copytree(copied_package / "lowprec", other / "lowprec", copy_function=shutil.copyfile)  # with new times
-    assert run(PROGRAM, other, **cache)[:2] == ["45.0", "1"]
+    assert run(PROGRAM, other)[:2] == ["45.0", "1"]
 
 
 @pytest.mark.slow
 def test_two_processes_compile_a_kernel_once(copied_package: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(copied_package), "LOWPREC_CACHE_DIR": str(copied_package / "cache")}
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], env=environment, cwd=copied_package, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    answers = [process.communicate(timeout=120)[0].split() for process in both]
+    with ThreadPoolExecutor(2) as both:
+        answers = list(both.map(run, [PROGRAM] * 2, [copied_package] * 2))
     assert [total for total, _, _ in answers] == ["45.0", "45.0"]
     assert sorted(hits for _, hits, _ in answers) == ["0", "1"]
 

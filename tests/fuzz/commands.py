@@ -1,10 +1,7 @@
 """Command lines, drawn from the commands' own options, and files that are not what they should be."""
 
-import io
-import struct
-import zipfile
-
 import click
+import hostile_files
 import numpy as np
 from draw import Draw
 
@@ -22,12 +19,7 @@ NAMES = {
     "machine": lp.costs.hardware, "config": lp.configs, "rounding": lp.roundings, "policy": lp.policies,
     "formats": lp.codecs, "memory": lp.configs,
 }  # fmt: skip
-OF_COMMAND = {
-    "formats": lp.formats,
-    "accumulators": lp.accumulators,
-    "quantizers": lp.quantizers,
-    "recipes": lp.recipes,
-}
+OF_COMMAND = {name: getattr(lp, name) for name in ("formats", "accumulators", "quantizers", "recipes")}
 WORDS = {"granularity": ("1x128", "row", "tensor", "128x128", "1x32"), "dist": ("gauss", "laplace", "all", "t3"),
          "promote_every": ("auto", "none", "128", "32")}  # fmt: skip
 GOOD = ("x.npy", "y.npy", "big.npy", "nan.npy")
@@ -47,11 +39,10 @@ def write_files(folder):
         "complex": x + 1j, "text": np.array([["a"]]), "none": x[:0], "flat": x[0], "deep": x[None, None],
     }.items():  # fmt: skip
         np.save(folder / f"{name}.npy", np.full((2, 2), None) if array is None else array, allow_pickle=True)
-    good = (folder / "x.npy").read_bytes()
     (folder / "empty.npy").write_bytes(b"")
-    (folder / "cut.npy").write_bytes(good[: len(good) // 2])
+    (folder / "cut.npy").write_bytes(hostile_files.GOOD[: len(hostile_files.GOOD) // 2])
     (folder / "noise.npy").write_bytes(rng.bytes(999))
-    (folder / "huge.npy").write_bytes(npy_header(f"(131072, {1 << 17})") + bytes(64))  # 64 GiB of float32
+    (folder / "huge.npy").write_bytes(hostile_files.npy(hostile_files.of_shape("(131072, 131072)")))  # 64 GiB
     (folder / "folder").mkdir()
     (folder / "loop").symlink_to("loop")
     q = lp.quantize(x, "e4m3fn")
@@ -59,29 +50,14 @@ def write_files(folder):
     np.savez(folder / "codes.npz", codes=q.codes, scale=q.scale)
     np.savez(folder / "wide.npz", codes=q.codes[:, :5], scale=q.scale)
     np.savez(folder / "no_member.npz", other=x)
-    content = (folder / "codes.npz").read_bytes()
-    (folder / "cut.npz").write_bytes(content[: len(content) // 2])
-    flagged = bytearray(content)
-    for at in range(len(flagged) - 4):  # the flag of a member that says it is encrypted
-        if flagged[at : at + 4] in (b"PK\1\2", b"PK\3\4"):
-            flagged[at + (8 if flagged[at + 2] == 1 else 6)] |= 1
-    (folder / "encrypted.npz").write_bytes(bytes(flagged))
-    with zipfile.ZipFile(folder / "lies.npz", "w") as archive:
-        for name in ("codes.npy", "scale.npy", "header.npy"):
-            archive.writestr(name, b"no array at all")
+    bad = hostile_files.bombs(("codes", "scale", "header"), hostile_files.GOOD)
+    for name, what in {"cut": "cut", "encrypted": "encrypted", "lies": "noise in members"}.items():
+        (folder / f"{name}.npz").write_bytes(bad[what])
     (folder / "x.toml").write_text(lp.recipes["dsv3"].to_toml())
     (folder / "bad.toml").write_text('name = "bad"\nlayers = -1\nrules = 7\n')
     (folder / "deep.toml").write_bytes(b"a = " + b"[" * 5000)
     (folder / "latin.toml").write_bytes(b'name = "\xe9"')
     (folder / "syntax.py").write_text("def (:\n")
-
-
-def npy_header(shape):
-    stream = io.BytesIO()
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
-    text += " " * (63 - (10 + len(text)) % 64) + "\n"
-    stream.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode())
-    return stream.getvalue()
 
 
 class Lines:
@@ -118,9 +94,8 @@ class Lines:
         if name in SHORT and draw.chance(0.7):
             return SHORT[name]
         if kind.name in ("integer", "integer range"):
-            return draw.one("1", "8", "64", "4", "0", "-1", "1.5", "x", str(2**40), str(2**70), "") if (
-                name not in ("rows", "columns", "rounds", "warmup")
-            ) else draw.one("1", "64", "0", "-1", "x")  # fmt: skip
+            long = name in ("rows", "columns", "rounds", "warmup")
+            return draw.one("1", "64", "0", "-1", "x", *(() if long else ("8", "4", "1.5", str(2**40), str(2**70), "")))
         if kind.name == "float":
             return draw.one("0.5", "1e-3", "0", "-1", "nan", "inf", "x", "1e999")
         if "file" in name or (name in ("values", "path") and self.name != "cast"):
@@ -128,9 +103,8 @@ class Lines:
                 return draw.one("q.npz", "codes.npz")
             return draw.of(GOOD) if draw.chance(0.75) else draw.one(draw.of(BAD), "q.npz", "codes.npz")
         if self.name == "cast" and name == "values":
-            return draw.one(
-                "1", "-0.3", "0.1", "448", "nan", "inf", "1e400", "x" if draw.chance(0.1) else "5", "1e-9", "1_000"
-            )
+            no_number = "x" if draw.chance(0.1) else "5"
+            return draw.one("1", "-0.3", "0.1", "448", "nan", "inf", "1e400", no_number, "1e-9", "1_000")
         if name in WORDS and draw.chance(0.7):
             return draw.of(WORDS[name])
         catalogue = OF_COMMAND.get(self.name, NAMES.get(name)) if name in (*NAMES, "name") else None

@@ -128,12 +128,8 @@ def judge(target: Target, seed: str, folder: Any) -> str:
 def _judge(target: Target, draw: Draw, arguments: Arguments) -> str:
     shared = same_memory(arguments)
     inputs = [name for name in arguments if name != "out" and name not in shared]
-    apart = {name: copy.deepcopy(arguments[name]) if name in shared else arguments[name] for name in arguments}
-    if "out" in apart:
-        apart["out"] = _copy(arguments["out"])
-    again = copy.copy(apart)
-    if "out" in again:
-        again["out"] = _copy(arguments["out"])
+    apart = {name: copy.deepcopy(value) if name in shared else value for name, value in arguments.items()}
+    again, usual = ({**apart, **({"out": _copy(apart["out"])} if "out" in apart else {})} for _ in range(2))
     before = [prints(arguments[name]) for name in inputs]
     lp.set_num_threads(2)
     found = outcome(target, arguments)
@@ -155,7 +151,7 @@ def _judge(target: Target, draw: Draw, arguments: Arguments) -> str:
         why = "overlaps " + ", ".join(shared) if shared else "second call, with one thread"
         raise Finding(f"other bits ({why}): {_shown(found)} then {_shown(second)}")
     if not _is_complaint(found):
-        usual = {name: plain(value) for name, value in apart.items() if name != "out" or not _is_room(value)}
+        usual = {name: plain(value) for name, value in usual.items() if name != "out" or not _is_room(value)}
         third = outcome(target, usual)
         if prints(third) != kept:
             raise Finding(f"other bits with plain arrays and no out: {_shown(found)} then {_shown(third)}")
@@ -236,10 +232,5 @@ def _shown(value: Any) -> str:
 
 def listing(*folders: Any) -> list[tuple[str, int]]:
     """Return the files below some folders and their sizes."""
-    found = []
-    for folder in folders:
-        for where, _, names in os.walk(folder):
-            for name in names:
-                path = os.path.join(where, name)
-                found.append((path, os.lstat(path).st_size))
-    return sorted(found)
+    walked = (os.path.join(where, name) for folder in folders for where, _, names in os.walk(folder) for name in names)
+    return sorted((path, os.lstat(path).st_size) for path in walked)
