@@ -70,7 +70,6 @@ def test_what_is_compiled_is_told_and_what_is_there_is_not(monkeypatch: pytest.M
         assert outer(3) == 8
         assert told == [1, 2, 0]  # the one, and in its course the other
         assert outer(4) == 10
-        assert told == [1, 2, 0]
     outer(1.5)  # nobody listens
     assert told == [1, 2, 0]
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -86,37 +87,31 @@ def test_an_error_in_a_piece_ends_the_call_once(keep_threads: None) -> None:
 
         with pytest.raises(KeyError):
             _threads.run_chunks(piece, 6, 1)
-    done = []
-    _threads.run_chunks(lambda a, b: done.append(b - a), 100, 1)
-    assert sum(done) == 100
+    done: list[int] = []
+    _threads.run_chunks(lambda a, b: done.extend(range(a, b)), 100, 1)
+    assert sorted(done) == list(range(100)), "the pool is as good as new"
 
 
 def test_the_number_of_threads_changes_while_others_compute(wanted: bytes) -> None:
     lp.set_num_threads(2)
-    found, errors, stop = set(), [], threading.Event()
+    stop = threading.Event()
 
-    def work() -> None:
-        try:
-            while not stop.is_set():
-                found.add(lp.encode(X, "e4m3fn").tobytes())
-        except RuntimeError as error:
-            errors.append(error)
-            stop.set()
+    def work() -> set[bytes]:
+        found = {lp.encode(X, "e4m3fn").tobytes()}
+        while not stop.is_set():
+            found.add(lp.encode(X, "e4m3fn").tobytes())
+        return found
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + 1
-    for i in range(100_000):
-        if stop.is_set() or time.monotonic() > end:
-            break
-        lp.set_num_threads(2 + i % 2)
-        lp.encode(X[:70_000], "e4m3fn")
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert found == {wanted}
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(work) for _ in range(2)]
+        end = time.monotonic() + 1
+        for i in itertools.count():
+            lp.set_num_threads(2 + i % 2)
+            lp.encode(X[:70_000], "e4m3fn")
+            if time.monotonic() > end or any(other.done() for other in others):
+                break
+        stop.set()
+        assert [other.result() for other in others] == [{wanted}] * 2
 
 
 AT_EXIT = """
@@ -174,24 +169,17 @@ def test_pieces_may_be_cut_again(keep_threads: None) -> None:
     assert (seen == 1).all()
 
 
-def _child(queue: "multiprocessing.Queue[bytes]") -> None:
+def product() -> bytes:
     lp.set_num_threads(2)
     x = np.random.default_rng(0).standard_normal((300, 256), dtype=np.float32)
-    queue.put(lp.matmul_f32(x, x).tobytes())
+    return lp.matmul_f32(x, x).tobytes()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_makes_its_own_threads(keep_threads: None) -> None:
-    lp.set_num_threads(2)
-    x = np.random.default_rng(0).standard_normal((300, 256), dtype=np.float32)
-    expected = lp.matmul_f32(x, x).tobytes()
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_child, args=(queue,))
-    child.start()
-    got = queue.get(timeout=120)
-    child.join(timeout=120)
-    assert got == expected
+    expected = product()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(product).get(timeout=120) == expected
 
 
 # --- memory that is used again ---------------------------------------------------------------------------------------
@@ -225,12 +213,9 @@ def test_a_training_loop_of_products_holds_what_its_largest_needs(keep_threads: 
     kinds = [("hopper_fp8", "e4m3fn", "1x128", "fp32"), ("blackwell_mxf8", "e4m3fn", "1x32", "ue8m0"),
              ("blackwell_mxf4", "e2m1fn", "1x32", "ue8m0")]  # fmt: skip
     pairs = []
-    for m, n, k in shapes:
+    for (m, n, k), (machine, fmt, block, scale) in itertools.product(shapes, kinds):
         x, w = rng.standard_normal((m, k)), rng.standard_normal((n, k))
-        pairs += [
-            (machine, *(lp.quantize(v, fmt, granularity, scale=scale) for v in (x, w)))
-            for machine, fmt, granularity, scale in kinds
-        ]
+        pairs.append((machine, *(lp.quantize(v, fmt, block, scale=scale) for v in (x, w))))
     forget()
     after = []
     for _ in range(4):
