@@ -86,8 +86,7 @@ def test_hash_tells_folders_apart(copied_package: Path) -> None:
     """A kernel file that moves to another room is another source, even with the same name and text."""
     package = copied_package / "lowprec"
     before = _jit.source_hash(package)
-    (package / "kernels/other_room").mkdir()
-    (package / "kernels/stale_room/stale_callee.py").rename(package / "kernels/other_room/stale_callee.py")
+    (package / "kernels/stale_room").rename(package / "kernels/stale_room_of_others")
     assert _jit.source_hash(package) != before
 
 

@@ -214,22 +214,21 @@ def renamed_recipe(recipe: lp.Recipe) -> lp.Recipe:
     )
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", [name for name in lp.recipes if name != "float64"])  # its products are BLAS's
-def test_recipes(name: str) -> None:
-    recipe = lp.recipes[name]
-    assert trained(replace(recipe, name=names_for(lp.recipes, name)[1])) == trained_as_it_is(recipe)
-    with all_renamed():
-        assert trained(renamed_recipe(recipe)) == trained_as_it_is(recipe)
-
-
 KEPT = {"layers.*.attn.q": "e5m6_1x128_ue8m0", "layers.*.attn.k": "bf16", "layers.*.attn.output": "fp16"}
 
 
+# Products of float64 are BLAS's.
+RECIPES = {name: lp.recipes[name] for name in lp.recipes if name != "float64"} | {
+    f"{name} that keeps": lp.recipes[name].with_(storage=KEPT, moments="e4m3fn 1x128", master="bfloat16")
+    for name in ("bf16", "dsv3", "float32")
+}
+
+
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["bf16", "dsv3", "float32"])
-def test_what_recipes_keep(name: str) -> None:
-    recipe = lp.recipes[name].with_(storage=KEPT, moments="e4m3fn 1x128", master="bfloat16")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_recipes(recipe: lp.Recipe) -> None:
+    other = "dsv3" if recipe.name == "bf16" else "bf16"
+    assert trained(replace(recipe, name=other)) == trained_as_it_is(recipe)
     with all_renamed():
         assert trained(renamed_recipe(recipe)) == trained_as_it_is(recipe)
 

@@ -141,7 +141,7 @@ def test_work_at_the_end_of_a_process(before: bool, thread: bool, wanted: bytes)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
-@pytest.mark.parametrize("total", [0, 1, 5, 64, 1000])
+@pytest.mark.parametrize("total", [0, 1, 5, 9, 64, 1000])
 def test_chunks_cover_everything_once(threads: int, total: int, keep_threads: None) -> None:
     lp.set_num_threads(threads)
     seen = np.zeros(total, np.int64)

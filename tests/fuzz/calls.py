@@ -14,7 +14,6 @@ import numpy as np
 from draw import Draw
 
 import lowprec as lp
-from lowprec import costs
 from lowprec._files import write_bytes
 
 Arguments = dict[str, Any]
@@ -111,11 +110,7 @@ def literals(target: Target, parameter: inspect.Parameter) -> tuple[Any, ...]:
     return typing.get_args(value) if typing.get_origin(value) is typing.Literal else ()
 
 
-CATALOGUES = {
-    "Format": lp.formats, "Rounding": lp.roundings, "Policy": lp.policies, "Quantizer": lp.quantizers,
-    "Accumulator": lp.accumulators, "Library": lp.libraries, "Recipe": lp.recipes, "Hardware": costs.hardware,
-    "ModelShape": costs.models, "MoEConfig": lp.configs,
-}  # fmt: skip
+CATALOGUES = {kind: catalogue for kind, catalogue in hostile.CATALOGUES.items() if kind != "codec"}
 SORTS = {
     "path": r"PathLike", "granularity": r"Granularity",
     "array": r"ArrayLike|NDArray|Floats|Bytes|\bArray\b|Float32Matrix|Words", "bytes": r"^bytes",

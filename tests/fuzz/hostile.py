@@ -44,7 +44,7 @@ NUMBERS = [
     *(_said(x) for x in ("one", [1.0, 2.0], 1j, np.datetime64("2026-01-01"), object, b"")),
 ]
 FLAGS = [Hostile(x) for x in (0, 1, 2, None, "", "no", np.bool_(True), 0.5, [])]
-_CATALOGUES = {
+CATALOGUES = {
     "Format": lp.formats, "Rounding": lp.roundings, "Policy": lp.policies, "Quantizer": lp.quantizers,
     "Accumulator": lp.accumulators, "Library": lp.libraries, "Recipe": lp.recipes, "codec": lp.codecs,
     "Hardware": lp.costs.hardware, "ModelShape": lp.costs.models, "MoEConfig": lp.configs,
@@ -60,7 +60,7 @@ NAMES = [
 def names(kind):
     """Return hostile names of a kind: the usual ones, and entries of other catalogues by name and as objects."""
     others = []
-    for other, catalogue in _CATALOGUES.items():
+    for other, catalogue in CATALOGUES.items():
         if other != kind:
             entry = next(iter(catalogue.names()))
             others += [Hostile(entry), Hostile(catalogue[entry])]  # an alias here may be called otherwise in messages
@@ -81,50 +81,31 @@ _CYCLE.append(_CYCLE)
 
 #: In place of arrays of numbers: what holds no real numbers is refused.
 NO_NUMBERS = [
-    _array(_ONES.astype(complex), refused=True),
-    _array(np.full((2, 16), "1.0"), refused=True),
-    _array(np.full((2, 16), b"1"), refused=True),
-    _array(np.zeros((2, 16), "datetime64[s]"), refused=True),
-    _array(np.zeros((2, 16), "timedelta64[s]"), refused=True),
-    _array(np.full((2, 16), None), refused=True),
+    *(_array(a, refused=True) for a in (
+        _ONES.astype(complex), np.full((2, 16), "1.0"), np.full((2, 16), b"1"), np.zeros((2, 16), "datetime64[s]"),
+        np.zeros((2, 16), "timedelta64[s]"), np.full((2, 16), None))),
     _array(_ONES > 0, "boolean", refused=True),
     _array(np.ma.array(_ONES, mask=_ONES > 0), "mask", refused=True),
     _array(_STRUCTURED, "void", refused=True),
     _array(np.zeros((2, 2), "V4"), "void", refused=True),
-    Hostile([[1.0, 2.0], [3.0]], (), True),
-    Hostile({"a": 1}, (), True),
-    Hostile("12", (), True),
-    Hostile(object(), (), True),
-    Hostile(_CYCLE, (), True),
-    Hostile(lp, (), True),
-]
+    *(Hostile(x, (), True) for x in ([[1.0, 2.0], [3.0]], {"a": 1}, "12", object(), _CYCLE, lp)),
+]  # fmt: skip
 #: Unusual arrays, which may suit a function or not.
 STRANGE = [
-    _array(np.float32(1.5).reshape(()), refused=False),
-    _array(np.zeros((0, 16), np.float32), refused=False),
-    _array(np.zeros((2, 0), np.float32), refused=False),
-    _array(np.zeros((0, 0), np.uint8), refused=False),
+    *(_array(a, refused=False) for a in (
+        np.float32(1.5).reshape(()), np.zeros((0, 16), np.float32), np.zeros((2, 0), np.float32),
+        np.zeros((0, 0), np.uint8), -np.zeros((2, 16), np.float32), _ONES.astype(ml_dtypes.bfloat16),
+        _ONES.astype(ml_dtypes.float8_e4m3fn), _ONES.astype(ml_dtypes.float4_e2m1fn), _ONES.astype(ml_dtypes.int4),
+        _ONES.astype(">f4"), np.ones((2, 16), ">i2"), np.ones((2, 3, 4, 5), np.float32),
+        np.ones((1,) * 32, np.float32), _ONES.view(np.matrix))),
     _array(np.full((2, 16), np.nan, np.float32), "NaN", refused=False),
     _array(np.full((2, 16), np.inf), "Inf", "inf", refused=False),
-    _array(-np.zeros((2, 16), np.float32), refused=False),
     _array(np.full((2, 16), 1e300), "inf", refused=False),  # in float32
     _array(np.full((2, 16), 2**63, np.uint64), "9223372036854775808", "code 0", refused=False),
     _array(np.full((2, 16), -(2**63), np.int64), "-9223372036854775808", refused=False),
     _array(np.ones((2, 16), np.longdouble), "longdouble", "float128", refused=False),
-    _array(_ONES.astype(ml_dtypes.bfloat16), refused=False),
-    _array(_ONES.astype(ml_dtypes.float8_e4m3fn), refused=False),
-    _array(_ONES.astype(ml_dtypes.float4_e2m1fn), refused=False),
-    _array(_ONES.astype(ml_dtypes.int4), refused=False),
-    _array(_ONES.astype(">f4"), refused=False),
-    _array(np.ones((2, 16), ">i2"), refused=False),
-    _array(np.ones((2, 3, 4, 5), np.float32), refused=False),
-    _array(np.ones((1,) * 32, np.float32), refused=False),
-    _array(_ONES.view(np.matrix), refused=False),
-    Hostile([], (), False),
-    Hostile([[]], (), False),
-    Hostile(1.0, (), False),
-    Hostile(None, (), False),
-]
+    *(Hostile(x) for x in ([], [[]], 1.0, None)),
+]  # fmt: skip
 ARRAYS = NO_NUMBERS + STRANGE
 OBJECTS = [Hostile(x) for x in (None, 0, "x", [], (), {}, _ONES, object(), lp.formats["e4m3fn"], b"", 1.5)]
 #: Options of a few words.
