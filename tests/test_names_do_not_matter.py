@@ -113,8 +113,11 @@ def test_fused_kernels() -> None:
 # --- every entry of these ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(48)
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in DOES for name in DOES[kind][0].names()])
+def of_kinds(*kinds: str) -> list[tuple[str, str]]:
+    return [(kind, name) for kind in kinds for name in DOES[kind][0].names()]
+
+
+@pytest.mark.parametrize(("kind", "name"), of_kinds("quantizer", "library", "codec"))
 def test_a_copy_under_another_name_does_the_same(kind: str, name: str) -> None:
     catalogue, does, more = DOES[kind]
     wanted = does(catalogue[name])
@@ -123,6 +126,12 @@ def test_a_copy_under_another_name_does_the_same(kind: str, name: str) -> None:
         assert does(replace(catalogue[name], name=other)) == wanted, other
     with catalogue.scoped({f"renamed_{name}": replace(catalogue[name], name=f"renamed_{name}")}):
         assert does(catalogue[f"renamed_{name}"]) == wanted
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize(("kind", "name"), of_kinds("rounding", "policy", "accumulator"))
+def test_a_copy_of_what_takes_longer_does_the_same(kind: str, name: str) -> None:
+    test_a_copy_under_another_name_does_the_same(kind, name)
 
 
 # --- training --------------------------------------------------------------------------------------------------------
