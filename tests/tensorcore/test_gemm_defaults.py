@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_gemm_libraries import assert_same, bits, operands
+from fast_kernels import bits
+from gemms import assert_same, operands
 
 import lowprec as lp
 from lowprec.tensorcore.library import Library, libraries

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adversarial import KERNELS
+from fast_kernels import KERNELS, agree, bits
 from numpy.typing import NDArray
 from palettes import ADDENDS, OPERANDS, SCALES, addend, scales
 
@@ -23,24 +23,6 @@ Unit = lp.Accumulator
 UNITS = [name for name in lp.accumulators if lp.accumulators[name].output != "float64"]
 COLUMNS = (1, 17, 65)  # around the widths of tiles: 16, 32, 64
 SPAN = 64  # k over which scales are constant: whole instructions of every accumulator
-
-
-def bits(x: NDArray[Any]) -> NDArray[Any]:
-    return x.view(f"uint{8 * x.dtype.itemsize}")
-
-
-def agree(compute: Callable[[], NDArray[Any]], *label: Any, kernels: Sequence[str] = KERNELS) -> None:
-    """Ask that kernels of this CPU give the reference's bits."""
-    with lp.using(kernel="reference"):
-        want = bits(compute())
-    for kernel in kernels:
-        with lp.using(kernel=kernel):
-            got = bits(compute())
-        wrong = np.argwhere(got != want)
-        if wrong.size:
-            at = tuple(wrong[0].tolist())
-            first = f"{at}: {got[at]:#x}, reference {want[at]:#x}"
-            raise AssertionError(f"{kernel}: {len(wrong)} of {got.size} outputs, first {first}; {label}")
 
 
 def seeded(*label: Any) -> np.random.Generator:

@@ -1,14 +1,14 @@
 """A row's bits, and a column's, do not depend on what else shares the call: NaN, Inf, scales at the ends of float32."""
 
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from fast_kernels import bits
 from numpy.typing import NDArray
 from palettes import OPERANDS, addend
-from test_limits import UNITS, bits, quantized, scale_codes
+from test_limits import UNITS, quantized, scale_codes, seeded
 
 import lowprec as lp
 from lowprec.tensorcore.grouped import grouped_gemm
@@ -32,10 +32,6 @@ def alone(compute: Callable[[Rows, Rows], NDArray[Any]], *label: Any, m: int = M
         assert np.array_equal(bits(compute(rows[i : i + 1], columns))[0], whole[i]), ("row", i, *label)
     for j in (0, 1, 7, n - 1):
         assert np.array_equal(bits(compute(rows, columns[j : j + 1]))[:, 0], whole[:, j]), ("column", j, *label)
-
-
-def seeded(*label: Any) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(repr(label).encode()))
 
 
 @pytest.mark.sampled(36)
