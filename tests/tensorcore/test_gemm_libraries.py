@@ -49,14 +49,16 @@ def test_alpha_beta_and_c(library, alpha, beta):
     assert_same(lp.gemm(qa, qb, library=library, alpha=alpha, beta=beta), factor * total)
 
 
-def test_a_gradient_is_added_to_in_float32():
+@pytest.mark.parametrize("machine", ["hopper_fp8", "amx_fp8"])
+def test_a_gradient_is_added_to_in_float32(machine):
     """1D1D: both operands in tiles, the result added to what is there with one rounding."""
     qa, qb = operands(6, 5, 512, "1x128", ("e5m2", "e4m3fn"))
     c, product = normal(2, 6, 5), np.zeros((6, 5), np.float32)
     for k in range(0, 512, 128):
-        product = fma(both_scales(qa, qb, k), chain(qa, qb, k, k + 128, "hopper_fp8"), product)
-    assert_same(lp.gemm(qa, qb, c), c + product)
-    assert_same(lp.gemm(qa, qb, c.astype(np.float64)), c + product)
+        product = fma(both_scales(qa, qb, k), chain(qa, qb, k, k + 128, machine), product)
+    assert_same(lp.gemm(qa, qb, accumulator=machine, promote_every=128), product)
+    for given in (c, c.astype(np.float64)):
+        assert_same(lp.gemm(qa, qb, given, accumulator=machine), c + product)
 
 
 def test_libraries_differ():
