@@ -44,8 +44,3 @@ def test_a_kind_tells_its_words_and_its_oracle(name: str) -> None:
     assert hasattr(oracle, kind.oracle), f"{name}: lowprec.oracle has no {kind.oracle}"
     assert any(lp.accumulators[key].rule is kind for key in lp.accumulators), f"no accumulator is of kind {name}"
     assert f"``{name}``" in str(lp.Accumulator.__doc__), f"Accumulator's docstring does not tell what {name} is"
-
-
-def test_a_word_that_is_no_kind() -> None:
-    with pytest.raises(ValueError, match=r"kind='fuzed': one of fused, fused_runs, halves"):
-        lp.Accumulator("mine", kind="fuzed")

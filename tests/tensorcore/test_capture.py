@@ -74,9 +74,8 @@ def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
 def test_program_and_driver_name_the_same_instructions(library: Path) -> None:
     program = capture.Program(library)
     program.code.capture_name.restype = capture.ctypes.c_char_p
-    assert sorted(filter(None, map(program.code.capture_name, range(100)))) == sorted(
-        map(str.encode, cases.INSTRUCTIONS)
-    )
+    names = [name.decode() for name in map(program.code.capture_name, range(100)) if name]
+    assert sorted(names) == sorted(cases.INSTRUCTIONS)
 
 
 @needs_nvcc
@@ -105,9 +104,8 @@ def test_layout_of_shared_memory_follows_from_the_descriptor() -> None:
     text = (FOLDER / "capture.cu").read_text()
     assert "LBO = 1024, SBO = 128;" in text
     assert "units[TILE * half + row]" in text
-    for row in range(64):
-        for half in range(2):
-            assert 16 * (64 * half + row) == half * 1024 + (row // 8) * 128 + (row % 8) * 16
+    for row, half in np.ndindex(64, 2):
+        assert 16 * (64 * half + row) == half * 1024 + (row // 8) * 128 + (row % 8) * 16
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------

@@ -130,18 +130,6 @@ def test_mx_scales_are_inside_the_instruction(pair, granularity, k):
             assert_same(lp.gemm(qa, qb, **options, **machine), np.add.accumulate(parts)[-1])
 
 
-@pytest.mark.parametrize("machine", ["blackwell_nvfp4", "blackwell_mxf4", "blackwell_mxf4_16"])
-def test_fp4_scales_are_inside_the_instruction(machine):
-    """Scales of 16 in E4M3 and one of the tensor as alpha; C enters in float32."""
-    qa, qb = operands(5, 6, 192, f"1x{lp.accumulators[machine].scale_block}", "e2m1fn", "ue8m0")
-    if machine == "blackwell_nvfp4":
-        rng = np.random.default_rng(3)
-        qa, qb = (replace(q, scale=lp.round_to(rng.uniform(0.01, 400, q.scale.shape), "e4m3fn")) for q in (qa, qb))
-    c, right = normal(4, 5, 6), scaled_chain(qa, qb, machine)
-    assert_same(lp.gemm(qa, qb, accumulator=machine), right)
-    assert_same(lp.gemm(qa, qb, c, accumulator=machine, alpha=0.0123), fma(np.float32(0.0123), right, c))
-
-
 def test_loose_operands_give_the_same_bits():
     """Codes and scales that are views: columns of wider arrays, every other row, column order."""
     for machine, scale in (("hopper_fp8", "fp32"), ("blackwell_fp8", "fp32"), ("blackwell_mxf8", "ue8m0")):
@@ -294,6 +282,7 @@ test_refused = refusals([
      "promote_every=40 is not a multiple of blackwell_mxf8's group of 32"),
     ("lp.gemm(*fine, accumulator='blackwell_mxf8')", "scales of a change every 16 in k, inside"),
     ("lp.gemm(*wide, split_k=4)", "begins at 128"),
+    ("lp.gemm(*tiles, promote_every=256)", "256"),
     ("lp.gemm(straddling, straddling)", "scales for 128 rows straddle"),
     ("lp.gemm(*fp32, library=halves, promote_every=32)", "inside two interleaved instructions of 32"),
     ("lp.gemm(*whole, accumulator='float32', library=halves)", "not 1"),

@@ -209,8 +209,3 @@ def test_float32_without_promotion_multiplies_dequantized_values() -> None:
         a, b = (bits(q.dequantize()).tolist() for q in (qa, qb))
         for i, j in np.ndindex(5, 4):
             assert int(ours[i, j]) == oracle.sequential_f32(a[i], b[j], 0, FLOAT32, FLOAT32), (i, j)
-
-
-def test_an_interval_longer_than_a_scale_is_refused() -> None:
-    with pytest.raises(ValueError, match="256"):
-        gemm(*operands(2, 2, 512, BLOCKS), promote_every=256)
