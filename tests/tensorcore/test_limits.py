@@ -37,30 +37,40 @@ def scale_codes(unit: Unit, rng: np.random.Generator, rows: int, k: int) -> NDAr
     return np.where(rng.random(codes.shape) < 0.8, one + rng.integers(-6, 6, codes.shape), codes).astype(np.uint8)
 
 
+def chain(unit: Unit, formats: Any, operands: str, kind: str, shape: tuple[int, int, int], *label: Any) -> Any:
+    """Operands and C of palettes, and scales inside the instruction if there are any, for K filled up to theirs."""
+    rng, (m, n, k) = seeded(*label), shape
+    scales = None
+    if unit.scale_format is not None:
+        k = -(-k // unit.scale_block) * unit.scale_block
+        scales = scale_codes(unit, rng, m, k), scale_codes(unit, rng, n, k)
+    a, b = (f(rng, fmt, rows, k) for f, fmt, rows in zip(OPERANDS[operands], formats, (m, n), strict=True))
+    return a, b, addend(kind, rng, (m, n), unit.dtype), scales
+
+
+def formats_of(unit: Unit) -> tuple[lp.Format, lp.Format]:
+    names = unit.inputs or ("e4m3fn", "e5m2")
+    return lp.formats[names[0]], lp.formats[names[-1]]
+
+
 def instructions(unit: Unit, formats: tuple[lp.Format, lp.Format], kernels: Sequence[str] = KERNELS) -> None:
     """Compare single chains: all operands with all addends; each of both meets every shape and length."""
     group = unit.rule.step(unit)
     lengths = list(dict.fromkeys((0, 1, group - 1, 2 * group + 3, group, group + 1, 2 * group)))
     shapes = list(product((1, 5), COLUMNS))
     for (i, operands), (j, kind) in product(enumerate(OPERANDS), enumerate(ADDENDS)):
-        (m, n), k = shapes[(i - j) % len(shapes)], lengths[(i + j) % len(lengths)]
+        m, n, k = *shapes[(i - j) % len(shapes)], lengths[(i + j) % len(lengths)]
         label = unit.name, operands, kind, m, n, k
-        rng, more = seeded(*label), {}
-        if unit.scale_format is not None:
-            k = -(-k // unit.scale_block) * unit.scale_block
-            more = {"a_scale": scale_codes(unit, rng, m, k), "b_scale": scale_codes(unit, rng, n, k)}
-        a, b = (f(rng, fmt, rows, k) for f, fmt, rows in zip(OPERANDS[operands], formats, (m, n), strict=True))
-        c = addend(kind, rng, (m, n), unit.dtype)
-        options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1], **more}
+        a, b, c, scales = chain(unit, formats, operands, kind, (m, n, k), *label)
+        options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1]}
+        options |= dict(zip(("a_scale", "b_scale"), scales or (), strict=False))
         agree(lambda a=a, b=b, c=c, options=options: lp.mma(a, b, c, **options), *label, kernels=kernels)
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", UNITS)
 def test_instructions(name: str) -> None:
-    unit = lp.accumulators[name]
-    names = unit.inputs or ("e4m3fn", "e5m2")
-    instructions(unit, (lp.formats[names[0]], lp.formats[names[-1]]))
+    instructions(lp.accumulators[name], formats_of(lp.accumulators[name]))
 
 
 def quantized(
