@@ -5,8 +5,6 @@ import importlib
 import re
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +17,11 @@ from lowprec import oracle
 FOLDER = Path(__file__).parents[2] / "reference_data" / "capture"
 
 
-@contextmanager
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
-with _importable():
-    capture = importlib.import_module("capture")
-    capture_build = importlib.import_module("capture_build")
-    cases = importlib.import_module("capture_cases")
-    capture_file = importlib.import_module("capture_file")
-    sass = importlib.import_module("sass")
-    verify = importlib.import_module("verify")
+sys.path.insert(0, str(FOLDER))
+capture, capture_build, cases, capture_file, sass, verify = map(
+    importlib.import_module, ("capture", "capture_build", "capture_cases", "capture_file", "sass", "verify")
+)
+sys.path.remove(str(FOLDER))
 
 needs_nvcc = pytest.mark.skipif(capture_build.nvcc() is None, reason="needs nvcc, which is not installed here")
 FP8 = "wgmma.f32.e4m3.e4m3"
@@ -56,14 +43,11 @@ def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
     assert len(kernels) == len(cases.INSTRUCTIONS) + 1
     for name, counts in kernels.items():
         assert set(counts) & {"QGMMA", "HGMMA", "HMMA"} == sass.expected(name), name
-    assert kernels["WgmmaE4E5F16"]["QGMMA"]
-    assert kernels["WgmmaTf32F32"]["HGMMA"]
-    assert kernels["MmaE4E4F32"]["HMMA"]
+    found = (("WgmmaE4E5F16", "QGMMA"), ("WgmmaTf32F32", "HGMMA"), ("MmaE4E4F32", "HMMA"), ("MmaE4E4F32", "F2FP"),
+             ("MmaE4E4F32", "FADD"), ("MmaE5E4F16", "HADD2"))  # fmt: skip
+    assert all(kernels[name][word] for name, word in found)
     # FP8 through mma.sync: bytes become halves, two products of sixteen for each of eight columns, C is added last.
     assert kernels["MmaE4E4F32"]["HMMA"] == 2 * kernels["MmaF16F32"]["HMMA"]
-    assert kernels["MmaE4E4F32"]["F2FP"]
-    assert kernels["MmaE4E4F32"]["FADD"]
-    assert kernels["MmaE5E4F16"]["HADD2"]
     assert not kernels["MmaF16F32"]["F2FP"]
     # Promotion: a rounded product of the scales and one fused multiply-add for each of a thread's 32 outputs.
     assert kernels["promoted"]["FMUL"] == kernels["promoted"]["FFMA"] == 32
@@ -188,9 +172,7 @@ def made() -> Any:
 def test_round_trip_has_no_mismatch(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     made.save(tmp_path / "x.npz")
     loaded = capture_file.load(tmp_path / "x.npz")
-    assert loaded.meta["source"] == "emulator"
-    assert loaded.meta["seed"] == 7
-    assert len(loaded.meta["program"]) == 64
+    assert (loaded.meta["source"], loaded.meta["seed"], len(loaded.meta["program"])) == ("emulator", 7, 64)
     rows = list(verify.compare(loaded))
     assert len(rows) == 2 * len(SMALL) + 2
     assert sum(row.outputs for row in rows) == 2 * len(SMALL) * 64 * 64 + 2 * 128 * 128

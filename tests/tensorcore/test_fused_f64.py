@@ -106,10 +106,8 @@ def test_results_on_both_sides_of_infinity() -> None:
     b = codes_of(np.stack([np.full(8, 2.0**64), np.full(8, -(2.0**64)), np.full(8, 1.9921875 * 2.0**63)]), BF16)
     c = np.zeros((5, 3), np.float32)
     c[0], c[4] = -(2.0**104), np.finfo(np.float32).max
-    unit = machine(4, 24, zero=-132)
-    d = check(unit, BF16, codes_of(a, BF16), b, c, None)
-    assert d[0, 0] == np.inf
-    assert d[0, 1] == -np.inf
+    d = check(machine(4, 24, zero=-132), BF16, codes_of(a, BF16), b, c, None)
+    assert d[0, :2].tolist() == [np.inf, -np.inf]
     assert np.isinf(d[3, 0])
     assert np.isfinite(d[0, 2])
 
@@ -125,9 +123,7 @@ def test_a_subnormal_c_alone() -> None:
 def test_the_exponent_of_zeros_shows() -> None:
     """Products of 2^-136 next to a zero: cut at its exponent less F, or at their own."""
     a, b = codes_of([[2.0**-70 * (1 + 2.0**-7), 0]], BF16), codes_of([[2.0**-66, 1.0]], BF16)
-    results = []
-    for zero in (-126, -133, None):
-        results.append(check(machine(4, 3, zero=zero), BF16, a, b).item())
+    results = [check(machine(4, 3, zero=zero), BF16, a, b).item() for zero in (-126, -133, None)]
     assert results == [0.0, 2.0**-136, 2.0**-136]
     assert not KERNELS["truncate"]["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
 
@@ -154,12 +150,8 @@ def test_all_alignments_of_a_full_significand(fraction_bits: int, align: Align) 
     """Products with all 22 bits set, at every distance below E, both signs: the largest f that truncation must drop."""
     steps = np.arange(-14, 16)
     full = (2 - 2.0**-10) * 2.0**steps
-    a = np.zeros((2 * steps.size, 8))
-    a[: steps.size, 1], a[steps.size :, 1] = full, -full
-    a[:, 0] = 2.0**15
-    b = np.zeros((steps.size, 8))
-    b[:, 1], b[:, 0] = full, 2.0**15
-    b[::2, 0] = 0
+    a, b = np.zeros((2 * steps.size, 8)), np.zeros((steps.size, 8))
+    a[:, 0], a[:, 1], b[1::2, 0], b[:, 1] = 2.0**15, np.concatenate([full, -full]), 2.0**15, full
     check(machine(8, fraction_bits, align=align), HALF, codes_of(a, HALF), codes_of(b, HALF))
 
 
