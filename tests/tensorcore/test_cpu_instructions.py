@@ -154,22 +154,23 @@ def compare(instruction: Instruction, accumulator: str, family: str, seeds: int,
     return count
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_avx512_bf16_is_this_cpus_vdpbf16ps(vdpbf16ps: Instruction, family: str) -> None:
-    assert compare(vdpbf16ps, "avx512_bf16", family, 4) == 4 * 128 * 128
+BOTH = pytest.mark.parametrize(
+    ("instruction", "accumulator"), [("vdpbf16ps", "avx512_bf16"), ("bfdot", "arm_bf16")], ids=["VDPBF16PS", "BFDOT"]
+)
 
 
+@pytest.mark.sampled(8)
+@BOTH
 @pytest.mark.parametrize("family", FAMILIES)
-def test_arm_bf16_is_qemus_bfdot(bfdot: Instruction, family: str) -> None:
-    assert compare(bfdot, "arm_bf16", family, 4) == 4 * 128 * 128
+def test_a_machine_is_the_instruction(instruction, accumulator, family, request):
+    assert compare(request.getfixturevalue(instruction), accumulator, family, 4) == 4 * 128 * 128
 
 
 @pytest.mark.exhaustive
+@BOTH
 @pytest.mark.parametrize("family", FAMILIES)
-def test_four_million_of_each(vdpbf16ps: Instruction, bfdot: Instruction, family: str) -> None:
-    for instruction, accumulator in ((vdpbf16ps, "avx512_bf16"), (bfdot, "arm_bf16")):
-        assert compare(instruction, accumulator, family, 64, 256) == 1 << 22
+def test_four_million_of_each(instruction, accumulator, family, request):
+    assert compare(request.getfixturevalue(instruction), accumulator, family, 64, 256) == 1 << 22
 
 
 def test_what_is_tiny_after_rounding_is_flushed(vdpbf16ps: Instruction) -> None:
