@@ -106,13 +106,8 @@ def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
     runs_on = unit.rule.has_running_sum and unit.output != "float16"
     # Rows and columns have scales of one kind where their number is even.
     shapes = [
-        (5, 17, 2 * SPAN + 5),
-        (4, 64, 3 * SPAN),
-        (1, 1, 5 * SPAN),
-        (5, 65, 3 * SPAN),
-        (3, 2, 0),
-        (4, 6, 3 * SPAN),
-    ]
+        (5, 17, 2 * SPAN + 5), (4, 64, 3 * SPAN), (1, 1, 5 * SPAN), (5, 65, 3 * SPAN), (3, 2, 0), (4, 6, 3 * SPAN),
+    ]  # fmt: skip
     for (i, kind), (j, every), changing in product(enumerate(SCALES), enumerate(chains), (True, False)):
         if every is None and changing and not runs_on:
             continue
