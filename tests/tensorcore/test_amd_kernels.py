@@ -1,4 +1,4 @@
-"""Kernels for CDNA1, CDNA2 and CDNA3 against their references: what-if machines, ends of ranges, odd shapes."""
+"""Kernels for CDNA1, CDNA2 and CDNA3 against their references: what-if machines, ends of ranges."""
 
 from typing import Any
 

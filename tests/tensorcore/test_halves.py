@@ -13,7 +13,7 @@ PAIRS = [(E4M3, E4M3), (E5M2, E5M2), (E4M3, E5M2)]
 
 
 @pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(f.name for f in pair))
 @pytest.mark.parametrize("shape", [(7, 70, 200), (1, 1, 1), (33, 5, 64), (261, 3, 96)], ids=str)
 def test_every_kernel_is_the_reference(name, pair, shape):
     m, n, k = shape
