@@ -101,6 +101,19 @@ def only_subnormal(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
     return _build(np.zeros((m, k)), rng, fmt)
 
 
+def cancelling_subnormal(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Subnormal codes of which each second is minus the one before: nothing is left but their exponent."""
+    codes = only_subnormal(rng, m, k, fmt) | dtype_of(fmt).type(1)
+    codes[::2] &= dtype_of(fmt).type(1 << fmt.width | 1)
+    codes[:, 1::2] = _negated(codes[:, : k // 2 * 2 : 2], fmt)
+    return codes
+
+
+def greatest(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """The largest number alone."""
+    return np.full((m, k), max_code(fmt), dtype_of(fmt))
+
+
 def upper(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
     """Exponents half way between 1 and the largest."""
     return _build(
@@ -188,6 +201,11 @@ def zeros(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
     return codes
 
 
+def zeros_of_one_sign(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
+    """Zeros, each row of one sign."""
+    return np.repeat(zeros(rng, m, 1, fmt), k, axis=1)
+
+
 def largest(rng: Rng, m: int, k: int, fmt: Fields) -> Codes:
     """The largest binades: results overflow where they can."""
     field = (max_code(fmt) >> fmt.mantissa_bits) - rng.integers(0, 2, (m, k))
@@ -233,6 +251,8 @@ FAMILIES: dict[str, tuple[Maker, Maker]] = {
     "largest": (largest, largest),
     "special": (special, narrow),
     "specials": (special, special),
+    "subnormals that cancel": (cancelling_subnormal, greatest),
+    "zeros of one sign": (zeros_of_one_sign, zeros_of_one_sign),
 }
 
 
@@ -240,7 +260,8 @@ def addends(kind: str, products: NDArray[np.float64], kept: int, rng: Rng, fmt: 
     """Codes of c, of the shape of `products`, which holds the largest magnitude of a product for each output.
 
     "near": from a little above that magnitude to just below its last kept bit; "zeros"; "tiny": subnormals and the
-    binades above; "edge": zeros, ones, extremes, infinities and NaNs; "any": any pattern.
+    binades above; "edge": zeros, ones, extremes, infinities and NaNs; "any": any pattern; "verge": exponents at which
+    fast kernels hand over to the reference, and the last ones.
     """
     shape = products.shape
     if kind == "zeros":
@@ -261,11 +282,15 @@ def addends(kind: str, products: NDArray[np.float64], kept: int, rng: Rng, fmt: 
             (1 << fmt.width) - 1,
         ]  # fmt: skip
         return _signed(rng.choice(np.array(magnitudes, dtype=np.uint64), shape), rng, fmt)
+    if kind == "verge":
+        ends = [0, 1, 26, 27, 28, 236, 237, 238, 253, 254]
+        top = (1 << fmt.exponent_bits) - 2
+        return _build(rng.choice([e for e in ends if e < 30 or top == 254] + [top - 1, top], shape), rng, fmt)
     exponent = np.frexp(products)[1] - 1
     return _build(fmt.bias + np.where(products > 0, exponent, 0) + rng.integers(-kept - 4, 5, shape), rng, fmt)
 
 
-ADDENDS = ("near", "zeros", "tiny", "edge", "any")
+ADDENDS = ("near", "zeros", "tiny", "edge", "any", "verge")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -92,12 +93,14 @@ def samples(name: str, family: str) -> Iterator[Sample]:
     turn = list(FAMILIES).index(family)
     if family.startswith("deep"):  # where it takes wide exponents to say something
         pairs = sorted(pairs, key=lambda pair: -sum(FORMATS[x].exponent_bits for x in pair))[:4]
-    for i, addend in enumerate(ADDENDS):
+    modes = ("near", "falling", "any", "low", "high", "near")
+    modes = modes if turn % 2 else ("falling", "near", *modes[2:])
+    for i, (addend, mode) in enumerate(zip(ADDENDS, modes, strict=True)):
         k = (group, 2 * group + group // 2 + 1, max(group // 2 - 1, 1), 4 * group, 3 * group)[(i + turn) % 5]
-        modes = ("near", "falling") if turn % 2 else ("falling", "near")
-        yield sample(
-            machine, pairs[(5 * turn + i) % len(pairs)], family, (4, 5, k), addend, (*modes, "any", "low", "high")[i]
-        )
+        yield sample(machine, pairs[(5 * turn + i) % len(pairs)], family, (4, 5, k), addend, mode)
+    if name in ("hopper_fp8", "ada_fp8"):  # whose wrong rules every pair must tell apart
+        for pair, (k, addend) in product(pairs_of(machine), ((32, "near"), (40, "edge"), (96, "zeros"), (20, "tiny"))):
+            yield sample(machine, pair, family, (5, 4, k), addend)
     if family == "zeros":
         yield from _beside_zeros(machine)
 

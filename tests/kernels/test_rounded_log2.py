@@ -9,26 +9,18 @@ from lowprec.kernels.logfmt import rounded_log2
 from lowprec.kernels.logfmt.deepep import fill_log2
 
 F = np.float32
+LOG, POWER = False, True
 mpmath.mp.prec = 200
 UP, DOWN = 1 + 2 * rounded_log2.RELATIVE_ERROR, 1 - 2 * rounded_log2.RELATIVE_ERROR
 
 
 @kernel
-def _doubtful_logs(first, last, out):
+def _doubtful(power, first, last, out):
+    """List the inputs, by their bits, of which the float64 number may lie on either side of a tie."""
     n = 0
     for u in range(first, last):
-        v = rounded_log2.log2_float64(float32_from_bits(np.uint32(u)))
-        if np.float32(v * UP) != np.float32(v * DOWN):
-            out[n] = u
-            n += 1
-    return n
-
-
-@kernel
-def _doubtful_powers(first, last, out):
-    n = 0
-    for u in range(first, last):
-        v = rounded_log2.exp2_float64(float32_from_bits(np.uint32(u)))
+        x = float32_from_bits(np.uint32(u))
+        v = rounded_log2.exp2_float64(x) if power else rounded_log2.log2_float64(x)
         if np.float32(v * UP) != np.float32(v * DOWN):
             out[n] = u
             n += 1
@@ -68,13 +60,13 @@ def bits_of(x):
     return int(np.array(x, F).view(np.uint32))
 
 
-def check(doubtful, first, last, exact, which):
+def check(power, first, last):
     """All inputs first .. last - 1, by their bits: return how many were doubtful."""
-    found, out = 0, np.empty(1 << 16, np.uint32)
+    found, out, exact = 0, np.empty(1 << 16, np.uint32), exact_power if power else exact_log
     for start in range(first, last, 1 << 26):
-        n = doubtful(start, min(last, start + (1 << 26)), out)
+        n = _doubtful(power, start, min(last, start + (1 << 26)), out)
         assert n < out.size
-        got = results(out[:n].view(F))[which]
+        got = results(out[:n].view(F))[power]
         assert [float(v) for v in got] == [float(exact(x)) for x in out[:n].view(F)]
         found += n
     return found
@@ -90,12 +82,12 @@ def test_every_log2_that_deepep_takes():
     assert table[0x7F80] == np.inf
     assert np.isnan(table[0x7F81:]).all()
     assert table[1:0x7F80].tolist() == [float(exact_log(v)) for v in x[1:0x7F80]]
-    check(_doubtful_logs, bits_of(1), bits_of(1.0223), exact_log, 0)
+    check(LOG, bits_of(1), bits_of(1.0223))
 
 
 @pytest.mark.slow
 def test_the_powers_at_steps():
-    check(_doubtful_powers, bits_of(1e-5), bits_of(0.0628), exact_power, 1)
+    check(POWER, bits_of(1e-5), bits_of(0.0628))
 
 
 def test_the_two_that_float64_gets_wrong():
@@ -127,6 +119,6 @@ def test_the_ends():
 
 @pytest.mark.exhaustive
 def test_every_float32_number():
-    assert check(_doubtful_logs, 1, 0x7F800000, exact_log, 0) == 128
-    assert check(_doubtful_powers, 1, bits_of(150), exact_power, 1) == 5
-    assert check(_doubtful_powers, 0x80000001, bits_of(-153), exact_power, 1) == 7
+    assert check(LOG, 1, 0x7F800000) == 128
+    assert check(POWER, 1, bits_of(150)) == 5
+    assert check(POWER, 0x80000001, bits_of(-153)) == 7

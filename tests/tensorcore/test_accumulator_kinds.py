@@ -1,13 +1,18 @@
-"""Kinds of accumulators are objects: each says all about itself, and nobody asks what it is called."""
+"""Kinds of accumulators are objects: each says all about itself, and nobody asks what it is called.
+
+The fields that they name decide bits, and no others do.
+"""
 
 import ast
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.tensorcore.accumulator import kinds
+from lowprec.tensorcore.accumulator import FLOAT64, kinds
 
 PACKAGE = Path(lp.__file__).parent
 ROOMS = ("tensorcore", "recipe", "cli")  # those that see accumulators
@@ -46,6 +51,42 @@ def test_a_kind_tells_its_words_and_its_oracle(name: str) -> None:
     assert f"``{name}``" in str(lp.Accumulator.__doc__), f"Accumulator's docstring does not tell what {name} is"
 
 
-def test_a_word_that_is_no_kind() -> None:
-    with pytest.raises(ValueError, match=r"kind='fuzed': one of fused, fused_runs, halves"):
-        lp.Accumulator("mine", kind="fuzed")
+# Fields
+
+#: Another value of every field that a kind may or may not heed.
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "group": (2, 4, 8, 16), "fraction_bits": (11, 5), "align": ("floor", "nearest"), "output": ("float16", "float32"),
+    "zero_exponent": (3, -1), "run": (2, 4, 1), "promote_every": (64, 128),
+}  # fmt: skip
+
+
+def result(machine: lp.Accumulator, codes: np.ndarray, scales: dict[str, Any]) -> bytes:
+    fmt = "e2m1fn" if scales else "e5m2"
+    d = lp.mma(codes, codes[::-1], accumulator=machine, a_format=fmt, b_format=fmt, **scales)
+    return d.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("name", list(kinds))
+def test_fields_that_decide_bits(name: str) -> None:
+    base = next(m for m in (lp.accumulators[n] for n in lp.accumulators) if m.kind == name and m.output != FLOAT64)
+    base = base.with_(inputs=())
+    rng = np.random.default_rng(3)
+    scales = {}
+    if base.scale_format is not None:
+        shape = (12, 256 // base.scale_block)
+        scales = {side: rng.integers(0, 0x7E, shape).astype(np.uint8) for side in ("a_scale", "b_scale")}
+    codes = rng.integers(0, 16 if scales else 0x4C, (12, 256), dtype=np.uint8)  # some float16 sums stay finite
+    codes |= (rng.integers(0, 2, codes.shape) << 7).astype(np.uint8) if not scales else np.uint8(0)
+    codes[::3] = np.where(rng.random((4, 256)) < 0.8, 0, codes[::3])
+    own = result(base, codes, scales)
+    for field, values in OTHERS.items():
+        different = []
+        for value in values:
+            try:
+                if (machine := base.with_(**{field: value})) != base.with_(**{field: getattr(base, field)}):
+                    different.append(result(machine, codes, scales) != own)
+            except ValueError:  # fields that do not go together
+                continue
+        if not different and field == "output":  # the other is float64, of other operands
+            continue
+        assert any(different) == (field in kinds[name].fields), f"{name}: {field}"

@@ -2,10 +2,9 @@
 
 import functools
 import importlib
+import re
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,11 @@ from lowprec import oracle
 FOLDER = Path(__file__).parents[2] / "reference_data" / "capture"
 
 
-@contextmanager
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
-with _importable():
-    capture = importlib.import_module("capture")
-    capture_build = importlib.import_module("capture_build")
-    cases = importlib.import_module("capture_cases")
-    capture_file = importlib.import_module("capture_file")
-    sass = importlib.import_module("sass")
-    verify = importlib.import_module("verify")
+sys.path.insert(0, str(FOLDER))
+capture, capture_build, cases, capture_file, sass, verify = map(
+    importlib.import_module, ("capture", "capture_build", "capture_cases", "capture_file", "sass", "verify")
+)
+sys.path.remove(str(FOLDER))
 
 needs_nvcc = pytest.mark.skipif(capture_build.nvcc() is None, reason="needs nvcc, which is not installed here")
 FP8 = "wgmma.f32.e4m3.e4m3"
@@ -55,14 +43,11 @@ def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
     assert len(kernels) == len(cases.INSTRUCTIONS) + 1
     for name, counts in kernels.items():
         assert set(counts) & {"QGMMA", "HGMMA", "HMMA"} == sass.expected(name), name
-    assert kernels["WgmmaE4E5F16"]["QGMMA"]
-    assert kernels["WgmmaTf32F32"]["HGMMA"]
-    assert kernels["MmaE4E4F32"]["HMMA"]
+    found = (("WgmmaE4E5F16", "QGMMA"), ("WgmmaTf32F32", "HGMMA"), ("MmaE4E4F32", "HMMA"), ("MmaE4E4F32", "F2FP"),
+             ("MmaE4E4F32", "FADD"), ("MmaE5E4F16", "HADD2"))  # fmt: skip
+    assert all(kernels[name][word] for name, word in found)
     # FP8 through mma.sync: bytes become halves, two products of sixteen for each of eight columns, C is added last.
     assert kernels["MmaE4E4F32"]["HMMA"] == 2 * kernels["MmaF16F32"]["HMMA"]
-    assert kernels["MmaE4E4F32"]["F2FP"]
-    assert kernels["MmaE4E4F32"]["FADD"]
-    assert kernels["MmaE5E4F16"]["HADD2"]
     assert not kernels["MmaF16F32"]["F2FP"]
     # Promotion: a rounded product of the scales and one fused multiply-add for each of a thread's 32 outputs.
     assert kernels["promoted"]["FMUL"] == kernels["promoted"]["FFMA"] == 32
@@ -77,30 +62,19 @@ def test_program_and_driver_name_the_same_instructions(library: Path) -> None:
     assert sorted(names) == sorted(cases.INSTRUCTIONS)
 
 
-def _gpu_trouble(library: Path) -> str:
-    """Why there is no capture on this machine; empty with a Hopper GPU."""
-    try:
-        capture.Program(library).device()
-    except capture_file.CaptureError as error:
-        return str(error)
-    return ""
-
-
 @needs_nvcc
-def test_self_check_on_a_gpu_or_a_refusal_without(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trouble = _gpu_trouble(library)
-    if not trouble:  # then the layouts must be right
-        program = capture.Program(library)
+def test_self_check_on_a_gpu_or_a_refusal_without(library, tmp_path, monkeypatch):
+    program = capture.Program(library)
+    try:
+        program.device()
+    except capture_file.CaptureError as error:  # there is no Hopper GPU
+        out = tmp_path / "x.npz"
+        monkeypatch.setattr(sys, "argv", ["capture.py", str(out), "--library", str(library)])
+        with pytest.raises(SystemExit, match=f"(?s)^error: .*{re.escape(str(error))}"):
+            capture.main()
+        assert not out.exists()
+    else:  # then the layouts must be right
         assert "are right" in capture.check(program.tiles, program.promoted, 0)
-        return
-    out = tmp_path / "x.npz"
-    monkeypatch.setattr(sys, "argv", ["capture.py", str(out), "--library", str(library)])
-    with pytest.raises(SystemExit, match=r"^error: ") as stopped:
-        capture.main()
-    assert trouble in str(stopped.value)
-    assert not out.exists()
 
 
 def test_without_nvcc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +88,8 @@ def test_layout_of_shared_memory_follows_from_the_descriptor() -> None:
     text = (FOLDER / "capture.cu").read_text()
     assert "LBO = 1024, SBO = 128;" in text
     assert "units[TILE * half + row]" in text
-    for row in range(64):
-        for half in range(2):
-            assert 16 * (64 * half + row) == half * 1024 + (row // 8) * 128 + (row % 8) * 16
+    for row, half in np.ndindex(64, 2):
+        assert 16 * (64 * half + row) == half * 1024 + (row // 8) * 128 + (row % 8) * 16
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------
@@ -127,8 +100,13 @@ def _operands(name: str, case: str) -> tuple[Any, Any, Any]:
     return cases.build(cases.INSTRUCTIONS[name], next(c for c in cases.CASES if c.name == case), 0)
 
 
-def _distinct_answers(name: str, case: str) -> int:
-    return len(np.unique(verify.tiles(cases.INSTRUCTIONS[name], *(x[None] for x in _operands(name, case)))))
+def _witnesses(name: str, operands: tuple[Any, Any, Any]) -> Any:
+    """Return what `mma` gives, of which the oracle must give some as well."""
+    instruction = cases.INSTRUCTIONS[name]
+    fast = verify.by_mma(instruction, *operands)
+    assert fast.dtype == operands[2].dtype
+    assert np.array_equal(fast.ravel()[:: verify.EVERY], verify.by_oracle(instruction, *operands))
+    return fast
 
 
 @pytest.mark.sampled(4)
@@ -136,10 +114,8 @@ def _distinct_answers(name: str, case: str) -> int:
 def test_whole_numbers_are_exact_on_every_machine(name: str) -> None:
     """The self-check must not refuse a right GPU."""
     instruction = cases.INSTRUCTIONS[name]
-    a, b, c, exact = cases.build_integers(instruction, 3)
-    expected = cases.encode_integers(instruction.c, exact)
-    assert np.array_equal(verify.by_mma(instruction, a, b, c), expected)
-    assert np.array_equal(verify.by_oracle(instruction, a, b, c), expected.ravel()[:: verify.EVERY])
+    *operands, exact = cases.build_integers(instruction, 3)
+    assert np.array_equal(_witnesses(name, operands), cases.encode_integers(instruction.c, exact))
 
 
 @pytest.mark.parametrize("fmt", list(cases.FIELDS.values()), ids=list(cases.FIELDS))
@@ -154,55 +130,33 @@ def test_fields_are_those_of_the_formats(fmt: Any) -> None:
 
 def test_cases_contain_what_their_names_say() -> None:
     a, b, c = _operands(FP8, "NaN and Inf, C edges")
-    assert ((a & 0x7F) == 0x7F).any(1).sum() == 32
-    assert ((b & 0x7F) == 0x7F).any(1).sum() == 32
-    assert {0x80000000, 0x000003FF, 0x3F8003FF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0xFFFFFFFF} <= set(
-        c.ravel().tolist()
-    )
+    assert [((side & 0x7F) == 0x7F).any(1).sum() for side in (a, b)] == [32, 32]
+    assert {0x80000000, 0x3FF, 0x3F8003FF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0xFFFFFFFF} <= set(c.ravel().tolist())
     a, b, _ = _operands("wgmma.f32.e5m2.e5m2", "subnormal, C tiny")
-    assert ((a & 0x7F) < 4).all()
-    assert ((b & 0x7F) < 4).all()
+    assert all(((side & 0x7F) < 4).all() for side in (a, b))
     assert (a & 3).any()
-    a, b, c = _operands(FP8, "C alone, edges")
-    assert ((a & 0x7F) == 0).all()
+    assert not (_operands(FP8, "C alone, edges")[0] & 0x7F).any()
     a, _, _ = _operands("wgmma.f32.tf32.tf32", "wide")
     assert a.dtype == np.uint32
     assert (a & 0x1FFF).any(), "low bits that the unit ignores must occur"
     assert _operands(FP8, "chain of 4")[0].shape == (64, 128)
     for case in ("ladder, C near", "cancellation, C near"):
-        assert _distinct_answers(FP8, case) > 2000
+        assert len(np.unique(verify.tiles(cases.INSTRUCTIONS[FP8], *(x[None] for x in _operands(FP8, case))))) > 2000
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"group": 16}, {"fraction_bits": 12}, {"fraction_bits": 14}, {"output": "float32"}],
-    ids=lambda change: "=".join(map(str, next(iter(change.items())))),
-)
-def test_questions_tell_wrong_machines_apart(wrong: dict[str, Any]) -> None:
-    a, b, c = _operands(FP8, "ladder, C near")
-    right = lp.mma(a, b, c.view(np.float32)).view(np.uint32)
-    other = lp.mma(a, b, c.view(np.float32), accumulator=lp.accumulators["hopper_fp8"].with_(**wrong)).view(np.uint32)
-    assert np.count_nonzero(right != other) > 100
-
-
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        ("hopper_f16_f16", -22),
-        ("hopper_f16_f16", None),
-        ("hopper_bf16", -134),
-        ("hopper_bf16", None),
-        ("hopper_tf32", -134),
-    ],
-)
-def test_the_first_question_decides_what_zeros_count_as(name: str, other: int | None) -> None:
-    unit = lp.accumulators[name]
-    asked = {"hopper_f16_f16": "f16.f16.f16", "hopper_bf16": "f32.bf16.bf16", "hopper_tf32": "f32.tf32.tf32"}[name]
-    case = cases.cases_of(cases.INSTRUCTIONS[f"wgmma.{asked}"])[0]
-    a, b, c = _operands(f"wgmma.{asked}", case.name)
-    options = {"a_format": unit.inputs[0], "b_format": unit.inputs[0]}
-    d, e = (lp.mma(a, b, c.view(unit.dtype), accumulator=x, **options) for x in (unit, unit.with_(zero_exponent=other)))
-    assert np.count_nonzero(d != e) > 20
+@pytest.mark.parametrize(("name", "case", "wrong", "enough"), [
+    *((FP8, "ladder, C near", wrong, 100)
+      for wrong in ({"group": 16}, {"fraction_bits": 12}, {"fraction_bits": 14}, {"output": "float32"})),
+    *((f"wgmma.{name}", None, {"zero_exponent": zeros}, 20)  # the first question
+      for name, zeros in (("f16.f16.f16", -22), ("f16.f16.f16", None), ("f32.bf16.bf16", -134), ("f32.bf16.bf16", None),
+                          ("f32.tf32.tf32", -134))),
+], ids=str)  # fmt: skip
+def test_questions_tell_wrong_machines_apart(name, case, wrong, enough):
+    instruction = cases.INSTRUCTIONS[name]
+    a, b, c = _operands(name, case or cases.cases_of(instruction)[0].name)
+    unit = lp.accumulators[verify.machine_of(instruction)]
+    d, e = (lp.mma(a, b, c.view(unit.dtype), accumulator=x) for x in (unit, unit.with_(**wrong)))
+    assert np.count_nonzero(d != e) > enough
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -218,9 +172,7 @@ def made() -> Any:
 def test_round_trip_has_no_mismatch(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     made.save(tmp_path / "x.npz")
     loaded = capture_file.load(tmp_path / "x.npz")
-    assert loaded.meta["source"] == "emulator"
-    assert loaded.meta["seed"] == 7
-    assert len(loaded.meta["program"]) == 64
+    assert (loaded.meta["source"], loaded.meta["seed"], len(loaded.meta["program"])) == ("emulator", 7, 64)
     rows = list(verify.compare(loaded))
     assert len(rows) == 2 * len(SMALL) + 2
     assert sum(row.outputs for row in rows) == 2 * len(SMALL) * 64 * 64 + 2 * 128 * 128
@@ -237,18 +189,16 @@ def test_round_trip_has_no_mismatch(made: Any, tmp_path: Path, monkeypatch: pyte
 def test_both_witnesses_agree_on_every_instruction(name: str) -> None:
     """Which machine answers for an instruction, and how its words go in and out."""
     for case in ("ladder, C near", "subnormal, C tiny", "largest, C far"):
-        instruction, operands = cases.INSTRUCTIONS[name], _operands(name, case)
-        fast = verify.by_mma(instruction, *operands)
-        assert fast.dtype == operands[2].dtype
-        assert np.array_equal(fast.ravel()[:: verify.EVERY], verify.by_oracle(instruction, *operands)), case
+        _witnesses(name, _operands(name, case))
 
 
-def test_nan_and_infinity_come_out_as_words() -> None:
-    for name in ("wgmma.f32.e5m2.e4m3", "wgmma.f16.e5m2.e5m2", "wgmma.f32.tf32.tf32", "wgmma.f16.f16.f16"):
-        instruction, operands = cases.INSTRUCTIONS[name], _operands(name, "NaN and Inf, C edges")
-        fast = verify.by_mma(instruction, *operands)
-        assert np.array_equal(fast.ravel()[:: verify.EVERY], verify.by_oracle(instruction, *operands))
-        assert {(1 << 8 * fast.itemsize - 1) - 1, instruction.c.largest + 1} <= set(fast.ravel().tolist())
+@pytest.mark.parametrize(
+    "name", ["wgmma.f32.e5m2.e4m3", "wgmma.f16.e5m2.e5m2", "wgmma.f32.tf32.tf32", "wgmma.f16.f16.f16"]
+)
+def test_nan_and_infinity_come_out_as_words(name):
+    fast = _witnesses(name, _operands(name, "NaN and Inf, C edges"))
+    infinity = cases.INSTRUCTIONS[name].c.largest + 1
+    assert {(1 << 8 * fast.itemsize - 1) - 1, infinity} <= set(fast.ravel().tolist())
 
 
 @pytest.mark.slow
@@ -259,14 +209,10 @@ def test_the_oracle_is_a_second_witness(made: Any) -> None:
 
 
 def test_one_wrong_bit_is_found(made: Any) -> None:
-    group = made.groups[0]
-    kept = group.arrays["d"]
-    group.arrays["d"] = kept.copy()
-    group.arrays["d"][1, 5, 9] ^= 1 << 10
-    try:
-        rows = list(verify.compare(made))
-    finally:
-        group.arrays["d"] = kept
+    d = made.groups[0].arrays["d"]
+    d[1, 5, 9] ^= 1 << 10
+    rows = list(verify.compare(made))
+    d[1, 5, 9] ^= 1 << 10
     assert [row.mismatches for row in rows] == [0, 1, *[0] * (len(rows) - 2)]
     assert f"output {5 * 64 + 9}: recorded" in rows[1].first
 
@@ -281,22 +227,18 @@ def test_changed_operands_and_other_files_are_refused(made: Any, tmp_path: Path)
     np.savez(path, **arrays)
     with pytest.raises(capture_file.CaptureError, match="not those that were recorded"):
         capture_file.load(path)
-    path.write_bytes(b"PK")
-    with pytest.raises(capture_file.CaptureError, match="no capture, or damaged"):
-        capture_file.load(path)
-    np.savez(path, x=np.zeros(3))
-    with pytest.raises(capture_file.CaptureError, match="no capture, or damaged"):
-        capture_file.load(path)
+    for write in (lambda: path.write_bytes(b"PK"), lambda: np.savez(path, x=np.zeros(3))):
+        write()
+        with pytest.raises(capture_file.CaptureError, match="no capture, or damaged"):
+            capture_file.load(path)
 
 
 def test_a_wrong_layout_is_refused() -> None:
     """Two groups of eight rows exchanged, or one value of k missing: the self-check sees both."""
 
     def integers(instruction: Any, a: Any, b: Any, c: Any) -> Any:
-        values = [
-            _values(fmt, x) for fmt, x in zip((instruction.a, instruction.b, instruction.c), (a, b, c), strict=True)
-        ]
-        exact = np.einsum("tik,tjk->tij", *values[:2]) + values[2]
+        x, y, z = map(_values, (instruction.a, instruction.b, instruction.c), (a, b, c))
+        exact = np.einsum("tik,tjk->tij", x, y) + z
         return cases.encode_integers(instruction.c, exact.astype(np.int64)).astype(c.dtype)
 
     def exchanged(instruction: Any, a: Any, b: Any, c: Any) -> Any:

@@ -113,35 +113,32 @@ def float_bits(rng: np.random.Generator, shape: tuple[int, ...], low: int, high:
     return (rng.integers(low, high, shape) << 23 | fraction | rng.integers(0, 2, shape) << 31).astype(np.uint32)
 
 
+#: Exponent fields of a, b and c.
+FAMILIES = {
+    "any bits": ((0, 256), (0, 256), (0, 256)),
+    "near 1": ((115, 135), (115, 135), (110, 140)),
+    "every shift": ((100, 150), (100, 150), (90, 160)),
+    "tiny products": ((40, 80), (40, 80), (0, 30)),
+    "subnormal operands": ((0, 3), (90, 240), (0, 60)),
+    "at the least normal number": ((58, 67), (58, 67), (0, 4)),
+    "at the largest": ((180, 200), (180, 200), (245, 255)),
+}
+
+
 def operands(family: str, rng: np.random.Generator, m: int) -> tuple[Codes, Codes, Bits]:
     """a [m, 2], b [m, 2] and c [m, m]."""
-    fields: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = {
-        "any bits": ((0, 256), (0, 256), (0, 256)),
-        "near 1": ((115, 135), (115, 135), (110, 140)),
-        "every shift": ((100, 150), (100, 150), (90, 160)),
-        "tiny products": ((40, 80), (40, 80), (0, 30)),
-        "subnormal operands": ((0, 3), (90, 240), (0, 60)),
-        "at the least normal number": ((58, 67), (58, 67), (0, 4)),
-        "at the largest": ((180, 200), (180, 200), (245, 255)),
-    }
-    of_a, of_b, of_c = fields[family]
+    of_a, of_b, of_c = FAMILIES[family]
     a, b = bf16(rng, (m, 2), *of_a), bf16(rng, (m, 2), *of_b)
     if family == "near 1":  # products that cancel, too
         a[::2, 1], b[::2, 1] = a[::2, 0], b[::2, 0] ^ 0x8000
     return a, b, float_bits(rng, (m, m), *of_c)
 
 
-FAMILIES = [
-    "any bits", "near 1", "every shift", "tiny products", "subnormal operands", "at the least normal number",
-    "at the largest",
-]  # fmt: skip
-
-
 def compare(instruction: Instruction, accumulator: str, family: str, seeds: int, m: int = 128) -> int:
     """Compare every kernel with the instruction; return how many outputs were compared."""
     count = 0
     for seed in range(seeds):
-        a, b, c = operands(family, np.random.default_rng([seed, FAMILIES.index(family)]), m)
+        a, b, c = operands(family, np.random.default_rng([seed, list(FAMILIES).index(family)]), m)
         wide_a, wide_b = (np.ascontiguousarray(x).reshape(-1, 2) for x in (a.repeat(m, 0), np.tile(b, (m, 1))))
         theirs = instruction(wide_a, wide_b, np.ascontiguousarray(c.reshape(-1)))
         nan = np.isnan(theirs.view(np.float32))
@@ -157,30 +154,30 @@ def compare(instruction: Instruction, accumulator: str, family: str, seeds: int,
     return count
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_avx512_bf16_is_this_cpus_vdpbf16ps(vdpbf16ps: Instruction, family: str) -> None:
-    assert compare(vdpbf16ps, "avx512_bf16", family, 4) == 4 * 128 * 128
+BOTH = pytest.mark.parametrize(
+    ("instruction", "accumulator"), [("vdpbf16ps", "avx512_bf16"), ("bfdot", "arm_bf16")], ids=["VDPBF16PS", "BFDOT"]
+)
 
 
+@pytest.mark.sampled(8)
+@BOTH
 @pytest.mark.parametrize("family", FAMILIES)
-def test_arm_bf16_is_qemus_bfdot(bfdot: Instruction, family: str) -> None:
-    assert compare(bfdot, "arm_bf16", family, 4) == 4 * 128 * 128
+def test_a_machine_is_the_instruction(instruction, accumulator, family, request):
+    assert compare(request.getfixturevalue(instruction), accumulator, family, 4) == 4 * 128 * 128
 
 
 @pytest.mark.exhaustive
+@BOTH
 @pytest.mark.parametrize("family", FAMILIES)
-def test_four_million_of_each(vdpbf16ps: Instruction, bfdot: Instruction, family: str) -> None:
-    for instruction, accumulator in ((vdpbf16ps, "avx512_bf16"), (bfdot, "arm_bf16")):
-        assert compare(instruction, accumulator, family, 64, 256) == 1 << 22
+def test_four_million_of_each(instruction, accumulator, family, request):
+    assert compare(request.getfixturevalue(instruction), accumulator, family, 64, 256) == 1 << 22
 
 
 def test_what_is_tiny_after_rounding_is_flushed(vdpbf16ps: Instruction) -> None:
     """2^-126 - k 2^-153: to 24 bits with an unbounded exponent, k <= 4 rounds to 2^-126; subnormal, k <= 8 would."""
     least = np.float32(2.0**-126)
     for k in range(1, 12):
-        a = lp.encode([[-k * 2.0**-76, 0.0]], "bfloat16")
-        b = lp.encode([[2.0**-77, 0.0]], "bfloat16")
+        a, b = (lp.encode([[x, 0.0]], "bfloat16") for x in (-k * 2.0**-76, 2.0**-77))
         ours = lp.mma(a, b, [[least]], accumulator="avx512_bf16").item()
         assert ours == (least if k <= 4 else 0)
         theirs = vdpbf16ps(a.repeat(16, 0), b.repeat(16, 0), np.full(16, least.view(np.uint32)))
@@ -198,14 +195,13 @@ def test_a_chain_is_its_instructions(vdpbf16ps: Instruction) -> None:
     assert np.array_equal(lp.mma(a, b, accumulator="avx512_bf16").view(np.uint32).reshape(-1), d)
 
 
-@pytest.mark.parametrize("family", ["any bits", "subnormal", "beside ties", "at the largest"])
-def test_vcvtneps2bf16_is_bfloat16_of_flushed_values(library: ctypes.CDLL, family: str) -> None:
+@pytest.mark.parametrize(("family", "fields"), [
+    ("any bits", (0, 256)), ("subnormal", (0, 2)), ("beside ties", (1, 255)), ("at the largest", (253, 256)),
+])  # fmt: skip
+def test_vcvtneps2bf16_is_bfloat16_of_flushed_values(library, family, fields):
     """To nearest even; a subnormal is the zero of its sign, and a NaN keeps its payload's upper bits, made quiet."""
     rng = np.random.default_rng(9)
-    low, high = {"any bits": (0, 256), "subnormal": (0, 2), "beside ties": (1, 255), "at the largest": (253, 256)}[
-        family
-    ]
-    x = float_bits(rng, (1 << 20,), low, high)
+    x = float_bits(rng, (1 << 20,), *fields)
     if family == "beside ties":
         x = x & 0xFFFF0000 | rng.choice(np.array([0x7FFF, 0x8000, 0x8001], np.uint32), x.size)
     theirs = np.empty(x.size, np.uint16)

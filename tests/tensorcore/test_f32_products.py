@@ -36,16 +36,13 @@ def test_rounding_at_the_end_is_rounding_afterwards(fmt, m, n, k):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_threads_do_not_change_a_bit(threads):
-    rng, before = np.random.default_rng(0), lp.get_num_threads()
+def test_threads_do_not_change_a_bit(threads, keep_threads):
+    rng = np.random.default_rng(0)
     a, b = operand(rng, 4100, 130), operand(rng, 300, 130)
     want = lp.matmul_f32(a, b)
     lp.set_num_threads(threads)
-    try:
-        assert lp.matmul_f32(a, b).tobytes() == want.tobytes()
-        assert lp.matmul_f32(np.asfortranarray(a), b).tobytes() == want.tobytes()
-    finally:
-        lp.set_num_threads(before)
+    for x in (a, np.asfortranarray(a)):
+        assert lp.matmul_f32(x, b).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "float32"])

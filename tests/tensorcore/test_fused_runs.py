@@ -1,5 +1,6 @@
-"""Runs that are scaled inside the instruction: every form of the kernel against the integer reference, bounds at
-their edges.
+"""Runs that are scaled inside the instruction: each form of the kernel against the integer reference, at its bounds.
+
+Machines of the catalogue are compared on all families of operands in `test_machines_oracle` and `test_limits`.
 """
 
 import dataclasses
@@ -7,69 +8,37 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from fast_kernels import KERNELS as NAMES
+from fast_kernels import check_kernels
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec import _jit
 from lowprec.format.catalogue import formats
-from lowprec.oracle import ACCUMULATORS, FORMATS, Scales
 from lowprec.tensorcore.accumulator import Accumulator
-from lowprec.tensorcore.chains import Chains, chains_of
-from lowprec.tensorcore.fused_kernels import fused_kernels
+from lowprec.tensorcore.chains import chains_of
 from lowprec.tensorcore.kinds import fused_runs
 from lowprec.tensorcore.kinds.panels import Float64Lanes
-from lowprec.tensorcore.product import BlockScales, Product
-from lowprec.tensorcore.run_kernels import KERNELS, RunKernel
+from lowprec.tensorcore.product import BlockScales
+from lowprec.tensorcore.run_kernels import KERNELS
 
 FP4 = formats["e2m1fn"]
-FORMS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
 NVFP4, MXF4, MXF4_16 = (lp.accumulators[f"blackwell_{name}"] for name in ("nvfp4", "mxf4", "mxf4_16"))
-SIX, ZERO, HALF = 7, 0, 1  # codes; 8 is the sign
+SIX, ZERO = 7, 0  # codes; 8 is the sign
 
 Codes = NDArray[np.uint8]
 Rng = np.random.Generator
 
 
-def reference(
-    unit: Accumulator, a: Codes, b: Codes, c: NDArray[np.float32], scales: BlockScales
-) -> NDArray[np.float32]:
-    return unit.rule.reference(unit, Product(FP4, FP4, a, b, c, scales))
-
-
-def fast(
-    unit: Accumulator, kernel: RunKernel, a: Codes, b: Codes, c: NDArray[np.float32], scales: BlockScales
-) -> NDArray[np.float32]:
-    return Chains(unit, Float64Lanes(unit, kernel)).compute(Product(FP4, FP4, a, b, c, scales))
-
-
-def check(unit: Accumulator, a: Codes, b: Codes, scales: tuple[Codes, Codes], c: NDArray[np.float32] | None = None):
-    """Compare every form with the integer reference, all bits; return them."""
-    if c is None:
-        c = np.zeros((len(a), len(b)), np.float32)
-    given = BlockScales(*scales)
-    want = reference(unit, a, b, c, given)
-    for name in FORMS:
-        got = fast(unit, KERNELS[name], a, b, c, given)
-        wrong = np.argwhere(got.view(np.uint32) != want.view(np.uint32))
-        assert not wrong.size, f"{name}: {len(wrong)} of {want.size} wrong, first {wrong[0]}"
+def check(unit: Accumulator, a: Codes, b: Codes, scales: tuple[Codes, Codes], *addends: Any) -> NDArray[np.float32]:
+    """Compare every form with the integer reference, all bits; return the sums without C, or with the last one."""
+    for c in addends or (None,):
+        want = check_kernels(unit, (FP4, FP4), a, b, c, scales, lanes=KERNELS.__getitem__)
     return want
 
 
-def elements(rng: Rng, m: int, k: int, family: str, side: int) -> Codes:
-    codes = rng.integers(0, 16, (m, k)).astype(np.uint8)
-    if family == "cancelling":  # the whole run, half of it, or all but one product
-        if side == 0:
-            codes[:, 1::2] = codes[:, : k // 2 * 2 : 2] ^ 8
-        else:
-            codes[:, 1::2] = codes[:, : k // 2 * 2 : 2]
-        codes[:, 15::48] = HALF
-    elif family == "sparse":
-        codes[rng.random((m, k)) < 0.93] = rng.choice([0, 8])
-    elif family == "largest":
-        codes = np.where(rng.random((m, 1)) < 0.5, codes | 7, np.uint8(SIX)).astype(np.uint8)
-    return codes
+def of_one(rows: int, columns: int, code_a: int, code_b: int, count: int = 4) -> tuple[Codes, Codes]:
+    """Scales that are one code on each side."""
+    return np.full((rows, count), code_a, np.uint8), np.full((columns, count), code_b, np.uint8)
 
 
 def scale_codes(rng: Rng, rows: int, count: int, kind: str, unit: Accumulator) -> Codes:
@@ -84,26 +53,11 @@ def scale_codes(rng: Rng, rows: int, count: int, kind: str, unit: Accumulator) -
     return scale
 
 
-@pytest.mark.sampled(18)
-@pytest.mark.parametrize("kind", ["near", "spread", "subnormal", "high"])
-@pytest.mark.parametrize("family", ["random", "cancelling", "sparse", "largest"])
-@pytest.mark.parametrize("unit", [NVFP4, MXF4, MXF4_16], ids=str)
-def test_every_form_is_the_reference(unit: Accumulator, family: str, kind: str) -> None:
-    rng = np.random.default_rng([len(family), len(kind), unit.scale_block])
-    m, n, k = 13, 71, 320
-    a, b = elements(rng, m, k, family, 0), elements(rng, n, k, family, 1)
-    scales = tuple(scale_codes(rng, rows, k // unit.scale_block, kind, unit) for rows in (m, n))
-    want = check(unit, a, b, scales)
-    size = float(np.abs(want[np.isfinite(want)]).max(initial=2.0**-100))
-    around = np.ldexp(rng.standard_normal((m, n)), rng.integers(-40, 41, (m, n))) * max(size, 2.0**-100)
-    with np.errstate(over="ignore"):
-        c = around.astype(np.float32)
-    c[::5] = 0
-    c[1::5] = np.float32(-0.0)
-    check(unit, a, b, scales, c)
-    c.view(np.uint32)[:] = rng.integers(0, 1 << 32, c.shape, dtype=np.uint64).astype(np.uint32)
-    with np.errstate(invalid="ignore"):
-        check(unit, a, b, scales, c)
+def drawn(rng: Rng, unit: Accumulator, shape: tuple[int, int, int], kind: str) -> Any:
+    """Operands, any codes, and their scales."""
+    m, n, k = shape
+    a, b = (rng.integers(0, 16, (rows, k)).astype(np.uint8) for rows in (m, n))
+    return a, b, tuple(scale_codes(rng, rows, k // unit.scale_block, kind, unit) for rows in (m, n))
 
 
 @pytest.mark.parametrize("change", [
@@ -115,13 +69,9 @@ def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
     unit = MXF4_16.with_(**change)
     if unit.group == 256:
         unit = unit.with_(fraction_bits=34)
-    m, n, k = 9, 37, 640
-    a, b = elements(rng, m, k, "random", 0), elements(rng, n, k, "random", 1)
     assert isinstance(chains_of(unit, FP4, FP4).kernel, Float64Lanes)
     for kind in ("near", "spread", "subnormal"):
-        scales = tuple(scale_codes(rng, rows, k // unit.scale_block, kind, unit) for rows in (m, n))
-        check(unit, a, b, scales)
-        check(unit, a, b, scales, rng.standard_normal((m, n)).astype(np.float32))
+        check(unit, *drawn(rng, unit, (9, 37, 640), kind), None, rng.standard_normal((9, 37)).astype(np.float32))
 
 
 # --- the bounds of `runs_tile`'s docstring ----------------------------------------------------------------------
@@ -131,15 +81,15 @@ def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
 def test_the_sum_stays_below_its_limit(sign: int) -> None:
     """F = 37, the largest elements and significands (15 / 8): terms of 2025 * 2^37 q."""
     a, b = np.full((4, 128), SIX | sign, np.uint8), np.full((33, 128), SIX, np.uint8)
-    scales = np.full((4, 8), 0x7E, np.uint8), np.full((33, 8), 0x77, np.uint8)
+    scales = of_one(4, 33, 0x7E, 0x77, 8)
     scales[0][:, 3], scales[1][:, 5] = 0x37, 0x3F
     unit = NVFP4.with_(fraction_bits=37)
     c = np.full((4, 33), -(2 - 2.0**-23) * 2.0**14 if sign else (2 - 2.0**-23) * 2.0**14, np.float32)
     check(unit, a, b, scales, c)
     b[:, 1::2] ^= 8
     check(unit, a, b, scales, c)
-    assert not any(kernel.supports(unit.with_(fraction_bits=38), FP4, FP4) for kernel in KERNELS.values())
-    assert not any(kernel.supports(unit.with_(group=128), FP4, FP4) for kernel in KERNELS.values())
+    for beyond in (unit.with_(fraction_bits=38), unit.with_(group=128)):
+        assert not any(kernel.supports(beyond, FP4, FP4) for kernel in KERNELS.values())
 
 
 def of_many_bits(rng: Rng, count: int) -> tuple[Codes, Codes]:
@@ -163,7 +113,7 @@ def test_all_alignments_of_a_term(fraction_bits: int) -> None:
     c = np.ldexp(1.0, np.concatenate([steps, steps]))
     c[: steps.size] *= -1
     for code_a, code_b in ((0x3F, 0x3F), (0x37, 0x77), (0x07, 0x07), (0x01, 0x01), (0x38, 0x38)):
-        scales = np.full((len(a), 1), code_a, np.uint8), np.full((c.size, 1), code_b, np.uint8)
+        scales = of_one(len(a), c.size, code_a, code_b, 1)
         check(unit, a, np.tile(b, (c.size, 1)), scales, np.tile(c, (len(a), 1)).astype(np.float32))
 
 
@@ -184,9 +134,8 @@ def test_what_takes_part_in_the_alignment() -> None:
     a, b = np.zeros((4, 64), np.uint8), np.zeros((1, 64), np.uint8)
     a[0, :2], a[1, 0], a[2, :2] = (SIX, SIX | 8), SIX, (SIX, SIX)
     b[0, :2], b[0, 16] = SIX, 3
-    b[0, 16] = 3
     a[:, 16] = 3  # 2.25 at 2^-6, which 10 fraction bits below 2^6 cut to 2.25 / 64 = 2^-5 + 2^-8
-    sa, sb = np.full((4, 4), 0x20, np.uint8), np.full((1, 4), 0x20, np.uint8)
+    sa, sb = of_one(4, 1, 0x20, 0x20)
     sa[:, 0], sb[:, 0] = 0x60, 0x50
     sa[2, 0] = 0  # and with it what its run has
     want = check(unit, a, b, (sa, sb))
@@ -202,18 +151,16 @@ def test_the_factor_is_between_its_bounds(exponent: int, right: bool) -> None:
     a, b = np.full((4, 64), SIX, np.uint8), np.full((33, 64), SIX, np.uint8)
     a[:, 16:48] |= 8
     a[:, 24:32] = a[:, 40:48] = a[:, 48:] = ZERO
-    scales = np.full((4, 4), 0x77, np.uint8), np.full((33, 4), 0x77, np.uint8)  # significands of 15 / 8
+    given = BlockScales(*of_one(4, 33, 0x77, 0x77))  # significands of 15 / 8
     unit = NVFP4.with_(fraction_bits=37)
-    given = BlockScales(*scales)
-    assert not reference(unit, a, b, np.zeros((4, 33), np.float32), given).any()
-    for name in FORMS:
-        if name != "portable":
-            fast = dataclasses.replace(KERNELS[name], factor=1 + 2.0**exponent)
-            assert fast.compute(unit, (FP4, FP4), a, b, None, None, given).any() != right
+    assert not check(unit, a, b, given).any()
+    for name in set(NAMES) - {"portable"}:
+        fast = dataclasses.replace(KERNELS[name], factor=1 + 2.0**exponent)
+        assert fast.compute(unit, (FP4, FP4), a, b, None, None, given).any() != right
 
 
 @pytest.mark.parametrize("factor", [1.0, 1 + 2.0**-30, 1 - 2.0**-49])
-@pytest.mark.parametrize("name", [name for name in FORMS if name != "portable"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "portable"])
 def test_self_test_notices_a_wrong_factor(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fused_runs.passes.__wrapped__(name)
     monkeypatch.setitem(KERNELS, name, dataclasses.replace(KERNELS[name], factor=factor))
@@ -238,8 +185,7 @@ def test_what_is_refused() -> None:
 @pytest.mark.parametrize("unit", [NVFP4, MXF4], ids=str)
 def test_nan_scales_and_special_addends(unit: Accumulator) -> None:
     rng = np.random.default_rng(4)
-    a, b = elements(rng, 9, 128, "random", 0), elements(rng, 40, 128, "random", 1)
-    scales = tuple(scale_codes(rng, rows, 128 // unit.scale_block, "near", unit) for rows in (9, 40))
+    a, b, scales = drawn(rng, unit, (9, 40, 128), "near")
     scales[0][2, 1] = scales[1][33, 0] = 0x7F if unit is NVFP4 else 0xFF
     c = rng.standard_normal((9, 40)).astype(np.float32)
     c[4, 4], c[5, 5], c[6, 6] = np.inf, -np.inf, np.nan
@@ -252,7 +198,7 @@ def test_results_on_both_sides_of_infinity() -> None:
     """Sums of 2^127 and more, of both signs, and those that truncation keeps finite."""
     a, b = np.full((4, 64), 2, np.uint8), np.full((34, 64), 2, np.uint8)  # ones
     a[1::2] |= 8
-    scales = np.full((4, 2), 127 + 61, np.uint8), np.full((34, 2), 127 + 61, np.uint8)  # 2^128 in all
+    scales = of_one(4, 34, 127 + 61, 127 + 61, 2)  # 2^128 in all
     check(MXF4, a, b, scales)
     scales[1][::2] = 127 + 60
     c = np.full((4, 34), np.finfo(np.float32).max)
@@ -260,19 +206,14 @@ def test_results_on_both_sides_of_infinity() -> None:
     want = check(MXF4, a, b, scales, c)
     assert np.isinf(want).any()
     assert np.isfinite(want).any()
-    scales[0][:], scales[1][:] = 10, 127 - 30  # and results down to the last subnormal
-    want = check(MXF4, a, b, scales)
-    for low in range(0, 12):
-        scales[0][:], scales[1][:] = low, 127 - 24
-        check(MXF4, a, b, scales)
+    for low, other in ((10, 127 - 30), *((low, 127 - 24) for low in range(12))):  # down to the last subnormal
+        check(MXF4, a, b, of_one(4, 34, low, other, 2))
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 16), (1, 33, 48), (5, 1, 80), (260, 3, 64), (3, 1030, 96)])
 def test_shapes(m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(m + n + k)
-    a, b = elements(rng, m, k, "random", 0), elements(rng, n, k, "random", 1)
-    scales = tuple(scale_codes(rng, rows, k // 16, "spread", NVFP4) for rows in (m, n))
-    check(NVFP4, a, b, scales, rng.standard_normal((m, n)).astype(np.float32))
+    check(NVFP4, *drawn(rng, NVFP4, (m, n, k), "spread"), rng.standard_normal((m, n)).astype(np.float32))
 
 
 def test_no_products_at_all() -> None:
@@ -281,45 +222,11 @@ def test_no_products_at_all() -> None:
     check(NVFP4, a, b, (a, b), c)
 
 
-def test_results_do_not_depend_on_threads(keep_threads: None) -> None:
-    rng = np.random.default_rng(9)
-    a, b = elements(rng, 610, 320, "random", 0), elements(rng, 70, 320, "random", 1)
-    scales = tuple(scale_codes(rng, rows, 20, "spread", NVFP4) for rows in (610, 70))
-    answers = set()
-    for threads in (1, 2, 3):
-        lp.set_num_threads(threads)
-        answers.add(lp.mma(a, b, accumulator=NVFP4, a_scale=scales[0], b_scale=scales[1]).tobytes())
-    assert len(answers) == 1
-
-
 def test_the_chosen_kernel_is_used_here_too() -> None:
-    for name in FORMS:
+    for name in NAMES:
         with lp.using(kernel=name):
             found = chains_of(NVFP4, FP4, FP4).kernel
         assert isinstance(found, Float64Lanes)
         assert found.kernel.name == name
     with lp.using(kernel="reference"):
         assert chains_of(NVFP4, FP4, FP4).kernel is None
-
-
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_the_oracle_agrees(data: st.DataObject) -> None:
-    """One output by exact rationals, on operands, scales and C that hypothesis chooses."""
-    unit = data.draw(st.sampled_from([NVFP4, MXF4, MXF4_16]))
-    count = data.draw(st.integers(1, 6))
-    k = count * unit.scale_block
-
-    def codes(top: int, length: int) -> Codes:
-        return np.array([data.draw(st.lists(st.integers(0, top), min_size=length, max_size=length))], np.uint8)
-
-    a, b, sa, sb = codes(15, k), codes(15, k), codes(255, count), codes(255, count)
-    c = np.array([[data.draw(st.integers(0, 0xFFFFFFFF))]], np.uint32)
-    scales = Scales(sa[0].tolist(), sb[0].tolist(), *ACCUMULATORS[unit.name].scales)
-    fp4 = FORMATS["e2m1fn"]
-    want = ACCUMULATORS[unit.name].rule.dot(a[0].tolist(), b[0].tolist(), int(c[0, 0]), fp4, fp4, scales)
-    for name in FORMS:
-        with np.errstate(invalid="ignore"):
-            d = fast(unit, KERNELS[name], a, b, c.view(np.float32), BlockScales(sa, sb))
-        assert int(d.view(np.uint32)[0, 0]) == want

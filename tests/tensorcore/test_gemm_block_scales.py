@@ -1,18 +1,17 @@
-"""`gemm` on machines that take scales inside the instruction: against `mma`, the oracle and float32 by hand."""
+"""`gemm` on machines that take scales inside the instruction: against `mma` and float32 by hand."""
 
 import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from fast_kernels import bits
+from gemms import assert_same, fma, normal, scaled_chain
+from refusals import refusals
 
 import lowprec as lp
-from lowprec import oracle
 from lowprec.kernels.tensorcore import epilogue
-from lowprec.oracle import ACCUMULATORS, FORMATS, Scales
 
-F32 = NDArray[np.float32]
 FORMATS8 = ("e4m3fn", "e5m2", "e3m2fn", "e2m3fn", "e2m1fn")
 # machine -> element formats, granularity, how scales are stored
 KINDS = {
@@ -24,10 +23,6 @@ KINDS = {
 }
 
 
-def bits(x: F32) -> NDArray[np.uint32]:
-    return np.ascontiguousarray(x).view(np.uint32)
-
-
 def quantized(rng: np.random.Generator, shape: tuple[int, int], fmt: str, rows: int, block: int, kind: str, t=None):
     """Codes and scales at random: any finite code, scales over many binades, zeros and subnormals where there are."""
     f = lp.formats[fmt]
@@ -35,10 +30,9 @@ def quantized(rng: np.random.Generator, shape: tuple[int, int], fmt: str, rows: 
     codes |= (rng.integers(0, 2, shape) * f.sign_mask).astype(np.uint8)
     granularity = lp.Granularity(rows, block)
     size = granularity.scale_shape(shape)
-    if kind == "ue8m0":
-        scale = lp.decode(rng.integers(110, 140, size).astype(np.uint8), "e8m0fnu")
-    else:
-        scale = lp.decode(rng.integers(0, 0x7F, size).astype(np.uint8), "e4m3fn")
+    low, high, scale_format = (110, 140, "e8m0fnu") if kind == "ue8m0" else (0, 0x7F, "e4m3fn")
+    scale = lp.decode(rng.integers(low, high, size).astype(np.uint8), scale_format)
+    if kind != "ue8m0":
         scale[rng.random(size) < 0.1] = 0
         scale[rng.random(size) < 0.1] = 2.0**-9
     return lp.Quantized(codes, scale, f, granularity, kind, t)
@@ -53,53 +47,21 @@ def operands(machine: str, m: int, n: int, k: int, rows=(1, 1), seed=0, tensor_s
     ]
 
 
-def scale_codes(q: lp.Quantized, machine: str) -> NDArray[np.uint8]:
-    codes = lp.encode(q.scale, lp.accumulators[machine].scale_format)
-    return np.repeat(codes, q.granularity.rows, axis=0)[: q.shape[0]]
-
-
-def chain(machine: str, qa: lp.Quantized, qb: lp.Quantized) -> F32:
-    """One chain by `mma`, K filled up with zeros."""
-    k = qa.scale.shape[1] * lp.accumulators[machine].scale_block
-    a, b = (np.pad(q.codes, [(0, 0), (0, k - q.shape[1])]) for q in (qa, qb))
-    scales = [scale_codes(q, machine) for q in (qa, qb)]
-    return lp.mma(
-        a, b, accumulator=machine, a_format=qa.format, b_format=qb.format, a_scale=scales[0], b_scale=scales[1]
-    )
-
-
 @pytest.mark.sampled(45)
 @pytest.mark.parametrize("machine", KINDS)
 @pytest.mark.parametrize("k", [32, 64, 100, 640])
 @pytest.mark.parametrize("rows", [(1, 1), (1, 32), (16, 16)], ids=str)
 def test_scales_go_into_the_instruction(machine: str, k: int, rows: tuple[int, int]) -> None:
-    """Tiles, blocks of several rows, a short last block: a chain over all of K, and the oracle on some outputs."""
+    """Tiles, blocks of several rows, a short last block: a chain over all of K."""
     qa, qb = operands(machine, 37, 70, k, rows)
-    got = lp.gemm(qa, qb, accumulator=machine)
-    assert np.array_equal(bits(got), bits(chain(machine, qa, qb)))
-    truth = ACCUMULATORS[machine]
-    rule, fmt, sa, sb = truth.rule, truth.scales, *(scale_codes(q, machine) for q in (qa, qb))
-    block = lp.accumulators[machine].scale_block
-    filled = [np.pad(q.codes, [(0, 0), (0, -k % block)]) for q in (qa, qb)]
-    for i, j in ((0, 0), (36, 69), (17, 31), (20, 33)):
-        scales = Scales(sa[i].tolist(), sb[j].tolist(), *fmt)
-        row, column = filled[0][i].tolist(), filled[1][j].tolist()
-        want = rule.dot(row, column, 0, FORMATS[qa.format.name], FORMATS[qb.format.name], scales)
-        assert int(bits(got)[i, j]) == want
+    assert_same(lp.gemm(qa, qb, accumulator=machine), scaled_chain(qa, qb, machine))
 
 
 @pytest.mark.parametrize("pair", list(itertools.product(FORMATS8, FORMATS8)), ids="-".join)
 def test_every_pair_of_formats(pair: tuple[str, str]) -> None:
     rng = np.random.default_rng(3)
     qa, qb = (quantized(rng, (9, 96), fmt, 1, 32, "ue8m0") for fmt in pair)
-    assert np.array_equal(bits(lp.gemm(qa, qb, accumulator="blackwell_mxf8")), bits(chain("blackwell_mxf8", qa, qb)))
-
-
-def fma(a: F32, b: F32, c: F32) -> F32:
-    """Float32 fused multiply-add by the oracle."""
-    a, b, c = np.broadcast_arrays(*(np.asarray(x, np.float32) for x in (a, b, c)))
-    triples = zip(*(bits(x).ravel().tolist() for x in (a, b, c)), strict=True)
-    return np.array([oracle.fma32(*t) for t in triples], np.uint32).view(np.float32).reshape(a.shape)
+    assert_same(lp.gemm(qa, qb, accumulator="blackwell_mxf8"), scaled_chain(qa, qb, "blackwell_mxf8"))
 
 
 @pytest.mark.parametrize("given", [(0.3, 0.7), (None, 0.7), (0.7, None)], ids=str)
@@ -108,18 +70,17 @@ def test_scales_per_tensor_join_alpha(machine: str, given: tuple[float | None, f
     """``f = (t_a * t_b) * alpha``; ``D = fma(f, T, beta * C)``, and a bfloat16 result is rounded from that."""
     t = [None if x is None else np.float32(x) for x in given]
     qa, qb = operands(machine, 12, 15, 96, tensor_scales=t)
-    total = chain(machine, qa, qb)
+    total = scaled_chain(qa, qb, machine)
     factor = np.float32(1)
     for x in t:
         factor = factor if x is None else factor * x
-    c = np.random.default_rng(1).standard_normal((12, 15)).astype(np.float32) * 1000
+    c = normal(1, 12, 15) * 1000
     for alpha in (1.0, 0.9):
         f = factor * np.float32(alpha)
-        assert np.array_equal(bits(lp.gemm(qa, qb, accumulator=machine, alpha=alpha)), bits(f * total))
+        assert_same(lp.gemm(qa, qb, accumulator=machine, alpha=alpha), f * total)
         got = lp.gemm(qa, qb, c, accumulator=machine, alpha=alpha, beta=0.3)
-        assert np.array_equal(bits(got), bits(fma(f, total, np.float32(0.3) * c)))
-    rounded = lp.round_to(factor * total, "bfloat16")
-    assert np.array_equal(bits(lp.gemm(qa, qb, accumulator=machine, out="bfloat16")), bits(rounded))
+        assert_same(got, fma(f, total, np.float32(0.3) * c))
+    assert_same(lp.gemm(qa, qb, accumulator=machine, out="bfloat16"), lp.round_to(factor * total, "bfloat16"))
     if None not in t:  # with these numbers the order of the three shows
         assert factor * np.float32(0.9) not in (t[0] * (t[1] * np.float32(0.9)), t[0] * np.float32(0.9) * t[1])
 
@@ -131,8 +92,7 @@ def test_scales_per_tensor_on_machines_without_scales() -> None:
     qa, qb = (replace(x, tensor_scale=np.float32(t)) for x, t in zip(q, (0.1, 0.3), strict=True))
     factor = np.float32(0.1) * np.float32(0.3)
     for options in ({"accumulator": "hopper_fp8"}, {"accumulator": "float32", "promote_every": None}):
-        plain = lp.gemm(*q, **options)
-        assert np.array_equal(bits(lp.gemm(qa, qb, **options)), bits(factor * plain))
+        assert_same(lp.gemm(qa, qb, **options), factor * lp.gemm(*q, **options))
 
 
 @pytest.mark.parametrize("machine", KINDS)
@@ -143,20 +103,8 @@ def test_transposed_operands(machine: str) -> None:
     back, _ = operands(machine, 64, 1, 96, (1, 1), seed=1)
     got = lp.gemm(back, qb.T, accumulator=machine)
     assert got.shape == (64, 128)
-    assert np.array_equal(bits(got), bits(chain(machine, back, qb.T)))
-    assert np.array_equal(bits(lp.gemm(qa, qb, accumulator=machine)), bits(chain(machine, qa, qb)))
-
-
-def test_bad_scales() -> None:
-    qa, qb = operands("blackwell_nvfp4", 4, 4, 64)
-    negative = replace(qb, scale=-np.ones_like(qb.scale))
-    with pytest.raises(ValueError, match="a scale of b is -1"):
-        lp.gemm(qa, negative, accumulator="blackwell_nvfp4")
-    with pytest.raises(ValueError, match="no number of blackwell_nvfp4's e4m3fn"):
-        lp.gemm(qa, replace(qb, scale=qb.scale * 0 + np.float32(1 / 3)), accumulator="blackwell_nvfp4")
-    qa, qb = operands("blackwell_mxf8", 4, 4, 64)
-    with pytest.raises(ValueError, match=r"a scale of a is 0\.0"):
-        lp.gemm(replace(qa, scale=qa.scale * 0), qb, accumulator="blackwell_mxf8")
+    assert_same(got, scaled_chain(back, qb.T, machine))
+    assert_same(lp.gemm(qa, qb, accumulator=machine), scaled_chain(qa, qb, machine))
 
 
 @pytest.mark.parametrize("machine", KINDS)
@@ -166,33 +114,42 @@ def test_nan_scales(machine: str) -> None:
     for q, index in ((qa, 3), (qb, 35)):
         q.scale[index, 1] = np.nan
     got = lp.gemm(qa, qb, accumulator=machine)
-    assert np.array_equal(bits(got), bits(chain(machine, qa, qb)))
+    assert_same(got, scaled_chain(qa, qb, machine))
     nan = np.zeros((5, 40), bool)
     nan[3], nan[:, 35] = True, True
     assert np.array_equal(bits(got) == 0x7FFFFFFF, nan)
-    assert np.array_equal(np.isnan(got), nan)
 
 
 def test_quantized_by_name() -> None:
     """What `quantize` makes fits the machines as it is."""
     rng = np.random.default_rng(6)
-    x, w = rng.standard_normal((8, 192)).astype(np.float32), rng.standard_normal((6, 192)).astype(np.float32)
+    x, w = normal(rng, 8, 192), normal(rng, 6, 192)
     exact = x.astype(np.float64) @ w.T.astype(np.float64)
     for quantizer, machine, error in (("mxfp8_rceil", "blackwell_mxf8", 0.06), ("nvfp4_te", "blackwell_nvfp4", 0.25)):
         qx, qw = lp.quantize(x, quantizer=quantizer), lp.quantize(w, quantizer=quantizer)
         got = lp.gemm(qx, qw, accumulator=machine)
         assert np.linalg.norm(got - exact) < error * np.linalg.norm(exact)
         scales = [q.tensor_scale for q in (qx, qw) if q.tensor_scale is not None]
-        assert np.array_equal(bits(got), bits(np.prod(scales, dtype=np.float32) * chain(machine, qx, qw)))
+        assert_same(got, np.prod(scales, dtype=np.float32) * scaled_chain(qx, qw, machine))
 
 
 def test_every_wrong_scale_is_noticed() -> None:
     """The quick look at all scales: the ends of what is allowed, and what lies just beyond."""
-    for value in (0.0, -0.0, -(2.0**-149), -1.0, np.inf, -np.inf, np.nan):
+    for value in (0.0, -0.0, -(2.0**-149), -1.0, np.inf, -np.inf, np.nan, 2.0**-149, np.finfo(np.float32).max):
         scale = np.ones((5, 7), np.float32)
         scale[3, 4] = value
-        assert not epilogue.all_positive(scale), value
-    for value in (2.0**-149, np.finfo(np.float32).max):
-        scale = np.full((5, 7), value, np.float32)
-        assert epilogue.all_positive(scale)
+        assert epilogue.all_positive(scale) == bool(0 < value < np.inf), value
     assert epilogue.all_positive(np.empty((0, 7), np.float32))
+
+
+def names():
+    qa, qb = operands("blackwell_nvfp4", 4, 4, 64)
+    mx = operands("blackwell_mxf8", 4, 4, 64)
+    return {"qa": qa, "qb": qb, "replace": replace, "mx": mx, "third": np.full_like(qb.scale, 1 / 3)}
+
+
+test_refused = refusals([
+    ("lp.gemm(qa, replace(qb, scale=-np.ones_like(qb.scale)), accumulator='blackwell_nvfp4')", "a scale of b is -1"),
+    ("lp.gemm(qa, replace(qb, scale=third), accumulator='blackwell_nvfp4')", "no number of blackwell_nvfp4's e4m3fn"),
+    ("lp.gemm(replace(mx[0], scale=mx[0].scale * 0), mx[1], accumulator='blackwell_mxf8')", r"a scale of a is 0\.0"),
+], names)  # fmt: skip

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_gemm_libraries import assert_same, bits, operands
+from fast_kernels import bits
+from gemms import assert_same, operands
 
 import lowprec as lp
 from lowprec.tensorcore.library import Library, libraries
@@ -63,16 +64,12 @@ def test_the_default_interval_fits_the_scales(machine: str) -> None:
     assert done >= len(libraries)
 
 
-def test_an_interval_is_cut_to_the_scales() -> None:
-    """Of 1x64 it is 64; of 1x192 it is 96, or 64 for an instruction of 32."""
-    qa, qb = operands(4, 5, 384, ("1x64", "1x64"))
-    for machine in ("exact", "hopper_fp8"):
-        assert_same(lp.gemm(qa, qb, accumulator=machine), lp.gemm(qa, qb, accumulator=machine, promote_every=64))
-    qa, qb = operands(4, 5, 384, ("1x192", "1x192"))
-    for machine, every in (("exact", 96), ("hopper_fp8", 96), ("amx_fp8", 64)):
-        assert_same(lp.gemm(qa, qb, accumulator=machine), lp.gemm(qa, qb, accumulator=machine, promote_every=every))
-    twelve = lp.accumulators["hopper_fp8"].with_(group=12)
-    qa, qb = operands(4, 5, 384, ("row", "row"))
-    assert_same(lp.gemm(qa, qb, accumulator=twelve), lp.gemm(qa, qb, accumulator=twelve, promote_every=120))
-    d = lp.gemm(qa, qb, accumulator="exact")
-    assert not lp.checksum(d, qa, qb, accumulator="exact").tripped
+@pytest.mark.parametrize(("granularity", "machine", "every"), [
+    ("1x64", "exact", 64), ("1x64", "hopper_fp8", 64), ("1x192", "exact", 96), ("1x192", "hopper_fp8", 96),
+    ("1x192", "amx_fp8", 64), ("row", lp.accumulators["hopper_fp8"].with_(group=12), 120),
+], ids=str)  # fmt: skip
+def test_an_interval_is_cut_to_the_scales(granularity, machine, every) -> None:
+    qa, qb = operands(4, 5, 384, granularity)
+    d = lp.gemm(qa, qb, accumulator=machine)
+    assert_same(d, lp.gemm(qa, qb, accumulator=machine, promote_every=every))
+    assert not lp.checksum(d, qa, qb, accumulator=machine).tripped

@@ -2,63 +2,59 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from adversarial import PAIRS, on_every_kernel
 from answers import once
+from fast_kernels import agree, bits
+from gemms import normal, operands
 from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
 from lowprec.oracle import ADA_FP8, FLOAT32, HOPPER_FP8
+from lowprec.testing import assert_bits_equal
 
 RULES = {"hopper_fp8": HOPPER_FP8, "ada_fp8": ADA_FP8, "exact": "exact", "float32": "float32"}
+PAIRS = list(product(("e4m3fn", "e5m2"), repeat=2))
+BLOCKS = ("1x128", "128x128")  # of activations and weights
 
 
 def scale_bits(q: lp.Quantized, row: int, k: int) -> int:
     rows, columns = q.granularity.block(q.codes.shape)
-    return int(q.scale[row // rows, k // columns].view(np.uint32))
+    return int(bits(q.scale)[row // rows, k // columns])
 
 
-def wanted(qa: lp.Quantized, qb: lp.Quantized, rule, interval: int) -> NDArray[np.uint32]:
-    out = np.zeros((len(qa.codes), len(qb.codes)), dtype=np.uint32)
+def both_scales(qa: lp.Quantized, qb: lp.Quantized, i: int, j: int, starts: Any) -> list[tuple[int, int]]:
+    return [(scale_bits(qa, i, k), scale_bits(qb, j, k)) for k in starts]
+
+
+def outputs(qa: lp.Quantized, qb: lp.Quantized) -> Any:
+    """Yield the place, the row of codes of A and that of B of every output."""
+    for (i, row_a), (j, row_b) in product(enumerate(qa.codes.tolist()), enumerate(qb.codes.tolist())):
+        yield (i, j), row_a, row_b
+
+
+def wanted(qa: lp.Quantized, qb: lp.Quantized, rule: Any, interval: int) -> NDArray[np.float32]:
+    out = np.zeros((len(qa.codes), len(qb.codes)), np.uint32)
     starts = range(0, qa.codes.shape[1], interval)
-    for i, row_a in enumerate(qa.codes.tolist()):
-        for j, row_b in enumerate(qb.codes.tolist()):
-            scales = [(scale_bits(qa, i, k), scale_bits(qb, j, k)) for k in starts]
-            out[i, j] = oracle.promoted_dot(row_a, row_b, scales, interval, rule, qa.format, qb.format)
-    return out
+    for at, row_a, row_b in outputs(qa, qb):
+        scales = both_scales(qa, qb, *at, starts)
+        out[at] = oracle.promoted_dot(row_a, row_b, scales, interval, rule, qa.format, qb.format)
+    return out.view(np.float32)
 
 
-def gemm(qa: lp.Quantized, qb: lp.Quantized, **options) -> NDArray[np.float32]:
+def gemm(qa: lp.Quantized, qb: lp.Quantized, **options: Any) -> NDArray[np.float32]:
     """``lp.gemm`` on every kernel of this CPU."""
-    return on_every_kernel(lambda: lp.gemm(qa, qb, **options)).view(np.float32)
-
-
-def assert_same(ours: NDArray[np.float32], right: NDArray[np.uint32]) -> None:
-    """Every bit; NaN as NaN."""
-    bits, nan = ours.view(np.uint32), np.isnan(right.view(np.float32))
-    assert np.array_equal(np.isnan(ours), nan)
-    wrong = np.argwhere((bits != right) & ~nan)
-    assert len(wrong) == 0, f"{len(wrong)} of {bits.size} differ, first {wrong[0]}: {bits[tuple(wrong[0])]:#010x}"
+    return agree(lambda: lp.gemm(qa, qb, **options))
 
 
 def assert_right(ours: NDArray[np.float32], qa: lp.Quantized, qb: lp.Quantized, rule: Any, interval: int) -> None:
-    """Compare with the oracle's promoted sums."""
+    """Compare with the oracle's promoted sums, NaN as NaN."""
     given = [(repr(q.format), str(q.granularity), q.codes, q.scale) for q in (qa, qb)]
-    once(lambda: assert_same(ours, wanted(qa, qb, rule, interval)), rule, interval, given, ours)
-
-
-def operands(
-    m: int, n: int, k: int, pair=("e4m3fn", "e4m3fn"), granularity=("1x128", "128x128"), scale="fp32", seed=0
-) -> tuple[lp.Quantized, lp.Quantized]:
-    rng = np.random.default_rng([seed, m, n, k])
-    spread = 2.0 ** rng.integers(-6, 6, (1, k))
-    a = (rng.standard_normal((m, k)) * spread).astype(np.float32)
-    b = (rng.standard_normal((n, k)) / spread).astype(np.float32)
-    return tuple(lp.quantize(x, f, g, scale=scale) for x, f, g in zip((a, b), pair, granularity, strict=True))
+    once(lambda: assert_bits_equal(ours, wanted(qa, qb, rule, interval), nan="any"), rule, interval, given, ours)
 
 
 @pytest.mark.sampled(1)
@@ -67,7 +63,7 @@ def operands(
 def test_promotion_intervals(machine: str, interval: int) -> None:
     """Activations in 1x128, weights in 128x128, ragged K included."""
     for m, n, k in [(5, 6, 256), (4, 3, 300), (3, 2, 100)]:
-        qa, qb = operands(m, n, k)
+        qa, qb = operands(m, n, k, BLOCKS)
         assert_right(gemm(qa, qb, accumulator=machine, promote_every=interval), qa, qb, RULES[machine], interval)
 
 
@@ -85,16 +81,14 @@ def other_promotions(partials: list, scales: list[tuple[int, int]]) -> dict[str,
 
 
 def test_the_inputs_know_wrong_promotions() -> None:
-    qa, qb = operands(6, 6, 384)
-    ours = gemm(qa, qb).view(np.uint32)
+    qa, qb = operands(6, 6, 384, BLOCKS)
+    ours = bits(gemm(qa, qb))
     differing = dict.fromkeys(["no fma", "one scale after the other", "last first"], 0)
-    for i, row_a in enumerate(qa.codes.tolist()):
-        for j, row_b in enumerate(qb.codes.tolist()):
-            pieces = [slice(k, k + 128) for k in (0, 128, 256)]
-            partials = [oracle.fused_dot(row_a[p], row_b[p], 0, HOPPER_FP8, qa.format, qb.format) for p in pieces]
-            scales = [(scale_bits(qa, i, p.start), scale_bits(qb, j, p.start)) for p in pieces]
-            for rule, bits in other_promotions(partials, scales).items():
-                differing[rule] += bits != int(ours[i, j])
+    for at, row_a, row_b in outputs(qa, qb):
+        pieces = [(row_a[k : k + 128], row_b[k : k + 128]) for k in (0, 128, 256)]
+        partials = [oracle.fused_dot(*piece, 0, HOPPER_FP8, qa.format, qb.format) for piece in pieces]
+        for rule, other in other_promotions(partials, both_scales(qa, qb, *at, (0, 128, 256))).items():
+            differing[rule] += other != int(ours[at])
     assert min(differing.values()) >= 5, differing
 
 
@@ -103,11 +97,10 @@ def test_the_inputs_know_wrong_promotions() -> None:
 @pytest.mark.parametrize("interval", [32, 128, 256, 512, None])
 def test_one_scale_along_k(machine: str, interval: int | None) -> None:
     """Scales per row or per tensor leave the interval free; None is one chain over all of K."""
-    for granularity in (("row", "row"), ("tensor", "128x4096"), ("row", "tensor")):
-        for k in (512, 600):
-            qa, qb = operands(4, 5, k, granularity=granularity)
-            ours = gemm(qa, qb, accumulator=machine, promote_every=interval)
-            assert_right(ours, qa, qb, RULES[machine], interval or k)
+    for granularity, k in product((("row", "row"), ("tensor", "128x4096"), ("row", "tensor")), (512, 600)):
+        qa, qb = operands(4, 5, k, granularity)
+        ours = gemm(qa, qb, accumulator=machine, promote_every=interval)
+        assert_right(ours, qa, qb, RULES[machine], interval or k)
 
 
 @pytest.mark.sampled(13)
@@ -118,23 +111,22 @@ def test_one_scale_along_k(machine: str, interval: int | None) -> None:
 @pytest.mark.parametrize("scale", ["fp32", "ue8m0"])
 def test_formats_and_granularities(pair: tuple[str, str], granularity: tuple[str, str], scale: str) -> None:
     interval = 64 if "1x64" in granularity else 128
-    qa, qb = operands(4, 4, 320, pair, granularity, scale)
+    qa, qb = operands(4, 4, 320, granularity, pair, scale)
     assert_right(gemm(qa, qb, promote_every=interval), qa, qb, HOPPER_FP8, interval)
 
 
 def test_block_boundaries_along_m_and_n() -> None:
     """Rows and columns on both sides of a 128 boundary, where the weights' scale changes; a sample of outputs."""
     rng = np.random.default_rng(4)
-    a, b = rng.standard_normal((131, 260)).astype(np.float32), rng.standard_normal((263, 260)).astype(np.float32)
+    a, b = normal(rng, 131, 260), normal(rng, 263, 260)
     b[128:] *= 37.0
     qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "128x128")
-    ours = gemm(qa, qb).view(np.uint32)
+    ours = bits(gemm(qa, qb))
     rows = [*rng.integers(0, 131, 150), 0, 130, 127, 128]
     columns = [*rng.integers(0, 263, 150), 127, 128, 255, 262]
     for i, j in zip(rows, columns, strict=True):
-        scales = [(scale_bits(qa, i, k), scale_bits(qb, j, k)) for k in (0, 128, 256)]
-        row_a, row_b = qa.codes[i].tolist(), qb.codes[j].tolist()
-        right = oracle.promoted_dot(row_a, row_b, scales, 128, HOPPER_FP8, qa.format, qb.format)
+        rows_of_codes, scales = (qa.codes[i].tolist(), qb.codes[j].tolist()), both_scales(qa, qb, i, j, (0, 128, 256))
+        right = oracle.promoted_dot(*rows_of_codes, scales, 128, HOPPER_FP8, qa.format, qb.format)
         assert int(ours[i, j]) == right, (i, j)
 
 
@@ -146,39 +138,28 @@ def test_scales_and_sums_at_the_ends_of_float32() -> None:
     b *= 2.0 ** np.array([118, -75, -62, 0, 62, -118])[:, None]
     qa, qb = (lp.quantize(x.astype(np.float32), "e4m3fn", "1x128") for x in (a, b))
     right = wanted(qa, qb, HOPPER_FP8, 128)
-    assert_same(gemm(qa, qb), right)
-    magnitudes = np.abs(right.view(np.float32))
+    assert_bits_equal(gemm(qa, qb), right, nan="any")
+    magnitudes = np.abs(right)
     assert np.any(np.isinf(magnitudes))
     assert np.any((magnitudes > 0) & (magnitudes < 2.0**-126))
 
 
 def test_nan_blocks_reach_their_rows_only() -> None:
     rng = np.random.default_rng(7)
-    a, b = rng.standard_normal((5, 256)).astype(np.float32), rng.standard_normal((4, 256)).astype(np.float32)
+    a, b = normal(rng, 5, 256), normal(rng, 4, 256)
     a[2, 130] = np.inf
     qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "1x128")
     ours = gemm(qa, qb)
     assert np.array_equal(np.isnan(ours), np.arange(5)[:, None] == 2 * np.ones((1, 4)))
-    assert_same(ours, wanted(qa, qb, HOPPER_FP8, 128))
-
-
-def test_bfloat16_result_is_rounded_once_from_float32() -> None:
-    qa, qb = operands(9, 9, 256)
-    full = gemm(qa, qb)
-    bfloat16 = lp.formats["bfloat16"]
-    right = np.vectorize(
-        lambda v: float(oracle.decode(oracle.encode(float(v), bfloat16, "nonsaturate"), bfloat16)), otypes=[np.float32]
-    )(full)
-    assert np.array_equal(gemm(qa, qb, out="bfloat16").view(np.uint32), right.view(np.uint32))
+    assert_bits_equal(ours, wanted(qa, qb, HOPPER_FP8, 128), nan="any")
 
 
 def test_no_rows_no_columns_no_products() -> None:
-    qa, qb = operands(3, 4, 256)
-    none = lp.quantize(np.zeros((0, 256), np.float32), "e4m3fn", "1x128")
+    qa, qb = operands(3, 4, 256, BLOCKS)
+    none, *short = (lp.quantize(np.zeros(x, np.float32), "e4m3fn", "1x128") for x in ((0, 256), (3, 0), (4, 0)))
     assert gemm(none, qb).shape == (0, 4)
     assert gemm(qa, none).shape == (3, 0)
-    short = [lp.quantize(np.zeros((r, 0), np.float32), "e4m3fn", "1x128") for r in (3, 4)]
-    assert np.array_equal(gemm(*short).view(np.uint32), np.zeros((3, 4), np.uint32))
+    assert_bits_equal(gemm(*short), np.zeros((3, 4), np.float32))
 
 
 @pytest.mark.sampled(6)
@@ -190,25 +171,21 @@ def test_without_promotion_the_running_sum_is_moved_to_new_scales(binades: int, 
 
     The scales of an operand change by up to `binades` binades either way from block to block.
     """
-    qa, qb = operands(5, 4, 512, scale=scale)
+    qa, qb = operands(5, 4, 512, BLOCKS, scale=scale)
     rng = np.random.default_rng(binades)
     jumps = [2.0 ** rng.integers(-binades, binades + 1, q.scale.shape).astype(np.float32) for q in (qa, qb)]
     qa, qb = (replace(q, scale=q.scale * jump) for q, jump in zip((qa, qb), jumps, strict=True))
-    ours = gemm(qa, qb, accumulator=machine, promote_every=None).view(np.uint32)
-    for i, row_a in enumerate(qa.codes.tolist()):
-        for j, row_b in enumerate(qb.codes.tolist()):
-            acc, before = 0, None
-            for k in range(0, 512, 128):
-                pair = scale_bits(qa, i, k), scale_bits(qb, j, k)
-                now = oracle.decode(oracle.fma32(*pair, 1 << 31), FLOAT32)
-                if before is not None:
-                    ratio = oracle.encode(before / now, FLOAT32)
-                    acc = cut(oracle.decode(acc, FLOAT32) * oracle.decode(ratio, FLOAT32))
-                piece = row_a[k : k + 128], row_b[k : k + 128]
-                acc = oracle.fused_dot(*piece, acc, RULES[machine], qa.format, qb.format)
-                before = now
-            right = oracle.fma32(oracle.encode(now, FLOAT32), acc, 0)
-            assert int(ours[i, j]) == right, (i, j)
+    ours = bits(gemm(qa, qb, accumulator=machine, promote_every=None))
+    for at, row_a, row_b in outputs(qa, qb):
+        acc, before = 0, None
+        for k, pair in zip(range(0, 512, 128), both_scales(qa, qb, *at, range(0, 512, 128)), strict=True):
+            now = oracle.decode(oracle.fma32(*pair, 1 << 31), FLOAT32)
+            if before is not None:
+                ratio = oracle.encode(before / now, FLOAT32)
+                acc = cut(oracle.decode(acc, FLOAT32) * oracle.decode(ratio, FLOAT32))
+            piece = row_a[k : k + 128], row_b[k : k + 128]
+            acc, before = oracle.fused_dot(*piece, acc, RULES[machine], qa.format, qb.format), now
+        assert int(ours[at]) == oracle.fma32(oracle.encode(now, FLOAT32), acc, 0), at
 
 
 def cut(value) -> int:
@@ -221,16 +198,9 @@ def cut(value) -> int:
 
 @pytest.mark.slow
 def test_float32_without_promotion_multiplies_dequantized_values() -> None:
-    for granularity in (("1x128", "128x128"), ("row", "row")):
-        qa, qb = operands(5, 4, 300, granularity=granularity)
-        ours = gemm(qa, qb, accumulator="float32", promote_every=None).view(np.uint32)
-        a, b = (q.dequantize().view(np.uint32).tolist() for q in (qa, qb))
-        for i, row_a in enumerate(a):
-            for j, row_b in enumerate(b):
-                assert int(ours[i, j]) == oracle.sequential_f32(row_a, row_b, 0, FLOAT32, FLOAT32), (i, j)
-
-
-def test_an_interval_longer_than_a_scale_is_refused() -> None:
-    qa, qb = operands(2, 2, 512)
-    with pytest.raises(ValueError, match="256"):
-        gemm(qa, qb, promote_every=256)
+    for granularity in (BLOCKS, "row"):
+        qa, qb = operands(5, 4, 300, granularity)
+        ours = bits(gemm(qa, qb, accumulator="float32", promote_every=None))
+        a, b = (bits(q.dequantize()).tolist() for q in (qa, qb))
+        for i, j in np.ndindex(5, 4):
+            assert int(ours[i, j]) == oracle.sequential_f32(a[i], b[j], 0, FLOAT32, FLOAT32), (i, j)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adversarial import KERNELS
+from fast_kernels import KERNELS, agree, bits
 from numpy.typing import NDArray
 from palettes import ADDENDS, OPERANDS, SCALES, addend, scales
 
@@ -23,24 +23,6 @@ Unit = lp.Accumulator
 UNITS = [name for name in lp.accumulators if lp.accumulators[name].output != "float64"]
 COLUMNS = (1, 17, 65)  # around the widths of tiles: 16, 32, 64
 SPAN = 64  # k over which scales are constant: whole instructions of every accumulator
-
-
-def bits(x: NDArray[Any]) -> NDArray[Any]:
-    return x.view(f"uint{8 * x.dtype.itemsize}")
-
-
-def agree(compute: Callable[[], NDArray[Any]], *label: Any, kernels: Sequence[str] = KERNELS) -> None:
-    """Ask that kernels of this CPU give the reference's bits."""
-    with lp.using(kernel="reference"):
-        want = bits(compute())
-    for kernel in kernels:
-        with lp.using(kernel=kernel):
-            got = bits(compute())
-        wrong = np.argwhere(got != want)
-        if wrong.size:
-            at = tuple(wrong[0].tolist())
-            first = f"{at}: {got[at]:#x}, reference {want[at]:#x}"
-            raise AssertionError(f"{kernel}: {len(wrong)} of {got.size} outputs, first {first}; {label}")
 
 
 def seeded(*label: Any) -> np.random.Generator:
@@ -55,30 +37,40 @@ def scale_codes(unit: Unit, rng: np.random.Generator, rows: int, k: int) -> NDAr
     return np.where(rng.random(codes.shape) < 0.8, one + rng.integers(-6, 6, codes.shape), codes).astype(np.uint8)
 
 
+def chain(unit: Unit, formats: Any, operands: str, kind: str, shape: tuple[int, int, int], *label: Any) -> Any:
+    """Operands and C of palettes, and scales inside the instruction if there are any, for K filled up to theirs."""
+    rng, (m, n, k) = seeded(*label), shape
+    scales = None
+    if unit.scale_format is not None:
+        k = -(-k // unit.scale_block) * unit.scale_block
+        scales = scale_codes(unit, rng, m, k), scale_codes(unit, rng, n, k)
+    a, b = (f(rng, fmt, rows, k) for f, fmt, rows in zip(OPERANDS[operands], formats, (m, n), strict=True))
+    return a, b, addend(kind, rng, (m, n), unit.dtype), scales
+
+
+def formats_of(unit: Unit) -> tuple[lp.Format, lp.Format]:
+    names = unit.inputs or ("e4m3fn", "e5m2")
+    return lp.formats[names[0]], lp.formats[names[-1]]
+
+
 def instructions(unit: Unit, formats: tuple[lp.Format, lp.Format], kernels: Sequence[str] = KERNELS) -> None:
     """Compare single chains: all operands with all addends; each of both meets every shape and length."""
     group = unit.rule.step(unit)
     lengths = list(dict.fromkeys((0, 1, group - 1, 2 * group + 3, group, group + 1, 2 * group)))
     shapes = list(product((1, 5), COLUMNS))
     for (i, operands), (j, kind) in product(enumerate(OPERANDS), enumerate(ADDENDS)):
-        (m, n), k = shapes[(i - j) % len(shapes)], lengths[(i + j) % len(lengths)]
+        m, n, k = *shapes[(i - j) % len(shapes)], lengths[(i + j) % len(lengths)]
         label = unit.name, operands, kind, m, n, k
-        rng, more = seeded(*label), {}
-        if unit.scale_format is not None:
-            k = -(-k // unit.scale_block) * unit.scale_block
-            more = {"a_scale": scale_codes(unit, rng, m, k), "b_scale": scale_codes(unit, rng, n, k)}
-        a, b = (f(rng, fmt, rows, k) for f, fmt, rows in zip(OPERANDS[operands], formats, (m, n), strict=True))
-        c = addend(kind, rng, (m, n), unit.dtype)
-        options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1], **more}
+        a, b, c, scales = chain(unit, formats, operands, kind, (m, n, k), *label)
+        options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1]}
+        options |= dict(zip(("a_scale", "b_scale"), scales or (), strict=False))
         agree(lambda a=a, b=b, c=c, options=options: lp.mma(a, b, c, **options), *label, kernels=kernels)
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", UNITS)
 def test_instructions(name: str) -> None:
-    unit = lp.accumulators[name]
-    names = unit.inputs or ("e4m3fn", "e5m2")
-    instructions(unit, (lp.formats[names[0]], lp.formats[names[-1]]))
+    instructions(lp.accumulators[name], formats_of(lp.accumulators[name]))
 
 
 def quantized(
@@ -114,13 +106,8 @@ def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
     runs_on = unit.rule.has_running_sum and unit.output != "float16"
     # Rows and columns have scales of one kind where their number is even.
     shapes = [
-        (5, 17, 2 * SPAN + 5),
-        (4, 64, 3 * SPAN),
-        (1, 1, 5 * SPAN),
-        (5, 65, 3 * SPAN),
-        (3, 2, 0),
-        (4, 6, 3 * SPAN),
-    ]
+        (5, 17, 2 * SPAN + 5), (4, 64, 3 * SPAN), (1, 1, 5 * SPAN), (5, 65, 3 * SPAN), (3, 2, 0), (4, 6, 3 * SPAN),
+    ]  # fmt: skip
     for (i, kind), (j, every), changing in product(enumerate(SCALES), enumerate(chains), (True, False)):
         if every is None and changing and not runs_on:
             continue

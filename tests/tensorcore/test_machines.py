@@ -1,64 +1,58 @@
-"""Every machine of the catalogue: recordings of real GPUs, published vectors, and what follows from the rules."""
+"""Every machine of the catalogue: recordings of real GPUs, published vectors, and what holds whatever its rule is.
+
+What each rule says is in `test_machines_oracle`, `test_limits` and `test_order`.
+"""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from fast_kernels import KERNELS, agree, bits
+from micro_vectors import HOPPER_E4M3, Dot
 from numpy.typing import NDArray
 from recordings import FOLDER, needs_recordings
+from refusals import refusals
 
 import lowprec as lp
 from lowprec import oracle
 from lowprec.conformance.recordings import OUTPUTS, RECORDINGS, Recording, differing
-from lowprec.tensorcore.kinds import Exact, Fused, FusedRuns, Halves, Pairwise, Sequential, TwoFloors
-from lowprec.tensorcore.kinds.x86 import Flushing
+from lowprec.tensorcore.kinds import Fused, FusedRuns
 
 MACHINES = lp.accumulators.names()
 CATALOGUE = {name: lp.accumulators[name] for name in MACHINES}
-FUSED = [name for name, machine in CATALOGUE.items() if isinstance(machine.rule, Fused)]
 SCALED = [name for name, machine in CATALOGUE.items() if machine.scale_format is not None]
 
 
-def bits(x: NDArray) -> NDArray:
-    return x.view(f"u{x.dtype.itemsize}")
+def multiply(name: str, a: NDArray, b: NDArray, c: NDArray | None = None, **options: Any) -> NDArray:
+    """``mma`` with scales of one where the machine wants any."""
+    if name in SCALED:
+        one, block = lp.encode(1.0, CATALOGUE[name].scale_format), CATALOGUE[name].scale_block
+        scales = [np.full((len(x), x.shape[1] // block), one, np.uint8) for x in (a, b)]
+        options = {"a_scale": scales[0], "b_scale": scales[1], **options}
+    return lp.mma(a, b, c, accumulator=name, **options)
 
 
-def formats_of(name: str) -> list[str]:
-    return list(CATALOGUE[name].inputs) or ["e4m3fn", "e5m2"]
+def lost_of_c(name: str) -> int:
+    """Fraction bits of C that a group without products cuts."""
+    machine = CATALOGUE[name]
+    cut = isinstance(machine.rule, (Fused, FusedRuns))
+    kept = min(machine.fraction_bits, machine.output_bits) if cut else machine.output_bits
+    return np.finfo(machine.dtype).nmant - kept
 
 
-def codes(values: NDArray, fmt: str) -> NDArray:
+def codes_for(name: str, values: NDArray) -> NDArray:
+    fmt = CATALOGUE[name].default_format
     return values.astype(np.float64) if fmt == "float64" else lp.encode(values.astype(np.float32), fmt)
 
 
-def scales(name: str, rows: int, k: int, value: float = 1.0) -> NDArray[np.uint8]:
-    machine = CATALOGUE[name]
-    return np.full((rows, k // machine.scale_block), lp.encode(value, machine.scale_format), np.uint8)
-
-
-def multiply(name: str, a: NDArray, b: NDArray, c: NDArray | None = None, machine=None, **options) -> NDArray:
-    """``mma`` with scales of one where the machine wants any."""
-    if name in SCALED:
-        options.setdefault("a_scale", scales(name, len(a), a.shape[1]))
-        options.setdefault("b_scale", scales(name, len(b), b.shape[1]))
-    return lp.mma(a, b, c, accumulator=machine or name, **options)
-
-
-def kept_of_c(name: str) -> int:
-    """Fraction bits that a group without products leaves of C."""
-    machine = CATALOGUE[name]
-    cut = isinstance(machine.rule, (Fused, FusedRuns))
-    return min(machine.fraction_bits, machine.output_bits) if cut else machine.output_bits
-
-
-def operands(name: str, m: int, n: int, k: int, seed: int = 0) -> tuple[NDArray, NDArray, NDArray]:
+def operands(name: str, m: int, n: int, k: int) -> tuple[NDArray, NDArray, NDArray]:
     """Values of a few binades, some of them zero, and C among the products."""
-    rng = np.random.default_rng([seed, m, n, k])
-    fmt = formats_of(name)[0]
-    spread = 1 if fmt == "e2m1fn" else 2.0 ** rng.integers(-2, 3, (m + n, k))
-    values = rng.standard_normal((m + n, k)) * spread * (rng.random((m + n, k)) > 0.1)
-    x = codes(values, fmt)
+    rng = np.random.default_rng([0, m, n, k])
+    spread = 1 if CATALOGUE[name].default_format == "e2m1fn" else 2.0 ** rng.integers(-2, 3, (m + n, k))
+    x = codes_for(name, rng.standard_normal((m + n, k)) * spread * (rng.random((m + n, k)) > 0.1))
     c = (rng.standard_normal((m, n)) * 4).astype(CATALOGUE[name].dtype)
     return x[:m], x[m:], c
 
@@ -117,21 +111,29 @@ DISCREPANCY = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for names in DISCREPANCY.values() for name in names])
 def test_discrepancy_vector(name: str) -> None:
-    fmt = {"cdna3_fp8": "e5m2fnuz"}.get(name, "e5m2" if "e5m2" in formats_of(name) else formats_of(name)[0])
-    k = max(4, CATALOGUE[name].scale_block)
-    a, b = np.zeros((2, 1, k), np.float32)
+    inputs = CATALOGUE[name].inputs or ("e5m2",)
+    fmt = next((f for f in ("e5m2", "e5m2fnuz") if f in inputs), inputs[0])
+    a, b = np.zeros((2, 1, max(4, CATALOGUE[name].scale_block)), np.float32)
     a[0, :4], b[0, :4] = (-(2.0**13), -0.5, -0.25, -0.125), (2.0**10, 1, 1, 1)
-    d = multiply(
-        name, lp.encode(a, fmt), lp.encode(b, fmt), np.float32([[2.0**23]]), a_format=fmt, b_format=fmt
-    )  # fmt: skip
+    a, b, c = lp.encode(a, fmt), lp.encode(b, fmt), np.float32([[2.0**23]])
+    d = agree(lambda: multiply(name, a, b, c, a_format=fmt, b_format=fmt))
     assert {d.item()} == {value for value, names in DISCREPANCY.items() if name in names}
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("vector", HOPPER_E4M3, ids=lambda vector: vector.name)
+@pytest.mark.parametrize("name", ["hopper_fp8", "ada_fp8"])
+def test_published_micro_vectors(name: str, vector: Dot) -> None:
+    a, b = np.zeros((2, 1, 32), np.uint8)
+    a[0, : len(vector.a)], b[0, : len(vector.b)] = (lp.encode(np.array(v), "e4m3fn") for v in (vector.a, vector.b))
+    c = np.array([[vector.c]], np.uint32).view(np.float32)
+    assert hex(bits(agree(lambda: lp.mma(a, b, c, accumulator=name))).item()) == hex(vector.d)
 
 
 @pytest.mark.parametrize("name", ["hopper_fp8_f16", "ada_fp8_f16", "hopper_f16_f16", "blackwell_fp8_f16"])
 def test_a_tie_at_the_top_of_float16_is_infinite(name: str) -> None:
     """65504 + 16 = 65520 lies between the largest float16 and 2^16."""
-    fmt = formats_of(name)[0]
-    one, sixteen = lp.encode(np.ones((1, 1)), fmt), lp.encode(np.full((1, 1), 16), fmt)
+    one, sixteen = (codes_for(name, np.full((1, 1), x)) for x in (1, 16))
     assert lp.mma(sixteen, one, np.float16([[65504]]), accumulator=name).item() == np.inf
     assert lp.mma(one, one, np.float16([[65504]]), accumulator=name).item() == 65504
 
@@ -160,30 +162,34 @@ def test_subnormal_bf16_products_on_hopper() -> None:
 def test_small_whole_numbers_are_exact(name: str) -> None:
     """Where nothing is rounded, all machines agree with arithmetic."""
     rng = np.random.default_rng(5)
-    fmt, k = formats_of(name)[0], 64
-    a, b = rng.integers(-3, 4, (7, k)) / 2, rng.integers(-3, 4, (150, k)) / 2
+    a, b = rng.integers(-3, 4, (7, 64)) / 2, rng.integers(-3, 4, (150, 64)) / 2
     c = rng.integers(-8, 9, (7, 150)) / 2
-    machine = CATALOGUE[name]
-    ours = multiply(name, codes(a, fmt), codes(b, fmt), c.astype(machine.dtype))
-    assert ours.dtype == machine.dtype
+    ours = multiply(name, codes_for(name, a), codes_for(name, b), c.astype(CATALOGUE[name].dtype))
+    assert ours.dtype == CATALOGUE[name].dtype
     assert np.array_equal(ours, a @ b.T + c)
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_results_do_not_depend_on_threads_or_neighbours(name: str) -> None:
-    machine = CATALOGUE[name]
+def test_results_do_not_depend_on_threads_or_neighbours(name: str, keep_threads: None) -> None:
     a, b, c = operands(name, 9, 140, 128)
-    threads = lp.get_num_threads()
-    try:
-        answers = []
-        for count in (1, 3):
-            lp.set_num_threads(count)
-            answers.append(bits(multiply(name, a, b, c)))
-    finally:
-        lp.set_num_threads(threads)
+    answers = []
+    for count in (1, 3):
+        lp.set_num_threads(count)
+        answers.append(bits(multiply(name, a, b, c)))
     assert np.array_equal(*answers)
     assert np.array_equal(bits(multiply(name, a[3:4], b[130:133], c[3:4, 130:133])), answers[0][3:4, 130:133])
-    assert machine.output != "fp22" or not np.any(answers[0] & 0x3FF)
+
+
+@pytest.mark.parametrize(
+    "name", ["hopper_fp8", "hopper_bf16", "blackwell_nvfp4", "cdna1_f16", "cdna2_f16", "cdna3_f16"]
+)
+def test_threads_share_many_rows(name: str, keep_threads: None) -> None:
+    """One machine of each sort of kernel: in float32 lanes, in float64 lanes, of runs with scales, AMD's three."""
+    a, b, c = operands(name, 530, 70, 128)
+    kernels = KERNELS if CATALOGUE[name].rule.name.startswith("fused") else ["auto"]
+    for count in (1, 2, 3):
+        lp.set_num_threads(count)
+        agree(lambda: multiply(name, a, b, c), count, kernels=kernels)
 
 
 @pytest.mark.parametrize("name", [name for name in MACHINES if CATALOGUE[name].rule.has_running_sum])
@@ -205,242 +211,32 @@ def test_zeros_fill_a_short_instruction(name: str) -> None:
     a, b, c = operands(name, 6, 5, k)
     step = max(machine.rule.step(machine), machine.scale_block)
     # A group of nothing but zeros cuts what it is given to its fraction bits: with few of them one instruction is all.
-    whole = 192 if kept_of_c(name) == machine.output_bits else -(-k // step) * step
-    pad = [(0, 0), (0, whole - k)]
+    cuts = np.finfo(machine.dtype).nmant - lost_of_c(name) < machine.output_bits
+    pad = [(0, 0), (0, (-(-k // step) * step if cuts else 192) - k)]
     assert np.array_equal(bits(multiply(name, np.pad(a, pad), np.pad(b, pad), c)), bits(multiply(name, a, b, c)))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MACHINES if not isinstance(CATALOGUE[name].rule, Sequential | Flushing)]
-)
-def test_order_within_a_group_does_not_matter(name: str) -> None:
-    """Pairs of CDNA2 may be swapped, lanes of CDNA3's FP8 and halves of FP8 instructions permuted."""
-    machine = CATALOGUE[name]
-    rule = machine.rule
-    group = 64 if isinstance(rule, Exact) else rule.step(machine)
-    a, b, c = operands(name, 8, 7, group)
-    rng = np.random.default_rng(3)
-    order = rng.permutation(group)
-    if isinstance(rule, Pairwise):
-        order = np.arange(group).reshape(-1, 2)[::-1, ::-1].ravel()
-    elif isinstance(rule, TwoFloors) and machine.run == 2:
-        order = np.stack([2 * rng.permutation(group // 2), 2 * rng.permutation(group // 2) + 1], axis=1).ravel()
-    elif isinstance(rule, Halves):
-        order = np.arange(32).reshape(-1, 4)[rng.permutation(8)][:, [1, 0, 3, 2]].ravel()
-    elif isinstance(rule, FusedRuns):
-        order = np.concatenate([16 * r + rng.permutation(16) for r in range(4)])
-    ours = multiply(name, a[:, order], b[:, order], c)
-    assert np.array_equal(bits(ours), bits(multiply(name, a, b, c)))
+def test_the_sum_is_not_monotone() -> None:
+    """A larger C can give a smaller D: at the next power of two it pushes 31 products of 2^-13 out of sight."""
+    a, b = (lp.encode(np.full((1, 31), x), "e4m3fn") for x in (2.0**-7, 2.0**-6))
+    low, high = (lp.mma(a, b, np.float32([[c]])).item() for c in (2 - 2.0**-13, 2))
+    assert (low, high) == (2 + 30 * 2.0**-13, 2.0)
 
 
-@pytest.mark.parametrize("name", [name for name in MACHINES if CATALOGUE[name].dtype != "float64"])
-def test_specials(name: str) -> None:
-    """NaN and infinities in C and operands: IEEE's class of the sum, one NaN."""
-    machine = CATALOGUE[name]
-    fmt = lp.formats[formats_of(name)[0]]
-    nan = 0x7FFF if machine.output == "float16" else 0x7FFFFFFF
-    a, b, _ = operands(name, 5, 5, 64)
-    c = np.zeros((5, 5), machine.dtype)
-    c[0, 0], c[1, 1], c[2, 2] = np.nan, np.inf, -np.inf
-    clean = multiply(name, a, b)
-    assert np.isfinite(clean).all()
-    d = multiply(name, a, b, c)
-    assert bits(d)[0, 0] == nan
-    assert d[1, 1] == np.inf
-    assert d[2, 2] == -np.inf
-    assert np.array_equal(bits(d)[3:], bits(clean)[3:])
-    if fmt.nan_code is None:
-        return
-    a, b = a.copy(), b.copy()
-    a[4, 40] = fmt.nan_code
-    d = multiply(name, a, b, c)
-    assert np.all(bits(d)[4] == nan)
-    assert np.array_equal(bits(d)[3], bits(clean)[3])
-    if fmt.inf_code is None:
-        return
-    one, zero = lp.encode(1.0, fmt), lp.encode(0.0, fmt)
-    a[:], b[:] = zero, one
-    a[0, 3], a[1, 3], a[2, 3], a[3, 3] = (fmt.inf_code,) * 4
-    a[1, 60] = fmt.inf_code | fmt.sign_mask
-    b[2, 3] = b[3, 60] = zero
-    d = multiply(name, a, b, c)
-    assert d[0, 1] == d[0, 3] == d[3, 1] == np.inf
-    assert np.all(bits(d)[1] == nan)  # both infinities
-    assert bits(d)[0, 2] == nan  # Inf * 0
-    assert bits(d)[2, 2] == nan
-    assert np.array_equal(d[4], np.zeros(5))
+@pytest.mark.parametrize("name", ["hopper_bf16", "blackwell_nvfp4", "cdna3_f16", "fp64"])
+def test_operands_need_not_be_contiguous(name: str) -> None:
+    a, b, c = operands(name, 6, 10, 64)
+    loose = multiply(name, np.asfortranarray(a), np.repeat(b, 2, axis=0)[::2], np.asfortranarray(c))
+    assert np.array_equal(bits(loose), bits(multiply(name, a, b, c)))
 
 
-@pytest.mark.parametrize("name", FUSED)
-def test_empty_sums_cut_c(name: str) -> None:
-    """No products at all: C in the machine's format, its zeros positive."""
-    machine = CATALOGUE[name]
-    a, b, _ = operands(name, 3, 4, 32)
-    zeros = np.zeros_like(a)
-    zeros[1] = lp.formats[formats_of(name)[0]].sign_mask
-    c = np.array([[1.0, -0.0, 3.14159, -2.0]] * 3, machine.dtype)
-    d = multiply(name, zeros, b, c)
-    expected = np.where(c == 0, np.zeros((), c.dtype), c)
-    if machine.output == "fp22":
-        expected = (expected.view(np.uint32) & 0xFFFFFC00).view(np.float32)
-    assert np.array_equal(bits(d), bits(expected))
-
-
-@pytest.mark.parametrize("name", ["cdna1_f16", "cdna2_bf16", "cdna3_f16", "cdna3_fp8"])
-def test_signs_of_zero_outside_nvidia(name: str) -> None:
-    """An exact zero is +0; C = -0 is flushed or joins an exact sum."""
-    fmt = formats_of(name)[0]
-    x = lp.encode(np.array([[1.0, 1.0]]), fmt)
-    y = lp.encode(np.array([[1.0, -1.0]]), fmt)
-    assert bits(lp.mma(x, y, np.float32([[-0.0]]), accumulator=name)).item() == 0
-
-
-def test_cdna2_flushes_subnormals() -> None:
-    one, tiny = lp.encode(np.ones((1, 1)), "bfloat16"), np.array([[0x0040]], np.uint16)
-    smallest = np.array([[0x0080]], np.uint16)  # 2^-126
-    half = lp.encode(np.full((1, 1), -0.5), "bfloat16")
-    assert lp.mma(tiny, one, accumulator="cdna2_bf16").item() == 0
-    assert lp.mma(tiny, one, accumulator="cdna1_bf16").item() == 2.0**-127
-    assert lp.mma(smallest, one, accumulator="cdna2_bf16").item() == 2.0**-126
-    assert lp.mma(smallest, half, accumulator="cdna2_bf16").item() == 0
-    assert lp.mma(one, one, np.array([[0x007FFFFF]], np.uint32).view("f4"), accumulator="cdna2_bf16").item() == 1
-
-
-def test_cdna3_rounds_downwards_where_others_truncate() -> None:
-    """With C far above it, a negative product becomes -1 unit, a positive one nothing; FP8 forgets a small C."""
-    tiny = 2.0**-8
-    a, b = lp.encode(np.array([[tiny], [-tiny]]), "e5m2fnuz"), lp.encode(np.array([[tiny]]), "e5m2fnuz")
-    large = np.full((2, 1), 2.0**23, np.float32)
-    d = lp.mma(a, b, large, accumulator="cdna3_fp8", a_format="e5m2fnuz", b_format="e5m2fnuz")
-    assert d.ravel().tolist() == [2.0**23, 2.0**23]  # -2^-9 is rounded away at the end
-    one = lp.encode(np.ones((1, 1)), "float16")
-    below = np.float32([[-(2.0**-60)]])
-    assert lp.mma(one, one, below, accumulator="cdna3_f16").item() == 1 - 2.0**-24
-    eight = lp.encode(np.ones((1, 1)), "e4m3fnuz")
-    assert lp.mma(eight, eight, below, accumulator="cdna3_fp8").item() == 1
-
-
-def test_fp64_is_a_chain_of_fused_multiply_adds() -> None:
-    rng = np.random.default_rng(1)
-    a, b, c = rng.standard_normal((3, 9)), rng.standard_normal((4, 9)), rng.standard_normal((3, 4))
-    d = lp.mma(a.view(np.uint64), b, c, accumulator="fp64")
-    for i in range(3):
-        for j in range(4):
-            right = oracle.exact(float(c[i, j]))
-            for x, y in zip(a[i], b[j], strict=True):
-                total = oracle.exact(float(x)) * oracle.exact(float(y)) + right
-                right = oracle.exact(total.numerator / total.denominator)  # int / int rounds correctly
-            assert d[i, j] == float(right)
-
-
-def test_tf32_drops_the_low_bits_of_float32() -> None:
-    x = np.array([[0x3F801FFF, 0x7F800001]], np.uint32)
-    one = np.array([[0x3F800000, 0]], np.uint32)
-    for name in ("ampere_tf32", "hopper_tf32", "cdna3_xf32"):
-        assert lp.mma(x[:, :1], one[:, :1], accumulator=name).item() == 1
-        assert lp.mma(x[:, 1:], one[:, :1], accumulator=name).item() == np.inf  # its NaN had only low bits
-        assert np.isnan(lp.mma(x, one, accumulator=name).item())  # Inf * 0
-        narrow = lp.mma(x[:, :1] >> 13, one[:, :1] >> 13, accumulator=name, a_format="tf32", b_format="tf32")
-        assert narrow.item() == 1
-
-
-def test_zero_exponent_hides_what_lies_far_below() -> None:
-    """With a zero among the terms (here C), terms are cut at 2^(e0 - F), 2^-158 on Hopper."""
-    a = lp.encode(np.array([[127 * 2.0**-70] + [1.75 * 2.0**-79] * 15]), "bfloat16")
-    b = lp.encode(np.array([[2.0**-86] + [2.0**-80] * 15]), "bfloat16")
-    hopper = lp.accumulators["hopper_bf16"]
-    assert lp.mma(a, b, accumulator=hopper).item() == 0  # 508/512 of 2^-149, and fifteen times 7/8 of 2^-158
-    assert lp.mma(a, b, accumulator=hopper.with_(zero_exponent=None)).item() == 2.0**-149
-    assert lp.mma(a, b, accumulator=hopper.with_(zero_exponent=-134)).item() == 2.0**-149
-
-
-# Scales inside the instruction
-
-
-@pytest.mark.parametrize("name", ["blackwell_mxf8", "rtx_blackwell_mxf8"])
-@pytest.mark.parametrize("pair", [("e4m3fn", "e5m2"), ("e2m1fn", "e3m2fn"), ("e2m3fn", "e2m3fn")], ids="-".join)
-def test_scales_of_a_whole_block_are_powers_of_two(name: str, pair: tuple[str, str]) -> None:
-    """2^3 and 2^-5 in the instruction are 2^-2 on the result; scales of one change nothing."""
-    rng = np.random.default_rng(2)
-    a, b = (rng.integers(0, lp.formats[f].max_code + 1, (5, 96)).astype(np.uint8) for f in pair)
-    options = {"a_format": pair[0], "b_format": pair[1]}
-    plain = lp.mma(a, b, accumulator=name.replace("mxf8", "fp8"), **options)
-    assert np.array_equal(bits(multiply(name, a, b, **options)), bits(plain))
-    scaled = multiply(name, a, b, a_scale=scales(name, 5, 96, 8), b_scale=scales(name, 5, 96, 2.0**-5), **options)
-    assert np.array_equal(bits(scaled), bits(plain * np.float32(0.25)))
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_each_block_has_its_own_scale(name: str) -> None:
-    machine = CATALOGUE[name]
-    block, k = machine.scale_block, 4 * machine.scale_block
-    a, b = np.ones((2, 1, k))
-    fmt = formats_of(name)[0]
-    sa, sb = np.array([[1.0, 2.0, 0.25, 4.0]]), np.array([[2.0, 0.5, 1.0, 8.0]])
-    d = multiply(
-        name, codes(a, fmt), codes(b, fmt), a_scale=lp.encode(sa, machine.scale_format),
-        b_scale=lp.encode(sb, machine.scale_format),
-    )  # fmt: skip
-    assert d.item() == block * (sa * sb).sum()
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_a_nan_scale_makes_nan(name: str) -> None:
-    a, b, _ = operands(name, 3, 4, 128)
-    sa = scales(name, 3, 128)
-    sa[1, -1] = lp.formats[CATALOGUE[name].scale_format].nan_code
-    d, clean = multiply(name, a, b, a_scale=sa), multiply(name, a, b)
-    assert np.all(bits(d)[1] == 0x7FFFFFFF)
-    assert np.array_equal(bits(d)[[0, 2]], bits(clean)[[0, 2]])
-    sb = scales(name, 4, 128)
-    sb[2, 0] = sa[1, -1]
-    assert np.all(bits(multiply(name, a, b, b_scale=sb))[:, 2] == 0x7FFFFFFF)
-
-
-def test_nvfp4_scales() -> None:
-    """E4M3's sign is ignored; zero and subnormal scales; a run that cancels keeps its exponent."""
-    name = "blackwell_nvfp4"
-    a, b, _ = operands(name, 3, 4, 64)
-    sa = lp.encode(np.full((3, 4), 1.125), "e4m3fn")
-    assert np.array_equal(
-        bits(multiply(name, a, b, a_scale=sa | np.uint8(0x80))), bits(multiply(name, a, b, a_scale=sa))
-    )
-    assert not multiply(name, a, b, a_scale=np.zeros_like(sa)).any()
-    ones = np.full((1, 64), lp.encode(1.0, "e2m1fn"), np.uint8)
-    assert multiply(name, ones, ones, a_scale=np.ones((1, 4), np.uint8)).item() == 64 * 2.0**-9
-    left, right = ones.copy(), np.zeros_like(ones)
-    left[0, :2], right[0, :2] = 0x2, (0x2, 0xA)  # 1 * 1 - 1 * 1 in the first run,
-    right[0, 16] = 0x2  # 1 * 1 in the second
-    sa, sb = np.array([[0x7E, 1, 1, 1]], np.uint8), np.array([[0x7E, 1, 1, 1]], np.uint8)  # 448 and 2^-9
-    assert multiply(name, left, right, a_scale=sa, b_scale=sb).item() == 2.0**-18  # 2^16 * 2^-35 is below that
-    narrow = lp.accumulators[name].with_(fraction_bits=30)
-    assert multiply(name, left, right, machine=narrow, a_scale=sa, b_scale=sb).item() == 0
-
-
-# What if
-
-
-@pytest.mark.parametrize("name", ["hopper_fp8", "hopper_bf16", "hopper_fp8_f16", "blackwell_mxf8", "cdna3_f16"])
-def test_a_machine_that_promotes(name: str) -> None:
-    """Every 64 products the sum goes to a float32 one and the next chain starts from +0."""
-    a, b, c = operands(name, 4, 5, 200 if name not in SCALED else 192)
-    total = c.astype(np.float32)
-    for k in range(0, a.shape[1], 64):
-        total += multiply(name, a[:, k : k + 64], b[:, k : k + 64])
-    ours = multiply(name, a, b, c, machine=lp.accumulators[name].with_(promote_every=64))
-    assert np.array_equal(bits(ours), bits(total.astype(c.dtype)))
-
-
-def test_nan_in_c_through_promotion_and_halves() -> None:
-    """Signalling NaNs warn nobody, and come out as the one NaN."""
-    zeros = np.zeros((1, 64), np.uint8)
-    half = np.array([[0x7C01]], np.uint16).view(np.float16)
-    single = np.array([[0x7F800001]], np.uint32).view(np.float32)
-    for name, c, nan in [("hopper_fp8_f16", half, 0x7FFF), ("hopper_fp8_mma_f16", half, 0x7FFF),
-                         ("hopper_fp8", single, 0x7FFFFFFF), ("blackwell_fp8_mma", single, 0x7FFFFFFF)]:  # fmt: skip
-        assert bits(lp.mma(zeros, zeros, c, accumulator=name)).item() == nan
-        machine = lp.accumulators[name].with_(promote_every=64)
-        assert bits(lp.mma(zeros, zeros, c, accumulator=machine)).item() == nan
+@pytest.mark.parametrize("name", MACHINES)
+def test_empty_shapes(name: str) -> None:
+    a, b, c = operands(name, 3, 4, 64)
+    assert multiply(name, a[:0], b).shape == (0, 4)
+    assert multiply(name, a, b[:0]).shape == (3, 0)
+    none, lost = multiply(name, a[:, :0], b[:, :0], np.abs(c)), lost_of_c(name)
+    assert np.array_equal(bits(none), bits(np.abs(c)) >> lost << lost)
 
 
 def test_a_changed_machine_says_so() -> None:
@@ -452,99 +248,64 @@ def test_a_changed_machine_says_so() -> None:
 
 # Mistakes
 
-SOME = np.zeros((2, 32), np.uint8)
-SCALE = np.full((2, 1), 127, np.uint8)
+
+def names() -> dict[str, Any]:
+    def mma(machine: str, a: Any = None, b: Any = None, c: Any = None, **options: Any) -> Any:
+        a = some if a is None else a
+        return lp.mma(a, a if b is None else b, c, accumulator=machine, **options)
+
+    def change(machine: str, **changes: Any) -> lp.Accumulator:
+        return lp.accumulators[machine].with_(**changes)
+
+    def plain(machine: str, **scales: Any) -> Any:
+        zeros = codes_for(machine, np.zeros((1, 32)))
+        return lp.mma(zeros, zeros, accumulator=machine, **scales)
+
+    some, scale = np.zeros((2, 32), np.uint8), np.full((2, 1), 127, np.uint8)
+    return {"mma": mma, "change": change, "plain": plain, "some": some, "scale": scale}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"accumulator": "hopper_fp8", "a_format": "float16"}, "hopper_fp8 takes e4m3fn, e5m2, not float16"),
-        ({"accumulator": "cdna3_fp8", "a_format": "e4m3fn"}, "cdna3_fp8 takes e4m3fnuz, e5m2fnuz, not e4m3fn"),
-        ({"accumulator": "blackwell_mxf8"}, r"blackwell_mxf8 needs a_scale: codes of e8m0fnu, shape \(2, 1\)"),
-        ({"accumulator": "blackwell_mxf8", "a_scale": SCALE}, r"blackwell_mxf8 needs b_scale"),
-        (
-            {"accumulator": "blackwell_mxf8", "a_scale": SCALE.T, "b_scale": SCALE},
-            r"a_scale is \(1, 2\), needed is \(2, 1\): one code for 32 along K",
-        ),
-        ({"accumulator": "hopper_fp8", "a_scale": SCALE}, "hopper_fp8 takes no scales .* a_scale was given"),
-        ({"accumulator": "blackwell_mxf8", "b": SOME[:, :31], "a": SOME[:, :31]}, "K = 31 is not a multiple of 32"),
-        ({"accumulator": "hopper_fp8", "c": np.zeros((2, 3), np.float32)}, r"c is \(2, 3\), needed is \(2, 2\)"),
-        ({"accumulator": "blackwell_nvfp4", "a": SOME + 16, "a_scale": SCALE}, "code 16 is outside e2m1fn's 0..15"),
-        ({"accumulator": "hopper_fp8", "b": SOME[:, :16]}, "K differs"),
-        ({"accumulator": "fp64", "a_format": "e4m3fn"}, "fp64 takes float64, not e4m3fn"),
-    ],
-)
-def test_values_that_do_not_fit(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        lp.mma(options.pop("a", SOME), options.pop("b", SOME), options.pop("c", None), **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"c": np.zeros((2, 2), np.float32), "accumulator": "hopper_fp8_f16"}, "c is float32, needed is float16"),
-        ({"c": np.zeros((2, 2), complex)}, "mma: c: values of type complex128"),
-        ({"a": np.zeros((2, 32), np.float32)}, "codes of e4m3fn are unsigned integers, not float32"),
-        ({"a": SOME, "accumulator": "fp64"}, "float64 numbers or their bits as uint64, not uint8"),
-        (
-            {"a_scale": np.ones((2, 1)), "b_scale": SCALE, "accumulator": "blackwell_mxf8"},
-            "codes of e8m0fnu are unsigned integers, not float64",
-        ),
-    ],
-)
-def test_types_that_do_not_fit(options: dict, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        lp.mma(options.pop("a", SOME), SOME, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("hopper_fp8", {"group": 0}, "group=0: 1 to 256"),
-        ("hopper_fp8", {"group": 257}, "group=257"),
-        ("hopper_fp8", {"fraction_bits": 41}, "fraction_bits=41: 3 to 40"),
-        ("hopper_fp8", {"fraction_bits": 2.5}, "fraction_bits=2.5"),
-        ("hopper_fp8", {"align": "up"}, "align='up': one of truncate, floor, nearest"),
-        ("hopper_fp8", {"output": "float64"}, "output='float64': one of fp22, float32, float16"),
-        ("hopper_fp8", {"promote_every": 100}, "promote_every=100 is not a multiple of the group of 32"),
-        ("cdna2_f16", {"align": "floor"}, "align='floor': one of truncate"),
-        ("cdna3_f16", {"output": "float16"}, "output='float16': one of float32"),
-        ("blackwell_mxf8", {"scale_block": 0}, "scale_format and scale_block go together"),
-        ("blackwell_mxf8", {"scale_format": "e4m3fn"}, "a fused sum takes powers of two"),
-        ("blackwell_nvfp4", {"group": 24}, "run=16 must divide scale_block=16 and group=24"),
-        ("cdna3_f16", {"scale_format": "e8m0fnu", "scale_block": 32}, "takes no scales"),
-    ],
-)
-def test_machines_that_cannot_be(name: str, changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        lp.accumulators[name].with_(**changes)
-
-
-def test_operands_need_not_be_contiguous() -> None:
-    for name in ("hopper_bf16", "blackwell_nvfp4", "cdna3_f16", "fp64"):
-        a, b, c = operands(name, 6, 10, 64)
-        right = multiply(name, a, b, c)
-        loose = multiply(name, np.asfortranarray(a), np.repeat(b, 2, axis=0)[::2], np.asfortranarray(c))
-        assert np.array_equal(bits(loose), bits(right))
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_empty_shapes(name: str) -> None:
-    a, b, c = operands(name, 3, 4, 64)
-    assert multiply(name, a[:0], b).shape == (0, 4)
-    assert multiply(name, a, b[:0]).shape == (3, 0)
-    none = multiply(name, a[:, :0], b[:, :0], np.abs(c))
-    lost = np.finfo(c.dtype).nmant - kept_of_c(name)
-    assert np.array_equal(bits(none), bits(np.abs(c)) >> lost << lost)
-
-
-@pytest.mark.parametrize("side", ["a_scale", "b_scale"])
-@pytest.mark.parametrize(
-    "name", [name for name in lp.accumulators.names() if lp.accumulators[name].scale_format is None]
-)
-def test_scales_are_refused_where_there_are_none(name, side):
-    fmt = lp.accumulators[name].default_format
-    codes = np.zeros((1, 32), np.float64 if fmt == "float64" else lp.formats[fmt].code_dtype)
-    with pytest.raises(ValueError, match=f"takes no scales inside the instruction, but {side} was given"):
-        lp.mma(codes, codes, accumulator=name, **{side: np.ones((1, 1), np.uint8)})
+test_refused = refusals([
+    ("mma('hopper_fp8', a_format='float16')", "hopper_fp8 takes e4m3fn, e5m2, not float16"),
+    ("mma('cdna3_fp8', a_format='e4m3fn')", "cdna3_fp8 takes e4m3fnuz, e5m2fnuz, not e4m3fn"),
+    ("mma('blackwell_mxf8')", r"blackwell_mxf8 needs a_scale: codes of e8m0fnu, shape \(2, 1\)"),
+    ("mma('blackwell_mxf8', a_scale=scale)", "blackwell_mxf8 needs b_scale"),
+    ("mma('blackwell_mxf8', a_scale=scale.T, b_scale=scale)",
+     r"a_scale is \(1, 2\), needed is \(2, 1\): one code for 32 along K"),
+    ("mma('hopper_fp8', a_scale=scale)", "hopper_fp8 takes no scales .* a_scale was given"),
+    ("mma('blackwell_mxf8', some[:, :31])", "K = 31 is not a multiple of 32"),
+    ("mma('hopper_fp8', c=np.zeros((2, 3), np.float32))", r"c is \(2, 3\), needed is \(2, 2\)"),
+    ("mma('blackwell_nvfp4', some + 16, some, a_scale=scale)", "code 16 is outside e2m1fn's 0..15"),
+    ("mma('hopper_fp8', b=some[:, :16])", "K differs"),
+    ("mma('fp64', a_format='e4m3fn')", "fp64 takes float64, not e4m3fn"),
+    ("mma('hopper_fp8_f16', c=np.zeros((2, 2), np.float32))", TypeError, "c is float32, needed is float16"),
+    ("mma('hopper_fp8', c=np.zeros((2, 2), complex))", TypeError, "mma: c: values of type complex128"),
+    ("mma('hopper_fp8', np.zeros((2, 32), np.float32))", TypeError,
+     "codes of e4m3fn are unsigned integers, not float32"),
+    ("mma('fp64')", TypeError, "float64 numbers or their bits as uint64, not uint8"),
+    ("mma('blackwell_mxf8', a_scale=np.ones((2, 1)), b_scale=scale)", TypeError,
+     "codes of e8m0fnu are unsigned integers, not float64"),
+    ("change('hopper_fp8', group=0)", "group=0: 1 to 256"),
+    ("change('hopper_fp8', group=257)", "group=257"),
+    ("change('hopper_fp8', fraction_bits=41)", "fraction_bits=41: 3 to 40"),
+    ("change('hopper_fp8', fraction_bits=2.5)", "fraction_bits=2.5"),
+    ("change('hopper_fp8', align='up')", "align='up': one of truncate, floor, nearest"),
+    ("change('hopper_fp8', output='float64')", "output='float64': one of fp22, float32, float16"),
+    ("change('hopper_fp8', promote_every=100)", "promote_every=100 is not a multiple of the group of 32"),
+    ("change('cdna2_f16', align='floor')", "align='floor': one of truncate"),
+    ("change('cdna3_f16', output='float16')", "output='float16': one of float32"),
+    ("change('blackwell_mxf8', scale_block=0)", "scale_format and scale_block go together"),
+    ("change('blackwell_mxf8', scale_format='e4m3fn')", "a fused sum takes powers of two"),
+    ("change('blackwell_nvfp4', group=24)", "run=16 must divide scale_block=16 and group=24"),
+    ("change('cdna3_f16', scale_format='e8m0fnu', scale_block=32)", "takes no scales"),
+    ("change('hopper_fp8', saturate=True)", "kind='fused' has no saturate"),
+    ("change('arm_fp8', flushed=('e5m2',))", "kind='scaled_groups' has no flushed"),
+    ("change('amx_fp8', product_exponent=1)", "kind='pair_lanes' has no product_exponent"),
+    ("change('amx_fp8', group=6)", "group=6 is not a multiple of 4, 2 for each of 2 lanes"),
+    ("change('amx_bf16', group=5)", "group=5 is not a multiple of 2, 1 for each of 2 lanes"),
+    ("change('arm_fp8', product_exponent=200)", "product_exponent=200: -127 to 127"),
+    ("lp.Accumulator('mine', kind='fuzed')", "kind='fuzed': one of fused, fused_runs, halves"),
+    *((f"plain({name!r}, {side}=np.ones((1, 1), np.uint8))",
+       f"takes no scales inside the instruction, but {side} was given")
+      for name, side in product(MACHINES, ("a_scale", "b_scale")) if name not in SCALED),
+], names)  # fmt: skip

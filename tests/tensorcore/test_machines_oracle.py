@@ -1,20 +1,21 @@
 """`mma` of every machine in the catalogue against the oracle, bit for bit: adversarial, special and random operands."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from adversarial import KERNELS
 from answers import once
+from fast_kernels import KERNELS, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_inputs import ADDENDS, FAMILIES, Codes, Tile, dtype_of, tile
 from machine_samples import Sample, Scaling, group_of, pairs_of, sample, samples
-from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.oracle import ACCUMULATORS, FLOAT16, FLOAT32, FORMATS, Accumulator, Halves, Rule
+from lowprec.oracle import ACCUMULATORS, FLOAT16, FLOAT32, FORMATS, Accumulator
+from lowprec.testing import assert_bits_equal
 
 FLOATS = {2: np.float16, 4: np.float32, 8: np.float64}
 NAMES = list(ACCUMULATORS)
@@ -33,47 +34,35 @@ def test_the_oracle_has_no_accumulator_more() -> None:
     assert set(ACCUMULATORS) <= set(lp.accumulators)
 
 
-def float_bits(array: NDArray[Any]) -> Codes:
-    return array.view(f"uint{8 * array.dtype.itemsize}")
-
-
-def mma(x: Tile, accumulator: Any, names: tuple[str, str], scales: Scaling = None) -> Codes:
+def mma(x: Tile, accumulator: Any, names: tuple[str, str], scales: Scaling = None, kernels: Any = KERNELS) -> Codes:
     """Bits of `mma`'s results, which must be the same on every kernel that this CPU runs."""
-    given = {} if scales is None else {"a_scale": scales[0], "b_scale": scales[1]}
+    given = {"accumulator": accumulator, "a_format": names[0], "b_format": names[1]}
+    given |= {} if scales is None else {"a_scale": scales[0], "b_scale": scales[1]}
     c = x.c.view(FLOATS[x.c.dtype.itemsize])
-
     answers = []
-    for kernel in KERNELS:
+    for kernel in kernels:
         with lp.using(kernel=kernel):
-            out = lp.mma(x.a, x.b, c, accumulator=accumulator, a_format=names[0], b_format=names[1], **given)
+            out = lp.mma(x.a, x.b, c, **given)
         assert (out.dtype, out.shape) == (c.dtype, c.shape)
-        answers.append(float_bits(out))
-    for kernel, answer in zip(KERNELS, answers, strict=True):
-        assert np.array_equal(answer, answers[-1]), f"{x.name}: {kernel} and {KERNELS[-1]} differ"
-    return answers[-1]
+        answers.append(bits(out))
+        assert np.array_equal(answers[-1], answers[0]), f"{x.name}: {kernel} and {kernels[0]} differ"
+    return answers[0]
 
 
 def check(ours: Codes, x: Sample) -> None:
-    """NVIDIA's NaN is the canonical one; of the others any NaN is as good as any."""
-    canonical = isinstance(x.machine.rule, Rule | Halves)
-    nan = 0x7FFF if ours.dtype.itemsize == 2 else 0x7FFFFFFF
+    """Every bit is the oracle's. A NaN is the one that all machines here return; of float64, any."""
+    nan = {2: 0x7FFF, 4: 0x7FFFFFFF}.get(ours.dtype.itemsize)
     for (i, j), wanted in zip(x.where, x.wanted(), strict=True):
         got = int(ours[i, j])
-        if canonical or not is_nan(wanted, ours.dtype):
-            assert got == wanted, (
-                f"{x.names}, {x.tile.name} ({i}, {j}): {got:#x}, wanted {wanted:#x}; c {x.tile.c[i, j]:#x}, "
-                f"a {x.tile.a[i].tolist()}, b {x.tile.b[j].tolist()}"
-            )
-        assert is_nan(got, ours.dtype) == is_nan(wanted, ours.dtype)
-        assert not canonical or not is_nan(got, ours.dtype) or got == nan
+        both = np.array([got, wanted], ours.dtype).view(FLOATS[ours.dtype.itemsize])
+        assert got == (nan or got if np.isnan(both).all() else wanted), (
+            f"{x.names}, {x.tile.name} ({i}, {j}): {got:#x}, wanted {wanted:#x}; c {x.tile.c[i, j]:#x}, "
+            f"a {x.tile.a[i].tolist()}, b {x.tile.b[j].tolist()}"
+        )
 
 
-def is_nan(bits: int, dtype: np.dtype[Any]) -> bool:
-    return bool(np.isnan(np.array([bits], dtype=dtype).view(FLOATS[dtype.itemsize])[0]))
-
-
-def compare(accumulator: Any, x: Sample) -> None:
-    ours, t = mma(x.tile, accumulator, x.names, x.scales), x.tile
+def compare(accumulator: Any, x: Sample, kernels: Any = KERNELS) -> None:
+    ours, t = mma(x.tile, accumulator, x.names, x.scales, kernels), x.tile
     once(lambda: check(ours, x), x.machine, x.names, t.a, t.b, t.c, x.scales, x.where, ours)
 
 
@@ -128,7 +117,25 @@ def test_c_is_zero_unless_given(name: str) -> None:
     x = replace(x, tile=replace(x.tile, c=np.zeros_like(x.tile.c)))
     scales = {} if x.scales is None else {"a_scale": x.scales[0], "b_scale": x.scales[1]}
     out = lp.mma(x.tile.a, x.tile.b, accumulator=name, a_format=x.names[0], b_format=x.names[1], **scales)
-    check(float_bits(out), x)
+    check(bits(out), x)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", ["e2m1fn", "e3m2fn", "e4m3fnuz", "e4m3b11fnuz", "e3m4", "bfloat16", "float16", "e5m6"])
+def test_ideal_sums_of_other_formats(name: str) -> None:
+    fmt, rng = lp.formats[name], np.random.default_rng(21)
+    a, b = (rng.integers(0, 1 << fmt.bits, (5, 40)).astype(fmt.code_dtype) for _ in range(2))
+    c = rng.standard_normal((5, 5)).astype(np.float32)
+    for ideal in ("exact", "float32"):
+        options = {"accumulator": ideal, "a_format": name, "b_format": name}
+        if ideal == "exact" and fmt.bits > 8:
+            with pytest.raises(ValueError, match=f"exact: products of {name}"):
+                lp.mma(a, b, c, **options)
+            continue
+        dot = ACCUMULATORS[ideal].rule.dot
+        right = [dot(a[i].tolist(), b[j].tolist(), int(bits(c)[i, j]), fmt, fmt) for i, j in np.ndindex(5, 5)]
+        right = np.array(right, np.uint32).view(np.float32).reshape(5, 5)
+        assert_bits_equal(lp.mma(a, b, c, **options), right, nan="any")
 
 
 # Machines that nobody has built
@@ -137,98 +144,111 @@ def test_c_is_zero_unless_given(name: str) -> None:
 def what_if(name: str, **changes: Any) -> tuple[Any, Accumulator]:
     """A machine of the catalogue with some fields changed, and the oracle's."""
     machine = ACCUMULATORS[name]
-    outputs = {"float32": "f32", "float16": "f16", "fp22": "fp22"}
-    own = {key: outputs[value] if key == "output" else value for key, value in changes.items()}
+    words = {"float32": "f32", "float16": "f16", "product_exponent": "exponent", "run": "lanes"}
+    own = {words.get(key, key): words.get(value, value) for key, value in changes.items()}
     return lp.accumulators[name].with_(**changes), replace(machine, rule=replace(machine.rule, **own))
 
 
-def compare_what_if(name: str, families: tuple[str, ...], **changes: Any) -> None:
-    accumulator, machine = what_if(name, **changes)
-    pair = pairs_of(machine)[-1 if "e3m2fn" not in machine.inputs else 1]
-    k = min(2 * machine.rule.group + 3, 300)
-    for family in families:
-        compare(accumulator, sample(machine, pair, family, (4, 19, k), "near", count=6))
-
-
 SHORT = ("ladder", "cancellation", "special")
+LONG = (*SHORT, "two ladders", "least", "zeros", "largest")
+ALL = tuple(FAMILIES)
+FP8_CHANGES: list[dict[str, Any]] = [
+    {"fraction_bits": 25, "output": "float32"}, {"fraction_bits": 12}, {"fraction_bits": 14}, {"fraction_bits": 25},
+    {"output": "float32"}, {"group": 8, "fraction_bits": 24, "output": "float32"}, {"group": 64}, {"group": 3},
+    {"fraction_bits": 35, "output": "float32"}, {"fraction_bits": 3},
+]  # fmt: skip
+CPU_CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("avx512_bf16", {"group": 1}), ("avx512_bf16", {"group": 5}), ("amx_bf16", {"group": 8}),
+    ("amx_bf16", {"group": 6}), ("amx_bf16", {"run": 1}), ("amx_f16", {"run": 4}), ("amx_fp8", {"group": 16}),
+    ("amx_fp8", {"group": 12, "run": 3}),
+    ("arm_bf16", {"group": 1}), ("arm_bf16", {"group": 4}), ("arm_bf16_ebf", {"group": 7}), ("arm_fp8", {"group": 9}),
+    ("arm_fp8", {"product_exponent": -127}), ("arm_fp8", {"product_exponent": 100, "saturate": True}),
+    ("arm_fp8_fmlall", {"product_exponent": -120}), ("arm_fp8_fmlall", {"product_exponent": 127}),
+    ("arm_fp8_f16", {"product_exponent": -15}), ("arm_fp8_f16", {"saturate": True}),
+]  # fmt: skip
+#: Machine, families, and what is changed.
+WHAT_IFS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    *(("hopper_fp8", ALL, changes) for changes in FP8_CHANGES),
+    *((name, ALL, changes) for name, changes in CPU_CHANGES),
+    *((name, families, {"fraction_bits": count, **more}) for count in range(3, 41) for name, families, more in (
+        ("hopper_fp8", SHORT, {}), ("hopper_fp8", SHORT[:1], {"output": "float32"}),
+        ("hopper_bf16", ("two ladders", "least"), {}), ("hopper_f16_f16", ("two ladders", "subnormal"), {}))),
+    *((name, families, {"group": group})
+      for group in (1, 2, 3, 5, 7, 8, 16, 31, 33, 64, 100, 127, 128, 255, 256) for name, families in (
+        ("hopper_fp8", SHORT), ("blackwell_fp8", SHORT[:1]), ("ampere_f16", ("two ladders",)),
+        ("hopper_fp8_f16", ("narrow",)))),
+    *((name, LONG, {"output": output, "align": align}) for name, output, align in product(
+        ("hopper_fp8", "hopper_fp8_f16", "blackwell_fp8", "hopper_bf16", "volta_f16"), ("fp22", "float32", "float16"),
+        ("truncate", "floor", "nearest"))),
+    *((name, SHORT, changes) for name in ("ada_fp8", "blackwell_mxf8", "turing_f16", "ampere_tf32") for changes in (
+        {"fraction_bits": 20, "output": "float32", "align": "floor", "group": 24}, {"fraction_bits": 40, "group": 256},
+        {"fraction_bits": 3, "group": 1, "align": "nearest"}, {"fraction_bits": 30, "output": "float16", "group": 6})),
+]  # fmt: skip
 
 
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("bits", range(3, 41))
-def test_any_number_of_fraction_bits(bits: int) -> None:
-    compare_what_if("hopper_fp8", SHORT, fraction_bits=bits)
-    compare_what_if("hopper_fp8", SHORT[:1], fraction_bits=bits, output="float32")
-    compare_what_if("hopper_bf16", ("two ladders", "least"), fraction_bits=bits)
-    compare_what_if("hopper_f16_f16", ("two ladders", "subnormal"), fraction_bits=bits)
+def case_id(x: Any) -> str:
+    return f"{len(x)} families" if isinstance(x, tuple) else str(x)
 
 
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("group", [1, 2, 3, 5, 7, 8, 16, 31, 33, 64, 100, 127, 128, 255, 256])
-def test_any_group(group: int) -> None:
-    compare_what_if("hopper_fp8", SHORT, group=group)
-    compare_what_if("blackwell_fp8", SHORT[:1], group=group)
-    compare_what_if("ampere_f16", ("two ladders",), group=group)
-    compare_what_if("hopper_fp8_f16", ("narrow",), group=group)
-
-
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("align", ["truncate", "floor", "nearest"])
-@pytest.mark.parametrize("output", ["fp22", "float32", "float16"])
-@pytest.mark.parametrize("name", ["hopper_fp8", "hopper_fp8_f16", "blackwell_fp8", "hopper_bf16", "volta_f16"])
-def test_any_alignment_and_output(name: str, output: str, align: str) -> None:
-    families = (*SHORT, "two ladders", "least", "zeros", "largest")
-    if ACCUMULATORS[name].inputs == ("bfloat16",) and output == "float16":
-        families = tuple(f for f in families if f != "least")
-    compare_what_if(name, families, output=output, align=align)
-
-
-@pytest.mark.parametrize("changes", [
-    {"fraction_bits": 20, "output": "float32", "align": "floor", "group": 24}, {"fraction_bits": 40, "group": 256},
-    {"fraction_bits": 3, "group": 1, "align": "nearest"}, {"fraction_bits": 30, "output": "float16", "group": 6},
-], ids=str)  # fmt: skip
-def test_several_changes_at_once(changes: dict[str, Any]) -> None:
-    for name in ("ada_fp8", "blackwell_mxf8", "turing_f16", "ampere_tf32"):
-        compare_what_if(name, SHORT, **changes)
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize(("name", "families", "changes"), WHAT_IFS, ids=case_id)
+def test_machines_that_nobody_has_built(name: str, families: tuple[str, ...], changes: dict[str, Any]) -> None:
+    accumulator, machine = what_if(name, **changes)
+    pair = machine.inputs[0], machine.inputs[-1]
+    k = min(2 * group_of(machine) + 3, 300)
+    for turn, family in enumerate(families):
+        if (machine.inputs, changes.get("output"), family) != (("bfloat16",), "float16", "least"):
+            addend = ADDENDS[turn % len(ADDENDS)] if families == ALL else "near"
+            compare(accumulator, sample(machine, pair, family, (4, 19, k), addend, count=6), [*KERNELS, "reference"])
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_machines_at_random(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(["hopper_fp8", "ampere_bf16", "hopper_f16", "blackwell_fp8", "ada_tf32"]))
-    changes = data.draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "group": st.integers(1, 80),
-                "fraction_bits": st.integers(3, 40),
-                "align": st.sampled_from(["truncate", "floor", "nearest"]),
-                "output": st.sampled_from(["fp22", "float32", "float16"]),
-                "zero_exponent": st.none() | st.integers(-150, -120),
-            },
-        )
-    )
+    fused = ["hopper_fp8", "ampere_bf16", "hopper_f16", "blackwell_fp8", "ada_tf32"]
+    runs = ["blackwell_nvfp4", "blackwell_mxf4", "blackwell_mxf4_16"]
+    name = data.draw(st.sampled_from([*fused, *runs]))
+    fields = {
+        "group": st.integers(1, 80),
+        "fraction_bits": st.integers(3, 40),
+        "align": st.sampled_from(["truncate", "floor", "nearest"]),
+        "output": st.sampled_from(["fp22", "float32", "float16"]),
+        "zero_exponent": st.none() | st.integers(-150, -120),
+    }
+    changes = data.draw(st.fixed_dictionaries({}, optional=fields)) if name in fused else {}
     accumulator, machine = what_if(name, **changes)
     pair = data.draw(st.sampled_from(pairs_of(machine)))
     k = data.draw(st.integers(1, 3 * machine.rule.group))
     family, addend = data.draw(st.sampled_from(list(FAMILIES))), data.draw(st.sampled_from(ADDENDS))
-    compare(accumulator, sample(machine, pair, family, (3, 4, k), addend, count=5))
+    mode = data.draw(st.sampled_from(["near", "falling", "any", "low", "high"]))  # of scales
+    compare(accumulator, sample(machine, pair, family, (3, 4, k), addend, mode, count=5))
 
 
-@pytest.mark.parametrize("name", ["hopper_fp8", "hopper_f16", "blackwell_mxf8"])
+@pytest.mark.parametrize("name", [
+    "hopper_fp8", "hopper_f16", "hopper_bf16", "hopper_fp8_f16", "blackwell_mxf8", "cdna3_f16", "hopper_fp8_mma_f16",
+    "blackwell_fp8_mma",
+])  # fmt: skip
 def test_promotion_adds_chains_to_c_in_float32(name: str) -> None:
-    """``total = c; total = fl32(total + chain)`` for each chain of `promote_every` products, which starts from +0."""
+    """``total = c; total = fl32(total + chain)`` for each chain of `promote_every` products, which starts from +0.
+
+    A signalling NaN in C warns nobody, and comes out as the one NaN.
+    """
     machine = ACCUMULATORS[name]
     every = 2 * group_of(machine)
     x = sample(machine, (machine.inputs[0], machine.inputs[0]), "narrow", (5, 6, 3 * every + 7), "near")
+    x.tile.c[1, 2] = 0x7C01 if x.tile.c.dtype.itemsize == 2 else 0x7F800001
     ours = mma(x.tile, lp.accumulators[name].with_(promote_every=every), x.names, x.scales)
-    total = x.tile.c.view(np.float32)
+    floats = FLOATS[x.tile.c.dtype.itemsize]
     block = machine.scales[1] if machine.scales else 1
-    for p in range(0, x.tile.a.shape[1], every):
-        piece = Tile("", x.tile.a[:, p : p + every], x.tile.b[:, p : p + every], np.zeros_like(x.tile.c))
-        part = None if x.scales is None else tuple(s[:, p // block : (p + every) // block] for s in x.scales)
-        total = total + mma(piece, name, x.names, part).view(np.float32)
-    assert np.array_equal(ours, float_bits(total))
+    with np.errstate(invalid="ignore"):
+        total = x.tile.c.view(floats).astype(np.float32)
+        for p in range(0, x.tile.a.shape[1], every):
+            piece = Tile("", x.tile.a[:, p : p + every], x.tile.b[:, p : p + every], np.zeros_like(x.tile.c))
+            part = None if x.scales is None else tuple(s[:, p // block : (p + every) // block] for s in x.scales)
+            total = total + mma(piece, name, x.names, part).view(floats)
+        assert_bits_equal(ours.view(floats), total.astype(floats), nan="any")
+    assert ours[1, 2] == (0x7FFF if floats is np.float16 else 0x7FFFFFFF)
 
 
 def test_the_inputs_hold_what_they_say() -> None:

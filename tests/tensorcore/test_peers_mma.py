@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_kernels import bits
 from machine_inputs import ADDENDS, FAMILIES, Codes, Tile, dtype_of, tile
 from numpy.typing import NDArray
 from peers import bits_of, peer, sampled, tensor
@@ -51,11 +52,9 @@ class Instruction:
     def _read_amd(self, name: str) -> None:
         words = name.split("_")
         self.d = self.c = words[0]
-        tail = next(
-            t for t in ("bf16", "xf32", "f64", "f32", "f16", "fp8", "bf8") if name.removesuffix("_1k").endswith(t)
-        )
+        kinds = ("bf16", "xf32", "f64", "f32", "f16", "fp8", "bf8")
+        self.b = tail = next(kind for kind in kinds if name.removesuffix("_1k").endswith(kind))
         self.a = words[-2] if words[-2] in ("fp8", "bf8") else tail
-        self.b = tail
         shape = words[1].removesuffix(tail)
         self.m, self.n, self.k = map(int, shape.split("x"))
         operand = {"fp8": "fp8", "bf8": "fp8"}.get(self.a, self.a) + "_1k" * name.endswith("_1k")
@@ -113,10 +112,8 @@ KINDS = [
 
 
 def scale_codes(rng: np.random.Generator, fmt: Fields, shape: tuple[int, int], mode: int) -> NDArray[np.uint8]:
-    top = 256
-    ranges = (
-        [(121, 134), (0, top), (0, 70), (170, top)] if fmt == E8M0FNU else [(40, 72), (0, top), (0, 12), (100, 128)]
-    )
+    e8m0, e4m3 = ((121, 134), (0, 256), (0, 70), (170, 256)), ((40, 72), (0, 256), (0, 12), (100, 128))
+    ranges = e8m0 if fmt == E8M0FNU else e4m3
     return rng.integers(*ranges[mode], shape).astype(np.uint8)
 
 
@@ -150,20 +147,8 @@ def theirs_and_ours(x: Instruction, unit: Any, case: Tile, mode: int) -> tuple[C
     theirs = bits_of(unit(packed[0], packed[1].T, tensor(c, c_name), *extra))
     machine = lp.accumulators[x.machine]
     machine = machine.with_(**x.changes) if x.changes else machine
-    ours = lp.mma(
-        a,
-        b,
-        c.view(FLOATS[c.dtype.itemsize]),
-        accumulator=machine,
-        a_format=x.formats[0],
-        b_format=x.formats[1],
-        **more,
-    )
-    return theirs, bits_of_array(ours)
-
-
-def bits_of_array(array: NDArray[Any]) -> Codes:
-    return array.view(f"uint{8 * array.dtype.itemsize}")
+    more |= {"accumulator": machine, "a_format": x.formats[0], "b_format": x.formats[1]}
+    return theirs, bits(lp.mma(a, b, c.view(FLOATS[c.dtype.itemsize]), **more))
 
 
 def mixed(x: Instruction, m: int, n: int) -> Tile:
@@ -194,9 +179,7 @@ def differing(x: Instruction, theirs: Codes, ours: Codes) -> NDArray[np.bool_]:
 
 
 @pytest.mark.parametrize(("kind", "arch"), KINDS, ids=["-".join(x).replace(" ", "") for x in KINDS])
-def test_every_instruction_of_mmasim(
-    kind: str, arch: str, mmasim: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_instruction_of_mmasim(kind, arch, mmasim, capsys):
     """All families and addends for each combination of types, its shapes in turn; some rows of all for each shape."""
     package = peer("mmasim.amd" if kind == "MFMA" else "mmasim.nv_ptx")
     shapes: dict[str, list[Instruction]] = {}

@@ -71,9 +71,7 @@ def canonical(array: NDArray[np.float32]) -> Codes:
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "slow"])
 @pytest.mark.parametrize("profile", PROFILES)
-def test_products_of_mmaemu(
-    profile: str, fast: bool, parts: int, mmaemu: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_products_of_mmaemu(profile, fast, parts, mmaemu, capsys):
     machine, scheme = PROFILES[profile]
     schemes = ["none"] if parts == 1 else [scheme, "pairwise"] if profile == "ada" else [scheme]
     count = 0

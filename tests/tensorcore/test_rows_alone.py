@@ -1,14 +1,13 @@
 """A row's bits, and a column's, do not depend on what else shares the call: NaN, Inf, scales at the ends of float32."""
 
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from fast_kernels import bits
 from numpy.typing import NDArray
-from palettes import OPERANDS, addend
-from test_limits import UNITS, bits, quantized, scale_codes
+from test_limits import UNITS, chain, formats_of, quantized, seeded
 
 import lowprec as lp
 from lowprec.tensorcore.grouped import grouped_gemm
@@ -34,35 +33,24 @@ def alone(compute: Callable[[Rows, Rows], NDArray[Any]], *label: Any, m: int = M
         assert np.array_equal(bits(compute(rows, columns[j : j + 1]))[:, 0], whole[:, j]), ("column", j, *label)
 
 
-def seeded(*label: Any) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(repr(label).encode()))
-
-
 @pytest.mark.sampled(36)
 @pytest.mark.parametrize("name", UNITS)
 def test_of_instructions(name: str) -> None:
     unit = lp.accumulators[name]
-    names = unit.inputs or ("e4m3fn", "e5m2")
-    formats = lp.formats[names[0]], lp.formats[names[-1]]
+    formats = formats_of(unit)
     for operands, kind in (("special", "edges"), ("usual", "NaN"), ("subnormals by negative", "subnormal")):
-        rng = seeded(name, operands, kind)
-        k, s, t = 2 * unit.rule.step(unit) + 3, None, None
-        if unit.scale_format is not None:
-            k = -(-k // unit.scale_block) * unit.scale_block
-            s, t = (scale_codes(unit, rng, rows, k) for rows in (M, N))
-        a, b = (f(rng, fmt, n, k) for f, fmt, n in zip(OPERANDS[operands], formats, (M, N), strict=True))
-        c = addend(kind, rng, (M, N), unit.dtype)
-        assert c is not None
+        label = name, operands, kind
+        a, b, c, scales = chain(unit, formats, operands, kind, (M, N, 2 * unit.rule.step(unit) + 3), *label)
         if kind == "subnormal":  # beside zeros of both signs
             c[::2] = np.copysign(0, c[::2])
 
-        def compute(i: Rows, j: Rows, x: Any = (a, b, c, s, t)) -> NDArray[Any]:
-            a, b, c, s, t = x
-            inside = {} if s is None else {"a_scale": s[i], "b_scale": t[j]}
+        def compute(i: Rows, j: Rows, x: Any = (a, b, c, scales)) -> NDArray[Any]:
+            a, b, c, scales = x
+            inside = {} if scales is None else {"a_scale": scales[0][i], "b_scale": scales[1][j]}
             options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1]}
             return lp.mma(a[i], b[j], c[np.ix_(i, j)], **options, **inside)
 
-        alone(compute, name, operands, kind)
+        alone(compute, *label)
 
 
 def part(q: lp.Quantized, rows: Rows) -> lp.Quantized:
