@@ -195,9 +195,3 @@ def test_numbers_of_a_format_without_zero_are_kept(signed_values: list[float]) -
         assert lp.decode(codes, f).tolist() == signed_values, name
     assert lp.encode([-0.0, -1e-30, 1e-30], f).tolist() == [64, 64, 0]
     assert lp.encode(f.values(), f).tolist() == [*range(128)]
-
-
-def test_what_contradicts_rounding_to_odd_is_refused() -> None:
-    for fields in ({"plus_word": 1}, {"minus_word": 1 << 31}, {"ties_even": True}, {"random_bits": 3}):
-        with pytest.raises(ValueError, match="odd=True excludes plus_word, minus_word, ties_even and random_bits"):
-            lp.Rounding("mine", odd=True, **fields)
