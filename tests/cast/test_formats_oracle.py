@@ -180,6 +180,14 @@ def test_encode_of_float64_rounds_once(name: str, policy: str) -> None:
         assert np.count_nonzero(twice != wanted) > 20, "these inputs no longer tell one rounding from two"
 
 
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2", "e2m1fn", "bfloat16", "float16", "float32", "e8m0fnu"])
+def test_integers_are_rounded_once(name: str) -> None:
+    above = (((2 << FIELDS[name].mantissa_bits) + 1) << 25) + 1  # a tie but for its last bit, which float32 drops
+    x = np.array([0, 1, -1, 3, 17, -19, 447, 465, 61440, 1 << 24, (1 << 24) + 1, -(1 << 52) - 1, above, -above])
+    x = x if FIELDS[name].signed else np.abs(x)
+    assert_codes(lp.encode(x, name, policy="ocp_sat"), expected(x, name, "saturate"), x, name)
+
+
 def test_ml_dtypes_power_of_two_scales() -> None:
     """Where ml_dtypes' e8m0fnu rounds correctly and is no tie, we agree: every positive bfloat16 from 2^-126 up."""
     x = ALL_BFLOAT16[:0x7F80]
