@@ -210,7 +210,8 @@ def test_negative_zero_as_wished() -> None:
 
 
 def test_every_rounding_is_tested() -> None:
-    fewer = {"avx10_bias", "amd_sr_e4m3", "amd_sr_e5m2", "ptx_rs_f16", "ptx_rs_bf16"}  # tests/cast/test_conversions_of_machines.py
+    # Those of machines are in test_conversions_of_machines.py.
+    fewer = {"avx10_bias", "amd_sr_e4m3", "amd_sr_e5m2", "ptx_rs_f16", "ptx_rs_bf16"}
     assert {*FIXED, "stochastic", "stochastic_b", "stochastic_c", *fewer} == set(roundings.names())
 
 
