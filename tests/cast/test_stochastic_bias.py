@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.format.rounding import Rounding
 
 N = 1 << 20
 FRACTIONS = [2.0**-12, 0.1, 0.5, 0.9]
@@ -14,7 +13,7 @@ def z_score(ups: int, p: float) -> float:
     return (ups - N * p) / np.sqrt(N * p * (1 - p))
 
 
-def ups(value: float, name: str, mode: str | Rounding, seed: int) -> int:
+def ups(value: float, name: str, mode: str, seed: int) -> int:
     low = float(lp.round_to(value, name, rounding="toward_zero"))
     high = lp.formats[name].nextafter(low, np.inf)
     y = lp.round_to(np.full(N, value, np.float32), name, rounding=mode, seed=seed)
@@ -36,22 +35,3 @@ def test_no_bias(name: str, mode: str) -> None:
                 continue  # float32's own quanta are too coarse there to say 0.1
             exact = (float(value) - at) / unit
             assert abs(z_score(ups(float(value), name, mode, seed), exact)) < 4
-
-
-def test_few_bits_have_the_bias_that_is_theirs() -> None:
-    """With 8 bits nobody sees 2^-12, and 0.1 = 25.6 / 256 is 25 / 256 to variant A, 26 / 256 to B: by definition."""
-    value = 1 + 2.0**-3 * 2.0**-12
-    assert ups(value, "e4m3fn", Rounding.stochastic(8, "A"), 0) == 0
-    assert ups(value, "e4m3fn", Rounding.stochastic(8, "B"), 0) == 0
-    assert abs(z_score(ups(1 + 2.0**-3 * 0.1, "e4m3fn", Rounding.stochastic(8, "A"), 1), 25 / 256)) < 4
-    assert abs(z_score(ups(1 + 2.0**-3 * 0.1, "e4m3fn", Rounding.stochastic(8, "B"), 1), 26 / 256)) < 4
-
-
-def test_errors_average_out() -> None:
-    """The mean error of many different values, in standard deviations of the mean."""
-    x = np.random.default_rng(4).standard_normal(N).astype(np.float32)
-    for mode in ("stochastic", "stochastic_c"):
-        error = lp.round_to(x, "e4m3fn", rounding=mode, seed=9).astype(np.float64) - x
-        assert abs(error.mean() / (error.std() / np.sqrt(N))) < 4
-    cut = lp.round_to(np.abs(x), "e4m3fn", rounding="toward_zero").astype(np.float64) - np.abs(x)
-    assert cut.mean() / (cut.std() / np.sqrt(N)) < -100

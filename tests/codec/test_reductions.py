@@ -5,10 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from refusals import refusals
 
 from lowprec import round_to, sqnr
 from lowprec.codec import codecs
 from lowprec.codec.reductions import all_reduce, all_reduces, combine_low_latency, combine_normal, fma
+from lowprec.oracle import FLOAT32, casts, decode
 from lowprec.registry import UnknownNameError
 
 F = np.float32
@@ -35,44 +37,25 @@ class Counting:
 # --- fused multiply-add ----------------------------------------------------------------------------------------------
 
 
-def nearest(exact: Fraction) -> float:
-    """Round to float32 by searching between two neighbours in rationals."""
-    guess = F(float(exact))
-    best = min((F(np.nextafter(guess, F(-np.inf))), guess, F(np.nextafter(guess, F(np.inf)))),
-               key=lambda v: (abs(Fraction(float(v)) - exact), int(v.view(np.uint32)) & 1))  # fmt: skip
-    return float(best)
+#: Near ties: 2^-24 beside 1, products just below and just above it, tails that a sum in float64 would drop.
+TIES = [(1, 2.0**-24, 1), (1, -(2.0**-24), 1), (1 + 2.0**-23, 2.0**-24, 1), (3e38, 2, -3e38), (1e-30, 1e-15, 0),
+        (1e-30, 1e-15, 2.0**-149), (1, 0, -0.0), (2.0**-24, 1, 1), (2.0**-76, 2.0**-76, 2.0**-149),
+        (2.0**-12 * (1 + 2.0**-23), 2.0**-12 * (1 - 2.0**-23), 1), (2.0**-12 * (1 + 2.0**-23),) * 2 + (1,)]  # fmt: skip
 
 
 def test_fma_against_rationals():
     rng = np.random.default_rng(0)
-    a, b, c = (
-        np.ldexp(rng.integers(-(1 << 24), 1 << 24, 3000), rng.integers(-40, 5, 3000)).astype(F) for _ in range(3)
-    )
-    # Near ties: c is a product's rounding, or far below it, so that a rounding to float64 would lose the difference.
-    c[::3] = -(a[::3] * b[::3])
-    c[1::3] = np.ldexp(F(1), -120)
-    half = F(2.0**-24)
-    specials = [(F(1), half, F(1)), (F(1), -half, F(1)), (F(1 + 2.0**-23), half, F(1)), (F(3e38), F(2), F(-3e38)),
-                (F(1e-30), F(1e-15), F(0)), (F(1e-30), F(1e-15), F(2.0**-149)), (F(1), F(0), F(-0.0))]  # fmt: skip
-    a, b, c = (np.concatenate([v, np.array(w, F)]) for v, w in zip((a, b, c), zip(*specials, strict=True), strict=True))
-    got = fma(a, b, c)
-    for x, y, z, w in zip(a.tolist(), b.tolist(), c.tolist(), got.tolist(), strict=True):
-        assert w == nearest(Fraction(x) * Fraction(y) + Fraction(z)), (x, y, z)
-
-
-def test_fma_is_not_two_roundings_and_not_a_float64_sum():
-    # 2^-24 (1 + 2^-29 ...) above a tie: float64 drops the tail of the sum, float32 then rounds the tie down.
-    a, b, c = F(2.0**-24), F(1), F(1)
-    tail = F(2.0**-76)
-    assert fma(a, b, c) == 1
-    product = F(2.0**-12) * (1 + F(2.0**-23))
-    assert fma(product, F(2.0**-12) * (1 - F(2.0**-23)), c) == 1  # just below the tie
-    assert fma(product, product, c) == F(1 + 2.0**-23)  # just above
-    assert fma(tail, tail, F(2.0**-149)) == F(2.0**-149)
+    abc = [np.ldexp(rng.integers(-(1 << 24), 1 << 24, 3000), rng.integers(-40, 5, 3000)).astype(F) for _ in range(3)]
+    # c is a product's rounding, or far below it, so that a rounding to float64 would lose the difference.
+    abc[2][::3] = -(abc[0][::3] * abc[1][::3])
+    abc[2][1::3] = np.ldexp(F(1), -120)
+    abc = np.concatenate([abc, np.transpose(F(TIES))], axis=1)
+    for x, y, z, found in zip(*abc.tolist(), fma(*abc).tolist(), strict=True):
+        exact = Fraction(x) * Fraction(y) + Fraction(z)
+        assert found == decode(casts.cast(exact, FLOAT32, "nearest_even", "ocp_nonsat"), FLOAT32), (x, y, z)
     with np.errstate(over="ignore", invalid="ignore"):
-        assert np.isnan(fma(F(np.nan), a, b))
-        assert np.isposinf(fma(F(np.inf), a, b))
-        assert np.isnan(fma(F(np.inf), F(0), b))
+        found = fma(F([np.nan, np.inf, np.inf]), F([1, 1, 0]), F([1, 1, 1]))
+    assert np.array_equal(found, [np.nan, np.inf, np.nan], equal_nan=True)
 
 
 # --- combine ---------------------------------------------------------------------------------------------------------
@@ -80,11 +63,12 @@ def test_fma_is_not_two_roundings_and_not_a_float64_sum():
 
 @pytest.fixture(scope="module")
 def experts():
-    """Outputs of 8 uncorrelated experts, in bfloat16, tokens of different scale; gates that sum to 1."""
+    """Outputs of 8 uncorrelated experts, in bfloat16, tokens of different scale; gates that sum to 1; exact sums."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((192, 8, 1024)).astype(F) * np.exp(rng.standard_normal((192, 1, 1)) / 2).astype(F)
     gates = rng.random((192, 8)).astype(F)
-    return round_to(x, "bfloat16"), gates / gates.sum(1, keepdims=True)
+    x, gates = round_to(x, "bfloat16"), gates / gates.sum(1, keepdims=True)
+    return x, gates, np.einsum("tkh,tk->th", x.astype(float), gates.astype(float))
 
 
 # SNR in dB of the sum in float32, and after its rounding to bfloat16, as measured elsewhere for SwiGLU experts.
@@ -98,8 +82,7 @@ COMBINED = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sums", "stored"), COMBINED)
 def test_combine_keeps_the_ratio_of_the_codec(experts, name, sums, stored):
-    x, gates = experts
-    exact = np.einsum("tkh,tk->th", x.astype(float), gates.astype(float))
+    x, gates, exact = experts
     wide = sqnr(combine_low_latency(x, gates, name, store="float32"), exact)
     assert abs(wide - sums) < 0.2
     assert abs(sqnr(combine_low_latency(x, gates, name), exact) - stored) < 0.2
@@ -108,8 +91,7 @@ def test_combine_keeps_the_ratio_of_the_codec(experts, name, sums, stored):
 
 
 def test_bfloat16_combine(experts):
-    x, gates = experts
-    exact = np.einsum("tkh,tk->th", x.astype(float), gates.astype(float))
+    x, gates, exact = experts
     assert sqnr(combine_low_latency(x, gates, store="float32"), exact) > 140
     assert abs(sqnr(combine_low_latency(x, gates), exact) - 55.62) < 0.2
     # Between nodes a second rounding: 3 dB, and more where sums of two bfloat16 numbers are ties.
@@ -119,25 +101,21 @@ def test_bfloat16_combine(experts):
 
 
 def test_low_latency_by_hand(experts):
-    x, gates = experts
-    x, gates = x[:3], gates[:3]
-    want = np.zeros((3, 1024), F)
-    arrived = codecs["logfmt8"].round_trip(x.reshape(24, 1024)).reshape(x.shape)
+    x, gates = (each[:3] for each in experts[:2])
+    arrived, want, plain = codecs["logfmt8"].round_trip(x), np.zeros((3, 1024), F), np.zeros((3, 1024), F)
     for slot in range(8):
         want = fma(arrived[:, slot], gates[:, slot, None], want)
+        plain += arrived[:, slot] * gates[:, slot, None]
     assert combine_low_latency(x, gates, "logfmt8").tobytes() == round_to(want, "bfloat16").tobytes()
     assert combine_low_latency(x, gates, "logfmt8", store="float32").tobytes() == want.tobytes()
     # The order of the slots is part of the result, and so is the fused rounding.
     turned = combine_low_latency(x[:, ::-1], gates[:, ::-1], "logfmt8", store="float32")
     assert turned.tobytes() != want.tobytes()
-    plain = np.zeros((3, 1024), F)
-    for slot in range(8):
-        plain += arrived[:, slot] * gates[:, slot, None]
     assert plain.tobytes() != want.tobytes()
 
 
 def test_what_is_sent(experts):
-    x, gates = experts
+    x, gates, _ = experts
     wire = Counting()
     combine_low_latency(x, gates, wire)
     assert [sent.shape for sent in wire.sent] == [(192 * 8, 1024)]  # each output once, unweighted
@@ -150,7 +128,7 @@ def test_what_is_sent(experts):
 
 
 def test_empty_slots(experts):
-    x, gates = experts
+    x, gates, _ = experts
     chosen = np.tile(np.arange(8), (192, 1))
     chosen[0] = -1
     chosen[1, 3:] = -1
@@ -162,20 +140,23 @@ def test_empty_slots(experts):
     normal = combine_normal(poisoned, np.where(chosen < 0, -1, chosen // 4))
     assert not normal[0].any()
     assert np.isfinite(normal).all()
+    assert combine_low_latency(np.ones((0, 3, 4)), np.ones((0, 3))).shape == (0, 4)
 
 
-def test_normal_by_hand():
+# One node sums in float32 and rounds once; of several, each rounds its sum, and then the sums are added and rounded.
+NODES = [
+    (4, [0, 0, 0, 0], {}, 1 + 2.0**-7),  # 1 + 2^-8 + 2^-8 + 2^-9 rounds up
+    (4, [0, 0, 1, 1], {}, 1 + 2.0**-7),  # 1 + 2^-8 is a tie and rounds to 1; 2^-8 + 2^-9 stays
+    (2, [0, 0], {}, 1), (3, [0, 0, 1], {}, 1),  # a single sum would give 1 + 2^-7
+    (3, [0, 0, 0], {}, 1 + 2.0**-7), (2, [0, 0], {"bias": [[2.0**-7]]}, 1 + 2.0**-7),
+    (4, [0, 0, 1, 1], {"store": "float32"}, 1 + 2.0**-8 + 2.0**-9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "nodes", "options", "wanted"), NODES)
+def test_normal_by_hand(count, nodes, options, wanted):
     x = np.array([[[1.0], [2.0**-8], [2.0**-8], [2.0**-9]]], F)
-    # One node: 1 + 2^-8 + 2^-8 + 2^-9 in float32, then one rounding, up.
-    assert combine_normal(x, [[0, 0, 0, 0]])[0, 0] == 1 + 2.0**-7
-    # Two nodes: 1 + 2^-8 is a tie and rounds to 1; 2^-8 + 2^-9 stays; the sum rounds to 1 + 2^-7.
-    assert combine_normal(x, [[0, 0, 1, 1]])[0, 0] == 1 + 2.0**-7
-    # Three: 1 + 2^-8 -> 1, then 2^-8: 1 + 2^-8 + 2^-9.
-    assert combine_normal(x[:, :2], [[0, 0]])[0, 0] == 1
-    assert combine_normal(x[:, :3], [[0, 0, 1]])[0, 0] == 1  # a single sum would give 1 + 2^-7
-    assert combine_normal(x[:, :3], [[0, 0, 0]])[0, 0] == 1 + 2.0**-7
-    assert combine_normal(x[:, :2], [[0, 0]], bias=[[2.0**-7]])[0, 0] == 1 + 2.0**-7
-    assert combine_normal(x, [[0, 0, 1, 1]], store="float32")[0, 0] == 1 + 2.0**-8 + 2.0**-9
+    assert combine_normal(x[:, :count], [nodes], **options)[0, 0] == wanted
 
 
 # --- all-reduce ------------------------------------------------------------------------------------------------------
@@ -228,24 +209,18 @@ def test_any_number_of_ranks(algorithm, ranks):
 
 # --- what users give -------------------------------------------------------------------------------------------------
 
-
-def test_errors():
-    x, gates = np.ones((2, 3, 4), F), np.ones((2, 3), F)
-    with pytest.raises(ValueError, match=r"outputs are \(3, 4\)"):
-        combine_low_latency(x[0], gates)
-    with pytest.raises(ValueError, match=r"weights are \(3,\)"):
-        combine_low_latency(x, gates[0])
-    with pytest.raises(ValueError, match=r"chosen are \(2, 2\)"):
-        combine_low_latency(x, gates, chosen=[[0, 1], [0, 1]])
-    with pytest.raises(ValueError, match="nodes are whole numbers"):
-        combine_normal(x, gates)
-    with pytest.raises(ValueError, match=r"bias is \(4,\)"):
-        combine_normal(x, gates.astype(int), bias=np.ones(4))
-    with pytest.raises(UnknownNameError, match="unknown codec"):
-        combine_low_latency(x, gates, "fp7")
-    with pytest.raises(UnknownNameError, match="unknown all-reduce 'rings': did you mean 'ring'"):
-        all_reduce(x, algorithm="rings")
-    for empty in (np.ones((0, 4)), np.ones(4)):
-        with pytest.raises(ValueError, match="one rank or more"):
-            all_reduce(empty)
-    assert combine_low_latency(np.ones((0, 3, 4)), np.ones((0, 3))).shape == (0, 4)
+test_errors = refusals(
+    [
+        ("low(x[0], gates)", r"outputs are \(3, 4\)"),
+        ("low(x, gates[0])", r"weights are \(3,\)"),
+        ("low(x, gates, chosen=[[0, 1], [0, 1]])", r"chosen are \(2, 2\)"),
+        ("low(x, gates, 'fp7')", UnknownNameError, "unknown codec"),
+        ("normal(x, gates)", "nodes are whole numbers"),
+        ("normal(x, gates.astype(int), bias=np.ones(4))", r"bias is \(4,\)"),
+        ("all_reduce(x, algorithm='rings')", UnknownNameError, "unknown all-reduce 'rings': did you mean 'ring'"),
+        ("all_reduce(np.ones((0, 4)))", "one rank or more"),
+        ("all_reduce(np.ones(4))", "one rank or more"),
+    ],
+    lambda: {"low": combine_low_latency, "normal": combine_normal, "all_reduce": all_reduce,
+             "x": np.ones((2, 3, 4), F), "gates": np.ones((2, 3), F)},
+)  # fmt: skip

@@ -106,11 +106,3 @@ def test_ragged_empty_and_nan() -> None:
     assert not found.lost[2, 32:].any()
     empty = lp.Quantized(codes[:0], scale[:0], "e2m1fn", "1x32", "ue8m0")
     assert lp.convert(empty, "e4m3fn").lossless
-
-
-def test_errors() -> None:
-    q = fp4_with_scales(np.zeros((1, 1), np.int64))
-    with pytest.raises(TypeError, match="ndarray is not Quantized"):
-        lp.convert(np.zeros(3))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="scale"):
-        lp.convert(q, scale="e4m3")

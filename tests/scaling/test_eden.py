@@ -29,15 +29,11 @@ def test_the_worked_example() -> None:
     assert scale.tolist() == [[256, 80]]
     assert lp.decode(codes, "e2m1fn")[0].tolist() == CODES
     assert factor.item() == pytest.approx(1.0311395, rel=3e-7)
-    counts: dict[tuple[float, ...], int] = {}
-    for seed in range(2000):
-        q = lp.ms_eden(EXAMPLE, seed=seed, size=32, rotate=False)
-        assert np.array_equal(q.codes, codes)
-        key = tuple(q.scale[0].tolist())
-        counts[key] = counts.get(key, 0) + 1
-    assert set(counts) == {(a, b) for a in (256.0, 288.0) for b in (80.0, 88.0)}
-    up = [sum(n for key, n in counts.items() if key[i] == top) / 2000 for i, top in enumerate((288.0, 88.0))]
-    for share, wanted in zip(up, (0.24911594, 0.3113947), strict=True):
+    made = [lp.ms_eden(EXAMPLE, seed=seed, size=32, rotate=False) for seed in range(2000)]
+    assert all(np.array_equal(q.codes, codes) for q in made)
+    scales = np.array([q.scale[0] for q in made])
+    assert {*map(tuple, scales.tolist())} == {(a, b) for a in (256.0, 288.0) for b in (80.0, 88.0)}
+    for share, wanted in zip((scales == (288, 88)).mean(0), (0.24911594, 0.3113947), strict=True):
         assert abs(share - wanted) < 4 * (wanted * (1 - wanted) / 2000) ** 0.5
 
 
@@ -79,38 +75,8 @@ def test_codes_scales_and_factors_are_the_definitions(seed: int) -> None:
         assert ours[0][0].tolist() == codes
         assert [Fraction(float(s)) for s in ours[1][0]] == scales
         # Ours sums 64 terms in float64 and rounds the quotient to float32.
-        assert all(
-            abs(Fraction(float(c)) - f) <= f * Fraction(2) ** -23 for c, f in zip(ours[2][0], factors, strict=True)
-        )
-
-
-def test_stochastic_scales_have_the_wanted_mean_exactly() -> None:
-    """Over all 2^24 words a scale's mean is what it should be, but for what 24 bits do not see: exact, by counting."""
-    for v in (263.9717, 82.49116, 1.0, 0.013, 2.0**-8, 440.0):
-        value = Fraction(float(np.float32(v)))
-        low = encode(value, E4M3FN)
-        if Fraction(decode(low, E4M3FN)) > value:
-            low -= 1
-        down, up = Fraction(decode(low, E4M3FN)), Fraction(decode(low + 1, E4M3FN))
-        share = (value - down) / (up - down)
-        ups = int(share * 2**24)  # StochasticA: floor(share 2^24) + R reaches 2^24 for so many R
-        mean = down + (up - down) * Fraction(ups, 2**24)
-        assert 0 <= value - mean < (up - down) * Fraction(1, 2**24)
-
-
-def test_the_factor_undoes_the_shrinking_exactly() -> None:
-    """Sum(y * c q) = sum(y^2): along the values themselves the codes have the right length, for any group."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        codes, _, (factor,) = in_fractions(rng.standard_normal(32).astype(np.float32), 32)
-        assert factor > 0
-        assert len(codes) == 32
-    z = rng.standard_normal((1, 32)).astype(np.float32)
-    codes, scale, _, tensor = parts(z, 32)
-    y = [Fraction(float(v)) for v in (z.reshape(2, 16) / (scale[0] * tensor)[:, None]).ravel()]
-    q = [Fraction(decode(int(code), E2M1FN)) for code in codes[0]]
-    c = sum(a * a for a in y) / sum(a * b for a, b in zip(y, q, strict=True))
-    assert sum(a * c * b for a, b in zip(y, q, strict=True)) == sum(a * a for a in y)
+        for c, f in zip(ours[2][0], factors, strict=True):
+            assert abs(Fraction(float(c)) - f) <= f * Fraction(2) ** -23
 
 
 # By simulation
@@ -128,11 +94,9 @@ def test_unbiased_over_rotations_where_rounding_to_nearest_is_not() -> None:
     x = rng.standard_normal(128).astype(np.float32)
     eden, nearest = [], []
     for seed in range(1500):
-        q = lp.ms_eden(x[None], seed=seed)
-        eden.append(lp.hadamard(q.dequantize(), 128, seed, inverse=True)[0])
-        z = lp.hadamard(x[None], 128, seed)
-        plain = lp.quantize_dequantize(z, quantizer="nvfp4_te")
-        nearest.append(lp.hadamard(plain, 128, seed, inverse=True)[0])
+        plain = lp.quantize_dequantize(lp.hadamard(x[None], 128, seed), quantizer="nvfp4_te")
+        for found, z in ((eden, lp.ms_eden(x[None], seed=seed).dequantize()), (nearest, plain)):
+            found.append(lp.hadamard(z, 128, seed, inverse=True)[0])
     mean, error = along(np.array(eden), x)
     assert abs(mean - 1) < 3.5 * error
     mean, error = along(np.array(nearest), x)
@@ -152,15 +116,7 @@ def test_effective_bits_are_the_repositorys() -> None:
     assert 1.8 < float(np.mean((stochastic - z) ** 2) / np.mean(z**2)) / error < 2.1
 
 
-def test_zeros_shapes_and_errors() -> None:
-    q = lp.ms_eden(np.zeros((3, 256)), seed=0)
-    assert not q.dequantize().any()
+def test_zeros_and_tiny_numbers() -> None:
+    assert not lp.ms_eden(np.zeros((3, 256)), seed=0).dequantize().any()
     assert lp.ms_eden(np.zeros((0, 128)), seed=0).shape == (0, 128)
-    tiny = lp.ms_eden(np.full((2, 128), 1e-44, np.float32), seed=0)
-    assert np.isfinite(tiny.dequantize()).all()
-    with pytest.raises(ValueError, match="columns a multiple of 128"):
-        lp.ms_eden(np.zeros((3, 100)), seed=0)
-    with pytest.raises(ValueError, match="size=24"):
-        lp.ms_eden(np.zeros((3, 48)), seed=0, size=24)
-    with pytest.raises(ValueError, match="NaN or Inf"):
-        lp.ms_eden(np.full((1, 128), np.nan), seed=0)
+    assert np.isfinite(lp.ms_eden(np.full((2, 128), 1e-44, np.float32), seed=0).dequantize()).all()

@@ -1,5 +1,6 @@
 """P3109's blocks: the draft's example, edges, and every operation against fractions with one projection at the end."""
 
+import functools
 import math
 import operator
 from fractions import Fraction
@@ -51,10 +52,6 @@ def times(a: Fraction | float, b: Fraction | float) -> Fraction | float:
         return math.nan
     finite = isinstance(a, Fraction) and isinstance(b, Fraction)
     return a * b if finite else math.copysign(math.inf, (1 if a > 0 else -1) * (1 if b > 0 else -1))
-
-
-def plus(a: Fraction | float, b: Fraction | float) -> Fraction | float:
-    return a + b
 
 
 def exact(b: ScaledBlocks) -> list[list[Fraction | float]]:
@@ -123,10 +120,6 @@ def test_edges() -> None:
     assert lp.decode(infinite.elements, E).tolist()[0] == 1.0
     over = [block_project([1e9], 0x80, E, S, policy=f"p3109_{p}").elements[0] for p in ("satfinite", "satnone")]
     assert over == [E.max_code, E.inf_code]
-    with pytest.raises(ValueError, match="a scale for each block"):
-        block_project([1.0], [1, 2], E, S)
-    with pytest.raises(ValueError, match="no blocks"):
-        block_convert(1.0, E, S)
 
 
 @pytest.mark.sampled(1)
@@ -139,18 +132,12 @@ def test_conversions_reductions_and_dot_products(how: tuple[str, str]) -> None:
         y.elements[::4, :3] = x.elements[::4, 3:]
         a, b = exact(x), exact(y)
         assert x.to(to, **options).tolist() == [[project(v, to, how) for v in row] for row in a]
-        sums = [fold(plus, row, Fraction(0)) for row in a]
+        sums = [sum(row, Fraction(0)) for row in a]
         assert block_reduce("add", x, to, **options).tolist() == [project(v, to, how) for v in sums]
-        products = [fold(times, row, Fraction(1)) for row in a]
+        products = [functools.reduce(times, row, Fraction(1)) for row in a]
         assert block_reduce("multiply", x, to, **options).tolist() == [project(v, to, how) for v in products]
-        dots = [fold(plus, list(map(times, u, v)), Fraction(0)) for u, v in zip(a, b, strict=True)]
+        dots = [sum(map(times, u, v), Fraction(0)) for u, v in zip(a, b, strict=True)]
         assert block_dot(x, y, to, **options).tolist() == [project(v, to, how) for v in dots]
-
-
-def fold(rule, row, start):  # type: ignore[no-untyped-def]
-    for value in row:
-        start = rule(start, value)
-    return start
 
 
 def over(a: Fraction | float, b: Fraction | float) -> Fraction | float:
@@ -164,7 +151,7 @@ def over(a: Fraction | float, b: Fraction | float) -> Fraction | float:
 
 @pytest.mark.parametrize("operation", ["add", "subtract", "multiply", "divide"])
 def test_operations_on_elements(operation: str) -> None:
-    rules = {"add": plus, "subtract": operator.sub, "multiply": times, "divide": over}
+    rules = {"add": operator.add, "subtract": operator.sub, "multiply": times, "divide": over}
     x, y = some_blocks(E, COARSE, 80, 5, 6), some_blocks(FINE, COARSE, 80, 5, 7)
     y.scale[::2] = x.scale[::2]
     scale = np.random.default_rng(8).integers(0, 256, 80)

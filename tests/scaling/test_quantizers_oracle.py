@@ -27,22 +27,17 @@ def check(x: F32, name: str, granularity: str | None = None) -> None:
     q = lp.quantize(x, None, granularity, quantizer=name)
     fused = lp.quantize_dequantize(x, None, granularity, quantizer=name)
     assert np.array_equal(bits(fused), bits(q.dequantize())), name
-    given = name, granularity, x, q.codes, q.scale, None if q.tensor_scale is None else float(q.tensor_scale)
-    once(lambda: check_quantized(q, x, name, granularity), *given)
 
+    def ask() -> None:
+        block = None if granularity is None else (q.granularity.rows, q.granularity.columns)
+        codes, scales, tensor = oracle.quantize(x, name, block)
+        where, finite = f"{name} {granularity or ''}", ~np.isnan(scales)
+        assert np.array_equal(np.isnan(q.scale), ~finite), where
+        assert np.array_equal(bits(q.scale)[finite], bits(scales)[finite]), where
+        assert np.array_equal(q.codes, codes), (where, np.argwhere(q.codes != codes)[:3])
+        assert q.tensor_scale == tensor, where
 
-def check_quantized(q: lp.Quantized, x: F32, name: str, granularity: str | None) -> None:
-    block = None if granularity is None else (q.granularity.rows, q.granularity.columns)
-    codes, scales, tensor = oracle.quantize(x, name, block)
-    where = f"{name} {granularity or ''}"
-    assert np.array_equal(np.isnan(q.scale), np.isnan(scales)), where
-    finite = ~np.isnan(scales)
-    assert np.array_equal(bits(q.scale)[finite], bits(scales)[finite]), where
-    assert np.array_equal(q.codes, codes), (where, np.argwhere(q.codes != codes)[:3])
-    assert (q.tensor_scale is None) == (tensor is None)
-    if tensor is not None:
-        assert q.tensor_scale is not None
-        assert q.tensor_scale.tobytes() == tensor.tobytes(), where
+    once(ask, name, granularity, x, q.codes, q.scale, None if q.tensor_scale is None else float(q.tensor_scale))
 
 
 @functools.cache
@@ -78,21 +73,16 @@ def test_codes_scales_and_values(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["dsv3_inference", "te_block", "mxfp8_rceil", "mxint8", "nvfp4_te", "nvfp4_4over6"])
 def test_other_granularities(name: str, granularity: str) -> None:
     rng = np.random.default_rng(1)
-    check(
-        (rng.standard_normal((19, 37)) * np.exp2(rng.integers(-9, 9, (19, 37)))).astype(np.float32), name, granularity
-    )
+    x = rng.standard_normal((19, 37)) * np.exp2(rng.integers(-9, 9, (19, 37)))
+    check(x.astype(np.float32), name, granularity)
 
 
 @pytest.mark.slow
 def test_scales_next_to_every_power_of_two() -> None:
     """Scales of amax = 2^k, 1.75 * 2^k, max * 2^k and both neighbours of each, and of subnormals, one block each."""
-    powers = np.exp2(np.arange(-149, 128, dtype=np.float64))
-    centres = np.concatenate([powers, 1.75 * powers, 1.5 * powers, 1.875 * powers, 1.9375 * powers])
-    centres = centres[centres < 2.0**128].astype(np.float32)
-    more = np.arange(1, 64, dtype=np.uint32).view(np.float32)
-    amax = np.concatenate(
-        [np.nextafter(centres, np.float32(0)), centres, np.nextafter(centres, np.float32(np.inf)), more]
-    )
+    centres = np.outer([1, 1.75, 1.5, 1.875, 1.9375], np.exp2(np.arange(-149.0, 128))).ravel().astype(np.float32)
+    beside = (np.nextafter(centres, np.float32(end)) for end in (0, np.inf))
+    amax = np.concatenate([centres, *beside, np.arange(1, 64, dtype=np.uint32).view(np.float32)])
     amax = amax[(amax > 0) & np.isfinite(amax)][:, None]
     for name in NAMES:
         if not lp.quantizers[name].two_level:

@@ -1,120 +1,196 @@
-"""Block quantization: scales and codes bit for bit against the oracle, and every shape and special block."""
+"""Block quantization: scales and codes bit for bit against the oracle, elements that are tables, input of any shape."""
 
+import bisect
+import itertools
 from collections.abc import Iterator
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 import pytest
+from answers import once
+from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.oracle import FLOAT32, casts, decode, tables
 from lowprec.scaling import job
 
+F32 = NDArray[np.float32]
 FORMATS = ["e4m3fn", "e5m2", "e2m1fn", "e3m2fn", "e5m6"]
 GRANULARITIES = ["1x128", "128x1", "128x128", "1x32", "1x16", "16x16", "7x5", "row", "column", "tensor"]
 SCALES = ["fp32", "ue8m0"]
 
 
-def blocks(shape: tuple[int, ...], block: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[slice, slice]]]:
-    for i in range(0, shape[0], block[0]):
-        for j in range(0, shape[1], block[1]):
-            yield (i // block[0], j // block[1]), (slice(i, i + block[0]), slice(j, j + block[1]))
+def matrix(kind: str, rows: int, columns: int) -> F32:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, columns))
+    if kind == "wide":
+        x *= 2.0 ** rng.integers(-30, 30, x.shape)
+    elif kind == "extreme":
+        x *= 2.0 ** rng.choice([-125.0, -100.0, 0.0, 100.0, 120.0], (rows, 1))
+    elif kind == "sparse":
+        x *= (rng.random(x.shape) < 0.02) * rng.choice([-1.0, 1.0], x.shape)
+    elif kind == "powers":  # amax of max * 2^k and its float32 neighbours: where power-of-two scales change
+        x = np.ones(x.shape) * 448.0 * 2.0 ** rng.integers(-20, 20, (rows, 1))
+        x = np.nextafter(x.astype(np.float32), np.float32(np.inf) * rng.choice([-1, 1], x.shape).astype(np.float32))
+        x = np.where(rng.random(x.shape) < 0.9, x / 16, x)
+    elif kind == "special":
+        x[0, 0], x[rows // 2, columns - 1], x[-1, columns // 2], x[1, 1] = np.nan, np.inf, -np.inf, -np.nan
+    return x.astype(np.float32)
 
 
-def check_against_oracle(x: np.ndarray, q: lp.Quantized, scale: str) -> int:
-    """Compare every block with the oracle; returns how many values were compared."""
-    for at, part in blocks(x.shape, q.granularity.block(x.shape)):
-        codes, s = oracle.quantize_tile(x[part].ravel(), q.format, scale)
-        assert q.scale[at].tobytes() == s.tobytes(), at
-        assert q.codes[part].ravel().tolist() == list(codes), (at, part)
-    return x.size
+def blocks(q: lp.Quantized) -> Iterator[tuple[tuple[int, int], tuple[slice, slice]]]:
+    """Yield where the scale of each block is, and where its codes are."""
+    rows, columns = q.granularity.block(q.shape)
+    for top, left in itertools.product(range(0, q.shape[0], rows), range(0, q.shape[1], columns)):
+        yield (top // rows, left // columns), (slice(top, top + rows), slice(left, left + columns))
+
+
+def check(x: F32, fmt: str, granularity: str, scale: str, floor: float = 0.0) -> None:
+    """Compare every block with the oracle."""
+    q = lp.quantize(x, fmt, granularity, scale=scale, amax_floor=floor)
+
+    def ask() -> None:
+        assert (q.codes.shape, q.scale.dtype, q.scale.size) == (x.shape, np.float32, len([*blocks(q)]))
+        for at, part in blocks(q):
+            codes, s = oracle.quantize_tile(x[part], q.format, scale, floor)
+            where = f"{fmt} {granularity} {scale}: block {at}"
+            if np.isnan(s):
+                assert np.isnan(q.scale[at]), where
+                assert q.format.nan_code is None or np.isnan(lp.decode(q.codes[part], fmt)).all(), where
+            else:
+                assert q.scale[at].tobytes() == s.tobytes(), f"{where}: scale {q.scale[at]!r}, wanted {s!r}"
+                assert np.array_equal(q.codes[part], codes), where
+
+    once(ask, x, fmt, granularity, scale, floor, q.codes, q.scale)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", ["wide", "extreme", "sparse", "powers", "special"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_tiles_and_blocks_are_the_oracles(scale: str, kind: str) -> None:
+    for rows, columns, granularity in ((3, 300, "1x128"), (140, 72, "128x128"), (130, 5, "128x1"), (3, 576, "1x128")):
+        check(matrix(kind, rows, columns), "e4m3fn", granularity, scale)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_ragged_matrix_against_oracle(granularity: str, scale: str) -> None:
+def test_ragged_matrices_are_the_oracles(granularity: str, scale: str) -> None:
     rng = np.random.default_rng(7)
     x = (rng.standard_normal((37, 73)) * np.exp2(rng.integers(-30, 30, (37, 1)))).astype(np.float32)
     x[3, :40] = 0
     for fmt in FORMATS:
-        q = lp.quantize(x, fmt, granularity, scale=scale)
-        assert check_against_oracle(x, q, scale) == x.size
+        check(x, fmt, granularity, scale)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("scale", SCALES)
 def test_scales_at_every_power_of_two(scale: str) -> None:
     """Every 2^k and max * 2^k with their neighbours, subnormals included: one tile for each."""
-    top = lp.formats["e4m3fn"].max
     powers = np.array([2.0**k for k in range(-149, 128)], np.float32)
-    scaled = np.float32(top) * powers[powers < 2.0**119]
-    centres = np.concatenate([powers, 1.75 * powers, scaled]).astype(np.float32)
+    centres = np.concatenate([powers, 1.75 * powers, np.float32(448) * powers[powers < 2.0**119]]).astype(np.float32)
     amax = np.concatenate([centres, np.nextafter(centres, np.float32(0)), np.nextafter(centres, np.float32(np.inf))])
     amax = amax[np.isfinite(amax)]
-    x = np.stack([amax, -amax / np.float32(3), np.zeros_like(amax)], axis=1)
-    assert check_against_oracle(x, lp.quantize(x, "e4m3fn", "1x128", scale=scale), scale) == 3 * amax.size
+    check(np.stack([amax, -amax / np.float32(3), np.zeros_like(amax)], axis=1), "e4m3fn", "1x128", scale)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-def test_a_block_with_nan_or_inf_is_all_nan_and_alone(bad: float, scale: str) -> None:
-    x = np.ones((4, 256), np.float32)
-    x[1, 200] = bad
-    values = lp.quantize(x, "e4m3fn", "1x128", scale=scale).dequantize()
-    assert np.isnan(values[1, 128:]).all()
-    values[1, 128:] = 1
-    assert (values == 1).all()
+@pytest.mark.parametrize("floor", [1e-4, 1e-10, 2.0**-20])
+def test_amax_floor(floor: float) -> None:
+    x = matrix("normal", 40, 20) * (10.0 ** np.linspace(-12, 0, 40, dtype=np.float32))[:, None]
+    x[3] = 0
+    for scale in SCALES:
+        check(x.astype(np.float32), "e4m3fn", "1x128", scale, floor)
+    tiny = np.full((1, 128), 1e-6, np.float32)  # what is given beside a quantizer's floor of 1e-4 wins
+    given = lp.quantize(tiny, "e4m3fn", quantizer="dsv3_inference", amax_floor=floor / 1e6)
+    assert given.scale == lp.quantize(tiny, "e4m3fn").scale
 
 
-def test_zeros_keep_their_sign_and_get_scale_one() -> None:
-    x = np.array([[0.0, -0.0, 0.0, -0.0]], np.float32)
-    q = lp.quantize(x, "e4m3fn")
-    assert q.scale.tolist() == [[1.0]]
-    assert np.signbit(q.dequantize()).tolist() == [[False, True, False, True]]
+def numbers(rows: int, columns: int) -> F32:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((rows, columns)) * 2.0 ** rng.integers(-8, 8, (rows, 1))
+    x[1] = np.round(x[1] * 4) / 4
+    x[2, :64] = 0
+    return lp.round_to(x.astype(np.float32), "bfloat16")
 
 
-def test_amax_floor_and_named_rules() -> None:
-    x = np.full((1, 128), 1e-6, np.float32)
-    assert lp.quantize(x, "e4m3fn").dequantize()[0, 0] == np.float32(1e-6)
-    floored = lp.quantize(x, "e4m3fn", quantizer="dsv3_inference")
-    assert floored.scale[0, 0] == np.float32(np.float32(1e-4) / np.float32(448))
-    assert (
-        lp.quantize(x, "e4m3fn", quantizer="dsv3_inference", amax_floor=0.0).scale[0, 0]
-        == lp.quantize(x, "e4m3fn").scale[0, 0]
-    )
+ROUNDINGS = ("nearest_even", "nearest_away", "toward_zero", "up", "to_odd")
 
 
-def test_division_and_reciprocal_differ_as_their_arithmetic_says() -> None:
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((2048, 128), dtype=np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
-    divided = lp.quantize(x, "e4m3fn")
-    multiplied = lp.quantize(x, "e4m3fn", division="reciprocal")
-    s = divided.scale
-    assert (multiplied.scale == s).all()
-    assert (divided.codes == lp.encode(x / s, "e4m3fn")).all()
-    assert (multiplied.codes == lp.encode(x * (np.float32(1) / s), "e4m3fn")).all()
-    share = (divided.codes != multiplied.codes).mean()
-    assert 1e-5 < share < 1e-2, "the two rules are different, but rarely"
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("granularity", ["1x128", "128x1", "1x16", "1x24", "16x16", "1x7", "row", "tensor"])
+@pytest.mark.parametrize("fmt", ["e4m3fn", "hif8"])
+def test_codes_are_casts_of_quotients(fmt: str, granularity: str) -> None:
+    """Rounded as the cast rounds; a random word belongs to an index, also where a row passes 2^32."""
+    x = numbers(64, 500)
+    chance = [{"seed": 9, "rounding": f"stochastic{c}", "offset": i} for c in ("", "_c") for i in (3, (1 << 32) - 200)]
+    for how in [*({"rounding": rounding} for rounding in ROUNDINGS), *chance]:
+        for scale, division in itertools.product(SCALES, ("divide", "reciprocal")):
+            q = lp.quantize(x, fmt, granularity, scale=scale, division=division, **how)
+            rows, columns = q.granularity.block(x.shape)
+            each = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[:64, :500]
+            quotients = x / each if division == "divide" else x * (np.float32(1) / each)
+            assert np.array_equal(q.codes, lp.encode(quotients, fmt, **how)), (how, scale, division)
+    plain = lp.quantize(x, fmt, granularity)
+    assert plain == lp.quantize(x, fmt, granularity, rounding="nearest_even")  # also HiF8, whose own is another
+    amax = [float(np.abs(x[part]).max()) for _, part in blocks(plain)]
+    top = np.float32(lp.formats[fmt].max)
+    assert plain.scale.ravel().tolist() == [np.float32(a) / top if a else 1 for a in amax]
 
 
-def test_transposing_is_quantizing_the_transpose() -> None:
-    x = np.random.default_rng(0).standard_normal((200, 300), dtype=np.float32)
-    for granularity, turned in (("128x1", "1x128"), ("128x128", "128x128"), ("1x32", "32x1"), ("row", "column")):
-        ours = lp.quantize(x, "e4m3fn", granularity).T
-        other = lp.quantize(np.ascontiguousarray(x.T), "e4m3fn", turned)
-        assert str(ours.granularity) == turned
-        assert (ours.codes == other.codes).all()
-        assert (ours.scale == other.scale).all()
+@pytest.mark.slow
+def test_nf4_with_absmax_is_bitsandbytes_rule() -> None:
+    """absmax of 64, x * fl(1 / absmax), the nearest value: every operation in fractions, 8,192 elements."""
+
+    def r32(value: Fraction) -> Fraction:
+        return Fraction(decode(casts.cast(value, FLOAT32, "nearest_even", "ocp_sat"), FLOAT32))
+
+    x, table = numbers(32, 256), lp.formats["nf4"].values()
+    nf4 = tables.table(table.tolist())
+    q = lp.quantize(x, "nf4", "1x64", division="reciprocal")
+    middles = [np.float32((a + b) / 2) for a, b in itertools.pairwise(sorted(table.tolist()))]
+    for at, part in blocks(q):
+        block = [Fraction(float(v)) for v in x[part].ravel()]
+        amax = max(map(abs, block)) or Fraction(1)
+        assert q.scale[at] == amax
+        scaled = [r32(v * r32(1 / amax)) for v in block]
+        codes = q.codes[part].ravel().tolist()
+        assert codes == [tables.cast(v, nf4, "nearest_even") for v in scaled]
+        # Their thresholds are float32 midpoints, of which none was met.
+        assert codes == [bisect.bisect_left(middles, np.float32(float(v))) for v in scaled]
+    assert q.bits_per_value == 4.5
+    values = table[q.codes] * np.repeat(q.scale, 64, axis=1)
+    assert np.array_equal(q.dequantize(), values)
+    assert np.array_equal(lp.quantize_dequantize(x, "nf4", "1x64", division="reciprocal"), values)
 
 
-@pytest.mark.parametrize("shape", [(0, 128), (5, 0), (0, 0), (128,), (0,), (2, 3, 200)])
-def test_any_shape(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", ["nf4", "hif8"])
+def test_tables_and_what_is_not_finite(name: str) -> None:
+    x = np.ones((3, 64), np.float32)
+    x[0, 1], x[1, 2] = np.nan, -np.inf
+    values = lp.quantize(x, name, "1x64").dequantize()
+    assert np.isnan(values[:2]).all()
+    assert (values[2] == 1).all()
+    assert lp.quantize(np.zeros((0, 64)), name, "1x64").shape == (0, 64)
+    given = lp.quantize(x[2:], name, "1x64", multiplier=0.5)
+    assert (given.scale.item(), given.codes[0, 0]) == (2.0, lp.encode(0.5, name))
+
+
+# --- any input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(0, 128), (5, 0), (0, 0), (128,), (0,), (), (2, 3, 200), (3, 0, 128)])
+@pytest.mark.parametrize("granularity", ["1x128", "128x128", "tensor"])
+def test_any_shape_and_as_many_scales_as_blocks(shape: tuple[int, ...], granularity: str) -> None:
     x = np.ones(shape, np.float32)
-    q = lp.quantize(x, "e4m3fn")
-    assert q.codes.shape == shape
+    q = lp.quantize(x, "e4m3fn", granularity)
+    again = lp.Quantized(q.codes, q.scale, "e4m3fn", granularity)
+    assert (q.codes.shape, np.asarray(q).shape, again.dequantize().shape) == (shape,) * 3
     assert (q.dequantize() == x).all()
-    assert np.asarray(q).shape == shape
+    assert again.dequantize().tobytes() == q.dequantize().tobytes()
+    if len(shape) == 2:
+        assert q.T.scale.shape == q.scale.T.shape
 
 
 def test_strided_readonly_and_other_types() -> None:
@@ -122,63 +198,27 @@ def test_strided_readonly_and_other_types() -> None:
     expected = lp.quantize(np.ascontiguousarray(base[::2, ::3]), "e4m3fn").codes
     base.flags.writeable = False
     assert (lp.quantize(base[::2, ::3], "e4m3fn").codes == expected).all()
-    half = base.astype(np.float16)
-    assert (lp.quantize(half, "e4m3fn").codes == lp.quantize(half.astype(np.float32), "e4m3fn").codes).all()
-    brain = base.astype(ml_dtypes.bfloat16)
-    assert (lp.quantize(brain, "e4m3fn").codes == lp.quantize(brain.astype(np.float32), "e4m3fn").codes).all()
+    for narrow in (base.astype(np.float16), base.astype(ml_dtypes.bfloat16)):
+        assert (lp.quantize(narrow, "e4m3fn").codes == lp.quantize(narrow.astype(np.float32), "e4m3fn").codes).all()
 
 
 def test_threads_do_not_change_bits(keep_threads: None) -> None:
     x = np.random.default_rng(0).standard_normal((1000, 1500), dtype=np.float32)
     for granularity in ("1x128", "128x1", "128x128", "tensor"):
-        answers = []
+        answers = set()
         for threads in (1, 2, 5):
             lp.set_num_threads(threads)
             q = lp.quantize(x, "e4m3fn", granularity)
-            answers.append((q.codes.tobytes(), q.scale.tobytes(), q.dequantize().tobytes()))
-        assert answers[0] == answers[1] == answers[2]
+            answers.add((q.codes.tobytes(), q.scale.tobytes(), q.dequantize().tobytes()))
+        assert len(answers) == 1
 
 
 def test_storage_counts_codes_and_scales() -> None:
-    x = np.zeros((128, 576), np.float32)
+    x = np.zeros((128, 576), np.float32)  # 576 columns are four and a half blocks
     assert lp.quantize(x, "e4m3fn").nbytes == 128 * 576 + 4 * 128 * 5
     assert lp.quantize(x, "e4m3fn", scale="ue8m0").nbytes == 128 * 576 + 128 * 5
     assert lp.quantize(x, "e2m1fn", "1x16").bits_per_value == 4 + 32 / 16
     assert lp.quantize(x, "e5m6", "128x128").nbytes == 128 * 576 * 12 // 8 + 4 * 5
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"granularity": "1x"}, "granularity='1x': rows x columns"),
-        ({"granularity": "0x128"}, "granularity='0x128'"),
-        ({"granularity": 128}, "granularity=128"),
-        ({"scale": "fp16"}, "scale='fp16': 'fp32', 'ue8m0'"),
-        ({"division": "shift"}, "division='shift'"),
-        ({"amax_floor": -1.0}, "amax_floor=-1.0: a finite number >= 0"),
-        ({"amax_floor": np.nan}, "amax_floor=nan"),
-        ({"quantizer": "dsv3_inferenc"}, "unknown quantizer 'dsv3_inferenc': did you mean 'dsv3_inference'"),
-        ({"fmt": "e8m0fnu"}, "e8m0fnu cannot be an element format"),
-        ({"fmt": "fp22"}, "fp22 cannot be an element format"),
-        ({"fmt": "e4m3fm"}, "did you mean 'e4m3fn'"),
-    ],
-)
-def test_bad_options(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        lp.quantize(np.ones((2, 2)), **{"fmt": "e4m3fn", **options})
-    assert message in str(caught.value)
-
-
-def test_bad_arrays() -> None:
-    with pytest.raises(TypeError, match="real numbers are needed"):
-        lp.quantize(np.array(["a"]), "e4m3fn")
-    with pytest.raises(TypeError, match="complex"):
-        lp.quantize(np.ones((2, 2), complex), "e4m3fn")
-    q = lp.quantize(np.ones((2, 2)), "e4m3fn")
-    with pytest.raises(ValueError, match=r"out is float64 \(2, 2\), needed is contiguous float32"):
-        q.dequantize(out=np.ones((2, 2)))
-    with pytest.raises(ValueError, match="for matrices"):
-        _ = lp.quantize(np.ones((2, 2, 2)), "e4m3fn").T
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -187,7 +227,6 @@ def test_every_nan_of_a_transform_has_the_same_bits(axis, columns):
     """The sign of Inf - Inf, and of a NaN that is added, would depend on which loop computes it."""
     x = np.random.default_rng(0).choice([1.0, -np.inf, np.inf, -np.nan, np.nan], (64, columns)).astype(np.float32)
     y = lp.hadamard(x, axis=axis)
-    assert np.isnan(y).any()
     assert set(y[np.isnan(y)].view(np.uint32).tolist()) == {0x7FC00000}
 
 
@@ -198,13 +237,11 @@ def test_values_written_past_the_caches_are_the_same(quantizer: str, monkeypatch
     for shape in ((40, 512), (33, 250), (3, 20000)):
         x = (rng.standard_normal(shape) * np.exp2(rng.integers(-9, 9, (shape[0], 1)))).astype(np.float32)
         x[0, 3], x[1, 5], x[2, :9] = np.nan, np.inf, -0.0
-        wanted = lp.quantize(x, quantizer=quantizer).dequantize()
+        wanted = lp.quantize(x, quantizer=quantizer).dequantize().view(np.uint32)
         for least in (0, 1 << 60):
             monkeypatch.setattr(job, "STREAMED", least)
-            for start in range(5):
-                out = np.empty(x.size + start, np.float32)[start:].reshape(shape)
-                lp.quantize_dequantize(x, quantizer=quantizer, out=out)
-                assert np.array_equal(out.view(np.uint32), wanted.view(np.uint32))
             own = x.copy()
-            lp.quantize_dequantize(own, quantizer=quantizer, out=own)
-            assert np.array_equal(own.view(np.uint32), wanted.view(np.uint32))
+            places = [(x, np.empty(x.size + start, np.float32)[start:].reshape(shape)) for start in range(5)]
+            for source, out in [*places, (own, own)]:
+                lp.quantize_dequantize(source, quantizer=quantizer, out=out)
+                assert np.array_equal(out.view(np.uint32), wanted)
