@@ -47,6 +47,17 @@ def noise(*key):
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8]) / 2**63 - 1
 
 
+_passed: dict[str, int] = {}  # by gate, how many runs of this process came to it
+
+
+def pass_gate(path):
+    """Wait until a file, if it is there at all, has as many lines as runs of this process have come here."""
+    _passed[path] = _passed.get(path, 0) + 1
+    limit = time.monotonic() + 300
+    while Path(path).exists() and Path(path).read_text().count("\n") < _passed[path] and time.monotonic() < limit:
+        time.sleep(0.005)
+
+
 class Trainer:
     def __init__(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
         self.config, self.recipe, self.schedule = config, recipe, schedule
@@ -56,6 +67,8 @@ class Trainer:
     def step(self):
         time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", "0")))
         in_branch = self.position - self.branched_at
+        if "FAKE_GATE" in os.environ and in_branch == 5:
+            pass_gate(os.environ["FAKE_GATE"])
         if self.recipe == "explodes" and in_branch >= 5:
             raise Diverged(f"step {self.position}: loss is nan")
         if self.recipe == "crashes" and in_branch >= 2:

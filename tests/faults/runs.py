@@ -4,7 +4,9 @@ import functools
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 TESTS = Path(__file__).parents[1]
 for _folder in ("moe", "study"):  # the small run of one, the fake trainer's study of the other
@@ -21,7 +23,7 @@ from lowprec.moe.run.train import train  # noqa: E402
 from lowprec.recipe import recipes  # noqa: E402
 from lowprec.study import run_study  # noqa: E402
 
-__all__ = ["SMALL", "check_whole", "check_whole_study", "command", "left_by", "results", "study", "train_micro"]
+__all__ = ["SMALL", "WORKS", "check_whole", "command", "left_by", "results", "study", "train_micro"]
 
 FILES = ("checkpoint.npz", "metrics.csv", "run.json")
 #: State of every kind: random bits, amax histories, a running mean, a narrow moment.
@@ -55,9 +57,7 @@ def left_by(folder):
 
 def check_whole(folder):
     """Every file of a training run that is there can be read as a whole, and what is hidden is a rest to be removed."""
-    if not folder.exists():
-        return
-    for path in folder.iterdir():
+    for path in folder.glob("*"):
         if path.name == "checkpoint.npz":
             checkpoint.read(path)
         elif path.name == "metrics.csv":
@@ -69,10 +69,9 @@ def check_whole(folder):
             assert path.name == ".lock" or path.name.endswith(".part"), path
 
 
-def study(folder, **changes):
+def study(folder, **options):
     """Do, or go on with, a small study of the fake trainer."""
-    options = {"jobs": 0, **changes}
-    return run_study(make(folder, setting=TINY), **options).folder
+    return run_study(make(folder, setting=TINY), **{"jobs": 0, **options}).folder
 
 
 TINY = SMALL.__class__(config="nano", checkpoint_steps=4, branch_steps=3, checkpoints=1, seeds=1, warmup_steps=1)
@@ -93,10 +92,24 @@ def check_whole_study(folder):
             json.loads(path.read_text())
         elif path.name == "windows.csv":  # losses of the held-out text: written whole, at the end
             head, rows = read_csv(path)
-            assert rows, path
-            assert all(len(row) == len(head) for row in rows), path
+            assert {len(row) for row in rows} == {len(head)}, path
         else:
             assert path.name == "metrics.csv", path
+
+
+class Work(NamedTuple):
+    """What writes into a folder: how it begins and goes on, what it leaves, and whether that is whole."""
+
+    begin: Callable
+    go_on: Callable
+    left_by: Callable
+    check_whole: Callable
+
+
+WORKS = {
+    "train": Work(train_micro, functools.partial(train_micro, resume=True), left_by, check_whole),
+    "study": Work(study, study, lambda folder: results(folder / "toy"), check_whole_study),
+}
 
 
 def command(program, *arguments):

@@ -1,28 +1,28 @@
 """Studies that are tables of claims, and that every shipped ablation can be planned."""
 
 import csv
-import json
-from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
+from contract import MeasuringContract, Toy, command
+from refusals import refusals
 
-from lowprec.cli import app as cli
 from lowprec.study import Ablation, Arm, Readings, catalogue
 from lowprec.study.catalogue import TIERS, Study
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation
 from lowprec.study.kinds.catalogue import kind_of
 from lowprec.study.kinds.claims.study import ClaimArm, Claims, ClaimSetting
 from lowprec.study.kinds.kind import TrainingKind
-from lowprec.study.report.document import Document
+from lowprec.study.run.store import read_json
 
-TOY = Claims(
-    "toy",
-    "Is it?",
-    (ClaimArm("a"), ClaimArm("b")),
-    (Expectation("a is twice b", "m", "a", "b", expected=(2.0, 2.0)),
-     Expectation("b is large", "m", "b", expected=(9.0, 99.0), published=(0.0, 2.0))),
-    lambda seeds: {("m", "a"): 2.0 * seeds, ("m", "b"): 1.0 * seeds},
+EXPECTATIONS = (
+    Expectation("a is twice b", "m", "a", "b", expected=(2.0, 2.0)),
+    Expectation("b is large", "m", "b", expected=(9.0, 99.0), published=(0.0, 2.0)),
+)
+MEASURED = {("m", "a"): 2.0, ("m", "b"): 1.0}
+TOY = Toy(
+    Claims("toy", "Is it?", (ClaimArm("a"), ClaimArm("b")), EXPECTATIONS,
+           lambda seeds: {key: seeds * value for key, value in MEASURED.items()}),
+    ClaimSetting(2),
 )  # fmt: skip
 
 
@@ -52,30 +52,27 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_claims_are_measured_judged_and_written(tmp_path):
-    report = kind_of(TOY).measure(TOY, TOY.quick, tmp_path / "toy", command="lowprec ablate toy")
-    outcome, files = report.outcome, report.files
-    assert [item.outcome for item in outcome.findings] == [AS_EXPECTED, AS_PUBLISHED]
-    assert {path.name for path in files} == {path.name for path in (tmp_path / "toy").iterdir()}
-    rows = list(csv.DictReader((tmp_path / "toy/table.csv").read_text().splitlines()))
+class TestContract(MeasuringContract):
+    pass
+
+
+def test_claims_are_measured_and_judged(tmp_path):
+    found = TOY.measure(tmp_path / "toy")
+    assert [item.outcome for item in found.outcome.findings] == [AS_EXPECTED, AS_PUBLISHED]
+    rows = csv.DictReader((tmp_path / "toy/table.csv").read_text().splitlines())
     assert [(row["arm"], float(row["value"])) for row in rows] == [("a", 4.0), ("b", 2.0)]
-    assert json.loads((tmp_path / "toy/summary.json").read_text())["findings"][1]["outcome"] == AS_PUBLISHED
-    assert Document.read(tmp_path / "toy").name == "toy"
-    result = CliRunner().invoke(cli.cli, ["report", str(tmp_path), "--no-plot"])
-    assert result.exit_code == 0, result.output
-
-
-def test_claims_that_make_no_sense():
-    with pytest.raises(ValueError, match="names the unknown arm 'c'"):
-        replace(TOY, expectations=(Expectation("w", "m", "c"),))
-    with pytest.raises(ValueError, match="seeds=0: a whole number"):
-        ClaimSetting(0)
+    assert read_json(tmp_path / "toy/summary.json")["findings"][1]["outcome"] == AS_PUBLISHED
 
 
 def test_logfmt_claims(tmp_path):
-    result = CliRunner().invoke(cli.cli, ["ablate", "logfmt_rounding", "--quick", "--seeds", "1", "--csv", "--out",
-                                          str(tmp_path)])  # fmt: skip
+    result = command("ablate", "logfmt_rounding", "--quick", "--seeds", 1, "--csv", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader(result.stdout.splitlines()))
     assert len(rows) == 5
     assert all(row["which happened"] != "neither" for row in rows)
+
+
+test_refused = refusals([
+    ("TOY.plan('x', expectations=(Expectation('w', 'm', 'c'),))", "names the unknown arm 'c'"),
+    ("ClaimSetting(0)", "seeds=0: a whole number"),
+], lambda: globals())  # fmt: skip

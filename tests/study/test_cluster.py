@@ -79,10 +79,3 @@ def test_missing_dask_says_how_to_get_it(monkeypatch):
 def test_jobs_and_scheduler_exclude_each_other(tmp_path):
     result = CliRunner().invoke(cli.cli, ["ablate", "fp8_vs_bf16", "--jobs", "2", "--scheduler", "local"])
     assert (result.exit_code, result.stderr) == (2, "error: --jobs and --scheduler exclude each other\n")
-
-
-def test_a_worker_with_other_code_refuses(tmp_path, monkeypatch):
-    planned = make(tmp_path)
-    monkeypatch.setattr("lowprec.study.run.tasks.code_hash", lambda: "another")
-    with pytest.raises(StudyError, match=r"this worker has other code than the study \(another\)"):
-        run_study(planned, jobs=0)

@@ -2,23 +2,25 @@
 
 import csv
 import itertools
-import json
 import math
 from dataclasses import asdict, replace
 
 import pytest
-from toys import SMALL, make
+from contract import Toy
+from fake_trainer import FAKE
+from refusals import refusals
+from toys import SMALL, ablation
 
 from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
-from lowprec.study import Arm, run_study
-from lowprec.study.analysis.costs_of_recipes import COSTS, bits_of, multiply_adds, with_tail
-from lowprec.study.kinds import catalogue as kinds
+from lowprec.study import Arm
+from lowprec.study.analysis.costs_of_recipes import COSTS, bits_of, multiply_adds
 from lowprec.study.kinds.branches import cost_figure, report
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.report.cost_panels import Point, differing, draw_panels, front, height_of
 from lowprec.study.report.document import Figure, Text
 from lowprec.study.report.style import new_figure
+from lowprec.study.run.store import read_json
 
 NANO = configs["nano"]
 
@@ -63,10 +65,8 @@ def test_every_choice_is_counted_where_it_is_made():
     whole = nvfp4.with_(quantize=["layers.-1.attn.w*", "layers.-1.ffn.[!g]*"])
     assert bits(nvfp4)["operands"] > bits(whole)["operands"] > 4.0
     assert bits(bf16.with_(combine="logfmt8"))["wires"] < 16.0
-    assert (
-        bits(bf16.with_(cache_swiglu_input="mxfp4_floor"))["kept"]
-        < bits(bf16.with_(cache_swiglu_input="fp8_1x128"))["kept"]
-    )
+    narrow, wide = (bits(bf16.with_(cache_swiglu_input=name))["kept"] for name in ("mxfp4_floor", "fp8_1x128"))
+    assert narrow < wide
     assert bits(bf16.with_(master="e4m3fn tensor", moments="float32"))["states"] == 8 + 32 + 32
     assert bits(bf16.with_(moment_m="float64"))["states"] == 32 + 64 + 16
     assert {name for name, value in bits(bf16).items() if value != bits(bf16.with_(dy="e5m2"))[name]} == {"operands"}
@@ -79,20 +79,9 @@ def test_experts_count_as_often_as_they_are_used_and_the_head_twice_with_two_los
     assert "embed" not in work
 
 
-def test_a_tail_counts_for_its_share():
-    assert with_tail({"wires": 8.0}, {"wires": 16.0}, 0.25) == {"wires": 10.0}
-
-
 @pytest.mark.parametrize("recipe", recipes.names())
 def test_every_recipe_of_the_catalogue_has_a_cost(recipe):
     assert all(0 < value <= 192 for value in bits(recipes[recipe]).values())
-
-
-def test_what_is_not_written_down_has_no_cost():
-    with pytest.raises(KeyError, match="'dispatch'"):
-        bits_of({"name": "mine"}, asdict(NANO))
-    with pytest.raises(KeyError, match="'layers'"):
-        bits_of(recipes["bf16"].as_dict(), {"name": "mine", "dim": 128})
 
 
 # --- points ----------------------------------------------------------------------------------------------------------
@@ -118,34 +107,24 @@ def test_the_front_holds_what_nothing_beats_in_both():
 # --- the figure ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    more = (Arm("boom", recipe="explodes", pairs=1), Arm("no_promotion", recipe="dsv3_no_promotion"))
-    return run_study(make(tmp_path_factory.mktemp("cost"), *more), jobs=0).folder
-
-
-@pytest.fixture(scope="module")
-def reported(folder):
-    return kinds.report(folder)
+TOY = Toy(
+    ablation(Arm("boom", recipe="explodes", pairs=1), Arm("no_promotion", recipe="dsv3_no_promotion")), SMALL, FAKE
+)
 
 
 @pytest.mark.slow
-def test_the_csv_has_the_numbers_of_the_summary_bit_for_bit(folder, reported):
-    with open(folder / "toy_cost.csv", newline="") as file:
-        rows = {row["arm"]: row for row in csv.DictReader(file)}
+def test_the_csv_has_the_numbers_of_the_summary_bit_for_bit(finished, reported):
+    rows = {row["arm"]: row for row in csv.DictReader((finished / "toy_cost.csv").read_text().splitlines())}
     assert list(rows) == [arm.name for arm in reported.outcome.ablation.arms]
-    content = json.loads((folder / "summary.json").read_text())
+    content = read_json(finished / "summary.json")
     for arm in content["arms"]:
-        row = rows[arm["arm"]]
+        row, shown = rows[arm["arm"]], arm["effects"]["training"]
         if math.isnan(float(row["mean"])):
-            assert arm["effects"]["training"]["mean_percent"] == "nan"
+            assert shown["mean_percent"] == "nan"
         else:
-            shown = arm["effects"]["training"]
-            assert [100 * float(row[key]) for key in ("mean", "ci90_low", "ci90_high")] == [
-                float(shown[f"{key}_percent"]) for key in ("mean", "ci90_low", "ci90_high")
-            ]
-        costs = {name: float(row[name]) for name in ("operands", "wires", "kept", "states") if row[name]}
-        assert costs == (arm["bits"] or {})
+            for key in ("mean", "ci90_low", "ci90_high"):
+                assert 100 * float(row[key]) == float(shown[f"{key}_percent"])
+        assert {name: float(row[name]) for name in COSTS if row[name]} == (arm["bits"] or {})
     assert float(rows["dsv3"]["operands"]) == bits(recipes["dsv3"])["operands"]
     assert float(rows["bf16"]["states"]) == content["reference"]["bits"]["states"]
 
@@ -155,25 +134,19 @@ def test_the_points_are_the_rows(reported):
     points = {point.arm: point for point in cost_figure.points_of(study)}
     assert set(points) == {"bf16", "dsv3", "fp4_naive", "no_promotion"}  # boom has no cost
     assert points["bf16"].value == 0.0
-    own = study.arm("dsv3").own
-    assert points["dsv3"].value == 100 * own.mean
-    assert points["dsv3"].interval == (100 * own.ci90[0], 100 * own.ci90[1])
+    own, point = study.arm("dsv3").own, points["dsv3"]
+    assert (point.value, *point.interval) == (100 * own.mean, 100 * own.ci90[0], 100 * own.ci90[1])
 
 
-def test_what_has_no_cost_is_named_in_figure_and_report(folder, reported):
+def test_the_figure_and_what_has_no_cost_are_in_the_report(finished, reported):
     told = "Without a cost, since the recipe does not name all its formats: boom."
-    assert cost_figure.note(reported.outcome) == told
-    assert Text(told) in reported.document.parts
-    assert told in (folder / "report.md").read_text()
-    assert told in (folder / "report.html").read_text()
-
-
-def test_the_figure_is_in_every_report(folder, reported):
-    assert Figure(cost_figure.title(reported.outcome), "toy_cost") in reported.document.parts
-    assert "](toy_cost.png)" in (folder / "report.md").read_text()
-    assert 'aria-label="Accuracy against cost: ' in (folder / "report.html").read_text()
     finding = "Accuracy against cost: dsv3 is the cheapest arm within the margin (8.5 bits an operand, bf16 16)"
+    assert cost_figure.note(reported.outcome) == told
     assert cost_figure.title(reported.outcome) == finding
+    assert {Text(told), Figure(finding, "toy_cost")} <= {*reported.document.parts}
+    page = (finished / "report.html").read_text()
+    assert told in page
+    assert 'aria-label="Accuracy against cost: ' in page
 
 
 @pytest.mark.slow
@@ -186,8 +159,8 @@ def test_a_diverged_arm_has_no_value_and_is_drawn(reported, tmp_path):
     assert cost_figure.note(known) == ""
 
 
-def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(folder, tmp_path):
-    study = summarize(folder)
+def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(finished, tmp_path):
+    study = summarize(finished)
     same = replace(study, recipes=dict.fromkeys(study.recipes, recipes["bf16"].as_dict()))
     (tmp_path / "figure.svg").write_text("of an earlier report")
     assert [path.name for path in cost_figure.draw(same, tmp_path / "figure")] == ["figure.csv"]
@@ -196,8 +169,8 @@ def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(folder, t
     assert "Accuracy against cost is not drawn: all arms spend the same (16 bits of a multiplied operand, " in text
 
 
-def test_a_tail_of_a_branch_is_counted(folder):
-    study = summarize(folder)
+def test_a_tail_of_a_branch_is_counted(finished):
+    study = summarize(finished)
     tailed = {**recipes["nvfp4"].as_dict(), "tail": {"from_step": 15, **recipes["bf16"].as_dict()}}
     found = cost_figure.costs(replace(study, recipes={**study.recipes, "dsv3": tailed}))["dsv3"]
     assert study.setting.branch_steps == SMALL.branch_steps == 20
@@ -244,3 +217,9 @@ def test_a_bar_spans_the_interval_and_a_divergence_is_a_cross_at_the_top():
     (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
     assert list(cross.get_xdata()) == [4.0]
     assert cross.get_transform() == axes.get_xaxis_transform()
+
+
+test_refused = refusals([
+    ("bits_of({'name': 'mine'}, asdict(NANO))", KeyError, "'dispatch'"),
+    ("bits_of(recipes['bf16'].as_dict(), {'name': 'mine', 'dim': 128})", KeyError, "'layers'"),
+], lambda: globals())  # fmt: skip

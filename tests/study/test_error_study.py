@@ -1,21 +1,30 @@
 """Studies of formats: published tables come out and wrong ones do not, figures show what was measured."""
 
 import csv
-import dataclasses
-import json
+from dataclasses import replace
 
 import pytest
+from contract import MeasuringContract, Toy
+from refusals import refusals
 
 from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, load
 from lowprec.study.kinds.errors import figures as error_figures
 from lowprec.study.kinds.errors import plots as error_plots
 from lowprec.study.kinds.errors.figures import bias_rows, magnitude_rows, on_front, pareto_rows
-from lowprec.study.kinds.errors.kind import ErrorKind
 from lowprec.study.kinds.errors.study import claims_of, sweep
 from lowprec.study.kinds.errors.wire_cost import cost_rows
-from lowprec.study.report.document import Document
+from lowprec.study.run.store import read_json
 
 SMALL = ErrorSetting(rows=64, columns=1024, seeds=2)
+TOY = Toy(
+    ErrorStudy(
+        name="mine", question="Which?", expected="One.", source="me", data=("gauss",),
+        arms=(ErrorArm("bf16", "BF16", "cast"), ErrorArm("logfmt8", "LogFMT-8", "LogFMT")), quick=SMALL, full=SMALL,
+        figures=(error_figures.pareto("_front", ("gauss",), "The front"),),
+        tables=(PublishedTable("SQNR", "sqnr", "me", ("gauss",), {"logfmt8": (37.0,)}, within=1.5),),
+    ),
+    ErrorSetting(4, 256, 1),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +35,7 @@ def study():
 @pytest.fixture(scope="module")
 def outcome(study):
     arms = tuple(arm for arm in study.arms if arm.name in ("logfmt8", "fp8_1x128", "int8_1x128", "bf16", "mxfp8_floor"))
-    part = dataclasses.replace(study, arms=arms, data=("gauss", "laplace", "expert"), tables=(), claims=())
+    part = replace(study, arms=arms, data=("gauss", "laplace", "expert"), tables=(), claims=())
     return sweep(part, SMALL)
 
 
@@ -42,7 +51,7 @@ def test_a_table_comes_out(study, outcome):
     for table in study.tables:
         rows = {arm.name: tuple(table.rows[arm.name][table.data.index(d)] for d in ("gauss", "laplace"))
                 for arm in outcome.study.arms if arm.name != "mxfp8_floor"}  # fmt: skip
-        part = dataclasses.replace(table, data=("gauss", "laplace"), rows=rows, within=0.5)
+        part = replace(table, data=("gauss", "laplace"), rows=rows, within=0.5)
         for claim, ours in claims_of(part, outcome):
             assert ours.holds, (claim.claim, ours.words)
 
@@ -53,7 +62,7 @@ def test_a_wrong_number_does_not(outcome):
     assert not wrong.holds
     assert right.holds
     assert "1.0" in wrong.words
-    excused = dataclasses.replace(table, exceptions={("logfmt8", "gauss"): "a reason"})
+    excused = replace(table, exceptions={("logfmt8", "gauss"): "a reason"})
     (_, ours), _ = claims_of(excused, outcome)
     assert ours.holds
     assert "a reason" in ours.words
@@ -101,60 +110,27 @@ def test_figures_are_drawn(outcome, tmp_path):
     assert all(path.stat().st_size > 5000 for path in files)
 
 
-def test_run_writes_everything(tmp_path):
-    mine = ErrorStudy(
-        name="mine", question="Which?", expected="One.", source="me", data=("gauss",),
-        arms=(ErrorArm("bf16", "BF16", "cast"), ErrorArm("logfmt8", "LogFMT-8", "LogFMT")),
-        quick=ErrorSetting(4, 256, 1), full=SMALL, figures=(error_figures.pareto("_front", ("gauss",), "The front"),),
-        tables=(PublishedTable("SQNR", "sqnr", "me", ("gauss",), {"logfmt8": (37.0,)}, within=1.5),),
-    )  # fmt: skip
-    report = ErrorKind().measure(mine, mine.quick, tmp_path, command="here", plot=False)
-    outcome, files = report.outcome, report.files
-    assert outcome.holds
-    assert [path.name for path in files] == [
-        "mine.csv",
-        "mine_front_figure.csv",
-        "claims.csv",
-        "report.md",
-        "document.json",
-        "summary.json",
-    ]
-    with files[0].open() as file:
-        rows = list(csv.DictReader(file))
-    assert float(rows[0]["sqnr"]) == outcome.errors["bf16", "gauss"][0].sqnr
-    summary = json.loads(files[-1].read_text())
-    assert summary["claims"][0]["agrees"] == "yes"
-    report = (tmp_path / "report.md").read_text()
-    assert "| LogFMT-8 | 8.5 |" in report
-    assert "here" in report
-    assert Document.read(tmp_path).tier == "T1"
-    drawn = ErrorKind().measure(mine, mine.quick, tmp_path, command="here").files
-    assert {"mine_front.png", "mine_front.svg", "report.html"} == {path.name for path in {*drawn} - {*files}}
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 1
-    assert "<p>The front</p>" in page
+class TestContract(MeasuringContract):
+    pass
 
 
-def test_studies_that_make_no_sense():
-    arm = ErrorArm("bf16", "BF16", "cast")
-    base = {"name": "x", "question": "", "expected": "", "source": "", "quick": SMALL, "full": SMALL}
-    with pytest.raises(ValueError, match="arms need names of their own"):
-        ErrorStudy(arms=(arm, arm), data=("gauss",), **base)
-    with pytest.raises(ValueError, match="datas need names"):
-        ErrorStudy(arms=(arm,), data=(), **base)
-    with pytest.raises(ValueError, match="which it lacks"):
-        ErrorStudy(arms=(arm,), data=("gauss",), **base,
-                   tables=(PublishedTable("t", "sqnr", "", ("gauss",), {"fp16": (1.0,)}),))  # fmt: skip
-    for change in ({"rows": 0}, {"columns": -1}, {"seeds": True}, {"training_steps": 0}):
-        with pytest.raises(ValueError, match=f"{next(iter(change))}=.*: a whole number from 1 to"):
-            ErrorSetting(**{"rows": 1, "columns": 1, "seeds": 1, **change})
+@pytest.mark.slow
+def test_the_report_has_numbers_claims_and_figures(tmp_path):
+    found = TOY.measure(tmp_path)
+    assert {path.name for path in found.files} >= {"mine_front_figure.csv", "mine_front.png", "claims.csv"}
+    rows = list(csv.DictReader((tmp_path / "mine.csv").read_text().splitlines()))
+    assert float(rows[0]["sqnr"]) == found.outcome.errors["bf16", "gauss"][0].sqnr
+    assert read_json(tmp_path / "summary.json")["claims"][0]["agrees"] == "yes"
+    assert "| LogFMT-8 | 8.5 |" in (tmp_path / "report.md").read_text()
+    assert "<p>The front</p>" in (tmp_path / "report.html").read_text()
+    assert found.document.tier == "T1"
 
 
 @pytest.mark.slow
 def test_wire_cost_in_small():
     study = load("wire_cost")
     arms = tuple(arm for arm in study.arms if arm.name in ("bf16", "logfmt4", "logfmt8", "int8_1x128", "fp8_1x128"))
-    part = dataclasses.replace(study, arms=arms, figures=())
+    part = replace(study, arms=arms, figures=())
     outcome = sweep(part, ErrorSetting(32, 512, 1, training_steps=2))
     rows = {row["format"]: row for row in cost_rows(outcome, "deepseek_v3", "h800_ib400", "fp8_1x128", "nano")}
     assert rows["bf16"]["kl"] == 0
@@ -163,3 +139,14 @@ def test_wire_cost_in_small():
     assert rows["logfmt8"]["combine_us"] / rows["bf16"]["combine_us"] == pytest.approx(8.25 / 16)
     assert abs(rows["logfmt8"]["sqnr"] - 36.97) < 0.5
     assert not rows["fp8_1x128"]["sqnr_on_front"]
+
+
+test_refused = refusals([
+    ("replace(TOY.study, arms=TOY.study.arms[:1] * 2)", "arms need names of their own"),
+    ("replace(TOY.study, data=())", "datas need names"),
+    ("replace(TOY.study, tables=(PublishedTable('t', 'sqnr', '', ('gauss',), {'fp16': (1.0,)}),))", "which it lacks"),
+    ("replace(SMALL, rows=0)", "rows=.*: a whole number from 1 to"),
+    ("replace(SMALL, columns=-1)", "columns=.*: a whole number from 1 to"),
+    ("replace(SMALL, seeds=True)", "seeds=.*: a whole number from 1 to"),
+    ("replace(SMALL, training_steps=0)", "training_steps=.*: a whole number from 1 to"),
+], lambda: globals())  # fmt: skip

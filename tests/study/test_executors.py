@@ -1,4 +1,4 @@
-"""Inline, threads, spawned processes: the same bits, and nothing is left behind."""
+"""Inline, threads, spawned processes: the same bits, nothing is left behind, and kernels are compiled once, before."""
 
 import io
 import os
@@ -7,65 +7,100 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import small_trainer
+from contract import Toy
+from fake_trainer import FAKE
+from refusals import refusals
 from rich.console import Console
-from toys import SEARCH, SMALL, make, results
+from toys import SEARCH, SMALL, ablation, make, results
 
 import lowprec as lp
-from lowprec.study import run_study
-from lowprec.study.run import runner
-from lowprec.study.run.executors import workers
+from lowprec.study import Setting, run_study
+from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study.run import executors, runner, warm
 from lowprec.study.run.progress import Lines, Silent, Snapshot
 
+TOY = Toy(ablation(), SMALL, FAKE)
 
-def test_any_executor_will_do(tmp_path):
-    inline = run_study(make(tmp_path / "a"), jobs=0)
+
+def test_any_executor_will_do(tmp_path, finished):
     with ThreadPoolExecutor(3) as pool:
-        threads = run_study(make(tmp_path / "b"), executor=pool)
+        run_study(make(tmp_path), executor=pool)
         assert pool.submit(int, 1).result() == 1  # someone else's executor is left open
-    ours, theirs = results(inline.folder), results(threads.folder)
-    assert ours == theirs
+    assert results(tmp_path / "toy") == results(finished)
 
 
 @pytest.mark.slow
-def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, monkeypatch):
+def test_spawned_workers_give_the_same_and_have_one_thread(tmp_path, finished, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     monkeypatch.setenv("PYTHONPATH", SEARCH)
-    inline = run_study(make(tmp_path / "a"), jobs=0)
-    spawned = run_study(make(tmp_path / "b"), jobs=2)
-    assert results(inline.folder) == results(spawned.folder)
+    run_study(make(tmp_path), jobs=2)
+    assert results(tmp_path / "toy") == results(finished)
     assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
-    with workers(1) as pool:
+    with executors.workers(1) as pool:
         assert pool.submit(os.getenv, "OPENBLAS_NUM_THREADS").result() == "1"
         assert pool.submit(os.getenv, "LOWPREC_NUM_THREADS").result() == "1"
         assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
 
 
-class Snapshots(Silent):
-    """Keeps what a display is told."""
+@pytest.mark.ci
+def test_two_threads_here_and_single_thread_workers_of_the_real_trainer_give_the_same_bits(
+    tmp_path, keep_threads, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", SEARCH)
+    lp.set_num_threads(2)
+    size = Setting(config="nano", checkpoint_steps=2, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
+    toy = Toy(ablation(), size, small_trainer.SMALL)
+    here, workers = toy.run(tmp_path / "here" / "toy"), toy.run(tmp_path / "workers" / "toy", jobs=2)
+    assert results(here) == results(workers)
+    study = summarize(workers)
+    assert study.arm("again").verdict == "bit-identical"
+    assert (study.parameters, study.active_parameters, study.tokens_per_step) == (1433216, 843392, 2048)
+    # One weight by 2^-7, and another precision, change the outcome; all arms start from the same loss or near it.
+    assert study.arm("perturb").own.mean != 0.0
+    assert study.arm("dsv3").own.mean not in (0.0, study.arm("perturb").own.mean)
+    first = {item.arm.name: item.runs[0].curve[0] for item in study.arms}
+    assert first["again"] == study.reference[0].curve[0]
+    assert abs(first["perturb"] / first["again"] - 1) < 1e-3
+    assert abs(first["dsv3"] / first["again"] - 1) < 1e-2
 
-    def __init__(self):
-        self.seen = []
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+class Seen(Silent):
+    """Keeps what a display is told, and lets every run go on once it was seen in progress."""
+
+    def __init__(self, gate):
+        self.shots, self.gate, self.begun = [], gate, {}
 
     def update(self, snapshot):
-        self.seen.append(snapshot)
+        self.shots.append(snapshot)
+        self.begun.update({run.name: run for run in snapshot.running if 0 < run.done < run.steps})
+        self.gate.write_text("\n" * len(self.begun))
 
 
 @pytest.mark.parametrize("jobs", [0, 1])
 def test_progress_is_shown_while_a_run_is_in_progress(tmp_path, monkeypatch, jobs):
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.01")
+    monkeypatch.setenv("FAKE_GATE", str(tmp_path / "gate"))
     monkeypatch.setenv("PYTHONPATH", SEARCH)
-    monkeypatch.setattr(runner, "LOOK_EVERY", 0.05)
-    shown = Snapshots()
-    planned = make(tmp_path, setting=replace(SMALL, checkpoints=1, seeds=1))
+    monkeypatch.setattr(runner, "LOOK_EVERY", 0.01)
+    shown, planned = Seen(tmp_path / "gate"), make(tmp_path, setting=replace(SMALL, checkpoints=1, seeds=1))
+    shown.update(Snapshot(0, 1, 0, 1, [], None))
     run_study(planned, jobs=jobs, display=shown)
-    begun = [run for snapshot in shown.seen for run in snapshot.running if 0 < run.done < run.steps]
-    assert {run.name for run in begun} == {task.name for task in planned.tasks}
-    assert any(run.loss is not None for run in begun)
-    assert any(snapshot.seconds_left for snapshot in shown.seen)
+    assert shown.begun.keys() == {task.name for task in planned.tasks}
+    assert any(run.loss is not None for run in shown.begun.values())
+    assert any(snapshot.seconds_left for snapshot in shown.shots)
+    last, done = shown.shots[-1], [shot.runs_done for shot in shown.shots]
+    assert last.runs_done == last.runs == len(planned.tasks)
+    assert last.steps_done == last.steps == sum(task.steps for task in planned.tasks)
+    assert done[1:] == sorted(done[1:])
 
 
 @pytest.mark.parametrize(
@@ -78,15 +113,11 @@ def test_a_line_says_whether_runs_start_or_are_done(done, words):
 
 
 def test_runs_in_this_process_see_the_context_of_their_caller():
-    with lp.using(kernel="portable"), workers(0) as pool:
+    with lp.using(kernel="portable"), executors.workers(0) as pool:
         assert pool.submit(lp.get_fused_kernel).result() == "portable"
 
 
-@pytest.mark.parametrize("jobs", [-1, True, 1.5])
-def test_jobs_that_make_no_sense(tmp_path, jobs):
-    with pytest.raises(ValueError, match=r"jobs=.*: a whole number >= 0 is needed"):
-        run_study(make(tmp_path), jobs=jobs)
-
+# --- what is stopped -------------------------------------------------------------------------------------------------
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
 SCRIPT = """
@@ -101,48 +132,47 @@ if __name__ == "__main__":
 """
 
 
+def wait_for(condition, seconds=600):
+    """Return once something holds; the limit is for what hangs, not for a machine that is slow."""
+    limit = time.monotonic() + seconds
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert condition()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, how):
-    reference = run_study(make(tmp_path / "reference"), jobs=0)
-    (tmp_path / "script.py").write_text(SCRIPT)
-    environment = os.environ | {
-        "FAKE_STEP_SECONDS": "0.03",
-        "PYTHONPATH": SEARCH,
-    }
-    target = tmp_path / "stopped"
-    process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), str(target)],
-        env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 60
-        while not list(target.glob("toy/*/c*-s*/run.json")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if how == signal.SIGINT:
-            os.killpg(process.pid, how)  # as Ctrl-C does: to the whole group
-        else:
-            os.kill(process.pid, how)
-        process.communicate(timeout=30)
-    finally:
-        if process.poll() is None:
+def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, finished, how):
+    script, gate, target = tmp_path / "script.py", tmp_path / "gate", tmp_path / "stopped"
+    script.write_text(SCRIPT)
+    gate.write_text("\n")  # of each worker the first run comes to its end and the second does not
+    with subprocess.Popen(
+        [sys.executable, str(script), str(target)], start_new_session=True, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"FAKE_GATE": str(gate), "FAKE_STEP_SECONDS": "0.03", "PYTHONPATH": SEARCH},
+    ) as process:  # fmt: skip
+        try:
+            wait_for(lambda: list(target.glob("toy/*/c*-s*/run.json")) or process.poll() is not None)
+            if how == signal.SIGINT:
+                os.killpg(process.pid, how)  # as Ctrl-C does: to the whole group
+                wait_for(lambda: (target / "toy/.stop").exists() or process.poll() is not None)
+                gate.unlink()  # for runs to notice
+            else:
+                os.kill(process.pid, how)
+            process.communicate(timeout=300)
+        finally:
             process.kill()
     assert process.returncode != 0
-    deadline = time.monotonic() + 20
-    while _group_alive(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _group_alive(process.pid)
-    before = results(target / "toy")
+    wait_for(lambda: not group_alive(process.pid))
+    before, reference = results(target / "toy"), results(finished)
     done = {name: value for name, value in before.items() if value[0]["status"] == "done"}
-    assert done
-    assert len(done) < len(reference.tasks)
+    assert 0 < len(done) < len(reference)
     run_study(make(target), jobs=0)
     after = results(target / "toy")
     assert done.items() <= after.items()
-    assert after == results(reference.folder)
+    assert after == reference
 
 
-def _group_alive(group):
+def group_alive(group):
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
@@ -151,3 +181,54 @@ def _group_alive(group):
         if int(fields[2]) == group and fields[0] != "Z":
             return True
     return False
+
+
+# --- what is compiled before runs start, and where -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+def test_products_are_compiled_elsewhere_only_where_nothing_is(cold, alone, monkeypatch):
+    elsewhere, steps, warmed = [], [], set()
+
+    @contextmanager
+    def workers(jobs):
+        assert jobs == 1
+        with executors.InlineExecutor() as pool:
+            yield pool
+
+    def new(config, recipe, *_, **__):
+        return SimpleNamespace(step=lambda: steps.append(recipe))
+
+    monkeypatch.setattr(warm, "_nothing_is_compiled", lambda: cold)
+    monkeypatch.setattr(warm, "multiply_once", lambda given: elsewhere.append([*given]))
+    monkeypatch.setattr(warm, "_warmed", lambda: warmed)
+    monkeypatch.setattr(executors, "workers", workers)
+    monkeypatch.setattr(executors, "cores", lambda: 2)
+    backend = SimpleNamespace(name="counts steps", load_corpus=str, new=new)
+    tasks = [SimpleNamespace(recipe_name=r, recipe=r, backend=backend, schedule={}, data="") for r in ("dsv3", "mxfp8")]
+    warm.warm(tasks, Silent(), alone=alone)
+    beside = cold and not alone
+    assert elsewhere == ([["dsv3", "mxfp8"]] if beside else [])
+    assert steps == [*(["bf16"] if beside else []), "dsv3", "mxfp8"]
+
+
+def test_products_of_a_recipe_go_through_every_quantizer(monkeypatch):
+    import lowprec.recipe.tensors as tensors
+
+    seen, real = set(), tensors.quantize
+
+    def quantize(*operands, **options):
+        result = real(*operands, **options)
+        seen.add(str(result.granularity))
+        return result
+
+    monkeypatch.setattr(tensors, "quantize", quantize)
+    warm.multiply_once(["dsv3", "bf16"])
+    assert seen >= {"1x128", "128x128", "128x1"}
+
+
+test_refused = refusals(
+    [(f"executors.workers({jobs}).__enter__()", "jobs=.*: a whole number >= 0 is needed") for jobs in (-1, True, 1.5)],
+    lambda: globals(),
+)

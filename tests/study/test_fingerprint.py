@@ -1,59 +1,49 @@
 """Runs of something else are not mixed, and what makes a run's numbers is in the hash."""
 
 import ast
-import json
 import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toys import SMALL, make, snapshot
+from contract import Toy, edited
+from fake_trainer import FAKE
+from toys import SMALL, ablation, snapshot
 
 from lowprec._code import EXECUTE_RUNS, NOT_NUMERICS, code_hash, makes_numbers
-from lowprec.study import run_study
+from lowprec.study import plan, run_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run.fingerprint import differences
-from lowprec.study.run.runner import check_same
-from lowprec.study.run.store import StudyError
+from lowprec.study.run.store import RunFolder, StudyError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))  # `rooms` reads the imports for the drawing, too
 import rooms
 
+TOY = Toy(ablation(), SMALL, FAKE)
+
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("what", "changes"),
+    ("what", "setting"),
     [
-        ("branch_steps", {"setting": replace(SMALL, branch_steps=21)}),
-        ("learning_rate", {"setting": replace(SMALL, learning_rate=1e-3)}),
-        ("data", {"data": "other"}),
+        ("schedule.total_steps: 20 then, 21 now", {"branch_steps": 21}),
+        ("schedule.peak: 0.002 then, 0.001", {"learning_rate": 1e-3}),
+        ("data: ", {}),
+        ("code: 'something else' then, .* now", None),
+        ("versions: 'something else' then, .* now", None),
+        ("recipe: 'something else' then, .* now", None),
     ],
 )
-def test_runs_of_something_else_are_not_mixed(tmp_path, what, changes):
-    planned = run_study(make(tmp_path), jobs=0)
-    before = snapshot(planned.folder)
-    words = {
-        "branch_steps": "schedule.total_steps: 20 then, 21 now",
-        "learning_rate": "schedule.peak: 0.002 then, 0.001",
-    }
-    with pytest.raises(StudyError, match=words.get(what, "data: ")) as caught:
-        run_study(make(tmp_path, **changes), jobs=0)
-    assert "--fresh" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert snapshot(planned.folder) == before
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("key", ["code", "versions", "recipe"])
-def test_runs_of_other_code_versions_or_recipes_are_not_mixed(tmp_path, key):
-    planned = run_study(make(tmp_path), jobs=0)
-    run_file = planned.folder / "dsv3/c0-s0/run.json"
-    run = json.loads(run_file.read_text())
-    run["fingerprint"][key] = "something else"
-    run_file.write_text(json.dumps(run))
-    with pytest.raises(StudyError, match=f"{key}: 'something else' then, .* now"):
-        check_same(make(tmp_path).tasks)
+def test_runs_of_something_else_are_not_mixed(copied, what, setting):
+    if setting is None:
+        edited("dsv3/c0-s0/run.json", {"fingerprint": {what.partition(":")[0]: "something else"}})(copied)
+    before = snapshot(copied)
+    changed = replace(SMALL, **(setting or {}))
+    planned = plan(TOY.study, changed, copied, data="other" if setting == {} else "stdlib", backend=FAKE)
+    with pytest.raises(StudyError, match=f"{what}[^\\n]*--fresh[^\\n]*$"):
+        run_study(planned, jobs=0)
+    assert snapshot(copied) == before
 
 
 def test_differences_name_the_place():
@@ -68,36 +58,28 @@ def test_differences_name_the_place():
     ("run", "key"),
     [("dsv3/c1-s1", "code"), ("bf16/c0-s1", "versions"), ("perturb/c0-s0", "data"), ("dsv3/c1-s0", "recipe")]
 )  # fmt: skip
-def test_a_report_over_mixed_runs_is_refused(tmp_path, run, key):
-    planned = run_study(make(tmp_path), jobs=0)
-    summarize(planned.folder)
-    path = planned.folder / run / "run.json"
-    record = json.loads(path.read_text())
-    record["fingerprint"][key] = "another"
-    path.write_text(json.dumps(record))
-    with pytest.raises(
-        StudyError, match=f"mixes runs that cannot be compared: {run} differs from .* in {key}: .*another"
-    ):
-        summarize(planned.folder)
+def test_a_report_over_mixed_runs_is_refused(copied, run, key):
+    edited(f"{run}/run.json", {"fingerprint": {key: "another"}})(copied)
+    words = f"mixes runs that cannot be compared: {run} differs from .* in {key}: .*another"
+    with pytest.raises(StudyError, match=words):
+        summarize(copied)
 
 
-def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_why(tmp_path):
-    planned = run_study(make(tmp_path), jobs=0)
-    for path in planned.folder.glob("*/*/run.json"):
-        run = json.loads(path.read_text())
-        path.write_text(json.dumps(run | {"fingerprint": run["fingerprint"] | {"code": "other"}}))
-    before = snapshot(planned.folder)
+def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_why(copied):
+    edited("*/*/run.json", {"fingerprint": {"code": "other"}})(copied)
+    before = snapshot(copied)
     with pytest.raises(StudyError) as caught:
-        run_study(make(tmp_path), jobs=0)
+        TOY.run(copied)
     assert str(caught.value) == (
-        f"{planned.folder} holds runs of other code: since they ran, lowprec's sources that make a run's numbers have "
+        f"{copied} holds runs of other code: since they ran, lowprec's sources that make a run's numbers have "
         f"changed, or where they lie (code: 'other' then, {code_hash()!r} now), so these runs cannot go on; --fresh "
         "keeps them as toy.1 and starts afresh, another --out keeps both"
     )
-    assert snapshot(planned.folder) == before
-    run_study(make(tmp_path), jobs=0, fresh=True)
-    kept = {path.relative_to(tmp_path / "toy.1"): text for path, text in snapshot(tmp_path / "toy.1").items()}
-    assert kept == {path.relative_to(planned.folder): text for path, text in before.items()}
+    assert snapshot(copied) == before
+    run_study(plan(TOY.study, replace(SMALL, branch_steps=21), copied, backend=FAKE), jobs=0, fresh=True)
+    kept = snapshot(copied.with_name("toy.1"))
+    assert {copied / path.relative_to(copied.with_name("toy.1")): text for path, text in kept.items()} == before
+    assert RunFolder(copied / "bf16/c0-s0").rows() == 21
 
 
 # --- what is in the hash ---------------------------------------------------------------------------------------------

@@ -1,23 +1,20 @@
 """The page: whole, loading nothing, the same numbers as the Markdown, and drawn by a browser."""
 
-import csv
-import json
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
 
 import pytest
-from click.testing import CliRunner
-from toys import make
+from contract import Toy, command, edited
+from fake_trainer import FAKE
+from toys import SMALL, ablation
 
-from lowprec.cli import app as cli
-from lowprec.study import Arm, run_study
+from lowprec.study import Arm
 from lowprec.study.kinds.branches.sentences import sentence
-from lowprec.study.kinds.catalogue import report
 from lowprec.study.report import html
 from lowprec.study.report.document import Bullets, Details, Document, Heading, Table, Text, markdown
-from lowprec.study.run.store import StudyError, read_json
+from lowprec.study.run.store import RunFolder, StudyError, read_json
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VOID = {"meta", "br", "link", "img"}
@@ -65,23 +62,20 @@ class Checker(HTMLParser):
         return {tuple(row) for row in self.cells}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    planned = make(tmp_path_factory.mktemp("html"), Arm("boom", recipe="explodes", pairs=1))
-    return run_study(planned, jobs=0).folder
+TOY = Toy(ablation(Arm("boom", recipe="explodes", pairs=1)), SMALL, FAKE)
 
 
-@pytest.fixture(scope="module")
-def reported(folder):
-    return report(folder)
-
-
-@pytest.mark.slow
-def test_the_page_is_whole_and_loads_nothing(folder, reported):
-    text = (folder / html.PAGE).read_text(encoding="utf-8")
+def checked(text):
     checker = Checker()
     checker.feed(text)
     assert checker.open == []
+    return checker
+
+
+@pytest.mark.slow
+def test_the_page_is_whole_and_loads_nothing(finished, reported):
+    text = (finished / html.PAGE).read_text(encoding="utf-8")
+    checker = checked(text)
     assert len(checker.ids) == len(set(checker.ids))
     assert checker.references
     assert all(value.startswith("#") and value[1:] in checker.ids for value in checker.references)
@@ -93,9 +87,8 @@ def test_the_page_is_whole_and_loads_nothing(folder, reported):
     assert "avx" in shown or "cores" in shown  # the environment
 
 
-def test_markdown_and_page_say_the_same(folder, reported):
-    text, checker = markdown(reported.document), Checker()
-    checker.feed((folder / html.PAGE).read_text(encoding="utf-8"))
+def test_markdown_and_page_say_the_same(finished, reported):
+    text, checker = markdown(reported.document), checked((finished / html.PAGE).read_text(encoding="utf-8"))
     rows = [row for part in reported.document.parts if isinstance(part, Table) for row in (part.head, *part.rows)]
     assert len(rows) > len(reported.outcome.arms)
     for row in rows:
@@ -103,18 +96,11 @@ def test_markdown_and_page_say_the_same(folder, reported):
         assert tuple(row) in checker.rows
 
 
-def test_a_document_survives_its_file(folder, reported):
-    assert Document.read(folder) == reported.document
-
-
 def test_what_is_written_by_others_is_text_not_tags():
     parts = (Heading("<h>"), Text("<script>alert(1)</script> `<i>` 3 %"), Bullets(("a & b",), warning=True),
              Table(("<x>",), (("<y>",),)), Details("<s>", "</pre>"))  # fmt: skip
     page = html.page([Document("<d>", "a < b?", "T1", parts)])
-    checker = Checker()
-    checker.feed(page)
-    assert checker.open == []
-    assert "<script>alert(1)</script> <i> 3\N{NO-BREAK SPACE}%" in "".join(checker.text)
+    assert "<script>alert(1)</script> <i> 3\N{NO-BREAK SPACE}%" in "".join(checked(page).text)
     assert "<code>&lt;i&gt;</code>" in page
 
 
@@ -126,76 +112,67 @@ def test_studies_of_other_code_do_not_share_a_page(reported):
 
 
 @pytest.mark.slow
-def test_one_page_for_a_folder_of_studies(folder, reported, tmp_path):
+def test_one_page_for_a_folder_of_studies(finished, reported, tmp_path):
     for name in ("one", "two"):
-        shutil.copytree(folder, tmp_path / name)
-    shutil.copytree(folder, tmp_path / "one.1")  # moved aside
-    result = CliRunner().invoke(cli.cli, ["report", str(tmp_path)])
+        shutil.copytree(finished, tmp_path / name)
+    shutil.copytree(finished, tmp_path / "one.1")  # moved aside
+    result = command("report", tmp_path)
     assert result.exit_code == 0, result.output
     assert f"wrote {tmp_path / 'report.html'}" in result.stderr
     assert (tmp_path / "report.html").read_text().count("<h2") == 2
-    refused = CliRunner().invoke(cli.cli, ["report", str(tmp_path), "--json"])
+    refused = command("report", tmp_path, "--json")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "holds several studies, --json and --csv need one of them: one, two" in refused.stderr
-    record = read_json(tmp_path / "two/dsv3/c0-s0/run.json")
-    record["fingerprint"]["data"] = "another"
-    (tmp_path / "two/dsv3/c0-s0/run.json").write_text(json.dumps(record))
-    mixed = CliRunner().invoke(cli.cli, ["report", str(tmp_path), "--no-plot"])
+    edited("dsv3/c0-s0/run.json", {"fingerprint": {"data": "another"}})(tmp_path / "two")
+    mixed = command("report", tmp_path, "--no-plot")
     assert mixed.exit_code == 2
     assert "mixes runs that cannot be compared: dsv3/c0-s0" in mixed.stderr
 
 
 def test_a_folder_without_studies(tmp_path):
-    result = CliRunner().invoke(cli.cli, ["report", str(tmp_path), "--no-plot"])
+    result = command("report", tmp_path, "--no-plot")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "holds no study" in result.stderr
 
 
-def test_runs_are_read_by_glob(folder):
+def test_runs_are_read_by_glob(finished):
     """As anyone would: one query over all runs, and the same numbers as the report."""
     pandas = pytest.importorskip("pandas")
-    rows = [
-        {"arm": path.parts[-3], **{key: read_json(path)[key] for key in ("status", "validation_loss")}}
-        for path in folder.glob("*/c*-s*/run.json")
-    ]
+    records = {path.relative_to(finished): read_json(path) for path in finished.glob("*/c*-s*/run.json")}
+    rows = [{"arm": path.parts[0], **records[path]} for path in records]
     means = pandas.DataFrame(rows).query("status == 'done'").groupby("arm").validation_loss.mean()
-    ours = [float(read_json(path)["validation_loss"]) for path in sorted(folder.glob("dsv3/*/run.json"))]
+    ours = [run["validation_loss"] for path, run in records.items() if path.parts[0] == "dsv3"]
     assert means["dsv3"] == pytest.approx(sum(ours) / len(ours))
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
-    pattern = str(folder / "*/c*-s*/metrics.csv")
+    pattern = str(finished / "*/c*-s*/metrics.csv")
     query = f"select filename, count(*) n, max(step) last from read_csv('{pattern}', filename=true) group by filename"
     found = {row[0]: row[1:] for row in duckdb.sql(query).fetchall()}
-    expected = {}
-    for path in folder.glob("*/c*-s*/metrics.csv"):
-        with open(path) as file:
-            steps = [int(row["step"]) for row in csv.DictReader(file)]
-        expected[str(path)] = (len(steps), max(steps))
-    assert found == expected
+    steps = {path: RunFolder(path.parent).columns()["step"] for path in finished.glob("*/c*-s*/metrics.csv")}
+    assert found == {str(path): (len(column), max(column)) for path, column in steps.items()}
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium to draw the page with")
-def test_a_browser_draws_the_page(folder, reported, tmp_path):
-    picture = tmp_path / "page.png"
-    narrow = tmp_path / "narrow.png"
+def test_a_browser_draws_the_page(finished, reported, tmp_path):
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
              "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]  # fmt: skip
-    page = (folder / html.PAGE).resolve().as_uri()
-    for path, width in ((picture, 1000), (narrow, 400)):
-        draw = [BROWSER, *flags, f"--window-size={width},2600", f"--screenshot={path}", page]
-        subprocess.run(draw, check=True, capture_output=True, timeout=120)
+    page = (finished / html.PAGE).resolve().as_uri()
+
+    def browse(*more):
+        draw = [BROWSER, *flags, *more, page]
+        return subprocess.run(draw, check=True, capture_output=True, timeout=600, text=True).stdout
+
+    for width in (1000, 400):
+        browse(f"--window-size={width},2600", f"--screenshot={tmp_path / str(width)}.png")
     from matplotlib.image import imread
 
-    pixels = imread(picture)[:, :, :3]
+    pixels = imread(tmp_path / "1000.png")[:, :, :3]
     assert pixels.shape[:2] == (2600, 1000)
     colored = (pixels.max(axis=2) - pixels.min(axis=2) > 0.3).sum(axis=1)
     dark = (pixels.max(axis=2) < 0.3).sum(axis=1)
     assert (colored[100:900] > 0).sum() > 100  # curves of the first figure
     assert (dark > 0).sum() > 500  # text all down the page
     assert (pixels[:, -12:] > 0.97).all()  # nothing runs out of the page
-    pixels = imread(narrow)[:, :, :3]
+    pixels = imread(tmp_path / "400.png")[:, :, :3]
     assert (pixels[:, -10:] > 0.97).all()  # nor of a narrow one, where tables and figures scroll
     assert ((pixels.max(axis=2) < 0.3).sum(axis=1) > 0).sum() > 500
-    found = subprocess.run(
-        [BROWSER, *flags, "--dump-dom", page], check=True, capture_output=True, timeout=120, text=True
-    )
-    assert found.stdout.count("<svg") == 3
+    assert browse("--dump-dom").count("<svg") == 3

@@ -1,5 +1,6 @@
 """A name that becomes a file leads out of no folder; what is data is never executed, what is a program says so."""
 
+import functools
 import io
 import json
 import zipfile
@@ -7,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from toys import SMALL, ablation, make
+from contract import Toy, command, refused
+from fake_trainer import FAKE
+from toys import SMALL, ablation, make, snapshot
 
 import lowprec as lp
 from lowprec._files import safe_name
-from lowprec.cli import app as cli
 from lowprec.recipe import load_recipe
 from lowprec.study import Arm, Claims, SameWeights, load, run_study
 from lowprec.study.kinds.catalogue import report
@@ -32,55 +33,46 @@ def test_names_that_would_lead_elsewhere(name):
     assert "\0" not in str(caught.value)
 
 
+SIZE = ErrorSetting(1, 1, 1)
+ERRORS = functools.partial(
+    ErrorStudy, question="?", expected="", source="", arms=(ErrorArm("e4m3fn", "E4M3", "FP8"),), data=("normal",),
+    quick=SIZE, full=SIZE,
+)  # fmt: skip
+REFERENCE = (Arm("a", role="reference"),)
+MADE = {
+    "Ablation": lambda name: ablation(name=name),
+    "SameWeights": lambda name: SameWeights(name, "?", REFERENCE),
+    "Claims": lambda name: Claims(name, "?", (), (), dict),
+    "ErrorStudy": ERRORS,
+    "TensorStudy": lambda name: TensorStudy(name, "?", "", "", (), (), None, None),
+    "Arm": Arm,
+    "Figure": lambda name: Figure("title", name),
+    "ErrorFigure": lambda name: ERRORS("fine", figures=(ErrorFigure(f"/../{name}", list, list, ""),)),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("name", ["../../evil", "/evil", "a\0b", "a\n", ""])
-def test_every_kind_of_study_checks_its_name(name):
-    size = ErrorSetting(1, 1, 1)
-    reference = (Arm("a", role="reference"),)
-    made = [
-        lambda: ablation(name=name),
-        lambda: SameWeights(name, "?", reference),
-        lambda: Claims(name, "?", (), (), dict),
-        lambda: ErrorStudy(name, "?", "", "", (ErrorArm("e4m3fn", "E4M3", "FP8"),), ("normal",), size, size),
-        lambda: TensorStudy(name, "?", "", "", (), (), None, None),
-        lambda: Arm(name),
-        lambda: Figure("title", name),
-    ]
-    for make_it in made:
-        with pytest.raises(ValueError, match=r"name .*: letters, digits and"):
-            make_it()
-
-
-def test_a_figure_that_would_be_written_elsewhere():
-    figure = ErrorFigure("/../../evil", list, list, "")
-    size = ErrorSetting(1, 1, 1)
-    with pytest.raises(ValueError, match=r"figure name .fine/\.\./\.\./evil"):
-        ErrorStudy(
-            "fine", "?", "", "", (ErrorArm("e4m3fn", "E4M3", "FP8"),), ("normal",), size, size, figures=(figure,)
-        )
+def test_everything_with_a_name_checks_it(made, name):
+    with pytest.raises(ValueError, match=r"name .*: letters, digits and"):
+        MADE[made](name)
 
 
 # --- on reading ------------------------------------------------------------------------------------------------------
 
-
-def everything(folder):
-    return {path: path.is_file() and path.read_bytes() for path in sorted(folder.rglob("*")) if path.name != ".lock"}
+TOY = Toy(ablation(), SMALL, FAKE)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", ["study", "arm"])
 @pytest.mark.parametrize("name", ["../../evil", "evil", "a\0b", "a\nb"])
-def test_a_study_file_cannot_make_a_report_write_elsewhere(tmp_path, place, name):
-    folder = run_study(make(tmp_path / "runs"), jobs=0).folder
+def test_a_study_file_cannot_make_a_report_write_elsewhere(tmp_path, copied, place, name):
     name = str(tmp_path / name) if name == "evil" else name
-    content = json.loads((folder / "study.json").read_text())
+    content = json.loads((copied / "study.json").read_text())
     (content["ablation"] if place == "study" else content["ablation"]["arms"][1])["name"] = name
-    (folder / "study.json").write_text(json.dumps(content))
-    before = everything(tmp_path)
-    with pytest.raises(StudyError, match=r"study\.json is damaged, .*letters, digits and"):
-        report(folder)
-    result = CliRunner().invoke(cli.cli, ["report", str(folder)])
-    assert (result.exit_code, len(result.stderr.strip().splitlines())) == (2, 1)
-    assert everything(tmp_path) == before
+    (copied / "study.json").write_text(json.dumps(content))
+    refused(copied, r"study\.json is damaged, .*letters, digits and")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.parametrize("stem", ["../secret", "/etc/secret"])
@@ -88,28 +80,24 @@ def test_a_document_cannot_make_a_page_read_elsewhere(tmp_path, stem):
     (tmp_path / "secret.svg").write_text("<svg>secret</svg>")
     folder = tmp_path / "a"
     folder.mkdir()
-    Document("a", "?", "T1", (Figure("title", "fine"),)).write(folder)
-    text = (folder / "document.json").read_text()
-    (folder / "document.json").write_text(text.replace('"fine"', json.dumps(stem)))
-    with pytest.raises(StudyError, match=r"document\.json cannot be used: figure name"):
-        Document.read(folder)
-    (folder / "document.json").write_text('{"parts": 3}')
-    with pytest.raises(StudyError, match=r"document\.json cannot be used"):
-        Document.read(folder)
+    written = Document("a", "?", "T1", (Figure("title", "fine"),)).write(folder)
+    text = written.read_text()
+    for content, reason in ((text.replace('"fine"', json.dumps(stem)), ": figure name"), ('{"parts": 3}', "")):
+        written.write_text(content)
+        with pytest.raises(StudyError, match=rf"document\.json cannot be used{reason}"):
+            Document.read(folder)
 
 
 def test_an_ablation_file_cannot_be_run_into_another_folder(tmp_path):
-    source = (
+    (tmp_path / "mine.py").write_text(
         "from types import SimpleNamespace as S\n"
         "ablation = S(name='../../evil', tier='T1', question='?', arms=(), quick=1, full=1)\n"
     )
-    (tmp_path / "mine.py").write_text(source)
     with pytest.raises(ValueError, match=r"study name '\.\./\.\./evil'"):
         load(str(tmp_path / "mine.py"))
-    before = everything(tmp_path)
-    result = CliRunner().invoke(cli.cli, ["ablate", str(tmp_path / "mine.py"), "--out", str(tmp_path / "a" / "b")])
-    assert result.exit_code == 2
-    assert everything(tmp_path) == before
+    before = snapshot(tmp_path)
+    assert command("ablate", tmp_path / "mine.py", "--out", tmp_path / "a" / "b").exit_code == 2
+    assert snapshot(tmp_path) == before
 
 
 # --- data is never executed ------------------------------------------------------------------------------------------
@@ -142,16 +130,15 @@ def test_pickled_arrays_are_refused_in_one_line_and_not_executed(tmp_path):
         with zipfile.ZipFile(path, "w") as archive:
             for name in names:
                 archive.writestr(f"{name}.npy", member(bomb))
-    one, many = str(tmp_path / "one.npy"), str(tmp_path / "many.npz")
-    train = ["train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", str(run), "--resume"]
-    commands = (["quantize", one, "e4m3fn"], ["quantize", many, "e4m3fn"], ["check", one, many], train)
-    for command in commands:
-        result = CliRunner().invoke(cli.cli, command)
-        assert result.exit_code == 2, (command, result.output, result.exception)
+    one, many = tmp_path / "one.npy", tmp_path / "many.npz"
+    train = ["train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", run, "--resume"]
+    for words in (["quantize", one, "e4m3fn"], ["quantize", many, "e4m3fn"], ["check", one, many], train):
+        result = command(*words)
+        assert result.exit_code == 2, (words, result.output, result.exception)
         told = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
         assert len(told) == 1, result.stderr
     with pytest.raises(ValueError, match="not a file of a quantized matrix"):
-        lp.Quantized.load(many)
+        lp.Quantized.load(str(many))
     assert not (tmp_path / "executed").exists()
 
 
@@ -161,7 +148,7 @@ def test_what_looks_like_a_program_in_data_stays_text(tmp_path):
     recipe = tmp_path / "mine.toml"
     recipe.write_text(f'name = "mine"\nbase = "bf16"\ndescription = {json.dumps(program)}\n')
     assert load_recipe(str(recipe)).description == program
-    folder = run_study(make(tmp_path / "runs", question=program, setting=SMALL), jobs=0).folder
+    folder = run_study(make(tmp_path / "runs", question=program), jobs=0).folder
     report(folder, plot=False)
     assert not (tmp_path / "executed").exists()
 
@@ -178,7 +165,7 @@ def test_no_module_of_ours_unpickles():
 
 
 def test_ablation_files_are_said_to_be_programs():
-    assert "programs" in " ".join(CliRunner().invoke(cli.cli, ["ablate", "--help"]).output.split())
+    assert "programs" in " ".join(command("ablate", "--help").output.split())
     root = Path(lp.__file__).parents[1]
     for name in ("SECURITY.md", "ablations/README.md"):
         assert "never executed" in " ".join((root / name).read_text().split()), name

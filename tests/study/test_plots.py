@@ -6,15 +6,17 @@ import json
 import math
 import os
 import sys
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
+import fake_trainer
 import numpy as np
 import pytest
+from contract import Toy
+from fake_trainer import FAKE
 from rich.console import Console
-from toys import SMALL, make
+from toys import SMALL, ablation
 
-from lowprec.study import Arm, run_study
+from lowprec.study import Arm
 from lowprec.study.analysis.smoothing import ema
 from lowprec.study.kinds.branches import curves as plots
 from lowprec.study.kinds.branches import forest, report
@@ -24,14 +26,11 @@ from lowprec.study.kinds.branches.sentences import sentence
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.report import style
 from lowprec.study.report.parts import count, interval, percent
-from lowprec.study.run.progress import Bars, Lines, Running, Silent, Snapshot, briefly, clock, display
+from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, briefly, clock, display
 from lowprec.study.run.store import StudyError
 
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    planned = make(tmp_path_factory.mktemp("plots"), Arm("boom", recipe="explodes", pairs=1))
-    return summarize(run_study(planned, jobs=0).folder)
+TOY = Toy(ablation(Arm("boom", recipe="explodes", pairs=1)), SMALL, FAKE)
+study = pytest.fixture(lambda finished: summarize(finished), scope="module")
 
 
 def bands_of(study, panel):
@@ -54,26 +53,23 @@ def test_curves_are_the_runs_smoothed_and_paired(study):
 
 def test_the_floor_is_a_symmetric_band_of_the_root_mean_square(study):
     band = bands_of(study, "relative")["perturb"]
-    partner = [ema(run.curve) for run in study.reference]
-    lines = np.array(
-        [(ema(run.curve) - other) / other for run, other in zip(study.arm("perturb").runs, partner, strict=True)]
+    reference, arm = (
+        np.array([ema(run.curve) for run in runs]) for runs in (study.reference, study.arm("perturb").runs)
     )
+    lines = (arm - reference) / reference
     assert np.array_equal(band.high, np.sqrt(np.mean(lines * lines, axis=0)))
     assert np.array_equal(band.low, -band.high)
 
 
 def test_a_diverged_arm_ends_where_its_first_pair_does(study):
-    band = bands_of(study, "loss")["boom"]
-    assert band.mean.size == 5
-    assert band.ended
-    assert not bands_of(study, "loss")["dsv3"].ended
+    bands = bands_of(study, "loss")
+    assert (bands["boom"].mean.size, bands["boom"].ended, bands["dsv3"].ended) == (5, True, False)
 
 
 def test_the_csv_holds_every_bit_of_the_figure(study, tmp_path):
     bands = curves(study)
     write_csv(tmp_path / "figure.csv", bands)
-    with open(tmp_path / "figure.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = [*csv.DictReader((tmp_path / "figure.csv").read_text().splitlines())]
     assert len(rows) == sum(band.mean.size for band in bands)
     for band in bands:
         mine = [row for row in rows if (row["panel"], row["arm"]) == (band.panel, band.arm)]
@@ -82,26 +78,19 @@ def test_the_csv_holds_every_bit_of_the_figure(study, tmp_path):
 
 
 @pytest.mark.slow
-def test_figure_files_are_whole_and_the_same_every_time(study, tmp_path, monkeypatch):
+def test_figure_files_are_the_same_every_time(study, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-    first = plots.draw(study, tmp_path / "a")
+    first, second = (plots.draw(study, tmp_path / name) for name in ("a", "b"))
     assert [path.name for path in first] == ["a.csv", "a.png", "a.svg"]
-    png = first[1].read_bytes()
-    assert png.startswith(b"\x89PNG\r\n")
-    assert png.endswith(b"IEND\xaeB`\x82")
-    assert int.from_bytes(png[16:20]) > 1200  # pixels across
-    assert ElementTree.parse(first[2]).getroot().tag.endswith("svg")
-    second = plots.draw(study, tmp_path / "b")
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes()
+    assert int.from_bytes(first[1].read_bytes()[16:20]) > 1200  # pixels across
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert "matplotlib.pyplot" not in sys.modules  # nothing interactive
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"seeds": 1, "checkpoints": 1}, {"branch_steps": 1}, {"seeds": 3}])
 def test_figures_of_odd_sizes(tmp_path, changes):
-    planned = make(tmp_path, setting=replace(SMALL, **changes))
-    small = summarize(run_study(planned, jobs=0).folder)
+    small = summarize(replace(TOY, setting=replace(SMALL, **changes)).run(tmp_path / "toy"))
     assert all(path.stat().st_size > 300 for path in plots.draw(small, tmp_path / "figure"))
 
 
@@ -114,31 +103,26 @@ def test_the_csv_of_pairs_gives_the_intervals(study):
                 assert not mine
                 continue
             assert [float(row["r"]) for row in mine] == item.by_effect[name].values.tolist()
-            (text_error,) = map(float, {row["text_error"] for row in mine})
-            if found.diverged:
-                assert math.isnan(text_error)
-            else:
-                assert text_error == found.text_error
-                assert found.inference.error == pytest.approx(math.hypot(found.pairs_error, text_error), rel=1e-12)
+            (error,) = map(float, {row["text_error"] for row in mine})
+            assert math.isnan(error) if found.diverged else error == found.text_error
+            together = math.hypot(found.pairs_error, error)
+            assert found.diverged or found.inference.error == pytest.approx(together, rel=1e-12)
 
 
 @pytest.mark.slow
 def test_far_apart_arms_get_a_symmetric_logarithm(study, tmp_path, monkeypatch):
-    import fake_trainer
     from matplotlib.figure import Figure
 
     saved, save = [], Figure.savefig
     monkeypatch.setattr(
-        Figure, "savefig", lambda self, *args, **options: saved.append(self) or save(self, *args, **options)
+        Figure, "savefig", lambda self, *given, **options: saved.append(self) or save(self, *given, **options)
     )
     monkeypatch.setitem(fake_trainer.DAMAGE, "fp4_naive", 0.5)
-    far = summarize(run_study(make(tmp_path), jobs=0).folder)
+    far = summarize(TOY.run(tmp_path / "toy"))
     assert far.arm("fp4_naive").verdict == "worse"
-    scales = []
-    for item, name in ((study, "near"), (far, "far")):
-        plots.draw(item, tmp_path / name)
-        scales.append([axes.get_yscale() for axes in saved[-1].axes].count("symlog"))
-    assert scales == [0, 2]  # of the curves and of the pairs
+    for item, panels in ((study, 0), (far, 2)):  # of the curves and of the pairs
+        plots.draw(item, tmp_path / "figure")
+        assert [axes.get_yscale() for axes in saved[-1].axes].count("symlog") == panels
 
 
 def test_missing_matplotlib_is_said_before_anything_else(study, tmp_path, monkeypatch):
@@ -203,22 +187,18 @@ def test_markdown_has_the_table_the_sentences_and_the_expectation(study):
     assert any(line.startswith("| dsv3 | equivalent | a report | equivalent (+") for line in lines)
 
 
-def test_summary_json_is_strict_and_complete(study, tmp_path):
+def test_summary_json_and_table_csv_hold_every_bit(study, tmp_path):
     report.write(study, tmp_path)
     content = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert (content["trustworthy"], content["floor"]) == (True, study.floor)
     arms = {arm["arm"]: arm for arm in content["arms"]}
     assert arms["dsv3"]["verdict"] == "equivalent"
-    assert arms["dsv3"]["effects"]["training"]["mean_percent"] == 100 * study.arm("dsv3").own.mean
     assert arms["boom"]["pairs"][0]["training_percent"] == "inf"
-    assert content["trustworthy"] is True
-    assert content["floor"] == study.floor
     assert len(arms["dsv3"]["pairs"]) == 4
-
-
-def test_table_csv_holds_every_bit(study):
     rows = {row["arm"]: row for row in csv.DictReader(report.table_csv(study).splitlines())}
     for name, effect in study.arm("dsv3").effects.items():
         assert float(rows["dsv3"][f"{name}_percent"]) == 100 * effect.mean
+        assert arms["dsv3"]["effects"][name]["mean_percent"] == 100 * effect.mean
         assert float(rows["dsv3"][f"{name}_ci95_high_percent"]) == 100 * effect.ci95[1]
     assert math.isnan(float(rows["boom"]["training_percent"]))
 
@@ -239,6 +219,12 @@ def test_counts_in_short(number, text):
 
 
 # --- progress --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def terminal():
+    with open(os.devnull, "w") as nowhere:
+        yield Console(force_terminal=True, file=nowhere)
 
 
 def test_plain_lines_come_seldom_and_say_it_all(capsys):
@@ -270,8 +256,8 @@ def test_lines_say_what_is_compiled_only_if_something_is(capsys):
     ]
 
 
-def test_bars_say_what_is_compiled_while_it_is():
-    with open("/dev/null", "w") as nowhere, display(Console(force_terminal=True, file=nowhere)) as shown:
+def test_bars_say_what_is_compiled_while_it_is(terminal):
+    with display(terminal) as shown:
         shown.stage("the first step")
         whole = shown.progress.tasks[0]
         shown.compiling(1)
@@ -285,22 +271,20 @@ def test_bars_say_what_is_compiled_while_it_is():
         assert whole.description == "0/1 runs"
 
 
-def test_what_takes_a_moment_is_said_on_a_terminal_alone(capsys):
+def test_what_takes_a_moment_is_said_on_a_terminal_alone(terminal, capsys, monkeypatch):
     shown = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bars, "stage", lambda self, text: shown.append(text))
-        with open(os.devnull, "w") as nowhere, briefly(Console(force_terminal=True, file=nowhere), "reading the text"):
-            pass
-        with briefly(Console(force_terminal=False), "reading the text"):
+    monkeypatch.setattr(Bars, "stage", lambda self, text: shown.append(text))
+    for console in (terminal, Console(force_terminal=False)):
+        with briefly(console, "reading the text"):
             pass
     assert shown == ["reading the text"]
     assert capsys.readouterr().out == ""
 
 
-def test_the_display_suits_the_console():
+def test_the_display_suits_the_console(terminal):
     with display(Console(force_terminal=False)) as shown:
         assert isinstance(shown, Lines)
-    with open("/dev/null", "w") as nowhere, display(Console(force_terminal=True, file=nowhere)) as shown:
+    with display(terminal) as shown:
         assert isinstance(shown, Bars)
         shown.stage("compiling")
         shown.update(Snapshot(0, 3, 5, 90, [Running("a", 5, 30, 2.0)], None))
@@ -308,23 +292,6 @@ def test_the_display_suits_the_console():
         shown.update(Snapshot(1, 3, 30, 90, [Running("b", 30, 30, None)], 10.0))
         assert [task.description for task in shown.progress.tasks] == ["1/3 runs", "  b"]
         assert shown.progress.tasks[1].fields["note"] == "evaluating"
-
-
-def test_a_study_reports_every_stage(tmp_path):
-    class Recorder(Silent):
-        def __init__(self):
-            self.shots = []
-
-        def update(self, snapshot):
-            self.shots.append(snapshot)
-
-    recorder = Recorder()
-    planned = run_study(make(tmp_path), jobs=0, display=recorder)
-    last = recorder.shots[-1]
-    assert (last.runs_done, last.runs) == (len(planned.tasks), len(planned.tasks))
-    assert last.steps_done == last.steps == sum(task.steps for task in planned.tasks)
-    done = [shot.runs_done for shot in recorder.shots]
-    assert done == sorted(done)
 
 
 def test_clock():
@@ -337,12 +304,12 @@ def test_names_of_many_arms_stand_apart_in_the_key(tmp_path):
     from matplotlib.figure import Figure
 
     more = [Arm(f"arm{i}", recipe="dsv3") for i in range(7)] + [Arm("boom", recipe="explodes", pairs=1)]
-    many = summarize(run_study(make(tmp_path, *more, setting=replace(SMALL, seeds=1)), jobs=0).folder)
+    many = summarize(Toy(ablation(*more), replace(SMALL, seeds=1), FAKE).run(tmp_path / "toy"))
     figure = Figure(figsize=(9.2, 6.4), dpi=160)
     axes = figure.add_axes((0.76, 0.5, 0.22, 0.43))
     plots._draw_key(axes, many, looks_of(many))
     figure.canvas.draw()
-    shown = {text.get_text(): text.get_window_extent() for text in axes.texts}
-    assert {"bf16", "reference", "fp4_naive", "arm6", "boom", "diverged", "noise floor"} <= set(shown)
+    shown = {text.get_text() for text in axes.texts}
+    assert {"bf16", "reference", "fp4_naive", "arm6", "boom", "diverged", "noise floor"} <= shown
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])

@@ -1,24 +1,27 @@
 """Studies that read something off trained models: readings, their means and intervals, reports, resumption."""
 
 import csv
-import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
+import small_trainer
+from contract import Toy, TrainingContract, cut, replaced, same_results
+from refusals import refusals
 
 import lowprec as lp
+from lowprec.codec.reductions import all_reduce
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
-from lowprec.study import Acceptance, Arm, ByPosition, Expectation, Readings, WeightsSetting, plan, run_study
+from lowprec.moe.run.parallel import bucket
+from lowprec.study import Acceptance, Arm, ByPosition, Expectation, Readings, ReducedGradients, WeightsSetting
 from lowprec.study.analysis.comparison import kl_of_tokens, losses_of_tokens
 from lowprec.study.analysis.estimate import half_width
 from lowprec.study.kinds.readings.acceptance import probabilities
 from lowprec.study.kinds.readings.positions import octaves
 from lowprec.study.kinds.readings.reading import ALL, Reading, predicted
-from lowprec.study.kinds.readings.report import report, table_csv
 from lowprec.study.kinds.readings.study import read_study
 from lowprec.study.kinds.readings.summary import summarize
 
@@ -26,19 +29,23 @@ SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=2, seeds=2, warmu
 BF16, FP4 = lp.recipes["bf16"], lp.recipes["fp4_naive"]
 
 
-def toy(**changes):
-    arms = (
-        Arm("bf16", role="reference"),
-        Arm("again", role="repeat"),
-        Arm("float32", recipe="float32", role="floor"),
-        Arm("e5m2", change={"storage": {"layers.*.attn.kv_norm": "e5m2_1x128"}}, expected="more"),
-        Arm("fp4_naive", recipe="fp4_naive", role="control", expected="more"),
-    )
-    fields = {
-        "name": "toy", "question": "Is it?", "reading": ByPosition(), "arms": arms, "quick": SMALL,
-        "expectations": (Expectation("more", "kl_percent", "e5m2", "float32", expected=(1.0, 1e9), stress="64-127"),),
-    }  # fmt: skip
-    return Readings(**(fields | changes))
+TOY = Toy(
+    Readings(
+        "toy", "Is it?", ByPosition(),
+        (
+            Arm("bf16", role="reference"), Arm("again", role="repeat"), Arm("float32", recipe="float32", role="floor"),
+            Arm("e5m2", change={"storage": {"layers.*.attn.kv_norm": "e5m2_1x128"}}, expected="more"),
+            Arm("fp4_naive", recipe="fp4_naive", role="control", expected="more"),
+        ),
+        (Expectation("more", "kl_percent", "e5m2", "float32", expected=(1.0, 1e9), stress="64-127"),), quick=SMALL,
+    ),
+    SMALL, small_trainer.SMALL, ("as expected",), lost=("e5m2/c1", "again/c0"),
+    damage={
+        "again is NOT bit-identical to bf16": replaced("again/c0/readings.csv", "\n0,", "\n7,"),
+        "fp4_naive (positive control) is NOT detected": same_results("", "fp4_naive", "bf16"),
+        "fp4_naive/c1 has 1 of 2 rows": cut("fp4_naive/c1/metrics.csv", 1),
+    },
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +104,6 @@ def test_acceptance_agrees_with_its_definition(model, tokens):
     assert rows[ALL]["speed"] == pytest.approx((1 + np.mean(accepted)) * 61 / 62)
     quarters = [values["greedy"] for place, values in rows.items() if place != ALL]
     assert np.mean(quarters) == pytest.approx(rows[ALL]["greedy"])
-    with pytest.raises(ValueError, match="mtp_depth=1"):
-        next(iter(Acceptance().read(Model("nano", "bf16"), BF16, BF16, tokens, 0)))
 
 
 def test_probabilities_sum_to_one():
@@ -123,8 +128,7 @@ def test_intervals_cover_where_checkpoints_and_batches_are_samples():
 
 
 def test_an_interval_needs_two_of_something():
-    assert np.isnan(half_width(np.array([[0.0, 0.0, 1.0]])))
-    assert np.isnan(half_width(np.empty((0, 3))))
+    assert np.isnan([half_width(np.array([[0.0, 0.0, 1.0]])), half_width(np.empty((0, 3)))]).all()
     assert half_width(np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])) == 0.0
 
 
@@ -132,40 +136,23 @@ def test_an_interval_needs_two_of_something():
 
 
 @pytest.mark.slow
-def test_a_study_runs_reports_and_resumes(tmp_path):
-    planned = plan(toy(), SMALL, tmp_path / "toy")
-    run_study(planned, jobs=1)
-    found = report(tmp_path / "toy", plot=True)
-    summary = found.outcome
-    assert not summary.broken
-    assert {path.suffix for path in found.files} == {".csv", ".png", ".svg", ".md", ".json"}
-    assert summary.mean("kl_percent", "fp4_naive") > summary.mean("kl_percent", "float32") > 0
-    assert summary.shown == ["float32", "e5m2", "fp4_naive"]
-    rows = list(csv.DictReader(table_csv(summary).splitlines()))
-    assert {row["place"] for row in rows} == {"", ALL, *octaves(128)}
-    one = next(row for row in rows if (row["arm"], row["place"], row["metric"]) == ("e5m2", "8-15", "kl_percent"))
-    assert int(one["count"]) == 4
-    said = json.loads((tmp_path / "toy/summary.json").read_text())
-    assert said["findings"][0]["outcome"] in ("as expected", "neither")
-    before = (tmp_path / "toy/e5m2/c1/readings.csv").stat().st_mtime_ns
-    run_study(planned, jobs=1)
-    assert (tmp_path / "toy/e5m2/c1/readings.csv").stat().st_mtime_ns == before
-    read, setting = read_study(tmp_path / "toy")
-    assert (read.reading.metrics, setting) == (dict(ByPosition.metrics), SMALL)
-    with pytest.raises(TypeError, match="was made"):
-        read.reading.read()
+class TestContract(TrainingContract):
+    pass
 
 
 @pytest.mark.slow
-def test_a_repeat_that_differs_and_a_control_that_does_not_hurt_void_the_study(tmp_path):
-    weak = replace(toy(), arms=(*toy().arms[:4], Arm("weak", role="control", expected="nothing")))
-    run_study(plan(weak, replace(SMALL, checkpoints=1, seeds=1), tmp_path / "toy"), jobs=1)
-    assert ["weak" in reason for reason in summarize(tmp_path / "toy").broken] == [True]
-    path = tmp_path / "toy/again/c0/readings.csv"
-    path.write_text(path.read_text().replace("\n0,", "\n7,", 1))
-    broken = summarize(tmp_path / "toy").broken
-    assert "again is NOT bit-identical" in broken[0]
-    assert summarize(tmp_path / "toy").findings[0].outcome.startswith("void")
+def test_a_study_has_means_at_every_place(finished, reported):
+    summary = reported.outcome
+    assert summary.mean("kl_percent", "fp4_naive") > summary.mean("kl_percent", "float32") > 0
+    assert summary.shown == ["float32", "e5m2", "fp4_naive"]
+    rows = list(csv.DictReader(reported.table_csv().splitlines()))
+    assert {row["place"] for row in rows} == {"", ALL, *octaves(128)}
+    one = next(row for row in rows if (row["arm"], row["place"], row["metric"]) == ("e5m2", "8-15", "kl_percent"))
+    assert int(one["count"]) == 4
+    read, setting = read_study(finished)
+    assert (read.reading.metrics, setting) == (dict(ByPosition.metrics), SMALL)
+    with pytest.raises(TypeError, match="was made"):
+        read.reading.read()
 
 
 @dataclass(frozen=True)
@@ -181,26 +168,54 @@ class Two(Reading):
 
 @pytest.mark.slow
 def test_without_a_place_for_all_the_mean_is_over_places_and_nan_is_left_out(tmp_path):
+    """Read by a worker process, to which the reading is sent."""
     arms = (Arm("bf16", role="reference"), Arm("other", expected="the same"))
-    study = toy(reading=Two(number=2), arms=arms, expectations=())
-    run_study(plan(study, replace(SMALL, checkpoints=1), tmp_path / "toy"), jobs=1)
-    summary = summarize(tmp_path / "toy")
+    study = replace(TOY.study, reading=Two(number=2), arms=arms, expectations=())
+    summary = summarize(replace(TOY, study=study, setting=replace(SMALL, checkpoints=1)).run(tmp_path / "toy", jobs=1))
     assert summary.mean("m", "other", "b") == 6.0
     assert summary.mean("m", "other") == pytest.approx((2 + 2 + 6) / 3)
 
 
-def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="unknown metric 'm'"):
-        toy(expectations=(Expectation("w", "m", "e5m2"),))
-    with pytest.raises(ValueError, match="name of its own"):
-        toy(arms=(Arm("a", role="reference"), Arm("a")))
-    with pytest.raises(ValueError, match="exactly one arm is the reference"):
-        toy(arms=(Arm("a"),))
-
-
 def test_another_configuration_has_checkpoints_of_its_own(tmp_path):
-    names = [
-        plan(toy(config=config), SMALL, tmp_path / "toy").checkpoints[0].name
-        for config in ({}, {"sequence": 64}, {"sequence": 64, "mtp_depth": 1})
-    ]
-    assert len(set(names)) == 3
+    configs = ({}, {"sequence": 64}, {"sequence": 64, "mtp_depth": 1})
+    assert len({TOY.plan(tmp_path / "toy", config=config).checkpoints[0].name for config in configs}) == 3
+
+
+# --- gradients of more and more ranks --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sequences():
+    return load_corpus("stdlib").held_out[: 8 * 33].reshape(8, 33).copy()
+
+
+@pytest.mark.slow
+def test_errors_are_those_of_the_reduction(sequences):
+    model, recipe = Model("nano", "bf16", seed=0), BF16.with_(all_reduce="2 ring e5m2_1x128")
+    rows = dict(ReducedGradients(ranks=(2, 8)).read(model, recipe, BF16, sequences, 0))
+    assert [*rows] == ["2", "8"]
+    parts = [model.loss_and_grads(part)[1] for part in np.split(sequences, 8)]
+    shards = np.stack([bucket(part) for part in parts]) / np.float32(8)
+    exact = shards.astype(np.float64).sum(axis=0)
+    error = np.sum((all_reduce(shards, "e5m2_1x128", "ring") - exact) ** 2)
+    assert rows["8"]["gradient_error"] == pytest.approx(np.sqrt(error / np.sum(exact**2)), rel=1e-9)
+    assert rows["2"]["gradient_error"] < rows["8"]["gradient_error"] < rows["8"]["worst_tensor"]
+    assert 0 < rows["8"]["one_minus_cos"] < 0.1
+
+
+def test_without_a_reduction_float32_is_all_that_is_lost(sequences):
+    rows = dict(ReducedGradients(ranks=(2, 8)).read(Model("nano", "bf16", seed=0), BF16, BF16, sequences, 0))
+    assert all(0 < row["gradient_error"] < 1e-6 for row in rows.values())
+
+
+def read(reading, tokens=None):
+    return next(iter(reading.read(Model("nano", "bf16", seed=0), BF16, BF16, tokens, 0)))
+
+
+test_refused = refusals([
+    ("replace(TOY.study, expectations=(Expectation('w', 'm', 'e5m2'),))", "unknown metric 'm'"),
+    ("replace(TOY.study, arms=(Arm('a', role='reference'), Arm('a')))", "name of its own"),
+    ("replace(TOY.study, arms=(Arm('a'),))", "exactly one arm is the reference"),
+    ("read(Acceptance(), np.zeros((4, 129), np.uint8))", "mtp_depth=1"),
+    ("read(ReducedGradients(), np.zeros((8, 33), np.uint8))", "64 ranks cannot share 8 sequences"),
+], lambda: globals())  # fmt: skip

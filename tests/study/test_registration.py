@@ -8,10 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from contract import command
 
-from lowprec.cli.app import cli
-from lowprec.study import Arm, ClaimArm, Claims, Expectation, catalogue, load
+from lowprec.study import ClaimArm, Claims, Expectation, catalogue, load
 from lowprec.study.analysis.estimate import Values
 from lowprec.study.design import registration
 from lowprec.study.design.registration import Registration, Version
@@ -47,8 +46,7 @@ def test_every_field_of_a_range_counts_and_nothing_else():
         before = alone if name == "minus" else EXPECTATION
         assert registration.hash_of(dataclasses.replace(before, **{name: value})) != registration.hash_of(before), name
     assert registration.hash_of(dataclasses.replace(EXPECTATION, expected=(0.4, 0.6), published=(0, 1))) == same
-    wide = dataclasses.replace(EXPECTATION, expected=(0.4, math.inf))
-    assert registration.hash_of(wide) == registration.hash_of(dataclasses.replace(wide))
+    assert registration.hash_of(dataclasses.replace(EXPECTATION, expected=(0.4, math.inf))) != same
 
 
 def test_words_of_arms_and_the_margin_count_too():
@@ -59,7 +57,6 @@ def test_words_of_arms_and_the_margin_count_too():
     assert registration.words_of(dataclasses.replace(found, margin=0.005)) != same
     arms = tuple(dataclasses.replace(arm, source="elsewhere") for arm in found.arms)
     assert registration.words_of(dataclasses.replace(found, arms=arms)) == same
-    assert isinstance(found.arms[0], Arm)
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -116,10 +113,6 @@ def test_every_kind_of_study_asks_whether_a_range_is_registered():
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
 def outcome(folder):
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["findings"][0]["outcome"]
 
@@ -127,31 +120,31 @@ def outcome(folder):
 def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
     mine, out = tmp_path / "mine.py", tmp_path / "runs"
     mine.write_text(MINE.format(high=0.6))
-    told = run("ablate", mine, "--out", out, "--no-plot")
+    told = command("ablate", mine, "--out", out, "--no-plot")
     assert told.exit_code == 0
     assert "mine: not registered; it runs, and what it finds is not judged (lowprec register)" in told.output
     assert outcome(out / "mine-full") == "not registered"
 
-    assert "1 ranges registered" in run("register", mine, "--prototype").output
+    assert "1 ranges registered" in command("register", mine, "--prototype").output
     written = json.loads((tmp_path / "registered.json").read_text())["mine"]
     assert [version["prototype"] for version in written] == [["one is less"]]
-    run("ablate", mine, "--out", out, "--no-plot")
+    command("ablate", mine, "--out", out, "--no-plot")
     assert outcome(out / "mine-full") == "not registered"  # these runs began before
-    told = run("ablate", mine, "--out", tmp_path / "new", "--no-plot")
+    told = command("ablate", mine, "--out", tmp_path / "new", "--no-plot")
     assert "not registered" not in told.output
     assert outcome(tmp_path / "new" / "mine-full") == "as expected"
 
     mine.write_text(MINE.format(high=0.7))
-    told = run("ablate", mine, "--out", tmp_path / "newer", "--no-plot")
+    told = command("ablate", mine, "--out", tmp_path / "newer", "--no-plot")
     assert "mine: changed since" in told.output
     assert outcome(tmp_path / "newer" / "mine-full") == "not registered"
-    refused = run("register", mine)
+    refused = command("register", mine)
     assert refused.exit_code == 2
     assert "a reason is needed" in refused.output
-    run("register", mine, "--reason", "the first was a slip")
-    (row,) = json.loads(run("ablate", "--list", mine, "--json").output)
+    command("register", mine, "--reason", "the first was a slip")
+    (row,) = json.loads(command("ablate", "--list", mine, "--json").output)
     assert "amended" in row["registered"]
-    run("ablate", mine, "--out", tmp_path / "newest", "--no-plot")
+    command("ablate", mine, "--out", tmp_path / "newest", "--no-plot")
     assert outcome(tmp_path / "newest" / "mine-full") == "as expected"
 
 

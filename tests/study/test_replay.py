@@ -1,32 +1,22 @@
 """Replays: recorded operands, what is measured of them, extended ones, and a study from the plan to its report."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import small_trainer
+from contract import Toy, TrainingContract, refused, replaced
+from refusals import refusals
 
 import lowprec as lp
 from lowprec.moe.data.corpus import batches
 from lowprec.moe.data.sources import load_corpus
-from lowprec.registry import UnknownNameError
-from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, load, plan, run_study
+from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, load
 from lowprec.study.analysis.crossed import crossed
-from lowprec.study.kinds import catalogue as kinds
 from lowprec.study.kinds.replay import operands
-from lowprec.study.kinds.replay.measurement import (
-    PRODUCTS_FILE,
-    Product,
-    coherence_of,
-    errors,
-    exact,
-    growth_of,
-    measure,
-)
+from lowprec.study.kinds.replay.measurement import Product, coherence_of, errors, exact, growth_of, measure
 from lowprec.study.kinds.replay.operands import Recorder, extended, recorded, shared, spread_rows
-from lowprec.study.kinds.replay.summary import summarize
-from lowprec.study.run.store import StudyError
 
 FP22 = ReplayArm("fp22", "FP22", "hopper_fp8", role="control")
 ARMS = (
@@ -173,29 +163,28 @@ def test_intervals_of_little():
 
 # --- a study ---------------------------------------------------------------------------------------------------------
 
-
-@pytest.fixture(scope="module")
-def study():
-    return Replay(
+TOY = Toy(
+    Replay(
         "toy", "Which?", ARMS, quick=SIZE, full=SIZE,
         expectations=(
             Expectation("promotion helps", "over_quantization", "fp22_128", over="fp22", stress="wgrad_4k",
                         expected=(0.0, 1.0)),
             Expectation("not of this size", "over_quantization", "fp22", stress="wgrad_64k", expected=(0.0, 1.0)),
         ),
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def finished(study, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("replay") / "toy"
-    run_study(plan(study, SIZE, folder), jobs=0)
-    return folder
+    ),
+    SIZE, small_trainer.SMALL, ("as expected",),  # of the one that this size can judge
+    lost=("recorded/c1", "synthetic/s0"),
+)  # fmt: skip
 
 
 @pytest.mark.slow
-def test_classes_and_what_becomes_of_them(finished):
-    summary = summarize(finished)
+class TestContract(TrainingContract):
+    test_damage_voids_every_verdict = None  # an emulated sum has neither chaos nor a control that could go unseen
+
+
+@pytest.mark.slow
+def test_classes_and_what_becomes_of_them(finished, reported):
+    summary = reported.outcome
     assert summary.classes == ("fprop", "dgrad", "wgrad_2k", "wgrad_4k")
     assert summary.far == ("fprop_at_16k", "fprop_at_16k_diluted", "dgrad_at_16k", "dgrad_at_16k_diluted")
     assert summary.checks == ("wgrad_4k_extended",)
@@ -210,59 +199,19 @@ def test_classes_and_what_becomes_of_them(finished):
     costs = [summary.of("over_quantization", arm, "wgrad_4k") for arm in ("bits_9", "fp22", "fp22_128", "bits_20")]
     assert [item.mean for item in costs] == sorted((item.mean for item in costs), reverse=True)
     assert all(item.low < item.mean < item.high for item in costs)
-    (finding,) = summary.findings  # the other one has no class here
-    assert finding.outcome == "as expected"
+    (finding,) = summary.findings
     assert 0 < finding.found.ci90[0] < finding.value < finding.found.ci90[1] < 1
     assert summary.enough("fprop") in (13, 20)
     assert summary.of("bias_percent", "fp22", "fprop_at_16k").high < 0
+    assert {path.name for path in reported.files} >= {"toy.csv", "toy.png", "toy.svg", "table.csv"}
+    assert "Wgrad, 4k tokens, extended" in (finished / "report.md").read_text()
+    assert len(reported.table_csv().splitlines()) == 1 + 9 * len(ARMS) * 7
 
 
 @pytest.mark.slow
-def test_the_report_and_its_files(finished, study):
-    found = kinds.report(finished)
-    names = {path.name for path in found.files}
-    assert {"toy.csv", "toy.png", "toy.svg", "report.md", "table.csv", "summary.json", "report.html"} <= names
-    text = (finished / "report.md").read_text()
-    assert "Wgrad, 4k tokens, extended" in text
-    assert "n/a" not in text
-    table = found.table_csv().splitlines()
-    assert len(table) == 1 + 9 * len(ARMS) * 7
-
-
-@pytest.mark.slow
-def test_finished_runs_stay_and_bits_come_again(finished, study, tmp_path):
-    before = {path: path.stat().st_mtime_ns for path in finished.glob(f"*/*/{PRODUCTS_FILE}")}
-    assert len(before) == 3
-    run_study(plan(study, SIZE, finished), jobs=0)
-    assert before == {path: path.stat().st_mtime_ns for path in before}
-    run_study(plan(study, replace(SIZE, checkpoints=1), tmp_path / "again"), jobs=0)
-    for name in ("recorded/c0", "synthetic/s0"):
-        theirs = (finished / name / PRODUCTS_FILE).read_bytes()
-        assert (tmp_path / "again" / name / PRODUCTS_FILE).read_bytes() == theirs
-
-
-def test_a_damaged_table_is_refused(finished, tmp_path):
-    import shutil
-
-    shutil.copytree(finished, tmp_path / "toy")
-    file = tmp_path / "toy" / "recorded" / "c1" / PRODUCTS_FILE
-    file.write_text(file.read_text().replace("gain_minus_1", "gain", 1))
-    with pytest.raises(StudyError, match="has other columns"):
-        summarize(tmp_path / "toy")
-    shutil.rmtree(tmp_path / "toy" / "recorded" / "c1")
-    with pytest.raises(StudyError, match="1 runs are not finished"):
-        summarize(tmp_path / "toy")
-
-
-def test_what_makes_no_sense_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="every arm needs a name of its own"):
-        Replay("x", "?", (FP22, FP22))
-    with pytest.raises(ValueError, match="unknown metric 'loss'"):
-        Replay("x", "?", ARMS, expectations=(Expectation("w", "loss", "fp22"),))
-    with pytest.raises(ValueError, match="promote_every"):
-        replace(FP22, promote_every=0)
-    with pytest.raises(UnknownNameError, match="hopper_fp8"):
-        plan(Replay("x", "?", (replace(FP22, accumulator="hoper_fp8"),)), SIZE, tmp_path)
+def test_a_damaged_table_is_refused(copied):
+    replaced("recorded/c1/products.csv", "gain_minus_1", "gain")(copied)
+    refused(copied, "has other columns")
 
 
 def test_the_published_study_has_every_number_of_bits():
@@ -270,3 +219,11 @@ def test_the_published_study_has_every_number_of_bits():
     bits = [arm.accumulator for arm in study.arms if "fraction_bits" in arm.accumulator]
     assert len(bits) == 18
     assert {arm.promote_every for arm in study.arms} == {None, 32, 64, 128, 256, 512}
+
+
+test_refused = refusals([
+    ("Replay('x', '?', (FP22, FP22))", "every arm needs a name of its own"),
+    ("Replay('x', '?', ARMS, expectations=(Expectation('w', 'loss', 'fp22'),))", "unknown metric 'loss'"),
+    ("ReplayArm('a', 'A', 'hopper_fp8', promote_every=0)", "promote_every"),
+    ("TOY.plan('x', arms=(ReplayArm('a', 'A', 'hoper_fp8'),), expectations=())", KeyError, "hopper_fp8"),
+], lambda: globals())  # fmt: skip

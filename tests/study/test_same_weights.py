@@ -1,50 +1,57 @@
 """Studies of the same weights: the probe changes nothing, the metrics are what they say, the study runs and resumes."""
 
 import csv
-import json
+import functools
 import math
-import shutil
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import small_trainer
+from contract import Toy, TrainingContract, cut, replaced, same_results
+from refusals import refusals
+from toys import snapshot
 
 import lowprec as lp
 from lowprec.measure.spread import kurtosis
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
-from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, plan, run_study
+from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting
 from lowprec.study.analysis.comparison import compare, compare_layers, kl_of_tokens, record
 from lowprec.study.analysis.estimate import Values
 from lowprec.study.analysis.probe import TILE, describe
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
 from lowprec.study.design.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
-from lowprec.study.kinds.same_weights.report import document, report, table_csv
+from lowprec.study.kinds.same_weights.report import table_csv
 from lowprec.study.kinds.same_weights.study import METRICS
 from lowprec.study.kinds.same_weights.summary import summarize
 
 SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
 F32, BF16, DSV3 = (lp.recipes[name] for name in ("float32", "bf16", "dsv3"))
-
-
-def study(**changes):
-    arms = (
-        Arm("float32", recipe="float32", role="reference"),
-        Arm("bf16", role="floor"),
-        Arm("again", role="repeat"),
-        Arm("dsv3", recipe="dsv3"),
-        Arm("hybrid", recipe="dsv3", change={"dy": "e5m2 1x128"}),
-        Arm("fp4_naive", recipe="fp4_naive", role="control"),
-    )
-    expectations = (
-        Expectation("FP4 is worse", "kl", "fp4_naive", "dsv3", expected=(1.0, math.inf), published=(0.0, 1.0)),
-        Expectation("never", "kl", "dsv3", expected=(-1.0, -0.5)),
-    )
-    fields = {"name": "toy", "question": "Does it?", "arms": arms, "expectations": expectations, "quick": SMALL}
-    return SameWeights(**(fields | changes))
+ARMS = (
+    Arm("float32", recipe="float32", role="reference"), Arm("bf16", role="floor"), Arm("again", role="repeat"),
+    Arm("dsv3", recipe="dsv3"), Arm("hybrid", recipe="dsv3", change={"dy": "e5m2 1x128"}),
+    Arm("fp4_naive", recipe="fp4_naive", role="control"),
+)  # fmt: skip
+EXPECTATIONS = (
+    Expectation("FP4 is worse", "kl", "fp4_naive", "dsv3", expected=(1.0, math.inf), published=(0.0, 1.0)),
+    Expectation("never", "kl", "dsv3", expected=(-1.0, -0.5)),
+)
+TOY = Toy(
+    SameWeights("toy", "Does it?", ARMS, EXPECTATIONS, quick=SMALL, stresses=(Healthy(), UnevenTokens())),
+    SMALL, small_trainer.SMALL, (AS_EXPECTED, NEITHER), lost=("dsv3/c0", "again/c0"),
+    damage={
+        "again is NOT bit-identical to bf16": replaced("again/c0/layers.csv", "0.0", "0.1"),
+        "fp4_naive (positive control) is NOT detected": same_results("", "fp4_naive", "bf16"),
+        "dsv3/c0 has 1 of 2 rows in metrics.csv": cut("dsv3/c0/metrics.csv", 1),
+        "fp4_naive/c0 has 0 of 2 rows in metrics.csv": cut("fp4_naive/c0/metrics.csv", 0),
+        "hybrid/c0 lacks rows in layers.csv": cut("hybrid/c0/layers.csv", 20),
+        "again/c0 lacks rows in layers.csv": cut("again/c0/layers.csv", 0),
+    },
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +103,13 @@ def test_metrics_by_their_definitions(recordings):
     p, q = (x - np.log(np.exp(x).sum(axis=1, keepdims=True)) for x in
             (r.logits.astype(np.float64) for r in (reference, arm)))  # fmt: skip
     assert found["kl"] == pytest.approx((np.exp(p) * (p - q)).sum(axis=1).mean(), rel=1e-9)
-    error = size = Fraction(0)
     name = "layers.0.attn.wkv_a"
-    for ours, theirs in zip(arm.gradients[name].ravel()[:3000].tolist(), reference.gradients[name].ravel().tolist(),
-                            strict=False):  # fmt: skip
-        error += (Fraction(ours) - Fraction(theirs)) ** 2
-        size += Fraction(theirs) ** 2
+    ours, theirs = ([Fraction(x) for x in r.gradients[name].ravel()[:3000].tolist()] for r in (arm, reference))
+    error, size = sum((x - y) ** 2 for x, y in zip(ours, theirs, strict=True)), sum(y * y for y in theirs)
     part = [replace(r, gradients={name: r.gradients[name].ravel()[:3000]}) for r in (arm, reference)]
-    layers = compare_layers(*part)
-    assert layers[0][:2] == (0, "attn.wkv_a")
-    assert layers[0][2]["gradient_error"] == pytest.approx(math.sqrt(error / size), rel=1e-12)
+    layer, kind, values = compare_layers(*part)[0]
+    assert (layer, kind) == (0, "attn.wkv_a")
+    assert values["gradient_error"] == pytest.approx(math.sqrt(error / size), rel=1e-12)
     dx = [r.linears["layers.0.attn.wq_a"].dx.astype(np.float64) for r in (arm, reference)]
     some = np.linalg.norm(dx[1], axis=1) > 0  # nothing reads the query of a sequence's first token
     by_token = (np.linalg.norm(dx[0] - dx[1], axis=1)[some]) / np.linalg.norm(dx[1], axis=1)[some]
@@ -128,19 +132,10 @@ def test_flush_and_saturation_are_counted_from_the_specs():
     assert describe(np.zeros((2, 4), np.float32), TensorSpec()).rows == 0
     # Scales rounded down cut the largest value of a block; rounded up they do not.
     large = np.array([[1.9, 1.0]], np.float32)
-
-    class Floor:
-        def quantize(self, x):
-            return lp.quantize(x, quantizer="mxfp8_floor")
-
-    class Ceil:
-        def quantize(self, x):
-            return lp.quantize(x, quantizer="mxfp8_ceil")
-
-    assert describe(large, Floor()).saturated == 1
-    assert describe(large, Ceil()).saturated == 0
-    uneven = np.ones((2, 128), np.float32)
-    uneven[1] = 2.0**-30
+    for name, saturated in (("mxfp8_floor", 1), ("mxfp8_ceil", 0)):
+        spec = SimpleNamespace(quantize=functools.partial(lp.quantize, quantizer=name))
+        assert describe(large, spec).saturated == saturated
+    uneven = np.full((2, 128), [[1.0], [2.0**-30]], np.float32)
     assert describe(uneven, TensorSpec("e4m3fn", "128x128")).rows_flushed == 1
     assert describe(uneven, TensorSpec("e4m3fn", "1x128")).rows_flushed == 0
 
@@ -220,130 +215,60 @@ def test_which_of_the_two_happened_is_computed(value, outcome):
     assert item.judge(Values(lambda metric, arm, stress: value)).outcome == outcome
 
 
-def test_expectations_that_make_no_sense():
-    with pytest.raises(ValueError, match=r"expected must be \(low, high\), not \(2.0, 1.0\)"):
-        Expectation("w", "kl", "a", expected=(2.0, 1.0))
-    for changes, match in (
-        ({"metric": "kll"}, "unknown metric 'kll'"), ({"arm": "x"}, "unknown arm 'x'"),
-        ({"over": "y"}, "unknown arm 'y'"), ({"stress": "z"}, "unknown stress 'z'"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=match):
-            study(expectations=(Expectation(**({"words": "w", "metric": "kl", "arm": "dsv3"} | changes)),))
-    with pytest.raises(ValueError, match="exactly one arm is the reference"):
-        study(arms=(Arm("a"),), expectations=())
-    with pytest.raises(ValueError, match="every arm needs a name of its own"):
-        study(arms=(Arm("a", role="reference"), Arm("a")), expectations=())
-    with pytest.raises(ValueError, match="headline 'x' is not one of"):
-        study(headline="x")
-
-
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    out = tmp_path_factory.mktemp("same")
-    item = study(stresses=(Healthy(), UnevenTokens()))
-    return run_study(plan(item, SMALL, out / "toy", backend=small_trainer.SMALL), jobs=0)
+@pytest.mark.slow
+class TestContract(TrainingContract):
+    def test_what_is_cut_off_is_made_again(self, copied):
+        whole = {path: text for path, text in snapshot(copied).items() if path.suffix == ".csv"}
+        for reason, damage in TOY.damage.items():
+            if "rows" in reason:
+                damage(copied)
+                assert reason in summarize(copied).broken[0]
+                TOY.run(copied)
+        assert {path: path.read_bytes() for path in whole} == whole
+        assert not summarize(copied).broken
 
 
 @pytest.mark.slow
 def test_a_study_from_checkpoint_to_findings(finished):
-    found = summarize(finished.folder)
-    assert found.broken == []
-    assert [item.outcome for item in found.findings] == [AS_EXPECTED, NEITHER]
+    found = summarize(finished)
     assert found.mean("kl", "fp4_naive") > found.mean("kl", "dsv3") > found.mean("kl", "bf16") > 0
     # What the backward pass computes in cannot move predictions.
     assert found.mean("kl", "hybrid") == found.mean("kl", "dsv3")
     assert found.mean("gradient_error", "hybrid") != found.mean("gradient_error", "dsv3")
     assert found.mean("kl", "dsv3", "uneven tokens") == found.mean("kl", "dsv3", "healthy")
     assert found.mean("gradient_error", "dsv3", "uneven tokens") != found.mean("gradient_error", "dsv3", "healthy")
-
-
-def test_resuming_repeats_nothing_and_checkpoints_are_shared(finished):
-    files = {path: path.read_bytes() for path in finished.folder.parent.rglob("*.csv")}
-    other = plan(study(name="other"), SMALL, finished.folder.parent / "other", backend=small_trainer.SMALL)
-    assert [task.folder.path for task in other.checkpoints] == [task.folder.path for task in finished.checkpoints]
-    assert all(task.finished() for task in other.checkpoints)
-    again = run_study(
-        plan(study(stresses=(Healthy(), UnevenTokens())), SMALL, finished.folder, backend=small_trainer.SMALL),
-        jobs=0,
-    )
-    assert {path: path.read_bytes() for path in again.folder.parent.rglob("*.csv")} == files
+    rows = {(row["arm"], row["stress"], row["metric"]): row for row in csv.DictReader(table_csv(found).splitlines())}
+    assert float(rows["dsv3", "healthy", "kl"]["mean"]) == found.mean("kl", "dsv3")
 
 
 @pytest.mark.slow
-def test_reports_hold_every_bit_and_the_findings(finished, tmp_path):
-    written = report(finished.folder, plot=True)
-    summary, found, files = written.outcome, written.document, written.files
-    assert {path.suffix for path in files} == {".md", ".csv", ".json", ".png", ".svg"}
-    rows = {(row["arm"], row["stress"], row["metric"]): row for row in csv.DictReader(table_csv(summary).splitlines())}
-    assert float(rows["dsv3", "healthy", "kl"]["mean"]) == summary.mean("kl", "dsv3")
-    text = (finished.folder / "report.md").read_text()
+def test_the_report_says_what_was_expected_and_found(finished, reported):
+    text = (finished / "report.md").read_text()
     assert "| FP4 is worse | kl of fp4_naive over dsv3 | at least 1 | 0 to 1 |" in text
-    content = json.loads((finished.folder / "summary.json").read_text(), parse_constant=pytest.fail)
-    assert [item["outcome"] for item in content["findings"]] == [AS_EXPECTED, NEITHER]
-    assert found == document(summary, finished.folder, [(f.title, f.stem) for f in found.parts if hasattr(f, "stem")])
 
 
-@pytest.mark.slow
-def test_a_measurement_that_differs_is_found_out(finished, tmp_path):
-    copy = shutil.copytree(finished.folder, tmp_path / "copy")
-    path = copy / "again/c0/layers.csv"
-    path.write_text(path.read_text().replace("0.0", "0.1", 1))
-    assert "again is NOT bit-identical to bf16" in summarize(copy).broken[0]
-    assert_void(copy, "again is NOT bit-identical to bf16")
+def changed(**expectation):
+    return replace(
+        TOY.study, expectations=(Expectation(**{"words": "w", "metric": "kl", "arm": "dsv3", **expectation}),)
+    )
 
 
-def assert_void(folder, reason):
-    """Nothing that is printed of a study says more than that it is void, and why."""
-    written = report(folder, plot=True)
-    assert reason in written.broken[0]
-    titles = [part.title for part in written.document.parts if hasattr(part, "stem")]
-    assert titles
-    assert all(title.startswith("VOID: ") and reason in title for title in titles)
-    assert all(item.outcome.startswith("void: ") for item in written.outcome.findings)
-    content = json.loads((folder / "summary.json").read_text())
-    assert content["trustworthy"] is False
-    assert all(item["outcome"].startswith("void: ") for item in content["findings"])
-    text = (folder / "report.md").read_text()
-    assert reason in text
-    assert "as expected |" not in text
-    assert "neither |" not in text
+def planned(**change):
+    return Toy(replace(TOY.study, arms=(*ARMS, Arm("odd", recipe="dsv3", change=change))), SMALL).plan("nowhere")
 
 
-@pytest.mark.slow
-def test_a_control_that_does_not_hurt_voids_the_study(finished, tmp_path):
-    copy = shutil.copytree(finished.folder, tmp_path / "copy")
-    for name in ("metrics.csv", "layers.csv"):
-        shutil.copy(copy / "bf16/c0" / name, copy / "fp4_naive/c0" / name)
-    assert_void(copy, "fp4_naive (positive control) is NOT detected")
-
-
-@pytest.mark.sampled(0, default=1)
-@pytest.mark.parametrize(
-    ("file", "arm", "rows", "reason"),
-    [
-        ("metrics.csv", "dsv3", 1, "dsv3/c0 has 1 of 2 rows in metrics.csv"),
-        ("metrics.csv", "fp4_naive", 0, "fp4_naive/c0 has 0 of 2 rows in metrics.csv"),
-        ("layers.csv", "hybrid", 20, "hybrid/c0 lacks rows in layers.csv"),
-        ("layers.csv", "again", 0, "again/c0 lacks rows in layers.csv"),
-    ],
-)
-def test_a_measurement_that_is_cut_off_voids_the_study(finished, tmp_path, file, arm, rows, reason):
-    copy = shutil.copytree(finished.folder, tmp_path / "copy")
-    path = copy / arm / "c0" / file
-    whole = path.read_text()
-    path.write_text("".join(whole.splitlines(keepends=True)[: rows + 1]))
-    assert_void(copy, reason)
-    run_study(plan(study(stresses=(Healthy(), UnevenTokens())), SMALL, copy, backend=small_trainer.SMALL), jobs=0)
-    assert path.read_text() == whole
-    assert not summarize(copy).broken
-
-
-def test_arms_that_cannot_be_are_refused_before_anything_runs(tmp_path):
-    for change, match in (({"dyy": "e5m2 1x128"}, "'dyy'"), ({"dy": "e5m9 1x128"}, "e5m9")):
-        arms = (*study().arms, Arm("odd", recipe="dsv3", change=change))
-        with pytest.raises((TypeError, ValueError, KeyError), match=match):
-            plan(study(arms=arms), SMALL, tmp_path / "toy")
-    assert not list(tmp_path.iterdir())
+test_refused = refusals([
+    ("Expectation('w', 'kl', 'a', expected=(2.0, 1.0))", r"expected must be \(low, high\), not \(2.0, 1.0\)"),
+    ("changed(metric='kll')", "unknown metric 'kll'"),
+    ("changed(arm='x')", "unknown arm 'x'"),
+    ("changed(over='y')", "unknown arm 'y'"),
+    ("changed(stress='z')", "unknown stress 'z'"),
+    ("replace(TOY.study, arms=(Arm('a'),), expectations=())", "exactly one arm is the reference"),
+    ("replace(TOY.study, arms=(ARMS[0], ARMS[0]), expectations=())", "every arm needs a name of its own"),
+    ("replace(TOY.study, headline='x')", "headline 'x' is not one of"),
+    ("planned(dyy='e5m2 1x128')", (TypeError, ValueError, KeyError), "'dyy'"),
+    ("planned(dy='e5m9 1x128')", (TypeError, ValueError, KeyError), "e5m9"),
+], lambda: globals())  # fmt: skip

@@ -1,15 +1,15 @@
 """Kinds of studies: what each must have, and that one of one's own is run by the same command."""
 
+import importlib
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from contract import MeasuringContract, TrainingContract, command
 
-from lowprec.cli import app
-from lowprec.study import Ablation, catalogue, plan
+from lowprec.study import Ablation, catalogue
 from lowprec.study.kinds import catalogue as kinds
 from lowprec.study.kinds.kind import MeasuringKind, Report, TrainingKind
 from lowprec.study.kinds.measuring import write_reports
@@ -27,8 +27,13 @@ def test_every_folder_is_a_kind_and_is_listed():
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS.values(), ids=lambda kind: kind.name)
-def test_a_kind_either_trains_or_measures(kind):
+def test_a_kind_keeps_the_contract_of_what_trains_or_of_what_measures(kind):
     assert isinstance(kind, TrainingKind) != isinstance(kind, MeasuringKind)
+    contract = TrainingContract if isinstance(kind, TrainingKind) else MeasuringContract
+    files = [path for path in Path(__file__).parent.glob("test_*.py") if "\nclass TestContract(" in path.read_text()]
+    modules = [importlib.import_module(path.stem) for path in files]
+    (module,) = [module for module in modules if kinds.kind_of(module.TOY.study) is kind]
+    assert issubclass(module.TestContract, contract)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +67,10 @@ class CountingKind(MeasuringKind[Counting, Size]):
 
     def measure(self, study, setting, folder, *, command="", plot=True, progress=None):
         folder.mkdir(parents=True, exist_ok=True)
-        found = Document(study.name, study.question, study.tier, (Text(f"{setting.seeds}, {command}"),), {}, folder)
-        files = write_reports(found, {"count": setting.seeds}, folder, {}, False, 0.0)
-        return Report(
-            setting.seeds, found, files, lambda console: console.print(setting.seeds), lambda: "n\n", holds=False
-        )
+        count = setting.seeds
+        found = Document(study.name, study.question, study.tier, (Text(f"{count}, {command}"),), {}, folder)
+        files = write_reports(found, {"count": count}, folder, {}, False, 0.0)
+        return Report(count, found, files, lambda console: console.print(count), lambda: "n\n", holds=False)
 
 
 def test_a_kind_of_ones_own_is_run_by_the_command(tmp_path, monkeypatch):
@@ -75,14 +79,10 @@ def test_a_kind_of_ones_own_is_run_by_the_command(tmp_path, monkeypatch):
         kinds.kind_of(Counting())
     monkeypatch.setattr(kinds, "KINDS", dict(kinds.KINDS))
     kinds.register(CountingKind())
-    arguments = ["ablate", "counting", "--seeds", "7", "--no-plot", "--out", str(tmp_path)]
-    shown = CliRunner().invoke(app.cli, arguments)
+    arguments = ["ablate", "counting", "--seeds", "7", "--no-plot", "--out", tmp_path]
+    shown = command(*arguments)
     assert (shown.exit_code, shown.stdout) == (1, "7\n")  # a published figure did not come out
     assert Document.read(tmp_path / "counting-full").parts == (Text("7, lowprec ablate counting"),)
-    refused = CliRunner().invoke(app.cli, [*arguments, "--set", "seeds=3"])
-    assert refused.stderr == "error: counting trains nothing: only --quick and --seeds change its size\n"
-    with pytest.raises(TypeError, match="counting trains nothing, so there is nothing to plan"):
-        plan(Counting(), Size(1), tmp_path)
 
 
 @pytest.mark.slow
