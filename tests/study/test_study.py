@@ -13,16 +13,7 @@ from refusals import refusals
 from toys import SMALL, ablation, make
 
 from lowprec.moe.data.sources import SOURCES
-from lowprec.study import (
-    Arm,
-    Cell,
-    Expectation,
-    ReplaySetting,
-    ScalingSetting,
-    Setting,
-    WeightsSetting,
-    run_study,
-)
+from lowprec.study import Arm, Cell, Expectation, ReplaySetting, ScalingSetting, Setting, WeightsSetting, run_study
 from lowprec.study.kinds import catalogue as kinds
 from lowprec.study.kinds.branches import cost_figure, curves, forest
 from lowprec.study.kinds.branches.ablation import read_study
