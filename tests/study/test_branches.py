@@ -1,12 +1,13 @@
 """Tails of another precision, arms from scratch with other configurations, and expectations of branches."""
 
-import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import small_trainer
+from contract import Toy, edited
+from fake_trainer import FAKE
 from refusals import refusals
 from toys import ablation, make, results
 
@@ -22,7 +23,7 @@ from lowprec.study.kinds.branches.ablation import BRANCH_METRICS, LEAST_CHECKPOI
 from lowprec.study.kinds.branches.report import document, sentences
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run.backend import BACKEND
-from lowprec.study.run.store import StudyError, read_json, write_json
+from lowprec.study.run.store import StudyError
 
 SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, seeds=1, warmup_steps=4)
 ONE_STEP = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
@@ -120,42 +121,42 @@ def test_a_calibrated_branch_is_the_trainer_calibrated(tmp_path):
 # --- from scratch ----------------------------------------------------------------------------------------------------
 
 
-def scratch(tmp_path, *more, **changes):
-    return make(tmp_path, UNBALANCED, *more, setting=SCRATCH, quick=SCRATCH, full=SCRATCH, **changes)
+EXPECTATIONS = (
+    Expectation("unbalanced", "max_violation", "none", "bf16", expected=(2.0, 10.0), published=(2.0, 10.0)),
+    Expectation("control", "total_percent", "fp4_naive", expected=(1.8, 2.3), published=(4.0, math.inf)),
+    Expectation("nothing diverges", "diverged", "dsv3", expected=(1.0, 1.0)),
+    Expectation("more than FP8", "total_percent", "fp4_naive", minus="dsv3", expected=(1.0, 2.3)),
+    Expectation("it explodes", "diverged", "explodes", expected=(1.0, 1.0)),
+)
+EXPLODES = Arm("explodes", recipe="explodes")
+FIELDS = {"baseline": "dsv3", "expectations": EXPECTATIONS, "quick": SCRATCH, "full": SCRATCH}
+TOY = Toy(ablation(UNBALANCED, EXPLODES, **FIELDS), SCRATCH, FAKE)
+study = pytest.fixture(lambda finished: summarize(finished), scope="module")
 
 
-def test_arms_from_scratch_have_no_checkpoint_but_pairs(tmp_path):
-    planned = scratch(tmp_path)
+def test_arms_from_scratch_have_no_checkpoint_but_pairs(finished, study):
+    planned = TOY.plan(finished)
     assert planned.checkpoints == ()
-    assert planned.study.tier == "T4"
-    assert ablation().tier == "T3"
+    assert (planned.study.tier, ablation().tier) == ("T4", "T3")
     by_name = {task.name: task for task in planned.arms}
     ours, theirs = by_name["none/c1-s0"], by_name["bf16/c1-s0"]
     assert (ours.weights_seed, ours.seed) == (theirs.weights_seed, theirs.seed) == (1, 2000)
     assert ours.schedule == {"peak": 2e-3, "warmup_steps": 4, "total_steps": 20, "kind": "linear_to_zero"}
-    assert ours.fingerprint["config"]["bias_rate"] == 0.0
-    assert theirs.fingerprint["config"]["bias_rate"] == 0.003
-    run_study(planned, jobs=0)
-    study = summarize(planned.folder)
+    assert [task.fingerprint["config"]["bias_rate"] for task in (ours, theirs)] == [0.0, 0.003]
     assert study.arm("again").verdict == "bit-identical"
     assert "from scratch, 2 pairs (2 initial weights x 1 data seed)" in study.size
     assert str(SCRATCH) == "nano: 2 x 20 steps per arm from scratch"
-    before = results(planned.folder)
-    run_study(planned, jobs=0)
-    assert results(planned.folder) == before
+    before = results(finished)
+    TOY.run(finished)
+    assert results(finished) == before
 
 
-def test_configurations_may_differ_where_an_arm_says_so_and_nowhere_else(tmp_path):
-    planned = run_study(scratch(tmp_path), jobs=0)
-    summarize(planned.folder)
-    file = planned.folder / "none/c0-s0/run.json"
-    run = read_json(file)
-    for key, value in (("batch", 8), ("bias_rate", 0.5)):
-        changed = json.loads(json.dumps(run))
-        changed["fingerprint"]["config"][key] = value
-        write_json(file, changed)
-        with pytest.raises(StudyError, match=f"config.{key}: "):
-            summarize(planned.folder)
+@pytest.mark.parametrize(("key", "value"), [("batch", 8), ("bias_rate", 0.5)])
+def test_configurations_may_differ_where_an_arm_says_so_and_nowhere_else(copied, key, value):
+    config = TOY.plan(copied).arms[0].fingerprint["config"] | {"bias_rate": 0.0}
+    edited("none/c0-s0/run.json", {"fingerprint": {"config": config | {key: value}}})(copied)
+    with pytest.raises(StudyError, match=f"config.{key}: "):
+        summarize(copied)
 
 
 def test_a_backend_changes_fields_of_a_configuration():
@@ -180,24 +181,10 @@ def test_from_scratch_is_the_trainer_from_scratch(tmp_path):
 # --- expectations of branches ----------------------------------------------------------------------------------------
 
 
-def expecting(*more):
-    return {
-        "expectations": (
-            Expectation("unbalanced", "max_violation", "none", "bf16", expected=(2.0, 10.0), published=(2.0, 10.0)),
-            Expectation("control", "total_percent", "fp4_naive", expected=(1.8, 2.3), published=(4.0, math.inf)),
-            Expectation("nothing diverges", "diverged", "dsv3", expected=(1.0, 1.0)),
-            Expectation("more than FP8", "total_percent", "fp4_naive", minus="dsv3", expected=(1.0, 2.3)),
-            *more,
-        )
-    }
-
-
-def test_what_was_expected_of_branches_is_judged_and_reported(tmp_path):
-    planned = run_study(scratch(tmp_path, **expecting()), jobs=0)
-    kept, _ = read_study(planned.folder)
-    assert kept.expectations == planned.study.expectations
-    study = summarize(planned.folder)
-    assert [item.outcome for item in study.findings] == [BOTH, AS_EXPECTED, NEITHER, AS_EXPECTED]
+def test_what_was_expected_of_branches_is_judged_and_reported(finished, study):
+    kept, _ = read_study(finished)
+    assert kept.expectations == EXPECTATIONS
+    assert [item.outcome for item in study.findings] == [BOTH, AS_EXPECTED, NEITHER, AS_EXPECTED, AS_EXPECTED]
     # By hand, from the runs' files: the last quarter of 20 steps, the means over two pairs.
     assert study.findings[0].value == pytest.approx(np.mean(0.5 + 0.1 * np.arange(16, 21)) / 0.5)
     assert study.findings[1].value == pytest.approx(100 * np.mean(study.arm("fp4_naive").by_effect["total"].values))
@@ -207,32 +194,21 @@ def test_what_was_expected_of_branches_is_judged_and_reported(tmp_path):
     for effect in ("forward", "training", "training_own", "total"):
         assert study.mean(f"{effect}_percent", "dsv3") == 100 * study.arm("dsv3").effects[effect].mean
     assert study.mean("train_error_percent", "dsv3") == 100 * study.arm("dsv3").train_error
-    assert sentences(study)[-2] == "nothing diverges: diverged of dsv3 is 0, neither."
+    assert "nothing diverges: diverged of dsv3 is 0, neither." in sentences(study)
     assert any("which happened" in getattr(part, "head", ()) for part in document(study).parts)
 
 
-def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_that_of_its_table(tmp_path):
-    planned = run_study(scratch(tmp_path, baseline="dsv3", **expecting()), jobs=0)
-    study = summarize(planned.folder)
+def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_that_of_its_table(study):
     contrast = next(item for item in study.contrasts if item.arm == "fp4_naive").found
-    answer = study.ablation.answer
     (line,) = [line for line in sentences(study) if line.startswith("fp4_naive against dsv3: ")]
     ends = [float(end) for end in line.partition("95 % interval [")[2].partition("]")[0].split(", ")]
     assert ("no difference shown" in line) == (ends[0] <= 0.0 <= ends[1]), "what is said is what the interval says"
-    found = estimate(study, f"{answer}_percent", "fp4_naive", minus="dsv3")
+    found = estimate(study, f"{study.ablation.answer}_percent", "fp4_naive", minus="dsv3")
     assert found.ci90 == pytest.approx([100 * end for end in contrast.ci90])
     for effect in ("training", "total"):
         found = estimate(study, f"{effect}_percent", "fp4_naive")
         assert found.ci90 == pytest.approx([100 * end for end in study.arm("fp4_naive").effects[effect].ci90])
     assert math.isnan(study.findings[2].found.ci90[0])  # whether runs diverge is counted, not estimated
-
-
-def test_a_divergence_is_found(tmp_path):
-    planned = run_study(
-        scratch(tmp_path, Arm("explodes", recipe="explodes"),
-                **expecting(Expectation("it explodes", "diverged", "explodes", expected=(1.0, 1.0)))), jobs=0
-    )  # fmt: skip
-    assert summarize(planned.folder).findings[-1].outcome == AS_EXPECTED
 
 
 # --- the files -------------------------------------------------------------------------------------------------------
@@ -244,8 +220,7 @@ BRANCHES = sorted(name for name, study in LOADED.items() if isinstance(study, Ab
 @pytest.mark.parametrize("name", BRANCHES)
 def test_every_branch_study_is_complete(name):
     study = LOADED[name]
-    assert study.expected
-    assert study.source
+    assert all((study.expected, study.source))
     assert all(arm.expected for arm in study.arms if arm.role != "reference")
     # Checkpoints are a sample, in whatever size is published.
     assert study.full.pairs >= (6 if study.tier == "T4" else 8)

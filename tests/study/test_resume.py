@@ -14,7 +14,6 @@ from contract import Toy, cut, edited
 from toys import SMALL, ablation, make, place_of, results, snapshot
 
 from lowprec.study import Arm, plan, run_study
-from lowprec.study.kinds.branches.sentences import sentence
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run import runner as runner_module
 from lowprec.study.run import tasks as tasks_module
@@ -198,23 +197,11 @@ def test_every_bit_counts_in_a_repeat(copied, field):
     assert summarize(copied).arm("again").identical is False
 
 
-def test_an_undetected_control_is_reported_as_such(tmp_path, monkeypatch):
-    monkeypatch.setitem(fake_trainer.DAMAGE, "fp4_naive", 0.0)
-    study = summarize(run_study(make(tmp_path), jobs=0).folder)
-    assert "NOT detected" in sentence(study, study.arm("fp4_naive"))
-
-
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     planned = plan(ablation(), SMALL, tmp_path / "file" / "toy", backend=fake_trainer.FAKE)
     with pytest.raises(StudyError, match=r"output folder '.*' cannot be written: Not a directory"):
         run_study(planned, jobs=0)
-
-
-def test_a_damaged_run_file_is_named(copied, run):
-    (copied / "dsv3/c0-s0/run.json").write_text('{"status": "do')
-    with pytest.raises(StudyError, match=r"dsv3/c0-s0/run.json is damaged .*; remove that folder and run again"):
-        run()
 
 
 def test_data_that_changes_under_way_stops_the_study(tmp_path, monkeypatch):
