@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import errno
 import os
+from types import SimpleNamespace
 
 from lowprec import _files
 from lowprec.study.run import store
@@ -74,21 +75,12 @@ class Disk:
         return call
 
 
-class _Module:
-    """The os module with some functions replaced, for one module that uses it."""
-
-    def __init__(self, **replaced):
-        self.__dict__.update(replaced)
-
-    def __getattr__(self, name):
-        return getattr(os, name)
-
-
 @contextlib.contextmanager
 def using(disk):
     """Let the atomic writer, and what appends to a study's curves, write to such a disk."""
     real = _files.os
-    _files.os = _Module(**{name: disk._counted(name) for name in ("write", "fsync", "replace")})
+    counted = {name: disk._counted(name) for name in ("write", "fsync", "replace")}
+    _files.os = SimpleNamespace(**{**vars(os), **counted})
     _files.open = store.open = disk._open
     try:
         yield disk

@@ -1,10 +1,10 @@
 """Expectations are registered before they are judged; amendments need a reason and stay."""
 
 import ast
-import dataclasses
 import json
 import math
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -39,24 +39,24 @@ def results_of(file):
 def test_every_field_of_a_range_counts_and_nothing_else():
     changes = {"words": "one is more", "metric": "width", "arm": "two", "over": "", "expected": (0.4, 0.61),
                "published": None, "stress": "rain", "minus": "two"}  # fmt: skip
-    assert changes.keys() == {field.name for field in dataclasses.fields(Expectation)}
+    assert changes.keys() == {field.name for field in fields(Expectation)}
     same = registration.hash_of(EXPECTATION)
-    alone = dataclasses.replace(EXPECTATION, over="")  # a ratio cannot be a difference as well
+    alone = replace(EXPECTATION, over="")  # a ratio cannot be a difference as well
     for name, value in changes.items():
         before = alone if name == "minus" else EXPECTATION
-        assert registration.hash_of(dataclasses.replace(before, **{name: value})) != registration.hash_of(before), name
-    assert registration.hash_of(dataclasses.replace(EXPECTATION, expected=(0.4, 0.6), published=(0, 1))) == same
-    assert registration.hash_of(dataclasses.replace(EXPECTATION, expected=(0.4, math.inf))) != same
+        assert registration.hash_of(replace(before, **{name: value})) != registration.hash_of(before), name
+    assert registration.hash_of(replace(EXPECTATION, expected=(0.4, 0.6), published=(0, 1))) == same
+    assert registration.hash_of(replace(EXPECTATION, expected=(0.4, math.inf))) != same
 
 
 def test_words_of_arms_and_the_margin_count_too():
     found = load("fp8_vs_bf16")
     same = registration.words_of(found)
-    arms = tuple(dataclasses.replace(arm, expected="better") if arm.name == "dsv3" else arm for arm in found.arms)
-    assert registration.words_of(dataclasses.replace(found, arms=arms)) != same
-    assert registration.words_of(dataclasses.replace(found, margin=0.005)) != same
-    arms = tuple(dataclasses.replace(arm, source="elsewhere") for arm in found.arms)
-    assert registration.words_of(dataclasses.replace(found, arms=arms)) == same
+    arms = tuple(replace(arm, expected="better") if arm.name == "dsv3" else arm for arm in found.arms)
+    assert registration.words_of(replace(found, arms=arms)) != same
+    assert registration.words_of(replace(found, margin=0.005)) != same
+    arms = tuple(replace(arm, source="elsewhere") for arm in found.arms)
+    assert registration.words_of(replace(found, arms=arms)) == same
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_amendments_need_a_reason_and_what_they_amend_stays(tmp_path):
     first = registration.register(Registration(), Version.of(study(EXPECTATION), "abc", "2026-01-01"))
     assert first.covers(EXPECTATION)
     assert first.state(study(EXPECTATION)) == "2026-01-01"
-    wider = dataclasses.replace(EXPECTATION, expected=(0.3, 0.6))
+    wider = replace(EXPECTATION, expected=(0.3, 0.6))
     assert not first.covers(wider)
     assert first.state(study(wider)) == "changed since 2026-01-01: not registered"
     with pytest.raises(ValueError, match=r"changed since \(one is less: 0.3 to 0.6; one is less: 0.4 to 0.6\): a rea"):
@@ -102,10 +102,9 @@ def test_every_kind_of_study_asks_whether_a_range_is_registered():
     kinds = Path(catalogue.__file__).parent / "kinds"
     asked = []
     for file in kinds.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-            if isinstance(node, ast.Call) and called in {"judge", "judge_resampled"}:
-                asked.append((file.parent.name, [keyword.arg for keyword in node.keywords]))
+        calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        judging = [call for call in calls if getattr(call.func, "attr", "") in {"judge", "judge_resampled"}]
+        asked += [(file.parent.name, [keyword.arg for keyword in call.keywords]) for call in judging]
     assert len(asked) >= 6
     assert all("registered" in keywords for _, keywords in asked), asked
 
@@ -113,39 +112,36 @@ def test_every_kind_of_study_asks_whether_a_range_is_registered():
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def outcome(folder):
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["findings"][0]["outcome"]
-
-
 def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
-    mine, out = tmp_path / "mine.py", tmp_path / "runs"
+    mine = tmp_path / "mine.py"
+
+    def ablate(out):
+        """Return what the command says, and what becomes of the one expectation."""
+        told = command("ablate", mine, "--out", tmp_path / out, "--no-plot")
+        assert told.exit_code == 0
+        return told.output, results_of(tmp_path / out / "mine-full" / "summary.json")["findings"][0]["outcome"]
+
     mine.write_text(MINE.format(high=0.6))
-    told = command("ablate", mine, "--out", out, "--no-plot")
-    assert told.exit_code == 0
-    assert "mine: not registered; it runs, and what it finds is not judged (lowprec register)" in told.output
-    assert outcome(out / "mine-full") == "not registered"
+    told, outcome = ablate("runs")
+    assert "mine: not registered; it runs, and what it finds is not judged (lowprec register)" in told
+    assert outcome == "not registered"
 
     assert "1 ranges registered" in command("register", mine, "--prototype").output
-    written = json.loads((tmp_path / "registered.json").read_text())["mine"]
+    written = results_of(tmp_path / "registered.json")["mine"]
     assert [version["prototype"] for version in written] == [["one is less"]]
-    command("ablate", mine, "--out", out, "--no-plot")
-    assert outcome(out / "mine-full") == "not registered"  # these runs began before
-    told = command("ablate", mine, "--out", tmp_path / "new", "--no-plot")
-    assert "not registered" not in told.output
-    assert outcome(tmp_path / "new" / "mine-full") == "as expected"
+    assert ablate("runs")[1] == "not registered"  # these runs began before
+    told, outcome = ablate("new")
+    assert ("not registered" in told, outcome) == (False, "as expected")
 
     mine.write_text(MINE.format(high=0.7))
-    told = command("ablate", mine, "--out", tmp_path / "newer", "--no-plot")
-    assert "mine: changed since" in told.output
-    assert outcome(tmp_path / "newer" / "mine-full") == "not registered"
+    told, outcome = ablate("newer")
+    assert ("mine: changed since" in told, outcome) == (True, "not registered")
     refused = command("register", mine)
-    assert refused.exit_code == 2
-    assert "a reason is needed" in refused.output
+    assert (refused.exit_code, "a reason is needed" in refused.output) == (2, True)
     command("register", mine, "--reason", "the first was a slip")
     (row,) = json.loads(command("ablate", "--list", mine, "--json").output)
     assert "amended" in row["registered"]
-    command("ablate", mine, "--out", tmp_path / "newest", "--no-plot")
-    assert outcome(tmp_path / "newest" / "mine-full") == "as expected"
+    assert ablate("newest")[1] == "as expected"
 
 
 # --- what is published -----------------------------------------------------------------------------------------------

@@ -150,14 +150,6 @@ def test_holm_keeps_the_chance_of_any_false_alarm():
 # --- two levels ------------------------------------------------------------------------------------------------------
 
 
-def two_levels(seed, runs, checkpoints, seeds, between, within=0.001, mean=0.0):
-    """Differences [runs, checkpoints * seeds], and which checkpoint each is of."""
-    generator = np.random.Generator(np.random.PCG64(seed))
-    shift = between * generator.standard_normal((runs, checkpoints, 1))
-    r = mean + shift + within * generator.standard_normal((runs, checkpoints, seeds))
-    return r.reshape(runs, -1), np.repeat(np.arange(checkpoints), seeds).tolist(), shift[..., 0].mean(axis=1)
-
-
 def together(seed, runs, checkpoints, seeds, arms, between):
     """Differences of several arms that share a reference, [runs, arms, checkpoints * seeds], variance 1 + between."""
     generator = np.random.Generator(np.random.PCG64(seed))
@@ -168,12 +160,11 @@ def together(seed, runs, checkpoints, seeds, arms, between):
 
 
 def test_the_levels_are_the_analysis_of_variance():
-    r, labels, _ = two_levels(7, 1, 3, 4, 0.002)
-    own = paired(r[0], MARGIN, labels)
-    groups = r[0].reshape(3, 4)
+    studies, labels = together(7, 1, 3, 4, 1, 4.0)
+    r = studies[0, 0]
+    own, levels, groups = paired(r, MARGIN, labels), levels_of(r, labels), r.reshape(3, 4)
     f = stats.f_oneway(*groups)
     assert own.p_checkpoints == pytest.approx(f.pvalue, rel=1e-10)
-    levels = levels_of(r[0], labels)
     assert (levels.n, levels.checkpoints, levels.df) == (12, 3, (2, 9))
     assert levels.within == pytest.approx(groups.var(axis=1, ddof=1).mean(), rel=1e-12)
     assert levels.between / levels.within == pytest.approx(f.statistic, rel=1e-10)
@@ -181,11 +172,10 @@ def test_the_levels_are_the_analysis_of_variance():
     over = stats.ttest_1samp(groups.mean(axis=1), 0.0)
     assert own.inference.p_difference == pytest.approx(over.pvalue, rel=1e-10)
     # Unequal numbers of pairs, and one pair a checkpoint, where only the upper level is left.
-    ragged = paired(r[0, :6], MARGIN, labels[:6])
-    assert ragged.p_checkpoints == pytest.approx(stats.f_oneway(r[0, :4], r[0, 4:6]).pvalue, rel=1e-10)
-    single = paired(r[0, ::4], MARGIN, [0, 1, 2])
-    assert single.inference.p_difference == pytest.approx(stats.ttest_1samp(r[0, ::4], 0.0).pvalue, rel=1e-10)
-    assert paired(r[0, :4], MARGIN, [4, 4, 4, 4]).inference.df == 3
+    ragged, single = paired(r[:6], MARGIN, labels[:6]), paired(r[::4], MARGIN, [0, 1, 2])
+    assert ragged.p_checkpoints == pytest.approx(stats.f_oneway(r[:4], r[4:6]).pvalue, rel=1e-10)
+    assert single.inference.p_difference == pytest.approx(stats.ttest_1samp(r[::4], 0.0).pvalue, rel=1e-10)
+    assert paired(r[:4], MARGIN, [4, 4, 4, 4]).inference.df == 3
 
 
 #: Checkpoints, seeds, arms, between over within, and the coverage of 90 % intervals that the module's docstring states.
@@ -300,16 +290,10 @@ def test_bootstrap_is_reproducible_and_near_t_for_many_pairs():
     assert bootstrap_interval([0.1, 0.1]) == (0.1, 0.1)
 
 
-def test_bca_follows_a_skewed_sample_and_percentiles_under_cover():
+def test_bca_follows_a_skewed_sample():
     skewed = np.random.default_rng(11).exponential(size=(1, 30))[0]
     low, high = bootstrap_interval(skewed)
     assert high - skewed.mean() > 1.1 * (skewed.mean() - low)  # a t interval is symmetric
-    runs, n = 800, 6
-    samples = draw(12, runs, n, 0.0, 1.0)
-    found = stats.bootstrap((samples,), np.mean, axis=1, confidence_level=0.9, n_resamples=999, method="percentile",
-                            rng=np.random.default_rng(0), vectorized=True).confidence_interval  # fmt: skip
-    coverage = float(np.mean((found.low < 0) & (found.high > 0)))
-    assert 0.77 < coverage < 0.85  # the figure in the docstring
 
 
 # --- power -----------------------------------------------------------------------------------------------------------
