@@ -135,6 +135,7 @@ class FakeBackend:
 
     name = "fake_trainer"
     diverged = Diverged
+    trainer = Trainer
 
     def load_corpus(self, source):
         if source == "missing":
@@ -167,11 +168,11 @@ class FakeBackend:
         return Forward(str(recipe), recipe)
 
     def new(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
-        return Trainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)
+        return self.trainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)
 
     def load(self, path, corpus, *, recipe=None, schedule=None, data_seed=None):
         rates = None if schedule is None else Schedule(**schedule)
-        return Trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus)
+        return self.trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus)
 
     def weights_hash(self, trainer):
         return hashlib.sha256(repr((trainer.nudge, trainer.position, trainer.data_seed)).encode()).hexdigest()

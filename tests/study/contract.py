@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-from toys import snapshot
+from fake_trainer import FAKE
+from toys import SMALL, ablation, snapshot
 
 from lowprec.cli import app
 from lowprec.study import Claim, Measured, plan, run_study
@@ -56,6 +57,11 @@ class Toy:
 
     def measure(self, folder, plot=True):
         return kinds.kind_of(self.study).measure(self.study, self.setting, folder, command="here", plot=plot)
+
+
+def branches(*more, setting=SMALL, backend=FAKE, **changes):
+    """Return branches by the fake trainer: the usual arms and more."""
+    return Toy(ablation(*more, **changes), setting, backend)
 
 
 def command(*arguments):

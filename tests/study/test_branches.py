@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_trainer
-from contract import Toy, edited
-from fake_trainer import FAKE
+from contract import branches, edited
 from refusals import refusals
 from toys import ablation, make, results
 
@@ -130,7 +129,7 @@ EXPECTATIONS = (
 )
 EXPLODES = Arm("explodes", recipe="explodes")
 FIELDS = {"baseline": "dsv3", "expectations": EXPECTATIONS, "quick": SCRATCH, "full": SCRATCH}
-TOY = Toy(ablation(UNBALANCED, EXPLODES, **FIELDS), SCRATCH, FAKE)
+TOY = branches(UNBALANCED, EXPLODES, setting=SCRATCH, **FIELDS)
 study = pytest.fixture(lambda finished: summarize(finished), scope="module")
 
 

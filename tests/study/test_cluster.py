@@ -6,11 +6,10 @@ import threading
 import time
 
 import pytest
-from click.testing import CliRunner
+from contract import command
 from fake_trainer import FAKE
 from toys import SEARCH, make, results
 
-from lowprec.cli import app as cli
 from lowprec.study import run_study
 from lowprec.study.run import executors
 from lowprec.study.run.executors import cluster
@@ -49,12 +48,11 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
 def test_a_scheduler_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("lowprec.study.run.backend.BACKEND", FAKE)
     monkeypatch.setattr(executors, "PATIENCE", 0.3)
-    result = CliRunner().invoke(cli.cli, ["ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--scheduler",
-                                          "tcp://127.0.0.1:9", "--out", str(tmp_path)])  # fmt: skip
+    nowhere = "tcp://127.0.0.1:9"
+    result = command("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--scheduler", nowhere, "--out", tmp_path)
     assert result.exit_code == 2
-    message = result.stderr.strip().splitlines()
-    assert len(message) == 1
-    assert message[0].startswith("error: scheduler 'tcp://127.0.0.1:9' cannot be reached")
+    (message,) = result.stderr.strip().splitlines()
+    assert message.startswith(f"error: scheduler '{nowhere}' cannot be reached")
     assert not list(tmp_path.iterdir())
     for nonsense in ("no address", "ftp://here"):
         with pytest.raises(StudyError, match="cannot be reached"), cluster(nonsense, patience=0.3):
@@ -76,6 +74,6 @@ def test_missing_dask_says_how_to_get_it(monkeypatch):
         pass
 
 
-def test_jobs_and_scheduler_exclude_each_other(tmp_path):
-    result = CliRunner().invoke(cli.cli, ["ablate", "fp8_vs_bf16", "--jobs", "2", "--scheduler", "local"])
+def test_jobs_and_scheduler_exclude_each_other():
+    result = command("ablate", "fp8_vs_bf16", "--jobs", 2, "--scheduler", "local")
     assert (result.exit_code, result.stderr) == (2, "error: --jobs and --scheduler exclude each other\n")

@@ -6,10 +6,9 @@ import math
 from dataclasses import asdict, replace
 
 import pytest
-from contract import Toy
-from fake_trainer import FAKE
+from contract import branches
 from refusals import refusals
-from toys import SMALL, ablation
+from toys import SMALL
 
 from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
@@ -107,9 +106,7 @@ def test_the_front_holds_what_nothing_beats_in_both():
 # --- the figure ------------------------------------------------------------------------------------------------------
 
 
-TOY = Toy(
-    ablation(Arm("boom", recipe="explodes", pairs=1), Arm("no_promotion", recipe="dsv3_no_promotion")), SMALL, FAKE
-)
+TOY = branches(Arm("boom", recipe="explodes", pairs=1), Arm("no_promotion", recipe="dsv3_no_promotion"))
 
 
 @pytest.mark.slow

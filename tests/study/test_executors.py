@@ -14,11 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 import small_trainer
-from contract import Toy
-from fake_trainer import FAKE
+from contract import branches
 from refusals import refusals
 from rich.console import Console
-from toys import SEARCH, SMALL, ablation, make, results
+from toys import SEARCH, SMALL, make, results
 
 import lowprec as lp
 from lowprec.study import Setting, run_study
@@ -26,7 +25,7 @@ from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run import executors, runner, warm
 from lowprec.study.run.progress import Lines, Silent, Snapshot
 
-TOY = Toy(ablation(), SMALL, FAKE)
+TOY = branches()
 
 
 def test_any_executor_will_do(tmp_path, finished):
@@ -56,7 +55,7 @@ def test_two_threads_here_and_single_thread_workers_of_the_real_trainer_give_the
     monkeypatch.setenv("PYTHONPATH", SEARCH)
     lp.set_num_threads(2)
     size = Setting(config="nano", checkpoint_steps=2, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
-    toy = Toy(ablation(), size, small_trainer.SMALL)
+    toy = branches(setting=size, backend=small_trainer.SMALL)
     here, workers = toy.run(tmp_path / "here" / "toy"), toy.run(tmp_path / "workers" / "toy", jobs=2)
     assert results(here) == results(workers)
     study = summarize(workers)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contract import Toy, edited
+from contract import branches, edited
 from fake_trainer import FAKE
-from toys import SMALL, ablation, snapshot
+from toys import SMALL, snapshot
 
 from lowprec._code import EXECUTE_RUNS, NOT_NUMERICS, code_hash, makes_numbers
 from lowprec.study import plan, run_study
@@ -20,7 +20,7 @@ from lowprec.study.run.store import RunFolder, StudyError
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))  # `rooms` reads the imports for the drawing, too
 import rooms
 
-TOY = Toy(ablation(), SMALL, FAKE)
+TOY = branches()
 
 
 @pytest.mark.sampled(1)

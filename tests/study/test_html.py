@@ -6,9 +6,7 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
-from contract import Toy, command, edited
-from fake_trainer import FAKE
-from toys import SMALL, ablation
+from contract import branches, command, edited
 
 from lowprec.study import Arm
 from lowprec.study.kinds.branches.sentences import sentence
@@ -62,7 +60,7 @@ class Checker(HTMLParser):
         return {tuple(row) for row in self.cells}
 
 
-TOY = Toy(ablation(Arm("boom", recipe="explodes", pairs=1)), SMALL, FAKE)
+TOY = branches(Arm("boom", recipe="explodes", pairs=1))
 
 
 def checked(text):

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract import Toy, command, refused
-from fake_trainer import FAKE
-from toys import SMALL, ablation, make, snapshot
+from contract import branches, command, refused
+from toys import ablation, make, snapshot
 
 import lowprec as lp
 from lowprec._files import safe_name
@@ -60,7 +59,7 @@ def test_everything_with_a_name_checks_it(made, name):
 
 # --- on reading ------------------------------------------------------------------------------------------------------
 
-TOY = Toy(ablation(), SMALL, FAKE)
+TOY = branches()
 
 
 @pytest.mark.sampled(1)

@@ -11,10 +11,9 @@ from dataclasses import replace
 import fake_trainer
 import numpy as np
 import pytest
-from contract import Toy
-from fake_trainer import FAKE
+from contract import branches
 from rich.console import Console
-from toys import SMALL, ablation
+from toys import SMALL
 
 from lowprec.study import Arm
 from lowprec.study.analysis.smoothing import ema
@@ -29,7 +28,7 @@ from lowprec.study.report.parts import count, interval, percent
 from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, briefly, clock, display
 from lowprec.study.run.store import StudyError
 
-TOY = Toy(ablation(Arm("boom", recipe="explodes", pairs=1)), SMALL, FAKE)
+TOY = branches(Arm("boom", recipe="explodes", pairs=1))
 study = pytest.fixture(lambda finished: summarize(finished), scope="module")
 
 
@@ -285,7 +284,7 @@ def test_names_of_many_arms_stand_apart_in_the_key(tmp_path):
     from matplotlib.figure import Figure
 
     more = [Arm(f"arm{i}", recipe="dsv3") for i in range(7)] + [Arm("boom", recipe="explodes", pairs=1)]
-    many = summarize(Toy(ablation(*more), replace(SMALL, seeds=1), FAKE).run(tmp_path / "toy"))
+    many = summarize(branches(*more, setting=replace(SMALL, seeds=1)).run(tmp_path / "toy"))
     figure = Figure(figsize=(9.2, 6.4), dpi=160)
     axes = figure.add_axes((0.76, 0.5, 0.22, 0.43))
     plots._draw_key(axes, many, looks_of(many))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import fake_trainer
 import pytest
-from contract import Toy, cut, edited
+from contract import branches, cut, edited
 from toys import SMALL, ablation, make, place_of, results, snapshot
 
 from lowprec.study import Arm, plan, run_study
@@ -20,7 +20,7 @@ from lowprec.study.run import tasks as tasks_module
 from lowprec.study.run.progress import Silent
 from lowprec.study.run.store import RunFailed, RunFolder, StudyError, read_json
 
-TOY = Toy(ablation(), SMALL, fake_trainer.FAKE)
+TOY = branches()
 run = pytest.fixture(lambda copied: lambda **options: run_study(TOY.plan(copied), jobs=0, **options))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from contract import Toy, TrainingContract, cut, edited, same_results
-from fake_trainer import DAMAGE, FakeBackend, Schedule, Trainer
+from fake_trainer import DAMAGE, FakeBackend, Trainer
 from refusals import refusals
 
 from lowprec.study import Arm, Cell, Expectation, Scaling, ScalingSetting, load, plan
@@ -27,12 +27,7 @@ class SizedTrainer(Trainer):
 class Sized(FakeBackend):
     """Fake models of different sizes."""
 
-    def new(self, config, recipe, corpus, *, seed, schedule, data_seed=None):
-        return SizedTrainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)
-
-    def load(self, path, corpus, *, recipe=None, schedule=None, data_seed=None):
-        rates = None if schedule is None else Schedule(**schedule)
-        return SizedTrainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus)
+    trainer = SizedTrainer
 
     def describe(self, config, recipe):
         sizes = {"nano": 800_000, "pilot": 8_000_000}
