@@ -153,7 +153,7 @@ def test_a_stopped_study_leaves_no_processes_and_resumes(tmp_path, finished, how
             wait_for(lambda: list(target.glob("toy/*/c*-s*/run.json")) or process.poll() is not None)
             if how == signal.SIGINT:
                 os.killpg(process.pid, how)  # as Ctrl-C does: to the whole group
-                wait_for(lambda: (target / "toy/.stop").exists() or process.poll() is not None)
+                wait_for(lambda: (target / "toy/.stop").exists() or process.poll() is not None, 120)
                 gate.unlink()  # for runs to notice
             else:
                 os.kill(process.pid, how)

@@ -38,7 +38,8 @@ def place_of(planned, name):
 
 
 def snapshot(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+    """What every file holds, and which folders there are."""
+    return {path: path.is_file() and path.read_bytes() for path in sorted(folder.rglob("*")) if path.name != ".lock"}
 
 
 def results(folder):
