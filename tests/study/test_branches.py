@@ -158,7 +158,8 @@ def test_configurations_may_differ_where_an_arm_says_so_and_nowhere_else(copied,
         summarize(copied)
 
 
-def test_a_backend_changes_fields_of_a_configuration():
+def test_the_backend_has_the_trainer_and_changes_fields_of_a_configuration():
+    assert BACKEND.trainer is Trainer
     assert BACKEND.configuration("nano", {"bias_rate": 0.0}) == replace(configs["nano"], bias_rate=0.0)
 
 

@@ -134,6 +134,7 @@ def test_a_corpus_of_ones_own_takes_the_place_of_the_default(tmp_path):
 def test_a_part_of_the_cells_can_be_run(tmp_path):
     part = SIZE.with_({"cells": "nano-80-*, pilot-20-stdlib", "seeds": "1"})
     assert (part.cells, part.seeds) == ((CELLS[1], CELLS[2]), 1)
+    assert SIZE.with_({"seeds": "5"}).seeds == 5
     planned = plan(STUDY, part, tmp_path / "part", backend=Sized())
     assert {task.name.split("/")[0] for task in planned.arms} == {"nano-80-stdlib", "pilot-20-stdlib"}
 
