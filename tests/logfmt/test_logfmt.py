@@ -70,7 +70,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("rule", "bits"),
     [("linear", bits) for bits in (3, 4, 5, 8, 10, 12, 13, 16)]
