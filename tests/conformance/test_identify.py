@@ -39,8 +39,8 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 def prints(found: Any, given: Arrays, lines: int = 1) -> bool:
     """Tell whether the first lines that `identify` prints make the outputs."""
-    names = {"lp": lp, "np": np} | given
-    return all(np.array_equal(bits(eval(line, names)), bits(given["d"])) for line in found.lines()[:lines])
+    names, printed = {"lp": lp, "np": np} | given, found.lines()[:lines]
+    return bool(printed) and all(np.array_equal(bits(eval(line, names)), bits(given["d"])) for line in printed)
 
 
 @pytest.mark.sampled(1)

@@ -57,6 +57,7 @@ def test_texts_become_bits(which: Recording, tmp_path: Path) -> None:
         ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7a0001", 1), "line 1: 3f7a0001 is no value of e4m3fn"),
         ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7", 1), "words of 8 digits are needed"),
         ("b_H100_E4M3.txt", lambda t: t[t.index("\n") + 1 :], "one output a line is needed"),
+        ("c_H100_fp32.txt", lambda t: t[t.index("\n") + 1 :], "one output a line is needed"),
         ("d_H100_fp32.txt", lambda t: t.replace("0", "2", 1), "words of 32 digits are needed"),
         ("c_H100_fp32.txt", lambda t: "\xe9" + t, "no text of digits"),
     ],
