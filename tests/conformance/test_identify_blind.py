@@ -6,15 +6,18 @@
 import secrets
 import sys
 import time
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from dumps import E4M3, mma
 
 import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
 from lowprec.conformance.identify.forms import Forms
 from lowprec.conformance.identify.identification import Identification
+from lowprec.conformance.identify.probes import probes_for
 from lowprec.tensorcore.accumulator import FLOAT64
 
 DATA = ("normal", "wide", "sparse")
@@ -55,8 +58,7 @@ def draw(rng: np.random.Generator) -> lp.Accumulator:
             machine = base.with_(**changes)
             if steps is not None:
                 machine = base.with_(**changes, promote_every=steps * machine.rule.step(machine))
-            one = np.zeros((1, 1), np.uint8)
-            lp.mma(one, one, accumulator=machine, a_format="e4m3fn", b_format="e4m3fn")
+            mma(machine, np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.uint8))
             return machine
         except ValueError:  # fields that do not go together
             continue
@@ -94,27 +96,22 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
     rng = np.random.default_rng([seed, number])
     machine = draw(rng)
     k, data = int(rng.choice(lengths)), DATA[number % 3]
-    formats = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
     given: dict[str, Any] = {"a": codes(rng, data, (side, k)), "b": codes(rng, data, (side, k)), "c": None}
     if rng.random() < 0.5:
         given["c"] = (4 * rng.standard_normal((side, side))).astype(machine.dtype)
 
     def run(arrays: dict[str, Any]) -> dict[str, Any]:
         operands = {name: arrays.get(name) for name in ("a", "b", "c")}
-        return {**operands, **formats, "d": lp.mma(**operands, accumulator=machine, **formats)}
+        return {**operands, **E4M3, "d": mma(machine, **operands)}
 
     start, cpu = time.perf_counter(), time.process_time()
     found = lp.identify(**run(given))
     spent = time.perf_counter() - start, time.process_time() - cpu
     how, also = "same" if found.same or len(found.explaining) > 1 else "exact", []
     for turn in range(more):
-        if len(found.classes) < 2:
+        if len(found.classes) < 2 or not (probes := found.probes(seed=turn)):
             break
-        probes = found.probes(seed=turn)
         how = "probed"
-        if not probes:
-            how = "together"
-            break
         also.append(run(probes.arrays))
         found = lp.identify(**run(given), also=also)
     if len(found.classes) > 1:
@@ -122,15 +119,10 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
     if not found.explaining or found.differing:
         how = "missed"
     elif not named(found, machine):
-        how = "other" if _apart(found, machine) else "together"
+        # Are there operands for which what was named, and the machine, differ?
+        apart = probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=99)
+        how = "other" if apart else "together"
     return Verdict(how, *spent, machine, f"{data} K={k} {found.sentence}")
-
-
-def _apart(found: Identification, machine: lp.Accumulator) -> bool:
-    """Tell whether operands are found for which what was named, and the machine, differ."""
-    from lowprec.conformance.identify.probes import probes_for
-
-    return bool(probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=99))
 
 
 @pytest.mark.ci
@@ -151,11 +143,11 @@ def test_a_hundred_machines_of_the_moment_are_named() -> None:
 if __name__ == "__main__":
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else secrets.randbits(32)
     sys.stdout.write(f"seed {seed}\n")
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for number in range(int(sys.argv[1])):
         v = blind(seed, number)
-        counts[v.how] = counts.get(v.how, 0) + 1
+        counts[v.how] += 1
         times = f"{v.seconds:.1f} s, {v.cpu:.1f} s of CPU"
         sys.stdout.write(f"{number} {v.how} {times} {v.machine} | {v.said}\n")
         sys.stdout.flush()
-    sys.stdout.write(f"{counts}\n")
+    sys.stdout.write(f"{dict(counts)}\n")

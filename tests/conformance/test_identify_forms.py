@@ -2,18 +2,20 @@
 
 import numpy as np
 import pytest
+from dumps import candidate, mma, plain_dump
 
 import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
-from lowprec.conformance.identify.dump import Dump, dump_of
+from lowprec.conformance.identify.dump import Dump
 from lowprec.conformance.identify.forms import Forms
 from tests.conformance.test_identify_blind import draw
 
 K, LONG = 12, 140  # the second has two runs of a split K
-PLAIN = dict.fromkeys(("a_scale", "b_scale", "d_format"))
 
 
-def operands(fmt: str, k: int, with_c: bool, out: str, seed: int, side: int = 20) -> Dump:
+def operands(
+    seed: int, with_c: bool = False, k: int = K, fmt: str = "e4m3fn", out: str = "float32", side: int = 20
+) -> Dump:
     """Return operands with subnormals, zeros of both signs, the largest numbers and some NaN and Inf, and such a C."""
     rng = np.random.default_rng(seed)
     sign = 1 << (lp.formats[fmt].bits - 1)
@@ -31,20 +33,15 @@ def operands(fmt: str, k: int, with_c: bool, out: str, seed: int, side: int = 20
         top = np.iinfo(width).max // 2 + 1
         c = rng.integers(0, 2 * top, (side, side)).astype(width)
         largest = int(np.finfo(out).max.view(width))
-        edges = [0, 1, largest, largest - 1, int(np.dtype(out).type(1).view(width))]
-        c[:5], c[5:10] = np.array(edges)[:, None], np.array(edges)[:, None] | top
+        edges = np.array([0, 1, largest, largest - 1, int(np.dtype(out).type(1).view(width))])[:, None]
+        c[:5], c[5:10] = edges, edges | top
         c[10] = top
         c = c.view(out)
-    d = np.zeros((side, side), out)
-    return dump_of(codes[0], codes[1], c, d, a_format=fmt, b_format=fmt, **PLAIN)
+    return plain_dump(*codes, c, np.zeros((side, side), out), fmt)
 
 
 def outputs(candidate: Candidate, dump: Dump) -> np.ndarray:
     return np.concatenate([candidate.outputs(part).ravel() for part in dump.parts()])
-
-
-def fits(candidate: Candidate, dump: Dump) -> bool:
-    return all(candidate.applies(part) for part in dump.parts())
 
 
 def around(machine: lp.Accumulator) -> list[Candidate]:
@@ -82,9 +79,9 @@ def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool, k:
     drawn = [draw(rng) for _ in range(60)]
     catalogue = [lp.accumulators[name].with_(inputs=()) for name in lp.accumulators]
     machines = [m for m in (*catalogue, *drawn) if m.scale_format is None and m.dtype == out]
-    dumps = [operands(fmt, k, with_c, out, seed) for seed in range(3)]
-    candidates = list({c.key(): c for m in machines for c in around(m) if fits(c, dumps[0])}.values())
-    classes = Forms(dumps[0]).classes(candidates)
+    dumps = [operands(seed, with_c, k, fmt, out) for seed in range(3)]
+    candidates = [c for m in machines for c in around(m) if all(map(c.applies, dumps[0].parts()))]
+    classes = Forms(dumps[0]).classes(list({c.key(): c for c in candidates}.values()))
     several = [some for some in classes if len(some) > 1]
     assert len(several) > 10, "otherwise nothing is asked"
     assert len({tuple(c.accumulator.kind for c in some) for some in several}) > 5
@@ -96,73 +93,54 @@ def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool, k:
                 assert not wrong.any(), f"{some[0]} and {other}: {wrong.sum()} outputs differ"
 
 
-def _one(name: str, **changes: object) -> Candidate:
-    return Candidate(lp.accumulators[name].with_(inputs=(), **changes))
-
-
 #: Pairs that have one form without C, and what takes it away: another field.
 PAIRS = [
-    (_one("cdna1_bf16", group=2, promote_every=2), _one("arm_bf16_ebf"), {"promote_every": 4}),
-    (_one("cdna1_bf16", group=4), _one("arm_fp8", group=4), {"group": 3}),
-    (_one("arm_fp8"), _one("arm_fp8", saturate=True), {"product_exponent": -1}),
-    (_one("cdna1_bf16", group=1), _one("float32"), {"group": 4}),
-    (_one("cdna1_bf16", group=16), _one("exact"), {"group": 8}),
-    (_one("hopper_fp8"), _one("hopper_fp8", promote_every=32), {"fraction_bits": 3}),
-    (
-        _one("hopper_fp8_mma", group=9, fraction_bits=34, promote_every=8),
-        _one("turing_f16", group=8, fraction_bits=40, zero_exponent=None, promote_every=8),
-        {"promote_every": 10},
-    ),
-    (_one("hopper_fp8", zero_exponent=-30), _one("hopper_fp8"), {"zero_exponent": 20}),
-    (_one("ada_fp8", fraction_bits=40, align="floor"), _one("ada_fp8", fraction_bits=39), {"fraction_bits": 9}),
-    (_one("cdna3_xf32", promote_every=2 * K), _one("cdna3_xf32"), {"promote_every": 4}),
-    (
-        _one("ada_fp8", group=4, fraction_bits=3, zero_exponent=-12),
-        _one("ada_fp8", group=4, fraction_bits=3, zero_exponent=None),
-        {"zero_exponent": 3},
-    ),
-    (
-        _one("hopper_fp8_mma", group=9, promote_every=18),
-        _one("turing_f16", group=9, fraction_bits=25, zero_exponent=None, promote_every=18),
-        {"fraction_bits": 15},
-    ),
-    (
-        _one("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="fp22"),
-        _one("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="float32"),
-        {"group": 12, "fraction_bits": 13},
-    ),
-]
+    (candidate("cdna1_bf16", group=2, promote_every=2), candidate("arm_bf16_ebf"), {"promote_every": 4}),
+    (candidate("cdna1_bf16", group=4), candidate("arm_fp8", group=4), {"group": 3}),
+    (candidate("arm_fp8"), candidate("arm_fp8", saturate=True), {"product_exponent": -1}),
+    (candidate("cdna1_bf16", group=1), candidate("float32"), {"group": 4}),
+    (candidate("cdna1_bf16", group=16), candidate("exact"), {"group": 8}),
+    (candidate("hopper_fp8"), candidate("hopper_fp8", promote_every=32), {"fraction_bits": 3}),
+    (candidate("hopper_fp8_mma", group=9, fraction_bits=34, promote_every=8),
+     candidate("turing_f16", group=8, fraction_bits=40, zero_exponent=None, promote_every=8), {"promote_every": 10}),
+    (candidate("hopper_fp8", zero_exponent=-30), candidate("hopper_fp8"), {"zero_exponent": 20}),
+    (candidate("ada_fp8", fraction_bits=40, align="floor"), candidate("ada_fp8", fraction_bits=39),
+     {"fraction_bits": 9}),
+    (candidate("cdna3_xf32", promote_every=2 * K), candidate("cdna3_xf32"), {"promote_every": 4}),
+    (candidate("ada_fp8", group=4, fraction_bits=3, zero_exponent=-12),
+     candidate("ada_fp8", group=4, fraction_bits=3, zero_exponent=None), {"zero_exponent": 3}),
+    (candidate("hopper_fp8_mma", group=9, promote_every=18),
+     candidate("turing_f16", group=9, fraction_bits=25, zero_exponent=None, promote_every=18), {"fraction_bits": 15}),
+    (candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="fp22"),
+     candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="float32"),
+     {"group": 12, "fraction_bits": 13}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("one", "other", "changes"), PAIRS)
 def test_pairs_of_one_form_and_what_takes_it_away(one: Candidate, other: Candidate, changes: dict) -> None:
     """The counterpart differs in bits, so that forms that were equal there would be wrong."""
-    dump = operands("e4m3fn", K, False, "float32", 5)
+    dump = operands(5)
     forms = Forms(dump)
     assert forms.same(one, other)
     np.testing.assert_array_equal(outputs(one, dump), outputs(other, dump))
     third = Candidate(one.accumulator.with_(**changes))
     assert not forms.same(third, other)
-    dumps = (operands("e4m3fn", K, False, "float32", seed) for seed in range(30))
-    assert any((outputs(third, d) != outputs(other, d)).any() for d in dumps)
+    assert any((outputs(third, d) != outputs(other, d)).any() for d in map(operands, range(30)))
 
 
 def test_signs_of_zeros_need_a_proof_where_there_is_a_c() -> None:
     """-0 plus nothing but negative zeros is -0 where a group is rounded by itself, +0 where it starts from +0."""
-    apart, promoted = _one("arm_bf16_ebf"), _one("cdna1_bf16", group=2, promote_every=2)
-    with_c, without = operands("e4m3fn", K, True, "float32", 1), operands("e4m3fn", K, False, "float32", 1)
-    assert Forms(without).same(apart, promoted)
-    assert not Forms(with_c).same(apart, promoted)
-    zeros = dump_of(
-        np.full((1, K), 0x80, np.uint8), np.full((1, K), 0x38, np.uint8), np.full((1, 1), -0.0, np.float32),
-        np.zeros((1, 1), np.float32), a_format="e4m3fn", b_format="e4m3fn", **PLAIN,
-    )  # fmt: skip
+    apart, promoted = candidate("arm_bf16_ebf"), candidate("cdna1_bf16", group=2, promote_every=2)
+    assert Forms(operands(1)).same(apart, promoted)
+    assert not Forms(operands(1, with_c=True)).same(apart, promoted)
+    zero, one, c = np.full((1, K), 0x80, np.uint8), np.full((1, K), 0x38, np.uint8), np.full((1, 1), -0.0, np.float32)
+    zeros = plain_dump(zero, one, c, c)
     assert outputs(apart, zeros) != outputs(promoted, zeros)
 
 
 def test_the_order_of_operands_is_theirs() -> None:
-    dump = operands("e4m3fn", 64, False, "float32", 2)
-    forms = Forms(dump)
+    forms = Forms(operands(2, k=64))
     chain, halves = lp.Library("x", "end", None), lp.Library("x", "end", None, k_order="interleaved")
     same = {}
     for name in ("arm_bf16_ebf", "cdna1_f16"):
@@ -172,49 +150,49 @@ def test_the_order_of_operands_is_theirs() -> None:
 
 
 @pytest.mark.parametrize(("with_c", "least"), [(False, 22), (True, 26)])
-def test_what_one_rounding_to_float16_hides_is_one(with_c: bool, least: int) -> None:
+def test_what_one_rounding_to_float16_hides_iscandidate(with_c: bool, least: int) -> None:
     """One product at a time: a cut far below the larger of two numbers leaves what is rounded to that all the same."""
     rng = np.random.default_rng(5)
     codes = np.arange(256, dtype=np.uint8)
     codes = np.stack([codes, *(rng.permutation(codes) for _ in range(K - 1))], axis=1)
     c = rng.integers(0, 1 << 16, (256, 256)).astype(np.uint16).view(np.float16) if with_c else None
     d = np.zeros((256, 256), np.float16)
-    dump = dump_of(codes, rng.permutation(codes), c, d, a_format="e4m3fn", b_format="e4m3fn", **PLAIN)
-    forms, exact = Forms(dump), _one("hopper_f16_f16", group=1, fraction_bits=40, zero_exponent=None)
-    assert forms.same(exact, _one("arm_fp8_fmlal_f16", group=1)) != with_c, "its zeros have signs"
+    dump = plain_dump(codes, rng.permutation(codes), c, d)
+    forms, exact = Forms(dump), candidate("hopper_f16_f16", group=1, fraction_bits=40, zero_exponent=None)
+    assert forms.same(exact, candidate("arm_fp8_fmlal_f16", group=1)) != with_c, "its zeros have signs"
     wanted = outputs(exact, dump)
     for bits in range(least, 32):
-        other = _one("hopper_f16_f16", group=1, fraction_bits=bits, zero_exponent=None)
+        other = candidate("hopper_f16_f16", group=1, fraction_bits=bits, zero_exponent=None)
         assert forms.same(exact, other), bits
         np.testing.assert_array_equal(outputs(other, dump), wanted)
-    assert not forms.same(exact, _one("hopper_f16_f16", group=1, fraction_bits=least - 1, zero_exponent=None))
-    few = _one("hopper_f16_f16", group=1, fraction_bits=13, zero_exponent=None)
+    assert not forms.same(exact, candidate("hopper_f16_f16", group=1, fraction_bits=least - 1, zero_exponent=None))
+    few = candidate("hopper_f16_f16", group=1, fraction_bits=13, zero_exponent=None)
     assert (outputs(few, dump) != wanted).any()
 
 
 def test_what_fp22_cuts_between_groups_is_cut_again() -> None:
     """Nine fraction bits: only a last group of many products shows more than FP22's 14 bits."""
     for group, alike in ((14, True), (16, False)):  # of 256 products 4 are the last, or 16
-        one, other = (_one("hopper_fp8", group=group, fraction_bits=9, output=out) for out in ("fp22", "float32"))
-        dump = operands("e4m3fn", 256, True, "float32", 3)
-        assert Forms(dump).same(one, other) == alike
+        one, other = (candidate("hopper_fp8", group=group, fraction_bits=9, output=out) for out in ("fp22", "float32"))
+        assert Forms(operands(3, with_c=True, k=256)).same(one, other) == alike
         a = np.full((1, 256), 0x7E, np.uint8)  # 448, the largest
         b = np.stack([np.where(np.arange(256) < 256 - n, 0, np.uint8(0x7E)) for n in range(1, 18)])
         b[:, -1] = 0x40  # 2: the last product has the last bit that is kept
-        d = [lp.mma(a, b, accumulator=c.accumulator, a_format="e4m3fn", b_format="e4m3fn") for c in (one, other)]
+        d = [mma(c.accumulator, a, b) for c in (one, other)]
         assert (d[0].view(np.uint32) == d[1].view(np.uint32)).all() == alike
 
 
-def test_bits_and_runs_that_cut_nothing_are_one() -> None:
+def test_bits_and_runs_that_cut_nothing_arecandidate() -> None:
     """E4M3's products lie within 34 binades: what keeps so many bits cuts none, nor the sum so far, without a C."""
-    k = 256
-    machines = [_one("cdna3_f16", group=72, fraction_bits=bits, run=run) for bits in (34, 38, 40) for run in (1, 2, 3)]
-    without, with_c = (Forms(operands("e4m3fn", k, c, "float32", 1)) for c in (False, True))
+    machines = [
+        candidate("cdna3_f16", group=72, fraction_bits=bits, run=run) for bits in (34, 38, 40) for run in (1, 2, 3)
+    ]
+    without, with_c = (Forms(operands(1, c, k=256)) for c in (False, True))
     assert len(without.classes(machines)) == 1
     assert len(with_c.classes(machines)) == 6, "a C may lie below the bits, or below what one lane looks at"
-    assert not without.same(machines[0], _one("cdna3_f16", group=72, fraction_bits=33, run=1))
+    assert not without.same(machines[0], candidate("cdna3_f16", group=72, fraction_bits=33, run=1))
     for seed in range(3):
-        dump = operands("e4m3fn", k, False, "float32", seed)
+        dump = operands(seed, k=256)
         for other in machines[1:]:
             np.testing.assert_array_equal(outputs(machines[0], dump), outputs(other, dump))
 
@@ -230,11 +208,9 @@ def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int, grou
     b = np.concatenate([pairs | np.array(fields, np.uint8) << 3 for fields in ((1, 14), (14, 1), (7, 7))])
     b = np.concatenate([b, b ^ np.array([0, 0x80], np.uint8)])
     machine = lp.accumulators["cdna3_fp8"].with_(inputs=(), fraction_bits=31, group=group, run=run)
-    got = lp.mma(a, b, accumulator=machine, a_format="e4m3fn", b_format="e4m3fn")
-    wanted = lp.mma(a, b, accumulator="exact", a_format="e4m3fn", b_format="e4m3fn")
+    got, wanted = mma(machine, a, b), mma("exact", a, b)
     np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
-    dump = dump_of(a[:9], b[:9], None, got[:9, :9], a_format="e4m3fn", b_format="e4m3fn", **PLAIN)
-    assert Forms(dump).same(Candidate(machine), _one("exact"))
-    less = machine.with_(fraction_bits=30)
-    assert not Forms(dump).same(Candidate(less), _one("exact"))
-    assert (lp.mma(a, b, accumulator=less, a_format="e4m3fn", b_format="e4m3fn") != wanted).any()
+    forms, less = Forms(plain_dump(a[:9], b[:9], None, got[:9, :9])), machine.with_(fraction_bits=30)
+    assert forms.same(Candidate(machine), candidate("exact"))
+    assert not forms.same(Candidate(less), candidate("exact"))
+    assert (mma(less, a, b) != wanted).any()

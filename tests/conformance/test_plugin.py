@@ -1,5 +1,8 @@
 """The pytest plugin, in a process of its own: off unless used, and what its messages say."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -46,9 +49,6 @@ def test_fixture_and_message(suite: pytest.Pytester) -> None:
 
 
 def test_the_entry_point_names_it() -> None:
-    import tomllib
-    from pathlib import Path
-
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"lowprec": "lowprec.conformance.plugin"}
 

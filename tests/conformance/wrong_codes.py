@@ -29,24 +29,15 @@ class Hand:
     @property
     def quantizer(self) -> lp.Quantizer:
         """The catalogue's."""
-        entries = {
-            "dsv3_128x128": lp.quantizers["dsv3_inference"].with_(name="dsv3_128x128", granularity="128x128"),
-        }
-        return entries.get(self.name) or lp.quantizers[self.name]
+        if self.name == "dsv3_128x128":
+            return lp.quantizers["dsv3_inference"].with_(name=self.name, granularity="128x128")
+        return lp.quantizers[self.name]
 
     def __call__(
-        self,
-        x: F32,
-        *,
-        amax: Callable[[F32], F32] = lambda a: a,
-        top: float | None = None,
-        power: Callable[[F32], F32] | None = None,
-        cast: Callable[[F32], NDArray[Any]] | None = None,
-        tensor_amax: float | None = None,
-        block: tuple[int, int] | None = None,
-        spread: Callable[[F32], F32] = lambda s: s,
-        floor: float | None = None,
-    ) -> Result:
+        self, x: F32, *, amax: Callable[[F32], F32] = lambda a: a, top: float | None = None, floor: float | None = None,
+        power: Callable[[F32], F32] | None = None, cast: Callable[[F32], NDArray[Any]] | None = None,
+        tensor_amax: float | None = None, block: tuple[int, int] | None = None,
+    ) -> Result:  # fmt: skip
         """Return codes, scales of blocks and of the tensor."""
         rows, columns = (min(b, n) for b, n in zip(block or self.block, x.shape, strict=True))
         largest = np.float32(lp.formats[self.fmt].max if top is None else top)
@@ -55,9 +46,9 @@ class Hand:
         whole = np.float32(np.abs(x).max() if tensor_amax is None else tensor_amax)
         with np.errstate(all="ignore"):
             scale, factor, tensor = self._scales(a, largest, whole, power)
-            wide = np.repeat(np.repeat(spread(factor), rows, 0), columns, 1)
+            wide = np.repeat(np.repeat(factor, rows, 0), columns, 1)
             v = x / wide if self.kind == "divide" else x * wide
-            zero = np.repeat(np.repeat(spread(a), rows, 0), columns, 1) == 0
+            zero = np.repeat(np.repeat(a, rows, 0), columns, 1) == 0
         codes = (cast or self.nearest)(np.where(zero, x, v).astype(np.float32))
         return codes, scale, tensor
 
@@ -103,15 +94,13 @@ HANDS = [
 ]
 
 FAMILIES: dict[str, Callable[[np.random.Generator, tuple[int, int]], F32]] = {
-    "normal": lambda rng, shape: rng.standard_normal(shape).astype(np.float32),
-    "outliers": lambda rng, shape: (rng.standard_normal(shape) * np.where(rng.random(shape) < 1e-3, 300, 1)).astype(
-        "f4"
-    ),
-    "positive": lambda rng, shape: np.exp(rng.standard_normal(shape) * 2).astype(np.float32),
-    "small": lambda rng, shape: (rng.standard_normal(shape) * np.exp2(rng.integers(-18, -6, (shape[0], 1)))).astype(
-        "f4"
-    ),
-}
+    "normal": lambda rng, shape: rng.standard_normal(shape).astype("f4"),
+    "outliers": lambda rng, shape: (
+        rng.standard_normal(shape) * np.where(rng.random(shape) < 1e-3, 300, 1)).astype("f4"),
+    "positive": lambda rng, shape: np.exp(rng.standard_normal(shape) * 2).astype("f4"),
+    "small": lambda rng, shape: (
+        rng.standard_normal(shape) * np.exp2(rng.integers(-18, -6, (shape[0], 1)))).astype("f4"),
+}  # fmt: skip
 
 
 # --- mistakes: of a generator, a quantizer and values; None where the quantizer has no such thing --------------------
@@ -146,37 +135,43 @@ _tensor("doubled", "multiplied", lambda t: 2 * t)
 _tensor("inverted", "inverted", lambda t: ONE / t)
 _tensor("missing", "missing", lambda t: None)
 
+
+def _called(name: str, answer: str, change: Callable[[Any, Hand, F32], dict[str, Any] | None]) -> None:
+    """Register a quantizer that is called with something else."""
+
+    @mistake(name, answer)
+    def _(rng: Any, hand: Hand, x: F32) -> Result | None:
+        made = change(rng, hand, x)
+        return None if made is None else hand(x, **made)
+
+
+def ceil_log2_amax(fmt: str) -> Callable[[F32], F32]:
+    return lambda a: ceil_power(a) * np.float32(2.0 ** -lp.formats[fmt].emax)
+
+
+def above(epsilon: np.float32) -> Callable[[F32], F32]:
+    return lambda a: a + epsilon
+
+
 _ARITHMETIC = "scale from another arithmetic"
+_called("UE8M0 floor", _ARITHMETIC,
+        lambda rng, hand, x: {"power": floor_power(hand.fmt)} if hand.kind == "power" else None)  # fmt: skip
+_called("UE8M0 ceil of log2 amax", _ARITHMETIC,
+        lambda rng, hand, x: {"power": ceil_log2_amax(hand.fmt)} if hand.kind == "power" else None)  # fmt: skip
+_called("amax + epsilon", "epsilon added",
+        lambda rng, hand, x: {"amax": above(np.float32(rng.choice([1e-3, 1e-4, 1e-5, 1e-6, 1e-8])))})  # fmt: skip
+_called("amax bound", "another lower bound on amax",
+        lambda rng, hand, x: None if hand.kind == "nvfp4" else
+        {"floor": rng.choice([1e-3, 1e-2, 3e-4, 0.05, 0.0])})  # fmt: skip
 
 
-@mistake("UE8M0 floor", _ARITHMETIC)
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    return hand(x, power=floor_power(hand.fmt)) if hand.kind == "power" else None
+def _scales(name: str, answer: str, change: Callable[[Any, F32], F32 | None], several: bool = False) -> None:
+    """Register other scales, of all quantizers or of those that have several."""
 
-
-@mistake("UE8M0 ceil of log2 amax", _ARITHMETIC)
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    power = lambda a: ceil_power(a) * np.float32(2.0 ** -lp.formats[hand.fmt].emax)  # noqa: E731
-    return hand(x, power=power) if hand.kind == "power" else None
-
-
-@mistake("amax + epsilon", "epsilon added")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    epsilon = np.float32(rng.choice([1e-3, 1e-4, 1e-5, 1e-6, 1e-8]))
-    return hand(x, amax=lambda a: a + epsilon)
-
-
-@mistake("amax bound", "another lower bound on amax")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    bound = rng.choice([1e-3, 1e-2, 3e-4, 0.05, 0.0])
-    return None if hand.kind == "nvfp4" else hand(x, floor=bound)
-
-
-def _scales(name: str, answer: str, change: Callable[[Any, F32], F32 | None], *more: str) -> None:
-    @mistake(name, answer, *more)
+    @mistake(name, answer)
     def _(rng: Any, hand: Hand, x: F32) -> Result | None:
         codes, scale, tensor = hand(x)
-        made = change(hand, scale)
+        made = None if several and scale.size == 1 else change(hand, scale)
         return None if made is None else (codes, made, tensor)
 
 
@@ -184,45 +179,33 @@ _scales("scales inverted", "scales inverted", lambda hand, s: ONE / s)
 _scales("raw bytes", "scales stored as raw bytes", lambda hand, s: {
     "power": (s.view(np.uint32) >> 23).astype(np.float32),
     "nvfp4": lp.encode(s, "e4m3fn").astype(np.float32)}.get(hand.kind))  # fmt: skip
-_scales("scales transposed", "scales transposed", lambda hand, s: None if s.size == 1 else np.ascontiguousarray(s.T))
-_scales("scales column by column", "scales transposed", lambda hand, s: None if s.size == 1 else
-        np.ascontiguousarray(s.T).reshape(s.shape))  # fmt: skip
-_scales("scales shifted by one block", "scales shifted by blocks", lambda hand, s: None if s.size == 1 else
-        np.roll(s, 1, axis=1))  # fmt: skip
-_scales("scales of the next row", "scales shifted by blocks", lambda hand, s: None if s.size == 1 else
-        np.roll(s, -1, axis=0))  # fmt: skip
+_scales("scales transposed", "scales transposed", lambda hand, s: np.ascontiguousarray(s.T), True)
+_scales("scales column by column", "scales transposed", lambda hand, s: s.T.reshape(s.shape).copy(), True)
+_scales("scales shifted by one block", "scales shifted by blocks", lambda hand, s: np.roll(s, 1, axis=1), True)
+_scales("scales of the next row", "scales shifted by blocks", lambda hand, s: np.roll(s, -1, axis=0), True)
 _scales("rows of scales permuted", "rows of scales in another order", lambda hand, s: None if s.shape[0] < 8 else
         s[np.random.default_rng(1).permutation(s.shape[0])])  # fmt: skip
 _scales("scales missing", "scales missing", lambda hand, s: np.ones_like(s))
 _scales("scales in bfloat16", "scales rounded", lambda hand, s: lp.round_to(s, "bfloat16"))
-_scales("scales padded", "scales padded", lambda hand, s: None if s.size == 1 else
-        np.pad(s, ((0, 3), (0, 5)), constant_values=1))  # fmt: skip
+_scales("scales padded", "scales padded", lambda hand, s: np.pad(s, ((0, 3), (0, 5)), constant_values=1), True)
 
 
 def _tiles(s: F32) -> F32:
     """Lay scales out as cuBLAS does, element by element."""
     rows, columns = -(-s.shape[0] // 128) * 128, -(-s.shape[1] // 4) * 4
     out = np.zeros(rows * columns, np.float32)
-    for i in range(s.shape[0]):
-        for j in range(s.shape[1]):
-            tile = (i // 128) * (columns // 4) + j // 4
-            out[tile * 512 + (i % 32) * 16 + (i % 128) // 32 * 4 + j % 4] = s[i, j]
+    for i, j in np.ndindex(s.shape):
+        tile = (i // 128) * (columns // 4) + j // 4
+        out[tile * 512 + (i % 32) * 16 + (i % 128) // 32 * 4 + j % 4] = s[i, j]
     return out.reshape(rows, columns)
 
 
-_scales(
-    "scales in tiles of 128x4", "scales in tiles of 128 x 4", lambda hand, s: _tiles(s) if hand.block[0] == 1 else None
-)
-
-
-@mistake("blocks along the wrong axis", "other blocks")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    return None if hand.block[0] == hand.block[1] else hand(x, block=hand.block[::-1])
-
-
-@mistake("blocks of twice the size", "other blocks")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    return hand(x, block=(hand.block[0], 2 * hand.block[1])) if hand.block[0] == 1 else None
+_scales("scales in tiles of 128x4", "scales in tiles of 128 x 4", lambda hand, s: _tiles(s) if hand.block[0] == 1 else
+        None)  # fmt: skip
+_called("blocks along the wrong axis", "other blocks",
+        lambda rng, hand, x: None if hand.block[0] == hand.block[1] else {"block": hand.block[::-1]})  # fmt: skip
+_called("blocks of twice the size", "other blocks",
+        lambda rng, hand, x: {"block": (1, 2 * hand.block[1])} if hand.block[0] == 1 else None)  # fmt: skip
 
 
 @mistake("2D scales where 1D were meant", "other blocks")
@@ -233,31 +216,18 @@ def _(rng: Any, hand: Hand, x: F32) -> Result | None:
     return codes, np.repeat(scale, hand.block[1], axis=0), tensor
 
 
-@mistake("maximum doubled before the cast", "scales multiplied")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    return None if hand.kind == "nvfp4" else hand(x, amax=lambda a: a * np.float32(2))
+def _of_e4m3(name: str, answer: str, top: float, fmt: str = "e4m3fn") -> None:
+    """Register a quantizer to E4M3 that has another maximum, and maybe casts to another format."""
+    cast = lambda v: lp.encode(v, fmt, policy="ocp_sat")  # noqa: E731
+    _called(name, answer, lambda rng, hand, x: {"top": top, "cast": cast} if hand.fmt == "e4m3fn" else None)
 
 
-@mistake("maximum 240", "scale for the maximum of another format")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    return hand(x, top=240.0) if hand.fmt == "e4m3fn" else None
-
-
-@mistake("maximum 57344", "scale for the maximum of another format")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    return hand(x, top=57344.0) if hand.fmt == "e4m3fn" else None
-
-
-@mistake("e4m3fnuz codes", "codes of another format")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    cast = lambda v: lp.encode(v, "e4m3fnuz", policy="ocp_sat")  # noqa: E731
-    return hand(x, top=240.0, cast=cast) if hand.fmt == "e4m3fn" else None
-
-
-@mistake("e5m2 codes", "codes of another format")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    cast = lambda v: lp.encode(v, "e5m2", policy="ocp_sat")  # noqa: E731
-    return hand(x, top=57344.0, cast=cast) if hand.fmt == "e4m3fn" else None
+_called("maximum doubled before the cast", "scales multiplied",
+        lambda rng, hand, x: None if hand.kind == "nvfp4" else {"amax": lambda a: a * np.float32(2)})  # fmt: skip
+_of_e4m3("maximum 240", "scale for the maximum of another format", 240.0)
+_of_e4m3("maximum 57344", "scale for the maximum of another format", 57344.0)
+_of_e4m3("e4m3fnuz codes", "codes of another format", 240.0, "e4m3fnuz")
+_of_e4m3("e5m2 codes", "codes of another format", 57344.0, "e5m2")
 
 
 def _input(name: str, answer: str, change: Callable[[Any, F32], F32], *more: str) -> None:
@@ -311,12 +281,9 @@ def _(rng: Any, hand: Hand, x: F32) -> Result | None:
     codes, scale, tensor = hand(x)
     bits = scale.copy().view(np.uint32)
     low, high = {"power": (23, 30), "nvfp4": (20, 23)}.get(hand.kind, (5, 30))
-    if hand.kind == "nvfp4":  # a mantissa bit of an E4M3 number that is normal
-        bits[tuple(np.argwhere(scale >= 2.0**-6)[rng.integers((scale >= 2.0**-6).sum())])] ^= 1 << rng.integers(
-            low, high
-        )
-    else:
-        bits.reshape(-1)[rng.integers(bits.size)] ^= np.uint32(1 << rng.integers(low, high))
+    # For NVFP4 it is a mantissa bit of an E4M3 number that is normal.
+    places = np.flatnonzero(scale >= 2.0**-6) if hand.kind == "nvfp4" else np.arange(bits.size)
+    bits.reshape(-1)[places[rng.integers(places.size)]] ^= np.uint32(1 << rng.integers(low, high))
     return codes, bits.view(np.float32), tensor
 
 
@@ -354,13 +321,9 @@ _cast("rounded twice", "rounded twice", lambda rng, hand, v: hand.nearest(lp.rou
 _cast("rounded twice, float16", "rounded twice", lambda rng, hand, v: hand.nearest(_half(v)))
 
 
-@mistake("floor, and overflow to NaN", "overflow not saturated")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    if hand.name != "mxfp8_rceil":
-        return None
-    return hand(x, power=floor_power(hand.fmt), cast=lambda v: lp.encode(v, hand.fmt, policy="ocp_nonsat"))
-
-
-@mistake("amax of another tensor", "amax of another tensor")
-def _(rng: Any, hand: Hand, x: F32) -> Result | None:
-    return hand(x, tensor_amax=float(np.abs(x).max()) * rng.uniform(0.4, 3)) if hand.kind == "nvfp4" else None
+_called("floor, and overflow to NaN", "overflow not saturated",
+        lambda rng, hand, x: None if hand.name != "mxfp8_rceil" else
+        {"power": floor_power(hand.fmt), "cast": lambda v: lp.encode(v, hand.fmt, policy="ocp_nonsat")})  # fmt: skip
+_called("amax of another tensor", "amax of another tensor",
+        lambda rng, hand, x: None if hand.kind != "nvfp4" else
+        {"tensor_amax": float(np.abs(x).max()) * rng.uniform(0.4, 3)})  # fmt: skip

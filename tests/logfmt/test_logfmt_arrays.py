@@ -1,176 +1,250 @@
-"""LogFMT on arrays: shapes, types, special values, packing, threads and arguments."""
+"""LogFMT on arrays: shapes, types, special values, packing, threads, and what is refused."""
 
 import ml_dtypes
 import numpy as np
 import pytest
+from logfmt_tiles import B, F, gauss, same, tokens
+from refusals import refusals
 
-from lowprec import _threads, logfmt
-from lowprec.logfmt import encode, unpack
-
-F = np.float32
+import lowprec as lp
+from lowprec import logfmt
+from lowprec.logfmt import encode, from_bytes, unpack
 
 # --- shapes, tiles, special values -----------------------------------------------------------------------------------
 
 
-def test_tiles_do_not_see_each_other():
-    x = np.random.default_rng(2).standard_normal((3, 2, 300)).astype(F)
-    z = encode(x)
-    assert z.shape == z.decode().shape == (3, 2, 300)
-    assert z.amin.shape == z.amax.shape == (3, 2, 3)
-    for i in range(3):
-        for first, last in ((0, 128), (128, 256), (256, 300)):
-            alone = encode(x[i, 1, first:last])
-            assert np.array_equal(z.codes[i, 1, first:last], alone.codes)
-            assert z.decode()[i, 1, first:last].tobytes() == alone.decode().tobytes()
+@pytest.mark.parametrize("tile", [1, 2, 7, 128, 129, 5000])
+def test_tiles_of_any_length_do_not_see_each_other(tile):
+    x = gauss(3, 2, 300)
+    z = encode(x, 8, tile)
+    assert z.shape == z.decode().shape == x.shape
+    assert z.amin.shape == z.amax.shape == (3, 2, -(-300 // tile))
+    for first in range(0, 300, tile):
+        part = slice(first, first + tile)
+        alone = encode(x[..., part], 8, 10**6)
+        assert np.array_equal(z.codes[..., part], alone.codes)
+        assert z.decode()[..., part].tobytes() == alone.decode().tobytes()
+    assert same(unpack(z.pack(), 300, 8, tile, meta_bits=64), z)
+    assert tile > 1 or z.decode().tobytes() == x.tobytes()
 
 
-def test_views_that_are_not_contiguous():
-    x = np.random.default_rng(2).standard_normal((256, 130)).astype(F)
-    assert np.array_equal(encode(x.T).codes, encode(np.ascontiguousarray(x.T)).codes)
+def test_an_array_is_not_changed_and_may_be_anything():
+    x = gauss(6, 300)
+    x.flags.writeable = False
+    strided = np.repeat(x, 2, axis=1)[:, ::2]
+    assert not strided.flags.c_contiguous
+    for view in (strided, x.T, x[::-1], x.astype(B)):
+        assert same(encode(view), encode(np.ascontiguousarray(view).astype(F)))
+    assert isinstance(encode([[1, 2], [3, 4]], axis=0), logfmt.LogFMT)
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 128), (4, 0)])
-def test_nothing(shape):
-    z = encode(np.zeros(shape, F))
-    assert z.decode().shape == shape
-    assert z.codes.size == z.bits_per_value == 0
-    assert z.pack().size == 0
+@pytest.mark.parametrize("shape", [(0,), (0, 128), (4, 0), (3, 0, 5), (0, 9), (9, 0)])
+@pytest.mark.parametrize("fallback", [None, "bf16"])
+def test_nothing(shape, fallback):
+    for axis in range(len(shape)):
+        z = encode(np.zeros(shape, F), 8, 4, axis=axis, fallback=fallback, meta="fp32")
+        assert z.decode().shape == shape
+        assert z.codes.size == z.bits_per_value == z.pack().size == 0
+        assert from_bytes(z.to_bytes()) == z
 
 
-def test_zeros_and_constants():
-    x = np.array([0.0, -0.0, 0.0, -0.0], F)
-    z = encode(x)
-    assert z.codes.tolist() == [0, 128, 0, 128]
-    assert (z.amin[0], z.amax[0]) == (0, 0)
-    assert z.decode().tobytes() == x.tobytes()
-    x = np.array([-0.3, 0.3, 0.0, 0.3], F)
-    z = encode(x)
-    assert z.codes.tolist() == [255, 127, 0, 127]
-    assert z.decode().tobytes() == x.tobytes()
+@pytest.mark.parametrize(
+    ("x", "codes"),
+    [([0.0, -0.0, 0.0, -0.0], [0, 128, 0, 128]), ([-0.3, 0.3, 0.0, 0.3], [255, 127, 0, 127])],
+    ids=["zeros", "constants"],
+)
+def test_zeros_and_constants(x, codes):
+    z = encode(np.array(x, F))
+    assert z.codes.tolist() == codes
+    assert z.amin[0] == z.amax[0] == F(max(x))
+    assert z.decode().tobytes() == np.array(x, F).tobytes()
 
 
 def test_values_that_are_not_finite():
     x = np.ones((2, 300), F)
-    x[1, 140] = np.nan
-    x[1, 299] = -np.inf
-    with pytest.raises(ValueError, match=r"logfmt: nan in row 1, tile 1; use nonfinite='poison'"):
-        encode(x)
+    x[1, 140], x[1, 299] = np.nan, -np.inf
     z = encode(x, nonfinite="poison")
-    y = z.decode()
-    assert np.array_equal(np.isnan(y).all(axis=0), np.zeros(300, bool))
-    assert np.isnan(y[1, 128:]).all()
-    assert np.array_equal(y[0], x[0])
-    assert np.array_equal(y[1, :128], x[1, :128])
-    assert unpack(z.pack(), 300, meta_bits=32).decode().tobytes() == y.tobytes()
+    wanted = x.copy()
+    wanted[1, 128:] = np.nan
+    assert np.array_equal(z.decode(), wanted, equal_nan=True)
+    assert unpack(z.pack(), 300, meta_bits=32).decode().tobytes() == z.decode().tobytes()
 
 
 def test_types_that_float32_holds():
     x = np.random.default_rng(0).standard_normal(128)
-    for dtype in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn):
-        narrow = x.astype(dtype)
-        assert np.array_equal(encode(narrow).codes, encode(narrow.astype(F)).codes)
+    for dtype in (np.float16, B, ml_dtypes.float8_e4m3fn):
+        assert np.array_equal(encode(x.astype(dtype)).codes, encode(x.astype(dtype).astype(F)).codes)
     assert np.array_equal(encode(x.astype(F).astype(np.float64)).codes, encode(x.astype(F)).codes)
     assert np.array_equal(encode([1, 2, 3]).codes, encode(np.array([1, 2, 3], F)).codes)
-    with pytest.raises(ValueError, match=r"float64 value .* is no float32 number; round the array first"):
-        encode(x)
-    with pytest.raises(ValueError, match=r"1e\+300\) is no float32 number"):
-        encode(np.array([1.0, 1e300]))
-    for bad in (np.array(["1"]), np.array([1j]), np.array([True])):
-        with pytest.raises(TypeError, match="real numbers are needed"):
-            encode(bad)
+
+
+def test_out():
+    z, out = encode(gauss(4, 200)), np.empty((4, 200), F)
+    assert z.decode(out=out) is out
+    assert out.tobytes() == z.decode().tobytes()
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", range(3, 17))
-def test_packing(bits):
-    x = np.random.default_rng(bits).standard_normal((3, 2, 300)).astype(F)
-    for values, meta_bits in ((x, 64), (x.astype(ml_dtypes.bfloat16), 32)):
-        z = encode(values, bits)
-        wire = z.pack()
-        assert (z.meta_bits, z.nbytes) == (meta_bits, wire.size)
-        back = unpack(wire, 300, bits, meta_bits=meta_bits)
-        assert np.array_equal(back.codes, z.codes)
-        assert back.decode().tobytes() == z.decode().tobytes()
-        # One row by big integers: metadata first, then 16 * bits bytes a tile.
-        kind = F if meta_bits == 64 else ml_dtypes.bfloat16
-        row = b"".join(
-            F(v).astype(kind).tobytes() for pair in zip(z.amin[2, 1], z.amax[2, 1], strict=True) for v in pair
-        )
-        for first in range(0, 300, 128):
-            part = z.codes[2, 1, first : first + 128].tolist()
-            stream = sum(code << (bits * i) for i, code in enumerate(part))
-            row += stream.to_bytes(-(-len(part) * bits // 8), "little")
-        assert wire[2, 1].tobytes() == row
+@pytest.mark.parametrize(("kind", "meta_bits"), [(F, 64), (B, 32)])
+def test_packing(bits, kind, meta_bits):
+    z = encode(gauss(3, 2, 300, seed=bits).astype(kind), bits)
+    wire = z.pack()
+    assert (z.meta_bits, z.nbytes) == (meta_bits, wire.size)
+    assert same(unpack(wire, 300, bits, meta_bits=meta_bits), z)
+    # One row by big integers: metadata first, then 16 * bits bytes a tile.
+    row = np.stack([z.amin[2, 1], z.amax[2, 1]], axis=1).astype(kind).tobytes()
+    for first in range(0, 300, 128):
+        part = z.codes[2, 1, first : first + 128].tolist()
+        stream = sum(code << (bits * i) for i, code in enumerate(part))
+        row += stream.to_bytes(-(-len(part) * bits // 8), "little")
+    assert wire[2, 1].tobytes() == row
 
 
 def test_bits_per_value():
-    x = np.random.default_rng(0).standard_normal((4, 7168)).astype(F)
+    x = gauss(4, 7168)
     assert encode(x, 8).bits_per_value == 8.5
-    assert encode(x.astype(ml_dtypes.bfloat16), 10).bits_per_value == 10.25
-    assert encode(x.astype(ml_dtypes.bfloat16), 10).nbytes == 4 * 9184  # as one DeepEP message of 7168 channels
+    assert encode(x.astype(B), 10).bits_per_value == 10.25
+    assert encode(x.astype(B), 10).nbytes == 4 * 9184  # as one DeepEP message of 7168 channels
 
 
-def test_bad_wires():
-    z = encode(np.ones(300, F))
-    with pytest.raises(ValueError, match=r"wire is uint8 \(312,\); rows of 301 values in 8 bits are 313 uint8"):
-        unpack(z.pack(), 301, meta_bits=32)
-    with pytest.raises(ValueError, match="meta_bits=16: 32 or 64"):
-        unpack(z.pack(), 300, meta_bits=16)
-
-
-# --- threads and arguments --------------------------------------------------------------------------------------------
-
-
-def test_threads_change_nothing():
-    x = np.random.default_rng(0).standard_normal((300, 1000)).astype(F)
-    before = _threads.get_num_threads()
-    seen = set()
-    try:
-        for threads in (1, 2, 3):
-            _threads.set_num_threads(threads)
-            z = encode(x, 10)
-            seen.add((z.codes.tobytes(), z.amin.tobytes(), z.amax.tobytes(), z.decode().tobytes()))
-    finally:
-        _threads.set_num_threads(before)
-    assert len(seen) == 1
-
-
-def test_the_first_bad_tile_is_named_whatever_the_threads():
-    x = np.ones((4000, 128), F)
-    x[3999, 5] = x[1700, 3] = np.inf
-    with pytest.raises(ValueError, match="inf in row 1700, tile 0"):
-        encode(x)
-
-
-def test_out():
-    x = np.random.default_rng(0).standard_normal((4, 200)).astype(F)
-    z, out = encode(x), np.empty((4, 200), F)
-    assert z.decode(out=out) is out
-    assert out.tobytes() == z.decode().tobytes()
-    for bad in (np.empty((4, 201), F), np.empty((4, 200)), np.empty((200, 4), F).T):
-        with pytest.raises(ValueError, match=r"needed is contiguous float32 \(4, 200\)"):
-            z.decode(out=bad)
+# --- threads ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    "options",
     [
-        ({"bits": 2}, ValueError, "bits=2: a whole number from 3 to 16"),
-        ({"bits": 17}, ValueError, "bits=17"),
-        ({"bits": 8.0}, ValueError, "bits=8.0"),
-        ({"tile": 0}, ValueError, "tile=0: a whole number from 1 to"),
-        ({"clamp_octaves": 33}, ValueError, "clamp_octaves=33: a whole number from 1 to 32"),
-        ({"mode": "deep"}, ValueError, "mode='deep': 'paper' or 'deepep' is needed"),
-        ({"nonfinite": "drop"}, ValueError, "nonfinite='drop': 'raise' or 'poison'"),
+        {"bits": 10}, {"bits": 7, "rounding": "stochastic", "seed": 3}, {"bits": 7, "fallback": "bf16", "meta": "bf16"},
+        {"mode": "deepep"},
     ],
-)
-def test_bad_arguments(arguments, error, message):
-    with pytest.raises(error, match=message):
-        encode(np.ones(4, F), **arguments)
+    ids=str,
+)  # fmt: skip
+def test_threads_change_nothing(options, keep_threads):
+    x = gauss(600, 2500, sigma=0.25)
+    x = x[:, :2048].astype(B) if "mode" in options else x
+    seen = set()
+    for threads in (1, 2, 3, 5):
+        lp.set_num_threads(threads)
+        z = encode(x, **options)
+        seen.add((z.to_bytes(), z.decode().tobytes()))
+    assert len(seen) == 1
 
 
-def test_a_number_is_no_array():
-    with pytest.raises(ValueError, match="a single number has no tiles"):
-        logfmt.encode(1.0)
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def holding(value, shape=(3, 300), place=(1, 200)):
+    x = gauss(*shape)
+    x[place] = value
+    return x
+
+
+def with_ends(amin, amax):
+    z = encode(gauss(2, 256))
+    z.amin[1, 1], z.amax[1, 1] = amin, amax
+    return z.pack()
+
+
+def padded():
+    wire = encode(gauss(1, 9), 5).pack()
+    wire[0, -1] |= 0x80  # 45 bits are 6 bytes less 3 bits
+    return wire
+
+
+def too_wide():
+    z = encode(gauss(4, 128), 5)
+    z.codes[3, 3] = 200
+    return z
+
+
+def names():
+    sent, fallen = (
+        encode(tokens(3, 1536, sigma=0.27), mode="deepep"),
+        encode(gauss(4, 2500, sigma=0.1), fallback="bf16"),
+    )
+    return {
+        **globals(), "inf": np.inf, "nan": np.nan, "ones": np.ones(4, F), "wire": encode(np.ones(300, F)).pack(),
+        "fallen": fallen.pack(), "sent": sent, "cut": sent.pack(), "two": np.array([1700, 3999]),
+        "Units": logfmt.Units, "deepep": logfmt.deepep,
+    }  # fmt: skip
+
+
+OVERFLOW = "encode(holding({}), 8, fallback='bf16', meta='fp32', nonfinite='poison')"
+OUT, CUT, LARGE = r"needed is contiguous float32 \(4, 200\)", "it is cut short", "no bfloat16 number is as large"
+ENDS = r"row 1, tile 1: ends .* and .*; 0 < amin <= amax, 0 and 0, or 0 and NaN"
+test_refused = refusals(
+    [
+        ("encode(ones, bits=2)", "bits=2: a whole number from 3 to 16"),
+        ("encode(ones, bits=17)", "bits=17"),
+        ("encode(ones, bits=8.0)", "bits=8.0"),
+        ("encode(ones, bits=True)", "bits=True"),
+        ("encode(ones, tile=0)", "tile=0: a whole number from 1 to"),
+        ("encode(ones, clamp_octaves=33)", "clamp_octaves=33: a whole number from 1 to 32"),
+        ("encode(ones, clamp_octaves=0)", "clamp_octaves=0: a whole number from 1 to 32"),
+        ("encode(ones, mode='deep')", "mode='deep': 'paper' or 'deepep' is needed"),
+        ("encode(ones, nonfinite='drop')", "nonfinite='drop': 'raise' or 'poison'"),
+        ("encode(ones, rounding='up')", "rounding='up': 'linear', 'log', 'logmean', 'stochastic' is needed"),
+        ("encode(ones, meta='fp16')", "meta='fp16': None, 'bf16', 'fp32' is needed"),
+        ("encode(ones, fallback=True)", "fallback=True: None or 'bf16' is needed"),
+        ("encode(ones, seed=-1)", "seed=-1: a whole number from 0"),
+        ("encode(ones, offset=0.5)", r"offset=0\.5: a whole number"),
+        *((f"encode(gauss(3, 4), axis={axis})", f"axis={axis}: a whole number from -2 to 1") for axis in (2, -3, 7)),
+        ("encode(gauss(3, 4), axis=1.0)", r"axis=1\.0: a whole number"),
+        # values
+        ("logfmt.encode(1.0)", "a single number has no tiles"),
+        ("encode(holding(nan, place=(1, 140)))", r"logfmt: nan in row 1, tile 1; use nonfinite='poison'"),
+        ("encode(holding(inf, (4000, 128), (two, 5)))", "inf in row 1700, tile 0"),  # whatever the threads
+        ("encode(holding(nan, (4, 2500), (3, 100)), fallback='bf16')", "nan in row 3, tile 0"),
+        ("encode(np.arange(9) / 7)", r"float64 value .* is no float32 number; round the array first"),
+        ("encode(np.array([1.0, 1e300]))", r"1e\+300\) is no float32 number"),
+        ("encode(np.array(['1']))", TypeError, "real numbers are needed"),
+        ("encode(np.array([1j]))", TypeError, "real numbers are needed"),
+        ("encode(np.array([True]))", TypeError, "real numbers are needed"),
+        ("encode(holding(3.4e38, place=(1, 5)), meta='bf16')", rf"e\+38 in row 1, tile 0: {LARGE}"),
+        *(
+            (OVERFLOW.format(value), f"in row 1, tile 1: {LARGE}; use fallback=None")
+            for value in ("3.4e38", "-3.4e38", "np.nextafter(F(3.3961776e38), F(np.inf))")
+        ),
+        # decoding
+        ("encode(gauss(4, 200)).decode(out=np.empty((4, 201), F))", OUT),
+        ("encode(gauss(4, 200)).decode(out=np.empty((4, 200)))", OUT),
+        ("encode(gauss(4, 200)).decode(out=np.empty((200, 4), F).T)", OUT),
+        ("too_wide().decode()", r"code 200 is outside 0\.\.31 \(5 bits\)"),
+        # wires
+        ("unpack(wire, 301, meta_bits=32)", r"wire is uint8 \(312,\); rows of 301 values in 8 bits are 313 uint8"),
+        ("unpack(wire, 300, meta_bits=16)", "meta_bits=16: 32 or 64"),
+        ("unpack(wire, -1, meta_bits=64)", "columns=-1: a whole number >= 0"),
+        ("unpack(wire.astype(np.int64), 300, meta_bits=64)", "uint8 bytes in rows are needed"),
+        ("unpack(padded(), 9, 5, meta_bits=64)", "padding bits after 9 codes of 5 bits are not zero"),
+        *(
+            (f"unpack(with_ends({ends}), 256, meta_bits=64)", ENDS)
+            for ends in ("2, 1", "-1, 1", "0, 1", "1, 0", "1, inf", "nan, 1", "1, nan", "-0.0, -0.0")
+        ),
+        *(
+            (f"unpack(fallen[:{size}], 2500, meta_bits=64, fallback='bf16')", CUT)
+            for size in (1, 159, 160, 2000, -1)
+        ),
+        ("unpack(fallen, 0, meta_bits=64, fallback='bf16')", "rows of 0 values take none"),
+        # DeepEP
+        ("encode(tokens(1, 1000), mode='deepep')", "chunks of 1024 or 512 channels; 1000 are not a multiple"),
+        ("encode(np.full(1024, 0.1, F), mode='deepep')", r"bfloat16 numbers, 0\.1\d* is none; round the array first"),
+        ("encode(0.5, mode='deepep')", "a single number has no tiles"),
+        *(
+            (f"encode(ones, mode='deepep', {option}={value})", f"{option} {value}: mode 'deepep' is what it is")
+            for option, value in {
+                "bits": 8, "tile": 64, "axis": 0, "rounding": "'log'", "clamp_octaves": 8, "meta": "'fp32'",
+            }.items()
+        ),
+        ("encode(tokens(1, 1024), units=Units())", "units belong to mode 'deepep'"),
+        ("encode(tokens(1, 1024), mode='deepep', units='H100')", TypeError, r"lowprec\.logfmt\.Units is needed"),
+        ("Units(np.zeros(4, F))", r"table log2 has shape \(4,\); 32768"),
+        ("Units(exp2_fractions=[1.0])", "table exp2_fractions is list; a float32 array"),
+        *((f"deepep.unpack(cut[:{size}], 1536)", CUT) for size in (1, 47, 48, 700, -1)),
+        ("deepep.unpack(cut[None], 1536)", "uint8 bytes in one dimension"),
+        ("deepep.unpack(cut, 100)", "512 channels; 100 are not"),
+        ("sent.decode(out=np.empty((3, 1536)))", "out is float64"),
+    ],
+    names,
+)  # fmt: skip

@@ -40,9 +40,4 @@ def test_specials_must_agree() -> None:
     assert math.isnan(kappa(lambda c: np.where(c == 0x7F, 0x7E, c), lambda c: c, f, f))
     assert math.isnan(kappa(lambda c: np.where(c == 0x7E, 0x7F, c), lambda c: c, f, f))
     assert kappa(lambda c: np.where(c == 0x7F, 0xFF, c), lambda c: c, f, f) == 0
-    g = lp.formats["e5m2"]
-    assert math.isnan(kappa(lambda c: np.where(c == 0x7C, 0xFC, c), lambda c: c, g, g))
-    with pytest.raises(ValueError, match="more than"):
-        kappa(lambda a, b: a, lambda a, b: a, ("bfloat16", "bfloat16"), "bfloat16")
-    with pytest.raises(ValueError, match="the same shape"):
-        kappa(lambda c: c[1:], lambda c: c, f, f)
+    assert math.isnan(kappa(lambda c: np.where(c == 0x7C, 0xFC, c), lambda c: c, "e5m2", "e5m2"))

@@ -23,17 +23,14 @@ def test_sqnr_is_the_definition():
     assert metrics.sqnr([], []) == INF
 
 
-def test_sqnr_neither_overflows_nor_vanishes():
-    for size in (1e300, 1e-300):
-        assert metrics.sqnr(np.array([1.01, 1.0]) * size, np.array([1.0, 1.0]) * size) == pytest.approx(
-            43.0103, abs=1e-4
-        )
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_sqnr_neither_overflows_nor_vanishes(size):
+    assert metrics.sqnr([1.01 * size, size], [size, size]) == pytest.approx(43.0103, abs=1e-4)
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_a_value_that_is_not_finite_is_an_infinite_error(bad):
-    r = np.array([1.0, 2.0, 3.0])
-    a = np.array([1.0, bad, 3.0])
+    r, a = np.array([1.0, 2.0, 3.0]), np.array([1.0, bad, 3.0])
     row = metrics.compare(a, r)
     assert (row.sqnr, row.relative_max, row.absolute_max, row.norm_error) == (-INF, INF, INF, INF)
     assert row.equal_bits == 2 / 3
@@ -53,20 +50,20 @@ def test_relative_error():
     assert row.absolute_max == 5.0
 
 
-def test_last_places_are_counted_across_zero_and_binades():
-    def place(x):
-        """The number of float32 values between 0 and x, by arithmetic."""
-        value, sign = abs(Fraction(float(x))), -1 if x < 0 else 1
-        if value < Fraction(2) ** -126:
-            return sign * int(value / Fraction(2) ** -149)
-        exponent = math.frexp(float(x))[1] - 1
-        return sign * ((exponent + 127) * 2**23 + int((value / Fraction(2) ** exponent - 1) * 2**23))
+def place(x):
+    """The number of float32 values between 0 and x, by arithmetic."""
+    value, sign = abs(Fraction(float(x))), -1 if x < 0 else 1
+    if value < Fraction(2) ** -126:
+        return sign * int(value / Fraction(2) ** -149)
+    exponent = math.frexp(float(x))[1] - 1
+    return sign * ((exponent + 127) * 2**23 + int((value / Fraction(2) ** exponent - 1) * 2**23))
 
+
+def test_last_places_are_counted_across_zero_and_binades():
     rng = np.random.default_rng(0)
     x = (rng.standard_normal(500) * np.exp2(rng.integers(-149, 120, 500))).astype(np.float32)
-    y = np.roll(x, 1)
-    expected = [abs(place(a) - place(b)) for a, b in zip(x, y, strict=True)]
-    assert metrics.ulp_difference(x, y).tolist() == expected
+    places = np.array([place(a) for a in x])
+    assert metrics.ulp_difference(x, np.roll(x, 1)).tolist() == np.abs(places - np.roll(places, 1)).tolist()
     assert metrics.ulp_difference([0.0, NAN, NAN], [-0.0, NAN, 1.0]).tolist() == [0, 0, INF]
 
 
@@ -93,24 +90,23 @@ def test_calc_diff_is_deepgemms():
     r = rng.standard_normal(1000)
     a = r + 1e-3 * rng.standard_normal(1000)
     assert metrics.calc_diff(a, r) == pytest.approx(1 - 2 * (a * r).sum() / (a * a + r * r).sum(), rel=1e-12)
-    assert metrics.calc_diff(np.zeros(3), np.zeros(3)) == 0
-    assert metrics.calc_diff(-r, r) == 2
+    assert (metrics.calc_diff(np.zeros(3), np.zeros(3)), metrics.calc_diff(-r, r)) == (0, 2)
 
 
 def test_kurtosis():
     assert value_spread.kurtosis([0.0, 0.0, 0.0, 1.0]) == pytest.approx(7 / 3)
     assert value_spread.kurtosis(np.random.default_rng(0).standard_normal(10**6)) == pytest.approx(3, abs=0.02)
-    for nothing in ([2.0, 2.0], [1.0], []):
-        assert np.isnan(value_spread.kurtosis(nothing))
+    assert np.isnan([value_spread.kurtosis(nothing) for nothing in ([2.0, 2.0], [1.0], [])]).all()
 
 
 def test_compare_is_one_row_and_reads_well():
     r = np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32)
-    row = lp.compare(lp.codecs["logfmt8"].round_trip(r), r)
+    y = lp.codecs["logfmt8"].round_trip(r)
+    row = lp.compare(y, r)
     assert list(row.as_dict()) == [field.name for field in dataclasses.fields(row)]
     assert repr(row).startswith("Comparison(3")
     assert "dB, relative error rms 0.0" in repr(row)
-    assert row.sqnr == lp.sqnr(lp.codecs["logfmt8"].round_trip(r), r)
+    assert row.sqnr == lp.sqnr(y, r)
 
 
 def test_the_layout_in_memory_changes_no_bit():
@@ -128,10 +124,3 @@ def test_any_real_type():
     for dtype in (np.float16, ml_dtypes.bfloat16, np.int8, np.uint64):
         assert metrics.compare(r.astype(dtype), r).sqnr == INF
     assert metrics.compare([], []).equal_bits == 0
-
-
-def test_bad_input():
-    with pytest.raises(ValueError, match=r"shapes differ: \(2,\) against a reference of \(3,\)"):
-        metrics.compare(np.zeros(2), np.zeros(3))
-    with pytest.raises(TypeError, match="values of type complex128; real numbers are needed"):
-        metrics.compare(np.zeros(2, complex), np.zeros(2))

@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from tools import command
 
 import lowprec as lp
-from lowprec.cli.app import cli
 from lowprec.measure import verify
 
 
@@ -38,28 +37,21 @@ def test_critical_inputs_have_ties_and_specials() -> None:
 
 
 def test_the_command() -> None:
-    done = CliRunner().invoke(cli, ["verify", "--format", "e2m1fn", "--json"])
-    rows = json.loads(done.stdout)
-    assert done.exit_code == 0
+    rows = json.loads(command("verify", "--format", "e2m1fn", "--json"))
     assert [row["differences"] for row in rows] == [0, 0, 0]
     assert [row["inputs"] for row in rows][:2] == [65536, 16]
-    wrong = CliRunner().invoke(cli, ["verify", "--exhaustive", "--format", "e5m6"])
-    assert wrong.exit_code == 2
-    assert "no check of e5m6 against ml_dtypes; known: e4m3fn" in wrong.stderr
+    wrong = command("verify", "--exhaustive", "--format", "e5m6", code=2)
+    assert "no check of e5m6 against ml_dtypes; known: e4m3fn" in wrong
 
 
 def test_cast_takes_rounding_policy_and_seed() -> None:
     def codes(*options: str) -> list[str]:
-        done = CliRunner().invoke(cli, ["cast", "500", "1.01", "--to", "e4m3fn", "--json", *options])
-        assert done.exit_code == 0, done.stderr
-        return [row["code"] for row in json.loads(done.stdout)]
+        return [row["code"] for row in json.loads(command("cast", "500", "1.01", "--to", "e4m3fn", "--json", *options))]
 
     assert codes() == ["0x7e", "0x38"]
     assert codes("--rounding", "up", "--policy", "torch_2_11") == ["0x7f", "0x39"]
     assert codes("--rounding", "stochastic", "--seed", "3")[0] == "0x7e"
-    refused = CliRunner().invoke(cli, ["cast", "1", "--to", "e4m3fn", "--rounding", "stochastic"])
-    assert refused.exit_code == 2
-    assert "needs a seed" in refused.stderr
+    assert "needs a seed" in command("cast", "1", "--to", "e4m3fn", "--rounding", "stochastic", code=2)
 
 
 @pytest.mark.exhaustive

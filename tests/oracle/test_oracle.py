@@ -6,38 +6,12 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from micro_vectors import (
-    DISCREPANCY,
-    DISCREPANCY_RESULTS,
-    FACTS,
-    HOPPER_E4M3,
-    INF,
-    NAN,
-    ONE,
-    SHORT_FLOAT32,
-    Dot,
-)
+from micro_vectors import DISCREPANCY, DISCREPANCY_RESULTS, FACTS, HOPPER_E4M3, INF, NAN, ONE, SHORT_FLOAT32, Dot
 
-from lowprec.oracle import (
-    ADA_FP8,
-    E4M3FN,
-    E5M2,
-    FLOAT16,
-    FLOAT32,
-    HOPPER_FP8,
-    Fields,
-    Rule,
-    decode,
-    encode,
-    exact_dot,
-    fma32,
-    fused_dot,
-    max_code,
-    nan_code,
-    promoted_dot,
-    quantize_tile,
-    sequential_f32,
-)
+from lowprec.oracle import ADA_FP8, E4M3FN, E5M2, FLOAT16, FLOAT32, HOPPER_FP8, Fields, Rule, decode, encode, fused_dot
+from lowprec.oracle.ieee import exact_dot, fma32, sequential_f32
+from lowprec.oracle.tiles import promoted_dot, quantize_tile
+from lowprec.oracle.values import max_code, nan_code
 
 UP_TO_16_BITS = list(FACTS)
 IN_ML_DTYPES = [name for name, facts in FACTS.items() if facts.ml_dtypes]
@@ -52,9 +26,8 @@ def same(x: Fraction | float, y: Fraction | float) -> bool:
     return (math.isnan(x) and math.isnan(y)) or (x == y and math.copysign(1, x) == math.copysign(1, y))
 
 
-def pad(dot: Dot, fmt: Fields, k: int = 32) -> tuple[list[int], list[int]]:
-    a, b = ([encode(v, fmt) for v in side] + [0] * (k - len(side)) for side in (dot.a, dot.b))
-    return a, b
+def pad(dot: Dot, fmt: Fields, k: int = 32) -> list[list[int]]:
+    return [[encode(v, fmt) for v in side] + [0] * (k - len(side)) for side in (dot.a, dot.b)]
 
 
 # Formats
@@ -70,17 +43,15 @@ def test_decode_has_the_published_facts(name: str) -> None:
     assert tuple(c for c, v in values.items() if math.isnan(v)) == tuple(sorted(facts.nan_codes))
     assert [c for c, v in values.items() if v == math.inf] == ([] if facts.inf_code is None else [facts.inf_code])
     assert any(v == 0 and math.copysign(1, v) < 0 for v in values.values()) == facts.negative_zero
-    positive = [v for v in values.values() if 0 < v < math.inf]
-    smallest = facts.min_normal if facts.min_subnormal is None else facts.min_subnormal
-    assert min(positive) == Fraction(2) ** smallest
-    # The subnormals' spacing reaches through the first normal binade and no further.
-    assert Fraction(2) ** facts.min_normal in positive
-    if facts.min_subnormal is not None:
-        assert Fraction(2) ** facts.min_normal - Fraction(2) ** facts.min_subnormal in positive
-        assert Fraction(2) ** (facts.min_normal + 1) - Fraction(2) ** facts.min_subnormal in positive
-        assert Fraction(2) ** (facts.min_normal + 1) + Fraction(2) ** facts.min_subnormal not in positive
-    if facts.nan_codes:
-        assert nan_code(facts.fields) in facts.nan_codes
+    positive = {v for v in values.values() if 0 < v < math.inf}
+    normal = Fraction(2) ** facts.min_normal
+    smallest = normal if facts.min_subnormal is None else Fraction(2) ** facts.min_subnormal
+    assert min(positive) == smallest
+    assert normal in positive
+    if facts.min_subnormal is not None:  # their spacing reaches through the first normal binade and no further
+        assert {normal - smallest, 2 * normal - smallest} <= positive
+        assert 2 * normal + smallest not in positive
+    assert not facts.nan_codes or nan_code(facts.fields) in facts.nan_codes
 
 
 @pytest.mark.sampled(4)
@@ -99,11 +70,10 @@ def test_decode_is_numpy_for_every_float16() -> None:
     assert all(same(decode(code, FLOAT16), v) for code, v in enumerate(values))
 
 
-@pytest.mark.parametrize("name", SHORT_FLOAT32)
-def test_decode_of_shortened_float32_is_the_shifted_pattern(name: str) -> None:
-    fields = SHORT_FLOAT32[name]
-    rng = np.random.default_rng(1)
-    codes = [*rng.integers(0, 1 << (fields.width + 1), 3000).tolist(), 0, 1 << fields.width, 1, nan_code(fields)]
+@pytest.mark.parametrize("fields", SHORT_FLOAT32.values(), ids=SHORT_FLOAT32)
+def test_decode_of_shortened_float32_is_the_shifted_pattern(fields: Fields) -> None:
+    codes = np.random.default_rng(1).integers(0, 1 << (fields.width + 1), 3000).tolist()
+    codes += [0, 1 << fields.width, 1, nan_code(fields)]
     patterns = np.array([c << (23 - fields.mantissa_bits) for c in codes], dtype=np.uint32).view(np.float32)
     assert all(same(decode(c, fields), float(v)) for c, v in zip(codes, patterns, strict=True))
 
@@ -116,69 +86,56 @@ def test_encode_inverts_decode(name: str, overflow: str) -> None:
     codes = codes_of(fields)
     if len(codes) > 1 << 16:
         codes = np.random.default_rng(2).integers(0, len(codes), 2000).tolist()
+    top = max_code(fields) + (overflow == "nonsaturate")
     for code in codes:
         value = decode(code, fields)
-        if math.isfinite(value):
-            assert encode(value, fields, overflow) == code
-        elif math.isnan(value):
-            assert encode(value, fields, overflow) == nan_code(fields)
-        else:
-            top = max_code(fields) + (overflow == "nonsaturate")
-            assert encode(value, fields, overflow) == top | (code & 1 << fields.width)
+        infinite = top | (code & 1 << fields.width)
+        wanted = code if math.isfinite(value) else nan_code(fields) if math.isnan(value) else infinite
+        assert encode(value, fields, overflow) == wanted
 
 
 @pytest.mark.parametrize("name", [n for n in UP_TO_16_BITS if FACTS[n].fields.width < 12])
 def test_encode_goes_to_the_nearest_code_and_ties_to_the_even_one(name: str) -> None:
     fields = FACTS[name].fields
-    tiny = Fraction(1, 1 << 200)
+    tiny, sign = Fraction(1, 1 << 200), 1 << fields.width
     for low in range(max_code(fields)):
         below, above = decode(low, fields), decode(low + 1, fields)
-        middle = (below + above) / 2
-        even = low if low % 2 == 0 else low + 1
-        assert encode(middle, fields) == even
-        assert (encode(middle - tiny, fields), encode(middle + tiny, fields)) == (low, low + 1)
-        assert (encode(below + tiny, fields), encode(above - tiny, fields)) == (low, low + 1)
+        middle, even = (below + above) / 2, low + low % 2
+        got = [encode(v, fields) for v in (middle, middle - tiny, middle + tiny, below + tiny, above - tiny)]
+        assert got == [even, low, low + 1, low, low + 1]
         if fields.signed:
-            sign = 1 << fields.width
             zero = 0 if fields.specials == "fnuz" else sign
             assert encode(-middle, fields) == (even | sign if even else zero)
             assert encode(-middle - tiny, fields) == (low + 1) | sign
 
 
 @pytest.mark.parametrize(
-    ("value", "e4m3_sat", "e4m3_nonsat", "e5m2_sat", "e5m2_nonsat"),
+    ("value", "codes"),
     [
-        (math.nan, 0x7F, 0x7F, 0x7E, 0x7E),
-        (math.inf, 0x7E, 0x7F, 0x7B, 0x7C),
-        (-math.inf, 0xFE, 0xFF, 0xFB, 0xFC),
-        (1e6, 0x7E, 0x7F, 0x7B, 0x7C),
-        (-1e300, 0xFE, 0xFF, 0xFB, 0xFC),
-        (-0.0, 0x80, 0x80, 0x80, 0x80),
-        (464, 0x7E, 0x7E, 0x5F, 0x5F),  # 464 = 29/16 * 2^8 ties down to 448 in E4M3
-        (464 + 2.0**-44, 0x7E, 0x7F, 0x5F, 0x5F),
-        (61440, 0x7E, 0x7F, 0x7B, 0x7C),  # ties up, to what would be 65536
-        (61440 - 2.0**-37, 0x7E, 0x7F, 0x7B, 0x7B),
-        (-(2.0**-10), 0x80, 0x80, 0x94, 0x94),  # half of E4M3's smallest subnormal
-        (2.0**-17, 0x00, 0x00, 0x00, 0x00),
-        (2.0**-17 * (1 + 2.0**-52), 0x00, 0x00, 0x01, 0x01),
+        (math.nan, [0x7F, 0x7F, 0x7E, 0x7E]),
+        (math.inf, [0x7E, 0x7F, 0x7B, 0x7C]),
+        (-math.inf, [0xFE, 0xFF, 0xFB, 0xFC]),
+        (1e6, [0x7E, 0x7F, 0x7B, 0x7C]),
+        (-1e300, [0xFE, 0xFF, 0xFB, 0xFC]),
+        (-0.0, [0x80, 0x80, 0x80, 0x80]),
+        (464, [0x7E, 0x7E, 0x5F, 0x5F]),  # 464 = 29/16 * 2^8 ties down to 448 in E4M3
+        (464 + 2.0**-44, [0x7E, 0x7F, 0x5F, 0x5F]),
+        (61440, [0x7E, 0x7F, 0x7B, 0x7C]),  # ties up, to what would be 65536
+        (61440 - 2.0**-37, [0x7E, 0x7F, 0x7B, 0x7B]),
+        (-(2.0**-10), [0x80, 0x80, 0x94, 0x94]),  # half of E4M3's smallest subnormal
+        (2.0**-17, [0x00, 0x00, 0x00, 0x00]),
+        (2.0**-17 * (1 + 2.0**-52), [0x00, 0x00, 0x01, 0x01]),
     ],
 )
-def test_encode_follows_the_ofp8_table(
-    value: float, e4m3_sat: int, e4m3_nonsat: int, e5m2_sat: int, e5m2_nonsat: int
-) -> None:
-    assert encode(value, E4M3FN, "saturate") == e4m3_sat
-    assert encode(value, E4M3FN, "nonsaturate") == e4m3_nonsat
-    assert encode(value, E5M2, "saturate") == e5m2_sat
-    assert encode(value, E5M2, "nonsaturate") == e5m2_nonsat
+def test_encode_follows_the_ofp8_table(value: float, codes: list[int]) -> None:
+    assert [encode(value, fmt, over) for fmt in (E4M3FN, E5M2) for over in ("saturate", "nonsaturate")] == codes
 
 
 def test_encode_into_formats_without_inf_nan_or_negative_zero() -> None:
     fnuz, fp4, e8m0 = (FACTS[n].fields for n in ("e4m3fnuz", "e2m1fn", "e8m0fnu"))
-    for value, saturated, otherwise in [
-        (math.nan, 0x80, 0x80), (-0.0, 0, 0), (-(2.0**-30), 0, 0), (248, 0x7F, 0x80), (247.9, 0x7F, 0x7F),
-        (-math.inf, 0xFF, 0x80), (-1000, 0xFF, 0x80),
-    ]:  # fmt: skip
-        assert (encode(value, fnuz, "saturate"), encode(value, fnuz, "nonsaturate")) == (saturated, otherwise)
+    values = (math.nan, -0.0, -(2.0**-30), 248, 247.9, -math.inf, -1000)
+    assert [encode(v, fnuz, "saturate") for v in values] == [0x80, 0, 0, 0x7F, 0x7F, 0xFF, 0xFF]
+    assert [encode(v, fnuz, "nonsaturate") for v in values] == [0x80, 0, 0, 0x80, 0x7F, 0x80, 0x80]
     for overflow in ("saturate", "nonsaturate"):
         got = [encode(v, fp4, overflow) for v in (math.nan, math.inf, -math.inf, 100, -0.0, 0.25, 0.75, 5)]
         assert got == [7, 7, 15, 7, 8, 0, 2, 6]
@@ -205,15 +162,7 @@ def test_encode_is_ml_dtypes_on_midpoints_and_their_neighbours(name: str) -> Non
         x = np.concatenate([x, -x])
     with np.errstate(all="ignore"):
         theirs = x.astype(getattr(ml_dtypes, facts.ml_dtypes)).view(np.uint16 if name == "bfloat16" else np.uint8)
-    ours = [encode(float(v), facts.fields, "nonsaturate") for v in x]
-    assert ours == theirs.tolist()
-
-
-def test_wider_input_is_rounded_once() -> None:
-    tie = 1 + 2.0**-4
-    assert encode(tie, E4M3FN) == encode(1, E4M3FN)
-    assert encode(tie + 2.0**-40, E4M3FN) == encode(1, E4M3FN) + 1  # float32 would have made a tie of it
-    assert encode(1 - 2.0**-5 - 2.0**-50, E4M3FN) == encode(1, E4M3FN) - 1
+    assert [encode(float(v), facts.fields, "nonsaturate") for v in x] == theirs.tolist()
 
 
 # Float32 arithmetic
@@ -221,16 +170,15 @@ def test_wider_input_is_rounded_once() -> None:
 
 def test_fma32_is_the_rounding_of_an_exact_sum() -> None:
     """Products of 24 bits are exact in float64; where the sum is too (checked), rounding it once is the answer."""
-    rng = np.random.default_rng(3)
-    checked = 0
+    rng, checked = np.random.default_rng(3), 0
     for _ in range(500):
         a, b = rng.standard_normal(2).astype(np.float32)
         c = np.float32(float(a) * float(b) * -(1 + int(rng.integers(0, 8)) * 2.0**-12))
         total = float(a) * float(b) + float(c)
         if Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)) == Fraction(total):
             checked += 1
-            bits = [int(v.view(np.uint32)) for v in (a, b, c)]
-            assert fma32(*bits) == int(np.float32(total).view(np.uint32))
+            *operands, wanted = np.array([a, b, c, total], np.float32).view(np.uint32).tolist()
+            assert fma32(*operands) == wanted
     assert checked > 300
 
 
@@ -281,16 +229,20 @@ def test_one_vector_tells_the_generations_apart(machine: str) -> None:
     assert decode(exact_dot(*pad(DISCREPANCY, E5M2), DISCREPANCY.c, E5M2, E5M2), FLOAT32) == -0.875
 
 
-def test_float16_accumulate_rounds_once_to_nearest() -> None:
-    rule = Rule(output="f16")
-    one, twelve, sixteen = (encode(v, E4M3FN) for v in (1, 12, 16))
-    top = encode(65504, FLOAT16)
-    assert fused_dot([sixteen], [one], top, rule, E4M3FN, E4M3FN) == 0x7C00  # 65520 ties up
-    assert fused_dot([twelve], [one], top, rule, E4M3FN, E4M3FN) == 0x7BFF
-    assert fused_dot([one] * 16, [one] * 16, top, rule, E4M3FN, E4M3FN) == 0x7BFF  # each 1 is below 2^(15 - 13)
-    assert fused_dot([0x7F], [0], 0, rule, E4M3FN, E4M3FN) == 0x7FFF
-    assert fused_dot([0], [0], 0x8000, rule, E4M3FN, E4M3FN) == 0
-    assert fused_dot([0], [0], 0x8001, rule, E4M3FN, E4M3FN) == 0x8001
+@pytest.mark.parametrize(
+    ("a", "b", "c", "result"),
+    [
+        ([16], [1], 65504, 0x7C00),  # 65520 ties up
+        ([12], [1], 65504, 0x7BFF),
+        ([1] * 16, [1] * 16, 65504, 0x7BFF),  # each 1 is below 2^(15 - 13)
+        ([math.nan], [0], 0, 0x7FFF),
+        ([0], [0], -0.0, 0),
+        ([0], [0], -(2.0**-24), 0x8001),
+    ],
+)
+def test_float16_accumulate_rounds_once_to_nearest(a: list[float], b: list[float], c: float, result: int) -> None:
+    codes = [[encode(v, E4M3FN) for v in side] for side in (a, b)]
+    assert fused_dot(*codes, encode(c, FLOAT16), Rule(output="f16"), E4M3FN, E4M3FN) == result
 
 
 @pytest.mark.parametrize(
@@ -319,15 +271,12 @@ def test_interleaved_groups() -> None:
 
 
 def test_promotion_adds_scaled_partials_in_float32() -> None:
-    one = encode(1, E4M3FN)
-    third = encode(Fraction(1, 3), FLOAT32)
-    ones = [one] * 256
+    one, third = encode(1, E4M3FN), encode(Fraction(1, 3), FLOAT32)
     # Each partial is exactly 128; fl32(1/3 * 1) * 128 added twice.
-    got = promoted_dot(ones, ones, [(third, ONE), (third, ONE)], 128, HOPPER_FP8, E4M3FN, E4M3FN)
+    got = promoted_dot([one] * 256, [one] * 256, [(third, ONE)] * 2, 128, HOPPER_FP8, E4M3FN, E4M3FN)
     assert decode(got, FLOAT32) == decode(third, FLOAT32) * 256
     # In one chain the same ones stay exact too; 2^-13 beside 16 does not, unless promoted before.
-    tiny = encode(2.0**-7, E4M3FN), encode(2.0**-6, E4M3FN)
-    a, b = [one] * 32 + [tiny[0]] * 32, [one] * 32 + [tiny[1]] * 32
+    a, b = ([one] * 32 + [encode(tiny, E4M3FN)] * 32 for tiny in (2.0**-7, 2.0**-6))
     assert promoted_dot(a, b, [(ONE, ONE)] * 2, 32, HOPPER_FP8, E4M3FN, E4M3FN) == encode(32 + 2.0**-8, FLOAT32)
     assert promoted_dot(a, b, [(ONE, ONE)], 64, HOPPER_FP8, E4M3FN, E4M3FN) == encode(32, FLOAT32)
     assert promoted_dot([], [], [], 128, HOPPER_FP8, E4M3FN, E4M3FN) == 0
@@ -336,21 +285,21 @@ def test_promotion_adds_scaled_partials_in_float32() -> None:
 # Block scaling
 
 
-def test_quantize_tile_by_hand() -> None:
-    codes, scale = quantize_tile([[448.0, -1.0, 0.0, -0.0]], E4M3FN)
-    assert (codes.tolist(), float(scale)) == ([[0x7E, 0xB8, 0, 0x80]], 1.0)
-    codes, scale = quantize_tile([[449.0]], E4M3FN, "ue8m0")
-    assert (codes.tolist(), float(scale)) == ([[0x76]], 2.0)  # 224.5 rounds to 224
-    codes, scale = quantize_tile([[3.0]], E4M3FN)
-    assert (float(scale), codes.tolist()) == (float(np.float32(3) / np.float32(448)), [[0x7E]])
-    codes, scale = quantize_tile(np.zeros((2, 3)), E4M3FN)
-    assert (codes.tolist(), float(scale)) == ([[0, 0, 0]] * 2, 1.0)
-    codes, scale = quantize_tile([1e-6], E4M3FN, amax_floor=1e-4)
-    assert float(scale) == float(np.float32(1e-4) / np.float32(448))
-    for bad in (np.nan, np.inf, -np.inf):
-        codes, scale = quantize_tile([1.0, bad], E4M3FN)
-        assert math.isnan(scale)
-        assert codes.tolist() == [0x7F, 0x7F]
+@pytest.mark.parametrize(
+    ("tile", "options", "codes", "scale"),
+    [
+        ([[448.0, -1.0, 0.0, -0.0]], {}, [[0x7E, 0xB8, 0, 0x80]], 1.0),
+        ([[449.0]], {"scale": "ue8m0"}, [[0x76]], 2.0),  # 224.5 rounds to 224
+        ([[3.0]], {}, [[0x7E]], float(np.float32(3) / np.float32(448))),
+        ([[0.0] * 3] * 2, {}, [[0, 0, 0]] * 2, 1.0),
+        ([1e-6], {"amax_floor": 1e-4}, None, float(np.float32(1e-4) / np.float32(448))),
+        *(([1.0, bad], {}, [0x7F, 0x7F], math.nan) for bad in (math.nan, math.inf, -math.inf)),
+    ],
+)
+def test_quantize_tile_by_hand(tile: list, options: dict, codes: list | None, scale: float) -> None:
+    got = quantize_tile(tile, E4M3FN, **options)
+    assert codes is None or got[0].tolist() == codes
+    assert same(float(got[1]), scale)
 
 
 @pytest.mark.parametrize("k", range(-120, 120, 7))

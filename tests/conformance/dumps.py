@@ -1,0 +1,26 @@
+"""Dumps of matrix products, and their parts, as tests of `identify` make them."""
+
+from typing import Any
+
+import numpy as np
+
+import lowprec as lp
+from lowprec.conformance.identify.candidate import Candidate
+from lowprec.conformance.identify.dump import Dump, dump_of
+
+E4M3 = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
+
+
+def mma(machine: str | lp.Accumulator, a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
+    """Return a product of E4M3 codes."""
+    return lp.mma(a, b, c, accumulator=machine, **E4M3)
+
+
+def plain_dump(a: np.ndarray, b: np.ndarray, c: np.ndarray | None, d: np.ndarray, fmt: str = "e4m3fn") -> Dump:
+    """Return a dump without scales."""
+    return dump_of(a, b, c, d, a_format=fmt, b_format=fmt, d_format=None, a_scale=None, b_scale=None)
+
+
+def candidate(name: str, **changes: Any) -> Candidate:
+    """Return a machine of the catalogue that takes any format, with other fields."""
+    return Candidate(lp.accumulators[name].with_(inputs=(), **changes))
