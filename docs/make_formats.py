@@ -239,8 +239,9 @@ What each gives in e4m3fn (steps of 0.125 at 1, smallest value 2^-9 = {2.0**-9:.
 ## Machines' conversions and random words
 
 Policies and roundings named after machines are held to the worked examples of their manuals and simulators, and to the
-oracle, in `tests/cast/test_conversions_of_machines.py`: AVX10.2 on 31,744 float16 by five biases, AMD's on 8,000 numbers with their
-seeds. `random=` of a cast takes a word for each element, whose leading bits are R, or a stream's name:
+oracle, in `tests/cast/test_conversions_of_machines.py`: AVX10.2 on 31,744 float16 by five biases, AMD's on 8,000
+numbers with their seeds. `random=` of a cast takes a word for each element, whose leading bits are R, or a stream's
+name:
 
 {table(("stream", "words"), [[f"`{name}`", lp.streams[name].source] for name in lp.streams])}
 
