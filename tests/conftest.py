@@ -11,6 +11,8 @@ from hypothesis import settings
 
 import lowprec as lp
 
+pytest.register_assert_rewrite("contract", "toys")  # here, as more than one room imports them
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would take turns
     os.environ.setdefault("LOWPREC_NUM_THREADS", "1")
 

@@ -7,8 +7,6 @@ import pytest
 from lowprec.study.design.registration import Registration
 from lowprec.study.kinds import catalogue as kinds
 
-pytest.register_assert_rewrite("contract", "toys")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered(request):
