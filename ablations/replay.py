@@ -1,12 +1,13 @@
 """At which K and coherence a 14-bit sum matters, how many bits suffice, and what promotion buys: on real operands."""
 
+import lowprec as lp
 from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, sources
 
 
 def bits(count: int) -> ReplayArm:
     """Return sums that never leave the tensor core, with another number of fraction bits."""
     output = "float32" if count > 13 else "fp22"
-    machine = f"hopper_fp8(fraction_bits={count},output={output})"
+    machine = lp.accumulators["hopper_fp8"].with_(fraction_bits=count, output_format=output)
     expected = "every bit halves the error, until FP32's registers end"
     return ReplayArm(f"bits_{count}", f"{count} bits", machine, expected=expected)
 

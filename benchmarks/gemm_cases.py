@@ -132,8 +132,8 @@ def wide_product(machine: str, shape: Shape) -> Work:
     import lowprec as lp
 
     unit = lp.accumulators[machine]
-    fmt = lp.formats["tf32" if "tf32" in unit.inputs else unit.default_format]
-    shrink = 0.125 if unit.output == "float16" else 1.0  # else results overflow
+    fmt = lp.formats["tf32"] if unit.lists(lp.formats["tf32"]) else unit.default_format
+    shrink = 0.125 if unit.dtype == np.float16 else 1.0  # else results overflow
     a, b = (lp.encode(operand * np.float32(shrink), fmt) for operand in values(shape))
     with lp.using(kernel="reference"):
         want = lp.mma(a[:CORNER], b[:CORNER], accumulator=machine, a_format=fmt, b_format=fmt)

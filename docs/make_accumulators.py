@@ -12,13 +12,14 @@ from lowprec.tensorcore.library import Library
 
 def page(folder: str = "") -> str:
     """Return docs/accumulators.md; with a folder, each name leads to a page of its own there."""
-    rows, kinds = [], {}
+    rows, kinds = [], dict[str, str]()
     for name in lp.accumulators:
         entry = lp.accumulators[name]
-        bits = entry.fraction_bits if entry.rule.has_fraction_bits else ""
+        kind, takes = type(entry), ", ".join(f.name for f in entry.input_formats) or "any"
         shown = f"[{name}]({folder}/{name}.md)" if folder else f"`{name}`"
-        kinds[entry.kind] = entry.rule.words
-        rows.append((shown, ", ".join(entry.inputs) or "any", entry.kind, bits, entry.output, entry.verified))
+        kinds[kind.__name__] = kind.words
+        bits = getattr(entry, "fraction_bits", "")
+        rows.append((shown, takes, f"`{kind.__name__}`", bits, entry.output_format.name, entry.verified))
     fields = [field.name for field in dataclasses.fields(Library) if field.name != "name"]
     entries = [lp.libraries[name] for name in lp.libraries]
     orders = [(f"`{entry.name}`", *(getattr(entry, field) for field in fields)) for entry in entries]
@@ -37,7 +38,8 @@ format of the result. An **accumulator** is such a rule as data. This is what th
 exact 42.25
 hopper_fp8 38.7734375
 blackwell_fp8 42.25
->>> mine = lp.accumulators["hopper_fp8"].with_(fraction_bits=20)  # a machine nobody has built
+>>> lp.accumulators["hopper_fp8"].with_(fraction_bits=20)         # a machine nobody has built
+FusedSum(name='hopper_fp8(fraction_bits=20)', input_formats=(e4m3fn, e5m2), fraction_bits=20, zero_exponent=-133)
 
 ```
 

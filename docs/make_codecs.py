@@ -54,7 +54,7 @@ Bits are those of whole tiles of bfloat16 numbers, bytes those of a row of 7168.
 
 {table(("codec", "bits per value", "bytes of 7168", "of BF16", "what it is"), rows)}
 
-One's own codec is `BlockCodec("mine", "e3m4", tile=32, scale="ue8m0")`, `LogFMTCodec("six", 6, tile=64)`,
+One's own codec is `BlockCodec("mine", "e3m4", tile=32, scale_format="e8m0fnu")`, `LogFMTCodec("six", 6, tile=64)`,
 `CastCodec("half", "float16")`, or any object with the same members (`lowprec.codec.Codec`).
 
 ## Sums over the wire

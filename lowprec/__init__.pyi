@@ -46,6 +46,7 @@ from .scaling.quantize import requantize as requantize
 from .scaling.quantized import Quantized as Quantized
 from .scaling.quantizer import Quantizer as Quantizer
 from .scaling.quantizer import quantizers as quantizers
+from .scaling.rules import AmaxRule as AmaxRule
 from .tensorcore.accumulator import Accumulator as Accumulator
 from .tensorcore.catalogue import accumulators as accumulators
 from .tensorcore.checksum import Checksum as Checksum
@@ -54,6 +55,7 @@ from .tensorcore.gemm import gemm as gemm
 from .tensorcore.gemm import matmul_f32 as matmul_f32
 from .tensorcore.grouped import grouped_gemm as grouped_gemm
 from .tensorcore.grouped import grouped_wgrad as grouped_wgrad
+from .tensorcore.kinds.fused import FusedSum as FusedSum
 from .tensorcore.library import Library as Library
 from .tensorcore.library import libraries as libraries
 from .tensorcore.mma import mma as mma

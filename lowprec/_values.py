@@ -1,14 +1,17 @@
-"""How our objects behave as values: equal by what they hold, arrays to the bit; fields of Python's own types.
+"""Objects as values: `Value` for what a catalogue holds, `ByBits` for what holds arrays.
 
-A catalogue's entries (formats, quantizers, recipes ...) are immutable: equal fields make them equal, with equal hashes.
-What holds arrays (`lowprec.Quantized`, LogFMT's arrays, what codecs send) is equal if every bit is; as arrays can be
-written to, it has no hash. All of them can be pickled; `copy.copy` shares the arrays, `copy.deepcopy` does not.
+A format, a quantizer, an accumulator or a recipe is a `Value`: immutable, and equal to another one if the fields that
+decide bits are equal, whatever the two are called. What holds arrays (`lowprec.Quantized`, LogFMT's arrays, messages of
+codecs) is equal if every bit is; as arrays can be written to, it has no hash. All of them can be pickled; `copy.copy`
+shares the arrays, `copy.deepcopy` does not.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import functools
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -99,3 +102,150 @@ def _as_tuple(entry: Any, field: str, kind: str) -> tuple[Any, ...]:
     if texts and not all(isinstance(item, str) for item in items):
         raise error
     return items
+
+
+#: Fields that describe a value and decide no bits: `Value` neither compares nor hashes them.
+ABOUT = ("name", "source", "description", "note", "about", "verified")
+
+
+@functools.cache
+def deciding(cls: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that decide bits, in order."""
+    return tuple(f.name for f in dataclasses.fields(cls) if f.compare)
+
+
+class Value:
+    """Base of immutable dataclasses (``frozen=True, eq=False, repr=False``) whose name decides nothing.
+
+    Two values are equal if they are of one class and the fields that decide bits are equal. The hash is computed once
+    and left out of pickles: Python hashes a string differently in every process.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> e4m3 = lp.formats["e4m3fn"]
+    >>> mine = e4m3.with_(name="mine")
+    >>> mine == e4m3, mine.with_(mantissa_bits=2) == e4m3
+    (True, False)
+    """
+
+    def _deciding(self) -> tuple[Any, ...]:
+        return tuple([self.__dict__[name] for name in deciding(type(self))])  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return hash(self) == hash(other) and self._deciding() == other._deciding()
+
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = hash((type(self).__qualname__, self._deciding()))
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = {f.name for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in self.__dict__.items() if name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __str__(self) -> str:
+        return str(getattr(self, "name", "")) or repr(self)
+
+    def __repr__(self) -> str:
+        said = [
+            f"{f.name}={_shown(value)}"
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+            if f.repr and (f.compare or f.name == "name") and not _is_default(value := getattr(self, f.name), f)
+        ]
+        return f"{type(self).__name__}({', '.join(said)})"
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a value that differs in the given fields.
+
+        The name says what changed (``"hopper_fp8(fraction_bits=20)"``) and the source what it was derived from, unless
+        they are given too; other descriptions are left out. Changes compose: ``v.with_(a=1).with_(b=2)`` equals
+        ``v.with_(a=1, b=2)``.
+
+        Raises
+        ------
+        TypeError
+            If there is no such field.
+        ValueError
+            If a field is out of its range.
+        """
+        known = [f.name for f in dataclasses.fields(self) if f.init]  # type: ignore[arg-type]
+        for field in changes:
+            if field not in known:
+                raise TypeError(f"{type(self).__name__}.with_: no field {field!r}; the fields are {', '.join(known)}")
+        about = derived(self, changes) if changes.keys() - set(ABOUT) else {}
+        return dataclasses.replace(self, **{**about, **changes})  # type: ignore[type-var]
+
+
+def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING and type(value) is type(field.default) and value == field.default
+
+
+def _shown(value: Any) -> str:
+    """Return a field as `Value.__repr__` shows it: other values by their names."""
+    if isinstance(value, tuple) and any(isinstance(item, Value) for item in value):
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    return str(value) if isinstance(value, Value) else repr(value)
+
+
+def derived(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the name, the source and the other descriptions of a value that differs from a named one.
+
+    Changes made before stand in the old name: one more adds to them.
+    """
+    base, before = split_name(old.name)
+    stated = before | {field: label(value) for field, value in changes.items() if field not in ABOUT}
+    about: dict[str, Any] = {"name": f"{base}({', '.join(f'{field}={text}' for field, text in stated.items())})"}
+    for f in dataclasses.fields(old):
+        if f.name == "source":
+            about["source"] = f"what-if of {base}"
+        elif f.name in ABOUT and f.name != "name":
+            about[f.name] = f.default
+    return about
+
+
+def split_name(name: str) -> tuple[str, dict[str, str]]:
+    """Return the base of a derived name and its changes as text; a name of another form is all base.
+
+    Examples
+    --------
+    >>> split_name("hopper_fp8(group=16, inputs=e4m3fn+e5m2)")
+    ('hopper_fp8', {'group': '16', 'inputs': 'e4m3fn+e5m2'})
+    >>> split_name("mine (2)")
+    ('mine (2)', {})
+    """
+    base, bracket, rest = name.partition("(")
+    if not base or not bracket or not rest.endswith(")"):
+        return name, {}
+    parts, depth = [""], 0
+    for char in rest[:-1]:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    pairs = [part.strip().partition("=") for part in parts]
+    if not all(field.isidentifier() and equals for field, equals, _ in pairs):
+        return name, {}
+    return base, {field: text for field, _, text in pairs}
+
+
+def label(value: Any) -> str:
+    """Return a value as derived names show it.
+
+    Examples
+    --------
+    >>> label(("e4m3fn", "e5m2")), label(()), label(None), label(16)
+    ('e4m3fn+e5m2', 'any', 'none', '16')
+    """
+    if isinstance(value, tuple | list):
+        return "+".join(map(label, value)) or "any"
+    return "none" if value is None else str(getattr(value, "name", value))

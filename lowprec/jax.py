@@ -17,9 +17,11 @@ try:
 except ImportError:
     raise ImportError("lowprec.jax needs JAX: pip install 'lowprec[jax]'") from None
 
+from lowprec.format.catalogue import formats
 from lowprec.recipe import LinearOps, Precision, Recipe, TensorSpec, draw, load_recipe
 from lowprec.scaling.quantize import Quantized
 
+_FLOAT32 = formats["float32"]
 __all__ = ["QwixProvider", "dot_general", "linear"]
 
 
@@ -129,7 +131,7 @@ def linear(
     stored = x.astype(jnp.bfloat16) if recipe.activations == "bfloat16" else x
     rows = stored.reshape(-1, x.shape[-1]).astype(jnp.float32)
     y = _product(said.key, layer, seed, rows, w, jnp.int32(0 if step is None else step))
-    if recipe.activations == "bfloat16" and "float32" not in (said.spec.dgrad.a.format, said.spec.wgrad.a.format):
+    if recipe.activations == "bfloat16" and _FLOAT32 not in (said.spec.dgrad.a.format, said.spec.wgrad.a.format):
         y = y.astype(jnp.bfloat16)  # so is dy on its way back
     return y.astype(x.dtype).reshape(*x.shape[:-1], w.shape[0])
 

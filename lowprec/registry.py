@@ -71,6 +71,7 @@ class Registry(Generic[T]):
         self.type = type_
         self._objects: dict[str, T] = {}
         self._aliases: dict[str, str] = {}
+        self._shipped: dict[str, T] = {}
 
     def register(self, name: str, obj: T, aliases: Iterable[str] = (), *, replace: bool = False) -> T:
         """Add an object; names are unique. An equal object may be added again, so that a cell can be run twice.
@@ -156,12 +157,9 @@ class Registry(Generic[T]):
                 _forget()
 
     def __getitem__(self, name: str) -> T:
-        key = self._aliases.get(name, name)
-        if key in self._objects:
-            return self._objects[key]
-        made = self._make(name) if self._make is not None and isinstance(name, str) else None
-        if made is not None:
-            return made
+        found = self.find(name) if isinstance(name, str) else None
+        if found is not None:
+            return found
         known = [*self._objects, *self._aliases]
         close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
         if close:
@@ -169,6 +167,24 @@ class Registry(Generic[T]):
         else:
             hint = f"known: {', '.join(self._objects)}"
         raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
+
+    def find(self, name: str) -> T | None:
+        """Return the object of a name, None if there is none: without the search for close names."""
+        key = self._aliases.get(name, name)
+        if key in self._objects:
+            return self._objects[key]
+        return None if self._make is None else self._make(name)
+
+    def seal(self) -> None:
+        """Note that the entries so far come with the package: every process has them under these names."""
+        self._shipped = dict(self._objects)
+
+    def is_shipped(self, name: str) -> bool:
+        """Tell whether a name finds what comes with the package, not what somebody registered."""
+        key = self._aliases.get(name, name)
+        if key in self._objects:
+            return self._objects[key] is self._shipped.get(key)
+        return self._make is not None and self._make(name) is not None
 
     def get(self, name_or_object: str | T) -> T:
         """Return the object of a name, or the object itself if one was given.
@@ -180,12 +196,10 @@ class Registry(Generic[T]):
         TypeError
             If it is neither a name nor an object of this kind.
         """
+        if isinstance(name_or_object, str):  # first: to ask whether a text is a Protocol's takes microseconds
+            return self[name_or_object]
         if isinstance(name_or_object, self.type):
-            if not isinstance(name_or_object, str):
-                return name_or_object
-            return self[name_or_object]
-        if isinstance(name_or_object, str):
-            return self[name_or_object]
+            return name_or_object
         if isinstance(name_or_object, type) or hasattr(name_or_object, "itemsize"):  # a type of NumPy or ml_dtypes
             name = getattr(name_or_object, "__name__", None) or getattr(name_or_object, "name", None)
             if isinstance(name, str) and name in self:

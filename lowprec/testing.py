@@ -136,7 +136,7 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: i
     ]
     if actual.tensor_scale is not None or expected.tensor_scale is not None:
         top = (np.nan if q.tensor_scale is None else q.tensor_scale for q in (actual, expected))
-        one, other = (np.array([scale], np.float32) for scale in top)
+        one, other = (np.atleast_1d(np.asarray(scale, np.float32)) for scale in top)
         parts.append(("tensor_scale", one, other, None))
     wrong = []
     for name, one, other, fmt in parts:

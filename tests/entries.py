@@ -78,7 +78,7 @@ def quantizer_bits(q: lp.Quantizer, x: F32 | None = None) -> list[bytes]:
     made = lp.quantize(x, quantizer=q)
     rows, columns = lp.quantize_both(x[:, :128].repeat(16, axis=0), quantizer=q)
     again = lp.requantize(made, "1x16")
-    noisy = lp.quantize(x, quantizer=q, rounding="stochastic", seed=1) if q.choice is None else made
+    noisy = lp.quantize(x, quantizer=q, rounding="stochastic", seed=1) if q.rule.choice is None else made
     plain = lp.quantize_dequantize(x, quantizer=q)
     turned = (rows.codes, rows.scale, columns.codes, columns.scale)
     return bits(made.codes, made.scale, plain, noisy.codes, again.codes, again.scale, *turned)
@@ -91,17 +91,19 @@ def renamed_format(name: str) -> lp.Format:
 def product_bits(machine: lp.Accumulator, rename: bool = False) -> list[bytes]:
     """Return bits of chains and scaled products; operands may have formats of other names."""
     rng, out = np.random.default_rng(2), []
-    for name in machine.inputs or ("e4m3fn", "e2m1fn"):
-        if name == "float64":
+    for own in machine.input_formats or (lp.formats["e4m3fn"], lp.formats["e2m1fn"]):
+        if machine.dtype == np.float64:
             a, b = rng.standard_normal((3, 32)), rng.standard_normal((2, 32))
             out += bits(lp.mma(a, b, accumulator=machine))
             continue
-        fmt = renamed_format(name) if rename else lp.formats[name]
+        fmt = replace(own, name=f"renamed_{own.name}") if rename else own
         x, y = (rng.standard_normal((rows, 128)).astype(np.float32) for rows in (5, 3))
-        kind = machine.scale_format and {"e8m0fnu": "ue8m0", "e4m3fn": "e4m3"}[machine.scale_format]
-        if fmt.bits <= 16 and machine.output != "float64":
+        kind = machine.scale_format
+        if fmt.bits <= 16 and machine.dtype != np.float64:
             block = f"1x{machine.scale_block or 64}"
-            how: dict[str, Any] = {"scale": kind, "arithmetic": "alone"} if kind == "e4m3" else {"scale": kind}
+            how: dict[str, Any] = {"scale_format": kind}
+            if kind is not None and kind.mantissa_bits:
+                how["arithmetic"] = "alone"
             q, r = (lp.quantize(v, fmt, block, **how) for v in (x, y))
             out += bits(lp.gemm(q, r, accumulator=machine, promote_every="auto" if kind else 64))
         if kind is None:

@@ -58,10 +58,11 @@ def test_every_format_in_every_quantizer(quantizer):
         if q is None:
             continue
         done += 1
-        found = lp.check(q, x)
-        assert found, fmt
-        if lp.quantizers[quantizer].choice is None:  # the same in NumPy, with a general cast
-            assert np.array_equal(q.codes, found.made.cast(found.made.v)), fmt
+        if not q.quantizer.has_row_scales:  # which check refuses
+            found = lp.check(q, x)
+            assert found, fmt
+            if lp.quantizers[quantizer].rule.choice is None:  # the same in NumPy, with a general cast
+                assert np.array_equal(q.codes, found.made.cast(found.made.v)), fmt
         rows, columns = q.granularity.block(x.shape)
         spread = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[: x.shape[0], : x.shape[1]]
         slowly = spread * lp.decode(q.codes, fmt) * np.float32(1 if q.tensor_scale is None else q.tensor_scale)
@@ -99,7 +100,7 @@ def product(qa, qb, accumulator, **options):
 
 def operands(fmt, block_a, block_b, scale):
     """Return two quantized matrices."""
-    quantizer = lp.Quantizer(scale=scale, arithmetic="alone" if scale == "e4m3" else "amax/max")
+    quantizer = lp.Quantizer(scale_format=scale, rule=lp.AmaxRule("alone" if scale == "e4m3fn" else "amax/max"))
     sides = ((2, block_a, 1), (3, block_b, 2))
     return [lp.quantize(values(rows, 256, seed), fmt, block, quantizer=quantizer) for rows, block, seed in sides]
 
@@ -129,7 +130,7 @@ def test_every_format_on_every_accumulator(accumulator):
 @pytest.mark.parametrize("accumulator", ACCUMULATORS)
 def test_every_promotion_library_and_block_on_every_accumulator(accumulator):
     done = 0
-    for fmt, scale, blocks in itertools.product(formats_of(accumulator), ("ue8m0", "e4m3"), BLOCKS):
+    for fmt, scale, blocks in itertools.product(formats_of(accumulator), ("e8m0fnu", "e4m3fn"), BLOCKS):
         made = operands(fmt, *blocks, scale)
         for every, library in itertools.product(PROMOTIONS, lp.libraries.names()):
             what = {"promote_every": every, "library": library}

@@ -138,7 +138,8 @@ def test_every_quantizer_works_in_place(quantizer):
     x = np.random.default_rng(0).standard_normal((128, 256), dtype=np.float32)
     with_specials = x.copy()
     with_specials[[3, 64, 64], [5, 17, 200]] = np.nan, np.inf, -np.inf
-    for values, multiplier in ((x, None), (with_specials, None), (with_specials, 0.75)):
+    multipliers = (None,) if lp.quantizers[quantizer].has_row_scales else (None, 0.75)
+    for values, multiplier in ((x, None), *((with_specials, multiplier) for multiplier in multipliers)):
         options = {"quantizer": quantizer, "multiplier": multiplier}
         expected = lp.quantize_dequantize(values, **options).tobytes()
         assert lp.quantize(values, **options).dequantize().tobytes() == expected
@@ -186,10 +187,10 @@ test_numbers_that_are_refused = refusals(
           for bad in ("0", "-1.0", "float('nan')", "float('inf')", "True", "'1'", "None")),
         ("positive32('f', 'x', 1e300)", r"^f: x=1e\+300: float32 makes .* of it; a finite"),
         ("positive32('f', 'x', 1e-300)", "^f: x=1e-300: float32 makes .* of it; a finite"),
-        ("lp.quantize(ones, 'mxint8', scale='ue8m0', amax_floor=1e300)", r"amax_floor=1e\+300"),
-        ("lp.quantize(ones, 'mxint8', scale='ue8m0', multiplier=1e300)", r"multiplier=1e\+300"),
-        ("lp.quantize(ones, 'mxint8', scale='ue8m0', multiplier=1e-300)", "multiplier=1e-300"),
-        ("lp.quantize(ones, 'mxint8', scale='ue8m0', tensor_amax=-1.0)", "tensor_amax=-1.0"),
+        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', amax_floor=1e300)", r"amax_floor=1e\+300"),
+        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', multiplier=1e300)", r"multiplier=1e\+300"),
+        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', multiplier=1e-300)", "multiplier=1e-300"),
+        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', tensor_amax=-1.0)", "tensor_amax=-1.0"),
         ("lp.quantize(ones, quantizer='nvfp4_te', tensor_amax=float('nan'))", "tensor_amax=nan"),
     ],
     lambda: {**vars(_arrays), "ones": ONES},
@@ -258,7 +259,7 @@ def test_what_tiles_share_is_spread_over_values_and_no_further():
     assert long.from_bytes(long.to_bytes(wire), x.shape) == wire
     assert long.limits(wire).shape == x.shape
     quantizer = lp.quantizers["mxfp8"].with_(inf="one")
-    assert np.isnan(codec.BlockCodec("own", "e4m3fn", huge, "ue8m0", quantizer).round_trip(x)[3]).all()
+    assert np.isnan(codec.BlockCodec("own", "e4m3fn", huge, "e8m0fnu", quantizer).round_trip(x)[3]).all()
     logarithmic = codec.LogFMTCodec("huge", 8, tile=huge)
     assert logarithmic.limits(logarithmic.encode(ONES)).shape == x.shape
     q = lp.quantize(ONES, "e4m3fn", f"{huge}x{huge}")
@@ -272,9 +273,10 @@ _TILE = "a whole number from 1 to 2147483647 is needed"
 test_sizes_and_fields_that_are_refused_before_the_work = refusals(
     [
         *((f"codec.BlockCodec('own', 'e4m3fn', {wrong})", wrong.partition("=")[0]) for wrong in (
-            "tile=0", "tile=2**40", "tile=True", "tile=1.5", "scale='fp31'", "quantizer='nvfp4_te'",
+            "tile=0", "tile=2**40", "tile=True", "tile=1.5", "quantizer='nvfp4_te'",
             "tensor_scale=True")),
         ("codec.BlockCodec('own', 'none')", KeyError, "unknown"),
+        ("codec.BlockCodec('own', 'e4m3fn', scale_format='fp31')", KeyError, "unknown format 'fp31'"),
         ("codec.BlockCodec('own', 'e4m3fn', quantizer='none')", KeyError, "unknown"),
         ("codec.LogFMTCodec('own', bits=2)", "codec own: bits="),
         ("codec.LogFMTCodec('own', bits=17)", "codec own: bits="),

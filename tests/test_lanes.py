@@ -69,6 +69,7 @@ def test_a_sample_has_every_value_of_every_parameter() -> None:
     assert lanes.spread(cases, 1000) == list(range(len(cases)))
 
 
+@pytest.mark.slow
 def test_rooms_above_a_change_are_touched(tmp_path) -> None:
     def git(*words: str) -> None:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]

@@ -19,7 +19,7 @@ FILES = rooms.files()
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
     {"_arrays", "_code", "_files", "_ieee", "_jit", "_npy", "_show", "_values", "registry"},
-    {"_threads", "kernels"},
+    {"_threads", "definitions", "kernels"},
     {"format"},
     {"cast", "interop", "oracle"},
     {"scaling", "logfmt"},

@@ -4,9 +4,8 @@ Every entry of every catalogue is copied under a new name, and under the name of
 it does to arrays, in products, on the wire and in training must not change.
 """
 
+import dataclasses
 import hashlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,13 +16,14 @@ from entries import DOES, F32, bits, cast_bits, library_bits, matrix, product_bi
 
 import lowprec as lp
 from lowprec._jit import cpu_features
+from lowprec._values import Value
 from lowprec.cast.constants import has_word_kernel
 from lowprec.codec import CastCodec, DeepEPCodec
 from lowprec.codec.split import SplitCodec
 from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.run.train import Schedule, Trainer
-from lowprec.recipe import GemmSpec, LinearSpec, Rule, Storage, TensorSpec
+from lowprec.recipe import GemmSpec, TensorSpec
 from lowprec.registry import Registry
 from lowprec.tensorcore.fused_kernels import fused_kernels
 from lowprec.tensorcore.gemm import matmul_f32
@@ -166,61 +166,14 @@ def trained_as_it_is(recipe: lp.Recipe) -> str:
 PLACES = ("dispatch", "combine", "dispatch_grad", "combine_grad", "cache_attention_output", "cache_swiglu_input")
 
 
-def deeply(obj: Any) -> Any:
-    """Return a catalogue's entry that names only renamed entries."""
-    changes: dict[str, Any] = {"name": f"renamed_{obj.name}"}
-    for field in ("format", "quantizer", "scale_format"):
-        value = getattr(obj, field, None)
-        if isinstance(value, str):
-            changes[field] = f"renamed_{value}"
-        elif isinstance(value, lp.Format):
-            changes[field] = replace(value, name=f"renamed_{value}")
-    if isinstance(obj, lp.Accumulator):
-        changes["inputs"] = tuple(name if name == "float64" else f"renamed_{name}" for name in obj.inputs)
-    return replace(obj, **changes)
-
-
-@contextmanager
-def all_renamed() -> Iterator[None]:
-    """Within this every catalogue that a recipe speaks of has each entry a second time, under a new name."""
-    with ExitStack() as stack:
-        for catalogue in (lp.formats, lp.quantizers, lp.accumulators, lp.libraries, lp.codecs):
-            entries: dict[str, Any] = {f"renamed_{name}": deeply(catalogue[name]) for name in catalogue.names()}
-            stack.enter_context(catalogue.scoped(entries))
-        yield
-
-
-def renamed_tensor(spec: TensorSpec) -> TensorSpec:
-    quantizer = spec.quantizer and f"renamed_{spec.quantizer}"
-    return replace(spec, format=f"renamed_{spec.format}", quantizer=quantizer)
-
-
-def renamed_gemm(spec: GemmSpec) -> GemmSpec:
-    return GemmSpec(
-        renamed_tensor(spec.a), renamed_tensor(spec.b), f"renamed_{spec.accumulator}", spec.promote_every,
-        f"renamed_{spec.library}",
-    )  # fmt: skip
-
-
-def renamed_recipe(recipe: lp.Recipe) -> lp.Recipe:
-    """Return a recipe in which every name is a renamed entry's; layers that no rule matches are in BF16 in both."""
-
-    def linear(spec: LinearSpec) -> LinearSpec:
-        gemms = {name: renamed_gemm(getattr(spec, name)) for name in ("fprop", "dgrad", "wgrad")}
-        out = spec.out if spec.out == "activations" else f"renamed_{spec.out}"
-        return replace(spec, **gemms, out=out)
-
-    def words(text: str) -> str:
-        return text if text == "float64" else str(renamed_tensor(TensorSpec.parse(text)))
-
-    return replace(
-        recipe,
-        name=f"renamed_{recipe.name}",
-        rules=tuple(Rule(rule.pattern, linear(rule.linear)) for rule in recipe.rules),
-        storage=tuple(Storage(rule.pattern, f"renamed_{rule.codec}") for rule in recipe.storage),
-        **{field: f"renamed_{getattr(recipe, field)}" for field in PLACES},
-        **{field: words(getattr(recipe, field)) for field in ("moment_m", "moment_v", "master")},
-    )
+def renamed(value: Any) -> Any:
+    """Return a value with another name, and so everything that it holds."""
+    if isinstance(value, tuple):
+        return tuple(map(renamed, value))
+    if not isinstance(value, Value):
+        return value
+    fields = {field.name: renamed(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+    return replace(value, **fields | ({"name": f"renamed_{fields['name']}"} if "name" in fields else {}))
 
 
 KEPT = {"layers.*.attn.q": "e5m6_1x128_ue8m0", "layers.*.attn.k": "bf16", "layers.*.attn.output": "fp16"}
@@ -238,8 +191,10 @@ RECIPES = {name: lp.recipes[name] for name in lp.recipes if name != "float64"} |
 def test_recipes(recipe: lp.Recipe) -> None:
     other = "dsv3" if recipe.name == "bf16" else "bf16"
     assert trained(replace(recipe, name=other)) == trained_as_it_is(recipe)
-    with all_renamed():
-        assert trained(renamed_recipe(recipe)) == trained_as_it_is(recipe)
+    other_names = renamed(recipe)
+    assert other_names == recipe
+    assert other_names.main.fprop.accumulator.name == f"renamed_{recipe.main.fprop.accumulator}"
+    assert trained(other_names) == trained_as_it_is(recipe)
 
 
 CASTS = [name for name in lp.codecs if isinstance(lp.codecs[name], CastCodec)]
@@ -268,10 +223,9 @@ def test_recipes_call_entries_as_catalogues_do() -> None:
         lp.formats.scoped(another_one=replace(lp.formats["e5m2"], name="e4m3fn")),
     ):
         assert TensorSpec.parse("another").resolved == quantizer
-        assert GemmSpec("another", "another", "another", 128).summed_by == machine
-        assert str(TensorSpec.parse("another_one 1x32")) == "another_one 1x32"
-    with pytest.raises(ValueError, match="the accumulator registered as 'ada_fp8' is another one"):
-        GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128)
+        assert GemmSpec("another", "another", "another", 128).accumulator == machine
+        assert TensorSpec.parse("another_one 1x32").format == lp.formats["e5m2"]
+    assert GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128).accumulator is machine
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_html_is_well_formed(name):
 @pytest.mark.parametrize("quantizer", [None, "mxfp8_floor", "nvfp4_te"])
 def test_every_shape_of_quantized_is_shown(shape, shown, quantizer):
     q = lp.quantize(np.ones(shape, np.float32), None if quantizer else "e4m3fn", quantizer=quantizer)
-    assert f"{q.format.name} {shown}, {q.granularity} with {q.scale_kind} scales" in repr(q)
+    assert f"{q.format.name} {shown}, {q.granularity} with {q.scale_format} scales" in repr(q)
     cells = [cell.text for cell in parsed(q._repr_html_()).findall(".//{*}td")]
     assert cells[cells.index("shape") + 1] == shown.replace("x", " x ")
 

@@ -92,6 +92,7 @@ def test_an_error_in_a_piece_ends_the_call_once(keep_threads: None) -> None:
     assert sorted(done) == list(range(100)), "the pool is as good as new"
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_changes_while_others_compute(wanted: bytes) -> None:
     lp.set_num_threads(2)
     stop = threading.Event()
@@ -215,7 +216,7 @@ def test_a_training_loop_of_products_holds_what_its_largest_needs(keep_threads: 
     pairs = []
     for (m, n, k), (machine, fmt, block, scale) in itertools.product(shapes, kinds):
         x, w = rng.standard_normal((m, k)), rng.standard_normal((n, k))
-        pairs.append((machine, *(lp.quantize(v, fmt, block, scale=scale) for v in (x, w))))
+        pairs.append((machine, *(lp.quantize(v, fmt, block, scale_format=scale) for v in (x, w))))
     forget()
     after = []
     for _ in range(4):

@@ -12,6 +12,7 @@ import lowprec as lp
 from lowprec import costs
 from lowprec.measure.atlas import pass_through
 from lowprec.moe.model.config import configs
+from lowprec.tensorcore.kinds import KINDS
 
 CATALOGUES = {
     name: getattr(lp, name)
@@ -78,7 +79,7 @@ def test_a_bit_that_differs_is_seen():
     zero = dataclasses.replace(q, codes=np.where(q.codes == 0x80, 0, q.codes).astype(np.uint8))
     assert np.array_equal(zero.dequantize(), q.dequantize(), equal_nan=True)
     assert zero != q
-    for change in ({"scale": q.scale * 2}, {"scale_kind": "ue8m0"}, {"tensor_scale": 2.0}, {"format": "e4m3fnuz"}):
+    for change in ({"scale": q.scale * 2}, {"scale_format": "e8m0fnu"}, {"tensor_scale": 2.0}, {"format": "e4m3fnuz"}):
         assert dataclasses.replace(q, **change) != q
 
 
@@ -127,7 +128,7 @@ def test_fields_that_are_tuples():
         for f in dataclasses.fields(entry):
             if not (f.init and str(f.type).startswith("tuple[")) or type(entry) is type(lp.recipes["bf16"]):
                 continue
-            texts = f.type == "tuple[str, ...]"
+            texts = f.type in ("tuple[str, ...]", "tuple[Format, ...]")
             seen.add((type(entry).__name__, f.name))
             again = dataclasses.replace(entry, **{f.name: list(getattr(entry, f.name))})
             assert again == entry
@@ -136,19 +137,21 @@ def test_fields_that_are_tuples():
                 with pytest.raises(TypeError, match=f"{type(entry).__name__}: {f.name} must be a .*, got "):
                     dataclasses.replace(entry, **{f.name: bad})
     assert seen == {
-        ("Accumulator", "inputs"), ("Accumulator", "flushed"), ("Policy", "saturating"), ("TableFormat", "table"),
+        *((kind.__name__, "input_formats") for kind in KINDS), ("FlushedFmaSum", "daz_formats"),
+        ("LaneChains", "daz_formats"), ("PairedLaneChains", "daz_formats"), ("Policy", "saturating"),
+        ("TableFormat", "table"),
         ("SplitCodec", "parts"), ("NodeCount", "shares"),
     }  # fmt: skip
 
 
 def test_a_string_is_one_format():
     for entry, field in (
-        (lp.accumulators["hopper_fp8"], "inputs"), (lp.accumulators["avx512_bf16"], "flushed"),
+        (lp.accumulators["hopper_fp8"], "input_formats"), (lp.accumulators["avx512_bf16"], "daz_formats"),
         (lp.policies["ocp_nonsat"], "saturating"),
     ):  # fmt: skip
         one = dataclasses.replace(entry, **{field: "e4m3fn"})
         assert one == dataclasses.replace(entry, **{field: ("e4m3fn",)})
-        assert getattr(one, field) == ("e4m3fn",)
+        assert getattr(one, field) == (lp.formats["e4m3fn"],)
 
 
 def test_numbers_of_numpy_in_costs():
@@ -173,7 +176,8 @@ def test_numbers_of_numpy_in_costs():
 def test_numbers_of_numpy_in_fields(tmp_path):
     i = np.int64
     fmt = lp.Format("mine", exponent_bits=i(4), mantissa_bits=np.uint8(3), bias=np.int16(7), signed=np.True_)
-    quantizer = lp.Quantizer("mine", fmt, hadamard=i(16), signs=i(3), amax_floor=np.float32(0.5), bound=np.float64(448))
+    rule = lp.AmaxRule(amax_floor=np.float32(0.5), bound=np.float64(448))
+    quantizer = lp.Quantizer("mine", fmt, rule=rule, hadamard=i(16), signs=i(3))
     block = lp.Granularity(i(1), np.int32(128))
     entries = (fmt, quantizer, block, lp.accumulators["hopper_fp8"].with_(group=i(32), promote_every=i(64)))
     for entry in entries:

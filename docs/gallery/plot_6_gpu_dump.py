@@ -29,7 +29,7 @@ np.savez(dump, a=a, b=b, c=c, d=lp.mma(a, b, c, accumulator="ada_fp8"))
 found = np.load(dump)
 for name in lp.accumulators:
     machine = lp.accumulators[name]
-    if "e4m3fn" in machine.inputs and machine.dtype == "float32" and machine.scale_format is None:
+    if machine.lists(lp.formats["e4m3fn"]) and machine.dtype == np.float32 and machine.scale_format is None:
         d = lp.mma(found["a"], found["b"], found["c"], accumulator=machine)
         wrong = np.sum(d.view(np.uint32) != found["d"].view(np.uint32))
         print(f"{name:20} {wrong:4d} of {d.size} outputs differ{'  <- this one' * (not wrong)}")

@@ -23,16 +23,14 @@ x = np.random.default_rng(0).standard_normal((128, 1024), dtype=np.float32)
 axes = lp.plot.errors(x, [mine, "e4m3fn", "e2m3fn"])
 
 # %%
-# By name it can stand in a recipe, too. ``scoped`` registers it for a block of code; ``register`` for good.
+# So it can stand in a recipe, too, by itself or in a quantizer:
 
-with lp.formats.scoped(e3m3fn=mine):
-    q = lp.quantize(x, "e3m3fn", "1x32")
-    recipe = lp.recipes["dsv3"].with_(
-        name="seven_bits", x="e3m3fn 1x128", w="e3m3fn 128x128", dy="e3m3fn 1x128", accumulator="float32",
-        promote_every=None,
-    )  # fmt: skip
-    run = lp.train("nano", recipe, steps=3)
-print(q, run, sep="\n")
+tile, block = (lp.Quantizer("seven_bits", mine, granularity) for granularity in ("1x128", "128x128"))
+recipe = lp.recipes["dsv3"].with_(
+    name="seven_bits", x=tile, w=block, dy=tile, accumulator="float32", promote_every=None
+)
+run = lp.train("nano", recipe, steps=3)
+print(lp.quantize(x, mine, "1x32"), run, sep="\n")
 
 # %%
 # Every rounding and every policy for what does not fit has it at once:

@@ -15,7 +15,7 @@ import lowprec as lp
 # in float32 instead of FP22:
 
 hopper = lp.accumulators["hopper_fp8"]
-machines = [hopper, *(hopper.with_(fraction_bits=bits, output="float32") for bits in (16, 19, 22, 25))]
+machines = [hopper, *(hopper.with_(fraction_bits=bits, output_format="float32") for bits in (16, 19, 22, 25))]
 rng = np.random.default_rng(0)
 a, b = rng.random((64, 4096), np.float32), rng.random((128, 4096), np.float32)
 axes = lp.plot.accumulation(a[:16], b[:16], machines)
@@ -26,17 +26,23 @@ axes = lp.plot.accumulation(a[:16], b[:16], machines)
 
 qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "128x128")
 exact = lp.gemm(qa, qb, accumulator="exact")
-for change in ({}, {"group": 8}, {"group": 128}, {"align": "nearest"}, {"fraction_bits": 20, "output": "float32"}):
+for change in (
+    {},
+    {"group": 8},
+    {"group": 128},
+    {"align": "nearest"},
+    {"fraction_bits": 20, "output_format": "float32"},
+):
     d = lp.gemm(qa, qb, accumulator=hopper.with_(**change) if change else hopper, promote_every=None)
     print(f"{np.abs(d / exact - 1).max():8.3%}  {change or 'Hopper as it is'}")
 
 # %%
 # The drawing follows the fields:
 
-hopper.with_(group=8, fraction_bits=20, output="float32")
+hopper.with_(group=8, fraction_bits=20, output_format="float32")
 
 # %%
-# And a recipe takes it for training, as ``accumulator="hopper_fp8(fraction_bits=20)"``:
+# And a recipe takes it for training:
 
-recipe = lp.recipes["dsv3"].with_(accumulator="hopper_fp8(fraction_bits=20)", promote_every=None)
+recipe = lp.recipes["dsv3"].with_(accumulator=hopper.with_(fraction_bits=20), promote_every=None)
 print(recipe.spec("layers.1.attn.wo"))

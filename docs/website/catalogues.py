@@ -90,12 +90,12 @@ def _format(name: str, fmt: lp.Format) -> str:
 
 
 def _accumulator(name: str, entry: Accumulator) -> str:
-    rule = entry.rule
     facts = [
-        ("multiplies", ", ".join(entry.inputs) or "any format"), ("kind", f"`{entry.kind}`: {rule.words}"),
-        ("products in one instruction", rule.step(entry)),
-        ("fraction bits kept when terms are aligned", entry.fraction_bits if rule.has_fraction_bits else "none cut"),
-        ("format of the result and of C", entry.output),
+        ("multiplies", ", ".join(f.name for f in entry.input_formats) or "any format"),
+        ("kind", f"`{type(entry).__name__}`: {entry.words}"),
+        ("products in one instruction", entry.step()),
+        ("fraction bits kept when terms are aligned", getattr(entry, "fraction_bits", "none cut")),
+        ("format of the result and of C", entry.output_format.name),
     ]  # fmt: skip
     if entry.scale_format is not None:
         facts.append(
@@ -104,10 +104,10 @@ def _accumulator(name: str, entry: Accumulator) -> str:
     evidence = [
         ("where the rule comes from", entry.source),
         ("recorded on", _recorded(name) or "no hardware; its source alone"),
-        ("independent oracle", f"`lowprec.oracle.{rule.oracle}`, exact rational arithmetic that shares no code"),
+        ("independent oracle", f"`lowprec.oracle.{entry.oracle}`, exact rational arithmetic that shares no code"),
         ("checked by", f"`pytest tests/oracle tests/tensorcore -k {name}`"),
     ]
-    bound = rule.step_error(entry)
+    bound = entry.step_error()
     return (
         f"## What it sums, in which order\n\n{_drawn(entry.drawing())}\n"
         "Two instructions, one after the other: C is what was there before, D the result. Products in one box enter "

@@ -88,9 +88,7 @@ def _same_file(path: str, other: str) -> bool:
     metavar="BLOCK",
     help="tensor, row, column, 1x128, 128x128 ..., the quantizer's or 1x128 by default.",
 )
-@click.option(
-    "--scale", type=click.Choice(["fp32", "ue8m0", "e4m3"]), help="Scales, the quantizer's or fp32 by default."
-)
+@click.option("--scale-format", metavar="FORMAT", help="Format of scales, the quantizer's or float32 by default.")
 @click.option("--out", metavar="FILE", help="Save codes, scales and what they are as .npz.")
 @machine_readable
 def quantize(
@@ -98,7 +96,7 @@ def quantize(
     quantizer: str | None,
     target: str | None,
     granularity: str | None,
-    scale: str | None,
+    scale_format: str | None,
     out: str | None,
     as_json: bool,
     as_csv: bool,
@@ -107,7 +105,7 @@ def quantize(
 
     The error is reported (columns are the fields of lowprec.compare, sqnr in dB), and what was quantized is saved if
     asked for: codes, one a value, and scale as float32; tensor_scale where there is one; format, granularity,
-    scale_kind and quantizer as text. A value is scale times decode(code), times tensor_scale.
+    scale_format and quantizer as text. A value is scale times decode(code), times tensor_scale.
     """
     _writable_file(out, file)
     x = _load_array(file, dimensions=2)
@@ -117,15 +115,15 @@ def quantize(
 
     if quantizer is None and target is None:
         target = "e4m3fn"
-    q = quantize_array(x, target, granularity, quantizer=quantizer, scale=scale)  # type: ignore[arg-type]  # checked by click
+    q = quantize_array(x, target, granularity, quantizer=quantizer, scale_format=scale_format)
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(q.bits_per_value)}
     row.update(_comparison(compare(q.dequantize(), x)))
     made_by = "" if q.quantizer is None else q.quantizer.name
     by = made_by and f"{made_by}: "
-    title = f"{file} in {by}{q.format}, {q.granularity}, {q.scale_kind} scales"
+    title = f"{file} in {by}{q.format}, {q.granularity}, {q.scale_format} scales"
     emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
     if out is not None:
-        said = {"format": q.format.name, "granularity": str(q.granularity), "scale_kind": q.scale_kind}
+        said = {"format": q.format.name, "granularity": str(q.granularity), "scale_format": q.scale_format.name}
         more = {} if q.tensor_scale is None else {"tensor_scale": q.tensor_scale}
         _save(out, codes=q.codes, scale=q.scale, **more, **said, quantizer=made_by)
 

@@ -15,21 +15,22 @@ from .output import Cell, emit, machine_readable
 @machine_readable
 def accumulators_command(name: str | None, as_json: bool, as_csv: bool) -> None:
     """List the accumulators, or tell all about one."""
+    from .._values import deciding
     from ..tensorcore.catalogue import accumulators
 
     if name is not None:
         one = accumulators[name]
-        _about(one, accumulators.aliases(one.name), as_json, as_csv, [("how it sums", one.rule.words)])
+        _about(one, accumulators.aliases(one.name), as_json, as_csv, [("how it sums", one.words)])
         return
     rows: list[Sequence[Cell]] = [
         (
             key,
-            ", ".join(a.inputs) or "any",
-            a.kind,
-            a.group if a.rule.has_groups else None,
-            a.fraction_bits if a.rule.has_fraction_bits else None,
-            a.output,
-            _scales(a.scale_format, a.scale_block),
+            ", ".join(f.name for f in a.input_formats) or "any",
+            type(a).__name__,
+            a.group if "group" in deciding(type(a)) else None,
+            getattr(a, "fraction_bits", None),
+            a.output_format.name,
+            None if a.scale_format is None else f"{a.scale_format} per {a.scale_block}",
         )
         for key, a in ((key, accumulators[key]) for key in accumulators)
     ]
@@ -37,23 +38,25 @@ def accumulators_command(name: str | None, as_json: bool, as_csv: bool) -> None:
     emit(columns, rows, "Accumulators", as_json, as_csv)
 
 
-def _scales(name: str | None, block: int) -> str | None:
-    return None if name is None else f"{name} per {block}"
-
-
 @click.command("quantizers")
 @click.argument("name", required=False)
 @machine_readable
 def quantizers_command(name: str | None, as_json: bool, as_csv: bool) -> None:
     """List the block quantizers by name, or tell all about one."""
-    from ..format.catalogue import formats
     from ..scaling.quantizer import quantizers
 
     if name is not None:
         _about(quantizers[name], quantizers.aliases(quantizers[name].name), as_json, as_csv)
         return
     rows: list[Sequence[Cell]] = [
-        (key, formats.get(q.format).name, q.granularity, q.scale, q.arithmetic, q.source)
+        (
+            key,
+            q.format.name,
+            str(q.granularity),
+            q.scale_format.name,
+            getattr(q.rule, "arithmetic", str(q.rule)),
+            q.source,
+        )
         for key, q in ((key, quantizers[key]) for key in quantizers)
     ]
     emit(("quantizer", "format", "block", "scales", "arithmetic", "source"), rows, "Quantizers", as_json, as_csv)

@@ -25,27 +25,30 @@ def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
     with Archive(path) as held:
         if "header" in held.names:
             return Quantized.load(path)
-        said = {key: str(held[key]) for key in ("format", "granularity", "scale_kind") if key in held.names}
+        said = {key: str(held[key]) for key in ("format", "granularity", "scale_format") if key in held.names}
     fmt, block = source or said.get("format"), granularity or said.get("granularity")
     if fmt is None or block is None:
         raise CommandError(f"{path}: it does not say what its codes are: --from and --from-granularity are needed")
-    kind: Any = said.get("scale_kind", "fp32")
+    stored = said.get("scale_format", "float32")
     with naming(path):
-        return Quantized(dump.codes, dump.scale, formats.get(fmt), Granularity.parse(block), kind, dump.tensor)
+        return Quantized(
+            dump.codes, dump.scale, formats.get(fmt), Granularity.parse(block), formats.get(stored), dump.tensor
+        )
 
 
 @click.command("convert")
 @click.argument("file")
 @click.option("--to", "target", metavar="FORMAT", help="Element format, the same by default.")
 @click.option("--granularity", metavar="BLOCK", help="Blocks of the result, the same by default.")
-@click.option("--scale", type=click.Choice(["ue8m0", "fp32"]), default="ue8m0", show_default=True, help="New scales.")
+@click.option("--scale-format", type=click.Choice(["e8m0fnu", "float32"]), default="e8m0fnu", show_default=True,
+              help="Format of the new scales.")  # fmt: skip
 @click.option("--from", "source", metavar="FORMAT", help="What the codes are, where the file does not say it.")
 @click.option("--from-granularity", metavar="BLOCK", help="Their blocks, where the file does not say it.")
 @click.option("--check", "check_only", is_flag=True, help="Only tell: the exit code is 1 where something is lost.")
 @click.option("--out", metavar="FILE", help="Save the result as .npz; refused where something is lost.")
 @machine_readable
 def convert_command(
-    file: str, target: str | None, granularity: str | None, scale: str, source: str | None,
+    file: str, target: str | None, granularity: str | None, scale_format: str, source: str | None,
     from_granularity: str | None, check_only: bool, out: str | None, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
     """Convert codes to other blocks and formats, exactly.
@@ -62,7 +65,7 @@ def convert_command(
 
     q = _load(file, source, from_granularity)
     with naming(file):
-        found = convert(q, target, granularity, scale=scale)
+        found = convert(q, target, granularity, scale_format=scale_format)
     new, blocks = found.quantized, found.blocks
     first = np.argwhere(found.lost)[:1].tolist()
     row: dict[str, Any] = {
@@ -70,12 +73,12 @@ def convert_command(
         "values that change": int(found.lost.sum()), "blocks": blocks.size, "blocks that change": int(blocks.sum()),
         "most binades": int(found.binades.max(initial=0)), "first": ", ".join(map(str, first[0])) if first else "none",
     }  # fmt: skip
-    title = f"{file}: {q.format}, {q.granularity} to {new.format}, {new.granularity}, {new.scale_kind} scales"
+    title = f"{file}: {q.format}, {q.granularity} to {new.format}, {new.granularity}, {new.scale_format} scales"
     emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
     if not found.lossless and (check_only or out is not None):
         if out is not None and not check_only:
             raise CommandError(f"{out}: not written, as {int(found.lost.sum())} values would change")
         raise SystemExit(1)
     if out is not None and not check_only:
-        said = {"format": new.format.name, "granularity": str(new.granularity), "scale_kind": new.scale_kind}
+        said = {"format": new.format.name, "granularity": str(new.granularity), "scale_format": new.scale_format.name}
         _save(out, codes=new.codes, scale=new.scale, **said, quantizer="")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from lowprec._arrays import LARGEST_TILE, Array, Floats, as_float32, one_of, spread, whole
+from lowprec._arrays import LARGEST_TILE, Array, Floats, as_float32, spread, whole
 from lowprec._ieee import standard
-from lowprec._values import plain_fields
+from lowprec._values import Value, plain_fields
 from lowprec.cast.casts import decode, encode
 from lowprec.format.catalogue import Format, formats
-from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize, resolve
-from lowprec.scaling.quantizer import SCALES, Quantizer
+from lowprec.scaling.quantize import Granularity, Quantized, quantize, resolve
+from lowprec.scaling.quantizer import Quantizer, quantizers
+from lowprec.scaling.rules import FLOAT32
 
 from .wire import (
     Bytes,
@@ -27,25 +28,22 @@ from .wire import (
     unpack_rows,
 )
 
-#: How a scale is sent: the format of its code.
-_SCALE_FORMATS = {"fp32": "float32", "ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
 
-
-@dataclass(frozen=True)
-class BlockCodec:
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockCodec(Value):
     """Tiles of a narrow format that share a scale.
 
     Parameters
     ----------
     name : str
         What it is listed under.
-    format : str or Format
+    format : Format or str
         Element format.
     tile : int
         Values of a row that share a scale.
-    scale : {"fp32", "ue8m0", "e4m3"}
-        What a scale is sent as.
-    quantizer : str or Quantizer, optional
+    scale_format : Format or str
+        Format that a scale is sent in.
+    quantizer : Quantizer or str, optional
         What makes the scales; by default ``amax / max``, rounded up for powers of two.
     tensor_scale : bool
         Whether the quantizer makes a scale of the whole tensor too (NVFP4's does): 4 bytes before the first row, which
@@ -59,31 +57,35 @@ class BlockCodec:
         For a field out of its range, or an unknown format or quantizer.
     """
 
-    name: str
-    format: str | Format
+    name: str = field(compare=False)
+    format: Format
     tile: int = 128
-    scale: ScaleKind = "fp32"
-    quantizer: str | Quantizer | None = None
+    scale_format: Format = FLOAT32
+    quantizer: Quantizer | None = None
     tensor_scale: bool = False
-    about: str = "user-defined"
+    about: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
+        object.__setattr__(self, "format", formats.get(self.format))
+        object.__setattr__(self, "scale_format", formats.get(self.scale_format))
+        if self.quantizer is not None:
+            object.__setattr__(self, "quantizer", quantizers.get(self.quantizer))
         who = f"codec {self.name}"
         whole(who, "tile", self.tile, 1, LARGEST_TILE)
-        one_of(who, "scale", self.scale, SCALES)
-        if (made := self._resolved).scale != self.scale or made.two_level != self.tensor_scale:
-            scales = f"its quantizer makes {made.scale} scales, {'and one' if made.two_level else 'none'} of the tensor"
-            raise ValueError(f"{who}: scale={self.scale!r}, tensor_scale={self.tensor_scale!r}: {scales}")
-
-    @property
-    def _scale_format(self) -> Format:
-        return formats[_SCALE_FORMATS[self.scale]]
+        made = self._resolved
+        if made.has_row_scales:
+            raise ValueError(f"{who}: quantizer must have one scale of the tensor or none, got {made}: a scale a row")
+        if made.scale_format != self.scale_format or made.has_tensor_scale != self.tensor_scale:
+            raise ValueError(
+                f"{who}: scale_format and tensor_scale must be those of its quantizer, {made.scale_format} and "
+                f"{made.has_tensor_scale}, got {self.scale_format} and {self.tensor_scale}"
+            )
 
     @property
     def bits_per_value(self) -> float:
         """Bits sent for a value of whole tiles."""
-        return formats.get(self.format).bits + self._scale_format.bits / self.tile
+        return self.format.bits + self.scale_format.bits / self.tile
 
     @property
     def prefix_bytes(self) -> int:
@@ -92,12 +94,18 @@ class BlockCodec:
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes sent for a row: a scale for each tile, and the codes."""
-        return self._scale_bytes(columns) + -(-columns * formats.get(self.format).bits // 8)
+        return self._scale_bytes(columns) + -(-columns * self.format.bits // 8)
 
     def _scale_bytes(self, columns: int) -> int:
-        return -(-columns // self.tile) * self._scale_format.bits // 8
+        return -(-columns // self.tile) * self.scale_format.bits // 8
 
     def _wire(self, content: Quantized) -> Wire:
+        top = content.tensor_scale
+        if (top is not None) != self.tensor_scale or isinstance(top, np.ndarray):
+            raise ValueError(
+                f"codec {self.name}: quantizer must have one scale of the tensor or none, as tensor_scale says, "
+                f"got {content!r} with tensor_scale={self.tensor_scale}"
+            )
         shape = content.shape
         return Wire(self, content, shape, self.prefix_bytes + rows_of(shape) * self.row_bytes(shape[-1]))
 
@@ -108,10 +116,12 @@ class BlockCodec:
         if values.size == 0:
             blocks = Granularity.parse(f"1x{self.tile}")
             scale = np.ones(blocks.scale_shape((rows_of(values.shape), values.shape[-1])), np.float32)
-            f = formats.get(self.format)
+            f = self.format
             one = np.float32(1) if self.tensor_scale else None
             return self._wire(
-                Quantized(np.empty(values.shape, f.code_dtype), scale, f, blocks, self.scale, one, self._resolved)
+                Quantized(
+                    np.empty(values.shape, f.code_dtype), scale, f, blocks, self.scale_format, one, self._resolved
+                )
             )
         if self.quantizer is None:
             return self._wire(quantize(values, quantizer=self._resolved))
@@ -120,8 +130,8 @@ class BlockCodec:
     @property
     def _resolved(self) -> Quantizer:
         """The quantizer, by default one of ``amax / max``, with this codec's format and tiles."""
-        scale = self.scale if self.quantizer is None else None
-        return resolve(self.format, f"1x{self.tile}", self.quantizer, scale=scale)
+        stored = self.scale_format if self.quantizer is None else None
+        return resolve(self.format, f"1x{self.tile}", self.quantizer, scale_format=stored)
 
     def _quantize_finite(self, values: Array) -> Quantized:
         """Quantize, whatever the quantizer does with NaN and infinity: here a tile that has one arrives as NaN."""
@@ -151,7 +161,7 @@ class BlockCodec:
         """Return the tensor's scale if there is one, and for each row its scales and its codes."""
         q: Quantized = wire.content
         rows, columns = rows_of(wire.shape), wire.shape[-1]
-        scales = encode(q.scale, self._scale_format)
+        scales = encode(q.scale, self.scale_format)
         little = np.ascontiguousarray(scales.astype(scales.dtype.newbyteorder("<"))).view(np.uint8)
         codes = pack_rows(q.codes.reshape(rows, columns), q.format.bits)
         body = np.concatenate([little.reshape(rows, self._scale_bytes(columns)), codes], axis=1).tobytes()
@@ -169,7 +179,7 @@ class BlockCodec:
             If there are too few or too many bytes, a scale is negative or infinite, a code is not finite where its
             scale is, or padding bits are not zero.
         """
-        shape, f = checked_shape(self.name, shape), formats.get(self.format)
+        shape, f = checked_shape(self.name, shape), self.format
         rows, columns = rows_of(shape), shape[-1]
         per_row, scale_bytes = self.row_bytes(columns), self._scale_bytes(columns)
         raw = as_bytes(self.name, data, self.prefix_bytes + rows * per_row, shape)
@@ -182,7 +192,7 @@ class BlockCodec:
             row, column = np.argwhere(bad)[0]
             raise WireError(f"codec {self.name}: row {row}, value {column}: code {codes[row, column]:#x} is not finite")
         blocks = Granularity.parse(f"1x{self.tile}")
-        return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, self.scale, top, self._resolved))
+        return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, self.scale_format, top, self._resolved))
 
     def _read_tensor_scale(self, raw: Bytes) -> np.float32 | None:
         if not self.tensor_scale:
@@ -193,7 +203,7 @@ class BlockCodec:
         return top
 
     def _read_scales(self, raw: Bytes) -> Floats:
-        f = self._scale_format
+        f = self.scale_format
         codes = raw.view(np.dtype(f.code_dtype).newbyteorder("<")).astype(f.code_dtype)
         scale: Floats = np.ascontiguousarray(decode(codes, f), dtype=np.float32)
         nan = np.isnan(scale)

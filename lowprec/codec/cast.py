@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lowprec._arrays import Array, Floats
 from lowprec._ieee import standard
-from lowprec._values import ByBits
+from lowprec._values import ByBits, Value
 from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 
@@ -33,15 +33,15 @@ class Cast(ByBits):
     format: Format
 
 
-@dataclass(frozen=True)
-class CastCodec:
+@dataclass(frozen=True, eq=False, repr=False)
+class CastCodec(Value):
     """Each value in a format of its own, without scales.
 
     Parameters
     ----------
     name : str
         What it is listed under.
-    format : str
+    format : Format or str
         The format, of at most 16 bits, or of 32.
     about : str
         What it is and where it is used.
@@ -52,32 +52,33 @@ class CastCodec:
         If the format is unknown, or its codes have 17 to 31 bits.
     """
 
-    name: str
-    format: str
-    about: str = "user-defined"
+    name: str = field(compare=False)
+    format: Format
+    about: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        bits = formats[self.format].bits
+        object.__setattr__(self, "format", formats.get(self.format))
+        bits = self.format.bits
         if not (bits <= 16 or bits == 32):
             raise ValueError(
-                f"CastCodec: format must have codes of at most 16 bits, or of 32, got {self.format!r} with {bits}"
+                f"CastCodec: format must have codes of at most 16 bits, or of 32, got {self.format.name!r} with {bits}"
             )
 
     @property
     def bits_per_value(self) -> float:
         """Bits sent for a value."""
-        return float(formats[self.format].bits)
+        return float(self.format.bits)
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes sent for a row."""
-        return -(-columns * formats[self.format].bits // 8)
+        return -(-columns * self.format.bits // 8)
 
     @standard
     def encode(self, x: Array) -> Wire:
         """Return the codes; what is not finite stays so if the format has room for it."""
         values = checked_values(self.name, x)
         nbytes = rows_of(values.shape) * self.row_bytes(values.shape[-1])
-        return Wire(self, Cast(encode(values, self.format), formats[self.format]), values.shape, nbytes)
+        return Wire(self, Cast(encode(values, self.format), self.format), values.shape, nbytes)
 
     @standard
     def decode(self, wire: Wire) -> Floats:
@@ -106,7 +107,7 @@ class CastCodec:
         WireError
             If there are too few or too many bytes, or padding bits are not zero.
         """
-        shape, f = checked_shape(self.name, shape), formats[self.format]
+        shape, f = checked_shape(self.name, shape), self.format
         rows = rows_of(shape)
         nbytes = rows * self.row_bytes(shape[-1])
         raw = as_bytes(self.name, data, nbytes, shape)
@@ -126,9 +127,9 @@ class CastCodec:
 
 def is_cast(codec: Codec, fmt: Format) -> bool:
     """Tell whether a codec is a plain cast to a format, whatever both are called."""
-    return isinstance(codec, CastCodec) and formats[codec.format].same_codes(fmt)
+    return isinstance(codec, CastCodec) and codec.format.same_codes(fmt)
 
 
 def keeps(codec: Codec, fmt: Format) -> bool:
     """Tell whether a codec is a plain cast that changes no value of a format."""
-    return isinstance(codec, CastCodec) and formats[codec.format].holds(fmt)
+    return isinstance(codec, CastCodec) and codec.format.holds(fmt)

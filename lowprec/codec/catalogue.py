@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lowprec.format.catalogue import Format
+from lowprec.format.catalogue import formats as _F
 from lowprec.registry import Registry
+from lowprec.scaling.quantizer import quantizers
 
 from .block import BlockCodec
 from .cast import CastCodec
@@ -36,36 +38,39 @@ _ISCA = "arXiv 2505.09343, section 3.2"
 _OCP = "OCP Microscaling Formats 1.0"
 
 _V4_KV = BlockCodec(
-    "dsv4_kv", "e4m3fn", 64, "ue8m0", quantizer="dsv4_kv",
+    "dsv4_kv", _F["e4m3fn"], 64, _F["e8m0fnu"], quantizer=quantizers["dsv4_kv"],
     about="DeepSeek-V4, inference/model.py: keys and values, the dimensions without a position",
 )  # fmt: skip
-_BF16 = CastCodec("bf16", "bfloat16", about=f"combine of {_V3}; KV cache of most models")
+_BF16 = CastCodec("bf16", _F["bfloat16"], about=f"combine of {_V3}; KV cache of most models")
 
 _catalogue: list[Codec] = [
-    CastCodec("float32", "float32", about="nothing is lost"),
+    CastCodec("float32", _F["float32"], about="nothing is lost"),
     _BF16,
-    CastCodec("fp16", "float16", about="5 exponent bits: Inf from 65520 on"),
-    BlockCodec("fp8_1x128", "e4m3fn", about="dispatch in DeepEP: float32 scales, amax / 448"),
-    BlockCodec("fp8_1x128_ue8m0", "e4m3fn", scale="ue8m0", about=f"dispatch of {_V3}: powers of two, rounded up"),
-    BlockCodec("e5m2_1x128", "e5m2", about=f"compared with LogFMT-8 in {_ISCA}"),
+    CastCodec("fp16", _F["float16"], about="5 exponent bits: Inf from 65520 on"),
+    BlockCodec("fp8_1x128", _F["e4m3fn"], about="dispatch in DeepEP: float32 scales, amax / 448"),
+    BlockCodec(
+        "fp8_1x128_ue8m0", _F["e4m3fn"], scale_format=_F["e8m0fnu"],
+        about=f"dispatch of {_V3}: powers of two, rounded up",
+    ),
+    BlockCodec("e5m2_1x128", _F["e5m2"], about=f"compared with LogFMT-8 in {_ISCA}"),
     *(
-        BlockCodec(name, element, 32, "ue8m0", quantizer=quantizer, about=f"{_OCP}: powers of two per 32, {rule}")
-        for name, element, quantizer, rule in (
-            ("mxfp8", "e4m3fn", "mxfp8_rceil", "rounded up, as TransformerEngine does"),
-            ("mxfp8_floor", "e4m3fn", "mxfp8_floor", "rounded down: the largest may saturate"),
-            ("mxfp8_e5m2_floor", "e5m2", "mxfp8_e5m2_floor", "rounded down"),
-            ("mxfp6_e2m3_floor", "e2m3fn", "mxfp6_e2m3_floor", "rounded down"),
-            ("mxfp6_e3m2_floor", "e3m2fn", "mxfp6_e3m2_floor", "rounded down"),
-            ("mxfp4_floor", "e2m1fn", "mxfp4_floor", "rounded down"),
+        BlockCodec(
+            name, quantizers[name].format, 32, _F["e8m0fnu"], quantizer=quantizers[name],
+            about=f"{_OCP}: powers of two per 32, {rule}",
+        )
+        for name, rule in (
+            ("mxfp8", "rounded up, as TransformerEngine does"),
+            ("mxfp8_floor", "rounded down: the largest may saturate"),
+            *((f"{name}_floor", "rounded down") for name in ("mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4")),
         )
     ),
     BlockCodec(
-        "nvfp4", "e2m1fn", 16, "e4m3", quantizer="nvfp4_te", tensor_scale=True,
+        "nvfp4", _F["e2m1fn"], 16, _F["e4m3fn"], quantizer=quantizers["nvfp4_te"], tensor_scale=True,
         about="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
     ),
     _V4_KV,
     BlockCodec(
-        "dsv41_kv_fp4", "e2m1fn", 16, "e4m3", quantizer="dsv41_kv_fp4",
+        "dsv41_kv_fp4", _F["e2m1fn"], 16, _F["e4m3fn"], quantizer=quantizers["dsv41_kv_fp4"],
         about="DeepSeek-V4.1, inference/kernel.py: compressed keys and values, E4M3 scales, none of the tensor",
     ),
     SplitCodec(
@@ -81,7 +86,10 @@ _catalogue: list[Codec] = [
             (10, 128, "as many bits as LogFMT-10"),
         )
     ),
-    BlockCodec("e5m6_1x128_ue8m0", "e5m6", scale="ue8m0", about=f"attention outputs of {_V3}; combine candidate"),
+    BlockCodec(
+        "e5m6_1x128_ue8m0", _F["e5m6"], scale_format=_F["e8m0fnu"],
+        about=f"attention outputs of {_V3}; combine candidate",
+    ),
     *(
         LogFMTCodec(f"logfmt{bits}", bits, about=f"LogFMT-{bits}Bit: {_ISCA}" if bits in (8, 10) else "LogFMT")
         for bits in range(3, 17)
@@ -90,3 +98,4 @@ _catalogue: list[Codec] = [
 ]  # fmt: skip
 for _codec in _catalogue:
     codecs.register(_codec.name, _codec)
+codecs.seal()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,14 +10,14 @@ import numpy as np
 from lowprec import logfmt
 from lowprec._arrays import LARGEST_TILE, Array, Floats, one_of, spread, whole
 from lowprec._ieee import standard
-from lowprec._values import plain_fields
+from lowprec._values import Value, plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.logfmt import deepep
 
 from .wire import Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
 
-class _Logarithmic:
+class _Logarithmic(Value):
     """What both codecs do alike: the content of their `Wire` decodes and packs itself."""
 
     def encode(self, x: Array) -> Wire:
@@ -38,7 +38,7 @@ class _Logarithmic:
         return packed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LogFMTCodec(_Logarithmic):
     """LogFMT tiles as the paper defines them (`lowprec.logfmt`).
 
@@ -63,12 +63,12 @@ class LogFMTCodec(_Logarithmic):
         For a field out of its range.
     """
 
-    name: str
+    name: str = field(compare=False)
     bits: int
     tile: int = 128
     rounding: Literal["linear", "log", "logmean"] = "linear"
     clamp_octaves: int = 32
-    about: str = "user-defined"
+    about: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -130,7 +130,7 @@ class LogFMTCodec(_Logarithmic):
         return np.ascontiguousarray(spread(wire.content.amax, self.tile, wire.shape[-1]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeepEPCodec(_Logarithmic):
     """LogFMT-10 as DeepEP's low-latency combine sends it (`lowprec.logfmt.deepep`), its hazards included.
 
@@ -146,8 +146,8 @@ class DeepEPCodec(_Logarithmic):
         What it is and where it is used.
     """
 
-    name: str
-    about: str = "user-defined"
+    name: str = field(compare=False)
+    about: str = field(default="user-defined", compare=False)
 
     @property
     def bits_per_value(self) -> float:

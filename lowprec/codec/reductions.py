@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ import numpy.typing as npt
 from lowprec._arrays import as_float32
 
 from .._ieee import quiet_nan, standard
+from .._values import Value
 from ..cast.casts import round_to
 from ..registry import Registry
 from . import Codec, codecs
@@ -186,8 +187,12 @@ def combine_normal(
     return round_to(quiet_nan(total), store)
 
 
-@dataclass(frozen=True)
-class AllReduce:
+def _no_estimate(ranks: int) -> float:
+    return math.nan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AllReduce(Value):
     """A way of adding arrays that lie on several ranks.
 
     Attributes
@@ -197,15 +202,16 @@ class AllReduce:
     add : callable
         ``add(shards, round_trip) -> sum``: shards [ranks, rows, columns].
     noise : callable
-        n(ranks): by what factor the noise exceeds that of the codec, relative to the signal, for independent shards.
+        n(ranks): by what factor the noise exceeds that of the codec, relative to the signal, for independent shards;
+        NaN where nobody says. It decides no bits.
     source : str
         Where it is described.
     """
 
-    name: str
+    name: str = field(compare=False)
     add: Callable[[Floats, Callable[[Any], Floats]], Floats]
-    noise: Callable[[int], float]
-    source: str
+    noise: Callable[[int], float] = field(default=_no_estimate, compare=False)
+    source: str = field(default="user-defined", compare=False)
 
     def snr_loss(self, ranks: int) -> float:
         """Return how many dB the sum over that many ranks lies below the codec itself."""
@@ -265,19 +271,36 @@ def _tree_noise(ranks: int) -> float:
     return rounded / ranks
 
 
+def _ring_noise(ranks: int) -> float:
+    return (ranks - 1) / 2
+
+
+def _two_level_noise(ranks: int) -> float:
+    return _ring_noise(-(-ranks // NODE))
+
+
+def _one_shot_noise(ranks: int) -> float:
+    return 1.0
+
+
+def _two_step_noise(ranks: int) -> float:
+    return 2.0
+
+
 all_reduces: Registry[AllReduce] = Registry("all-reduce", AllReduce)
 """The algorithms by name."""
 
 for _algorithm in (
-    AllReduce("ring", _ring, lambda ranks: (ranks - 1) / 2, "reduce-scatter of a ring, as NCCL's"),
+    AllReduce("ring", _ring, _ring_noise, "reduce-scatter of a ring, as NCCL's"),
     AllReduce("tree", _tree, _tree_noise, "pairwise halving; both partners of a pair round, so that they agree"),
-    AllReduce("two_level", _two_level, lambda ranks: (-(-ranks // NODE) - 1) / 2,
+    AllReduce("two_level", _two_level, _two_level_noise,
               "float32 within nodes of 4, a ring between them: hierarchical, as NCCL's trees and ZeRO++'s qgZ"),
-    AllReduce("one_shot", _one_shot, lambda ranks: 1.0, "all-to-all, then one sum: ZeRO++ (arXiv 2306.10209)"),
-    AllReduce("two_step", _two_step, lambda ranks: 2.0, "all-to-all, sum, all-gather: FlashCommunication "
-              "(arXiv 2412.04964), qgZ of ZeRO++"),
+    AllReduce("one_shot", _one_shot, _one_shot_noise, "all-to-all, then one sum: ZeRO++ (arXiv 2306.10209)"),
+    AllReduce("two_step", _two_step, _two_step_noise,
+              "all-to-all, sum, all-gather: FlashCommunication (arXiv 2412.04964), qgZ of ZeRO++"),
 ):  # fmt: skip
     all_reduces.register(_algorithm.name, _algorithm)
+all_reduces.seal()
 
 
 def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: str | AllReduce = "ring") -> Floats:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lowprec._arrays import Array, Floats, whole
 from lowprec._ieee import standard
-from lowprec._values import plain_fields
+from lowprec._values import Value, plain_fields
 
 from .wire import Codec, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
 
 
-@dataclass(frozen=True)
-class SplitCodec:
+@dataclass(frozen=True, eq=False, repr=False)
+class SplitCodec(Value):
     """Rows of one or more tokens, each cut into parts that have codecs of their own.
 
     The bytes of a token are those of its parts, one after another.
@@ -42,9 +42,9 @@ class SplitCodec:
     (512, 583, 9.109375)
     """
 
-    name: str
+    name: str = field(compare=False)
     parts: tuple[tuple[int, Codec], ...]
-    about: str = "user-defined"
+    about: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)

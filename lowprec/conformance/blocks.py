@@ -24,8 +24,11 @@ Point = tuple[Words, str]
 
 
 def block_of(r: Quantizer) -> tuple[int, int]:
-    """Return rows and columns of a vector: one block, two where a scale of the tensor stands above them."""
-    rows, columns = r.block[0] or 1, r.block[1] or 64
+    """Return rows and columns of a vector: one block, two where a scale of the tensor stands above them.
+
+    Two rows of two blocks where each row has such a scale.
+    """
+    rows, columns = 2 if r.by_row else r.block[0] or 1, r.block[1] or 64
     return rows, columns * (2 if r.bound is not None else 1)
 
 
@@ -116,7 +119,10 @@ def _quantized(r: Quantizer, answer_of: Quantizer | None = None) -> Answer:
         x = np.array(words, np.uint32).view(np.float32).reshape(rows, columns)
         codes, scales, tensor = quantize(x, rule, r.block)
         result = (*codes.reshape(-1).tolist(), *scales.reshape(-1).view(np.uint32).tolist())
-        return result if tensor is None else (*result, int(np.float32(tensor).view(np.uint32)))
+        if tensor is None:
+            return result
+        top = np.broadcast_to(tensor, (rows, 1)) if r.by_row else np.array([tensor], np.float32)
+        return (*result, *np.ascontiguousarray(top).reshape(-1).view(np.uint32).tolist())
 
     return answer
 
@@ -154,10 +160,10 @@ class QuantizeFamily(Family):
         """Return a set before its answers."""
         r = QUANTIZERS[parts[0]]
         rows, columns = block_of(r)
-        count = 1 if r.bound is None else 2
+        count = 1 if r.bound is None else 4 if r.by_row else 2
         results = [Field.of("codes", r.element, rows * columns), Field.of("scale", FLOAT32, count)]
         if r.bound is not None:
-            results.append(Field.of("tensor_scale", FLOAT32))
+            results.append(Field.of("tensor_scale", FLOAT32, rows if r.by_row else 1))
         definition = {
             "rows": rows, "columns": columns, "block": [size or "all" for size in r.block],
             "element": describe(r.element), "rule": (r.rule.__doc__ or r.rule.__qualname__).strip(),
@@ -166,6 +172,8 @@ class QuantizeFamily(Family):
             "block of zeros": _pair(r.zeros), "block with Inf": _pair(r.inf), "block with NaN": _pair(r.nan),
             "tensor scale aims at": str(r.bound), "choice of two": r.choice, "scale": "multiplies codes back to values",
         }  # fmt: skip
+        if r.by_row:
+            definition["tensor scale"] = "one for each row, from its own amax"
         points = quantizer_points(r, level, Stream(seed, f"quantize/{parts[0]}"))
         inputs = (Field.of("x", FLOAT32, rows * columns),)
         return Made(definition, inputs, tuple(results), points, _quantized(r), "any")
@@ -177,6 +185,7 @@ class QuantizeFamily(Family):
         for name, other in QUANTIZERS.items():
             other = other._replace(block=r.block)
             fits = other.element == r.element and (other.bound is None) == (r.bound is None)
+            fits = fits and other.by_row <= r.by_row  # one row is a tensor
             if fits and key_of(other) not in seen:
                 seen.append(key_of(other))
                 yield Rule(f"as {name}", _quantized(r, other))

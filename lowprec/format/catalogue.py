@@ -7,6 +7,7 @@ P3109 interim report v4.0 for its family, whose members are made when they are a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ..registry import Registry
@@ -85,6 +86,20 @@ formats: Registry[Format] = Registry("format", Format, make=_made_by_name)
 family by its own (``p3109_k8p4se`` or ``binary8p4se``)."""
 
 
+def formats_of(who: str, given: Any, get: Callable[[Any], Format] = formats.get) -> tuple[Format, ...]:
+    """Return formats that are given by name or as objects, one or several.
+
+    Raises
+    ------
+    TypeError
+        If one of them is neither.
+    """
+    try:
+        return tuple(get(one) for one in ((given,) if isinstance(given, str | Format) else given))
+    except TypeError:
+        raise TypeError(f"{who} must be a format, a name of one or a sequence of them, got {given!r}") from None
+
+
 def _add(name: str, exponent_bits: int, mantissa_bits: int, *aliases: str, **fields: Any) -> None:
     formats.register(name, Format(name, exponent_bits, mantissa_bits, **fields), aliases)
 
@@ -126,3 +141,4 @@ formats.register(
     ("hifloat8",),
 )  # fmt: skip
 formats.register("nf4", TableFormat("nf4", NF4, source="Dettmers et al., arXiv:2305.14314 (QLoRA), appendix E"))
+formats.seal()

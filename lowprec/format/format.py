@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import real, whole
-from .._values import plain_fields
+from .._values import Value, plain_fields
 from .picture import html
 
 Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric", "table"]
@@ -56,8 +56,8 @@ class FormatParams(NamedTuple):
     negative_zero: int  # 1 if the code of -0 is a zero
 
 
-@dataclass(frozen=True)
-class Format:
+@dataclass(frozen=True, eq=False, repr=False)
+class Format(Value):
     """A floating-point format of at most 32 bits, all of whose values are float32 numbers.
 
     Parameters
@@ -92,7 +92,7 @@ class Format:
     448.0
     """
 
-    name: str
+    name: str = dataclasses.field(compare=False)
     exponent_bits: int
     mantissa_bits: int
     bias: int | None = None
@@ -468,9 +468,6 @@ class Format:
         quanta = int(math.ldexp(magnitude, self.mantissa_bits - exponent))
         code = ((exponent - self.emin) << self.mantissa_bits) + quanta - (not self.has_zero)
         return (code,) if 0 <= code < max(self.max_code + 1, self.negative_limit) else ()
-
-    def __str__(self) -> str:
-        return self.name
 
     def _repr_html_(self) -> str:
         return html(self)

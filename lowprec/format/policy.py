@@ -47,13 +47,13 @@ own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and values betwee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from .._arrays import one_of
-from .._values import plain_fields
+from .._values import Value, plain_fields
 from ..registry import Registry
-from .catalogue import Format, formats
+from .catalogue import Format, formats, formats_of
 
 Overflow = Literal["saturate", "nonsaturate", "signed", "nan", "raise"]
 Infinity = Literal["overflow", "saturate", "keep", "signed", "nan", "raise"]
@@ -89,14 +89,14 @@ class SpecialCodes(NamedTuple):
     negative_limit: int  # smallest magnitude that no negative number may have; 0: there are no negative numbers
 
 
-@dataclass(frozen=True)
-class Policy:
+@dataclass(frozen=True, eq=False, repr=False)
+class Policy(Value):
     """What becomes of values that a format cannot hold.
 
     Parameters
     ----------
     name : str
-        How it is called in messages; it decides nothing.
+        Name in messages; it decides nothing.
     overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}
         Rounded magnitudes beyond the maximum: the maximum; Inf, else NaN as `nan` says, else the maximum; the same, but
         the NaN with the number's sign; NaN, else the maximum; or a `ValueError`.
@@ -117,8 +117,8 @@ class Policy:
     to_odd : {"max", "odd_code"}
         What rounding to odd gives where overflow would become Inf or NaN: the maximum, or of the maximum and what
         comes after it the one whose code is odd (P3109).
-    saturating : str or tuple of str
-        Formats that saturate whatever `overflow` says; PyTorch 2.13 needs it. A string is one format.
+    saturating : Format or str, or sequence of them
+        Formats that saturate whatever `overflow` says; PyTorch 2.13 needs it.
     source : str
         Whose behaviour it is.
 
@@ -137,7 +137,7 @@ class Policy:
     ValueError: encode: 500.0 at index 1 overflows e4m3fn (max 448), and the policy 'strict' says overflow='raise'
     """
 
-    name: str
+    name: str = field(compare=False)
     overflow: Overflow = "saturate"
     inf: Infinity = "overflow"
     nan: NanCode = "signed"
@@ -145,13 +145,14 @@ class Policy:
     negative_zero: NegativeZero = "keep"
     unsigned: Unsigned = "nan"
     to_odd: ToOdd = "max"
-    saturating: tuple[str, ...] = ()
-    source: str = "user-defined"
+    saturating: tuple[Format, ...] = ()
+    source: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "saturating", formats_of("Policy: saturating", self.saturating))
         plain_fields(self)
-        for field, allowed in CHOICES.items():
-            one_of(f"Policy {self.name}", field, getattr(self, field), allowed)
+        for choice, allowed in CHOICES.items():
+            one_of(f"Policy {self.name}", choice, getattr(self, choice), allowed)
 
     @property
     def raises(self) -> bool:
@@ -160,9 +161,8 @@ class Policy:
 
     def overflow_of(self, fmt: Format) -> Overflow:
         """Return what overflow means for this format."""
-        for name in self.saturating:
-            if fmt.same_codes(formats[name]):
-                return "saturate"
+        if any(fmt.same_codes(other) for other in self.saturating):
+            return "saturate"
         return self.overflow
 
     def codes(self, fmt: Format, *, clamp: tuple[bool, bool] = (False, False)) -> SpecialCodes:
@@ -214,8 +214,8 @@ policies: Registry[Policy] = Registry("policy", Policy)
 """The catalogue of policies."""
 
 
-def _add(name: str, *aliases: str, **choices: str | tuple[str, ...]) -> None:
-    policies.register(name, Policy(name, **choices), aliases)  # type: ignore[arg-type]  # checked by Policy
+def _add(name: str, *aliases: str, **choices: Any) -> None:
+    policies.register(name, Policy(name, **choices), aliases)
 
 
 _P3109 = "IEEE P3109 interim report v4.0, 4.7.5"
@@ -223,7 +223,7 @@ _add("ocp_sat", "avx10_sat", source="OCP OFP8 rev 1.0, saturating")
 _add("ocp_nonsat", "ieee", "avx10", overflow="nonsaturate", source="OCP OFP8 rev 1.0, non-saturating; IEEE 754")
 _add("ml_dtypes", overflow="nonsaturate", nan_without_nan="negative_zero", source="ml_dtypes 0.6")
 _add("torch_2_11", overflow="nonsaturate", nan="ones", source="PyTorch up to 2.11")
-_add("torch_2_13", overflow="nonsaturate", nan="ones", saturating=("e4m3fn",), source="PyTorch 2.13")
+_add("torch_2_13", overflow="nonsaturate", nan="ones", saturating=(formats["e4m3fn"],), source="PyTorch 2.13")
 _add("cuda_satfinite", "riscv_sat", nan="positive_ones", source="CUDA's cvt.rn.satfinite")
 _add("onnx_sat", nan_without_nan="negative_zero", source="ONNX 1.23 reference, saturate=True")
 _add("p3109_satfinite", unsigned="round_zero", to_odd="odd_code", source=_P3109)

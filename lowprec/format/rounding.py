@@ -40,11 +40,11 @@ rounding           N     whose, and what R is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .._arrays import one_of, whole
-from .._values import plain_fields
+from .._values import Value, plain_fields
 from ..registry import Registry, cached
 from .catalogue import Format
 from .policy import OVERFLOWS, Policy
@@ -56,8 +56,8 @@ _BELOW_HALF = 0x7FFFFFFF
 MAX_RANDOM_BITS = 24
 
 
-@dataclass(frozen=True)
-class Rounding:
+@dataclass(frozen=True, eq=False, repr=False)
+class Rounding(Value):
     """A rounding mode: what is added to a fraction before it is cut, as leading bits of a word of 32.
 
     Parameters
@@ -86,7 +86,7 @@ class Rounding:
     [57, 57, 57, 57, 57, 57]
     """
 
-    name: str
+    name: str = field(compare=False)
     plus_word: int = 0
     minus_word: int = 0
     ties_even: bool = False

@@ -37,7 +37,7 @@ class Listed(NamedTuple):
     above: Fraction
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableFormat(Format):
     """A format whose codes stand for the values of a list.
 
@@ -82,7 +82,7 @@ class TableFormat(Format):
     signed: bool = dataclasses.field(default=True, init=False, repr=False)
     specials: Specials = dataclasses.field(default="table", init=False, repr=False)
     has_zero: bool = dataclasses.field(default=True, init=False, repr=False)
-    source: str = dataclasses.field(default="user-defined", kw_only=True)
+    source: str = dataclasses.field(default="user-defined", kw_only=True, compare=False)
     table: tuple[float, ...] = dataclasses.field(default=(), repr=False)
     beyond: float | None = None
     rounding: str = "nearest_even"
@@ -114,13 +114,8 @@ class TableFormat(Format):
                 f"{who}: beyond={self.beyond!r}: a number above the largest value {finite[-1]:g} is needed"
             )
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TableFormat):
-            return NotImplemented
-        return (self.name, self.rounding, self.layout) == (other.name, other.rounding, other.layout)
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.layout))
+    def _deciding(self) -> tuple[Any, ...]:
+        return self.layout, self.rounding  # by the bits of the values: 0 is not -0, NaN is NaN
 
     @functools.cached_property
     def listed(self) -> Listed:
@@ -310,9 +305,6 @@ class TableFormat(Format):
         upper = np.where(inside >= 0, np.searchsorted(values, inside, "right"), np.searchsorted(values, inside))
         upper = np.clip(upper, 1, values.size - 1)
         return np.where(np.isfinite(x), values[upper] - values[upper - 1], np.nan)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def _number(who: str, value: object) -> float:

@@ -81,6 +81,7 @@ class Quantizer(NamedTuple):
     choice: str | None = None
     ties_toward_zero: bool = False  # and no code is -0
     folded: bool = True  # whether a tensor's scale is the inverse of bound * max / amax, not a quotient itself
+    by_row: bool = False  # whether each row, or the column that a block is a piece of, is a tensor of its own
 
 
 _TINY: Pair = (two_to(-127), two_to(127))
@@ -120,6 +121,9 @@ QUANTIZERS: dict[str, Quantizer] = {
     "nvfp4_torchao_one_level": Quantizer(E2M1FN, _NV, torchao_one_level, zeros=(two_to(-6), ONE)),
     "nvfp4_modelopt": Quantizer(E2M1FN, _NV, modelopt_nvfp4, bound=E4M3_MAX, folded=False),
 }
+# TransformerEngine d0067d0, quantize_transpose_nvfp4.cuh, ROW_SCALED_NVFP4: S_enc = 448 * 6 / amax_rowwise[row], not
+# above FLT_MAX, 1 for an amax of 0 or Inf; amax by fmaxf, which skips NaN; then what a tensor's S_enc is used for.
+QUANTIZERS["nvfp4_te_row_scaled"] = QUANTIZERS["nvfp4_te"]._replace(by_row=True)
 QUANTIZERS["nvfp4_te_2d"] = QUANTIZERS["nvfp4_te"]._replace(block=(16, 16))
 for _choice, _suffix in (("mae", ""), ("mse", "_mse")):
     QUANTIZERS[f"nvfp4_4over6{_suffix}"] = QUANTIZERS["nvfp4_te"]._replace(bound=Fraction(256), choice=_choice)
@@ -146,15 +150,15 @@ TRANSFORMED: dict[str, tuple[str, list[int]]] = {
 
 def quantize(
     x: ArrayLike, quantizer: str | Quantizer, block: tuple[int | None, int | None] | None = None
-) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | None]:
+) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | NDArray[np.float32] | None]:
     """Quantize a matrix of float32 as a quantizer (of that name) does, by its own block or another.
 
     Returns
     -------
     codes : ndarray of uint32, shape (R, C)
     scales : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
-    tensor : float32 or None
-        The scale of the tensor, where the quantizer has one.
+    tensor : float32, ndarray of float32, or None
+        The scale of the tensor, where the quantizer has one; those of rows, shape (R, 1), or of columns, shape (1, C).
     """
     matrix = np.asarray(x, dtype=np.float32)
     if isinstance(quantizer, str) and quantizer in TRANSFORMED:
@@ -164,20 +168,25 @@ def quantize(
     r = QUANTIZERS[quantizer] if isinstance(quantizer, str) else quantizer
     values = [[exact(float(v)) for v in row] for row in matrix]
     top = Fraction(decode(max_code(r.element), r.element))
-    tensor = _tensor(values, r, top)
     rows, columns = r.block if block is None else block
+    down = columns == 1 and rows != 1
     rows, columns = rows or matrix.shape[0], columns or matrix.shape[1]
+    lines = [[[v] for v in line] for line in (zip(*values, strict=True) if down else values)] if r.by_row else [values]
+    tensors = [_tensor(line, r, top) for line in lines]
     codes = np.zeros(matrix.shape, np.uint32)
     scales = np.zeros((-(-matrix.shape[0] // rows), -(-matrix.shape[1] // columns)), np.float32)
     for i in range(scales.shape[0]):
         for j in range(scales.shape[1]):
             part = (slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns))
             tile = [row[part[1]] for row in values[part[0]]]
-            scaled = _block(tile, r, top, tensor)
+            scaled = _block(tile, r, top, tensors[0 if not r.by_row else j if down else i])
             scales[i, j] = _as_float(scaled.scale)
             code = _code_toward_zero if r.ties_toward_zero else _code
             codes[part] = [[code(v, scaled, r.element) for v in row] for row in tile]
-    return codes, scales, None if r.bound is None else np.float32(_as_float(tensor.scale))
+    if r.bound is None:
+        return codes, scales, None
+    scale = np.array([_as_float(tensor.scale) for tensor in tensors], np.float32)
+    return codes, scales, scale.reshape((1, -1) if down else (-1, 1)) if r.by_row else scale[0]
 
 
 def _tensor(values: list[list[Exact]], r: Quantizer, top: Fraction) -> Tensor:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from lowprec.cast.casts import round_in_place
 from lowprec.codec.cast import is_cast, keeps
-from lowprec.codec.catalogue import codecs
 from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import formats
 from lowprec.scaling.delayed import DelayedScaling
@@ -84,8 +83,7 @@ class BoundRecipe:
         """Return the three multiplications of a linear layer; the same object every time."""
         if layer not in self._linears:
             spec = self.recipe.spec(layer, self.layers)
-            kept = self.recipe.input_cache(layer)
-            cache = codecs[kept] if kept else None
+            cache = self.recipe.input_cache(layer)
             state = _StateInRun(self, layer)
             self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, state, self.recipe.weights)
         return self._linears[layer]
@@ -116,7 +114,7 @@ class BoundRecipe:
         """
         for rule in self.recipe.storage:
             if matches(name, rule.pattern, self.layers) and self.recipe.activations != "float64":
-                return _Stored(codecs[rule.codec])
+                return _Stored(rule.codec)
         return _keep if passing else self.store
 
     def codec(self, direction: str) -> Codec:
@@ -136,8 +134,7 @@ class BoundRecipe:
         if role not in CACHES:
             raise ValueError(f"cache {role!r}: one of {', '.join(CACHES)}")
         if role == CACHES[0]:
-            kept = self.recipe.input_cache("layers.0.attn.wo")
-            return codecs[kept] if kept else None
+            return self.recipe.input_cache("layers.0.attn.wo")
         codec = self._codec(getattr(self.recipe, f"cache_{role}"))
         stored = _BF16 if self.recipe.activations == "bfloat16" else _FLOAT32
         return None if codec is _LOSSLESS or keeps(codec, stored) else codec
@@ -146,8 +143,7 @@ class BoundRecipe:
         """Return whether a direction has a codec that can change values, see `codec`."""
         return self.codec(direction) is not _LOSSLESS
 
-    def _codec(self, name: str) -> Codec:
-        codec = codecs[name]
+    def _codec(self, codec: Codec) -> Codec:
         return _LOSSLESS if self.recipe.activations != "bfloat16" and is_cast(codec, _BF16) else codec
 
     def delayed(self, tensor: str, spec: TensorSpec) -> DelayedScaling:
@@ -220,7 +216,7 @@ class _StateInRun:
         return self.run.draw(f"{self.layer}/{operand}")
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
-        scaling = self.run.delayed(f"{self.layer}/{role}.{spec.format}", spec)
+        scaling = self.run.delayed(f"{self.layer}/{role}.{spec.format.name}", spec)
         return quantize_delayed(scaling, spec, x, seed, self.run.observing)
 
 

@@ -218,3 +218,4 @@ for _codec in ("logfmt8", "logfmt10", "e5m6_1x128_ue8m0", "fp8_1x128", "e5m2_1x1
         combine=_codec,
         source="arXiv 2505.09343, section 3.2",
     )
+recipes.seal()

@@ -16,24 +16,34 @@ attention ``layers.0.attn.q``, ``k``, ``v``, ``probs``, ``output``; and what a b
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from lowprec.codec import codecs
+from lowprec._arrays import one_of
+from lowprec._values import ABOUT, Value, derived, split_name
+from lowprec.codec import Codec, codecs
 from lowprec.codec.cast import is_cast
 from lowprec.format.catalogue import formats
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
-from .reduction import NONE, Reduction
+from .reduction import Reduction
 from .tensors import TensorSpec
 
 #: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 CACHES = ("attention_output", "swiglu_input")
+#: The fields of a recipe that are codecs.
+CODECS = (*DIRECTIONS, *(f"cache_{role}" for role in CACHES))
 ACTIVATIONS = ("bfloat16", "float32", "float64")
 WEIGHTS = ("bfloat16", "float32")
+#: How moments and master weights stay between steps.
+State = TensorSpec | Literal["float64"]
+STATES = ("moment_m", "moment_v", "master")
+#: What `Description.with_` adds to what there is, so that a second change does not replace the first.
+_ADDED = ("protect", "quantize", "layers", "storage")
 #: Of a recipe's fields, those that act after the forward pass.
 _AFTER_FORWARD = (
     "moment_m", "moment_v", "master", "dispatch_grad", "combine_grad", *(f"cache_{role}" for role in CACHES), "source",
@@ -41,33 +51,68 @@ _AFTER_FORWARD = (
 _LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input", "dgrad_weight")
 #: The linear layer whose input is the output of attention.
 _AFTER_ATTENTION = "layers.*.attn.wo"
+#: The linear layer that stands for most of them: attention's first one, in a middle block.
+_MAIN = "layers.0.attn.wq_a"
+_BF16, _FLOAT32 = TensorSpec.parse("bfloat16"), TensorSpec.parse("float32")
+_BF16_CODEC = codecs["bf16"]
 
 
-@dataclass(frozen=True)
-class Rule:
+@functools.lru_cache(1024)
+def _check_layers(pattern: str) -> None:
+    check_pattern(pattern, LINEARS)
+
+
+_codec_types: set[type] = set()
+
+
+def codec_of(given: Codec | str) -> Codec:
+    """Return a codec by its name, or one that was given.
+
+    Raises
+    ------
+    TypeError
+        If it is none, or cannot be compared with others and written into files: recipes that hold it could not be.
+    """
+    if isinstance(given, str):
+        return codecs[given]
+    if type(given) not in _codec_types:  # to ask an object whether it is a codec takes microseconds
+        hash(codecs.get(given))
+        if not dataclasses.is_dataclass(type(given)):
+            raise TypeError(f"a codec of a recipe must be a frozen dataclass, which can be compared, got {given!r}")
+        _codec_types.add(type(given))
+    return given
+
+
+def state_of(given: State | str) -> State:
+    """Return how a state stays: ``"float64"``, or the operand that words or an object mean."""
+    return given if given == "float64" else TensorSpec.parse(given)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rule(Value):
     """Linear layers whose names match a pattern (as in a shell, ``*`` for anything) and their precision."""
 
     pattern: str
     linear: LinearSpec
 
     def __post_init__(self) -> None:
-        check_pattern(self.pattern, LINEARS)
+        _check_layers(self.pattern)
 
 
-@dataclass(frozen=True)
-class Storage:
+@dataclass(frozen=True, eq=False, repr=False)
+class Storage(Value):
     """Kept tensors whose names match a pattern, and the codec that they go through when they are stored."""
 
     pattern: str
-    codec: str
+    codec: Codec
 
     def __post_init__(self) -> None:
         check_pattern(self.pattern, TENSORS)
-        codecs[self.codec]
+        object.__setattr__(self, "codec", codec_of(self.codec))
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, eq=False, repr=False)
+class Description(Value):
     """The precision of everything in a training run, as data: what a `Recipe` says.
 
     Parameters
@@ -83,24 +128,24 @@ class Description:
         fixed order: the reference of other recipes. float64 is for checks of gradients.
     storage : tuple of Storage
         Kept tensors that are stored in another form than `activations`.
-    moment_m, moment_v : str
-        Storage of AdamW's moments: a tensor in words, "bfloat16" or "e4m3fn 1x128" for example, or "float64".
-    master : str
+    moment_m, moment_v : TensorSpec or str
+        Storage of AdamW's moments: a tensor, or one in words, "bfloat16" or "e4m3fn 1x128" for example, or "float64".
+    master : TensorSpec or str
         Storage of the master weights after every step, in such words; "float32" keeps them whole.
     weights : {"bfloat16", "float32"}
         What of a master weight is quantized for a multiplication: its rounding to BF16, the copy that training in mixed
         precision multiplies, or itself, where weights are kept in the narrow format alone.
-    dispatch, combine : str
+    dispatch, combine : Codec or str
         Codecs of tokens on their way to the experts, and of the experts' outputs on their way back.
-    dispatch_grad, combine_grad : str
+    dispatch_grad, combine_grad : Codec or str
         Codecs of the two backward directions: `combine_grad` carries output gradients to the experts, and
         `dispatch_grad` the gradients of their inputs back.
-    cache_attention_output, cache_swiglu_input : str
+    cache_attention_output, cache_swiglu_input : Codec or str
         Codecs of two activations kept for the backward pass: the input of the linear layer after attention, and the
         inputs of SwiGLU.
-    all_reduce : str
+    all_reduce : Reduction or str, optional
         How the gradients of data-parallel ranks become one: ranks, algorithm and codec, "16 ring fp8_1x128" for
-        example; "none" where one rank has the whole batch.
+        example; None where one rank has the whole batch.
     source : str
         Where the recipe is published.
 
@@ -120,41 +165,37 @@ class Description:
     'dsv3(dy=e5m2 1x128)'
     """
 
-    name: str
-    description: str
+    name: str = field(compare=False)
+    description: str = field(default="", compare=False)
     rules: tuple[Rule, ...] = ()
     activations: str = "bfloat16"
     storage: tuple[Storage, ...] = ()
-    moment_m: str = "bfloat16"
-    moment_v: str = "bfloat16"
-    master: str = "float32"
+    moment_m: State = _BF16
+    moment_v: State = _BF16
+    master: State = _FLOAT32
     weights: str = "bfloat16"
-    dispatch: str = "bf16"
-    combine: str = "bf16"
-    dispatch_grad: str = "bf16"
-    combine_grad: str = "bf16"
-    cache_attention_output: str = "bf16"
-    cache_swiglu_input: str = "bf16"
-    all_reduce: str = NONE
+    dispatch: Codec = _BF16_CODEC
+    combine: Codec = _BF16_CODEC
+    dispatch_grad: Codec = _BF16_CODEC
+    combine_grad: Codec = _BF16_CODEC
+    cache_attention_output: Codec = _BF16_CODEC
+    cache_swiglu_input: Codec = _BF16_CODEC
+    all_reduce: Reduction | None = None
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.activations not in ACTIVATIONS:
-            raise ValueError(
-                f"Recipe {self.name}: activations={self.activations!r}: one of {', '.join(map(repr, ACTIVATIONS))}"
-            )
-        if self.weights not in WEIGHTS:
-            raise ValueError(f"Recipe {self.name}: weights={self.weights!r}: one of {', '.join(map(repr, WEIGHTS))}")
-        for state in (self.moment_m, self.moment_v, self.master):
-            if state != "float64":
-                TensorSpec.parse(state)
-        Reduction.parse(self.all_reduce)
-        for wire in (*DIRECTIONS, *(f"cache_{role}" for role in CACHES)):
-            codecs.get(getattr(self, wire))
+        put, who = object.__setattr__, f"Recipe {self.name}"
+        one_of(who, "activations", self.activations, ACTIVATIONS)
+        one_of(who, "weights", self.weights, WEIGHTS)
+        for state in STATES:
+            put(self, state, state_of(getattr(self, state)))
+        for kept in CODECS:
+            put(self, kept, codec_of(getattr(self, kept)))
+        put(self, "all_reduce", Reduction.parse(self.all_reduce))
         for name, kind in (("rules", Rule), ("storage", Storage)):
             given = getattr(self, name)
             if not isinstance(given, tuple) or not all(isinstance(item, kind) for item in given):
-                raise TypeError(f"Recipe {self.name}: {name} is a tuple of {kind.__name__}, not {given!r}")
+                raise TypeError(f"{who}: {name} is a tuple of {kind.__name__}, not {given!r}")
 
     def spec(self, layer: str, layers: int | None = None) -> LinearSpec:
         """Return what the rules say of a linear layer.
@@ -166,17 +207,17 @@ class Description:
         layers : int, optional
             How many blocks the model has, for rules that count from the last one.
         """
-        return next((rule.linear for rule in self.rules if matches(layer, rule.pattern, layers)), BF16_LINEAR)
+        return _spec(self.rules, layer, layers)
 
-    def input_cache(self, layer: str) -> str:
-        """Return the name of the codec that a linear layer's input goes through until Wgrad reads it.
+    def input_cache(self, layer: str) -> Codec | None:
+        """Return the codec that a linear layer's input goes through until Wgrad reads it.
 
-        Empty where Wgrad reads what Fprop made of it: so is it for all layers but the one after attention.
+        None where Wgrad reads what Fprop made of it: so is it for all layers but the one after attention.
         """
         kept = self.cache_attention_output
-        if self.activations == "float64" or is_cast(codecs[kept], formats["bfloat16"]):  # BF16 is how layers store it
-            return ""
-        return kept if matches(layer, _AFTER_ATTENTION) else ""
+        if self.activations == "float64" or is_cast(kept, formats["bfloat16"]):  # BF16 is how layers store it
+            return None
+        return kept if matches(layer, _AFTER_ATTENTION) else None
 
     @property
     def forward(self) -> Self:
@@ -214,12 +255,12 @@ class Description:
     @property
     def remembers(self) -> bool:
         """Whether scales of a forward pass follow from earlier values (delayed scaling)."""
-        return any(not tensor.plain and tensor.resolved.history is not None for tensor in self.forward_tensors)
+        return any(tensor.delayed for tensor in self.forward_tensors)
 
     @property
     def main(self) -> LinearSpec:
         """What the rules say of most linear layers: of attention's first one in a middle block."""
-        return self.spec("layers.0.attn.wq_a", layers=3)
+        return self.spec(_MAIN, layers=3)
 
     def with_(self, **changes: Any) -> Self:
         """Return a recipe that differs.
@@ -253,61 +294,42 @@ class Description:
         >>> print(lp.recipes["dsv3"].with_(layers={"layers.*.ffn.gate": router}).spec("layers.3.ffn.gate"))
         float32 on float32, y and dx in float32
         """
-        if odd := [key for key in changes if key not in self.changes()]:
-            raise TypeError(f"Recipe has no {odd[0]!r}; with_ takes {', '.join(self.changes())}")
-        label = ",".join(f"{key}={_label(value)}" for key, value in changes.items() if key != "description")
-        new: dict[str, Any] = {"name": f"{self.name}({label})" if label else self.name}
-        rules = changes.pop("rules", self.rules)
-        if linear := {key: changes.pop(key) for key in _LINEAR_CHANGES if key in changes}:
-            some = any(rule.linear.quantized for rule in rules)
-            meant = [rule.linear.quantized if some else rule.linear == self.main for rule in rules]
-            rules = tuple(
-                Rule(rule.pattern, rule.linear.with_(**linear)) if change else rule
-                for rule, change in zip(rules, meant, strict=True)
-            )
-        main = dataclasses.replace(self, rules=rules).main
-        rules = (
-            *(Rule(pattern, BF16_LINEAR) for pattern in _patterns(changes.pop("protect", ()))),
-            *(Rule(pattern, main) for pattern in _patterns(changes.pop("quantize", ()))),
-            *rules,
-        )
+        known = self.changes()
+        if odd := [key for key in changes if key not in known]:
+            raise TypeError(f"Recipe has no {odd[0]!r}; with_ takes {', '.join(known)}")
+        about = self._about(changes)
+        rules = _with_linears(changes.pop("rules", self.rules), changes)
+        protect, quantize = _patterns(changes.pop("protect", ())), _patterns(changes.pop("quantize", ()))
+        if protect or quantize:
+            main = _spec(rules, _MAIN, 3)
+            rules = (*(Rule(p, BF16_LINEAR) for p in protect), *(Rule(p, main) for p in quantize), *rules)
         single = changes.pop("layers", {})
         if not isinstance(single, Mapping) or not all(isinstance(change, Mapping) for change in single.values()):
             raise TypeError(f"layers={single!r}: a mapping from patterns of names to what changes in those layers")
         for pattern, change in single.items():
-            rules = (dataclasses.replace(self, rules=rules)._changed_rule(pattern, change), *rules)
+            rules = (_changed_rule(rules, pattern, change), *rules)
         if isinstance(changes.get("storage"), Mapping):
             added = tuple(Storage(pattern, codec) for pattern, codec in changes["storage"].items())
             changes["storage"] = (*added, *self.storage)
         if "moments" in changes:
-            new["moment_m"] = new["moment_v"] = changes.pop("moments")
-        return dataclasses.replace(self, **{**new, "rules": rules, **changes})
+            changes["moment_m"] = changes["moment_v"] = changes.pop("moments")
+        return dataclasses.replace(self, **{**about, "rules": rules, **changes})
 
-    def _changed_rule(self, pattern: str, change: Mapping[str, Any]) -> Rule:
-        """Return the rule by which some layers, all of one precision, differ from what they are."""
-        check_pattern(pattern, LINEARS)
-        if odd := [key for key in change if key not in (*_LINEAR_CHANGES, "out")]:
-            known = ", ".join((*_LINEAR_CHANGES, "out"))
-            raise TypeError(f"layers {pattern!r}: a linear layer has no {odd[0]!r}; what can change is {known}")
-        names = examples([pattern, *(rule.pattern for rule in self.rules)])
-        specs = {self.spec(name, DEPTH): name for name in names if matches(name, pattern, DEPTH)}
-        if len(specs) > 1:
-            raise ValueError(
-                f"layers {pattern!r} differ in precision, so change them one by one: {', '.join(specs.values())}"
-            )
-        return Rule(pattern, next(iter(specs), BF16_LINEAR).with_(**change))
+    def _about(self, changes: Mapping[str, Any]) -> dict[str, str]:
+        """Return name, source and description of what differs from this recipe."""
+        before = split_name(self.name)[1]
+        stated = {key: _label(value) for key, value in changes.items() if key not in ABOUT}
+        for key in _ADDED:
+            if key in stated and key in before:
+                stated[key] = f"{before[key]}+{stated[key]}"
+        return derived(self, stated) if stated else {}
 
     @classmethod
     def changes(cls) -> list[str]:
         """Return the names of all that `with_` takes."""
         return [
-            *(f.name for f in dataclasses.fields(cls)),
-            *_LINEAR_CHANGES,
-            "moments",
-            "protect",
-            "quantize",
-            "layers",
-        ]
+            *(f.name for f in dataclasses.fields(cls)), *_LINEAR_CHANGES, "moments", "protect", "quantize", "layers",
+        ]  # fmt: skip
 
 
 def _patterns(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
@@ -315,8 +337,44 @@ def _patterns(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
 
 
 def _label(value: Any) -> str:
+    """Return a change as the name of a recipe shows it."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}={_label(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "+".join(item.pattern if isinstance(item, (Rule, Storage)) else str(item) for item in value)
-    return "never" if value is None else str(value)
+        return "{" + ", ".join(f"{key}={_label(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "+".join(_label(item.pattern if isinstance(item, Rule | Storage) else item) for item in value)
+    return "never" if value is None else str(getattr(value, "name", value))
+
+
+def _with_linears(rules: tuple[Rule, ...], changes: dict[str, Any]) -> tuple[Rule, ...]:
+    """Return rules with what changes in all quantized layers, which is taken out of `changes`."""
+    linear = {key: changes.pop(key) for key in _LINEAR_CHANGES if key in changes}
+    if not linear:
+        return rules
+    main = None if any(rule.linear.quantized for rule in rules) else _spec(rules, _MAIN, 3)
+    new_of: dict[LinearSpec, LinearSpec] = {}  # rules share their layers' precision
+    found = []
+    for rule in rules:
+        if rule.linear.quantized if main is None else rule.linear == main:
+            if rule.linear not in new_of:
+                new_of[rule.linear] = rule.linear.with_(**linear)
+            rule = dataclasses.replace(rule, linear=new_of[rule.linear])
+        found.append(rule)
+    return tuple(found)
+
+
+def _spec(rules: tuple[Rule, ...], layer: str, layers: int | None) -> LinearSpec:
+    return next((rule.linear for rule in rules if matches(layer, rule.pattern, layers)), BF16_LINEAR)
+
+
+def _changed_rule(rules: tuple[Rule, ...], pattern: str, change: Mapping[str, Any]) -> Rule:
+    check_pattern(pattern, LINEARS)
+    if odd := [key for key in change if key not in (*_LINEAR_CHANGES, "out")]:
+        known = ", ".join((*_LINEAR_CHANGES, "out"))
+        raise TypeError(f"layers {pattern!r}: a linear layer has no {odd[0]!r}; what can change is {known}")
+    names = examples([pattern, *(rule.pattern for rule in rules)])
+    specs = {_spec(rules, name, DEPTH): name for name in names if matches(name, pattern, DEPTH)}
+    if len(specs) > 1:
+        raise ValueError(
+            f"layers {pattern!r} differ in precision, so change them one by one: {', '.join(specs.values())}"
+        )
+    return Rule(pattern, next(iter(specs), BF16_LINEAR).with_(**change))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec._values import plain_fields
+from lowprec._values import Value, plain_fields
 from lowprec.kernels.cast.random_bits import fill_words
 from lowprec.kernels.model.nn import mean
 
@@ -22,8 +22,8 @@ Matrix = NDArray[np.float32]
 _ROOT_3 = 3.0**0.5
 
 
-@dataclass(frozen=True)
-class Disturbance:
+@dataclass(frozen=True, eq=False, repr=False)
+class Disturbance(Value):
     """An error of a given size and bias.
 
     Parameters

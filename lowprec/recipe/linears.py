@@ -10,18 +10,16 @@ For ``y = x W^T`` with x [T, K] and W [N, K] the multiplications, their operands
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lowprec._arrays import one_of, whole_or_none
-from lowprec._values import plain_fields
-from lowprec.format.catalogue import formats
-from lowprec.tensorcore.accumulator import Accumulator
+from lowprec._values import Value
+from lowprec.format.catalogue import Format, formats
+from lowprec.tensorcore.accumulator import FP22, Accumulator
 from lowprec.tensorcore.catalogue import accumulators
-from lowprec.tensorcore.library import libraries
+from lowprec.tensorcore.library import Library, libraries
 
 from .disturbance import Disturbance
 from .tensors import TensorSpec
@@ -31,66 +29,28 @@ OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}
 ROLES = ("x", "w", "dy")
 #: What a layer's three multiplications may have in common beside their operands.
 OF_ALL_GEMMS = ("accumulator", "promote_every", "library", "disturbance")
-#: The `out` of layers that leave their output to how activations are stored.
+#: The word for outputs that are stored as activations are, where data has no None.
 AS_ACTIVATIONS = "activations"
 #: The word for chains that are never promoted, where data has no None.
 NEVER = "never"
+#: The library of multiplications that name none.
+DEEPGEMM = libraries["deepgemm"]
+_BF16 = TensorSpec.parse("bfloat16")
 
 
-def accumulator_named(name: str | Accumulator) -> Accumulator:
-    """Return the accumulator of a name; ``"hopper_fp8(fraction_bits=25)"`` differs from hopper_fp8 in that.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such accumulator.
-    ValueError, TypeError
-        For fields that it does not have, or values out of range.
-
-    Examples
-    --------
-    >>> accumulator_named("hopper_fp8(fraction_bits=25)").fraction_bits
-    25
-    """
-    if isinstance(name, Accumulator):
-        return name
-    changed = re.fullmatch(r"(\w+)\((.+)\)", name) if isinstance(name, str) else None
-    if changed is None or name in accumulators:
-        return accumulators.get(name)
-    changes: dict[str, Any] = {}
-    for part in changed[2].split(","):
-        key, _, value = part.partition("=")
-        changes[key.strip()] = int(value) if re.fullmatch(r"-?\d+", value.strip()) else value.strip()
-    return accumulators[changed[1]].with_(**changes)
-
-
-def _name_of(given: str | Accumulator, accumulator: Accumulator) -> str:
-    """Return the name by which a recipe can call an accumulator.
-
-    Raises
-    ------
-    ValueError
-        If its name finds another one, or none.
-    """
-    name = (isinstance(given, str) and accumulators.listed(given)) or accumulator.name
-    if accumulator_named(name) != accumulator:
-        raise ValueError(f"the accumulator registered as {name!r} is another one; recipes call them by their names")
-    return name
-
-
-@dataclass(frozen=True)
-class GemmSpec:
+@dataclass(frozen=True, eq=False, repr=False)
+class GemmSpec(Value):
     """One multiplication: what its operands go through, and the accumulator it runs on.
 
     Parameters
     ----------
     a, b : TensorSpec or str
         The operands, seen with K as columns: x and W in fprop, dy and W^T in dgrad, dy^T and x^T in wgrad.
-    accumulator : str
-        How products are summed; also what differs from the catalogue in a field, see `accumulator_named`.
+    accumulator : Accumulator or str
+        How products are summed.
     promote_every : int or None
         Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the accumulator.
-    library : str
+    library : Library or str
         Whose order of operations is followed around it, see `lowprec.libraries`.
     disturbance : Disturbance or str, optional
         An error that is put into the result on purpose, ``"gain=-0.01 noise=0.02"`` for example.
@@ -99,69 +59,51 @@ class GemmSpec:
     ------
     ValueError
         If the accumulator does not take such operands, or one of them is transformed and the other is not.
+
+    Examples
+    --------
+    >>> print(GemmSpec("e4m3fn 1x128", "e4m3fn 128x128", accumulators["hopper_fp8"].with_(fraction_bits=20), 128))
+    e4m3fn 1x128 x e4m3fn 128x128 on hopper_fp8(fraction_bits=20), promoted every 128
     """
 
-    a: TensorSpec = field(default=TensorSpec("bfloat16", "none"))
-    b: TensorSpec = field(default=TensorSpec("bfloat16", "none"))
-    accumulator: str = "float32"
+    a: TensorSpec = _BF16
+    b: TensorSpec = _BF16
+    accumulator: Accumulator = accumulators["float32"]
     promote_every: int | None = None
-    library: str = "deepgemm"
+    library: Library = DEEPGEMM
     disturbance: Disturbance | None = None
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        libraries[self.library]
+        put = object.__setattr__
         for side in ("a", "b"):
-            object.__setattr__(self, side, TensorSpec.parse(getattr(self, side)))
-        object.__setattr__(self, "disturbance", Disturbance.parse(self.disturbance))
-        accumulator = accumulator_named(self.accumulator)
-        object.__setattr__(self, "accumulator", _name_of(self.accumulator, accumulator))
-        whole_or_none("", "promote_every", self.promote_every, 1)
-        accumulator.check_inputs(formats[self.a.format], formats[self.b.format])
+            put(self, side, TensorSpec.parse(getattr(self, side)))
+        put(self, "accumulator", accumulators.get(self.accumulator))
+        put(self, "library", libraries.get(self.library))
+        put(self, "disturbance", Disturbance.parse(self.disturbance))
+        put(self, "promote_every", whole_or_none("", "promote_every", self.promote_every, 1))
+        self.accumulator.check_inputs(self.a.format, self.b.format)
         if self.a.transform != self.b.transform:
             raise ValueError(f"{self.a} x {self.b}: Hadamard transforms cancel only if both operands have the same one")
 
-    @property
-    def summed_by(self) -> Accumulator:
-        """The accumulator itself."""
-        return accumulator_named(self.accumulator)
-
     def with_(self, **changes: Any) -> GemmSpec:
-        """Return a multiplication that differs in the given fields."""
-        return dataclasses.replace(self, **changes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the multiplication as plain data: texts and numbers."""
-        every = NEVER if self.promote_every is None else self.promote_every
-        plain: dict[str, Any] = {
-            "a": str(self.a),
-            "b": str(self.b),
-            "accumulator": self.accumulator,
-            "promote_every": every,
-        }
-        plain |= {} if self.library == "deepgemm" else {"library": self.library}
-        return plain if self.disturbance is None else {**plain, "disturbance": str(self.disturbance)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> GemmSpec:
-        """Return the multiplication that `as_dict` wrote; what it does not say is as by default."""
-        every = data.get("promote_every", NEVER)
-        return cls(**{**data, "promote_every": None if every == NEVER else every})
+        """Return a multiplication that differs in the given fields; itself if none does."""
+        new = dataclasses.replace(self, **changes)
+        return self if new == self else new
 
     @property
     def place(self) -> str:
         """The accumulator and how it is used, in words."""
-        where = self.accumulator if self.library == "deepgemm" else f"{self.accumulator} by {self.library}"
+        where = str(self.accumulator) if self.library == DEEPGEMM else f"{self.accumulator} by {self.library}"
         if self.promote_every is not None:
             return f"on {where}, promoted every {self.promote_every}"
-        return f"on {where}{', never promoted' if self.summed_by.output == 'fp22' else ''}"
+        return f"on {where}{', never promoted' if self.accumulator.output_format == FP22 else ''}"
 
     def __str__(self) -> str:
         return f"{self.a} x {self.b} {self.place}" + (f", disturbed by {self.disturbance}" if self.disturbance else "")
 
 
-@dataclass(frozen=True)
-class LinearSpec:
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearSpec(Value):
     """How a linear layer's three multiplications are computed.
 
     Parameters
@@ -175,8 +117,8 @@ class LinearSpec:
     dgrad_weight : {"source", "cached"}
         Where Dgrad's weight comes from: the source, or the quantized weight that Fprop multiplied, dequantized,
         transposed and quantized again.
-    out : str
-        Format in which y and dx leave, "activations" for that of the recipe's activations; dW is float32.
+    out : Format or str, optional
+        Format in which y and dx leave, None for that of the recipe's activations; dW is float32.
 
     Raises
     ------
@@ -189,13 +131,13 @@ class LinearSpec:
     wgrad: GemmSpec = GemmSpec()
     wgrad_input: Literal["cached", "source"] = "cached"
     dgrad_weight: Literal["source", "cached"] = "source"
-    out: str = AS_ACTIVATIONS
+    out: Format | None = None
 
     def __post_init__(self) -> None:
         one_of("", "wgrad_input", self.wgrad_input, ("cached", "source"))
         one_of("", "dgrad_weight", self.dgrad_weight, ("source", "cached"))
-        if self.out != AS_ACTIVATIONS:
-            formats[self.out]
+        kept = None if self.out is None or str(self.out) == AS_ACTIVATIONS else formats.get(self.out)
+        object.__setattr__(self, "out", kept)
 
     @classmethod
     def of(
@@ -203,9 +145,9 @@ class LinearSpec:
         x: TensorSpec | str,
         w: TensorSpec | str,
         dy: TensorSpec | str,
-        accumulator: str = "float32",
+        accumulator: Accumulator | str = "float32",
         promote_every: int | None = None,
-        library: str = "deepgemm",
+        library: Library | str = "deepgemm",
         **more: Any,
     ) -> LinearSpec:
         """Return the layer in which each tensor goes through the same wherever it is multiplied.
@@ -215,13 +157,9 @@ class LinearSpec:
         >>> print(LinearSpec.of("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128", "hopper_fp8", 128).wgrad)
         e5m2 1x128 x e4m3fn 1x128 on hopper_fp8, promoted every 128
         """
-        tensors = {"x": x, "w": w, "dy": dy}
-        gemms: dict[str, Any] = {
-            gemm: GemmSpec(
-                TensorSpec.parse(tensors[a]), TensorSpec.parse(tensors[b]), accumulator, promote_every, library
-            )
-            for gemm, (a, b) in OPERANDS.items()
-        }
+        tensors = {role: TensorSpec.parse(given) for role, given in zip(ROLES, (x, w, dy), strict=True)}
+        around = accumulators.get(accumulator), promote_every, libraries.get(library)
+        gemms: dict[str, Any] = {gemm: GemmSpec(tensors[a], tensors[b], *around) for gemm, (a, b) in OPERANDS.items()}
         return cls(**gemms, **more)
 
     @property
@@ -239,7 +177,7 @@ class LinearSpec:
         """What Dgrad's output gradient goes through."""
         return self.dgrad.a
 
-    @property
+    @functools.cached_property
     def quantized(self) -> bool:
         """Whether any operand has scales."""
         return not all(tensor.plain for gemm in OPERANDS for tensor in self.tensors(gemm))
@@ -276,53 +214,17 @@ class LinearSpec:
         >>> print(LinearSpec().with_(w="e2m1fn 16x16").dgrad)
         bfloat16 x e2m1fn 16x16 on float32
         """
-        gemms: dict[str, Any] = {name: getattr(self, name) for name in OPERANDS}
-        for name in OPERANDS:
-            given = changes.pop(name, {})
-            gemms[name] = given if isinstance(given, GemmSpec) else gemms[name].with_(**given)
+        gemms: dict[str, Any] = {}
         everywhere = {key: changes.pop(key) for key in OF_ALL_GEMMS if key in changes}
         tensors = {role: TensorSpec.parse(changes.pop(role)) for role in ROLES if role in changes}
         for name, roles in OPERANDS.items():
+            old, given = getattr(self, name), changes.pop(name, {})
+            if isinstance(given, GemmSpec):
+                old, given = given, {}
             sides = {side: tensors[role] for side, role in zip("ab", roles, strict=True) if role in tensors}
-            gemms[name] = gemms[name].with_(**sides, **everywhere)
+            new = {**given, **sides, **everywhere}
+            gemms[name] = old.with_(**new) if new else old
         return dataclasses.replace(self, **gemms, **changes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the layer as plain data: texts, numbers, and a mapping for each multiplication."""
-        gemms = {name: getattr(self, name).as_dict() for name in OPERANDS}
-        weight = {} if self.dgrad_weight == "source" else {"dgrad_weight": self.dgrad_weight}
-        return {**gemms, "wgrad_input": self.wgrad_input, **weight, "out": self.out}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> LinearSpec:
-        """Return the layer that `as_dict` wrote; what it does not say is as by default."""
-        plain: dict[str, Any] = dict(data)
-        return cls(**plain | {key: GemmSpec.from_dict(plain[key]) for key in OPERANDS if key in plain})
-
-    def to_text(self) -> str:
-        """Return the layer as one line of JSON, the same for equal layers.
-
-        Examples
-        --------
-        >>> LinearSpec.from_text(LinearSpec(out="float32").to_text()).out
-        'float32'
-        """
-        return json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_text(cls, text: str) -> LinearSpec:
-        """Read what `to_text` wrote.
-
-        Raises
-        ------
-        ValueError
-            If it is no JSON of a layer; the message quotes it.
-        """
-        try:
-            data = json.loads(text)
-            return cls.from_dict(data)
-        except (TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise ValueError(f"no linear layer: {text!r}: {error}") from None
 
     def __str__(self) -> str:
         first, own = self.fprop, {"x": self.x, "w": self.w, "dy": self.dy}
@@ -338,7 +240,7 @@ class LinearSpec:
 
     def leaves(self, *tensors: str) -> str:
         """Return in words how y and dx leave, if a format is named; of `tensors` only, if given."""
-        return "" if self.out == AS_ACTIVATIONS else f", {' and '.join(tensors or ('y', 'dx'))} in {self.out}"
+        return "" if self.out is None else f", {' and '.join(tensors or ('y', 'dx'))} in {self.out}"
 
 
 BF16_LINEAR = LinearSpec()

@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 
 from lowprec.cast.casts import round_to
 from lowprec.codec.wire import Codec
-from lowprec.format.catalogue import formats
+from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Quantized
 from lowprec.tensorcore.gemm import gemm, matmul_f32
 from lowprec.tensorcore.packed import pack_operand
 from lowprec.tensorcore.product import canonical_nan
 
-from .linears import AS_ACTIVATIONS, OPERANDS, GemmSpec, LinearSpec
+from .linears import OPERANDS, GemmSpec, LinearSpec
 from .tensors import TensorSpec, as_quantized
 
 Array = NDArray[Any]
 Operand = Array | Quantized
+_BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
 class SavedInput(NamedTuple):
@@ -122,23 +123,22 @@ class _Operand:
     ----------
     spec : TensorSpec
         What it goes through.
-    stored : str
-        Format in which layers hand it over.
+    stored : Format
+        In which layers hand it over.
     name : str
         The multiplication and the role, ``"wgrad.dy"``.
     state : TensorState
         Whatever is not a pure function of the values.
     """
 
-    def __init__(self, spec: TensorSpec, stored: str, name: str, state: TensorState) -> None:
+    def __init__(self, spec: TensorSpec, stored: Format, name: str, state: TensorState) -> None:
         self.spec = spec
         self.stored = stored
         self.name = name
         self.state = state
-        self.hadamard = 0 if spec.plain else spec.resolved.hadamard or 0
+        self.hadamard = 0 if spec.transform is None else spec.transform[0]
         self.delayed = spec.delayed
-        format_ = formats[spec.format]
-        self.float32, self.as_stored = (format_.same_codes(formats[kept]) for kept in ("float32", stored))
+        self.float32, self.as_stored = (spec.format.same_codes(kept) for kept in (_FLOAT32, stored))
 
     def rows(self, x: Array) -> Operand:
         """Return x [rows, K]."""
@@ -171,7 +171,7 @@ class _Weight(_Operand):
     """A master weight; `source` is what a quantizer gets of it."""
 
     def __init__(
-        self, spec: TensorSpec, stored: str, name: str, state: TensorState, source: Callable[[Array], Array]
+        self, spec: TensorSpec, stored: Format, name: str, state: TensorState, source: Callable[[Array], Array]
     ) -> None:
         super().__init__(spec, stored, name, state)
         self.source = source
@@ -200,7 +200,7 @@ def _master(w: Array) -> Array:
 
 
 def _bf16_copy(w: Array) -> Array:
-    return round_to(w, "bfloat16")
+    return round_to(w, _BF16)
 
 
 class _Linear:
@@ -215,7 +215,8 @@ class _Linear:
         self, spec: LinearSpec, activations: str, cache: Codec | None, state: TensorState, weights: str
     ) -> None:
         self.spec = spec
-        self.out = activations if spec.out == AS_ACTIVATIONS else spec.out
+        stored = formats[activations]
+        self.out = stored if spec.out is None else spec.out
         self.cache = cache
         self.state = state
         source = _master if "float32" in (activations, weights) else _bf16_copy
@@ -225,10 +226,10 @@ class _Linear:
             for role, tensor in zip(roles, spec.tensors(gemm), strict=True)
         }
         self.fprop_w, self.dgrad_w = (
-            _Weight(tensors[name], activations, name, state, source) for name in ("fprop.w", "dgrad.w")
+            _Weight(tensors[name], stored, name, state, source) for name in ("fprop.w", "dgrad.w")
         )
         self.fprop_x, self.dgrad_dy, self.wgrad_dy, self.wgrad_x = (
-            _Operand(tensors[name], activations, name, state) for name in ("fprop.x", "dgrad.dy", "wgrad.dy", "wgrad.x")
+            _Operand(tensors[name], stored, name, state) for name in ("fprop.x", "dgrad.dy", "wgrad.dy", "wgrad.x")
         )
         self.same_weight = spec.dgrad.b == spec.fprop.b.T and not self.dgrad_w.hadamard
         self.keeps_row = self.same_weight or spec.dgrad_weight == "cached"
@@ -267,7 +268,7 @@ class _Linear:
         return self._product("dgrad", self.dgrad_dy.rows(dy), turned, self.out)
 
     def wgrad(self, dy: Array, saved: SavedLinear) -> Array:
-        return self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(saved.x.kept), "float32")
+        return self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(saved.x.kept), _FLOAT32)
 
     def cached_input(self, saved: SavedLinear) -> Array:
         assert self.cache is not None
@@ -277,7 +278,7 @@ class _Linear:
         row, fprop = self.fprop_w.rows(w), self.spec.fprop
         if isinstance(row, np.ndarray) or fprop.a.plain:
             return row
-        return pack_operand(row, fprop.summed_by, fprop.a.format)
+        return pack_operand(row, fprop.accumulator, fprop.a.format)
 
     def product(self, x: Array, w: Any, bias: Array | None = None) -> Array:
         row = self.fprop_w.rows(w) if isinstance(w, np.ndarray) else w
@@ -290,7 +291,7 @@ class _Linear:
         if need[0]:
             dx = self.dgrad(dy, SavedLinear(None, self.fprop_w.rows(w) if self.keeps_row else w))
         if need[1]:
-            dw = self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(self._kept(x)), "float32")
+            dw = self._product("wgrad", self.wgrad_dy.columns(dy), self._wgrad_input(self._kept(x)), _FLOAT32)
         return dx, dw
 
     def words(self, gemm: str) -> str:
@@ -311,34 +312,34 @@ class _Linear:
             return kept.T
         return kept if self.spec.wgrad_input == "source" else self.wgrad_x.columns(kept.dequantize())
 
-    def _product(self, name: str, a: Operand, b: Operand, out: str, bias: Array | None = None) -> Array:
+    def _product(self, name: str, a: Operand, b: Operand, out: Format, bias: Array | None = None) -> Array:
         """Return a [M, K] times b [N, K] transposed plus bias [N], rounded to the format `out`."""
         spec: GemmSpec = getattr(self.spec, name)
         if spec.disturbance is None:
             return _multiply(spec, a, b, out, bias)
-        result = spec.disturbance.apply(_multiply(spec, a, b, "float32"), self.state.seed(f"{name}.product"))
+        result = spec.disturbance.apply(_multiply(spec, a, b, _FLOAT32), self.state.seed(f"{name}.product"))
         return _finished(result, out, bias)
 
 
-def _multiply(spec: GemmSpec, a: Operand, b: Operand, out: str, bias: Array | None = None) -> Array:
+def _multiply(spec: GemmSpec, a: Operand, b: Operand, out: Format, bias: Array | None = None) -> Array:
     """Return a product plus bias as a multiplication's data has it."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        if spec.promote_every is None and spec.summed_by.rule.multiplies_values:
+        if spec.promote_every is None and spec.accumulator.multiplies_values:
             values = [v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)]
             return matmul_f32(*values, to=out) if bias is None else _finished(matmul_f32(*values), out, bias)
         a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
         b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
     c = None if bias is None else np.broadcast_to(bias, (a.shape[0], bias.size))
-    return gemm(a, b, c, accumulator=spec.summed_by, promote_every=spec.promote_every, library=spec.library, out=out)
+    return gemm(a, b, c, accumulator=spec.accumulator, promote_every=spec.promote_every, library=spec.library, out=out)
 
 
-def _finished(result: Array, out: str, bias: Array | None) -> Array:
+def _finished(result: Array, out: Format, bias: Array | None) -> Array:
     """Add a bias to a float32 product, in place, and round it, as the epilogue of `lowprec.gemm` does."""
     if bias is not None:
         with np.errstate(over="ignore", invalid="ignore"):
             result += bias
         canonical_nan(result)
-    return result if out == "float32" else round_to(result, out, out=result)
+    return result if out == _FLOAT32 else round_to(result, out, out=result)
 
 
 class _Float64Linear:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lowprec._show import box, svg, text
-from lowprec.format.catalogue import formats
 
 from .description import Description
 from .linears import OPERANDS, GemmSpec
@@ -65,10 +64,10 @@ def _alike(recipe: Description) -> list[tuple[list[str], tuple[GemmSpec, ...]]]:
 
 
 def _cell(gemm: GemmSpec, x: float, y: float, height: float) -> list[str]:
-    bits = max(formats[side.format].bits for side in (gemm.a, gemm.b))
+    bits = max(side.format.bits for side in (gemm.a, gemm.b))
     kind = next(kind for most, kind in _COLORS if bits <= most)
     return [
         box(x, y, _CELL - 6, height, kind),
-        text(x + 6, y + 13, f"{gemm.a.format} x {gemm.b.format}"),
+        text(x + 6, y + 13, f"{gemm.a.format.name} x {gemm.b.format.name}"),
         text(x + 6, y + 25, gemm.place, "small"),
     ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import NamedTuple
 
-from lowprec.codec.catalogue import codecs
+from lowprec.codec import Codec
 
+from . import data
 from .description import Description
 from .linears import LinearSpec
 from .operations import LinearOps, TensorState, linear_ops
@@ -21,8 +23,8 @@ class Precision(NamedTuple):
         The multiplications.
     activations : str
         Format in which activations are stored.
-    cache : str
-        Codec of the input until Wgrad reads it; empty if there is none.
+    cache : Codec or None
+        Codec of the input until Wgrad reads it.
     weights : str
         What of a weight is multiplied, see `lowprec.Recipe`.
 
@@ -30,13 +32,13 @@ class Precision(NamedTuple):
     --------
     >>> import lowprec as lp
     >>> said = Precision.of(lp.recipes["dsv3"], "layers.0.attn.wo")
-    >>> said.cache, Precision.from_key(said.key) == said
+    >>> said.cache.name, Precision.from_key(said.key) == said
     ('e5m6_1x128_ue8m0', True)
     """
 
     spec: LinearSpec
     activations: str = "bfloat16"
-    cache: str = ""
+    cache: Codec | None = None
     weights: str = "bfloat16"
 
     @classmethod
@@ -46,21 +48,27 @@ class Precision(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A text: how activations are stored, weights, the codec or "-", and the multiplications."""
-        return f"{self.activations} {self.weights} {self.cache or '-'} {self.spec.to_text()}"
+        """A text: how activations are stored, and JSON of the rest with what all names stand for."""
+        w = data.writer(full=True)
+        row, cache = data.linear_row(self.spec, w), None if self.cache is None else w.name("codec", self.cache)
+        said = {"linear": row, "weights": self.weights, "cache": cache, "definitions": w.table}
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        return f"{self.activations} {text}"
 
     @classmethod
     def from_key(cls, key: str) -> Precision:
-        """Return what a key says."""
+        """Return what a key says: objects as they were when it was made, in another process too."""
         return _from_key(key)
 
     def ops(self, state: TensorState | None = None) -> LinearOps:
         """Return the multiplications."""
-        cache = codecs[self.cache] if self.cache else None
-        return linear_ops(self.spec, self.activations, cache, state, self.weights)
+        return linear_ops(self.spec, self.activations, self.cache, state, self.weights)
 
 
 @functools.lru_cache(4096)
 def _from_key(key: str) -> Precision:
-    activations, weights, cache, text = key.split(" ", 3)
-    return Precision(LinearSpec.from_text(text), activations, "" if cache == "-" else cache, weights)
+    activations, _, text = key.partition(" ")
+    said = json.loads(text)
+    r = data.reader(said["definitions"], "a layer's precision", check=False)
+    cache = None if said["cache"] is None else r.find("codec", said["cache"])
+    return Precision(data.linear_of(said["linear"], r), activations, cache, said["weights"])

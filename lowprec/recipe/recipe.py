@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from lowprec.registry import Registry
 
-from . import toml
+from . import data, toml
 from .binding import BoundRecipe
 from .description import Description
 from .picture import precision_map
@@ -52,8 +53,30 @@ class Recipe(Description):
         return precision_map(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the recipe as plain data, as results keep it."""
-        return toml.as_dict(self)
+        """Return the recipe as JSON's types, as results keep it: in words, and with what every name stands for."""
+        return data.as_dict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], where: str = "recipe", *, check: bool = True) -> Recipe:
+        """Return the recipe that `as_dict` wrote.
+
+        Parameters
+        ----------
+        content : mapping
+            The data.
+        where : str
+            What is read, for messages.
+        check : bool
+            Whether a catalogue's entry must still be what it was; otherwise the recipe holds what it was then.
+
+        Raises
+        ------
+        DefinitionError
+            If a name stands for something else here; the message says which fields differ.
+        ValueError
+            If the data is no recipe's.
+        """
+        return data.from_dict(content, cls, where, check=check)
 
     def to_toml(self) -> str:
         """Return the recipe as TOML that `from_toml` reads."""
@@ -87,7 +110,7 @@ def load_recipe(recipe: Recipe | str) -> Recipe:
 
     Examples
     --------
-    >>> load_recipe("dsv3").dispatch
+    >>> load_recipe("dsv3").dispatch.name
     'fp8_1x128_ue8m0'
     """
     if not (isinstance(recipe, str) and recipe.endswith(".toml")):

@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lowprec._arrays import whole
+from lowprec._values import Value
 from lowprec.codec.catalogue import codecs
-from lowprec.codec.reductions import all_reduces
+from lowprec.codec.reductions import AllReduce, all_reduces
+from lowprec.codec.wire import Codec
 
-#: What a recipe says where one rank has the whole batch.
+from .tensors import Lookup
+
+#: The word for one rank that has the whole batch, where data has no None.
 NONE = "none"
+_CATALOGUES: Mapping[str, Lookup] = {"all_reduce": all_reduces, "codec": codecs}
 
 
-@dataclass(frozen=True)
-class Reduction:
+@dataclass(frozen=True, eq=False, repr=False)
+class Reduction(Value):
     """An all-reduce of gradients.
 
     Parameters
     ----------
     ranks : int
         Ranks that share a batch evenly, by sequences.
-    algorithm : str
+    algorithm : AllReduce or str
         Who sends what, see `lowprec.codec.reductions`.
-    codec : str
+    codec : Codec or str
         What every message goes through.
 
     Examples
     --------
-    >>> Reduction.parse("16 ring fp8_1x128")
-    Reduction(ranks=16, algorithm='ring', codec='fp8_1x128')
-    >>> Reduction.parse("none") is None
-    True
+    >>> print(Reduction(16, "ring", "fp8_1x128"))
+    16 ring fp8_1x128
     """
 
     ranks: int
-    algorithm: str
-    codec: str
+    algorithm: AllReduce
+    codec: Codec
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranks", whole("Reduction", "ranks", self.ranks, 1))
+        object.__setattr__(self, "algorithm", all_reduces.get(self.algorithm))
+        object.__setattr__(self, "codec", codecs.get(self.codec))
 
     @classmethod
-    def parse(cls, text: str) -> Reduction | None:
+    def parse(cls, given: str | Reduction | None, names: Mapping[str, Lookup] | None = None) -> Reduction | None:
         """Read ``"16 ring fp8_1x128"``; None for ``"none"``.
+
+        Parameters
+        ----------
+        given : str, Reduction or None
+            The words, or an object.
+        names : mapping of str to Lookup, optional
+            Where algorithms and codecs are looked up, by default in the catalogues.
 
         Raises
         ------
@@ -47,12 +64,21 @@ class Reduction:
             If it says something else; the message quotes it.
         UnknownNameError
             If there is no such algorithm or codec.
+
+        Examples
+        --------
+        >>> Reduction.parse("16 ring fp8_1x128").ranks, Reduction.parse("none")
+        (16, None)
         """
-        if text == NONE:
-            return None
-        found = re.fullmatch(r"([1-9]\d{0,3}) (\S+) (\S+)", text) if isinstance(text, str) else None
+        if given is None or given == NONE or isinstance(given, Reduction):
+            return given if isinstance(given, Reduction) else None
+        found = re.fullmatch(r"([1-9]\d{0,3}) (\S+) (\S+)", given) if isinstance(given, str) else None
         if found is None:
             raise ValueError(
-                f"all_reduce={text!r}: {NONE!r}, or ranks, algorithm and codec such as '16 ring fp8_1x128', is needed"
+                f"all_reduce={given!r}: {NONE!r}, or ranks, algorithm and codec such as '16 ring fp8_1x128', is needed"
             )
-        return cls(int(found[1]), all_reduces.get(found[2]).name, codecs.get(found[3]).name)
+        names = _CATALOGUES if names is None else names
+        return cls(int(found[1]), names["all_reduce"][found[2]], names["codec"][found[3]])
+
+    def __str__(self) -> str:
+        return f"{self.ranks} {self.algorithm.name} {self.codec.name}"

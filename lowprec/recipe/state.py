@@ -76,7 +76,7 @@ def quantize_delayed(scaling: DelayedScaling, spec: TensorSpec, x: Array, seed: 
     """Quantize x with the scale that earlier steps gave it; its amax counts for later ones if `observing`."""
     if observing:
         return scaling.quantize(x, **spec.rounding(seed))
-    plain = spec.resolved.with_(history=None)
+    plain = spec.without_history
     return quantize(x, quantizer=plain, multiplier=float(scaling.multiplier), **spec.rounding(seed))
 
 
@@ -144,7 +144,7 @@ class LayerState:
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         """Quantize x with the scale that earlier steps gave it."""
-        name = f"{role}.{spec.format}"
+        name = f"{role}.{spec.format.name}"
         if name not in self._scales:
             self._scales[name] = DelayedScaling(spec.resolved)
         return quantize_delayed(self._scales[name], spec, x, seed, self._observing)

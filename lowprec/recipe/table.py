@@ -9,9 +9,10 @@ from .binding import BoundRecipe
 from .description import CACHES, Description
 from .linears import OPERANDS
 from .names import DEPTH, LINEARS
-from .reduction import NONE
+from .tensors import TensorSpec
 
 _MIDDLE = DEPTH // 2  # no rule counts so far
+_FLOAT32 = TensorSpec.parse("float32")
 
 _WIRES = {
     "dispatch": "tokens to their experts",
@@ -59,28 +60,28 @@ def rows(recipe: Description) -> list[Row]:
     store = "BF16" if recipe.activations == "bfloat16" else recipe.activations
     table.append(Row("activations", "residual stream, norms, attention", store))
     plain = recipe.activations == "float64"  # then nothing is stored otherwise
-    table += [Row(rule.pattern, "kept as", store if plain else rule.codec) for rule in recipe.storage]
+    table += [Row(rule.pattern, "kept as", store if plain else rule.codec.name) for rule in recipe.storage]
     for name, about in _WIRES.items():
-        codec = getattr(recipe, name) if bound.changes(name) else f"as it is, {store}"
+        codec = getattr(recipe, name).name if bound.changes(name) else f"as it is, {store}"
         table.append(Row("wire", f"{name}: {about}", codec))
     for role in CACHES:
         kept = f"cache_{role}"
-        codec = getattr(recipe, kept) if bound.cache(role) is not None else f"as it is, {store}"
+        codec = getattr(recipe, kept).name if bound.cache(role) is not None else f"as it is, {store}"
         table.append(Row("kept for backward", role.replace("_", " "), codec))
     if recipe.activations == "bfloat16" and any(rule.linear.quantized for rule in recipe.rules):
         source = "their BF16 copy" if recipe.weights == "bfloat16" else "the master weights, float32"
         table.append(Row("weights", "quantized from", source))
     table.append(Row("optimizer", "moments m, v", f"{recipe.moment_m}, {recipe.moment_v}"))
     table.append(Row("optimizer", "master weights, gradients", f"{_master(recipe)}, {bound.dtype}"))
-    if recipe.all_reduce != NONE:
-        table.append(Row("data parallel", "gradients of ranks", recipe.all_reduce))
+    if recipe.all_reduce is not None:
+        table.append(Row("data parallel", "gradients of ranks", str(recipe.all_reduce)))
     return table
 
 
 def _master(recipe: Description) -> str:
     """Return how master weights stay: in the type of the moments' arithmetic, unless they are rounded."""
     whole = "float64" if recipe.moment_m == "float64" else "float32"
-    return whole if recipe.master in ("float32", "float64") else recipe.master
+    return whole if recipe.master in ("float64", _FLOAT32) else str(recipe.master)
 
 
 def _linears(bound: BoundRecipe) -> list[Row]:

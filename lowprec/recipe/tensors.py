@@ -22,108 +22,126 @@ word                         meaning
 from __future__ import annotations
 
 import difflib
+import functools
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec._arrays import one_of
-from lowprec._values import plain_fields
-from lowprec.cast.casts import round_to
+from lowprec._values import Value, deciding, plain_fields, split_name
+from lowprec.cast.casts import encode, round_to
 from lowprec.format.catalogue import Format, formats
 from lowprec.registry import UnknownNameError, cached
 from lowprec.scaling.eden import quantize_eden
-from lowprec.scaling.quantize import Granularity, Quantized, ScaleKind, quantize
+from lowprec.scaling.quantize import Granularity, Quantized, quantize
 from lowprec.scaling.quantizer import Quantizer, quantizers
+from lowprec.scaling.rules import AmaxRule
 
 Array = NDArray[Any]
 
 #: Granularity of a tensor without scales.
 PLAIN = "none"
 _GRANULARITIES = ("tensor", "row", "column")
-_SCALES: tuple[ScaleKind, ...] = ("fp32", "ue8m0")
+#: Words for formats of scales.
+_SCALES = {"fp32": formats["float32"], "ue8m0": formats["e8m0fnu"]}
 _EDEN_BLOCKS = (Granularity(1, 16), Granularity(16, 1))
 _FLAGS = ("stochastic", "fresh", "eden")
+#: The quantizer of words that name none.
+_PLAIN_QUANTIZER = Quantizer()
+#: Fields of a quantizer, and of its rule, that have words.
+_WORDED = {"format", "granularity", "scale_format", "amax_floor", "hadamard", "history"}
 
 
-@dataclass(frozen=True)
-class TensorSpec:
+class Lookup(Protocol):
+    """Where a word is looked up: a catalogue, or the names of a file."""
+
+    def __contains__(self, word: object) -> bool:
+        """Tell whether it is there."""
+
+    def __getitem__(self, word: str) -> Any:
+        """Return what it means."""
+
+
+_CATALOGUES: Mapping[str, Lookup] = {"format": formats, "quantizer": quantizers}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TensorSpec(Value):
     """How one operand of a multiplication is quantized.
 
     Parameters
     ----------
-    format : str
+    format : Format or str
         Element format.
-    granularity : str
-        Block that shares a scale, seen with the multiplication's K as columns: ``"1x128"`` for tiles along K;
-        ``"none"`` for values in the format itself, without scales.
-    quantizer : str
-        Whose arithmetic makes the scales: a name of `lowprec.quantizers`; empty for ``amax / max`` and division.
-    scale : {"fp32", "ue8m0"}, optional
-        Kind of scale, if not the quantizer's.
-    amax_floor : float, optional
-        Lower bound on a block's amax, if not the quantizer's; released kernels have 1e-4, which would flush gradients.
+    quantizer : Quantizer or str, optional
+        What makes codes and scales, its blocks seen with the multiplication's K as columns; None for a plain cast.
     stochastic : bool
         Whether elements are rounded stochastically.
-    hadamard : int
-        Size of the Hadamard transform that comes first, along K; 0 for the quantizer's, if it has one.
-    history : int
-        Steps that delayed scaling remembers; 0 for the quantizer's, if it has one.
     fresh : bool
         Whether the transform's signs are drawn in every step.
     eden : bool
         Whether block scales and codes are MS-EDEN's.
 
+    Raises
+    ------
+    ValueError
+        If `fresh` or `eden` lack what they need: a transform, and for `eden` NVFP4 blocks.
+
     Examples
     --------
     >>> str(TensorSpec.parse("1x128 e4m3fn ue8m0")), TensorSpec.parse("nvfp4_te").granularity
     ('e4m3fn 1x128 ue8m0', '1x16')
-    >>> str(TensorSpec("bfloat16", "none")), str(TensorSpec())
-    ('bfloat16', 'e4m3fn 1x128')
+    >>> str(TensorSpec("bfloat16")), TensorSpec.parse("bfloat16").plain
+    ('bfloat16', True)
     """
 
-    format: str = "e4m3fn"
-    granularity: str = "1x128"
-    quantizer: str = ""
-    scale: ScaleKind | None = None
-    amax_floor: float | None = None
+    format: Format
+    quantizer: Quantizer | None = None
     stochastic: bool = False
-    hadamard: int = 0
-    history: int = 0
     fresh: bool = False
     eden: bool = False
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        formats[self.format]
-        if self.granularity != PLAIN:
-            object.__setattr__(self, "granularity", str(Granularity.parse(self.granularity)))
-        elif (
-            self.quantizer or self.scale or self.amax_floor or self.hadamard or self.history or self.fresh or self.eden
-        ):
-            raise ValueError(f"{self}: a tensor without blocks has no scales and no transform")
-        one_of("", "scale", self.scale, (None, *_SCALES))
-        if not self.quantizer and self.scale == "fp32":
-            object.__setattr__(self, "scale", None)  # as it is without saying so
-        if self.granularity != PLAIN:
-            self._check_transform(self.resolved)  # what contradicts itself raises here
+        put = object.__setattr__
+        put(self, "format", formats.get(self.format))
+        if self.quantizer is None:
+            if self.fresh or self.eden:
+                raise ValueError(f"{self}: a tensor without blocks has no scales and no transform")
+            return
+        put(self, "quantizer", quantizers.get(self.quantizer))
+        if self.resolved.format != self.format:
+            put(self, "quantizer", self.resolved.with_(format=self.format))
+        self._check_transform(self.resolved)
 
     def _check_transform(self, q: Quantizer) -> None:
         if (self.fresh or self.eden) and q.hadamard is None:
             raise ValueError(f"{self}: {'fresh signs' if self.fresh else 'eden'} need a transform, 'hadamard128'")
-        blocks = Granularity.parse(q.granularity)
-        fits = q.two_level and formats.get(q.format).same_codes(formats["e2m1fn"]) and blocks in _EDEN_BLOCKS
-        if self.eden and (not fits or self.stochastic or (q.hadamard or 0) < 16):
+        if not self.eden:
+            return
+        one_scale = q.has_tensor_scale and not q.has_row_scales
+        fits = one_scale and q.format.same_codes(formats["e2m1fn"]) and q.granularity in _EDEN_BLOCKS
+        if not fits or self.stochastic or (q.hadamard or 0) < 16:
             raise ValueError(
                 f"{self}: eden takes an NVFP4 quantizer with blocks of 1x16 and a transform of 16 or more, and rounds "
                 "no element stochastically"
             )
 
     @classmethod
-    def parse(cls, text: str | TensorSpec) -> TensorSpec:
-        """Read the short text; see the table above.
+    def parse(
+        cls, given: str | Format | Quantizer | TensorSpec, names: Mapping[str, Lookup] | None = None
+    ) -> TensorSpec:
+        """Return the operand that words mean, see the table above; or one of a format or of a quantizer.
+
+        Parameters
+        ----------
+        given : str, Format, Quantizer or TensorSpec
+            The words, or objects.
+        names : mapping of str to Lookup, optional
+            Where formats and quantizers are looked up, by default in the catalogues.
 
         Raises
         ------
@@ -131,45 +149,50 @@ class TensorSpec:
             For a word that is nothing of this.
         ValueError
             For two words of one kind, or none that names a format.
+        TypeError
+            For anything else.
         """
-        if isinstance(text, TensorSpec):
-            return text
-        if not isinstance(text, str):
-            raise TypeError(f"a tensor is described in words such as 'e4m3fn 1x128', not by {text!r}")
-        given: dict[str, Any] = {}
-        if not text.split():
-            raise ValueError("a tensor is described in words such as 'e4m3fn 1x128', not by an empty text")
-        for word in text.split():
-            key, value = _meaning(word, text)
-            if key in given:
-                raise ValueError(f"{text!r}: {word!r} is the second {key.replace('_', ' ')}")
-            given[key] = value
-        if "quantizer" in given:
-            named = quantizers[given["quantizer"]]
-            return cls(**{"format": _name_of(named.format), "granularity": named.granularity, **given})
-        if "format" not in given:
-            raise ValueError(f"{text!r}: an element format is missing, such as 'e4m3fn'")
-        return cls(**{"granularity": PLAIN, **given})
+        if isinstance(given, TensorSpec):
+            return given
+        if isinstance(given, Quantizer):
+            return cls(given.format, given)
+        if isinstance(given, Format):
+            return cls(given)
+        if not isinstance(given, str):
+            raise TypeError(f"a tensor is described in words such as 'e4m3fn 1x128', not by {given!r}")
+        return _in_catalogues(given) if names is None else _parsed(given, names)
 
     @property
     def plain(self) -> bool:
         """Whether values stand in the format itself, without scales."""
-        return self.granularity == PLAIN
+        return self.quantizer is None
+
+    @property
+    def granularity(self) -> str:
+        """Block that shares a scale, seen with the multiplication's K as columns; ``"none"`` without scales."""
+        return PLAIN if self.quantizer is None else str(self.quantizer.granularity)
 
     @property
     def tile(self) -> int | None:
         """Values along K that share a scale; None if all do, or there is none."""
-        return None if self.plain else Granularity.parse(self.granularity).columns
+        return None if self.quantizer is None else self.quantizer.granularity.columns
 
-    @property
+    @functools.cached_property
     def T(self) -> TensorSpec:
         """The same quantization seen from the transposed matrix."""
-        return self if self.plain else _transposed(self)
+        q = self.quantizer
+        return self if q is None else replace(self, quantizer=replace(q, granularity=q.granularity.T))
 
     @property
     def resolved(self) -> Quantizer:
-        """The quantizer with everything that the words say."""
-        return _resolved(self)
+        """The quantizer of a tensor that has scales."""
+        assert self.quantizer is not None
+        return self.quantizer
+
+    @functools.cached_property
+    def without_history(self) -> Quantizer:
+        """The quantizer whose scales follow from the values at hand."""
+        return replace(self.resolved, history=None)
 
     @property
     def transform(self) -> tuple[int, str | int] | None:
@@ -194,8 +217,8 @@ class TensorSpec:
         """
         if self.plain:
             return as_quantized(round_to(x, self.format, **self.rounding(seed)), self.format)
-        q = _without_history(self)
-        q = q.with_(signs=signs) if self.fresh else q
+        q = self.without_history
+        q = replace(q, signs=signs) if self.fresh else q
         return quantize_eden(x, q, seed) if self.eden else quantize(x, quantizer=q, **self.rounding(seed))
 
     def quantize_transposed(self, x: Array, seed: int = 0, signs: int = 0) -> Quantized:
@@ -206,95 +229,146 @@ class TensorSpec:
         """Return the options of `quantize` and `round_to` that say how elements are rounded."""
         return {"rounding": "stochastic", "seed": seed} if self.stochastic else {}
 
+    def words(self, name: Callable[[str, Any], str], names: Mapping[str, Lookup]) -> str:
+        """Return the words that mean this operand.
+
+        Parameters
+        ----------
+        name : callable
+            Returns the word for an object, given its kind, "format" or "quantizer", and the object.
+        names : mapping of str to Lookup
+            Where a reader finds objects by these words.
+        """
+        return next(text for text in self._spellings(name) if _means(text, names, self))
+
+    def _spellings(self, name: Callable[[str, Any], str]) -> Iterator[str]:
+        """Yield words for this operand, the shortest first: those of a catalogue's quantizer, of none, of its own."""
+        flags = [flag for flag in _FLAGS if getattr(self, flag)]
+        q = self.quantizer
+        if q is None:
+            yield " ".join([name("format", self.format), *flags])
+            return
+        for base in (quantizers.find(split_name(q.name)[0]), _PLAIN_QUANTIZER):
+            if base is not None and _has_words(q, base):
+                first, last = _words_of(q, base, name)
+                yield " ".join([*first, *flags, *last])
+        yield " ".join([name("quantizer", q), *flags])
+
     def __str__(self) -> str:
-        words = []
-        if self.quantizer:
-            words.append(self.quantizer)
-            named = quantizers[self.quantizer]
-            words += [self.format] if self.format != _name_of(named.format) else []
-            words += [self.granularity] if self.granularity != str(Granularity.parse(named.granularity)) else []
-        else:
-            words.append(self.format)
-            words += [] if self.plain else [self.granularity]
-        words += [self.scale] if self.scale is not None else []
-        words += [f"floor={self.amax_floor!r}"] if self.amax_floor is not None else []
-        words += [flag for flag in _FLAGS if getattr(self, flag)]
-        words += [f"hadamard{self.hadamard}"] if self.hadamard else []
-        words += [f"history{self.history}"] if self.history else []
-        return " ".join(words)
+        return next(self._spellings(lambda kind, value: value.name or "unnamed"))
 
 
-# Every multiplication of a step asks these of its operands: they are made once.
-@cached(1024)
-def _resolved(spec: TensorSpec) -> Quantizer:
-    base = quantizers[spec.quantizer] if spec.quantizer else Quantizer()
-    changes: dict[str, Any] = {"format": spec.format, "granularity": spec.granularity}
-    if spec.scale is not None:
-        changes["scale"] = spec.scale
-    if spec.amax_floor is not None:
-        changes["amax_floor"] = spec.amax_floor
-    if spec.hadamard:
-        changes["hadamard"] = spec.hadamard
-    if spec.history:
-        if base.history is None:
-            raise ValueError(f"{spec}: history goes with delayed scaling, 'te_delayed'")
-        changes["history"] = spec.history
-    return base.with_(**changes)
+def _changed(q: Quantizer, base: Quantizer) -> set[str]:
+    """Return the fields in which two quantizers differ; of rules that differ in the amax floor alone, that floor."""
+    fields = {field for field in deciding(Quantizer) if getattr(q, field) != getattr(base, field)}
+    ours, theirs = q.rule, base.rule
+    if "rule" not in fields or not isinstance(ours, AmaxRule) or not isinstance(theirs, AmaxRule):
+        return fields
+    alike = replace(ours, amax_floor=theirs.amax_floor) == theirs
+    return fields - {"rule"} | {"amax_floor"} if alike else fields
 
 
-@cached(1024)
-def _without_history(spec: TensorSpec) -> Quantizer:
-    return spec.resolved.with_(history=None)
+def _has_words(q: Quantizer, base: Quantizer) -> bool:
+    changed = _changed(q, base)
+    return changed <= _WORDED and ("scale_format" not in changed or q.scale_format in _SCALES.values())
 
 
-@cached(1024)
-def _transposed(spec: TensorSpec) -> TensorSpec:
-    return replace(spec, granularity=str(Granularity.parse(spec.granularity).T))
+def _words_of(q: Quantizer, base: Quantizer, name: Callable[[str, Any], str]) -> tuple[list[str], list[str]]:
+    """Return the words that make one quantizer of another, before and after those that a quantizer has not."""
+    changed = _changed(q, base)
+    plain = base is _PLAIN_QUANTIZER
+    first = [] if plain else [name("quantizer", base)]
+    first += [name("format", q.format)] if plain or "format" in changed else []
+    first += [str(q.granularity)] if plain or "granularity" in changed else []
+    first += [word for word, fmt in _SCALES.items() if fmt == q.scale_format] if "scale_format" in changed else []
+    first += [f"floor={q.rule.amax_floor!r}"] if isinstance(q.rule, AmaxRule) and "amax_floor" in changed else []
+    last = [f"hadamard{q.hadamard}"] if "hadamard" in changed else []
+    return first, last + ([f"history{q.history}"] if "history" in changed else [])
 
 
-def as_quantized(values: Array, fmt: str) -> Quantized:
-    """Return values that a format can hold as its codes, with a single scale of 1."""
-    from lowprec.cast.casts import encode
+def _means(text: str, names: Mapping[str, Lookup], spec: TensorSpec) -> bool:
+    try:
+        return TensorSpec.parse(text, names) == spec
+    except ValueError:
+        return False
 
-    one = np.ones((1, 1), np.float32)
-    return Quantized(encode(values, fmt), one, formats[fmt], Granularity(None, None))
+
+@cached(1024)  # words are names: it forgets when an entry of a catalogue is replaced
+def _in_catalogues(text: str) -> TensorSpec:
+    return _parsed(text, _CATALOGUES)
 
 
-def _name_of(given: str | Format) -> str:
-    """Return the name by which a recipe can call a format.
+def _parsed(text: str, names: Mapping[str, Lookup]) -> TensorSpec:
+    said: dict[str, Any] = {}
+    if not text.split():
+        raise ValueError("a tensor is described in words such as 'e4m3fn 1x128', not by an empty text")
+    for word in text.split():
+        key, value = _meaning(word, text, names)
+        if key in said:
+            raise ValueError(f"{text!r}: {word!r} is the second {key.replace('_', ' ')}")
+        said[key] = value
+    flags = {flag: said.pop(flag) for flag in _FLAGS if flag in said}
+    base: Quantizer = said.pop("quantizer", _PLAIN_QUANTIZER)
+    if base is _PLAIN_QUANTIZER:
+        if "format" not in said:
+            raise ValueError(f"{text!r}: an element format is missing, such as 'e4m3fn'")
+        if said.keys() == {"format"}:
+            return TensorSpec(said["format"], **flags)
+        if "granularity" not in said:
+            raise ValueError(f"{text}: a tensor without blocks has no scales and no transform")
+    if "history" in said and base.history is None:
+        raise ValueError(f"{text}: history goes with delayed scaling, 'te_delayed'")
+    changes = {field: value for field, value in said.items() if getattr(base, field, None) != value}
+    q = base.with_(**changes) if changes else base
+    return TensorSpec(q.format, q, **flags)
 
-    Raises
-    ------
-    ValueError
-        If its name finds another format, or none.
+
+def is_word(word: str) -> bool:
+    """Tell whether a word of an operand means something else than a format or a quantizer.
+
+    Examples
+    --------
+    >>> is_word("1x128"), is_word("stochastic"), is_word("e4m3fn")
+    (True, True, False)
     """
-    f = formats.get(given)
-    name = (isinstance(given, str) and formats.listed(given)) or f.name
-    if formats[name] != f:
-        raise ValueError(f"the format registered as {name!r} is another one; recipes call formats by their names")
-    return name
+    try:
+        return _setting(word, word) is not None
+    except ValueError:  # "0x0"
+        return True
 
 
-def _meaning(word: str, text: str) -> tuple[str, Any]:
-    """Return the field that a word sets, and its value."""
+def _setting(word: str, text: str) -> tuple[str, Any] | None:
+    """Return the field that a word sets which names nothing, and its value."""
     if word in _GRANULARITIES or re.fullmatch(r"\d+x\d+", word):
-        return "granularity", word
-    if word in _SCALES:  # before formats: the kind of scale has the name of a format
-        return "scale", word
+        return "granularity", Granularity.parse(word)
+    if word in _SCALES:  # before formats: the word for scales is another name of a format
+        return "scale_format", _SCALES[word]
     if word in _FLAGS:
         return word, True
     if number := re.fullmatch(r"(hadamard|history)([1-9]\d*)", word):
         return number[1], int(number[2])
-    if word in quantizers:
-        return "quantizer", quantizers.listed(word)
-    if word in formats:
-        return "format", formats.listed(word)
     if number := re.fullmatch(r"floor=(\d[\d.e+-]*)", word):
         try:
             return "amax_floor", float(number[1])
         except ValueError:
             raise ValueError(f"{text!r}: cannot read the number in {word!r}") from None
+    return None
+
+
+def _meaning(word: str, text: str, names: Mapping[str, Lookup]) -> tuple[str, Any]:
+    """Return the field that a word sets, and its value."""
+    if (found := _setting(word, text)) is not None:
+        return found
+    for kind in ("quantizer", "format"):
+        if word in names[kind]:
+            return kind, names[kind][word]
     known = [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS]
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
     raise UnknownNameError(f"unknown word {word!r} in {text!r}: {hint}")
+
+
+def as_quantized(values: Array, fmt: Format) -> Quantized:
+    """Return values that a format can hold as its codes, with a single scale of 1."""
+    one = np.ones((1, 1), np.float32)
+    return Quantized(encode(values, fmt), one, fmt, Granularity(None, None))

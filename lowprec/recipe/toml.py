@@ -20,30 +20,35 @@ and one that differs has a base and what `Recipe.with_` takes::
 
     [layers."layers.*.ffn.gate"]
     out = "float32"
+
+What `to_toml` writes has tables that define every name, and a reader refuses the file where a name stands for something
+else; a file without them is read with the names of the catalogues. A format of one's own is defined by its fields::
+
+    [definitions.format]
+    e4m3fn = "12 digits of a hash"
+    mine = { is = "Format", exponent_bits = 3, mantissa_bits = 4, bias = 3 }
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from lowprec.definitions import VERSION, Reader
 from lowprec.registry import Registry
 
+from . import data
 from .description import Description, Rule, Storage
-from .linears import NEVER, OPERANDS, GemmSpec, LinearSpec
+from .linears import NEVER, OPERANDS, GemmSpec
 
 D = TypeVar("D", bound=Description)
 
 
-def as_dict(recipe: Description) -> dict[str, Any]:
-    """Return a recipe as plain data of TOML's types."""
-    plain = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
-    plain["linear"] = [{"layers": rule.pattern, **rule.linear.as_dict()} for rule in plain.pop("rules")]
-    plain["storage"] = [{"tensors": rule.pattern, "codec": rule.codec} for rule in recipe.storage]
-    return plain
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def to_toml(recipe: Description) -> str:
@@ -54,20 +59,38 @@ def to_toml(recipe: Description) -> str:
     ValueError
         If `from_toml` could not read it back: a name that is not a string, or a string with a lone surrogate.
     """
-    plain = as_dict(recipe)
-    tables = {"linear": plain.pop("linear"), "storage": plain.pop("storage")}
+    w = data.writer(full=False)
+    rows = data.rows(recipe, w)
+    tables = {"linear": rows.pop("linear"), "storage": rows.pop("storage")}
+    plain = {f.name: rows.get(f.name, getattr(recipe, f.name)) for f in dataclasses.fields(recipe) if f.name != "rules"}
+    plain.pop("storage")
     _check(plain, f"recipe {recipe.name!r}")
+    _check({word: word for words in w.table.values() for word in words}, f"recipe {recipe.name!r}: a name in it")
     lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
-    for name, rows in tables.items():
-        for row in rows:
+    for name, table in tables.items():
+        for row in table:
             lines += ["", f"[[{name}]]", *(f"{key} = {_value(value)}" for key, value in row.items())]
+    lines += ["", "[definitions]", f"version = {VERSION}"]
+    for kind, words in w.table.items():
+        lines += ["", f"[definitions.{kind}]", *(f"{_key(word)} = {_value(said)}" for word, said in words.items())]
     return "\n".join(lines) + "\n"
 
 
 def _value(value: Any) -> str:
+    if value is None:
+        return "{}"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the control character that JSON allows
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
@@ -92,76 +115,67 @@ def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
     if not isinstance(text, str):
         raise TypeError(f"recipe: TOML is a text, not {text!r}")
     try:
-        data = tomllib.loads(text.removeprefix("\ufeff"))  # a mark of the byte order, which some editors write
+        content = tomllib.loads(text.removeprefix("\ufeff"))  # a mark of the byte order, which some editors write
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"recipe: this is no TOML: {error}") from None
     try:
-        return _read(data, kind, bases)
+        r = data.reader(content.pop("definitions", {}), "recipe")
+        return _changed(content, bases[content.pop("base")], r) if _has_base(content) else _whole(content, kind, r)
     except TypeError as error:
         raise ValueError(f"recipe: {error}") from None
 
 
-def _read(data: dict[str, Any], kind: type[D], bases: Registry[D]) -> D:
-    if "base" in data:
-        _check({"base": data["base"]}, "recipe")
-        return _changed(data, bases[data.pop("base")])
+def _has_base(content: dict[str, Any]) -> bool:
+    _check({key: content[key] for key in ("base",) if key in content}, "recipe")
+    return "base" in content
+
+
+def _whole(content: dict[str, Any], kind: type[D], r: Reader) -> D:
     known = {f.name for f in dataclasses.fields(Description)} - {"rules"} | {"linear"}
-    _only(data, known, "recipe")
-    if "name" not in data:
+    _only(content, known, "recipe")
+    if "name" not in content:
         raise ValueError("recipe: 'name' is missing (or 'base', the recipe that it differs from)")
-    rules = tuple(_rule(row) for row in _rows(data.pop("linear", []), "linear"))
-    storage = tuple(_storage(row) for row in _rows(data.pop("storage", []), "storage"))
-    _check(data, "recipe")
-    return kind(**{"description": "", **data, "rules": rules, "storage": storage})
+    rules = tuple(_rule(row, r) for row in _rows(content.pop("linear", []), "linear"))
+    storage = tuple(_storage(row, r) for row in _rows(content.pop("storage", []), "storage"))
+    _check(content, "recipe")
+    return kind(**{"description": "", **data.objects(content, r), "rules": rules, "storage": storage})
 
 
-def _changed(data: dict[str, Any], base: D) -> D:
+def _changed(content: dict[str, Any], base: D, r: Reader) -> D:
     """Return the base with changes."""
-    _only(data, {*Description.changes(), "linear"} - {"rules"}, "recipe")
+    _only(content, {*Description.changes(), "linear"} - {"rules"}, "recipe")
     more: dict[str, Any] = {}
-    if "storage" in data:
-        more["storage"] = (*(_storage(row) for row in _rows(data.pop("storage"), "storage")), *base.storage)
-    if "linear" in data:
-        more["rules"] = (*(_rule(row) for row in _rows(data.pop("linear"), "linear")), *base.rules)
-    _check(data, "recipe", "layers", *OPERANDS)
-    layers = data.get("layers", {})
+    if "storage" in content:
+        more["storage"] = (*(_storage(row, r) for row in _rows(content.pop("storage"), "storage")), *base.storage)
+    if "linear" in content:
+        more["rules"] = (*(_rule(row, r) for row in _rows(content.pop("linear"), "linear")), *base.rules)
+    _check(content, "recipe", "layers", *OPERANDS)
+    layers = content.get("layers", {})
     _check(layers, "layers", *layers)
-    for where, change in (("recipe", data), *((f"layers.{pattern!r}", change) for pattern, change in layers.items())):
+    changes = [("recipe", content), *((f"layers.{pattern!r}", change) for pattern, change in layers.items())]
+    for where, change in changes:
         _check({key: value for key, value in change.items() if key != "layers"}, where, *OPERANDS)
         for name in OPERANDS:
             _check_gemm(change.get(name, {}), f"{where} {name}")
-    _never_to_none(data)
-    return base.with_(**data, **more)
+    return base.with_(**data.objects(content, r), **more)
 
 
-def _never_to_none(table: dict[str, Any]) -> None:
-    """Put None, which TOML lacks, for the word that stands for it, in tables within the table too."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            _never_to_none(value)
-        elif key == "promote_every" and value == NEVER:
-            table[key] = None
-
-
-def _rule(row: dict[str, Any]) -> Rule:
+def _rule(row: dict[str, Any], r: Reader) -> Rule:
     _only(row, {"layers", *OPERANDS, "wgrad_input", "dgrad_weight", "out"}, "[[linear]]")
     if "layers" not in row:
         raise ValueError(f"[[linear]]: 'layers', the pattern of names, is missing in {row!r}")
     _check(row, "[[linear]]", *OPERANDS)
-    pattern, gemms = row.pop("layers"), dict[str, Any]()
     for name in OPERANDS:
-        given = row.pop(name, {})
-        _check_gemm(given, f"[[linear]] {name}")
-        gemms[name] = GemmSpec.from_dict(given)
-    return Rule(pattern, LinearSpec(**gemms, **row))
+        _check_gemm(row.get(name, {}), f"[[linear]] {name}")
+    return data.rule_of(row, r)
 
 
-def _storage(row: dict[str, Any]) -> Storage:
+def _storage(row: dict[str, Any], r: Reader) -> Storage:
     _only(row, {"tensors", "codec"}, "[[storage]]")
     if len(row) < 2:
         raise ValueError(f"[[storage]]: 'tensors' and 'codec' are needed, there is {row!r}")
     _check(row, "[[storage]]")
-    return Storage(row["tensors"], row["codec"])
+    return data.storage_of(row, r)
 
 
 def _rows(value: Any, name: str) -> Iterable[dict[str, Any]]:
@@ -170,14 +184,14 @@ def _rows(value: Any, name: str) -> Iterable[dict[str, Any]]:
     return value
 
 
-def _check_gemm(data: dict[str, Any], where: str) -> None:
-    _only(data, {f.name for f in dataclasses.fields(GemmSpec)}, where)
-    _check(data, where)
+def _check_gemm(row: dict[str, Any], where: str) -> None:
+    _only(row, {f.name for f in dataclasses.fields(GemmSpec)}, where)
+    _check(row, where)
 
 
-def _check(data: Mapping[str, Any], where: str, *tables: str) -> None:
+def _check(row: Mapping[str, Any], where: str, *tables: str) -> None:
     """Raise a ValueError unless every value is what its key takes: a text but for a few keys, and for `tables`."""
-    for key, value in data.items():
+    for key, value in row.items():
         takes, needed = _TAKES.get(key, (_is_text, "a text"))
         if key in tables:
             takes, needed = _is_table, "a table, such as { a = 'e4m3fn 1x128' }"
@@ -210,9 +224,9 @@ _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _only(data: Mapping[str, Any], known: set[str], where: str) -> None:
+def _only(row: Mapping[str, Any], known: set[str], where: str) -> None:
     names: Registry[str] = Registry(f"entry of {where}", str)
     for key in sorted(known):
         names.register(key, key)
-    for key in data:
+    for key in row:
         names[key]

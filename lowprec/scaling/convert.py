@@ -21,6 +21,7 @@ from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
 from .granularity import Granularity
 from .quantized import Quantized
+from .rules import E8M0, FLOAT32
 
 Values = NDArray[np.float64]
 
@@ -61,7 +62,7 @@ def convert(
     fmt: str | Format | None = None,
     granularity: str | Granularity | None = None,
     *,
-    scale: str = "ue8m0",
+    scale_format: str | Format = "e8m0fnu",
 ) -> Conversion:
     """Convert codes and scales to another block format, exactly if that is possible.
 
@@ -73,8 +74,9 @@ def convert(
         Element format, by default the same.
     granularity : str or Granularity, optional
         Blocks of the result, by default the same.
-    scale : {"ue8m0", "fp32"}
-        Powers of two, or those times the significand of the old scale of a block's largest value.
+    scale_format : Format or str
+        ``e8m0fnu``: powers of two; or ``float32``: those times the significand of the old scale of a block's largest
+        value.
 
     Returns
     -------
@@ -85,7 +87,7 @@ def convert(
     TypeError
         If `q` is not `Quantized`.
     ValueError
-        For an unknown format, granularity or kind of scale.
+        For an unknown format, granularity or scale format.
 
     Examples
     --------
@@ -101,7 +103,7 @@ def convert(
     """
     if not isinstance(q, Quantized):
         raise TypeError(f"convert: {type(q).__name__} is not Quantized; see lowprec.quantize")
-    one_of("convert", "scale", scale, ("ue8m0", "fp32"))
+    kept = one_of("convert", "scale_format", formats.get(scale_format), (E8M0, FLOAT32))
     target = formats.get(q.format if fmt is None else fmt)
     blocks = Granularity.parse(q.granularity if granularity is None else granularity)
     codes = as_matrix(q.codes)
@@ -110,15 +112,13 @@ def convert(
     with np.errstate(over="ignore", invalid="ignore"):
         values = elements * old  # 11 bits and 24, and 24 of a tensor's scale: exact but for 6 bits
     rows, columns = (min(size or length, length) for size, length in zip(_sizes(blocks), codes.shape, strict=True))
-    new = _scales(values, old, target, rows, columns, scale == "fp32")
+    new = _scales(values, old, target, rows, columns, kept == FLOAT32)
     own = spread(spread(new, rows, codes.shape[0], 0), columns, codes.shape[1], 1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         found = encode(quiet_nan(values / own), target)
         back = decode(found, target).astype(np.float64) * own
     unlike = (back != values) & ~(np.isnan(back) & np.isnan(values))
-    result = Quantized(
-        found.reshape(q.codes.shape), new.astype(np.float32), target, blocks, "fp32" if scale == "fp32" else "ue8m0"
-    )
+    result = Quantized(found.reshape(q.codes.shape), new.astype(np.float32), target, blocks, kept)
     return Conversion(result, unlike, _binades(old, elements, rows, columns))
 
 
@@ -134,8 +134,8 @@ def _block(q: Quantized) -> tuple[int, int]:
 def _by_value(q: Quantized, shape: tuple[int, ...]) -> Values:
     """Return the scale of every value."""
     rows, columns = _block(q)
-    scale = q.scale.astype(np.float64) * (1.0 if q.tensor_scale is None else float(q.tensor_scale))
-    return spread(spread(scale, rows, shape[0], 0), columns, shape[1], 1)
+    scale: Values = spread(spread(q.scale.astype(np.float64), rows, shape[0], 0), columns, shape[1], 1)
+    return scale if q.tensor_scale is None else scale * np.asarray(q.tensor_scale, np.float64)
 
 
 def _reduced(how: np.ufunc, x: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:

@@ -6,6 +6,7 @@ Source: TransformerEngine, ``common/recipe/delayed_scaling.cu``; Micikevicius et
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import as_float32, one_of, whole
 from .._ieee import standard
-from ..format.catalogue import formats
 from .job import largest_magnitude
 from .quantize import quantize
 from .quantized import Quantized
@@ -82,14 +82,14 @@ class DelayedScaling:
         values = as_float32("DelayedScaling", x)
         if values.size:
             self.history[0] = max(self.history[0], largest_magnitude(values))
-        plain = self.quantizer.with_(history=None)
+        plain = replace(self.quantizer, history=None)
         return quantize(values, quantizer=plain, multiplier=float(self.multiplier), **options)
 
     def end_step(self) -> None:
         """Make the next step's scale and move the history on by one."""
         amax = self.history.max() if self.algorithm == "max" else self.history[0]
         if np.isfinite(amax) and amax > 0:
-            largest = np.float32(formats.get(self.quantizer.format).max)
+            largest = np.float32(self.quantizer.format.max)
             with np.errstate(over="ignore"):
                 m = np.float32(np.float32(largest * np.float32(2.0**-self.margin)) / np.float32(amax))
             self.multiplier = np.float32(min(m, _LARGEST))

@@ -24,12 +24,14 @@ from .granularity import Granularity
 from .hadamard import hadamard, transformed
 from .quantized import Quantized
 from .quantizer import Quantizer
+from .rules import E4M3
 
 #: (17/16) 0.93: the room that block scales need to grow, and what it costs.
 ROOM = 17 / 16 * 0.93
 LARGEST = 6 / ROOM  # of a block, in units of its scale
 BOUND = 255.99  # largest block scale that a tensor's own aims at: c takes it up to E4M3's 448
 BLOCK = 16
+E2M1 = formats["e2m1fn"]
 
 
 @standard
@@ -67,7 +69,7 @@ def ms_eden(x: ArrayLike, *, seed: int, signs: int | None = None, size: int = 12
     >>> x = np.random.default_rng(0).standard_normal((64, 512), dtype=np.float32)
     >>> q = lp.ms_eden(x, seed=1)
     >>> q
-    Quantized(e2m1fn 64x512, 1x16 with e4m3 scales times 0.002927, 4.501 bits per value)
+    Quantized(e2m1fn 64x512, 1x16 with e4m3fn scales times 0.002927, 4.501 bits per value)
     >>> back = lp.hadamard(q.dequantize(), 128, 1, inverse=True)
     >>> round(float(-np.log2(np.sqrt(np.mean((back - x) ** 2) / np.mean(x**2)))), 1)
     3.3
@@ -82,8 +84,8 @@ def ms_eden(x: ArrayLike, *, seed: int, signs: int | None = None, size: int = 12
     if not np.isfinite(values).all():
         raise ValueError("ms_eden: x holds NaN or Inf")
     codes, wanted, tensor = _wanted(hadamard(values, size, signs) if rotate else values, size)
-    rounded = round_to(wanted, "e4m3fn", rounding="stochastic", seed=seed)
-    return Quantized(codes, rounded, formats["e2m1fn"], Granularity(1, BLOCK), "e4m3", tensor)
+    rounded = round_to(wanted, E4M3, rounding="stochastic", seed=seed)
+    return Quantized(codes, rounded, E2M1, Granularity(1, BLOCK), E4M3, tensor)
 
 
 def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
@@ -91,7 +93,7 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
 
     What comes is not refused: a group with NaN or Inf has scales of NaN and counts for no other.
     """
-    along_rows = Granularity.parse(q.granularity).columns == 1
+    along_rows = q.granularity.columns == 1
     values = x.T if along_rows else x
     assert q.hadamard is not None
     z = transformed(values, q, axis=1)
@@ -101,8 +103,8 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     wanted[np.repeat(lost, q.hadamard // BLOCK, axis=1)] = np.nan
     if along_rows:
         codes, wanted = np.ascontiguousarray(codes.T), np.ascontiguousarray(wanted.T)
-    scale = round_to(wanted, "e4m3fn", rounding="stochastic", seed=seed)
-    return Quantized(codes, scale, formats["e2m1fn"], Granularity.parse(q.granularity), "e4m3", tensor)
+    scale = round_to(wanted, E4M3, rounding="stochastic", seed=seed)
+    return Quantized(codes, scale, E2M1, q.granularity, E4M3, tensor)
 
 
 def _wanted(z: NDArray[np.float32], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], np.float32]:

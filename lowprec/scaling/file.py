@@ -1,8 +1,9 @@
 """Quantized matrices in files: an .npz of packed codes, scales as they are stored, and a JSON header.
 
-The header says what everything means (format and quantizer with all their fields, granularity, kind of scale) and
-holds a SHA-256 of itself and the arrays, so that a file damaged on its way is refused, as are other files and versions
-that this one does not know. What cannot be read back is refused when it is written.
+Scales of rows or columns on top of the blocks' own are an array of float32 more. The header says what everything means
+(format, scale format and quantizer with all their fields, granularity) and holds a SHA-256 of itself and the arrays, so
+that a file damaged on its way is refused, as are other files and versions that this one does not know. What cannot be
+read back is refused when it is written.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ from .._npy import Archive
 from .._values import same
 from ..cast.casts import decode, encode
 from ..cast.packing import pack, packed_size, unpack
-from ..format.catalogue import Format, formats
-from ..format.rounding import Rounding, roundings
+from ..format.catalogue import Format
+from ..format.rounding import Rounding
 from ..format.table import TableFormat
-from ..registry import Registry
 from .granularity import Granularity
-from .quantizer import SCALES, Quantizer, ScaleKind
+from .quantizer import Quantizer
+from .rules import FLOAT32, AmaxRule, PythonRule
 
-KIND, VERSION = "lowprec.Quantized", 3
-_SCALE_FORMATS = {"ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
+KIND, VERSION = "lowprec.Quantized", 4
+#: What is stored beside the header; the last only where rows or columns have scales on top of the blocks' own.
+_ARRAYS = "codes", "scales", "tensor_scales"
 #: What a format can be, as the header calls it.
 _FORMATS: dict[str, type[Format]] = {"fields": Format, "table": TableFormat}
+_RULES: dict[str, type[AmaxRule | PythonRule]] = {"amax": AmaxRule, "function": PythonRule}
 
 T = TypeVar("T")
 
@@ -47,8 +50,8 @@ class Content(NamedTuple):
     scale: NDArray[np.float32]
     format: Format
     granularity: Granularity
-    scale_kind: ScaleKind
-    tensor_scale: np.float32 | None
+    scale_format: Format
+    tensor_scale: np.float32 | NDArray[np.float32] | None
     quantizer: Quantizer | None
 
 
@@ -66,21 +69,23 @@ def write(path: str | os.PathLike[str], q: Content) -> None:
     ------
     ValueError
         If `load` could not restore it bit for bit: a scale that its scale format cannot represent, a negative or NaN
-        tensor scale, a format of more than 16 bits, or a subclass of Format.
+        tensor scale (a NaN among several, too), a format of more than 16 bits, or a subclass of Format.
     OSError
         If the file cannot be written.
     """
     if q.format.bits > 16:
         raise ValueError(f"save: codes must have at most 16 bits, got {q.format.bits} of {q.format.name}")
     arrays = {"codes": pack(q.codes, q.format.bits), "scales": _stored_scales(q)}
+    if isinstance(q.tensor_scale, np.ndarray):
+        arrays["tensor_scales"] = np.ascontiguousarray(q.tensor_scale).reshape(-1)
     header: dict[str, Any] = {
         "kind": KIND,
         "version": VERSION,
         "shape": list(q.codes.shape),
         "format": _format_data(q.format),
         "granularity": str(q.granularity),
-        "scale_kind": q.scale_kind,
-        "tensor_scale": None if q.tensor_scale is None else float(q.tensor_scale).hex(),
+        "scale_format": _format_data(q.scale_format),
+        "tensor_scale": _tensor_scale_data(q.tensor_scale, matrix_shape(q.codes.shape)),
         "quantizer": None if q.quantizer is None else _quantizer_data(q.quantizer),
     }
     header["sha256"] = _digest(header, arrays)
@@ -114,7 +119,8 @@ def read(path: str | os.PathLike[str]) -> Content:
     """
     name = os.fspath(path)
     with Archive(path, "a file of a quantized matrix, or damaged") as file:
-        arrays = {part: file[part] for part in ("header", "codes", "scales")}
+        more = [name for name in _ARRAYS[2:] if name in file.names]
+        arrays = {part: file[part] for part in ("header", *_ARRAYS[:2], *more)}
     try:
         header = json.loads(arrays.pop("header").tobytes())
     except (ValueError, RecursionError) as error:
@@ -136,21 +142,21 @@ def read(path: str | os.PathLike[str]) -> Content:
 def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Content:
     """Return what header and arrays say; every number of the header is checked before it is used."""
     fmt, granularity = _format(header["format"]), Granularity.parse(header["granularity"])
-    shape, kind = header["shape"], header["scale_kind"]
+    shape, stored = header["shape"], _format(header["scale_format"])
     if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
         raise ValueError(f"shape must be a list of whole numbers >= 0, got {shape!r}")
-    if not (isinstance(kind, str) and kind in SCALES):
-        raise ValueError(f"scale_kind must be one of {', '.join(SCALES)}, got {kind!r}")
+    if stored != FLOAT32 and stored.bits > 8:
+        raise ValueError(f"scale_format must be float32 or of up to 8 bits, got {stored}")
     packed, scales = arrays["codes"], arrays["scales"]
     count, scale_shape = math.prod(shape), granularity.scale_shape(matrix_shape(tuple(shape)))
     _check_array("codes", packed, np.uint8, packed_size(count, fmt.bits))
-    _check_array("scales", scales, np.float32 if kind == "fp32" else np.uint8, math.prod(scale_shape))
+    _check_array("scales", scales, np.float32 if stored == FLOAT32 else np.uint8, math.prod(scale_shape))
     codes = unpack(packed, fmt.bits, count).astype(fmt.code_dtype, copy=False).reshape(shape)
-    values = scales if kind == "fp32" else decode(scales, _SCALE_FORMATS[kind])
-    tensor, quantizer = header["tensor_scale"], header["quantizer"]
+    values = scales if stored == FLOAT32 else decode(scales, stored)
+    tensor, quantizer = _tensor_scale(header["tensor_scale"], arrays, matrix_shape(tuple(shape))), header["quantizer"]
     return Content(
-        codes, values.reshape(scale_shape), fmt, granularity, kind,
-        None if tensor is None else _tensor_scale(tensor), None if quantizer is None else _quantizer(quantizer),
+        codes, values.reshape(scale_shape), fmt, granularity, stored, tensor,
+        None if quantizer is None else _quantizer(quantizer),
     )  # fmt: skip
 
 
@@ -159,7 +165,30 @@ def _check_array(name: str, array: NDArray[Any], dtype: type[np.generic], size: 
         raise ValueError(f"{name} must be {size} of {np.dtype(dtype)}, got {array.dtype} {array.shape}")
 
 
-def _tensor_scale(text: str) -> np.float32:
+def _tensor_scale_data(scale: np.float32 | NDArray[np.float32] | None, shape: tuple[int, int]) -> str | None:
+    """Return what the header says of scales on top of the blocks' own: a number, or what has one each."""
+    if isinstance(scale, np.ndarray):
+        return "rows" if scale.shape == (shape[0], 1) else "columns"
+    return None if scale is None else float(scale).hex()
+
+
+def _tensor_scale(
+    said: str | None, arrays: dict[str, NDArray[Any]], shape: tuple[int, int]
+) -> np.float32 | NDArray[np.float32] | None:
+    """Read what stands on top of the blocks' own scales: nothing, a number, or one for each row or column."""
+    if said not in ("rows", "columns"):
+        if "tensor_scales" in arrays:
+            raise ValueError(f"tensor_scale must be 'rows' or 'columns' with an array of them, got {said!r}")
+        return None if said is None else _number(said)
+    of_shape = (shape[0], 1) if said == "rows" else (1, shape[1])
+    scales = arrays["tensor_scales"]
+    _check_array("tensor_scales", scales, np.float32, math.prod(of_shape))
+    if not (scales >= 0).all() or np.signbit(scales).any():
+        raise ValueError("tensor_scales must be float32 numbers >= 0")
+    return scales.reshape(of_shape)
+
+
+def _number(text: str) -> np.float32:
     """Read a scale of the tensor: 0 is that of zeros, infinity that of an infinity."""
     exact = float.fromhex(text)
     with np.errstate(over="ignore"):
@@ -192,32 +221,28 @@ def _format(data: dict[str, Any]) -> Format:
 
 
 def _quantizer_data(q: Quantizer) -> dict[str, Any]:
-    """Return a quantizer as plain data; what it calls by name is written with all fields, too.
-
-    So it can be read where the name is not known, or means something else.
-    """
+    """Return a quantizer as plain data, with all fields of what it holds."""
     if type(q) is not Quantizer:
         raise ValueError(f"save: quantizer must be a Quantizer, got {q!r}")
-    element, rounding = formats.get(q.format), roundings.get(q.rounding)
+    rule = next(kind for kind, of in _RULES.items() if type(q.rule) is of)
+    transform = None if q.transform_format is None else _format_data(q.transform_format)
     return {
-        **_fields(q),
-        "format": {"called": q.format if isinstance(q.format, str) else None, "is": _format_data(element)},
-        "rounding": {"called": q.rounding if isinstance(q.rounding, str) else None, "is": _fields(rounding)},
-    }
+        **_fields(q), "format": _format_data(q.format), "scale_format": _format_data(q.scale_format),
+        "granularity": str(q.granularity), "rounding": _fields(q.rounding), "transform_format": transform,
+        "rule": {"kind": rule, **_fields(q.rule)},
+    }  # fmt: skip
 
 
 def _quantizer(data: dict[str, Any]) -> Quantizer:
-    element = _called(data["format"]["called"], _format(data["format"]["is"]), formats)
-    rounding = _called(data["rounding"]["called"], _made(Rounding, data["rounding"]["is"]), roundings)
-    return _made(Quantizer, {**data, "format": element, "rounding": rounding})
-
-
-def _called(name: Any, entry: T, catalogue: Registry[T]) -> str | T:
-    """Return the name if the catalogue has an equal entry under it, otherwise the entry."""
-    try:
-        return name if isinstance(name, str) and catalogue[name] == entry else entry
-    except ValueError:  # unknown here
-        return entry
+    rule, transform = dict(data["rule"]), data["transform_format"]
+    if (kind := rule.pop("kind")) not in _RULES:
+        raise ValueError(f"kind of scale rule must be one of {', '.join(_RULES)}, got {kind!r}")
+    held = {
+        "format": _format(data["format"]), "scale_format": _format(data["scale_format"]),
+        "granularity": Granularity.parse(data["granularity"]), "rounding": _made(Rounding, data["rounding"]),
+        "transform_format": None if transform is None else _format(transform), "rule": _made(_RULES[kind], rule),
+    }  # fmt: skip
+    return _made(Quantizer, {**data, **held})
 
 
 def _fields(entry: Any) -> dict[str, Any]:
@@ -257,19 +282,19 @@ def _no_json(value: Any) -> Any:
 
 def _stored_scales(q: Content) -> NDArray[Any]:
     """Return scales as they are stored, in a row."""
-    if q.scale_kind == "fp32":
+    fmt = q.scale_format
+    if fmt == FLOAT32:
         return np.ascontiguousarray(q.scale).reshape(-1)
-    fmt = _SCALE_FORMATS[q.scale_kind]
     codes = encode(q.scale, fmt)
     if not same(decode(codes, fmt), q.scale):
-        raise ValueError(f"save: scales of kind {q.scale_kind!r} must be {fmt} numbers, to the bit")
+        raise ValueError(f"save: scales must be {fmt} numbers, to the bit")
     return np.ascontiguousarray(codes).reshape(-1)
 
 
 def _digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
     """Return the SHA-256 of the header without its own entry and of the arrays."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True, default=_no_json).encode())
-    for name in ("codes", "scales"):
+    for name in [name for name in _ARRAYS if name in arrays]:
         digest.update(f"\0{name}\0{arrays[name].dtype.str}\0{arrays[name].shape}\0".encode())
         digest.update(np.ascontiguousarray(arrays[name]).tobytes())
     return digest.hexdigest()

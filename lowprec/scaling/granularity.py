@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass
 
 from .._arrays import LARGEST_TILE, whole
-from .._values import plain_fields
+from .._values import Value, plain_fields
 
 _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
 
 
-@dataclass(frozen=True)
-class Granularity:
+@dataclass(frozen=True, eq=False, repr=False)
+class Granularity(Value):
     """The block that shares a scale: `rows` x `columns`, None meaning the whole axis.
 
     Examples

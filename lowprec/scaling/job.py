@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,14 +25,12 @@ from ..cast.constants import (
     word_constants,
 )
 from ..cast.streams import key_of
-from ..format.catalogue import Format, formats
+from ..format.catalogue import Format
 from ..format.policy import Policy
 from ..format.rounding import Rounding, policies, roundings, special_codes
 from ..kernels.scaling import quantize as kernels
 from ..kernels.scaling.scales import DIVIDE, block_scales
-from ..registry import cached
-from .constants import NO_TENSOR, bounded_constants, scale_rule, tensor_scale
-from .granularity import Granularity
+from .constants import NO_TENSOR, bound_of, bounded_constants, rule_of, scale_rule, tensor_scale
 from .hadamard import transformed
 from .quantizer import Quantizer
 
@@ -39,6 +38,7 @@ STREAMED = 1 << 25
 """From so many bytes on, values are written past the caches: those of a core hold no more anyway."""
 
 _ONE = np.float32(1)
+_NEAREST_EVEN = roundings["nearest_even"]
 Kernel = Callable[..., None]
 Constants = tuple[np.uint32, ...]
 
@@ -55,7 +55,7 @@ _ELEMENTS = replace(policies["ocp_sat"], nan="positive")
 """How elements are cast. The sign of a NaN that an operation returns is the code generator's choice: it is dropped."""
 
 
-@cached(256)
+@functools.lru_cache(256)
 def _cast_constants(f: Format) -> _Cast:
     if f.is_table:
         return _Cast(None, None, None)
@@ -66,10 +66,39 @@ def _cast_constants(f: Format) -> _Cast:
     return _Cast(bounded, encode, round_constants(f, special))
 
 
-class _Element(NamedTuple):
-    """A quantizer's element format, policy and constants, and whether values are rounded word by word."""
+def check_element_format(f: Format) -> None:
+    """Raise a ValueError unless blocks can have elements of a format."""
+    if f.bits > 16 or not (f.is_table or has_word_kernel(f)) or not f.signed:
+        raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
 
-    format: Format
+
+def check_two_levels(q: Quantizer) -> None:
+    """Raise a ValueError unless a scale on top of the blocks' own can be computed in float32."""
+    f = q.format
+    if bound_of(q) * f.max >= 2.0**128:
+        raise ValueError(
+            f"quantize: two levels of scales take formats such as e2m1fn; {f}'s {f.max:g} times the bound "
+            f"{bound_of(q):g} leaves float32"
+        )
+
+
+def given_amax(tensor_amax: float | None) -> np.float32 | None:
+    """Return the amax that a scale on top of the blocks' own comes from, if it is given.
+
+    Raises
+    ------
+    ValueError
+        Unless it is a number that is not negative.
+    """
+    amax = None if tensor_amax is None else real32("quantize", "tensor_amax", tensor_amax)
+    if amax is not None and not amax >= 0:
+        raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed, Inf included")
+    return amax
+
+
+class _Element(NamedTuple):
+    """Policy and constants of a quantizer's elements, and whether values are rounded word by word."""
+
     policy: Policy
     words: Any
     random: Any
@@ -77,7 +106,7 @@ class _Element(NamedTuple):
     by_words: bool
 
 
-@cached(256)
+@functools.lru_cache(256)
 def _element(q: Quantizer, mode: Rounding) -> _Element:
     """Return what is the same for all matrices.
 
@@ -86,15 +115,14 @@ def _element(q: Quantizer, mode: Rounding) -> _Element:
     ValueError
         If the format cannot be an element format.
     """
-    f = formats.get(q.format)
-    if f.bits > 16 or not (f.is_table or has_word_kernel(f)) or not f.signed:
-        raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
+    f = q.format
+    check_element_format(f)
     policy, cast = replace(_ELEMENTS, negative_zero=q.negative_zero), _cast_constants(f)
     if f.is_table:
-        return _Element(f, policy, None, None, cast, True)
+        return _Element(policy, None, None, cast, True)
     special = special_codes(f, mode, policy)
     by_words = not mode.is_nearest_even or q.negative_zero != "keep" or cast.encode is None
-    return _Element(f, policy, word_constants(f, special, mode), random_constants(f, special, mode), cast, by_words)
+    return _Element(policy, word_constants(f, special, mode), random_constants(f, special, mode), cast, by_words)
 
 
 class BlockJob:
@@ -130,11 +158,11 @@ class BlockJob:
         seed: int | None = None,
         offset: int = 0,
     ) -> None:
-        self.q, self.granularity = q, Granularity.parse(q.granularity)
+        self.q, self.granularity = q, q.granularity
         self.mode = roundings.get(q.rounding if rounding is None else rounding)
         made = q if isinstance(q.signs, str) else replace(q, signs="none")  # signs drawn anew are one quantizer's
-        f, self.policy, self.words, self.random, self.cast, self.by_words = _element(made, self.mode)
-        self.format = f
+        self.policy, self.words, self.random, self.cast, self.by_words = _element(made, self.mode)
+        self.format = f = q.format
         shape = (x.shape[0], x.shape[1])
         self.rows, self.width = self.granularity.block(shape)
         self.scale_shape = self.granularity.scale_shape(shape)
@@ -143,33 +171,29 @@ class BlockJob:
         low, high, self.offset, *_ = key_of("quantize", self.mode, seed, offset)
         self.seed = low, high
         self.random_words = seed, offset
-        if q.choice is not None and not self.mode.is_nearest_even:
-            raise ValueError(f"quantize: choice={q.choice!r} compares errors of rounding to nearest even only")
-        if q.choice is not None and self.cast.bounded is None:
+        self.choice = rule_of(q).choice
+        if self.choice is not None and not self.mode.is_nearest_even:
+            raise ValueError(f"quantize: choice={self.choice!r} compares errors of rounding to nearest even only")
+        if self.choice is not None and self.cast.bounded is None:
             raise ValueError(
-                f"quantize: choice={q.choice!r} (four over six) takes floating-point formats with a negative zero and "
-                f"values far within float32's, such as e2m1fn or e4m3fn, not {f}"
+                f"quantize: choice={self.choice!r} (four over six) takes floating-point formats with a negative zero "
+                f"and values far within float32's, such as e2m1fn or e4m3fn, not {f}"
             )
         self.tensor_scale: np.float32 | None = None
-        amax = None if tensor_amax is None else real32("quantize", "tensor_amax", tensor_amax)
-        if amax is not None and not amax >= 0:
-            raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed, Inf included")
+        amax = given_amax(tensor_amax)
         factor = None if multiplier is None else positive32("quantize", "multiplier", multiplier)
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
-        if q.two_level:
-            if float(q.bound) * f.max >= 2.0**128:
-                raise ValueError(
-                    f"quantize: two levels of scales take formats such as e2m1fn; {f}'s {f.max:g} times the bound "
-                    f"{q.bound:g} leaves float32"
-                )
+        if q.has_tensor_scale:
+            check_two_levels(q)
             self.tensor_amax = largest_magnitude(x) if amax is None else amax
             tensor = tensor_scale(q, f, self.tensor_amax)
             self.tensor_scale = tensor.scale
         self.rule = scale_rule(made, f, tensor, factor)
         #: What makes the scales, where they are not what the codes were made with.
         self.quotients: BlockJob | None = None
-        if q.division == "max/amax" and factor is None:
-            self.quotients = BlockJob(replace(q, division="divide", rounding="nearest_even", hadamard=None), self.x)
+        if rule_of(q).division == "max/amax" and factor is None:
+            plain = replace(rule_of(q), division="divide")
+            self.quotients = BlockJob(replace(q, rule=plain, rounding=_NEAREST_EVEN, hadamard=None), self.x)
 
     def codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         """Write codes and scales of the matrix."""
@@ -178,7 +202,7 @@ class BlockJob:
             self.quotients._codes(np.empty_like(codes), scales)
 
     def _codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
-        if self.q.choice is not None:
+        if self.choice is not None:
             return self._choose(codes, scales)
         if self.format.is_table or not takes_float32(self.format, self.mode):
             return self._codes_by_cast(codes, scales)
@@ -195,7 +219,7 @@ class BlockJob:
     def values(self, values: NDArray[np.float32]) -> None:
         """Write the values that codes and scales would decode to."""
         tensor = _ONE if self.tensor_scale is None else self.tensor_scale
-        if self.q.choice is not None or self.by_words or self.quotients is not None:
+        if self.choice is not None or self.by_words or self.quotients is not None:
             codes = np.empty(values.shape, self.format.code_dtype)
             scales = np.empty(self.scale_shape, np.float32)
             self.codes(codes, scales)
@@ -244,9 +268,9 @@ class BlockJob:
 
         _, _, rule_numbers, words, special, _ = self.rule
         largest, tensor, inverse = rule_numbers[0], rule_numbers[4], rule_numbers[5]
-        numbers = (largest, tensor, inverse, self.tensor_amax, np.float32(largest * np.float32(self.q.bound)))
+        numbers = (largest, tensor, inverse, self.tensor_amax, np.float32(largest * np.float32(bound_of(self.q))))
         casts = (self.cast.bounded, self.cast.encode, words[5])
-        rule = numbers, special, self.q.choice == "mse"
+        rule = numbers, special, self.choice == "mse"
         strips_16, strips = four_over_six.quantize_strips_16, four_over_six.quantize_strips
         kernel: Kernel = strips_16 if self.width == 16 else strips
 
@@ -298,7 +322,7 @@ _STRIP = 1 << 20  # codes of a strip that is turned, at most
 def fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
     """Tell whether `in_one_pass` does what two jobs of one matrix are for."""
     simple = not any(
-        job.by_words or job.q.choice is not None or job.q.hadamard is not None or job.quotients is not None
+        job.by_words or job.choice is not None or job.q.hadamard is not None or job.quotients is not None
         for job in (rows, columns)
     )
     across = rows.rows == columns.width == 1 and columns.rows == rows.width > 1
@@ -342,11 +366,20 @@ def dequantize(
     scales: NDArray[np.float32],
     block: tuple[int, int],
     fmt: Format,
-    tensor: np.float32,
+    tensor: np.float32 | NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
-    """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty; NaN is 0x7FC00000."""
+    """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty; NaN is 0x7FC00000.
+
+    The kernels take one number of the tensor; scales of rows, [R, 1] or [1, C], are a product of their own.
+    """
     rows, columns = block
+    if isinstance(tensor, np.ndarray):
+        dequantize(codes, scales, block, fmt, _ONE, out)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            out *= tensor
+        quiet_nan(out)
+        return
     if not has_word_kernel(fmt):
         by_row = spread(scales, rows, codes.shape[0], 0)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -15,13 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import apart, as_float32, as_matrix, output, returned
 from .._ieee import standard
-from ..format.catalogue import Format
+from ..format.catalogue import Format, formats
 from ..format.rounding import Rounding
 from .granularity import Granularity as Granularity
 from .job import BlockJob, fit_one_pass, in_one_pass
+from .passes import PassesJob, has_kernel
 from .quantized import Quantized as Quantized
-from .quantizer import Division, Quantizer, quantizers
-from .quantizer import ScaleKind as ScaleKind
+from .quantizer import Quantizer, quantizers
+from .rules import Division
 
 
 @standard
@@ -31,7 +32,7 @@ def quantize(
     granularity: str | Granularity | None = None,
     *,
     quantizer: str | Quantizer | None = None,
-    scale: ScaleKind | None = None,
+    scale_format: str | Format | None = None,
     arithmetic: str | None = None,
     division: Division | None = None,
     amax_floor: float | None = None,
@@ -62,10 +63,10 @@ def quantize(
         ``"tensor"``.
     quantizer : str or Quantizer, optional
         A named quantizer, or one of your own.
-    scale : {"fp32", "ue8m0", "e4m3"}, optional
-        How scales are stored.
+    scale_format : str or Format, optional
+        Format that scales are stored in.
     arithmetic : str, optional
-        How a scale comes from amax: one of ``lowprec.quantizers.ARITHMETICS[scale]``.
+        How a scale comes from amax, see `lowprec.scaling.rules`.
     division : {"divide", "reciprocal", "max/amax"}, optional
         ``x / s`` (the default), ``x * float32(1 / s)``, or ``x * float32(max / amax)``.
     amax_floor : float, optional
@@ -78,7 +79,7 @@ def quantize(
         whatever the blocks and the number of threads.
     tensor_amax : float, optional
         The amax, a number >= 0, that a two-level quantizer's tensor scale is computed from, where it was calibrated
-        elsewhere.
+        elsewhere; with scales of rows, every row's.
     multiplier : float, optional
         What every value is multiplied with, in place of a scale from its block's amax; the scale is 1 / multiplier.
     out : Quantized, optional
@@ -91,7 +92,7 @@ def quantize(
     Raises
     ------
     ValueError
-        For an unknown format, granularity, scale, arithmetic or quantizer, or an `out` that does not fit.
+        For an unknown format, granularity, scale format, arithmetic or quantizer, or an `out` that does not fit.
     TypeError
         If `x` is not numeric.
 
@@ -101,25 +102,26 @@ def quantize(
     >>> x = np.linspace(-3, 3, 576, dtype=np.float32).reshape(1, 576)
     >>> q = lp.quantize(x, "e4m3fn")
     >>> q
-    Quantized(e4m3fn 1x576, 1x128 with fp32 scales, 8.278 bits per value)
+    Quantized(e4m3fn 1x576, 1x128 with float32 scales, 8.278 bits per value)
     >>> q.scale.shape, float(q.dequantize().max())
     ((1, 5), 3.0)
     >>> lp.quantize(x, quantizer="nvfp4_te")
-    Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3 scales times 0.001116, 4.556 bits per value)
+    Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3fn scales times 0.001116, 4.556 bits per value)
     """
     q = resolve(
-        fmt, granularity, quantizer, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor
+        fmt,
+        granularity,
+        quantizer,
+        scale_format=scale_format,
+        arithmetic=arithmetic,
+        division=division,
+        amax_floor=amax_floor,
     )
     values = as_float32("quantize", x)
-    job = BlockJob(
-        q,
-        as_matrix(values),
-        tensor_amax=tensor_amax,
-        multiplier=multiplier,
-        rounding=rounding,
-        seed=seed,
+    job = _job(
+        q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
         offset=offset,
-    )
+    )  # fmt: skip
     if out is None:
         codes, scales = np.empty(values.shape, job.format.code_dtype), np.empty(job.scale_shape, np.float32)
     else:
@@ -127,7 +129,7 @@ def quantize(
         job.x = apart(apart(job.x, codes), scales)
     if values.size:
         job.codes(as_matrix(codes), scales)
-    return Quantized(codes, scales, job.format, job.granularity, q.scale, job.tensor_scale, q)
+    return Quantized(codes, scales, job.format, job.granularity, q.scale_format, job.tensor_scale, q)
 
 
 @standard
@@ -137,7 +139,7 @@ def quantize_dequantize(
     granularity: str | Granularity | None = None,
     *,
     quantizer: str | Quantizer | None = None,
-    scale: ScaleKind | None = None,
+    scale_format: str | Format | None = None,
     arithmetic: str | None = None,
     division: Division | None = None,
     amax_floor: float | None = None,
@@ -153,7 +155,7 @@ def quantize_dequantize(
 
     Parameters
     ----------
-    x, fmt, granularity, quantizer, scale, arithmetic, division, amax_floor
+    x, fmt, granularity, quantizer, scale_format, arithmetic, division, amax_floor
         As for `quantize`.
     rounding, seed, offset, tensor_amax, multiplier
         As for `quantize`.
@@ -178,12 +180,18 @@ def quantize_dequantize(
     array([[ 1.        ,  0.2857143 , -0.00390625]], dtype=float32)
     """
     q = resolve(
-        fmt, granularity, quantizer, scale=scale, arithmetic=arithmetic, division=division, amax_floor=amax_floor
+        fmt,
+        granularity,
+        quantizer,
+        scale_format=scale_format,
+        arithmetic=arithmetic,
+        division=division,
+        amax_floor=amax_floor,
     )
     values = as_float32("quantize_dequantize", x)
     result = output("quantize_dequantize", out, values.shape, np.float32)
     values = apart(values, result, in_place=True)
-    job = BlockJob(
+    job = _job(
         q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
         offset=offset,
     )  # fmt: skip
@@ -252,19 +260,27 @@ def _in_one_pass(
     **options: Any,
 ) -> tuple[Quantized, Quantized] | None:
     """Return what `quantize_both` does where strips of rows can serve both, None elsewhere."""
-    if not x.size or not options.keys() <= {"scale", "arithmetic", "division", "amax_floor"}:
+    if not x.size or not options.keys() <= {"scale_format", "arithmetic", "division", "amax_floor"}:
         return None
     q = resolve(fmt, granularity, quantizer, **options)
-    turned = resolve(None, Granularity.parse(q.granularity).T, q)
+    if not has_kernel(q):
+        return None
+    turned = resolve(None, q.granularity.T, q)
     jobs = [BlockJob(each, x, tensor_amax=tensor_amax, multiplier=multiplier) for each in (q, turned)]
     if not fit_one_pass(*jobs):
         return None
     (codes, scales), (turned_codes, turned_scales) = in_one_pass(*jobs)
     rows, columns = jobs
     return (
-        Quantized(codes, scales, rows.format, rows.granularity, q.scale, rows.tensor_scale, q),
+        Quantized(codes, scales, rows.format, rows.granularity, q.scale_format, rows.tensor_scale, q),
         Quantized(
-            turned_codes, turned_scales, rows.format, columns.granularity.T, q.scale, columns.tensor_scale, turned
+            turned_codes,
+            turned_scales,
+            rows.format,
+            columns.granularity.T,
+            q.scale_format,
+            columns.tensor_scale,
+            turned,
         ),
     )
 
@@ -298,15 +314,19 @@ def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> 
     >>> import numpy as np, lowprec as lp
     >>> q = lp.quantize(np.ones((256, 256), np.float32), quantizer="mxfp8")
     >>> lp.requantize(q, "32x1")
-    Quantized(mxfp8_rceil: e4m3fn 256x256, 32x1 with ue8m0 scales, 8.25 bits per value)
+    Quantized(mxfp8_rceil: e4m3fn 256x256, 32x1 with e8m0fnu scales, 8.25 bits per value)
     """
     if not isinstance(q, Quantized):
         raise TypeError(f"requantize: {type(q).__name__} is not Quantized; see lowprec.quantize")
     if q.quantizer is not None:
         options.setdefault("quantizer", q.quantizer)
     elif "quantizer" not in options:
-        options = {"fmt": q.format, "scale": q.scale_kind, **options}
+        options = {"fmt": q.format, "scale_format": q.scale_format, **options}
     return quantize(q.dequantize(), options.pop("fmt", None), granularity, **options)
+
+
+def _job(q: Quantizer, x: NDArray[np.float32], **options: Any) -> BlockJob | PassesJob:
+    return BlockJob(q, x, **options) if has_kernel(q) else PassesJob(q, x, **options)
 
 
 _PLAIN = Quantizer()
@@ -334,8 +354,11 @@ def resolve(
     changes = {key: value for key, value in options.items() if value is not None}
     if fmt is not None:
         changes["format"] = fmt
+    for field in ("format", "scale_format"):
+        if field in changes:  # before the cache, whose keys are values: a name may mean something else tomorrow
+            changes[field] = formats.get(changes[field])
     if granularity is not None:
-        changes["granularity"] = str(Granularity.parse(granularity))
+        changes["granularity"] = Granularity.parse(granularity)
     if changes:
         q = _changed(q, tuple((name, type(changes[name]), changes[name]) for name in sorted(changes)))
     if q.history is not None:
@@ -343,13 +366,22 @@ def resolve(
     return q
 
 
-@functools.lru_cache(maxsize=256)
 def _changed(q: Quantizer, changes: tuple[tuple[str, type, Any], ...]) -> Quantizer:
-    """Return a quantizer with fields changed; types are told, as True is equal to 1 and no number here."""
-    return replace(q, **{name: value for name, _, value in changes})
+    """Return a quantizer with fields changed, under the name of the one that is changed."""
+    found = _made(q, changes)
+    return found if found.name == q.name else replace(found, name=q.name, source=q.source, note=q.note)
 
 
-def _reused(out: Quantized, shape: tuple[int, ...], job: BlockJob) -> tuple[NDArray[Any], NDArray[np.float32]]:
+@functools.lru_cache(maxsize=256)
+def _made(q: Quantizer, changes: tuple[tuple[str, type, Any], ...]) -> Quantizer:
+    """Return a quantizer with fields changed; types are in the key, as True is equal to 1 and no number here."""
+    about = {"name": q.name, "source": q.source, "note": q.note}
+    return q.with_(**about, **{name: value for name, _, value in changes})
+
+
+def _reused(
+    out: Quantized, shape: tuple[int, ...], job: BlockJob | PassesJob
+) -> tuple[NDArray[Any], NDArray[np.float32]]:
     fits = (
         isinstance(out, Quantized)
         and (out.codes.shape, out.codes.dtype) == (shape, job.format.code_dtype)

@@ -21,7 +21,8 @@ from ..kernels.float32.gemm import transpose
 from . import file
 from .granularity import Granularity
 from .job import dequantize
-from .quantizer import SCALE_BITS, Quantizer, ScaleKind
+from .quantizer import Quantizer, quantizers
+from .rules import FLOAT32
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,17 +43,19 @@ class Quantized(ByBits):
         What the codes mean; kept as a `Format`.
     granularity : str or Granularity
         The block that shares a scale, as in "1x128"; kept as a `Granularity`.
-    scale_kind : {"fp32", "ue8m0", "e4m3"}
-        How a scale would be stored: 32 bits, or 8 for a power of two or an E4M3 number.
-    tensor_scale : float32, optional
-        A scale of the whole tensor on top of the blocks' own, as NVFP4 has it.
+    scale_format : Format or str
+        Format that a scale is stored in: float32 (the default), e8m0fnu for powers of two, e4m3fn ...
+    tensor_scale : float32 or ndarray of float32, optional
+        A scale of the whole tensor on top of the blocks' own, as NVFP4 has it, or one for each row, shape (R, 1), as
+        row-scaled NVFP4 has it, or for each column, shape (1, C). Leading axes of the source count as rows.
     quantizer : Quantizer, optional
         What made it.
 
     Raises
     ------
     ValueError
-        If the format, granularity or kind of scale is unknown, or the scales are not one for each block.
+        If the format, granularity or scale format is unknown, the scales are not one for each block, or an array of
+        tensor scales is not one for each row or each column.
     TypeError
         If codes or scales have another type than these; the message quotes it.
 
@@ -62,7 +65,7 @@ class Quantized(ByBits):
     >>> codes = np.full((2, 256), 0x38, np.uint8)           # from a GPU, say: 1.0 in E4M3
     >>> q = Quantized(codes, np.float32([[1, 2], [3, 4]]), "e4m3fn", "1x128")
     >>> q
-    Quantized(e4m3fn 2x256, 1x128 with fp32 scales, 8.25 bits per value)
+    Quantized(e4m3fn 2x256, 1x128 with float32 scales, 8.25 bits per value)
     >>> q.dequantize()[:, ::128]
     array([[1., 2.],
            [3., 4.]], dtype=float32)
@@ -72,15 +75,18 @@ class Quantized(ByBits):
     scale: NDArray[np.float32]
     format: Format
     granularity: Granularity
-    scale_kind: ScaleKind = "fp32"
-    tensor_scale: np.float32 | None = None
+    scale_format: Format = FLOAT32
+    tensor_scale: np.float32 | NDArray[np.float32] | None = None
     quantizer: Quantizer | None = None
 
     def __post_init__(self) -> None:
         fmt, granularity = formats.get(self.format), Granularity.parse(self.granularity)
         object.__setattr__(self, "format", fmt)
         object.__setattr__(self, "granularity", granularity)
-        if self.tensor_scale is not None:
+        object.__setattr__(self, "scale_format", formats.get(self.scale_format))
+        if self.quantizer is not None:
+            object.__setattr__(self, "quantizer", quantizers.get(self.quantizer))
+        if self.tensor_scale is not None and not np.ndim(self.tensor_scale):
             object.__setattr__(self, "tensor_scale", np.float32(self.tensor_scale))
         if not (type(self.codes) is type(self.scale) is np.ndarray and self.codes.dtype == fmt.code_dtype):
             for name in ("codes", "scale"):
@@ -92,13 +98,28 @@ class Quantized(ByBits):
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
                 raise TypeError(f"Quantized: {name} is {found}, needed is an ndarray of {np.dtype(dtype)}")
-        if self.scale_kind not in SCALE_BITS:
-            raise ValueError(f"Quantized: scale_kind={self.scale_kind!r}: one of {', '.join(SCALE_BITS)}")
         expected = granularity.scale_shape(matrix_shape(self.codes.shape))
         if self.scale.shape != expected:
             raise ValueError(
                 f"Quantized: scale has shape {self.scale.shape}; codes {self.codes.shape} in blocks of {granularity} "
                 f"have {expected}"
+            )
+        if not isinstance(self.tensor_scale, np.float32 | None):
+            self._check_line_scales()
+
+    def _check_line_scales(self) -> None:
+        """Raise unless scales on top of the blocks' own are one for each row or each column."""
+        given = self.tensor_scale
+        if hasattr(given, "dtype") and not isinstance(given, np.ndarray):
+            object.__setattr__(self, "tensor_scale", given := np.asarray(host(given)))
+        if not isinstance(given, np.ndarray) or given.dtype != np.float32:
+            found = given.dtype if isinstance(given, np.ndarray) else type(given).__name__
+            raise TypeError(f"Quantized: tensor_scale must be a number or an ndarray of float32, got {found}")
+        rows, columns = matrix_shape(self.codes.shape)
+        if given.shape not in ((rows, 1), (1, columns)):
+            raise ValueError(
+                f"Quantized: tensor_scale must be a number or of shape {(rows, 1)} or {(1, columns)} with codes "
+                f"{self.codes.shape}, got shape {given.shape}"
             )
 
     @property
@@ -109,8 +130,8 @@ class Quantized(ByBits):
     @property
     def nbytes(self) -> int:
         """Bytes that codes (packed to their bits) and scales take when stored."""
-        bits = self.codes.size * self.format.bits + self.scale.size * SCALE_BITS[self.scale_kind]
-        return -(-bits // 8) + (0 if self.tensor_scale is None else 4)
+        bits = self.codes.size * self.format.bits + self.scale.size * self.scale_format.bits
+        return -(-bits // 8) + (0 if self.tensor_scale is None else 4 * np.size(self.tensor_scale))
 
     @property
     def bits_per_value(self) -> float:
@@ -124,11 +145,14 @@ class Quantized(ByBits):
             raise ValueError(f"Quantized.T is for matrices, not for shape {self.shape}")
         codes = np.empty(self.shape[::-1], self.codes.dtype)
         transpose(self.codes, codes)
-        return replace(self, codes=codes, scale=np.ascontiguousarray(self.scale.T), granularity=self.granularity.T)
+        top = self.tensor_scale
+        top = np.ascontiguousarray(top.T) if isinstance(top, np.ndarray) else top
+        scale = np.ascontiguousarray(self.scale.T)
+        return replace(self, codes=codes, scale=scale, granularity=self.granularity.T, tensor_scale=top)
 
     @standard
     def dequantize(self, out: NDArray[np.float32] | None = None, *, like: Any = None) -> NDArray[np.float32]:
-        """Return the values ``float32(scale * decode(codes))``, times the tensor's scale where there is one.
+        """Return the values ``float32(scale * decode(codes))``, times the tensor's or the row's scale if there is one.
 
         Every NaN is the positive quiet one, 0x7FC00000.
 
@@ -148,7 +172,8 @@ class Quantized(ByBits):
         if out.size:
             codes, scale = as_matrix(apart(self.codes, out)), apart(self.scale, out)
             block = self.granularity.block((codes.shape[0], codes.shape[1]))
-            tensor = np.float32(1 if self.tensor_scale is None else self.tensor_scale)
+            top = self.tensor_scale
+            tensor = apart(top, out) if isinstance(top, np.ndarray) else np.float32(1 if top is None else top)
             dequantize(codes, scale, block, self.format, tensor, as_matrix(out))
         return out if like is None else returned("dequantize", out, like)
 
@@ -208,14 +233,26 @@ class Quantized(ByBits):
     def _repr_html_(self) -> str:
         rows = [
             ("shape", " x ".join(map(str, self.shape)) or "scalar"), ("elements", self.format.name),
-            ("a scale for each", str(self.granularity)), ("scales", f"{self.scale.size:,} as {self.scale_kind}"),
-            ("scale of the tensor", self.tensor_scale), ("quantizer", self.quantizer and self.quantizer.name),
+            ("a scale for each", str(self.granularity)), ("scales", f"{self.scale.size:,} as {self.scale_format}"),
+            ("scale of the tensor", self.tensor_scale) if not isinstance(self.tensor_scale, np.ndarray)
+            else (f"scales of {self._lines}", f"{self.tensor_scale.size:,} as float32"),
+            ("quantizer", self.quantizer and self.quantizer.name),
             ("bytes", f"{self.nbytes:,}"), ("bits per value", f"{self.bits_per_value:.4g}"),
         ]  # fmt: skip
         return table([row for row in rows if row[1] is not None], title="Quantized")
 
+    @property
+    def _lines(self) -> str:
+        """What has a scale each on top of the blocks' own: "rows", "columns" or "" for neither."""
+        if not isinstance(self.tensor_scale, np.ndarray):
+            return ""
+        return "rows" if self.tensor_scale.shape == (matrix_shape(self.shape)[0], 1) else "columns"
+
     def __repr__(self) -> str:
-        scales = f"{self.scale_kind} scales" + ("" if self.tensor_scale is None else f" times {self.tensor_scale:.4g}")
+        scales, top = f"{self.scale_format} scales", self.tensor_scale
+        if top is not None:
+            many = isinstance(top, np.ndarray)
+            scales += f" times those of {top.size} {self._lines}" if many else f" times {top:.4g}"
         by = "" if self.quantizer is None or not self.quantizer.name else f"{self.quantizer.name}: "
         return (
             f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape)) or 'scalar'}, {self.granularity} with "

@@ -1,120 +1,55 @@
-"""Block quantizers as data: a `Quantizer` says how a block's scale is computed, stored and divided by.
-
-**A scale multiplies codes back to values**: ``x ~ scale * decode(codes)`` (DeepGEMM's ``sf``; TransformerEngine calls
-the inverse of this "scale"). Whatever is written below happens in float32, each operation rounded to nearest even;
-powers of two come from bits, never from a logarithm. `amax` is the largest magnitude of the block, `max` the largest
-element of the format, `emax` its exponent.
-
-How a scale comes from amax, by the way it is stored (`ARITHMETICS`):
-
-====== ================ =============================================================================================
-scale  arithmetic       s (and what values are multiplied with, where that is not 1 / s)
-====== ================ =============================================================================================
-fp32   amax/max         s = amax / max, at least 2^-149
-fp32   amax*(1/max)     s = amax * fl(1 / max), at least 2^-149
-fp32   max/amax         m = min(max / amax, FLT_MAX); x * m; s = 1 / m
-fp32   amax/max         with division "max/amax": s as above, but x * (max / amax)
-ue8m0  floor            s = 2^(floor(log2 amax) - emax): OCP MX v1.0, section 6.3; the largest elements may saturate
-ue8m0  ceil             the same with ceil
-ue8m0  even             the same after amax was rounded to the element's mantissa bits, half up
-ue8m0  even_1bit        the same with one mantissa bit, whatever the element
-ue8m0  amax/max         s = the smallest power of two not below amax / max ("round up", RCEIL)
-ue8m0  amax*(1/max)     the same of amax * fl(1 / max)
-ue8m0  max/amax         m = min(max / amax, FLT_MAX) with its mantissa cleared; x * m; s = 1 / m
-e4m3   folded           e = bound * max / amax_tensor, g = 1 / e; s = E4M3(amax * (e * fl(1 / max))); x * 1 / (s * g)
-e4m3   plain            e, g as above; s = E4M3(amax / max * e); x * 1 / (s * g)
-e4m3   quotients        g = amax_tensor / (bound * max); s = E4M3(amax / max / g); x * (1 / g / s)
-e4m3   joint            g as above; s = E4M3(amax / (max * g)), of 1 where that is 0; x / (s * g)
-e4m3   alone            s = E4M3(amax / max); x * 1 / s, or x / s; no scale of the tensor
-====== ================ =============================================================================================
-
-Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. E4M3(...) saturates. Inverses that
-overflow become FLT_MAX, and scales or divisors that underflow 2^-149, so that no zero becomes NaN.
-"""
+"""Block quantizers as data: a `Quantizer` holds its formats, its block and its scale rule (`lowprec.scaling.rules`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Self, get_args
 
-import numpy as np
-
-from .._arrays import LARGEST_SEED, one_of, positive, positive32, whole, whole_or_none
-from .._values import plain_fields
+from .._arrays import LARGEST_SEED, one_of, whole, whole_or_none
+from .._values import Value, derived, plain_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import NegativeZero
 from ..format.rounding import Rounding, roundings
 from ..registry import Registry
 from .granularity import Granularity
+from .rules import E4M3, FLOAT32, AmaxRule, PythonRule
 
-ScaleKind = Literal["fp32", "ue8m0", "e4m3"]
-SCALES: tuple[ScaleKind, ...] = get_args(ScaleKind)
-SCALE_BITS: dict[ScaleKind, int] = {"fp32": 32, "ue8m0": 8, "e4m3": 8}
-Division = Literal["divide", "reciprocal", "max/amax"]
-DIVISIONS: tuple[Division, ...] = get_args(Division)
-Choice = Literal["mae", "mse"]
-ARITHMETICS: dict[ScaleKind, tuple[str, ...]] = {
-    "fp32": ("amax/max", "amax*(1/max)", "max/amax"),
-    "ue8m0": ("floor", "ceil", "even", "even_1bit", "amax/max", "amax*(1/max)", "max/amax"),
-    "e4m3": ("folded", "plain", "quotients", "joint", "alone"),
-}
-SPECIALS: dict[str, tuple[float, float]] = {  # scale, and what values are multiplied with (or divided by)
-    "one": (1.0, 1.0),
-    "nan": (np.nan, np.nan),
-    "largest": (2.0**127, 2.0**-127),
-    "smallest": (2.0**-127, 2.0**127),
-    "smallest_normal": (2.0**-6, 1.0),
-    "saturate": (448.0, 1 / 448.0),
-}
-"""What a block of zeros, with Inf or with NaN may get in place of what the arithmetic says."""
+_TILE, _AMAX = Granularity(1, 128), AmaxRule()
+_RULE_FIELDS = {f.name for f in dataclasses.fields(AmaxRule)}
+_EDGES: dict[str, Any] = {"format": formats.get, "scale_format": formats.get, "granularity": Granularity.parse,
+                          "rounding": roundings.get}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Quantizer:
+@dataclass(frozen=True, eq=False, repr=False)
+class Quantizer(Value):
     """How values become codes and scales: one entry of the catalogue.
 
     Parameters
     ----------
     name : str
-        What results say they were made by; nothing if it is empty. It decides nothing.
-    format : str or Format
+        Name in results and tables; it decides nothing.
+    format : Format or str
         Element format.
-    granularity : str
+    granularity : Granularity or str
         Block that shares a scale, see `lowprec.Granularity`.
-    scale : {"fp32", "ue8m0", "e4m3"}
-        How a scale is stored.
-    arithmetic : str
-        How it comes from amax: one of ``ARITHMETICS[scale]``, see the module's table.
-    division : {"divide", "reciprocal", "max/amax"}
-        For FP32 scales from a quotient or product: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``; from a quotient also
-        ``x * fl(max / amax)``, which is neither.
-    rounding : str or Rounding
+    scale_format : Format or str
+        Format that a scale is stored in: float32, powers of two (e8m0fnu), or any other of up to 8 bits (e4m3fn,
+        ue5m3 ...), whose sign is not used.
+    rule : AmaxRule, or function
+        How a scale comes from a block: from its largest magnitude, or by a Python function, see `PythonRule`.
+    rounding : Rounding or str
         How elements are rounded where a call does not say it.
     negative_zero : {"keep", "positive"}
         What -0 and what underflows from below become.
-    amax_floor : float
-        The amax is taken to be at least this. Released kernels use 1e-4, which is harmless for activations and
-        wrong for gradients of 1e-5 to 1e-8; the default is 0.
-    smallest_exponent : int
-        Of a power-of-two scale: -127, or -126 where it must be a normal float32.
-    smallest_scale : float
-        An E4M3 scale is at least this.
-    bound : float
-        The block scale that the tensor's own scale aims the largest block at: 448, or 256 to leave room for 1.5 times.
-    choice : {"mae", "mse"}, optional
-        Four over six: quantize each block with s and with 1.5 s (which puts its largest value on 4 instead of 6), and
-        keep what errs less, by sums of magnitudes or of squares in order.
-    zero, inf, nan : str
-        What a block of zeros (where `amax_floor` is 0), with Inf, with NaN gets: one of `SPECIALS`, or ``"rule"`` for
-        what the arithmetic says.
     hadamard : int, optional
         Size of the Hadamard transform that comes first, along the blocks: over the columns, over the rows where a
         block is a piece of one column (`lowprec.hadamard`). What comes back are transformed values.
     signs : {"te", "none"} or int
         The transform's signs.
-    transform_format : str, optional
-        Format of ``lowprec.formats`` that transformed values are rounded to before anything else is done to them:
-        TransformerEngine's kernels round to bfloat16, as if the transform had written a tensor to memory.
+    transform_format : Format or str, optional
+        Format that transformed values are rounded to before anything else is done to them: TransformerEngine's kernels
+        round to bfloat16, as if the transform had written a tensor to memory.
     history : int, optional
         Number of steps whose amax delayed scaling remembers: such a quantizer has a state, see `DelayedScaling`.
     source : str
@@ -126,61 +61,54 @@ class Quantizer:
     ------
     ValueError
         If the fields contradict each other; the message quotes them and says what is allowed.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> mine = lp.quantizers["mxfp8"].with_(granularity="1x16", amax_floor=1e-4)
+    >>> mine.name, mine.rule.amax_floor
+    ('mxfp8_rceil(granularity=1x16, amax_floor=0.0001)', 0.0001)
     """
 
-    name: str = ""
-    format: str | Format = "e4m3fn"
-    granularity: str = "1x128"
-    scale: ScaleKind = "fp32"
-    arithmetic: str = "amax/max"
-    division: Division = "divide"
-    rounding: str | Rounding = "nearest_even"
+    name: str = field(default="", compare=False)
+    format: Format = E4M3
+    granularity: Granularity = _TILE
+    scale_format: Format = FLOAT32
+    rule: AmaxRule | PythonRule = _AMAX
+    rounding: Rounding = roundings["nearest_even"]
     negative_zero: NegativeZero = "keep"
-    amax_floor: float = 0.0
-    smallest_exponent: int = -126
-    smallest_scale: float = 0.0
-    bound: float = 448.0
-    choice: Choice | None = None
-    zero: str = "one"
-    inf: str = "nan"
-    nan: str = "nan"
     hadamard: int | None = None
     signs: str | int = "te"
-    transform_format: str | None = None
+    transform_format: Format | None = None
     history: int | None = None
     source: str = field(default="user-defined", compare=False)
     note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        one_of("Quantizer", "scale", self.scale, SCALES)
-        one_of("Quantizer", "division", self.division, DIVISIONS)
-        one_of(f"Quantizer with {self.scale} scales", "arithmetic", self.arithmetic, ARITHMETICS[self.scale])
-        if self.division == "max/amax" and (self.scale, self.arithmetic) != ("fp32", "amax/max"):
+        for name, parse in _EDGES.items():
+            object.__setattr__(self, name, parse(getattr(self, name)))
+        if self.transform_format is not None:
+            object.__setattr__(self, "transform_format", formats.get(self.transform_format))
+        if not isinstance(self.rule, AmaxRule):
+            object.__setattr__(self, "rule", PythonRule.of(self.rule))
+        if self.scale_format != FLOAT32 and (self.scale_format.bits > 8 or self.scale_format.is_integer):
             raise ValueError(
-                f"division='max/amax' goes with fp32 scales and arithmetic='amax/max', not {self.scale!r} and "
-                f"{self.arithmetic!r}"
+                "Quantizer: scale_format must be float32 or a floating-point format of up to 8 bits, "
+                f"got {self.scale_format}"
             )
-        roundings.get(self.rounding)
+        if isinstance(self.rule, AmaxRule):
+            self.rule.check(self.scale_format)
+            if self.rule.has_row_scales and 1 not in (self.granularity.rows, self.granularity.columns):
+                raise ValueError(
+                    "Quantizer: granularity must be 1xN or Nx1 with tensor_scale='row', whose rows run along the "
+                    f"blocks, got {self.granularity}"
+                )
+        elif self.history is not None:
+            raise ValueError(f"Quantizer: history must be None with a scale rule of one's own, got {self.history!r}")
         one_of("Quantizer", "negative_zero", self.negative_zero, get_args(NegativeZero))
-        positive32("", "amax_floor", self.amax_floor, zero=True)
-        whole("", "smallest_exponent", self.smallest_exponent, -127, -126)
-        if positive("", "smallest_scale", self.smallest_scale, zero=True) > 448.0:
-            raise ValueError(f"smallest_scale={self.smallest_scale!r}: 0 to 448, an E4M3 number")
-        if positive("", "bound", self.bound) > 448.0:
-            raise ValueError(f"bound={self.bound!r}: above 0 and at most E4M3's 448")
-        if self.choice is not None:
-            one_of("Quantizer", "choice", self.choice, get_args(Choice))
-            if self.arithmetic != "plain":
-                raise ValueError(f"choice={self.choice!r} goes with arithmetic='plain', not {self.arithmetic!r}")
-        for case in ("zero", "inf", "nan"):
-            one_of("Quantizer", case, getattr(self, case), ("rule", *SPECIALS))
-        for case in ("inf", "nan"):
-            if getattr(self, case) == "rule":
-                raise ValueError(f"{case}='rule': no arithmetic has a result there; one of {', '.join(SPECIALS)}")
         for size in ("hadamard", "history"):
-            value = getattr(self, size)
-            whole_or_none("Quantizer", size, value)
+            whole_or_none("Quantizer", size, getattr(self, size))
         if isinstance(self.signs, str):
             one_of("Quantizer", "signs", self.signs, ("te", "none"))
         else:
@@ -189,28 +117,35 @@ class Quantizer:
             raise ValueError(f"hadamard={self.hadamard!r}: a power of two, at least 2")
         if self.history is not None and not 1 <= self.history <= 1 << 20:
             raise ValueError(f"history={self.history!r}: 1 to 2^20 steps")
-        formats.get(self.format)
-        if self.transform_format is not None:
-            if not isinstance(name := self.transform_format, str):
-                raise ValueError(f"Quantizer: transform_format must be None or a name in lowprec.formats, got {name!r}")
-            formats.get(name)
-        Granularity.parse(self.granularity)
 
     @property
-    def two_level(self) -> bool:
-        """Whether the tensor has a scale of its own."""
-        return self.scale == "e4m3" and self.arithmetic != "alone"
+    def has_tensor_scale(self) -> bool:
+        """Whether its rule makes a scale of the tensor, or of each row, too; a function says so when it is called."""
+        return isinstance(self.rule, AmaxRule) and self.rule.has_tensor_scale
 
-    def with_(self, **changes: Any) -> Quantizer:
-        """Return a quantizer that differs in the given fields.
+    @property
+    def has_row_scales(self) -> bool:
+        """Whether its rule makes a scale of each row too; a function says so only when it is called."""
+        return isinstance(self.rule, AmaxRule) and self.rule.has_row_scales
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a quantizer that differs in the given fields, of its own or of its `AmaxRule`; see `Value.with_`.
 
         Examples
         --------
-        >>> mine = quantizers["deepgemm"].with_(name="mine", amax_floor=0.0, source="our kernel")
-        >>> mine.division
+        >>> import lowprec as lp
+        >>> mine = lp.quantizers["deepgemm"].with_(name="mine", amax_floor=0.0, source="our kernel")
+        >>> mine.rule.division
         'reciprocal'
         """
-        return replace(self, **changes)
+        of_rule = {name: value for name, value in changes.items() if name in _RULE_FIELDS}
+        if not of_rule:
+            return super().with_(**changes)
+        rule = changes.get("rule", self.rule)
+        if not isinstance(rule, AmaxRule):
+            raise TypeError(f"Quantizer.with_: {next(iter(of_rule))} is a field of AmaxRule, got the rule {rule}")
+        own = {name: value for name, value in changes.items() if name not in of_rule}
+        return super().with_(**{**derived(self, changes), **own, "rule": dataclasses.replace(rule, **of_rule)})
 
 
 quantizers: Registry[Quantizer] = Registry("quantizer", Quantizer)
@@ -218,9 +153,15 @@ quantizers: Registry[Quantizer] = Registry("quantizer", Quantizer)
 is the same."""
 
 
-def _add(name: str, *aliases: str, like: Quantizer | None = None, **fields: Any) -> Quantizer:
-    entry = Quantizer(name=name, **fields) if like is None else like.with_(name=name, **fields)
-    return quantizers.register(name, entry, aliases)
+def _made(name: str, like: Quantizer, **fields: Any) -> Quantizer:
+    """Return a quantizer that differs from another one; what is not given, its source too, is the other one's."""
+    of_rule = {field: fields.pop(field) for field in tuple(fields) if field in _RULE_FIELDS}
+    assert isinstance(like.rule, AmaxRule)
+    return dataclasses.replace(like, name=name, rule=dataclasses.replace(like.rule, **of_rule), **fields)
+
+
+def _add(name: str, *aliases: str, like: Quantizer = Quantizer(), **fields: Any) -> Quantizer:
+    return quantizers.register(name, _made(name, like, **fields), aliases)
 
 
 _V3 = "DeepSeek-V3, inference/kernel.py: act_quant, weight_quant"
@@ -229,7 +170,7 @@ _DSV3 = _add(
     note="the kernel of 2024 had no floor: a tile of zeros came out as NaN there",
 )  # fmt: skip
 _add(
-    "dsv3_inference_ue8m0", like=_DSV3, scale="ue8m0", source=_V3 + " with scale_fmt='ue8m0' (V3.1)",
+    "dsv3_inference_ue8m0", like=_DSV3, scale_format="e8m0fnu", source=_V3 + " with scale_fmt='ue8m0' (V3.1)",
     note="the kernel takes exp2(ceil(log2(...))) in float32, which is wrong next to powers of two; bits are used here",
 )  # fmt: skip
 _DSV32 = _add(
@@ -239,7 +180,7 @@ _DSV32 = _add(
     source="DeepSeek-V3.2-Exp, inference/kernel.py: act_quant",
 )
 _DSV32_UE8M0 = _add(
-    "dsv32_inference_ue8m0", "dsv4_inference", like=_DSV32, scale="ue8m0",
+    "dsv32_inference_ue8m0", "dsv4_inference", like=_DSV32, scale_format="e8m0fnu",
     source=_DSV32.source + " with round_scale; DeepSeek-V4, inference/kernel.py: act_quant",
 )  # fmt: skip
 _add(
@@ -250,7 +191,7 @@ _DEEPGEMM = _add(
     "deepgemm", division="reciprocal", amax_floor=1e-4, source="DeepGEMM, deep_gemm/utils/math.py",
     note="a block with Inf or NaN gets an infinite or NaN scale there; both decode to NaN",
 )  # fmt: skip
-_add("deepgemm_ue8m0", like=_DEEPGEMM, scale="ue8m0", source=_DEEPGEMM.source + ", use_ue8m0")
+_add("deepgemm_ue8m0", like=_DEEPGEMM, scale_format="e8m0fnu", source=_DEEPGEMM.source + ", use_ue8m0")
 
 _TILEKERNELS = _add(
     "tilekernels", division="max/amax", amax_floor=1e-4,
@@ -271,7 +212,7 @@ _add(
     source="TransformerEngine, common/recipe/delayed_scaling.cu; Micikevicius et al., arXiv:2209.05433",
 )  # fmt: skip
 _add("te_block_fp32", like=_CURRENT, granularity="1x128", source=_TE + ", NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1")
-_add("te_block", like=_CURRENT, granularity="1x128", scale="ue8m0", source=_TE + " (Float8BlockScaling)")
+_add("te_block", like=_CURRENT, granularity="1x128", scale_format="e8m0fnu", source=_TE + " (Float8BlockScaling)")
 _add(
     "torchao_fp8", granularity="tensor", arithmetic="max/amax", amax_floor=1e-12,
     source="torchao 0.18, float8/float8_utils.py: tensorwise and axiswise scaling",
@@ -279,8 +220,15 @@ _add(
 )  # fmt: skip
 
 _MX = "OCP Microscaling formats (MX) v1.0, section 6.3"
-_MX_BASE = Quantizer(
-    granularity="1x32", scale="ue8m0", arithmetic="floor", smallest_exponent=-127, zero="smallest", source=_MX
+_MX_BASE = _made(
+    "",
+    Quantizer(),
+    granularity="1x32",
+    scale_format="e8m0fnu",
+    arithmetic="floor",
+    smallest_exponent=-127,
+    zero="smallest",
+    source=_MX,
 )
 _RCEIL = "TransformerEngine, common/util/ptx.cuh: float_to_e8m0; NVIDIA, arXiv:2506.08027"
 _TORCHAO_MX = (
@@ -324,16 +272,26 @@ _add(
     note="ties go toward zero and no code is -0, unlike DeepSeek-V4's own; 1e-4 is too much for gradients",
 )  # fmt: skip
 _add(
-    "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale="e4m3", arithmetic="alone", amax_floor=6 * 2.0**-9,
-    smallest_scale=2.0**-9,
+    "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="alone",
+    amax_floor=6 * 2.0**-9, smallest_scale=2.0**-9,
     source="DeepSeek-V4.1, inference/kernel.py: fp4_act_quant with E4M3 scales, no scale of the tensor",
 )  # fmt: skip
 
 _NV = "TransformerEngine, common/cast/nvfp4/core_nvfp4.cuh; NVIDIA, arXiv:2509.25149"
 _NVFP4 = _add(
-    "nvfp4_te", "nvfp4", format="e2m1fn", granularity="1x16", scale="e4m3", arithmetic="folded", zero="rule",
+    "nvfp4_te", "nvfp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="folded", zero="rule",
     inf="saturate", source=_NV,
     note="the Python reference lets a NaN poison the whole tensor; here it poisons its block; and it makes +0 of -0",
+)  # fmt: skip
+_add(
+    "nvfp4_te_row_scaled", like=_NVFP4, tensor_scale="row",
+    source="TransformerEngine d0067d0, common/cast/nvfp4/quantize_transpose_nvfp4.cuh: ROW_SCALED_NVFP4 "
+    "(NVFP4BlockScaling with row_scaled_activation, since c74e5aa)",
+    note="the kernels take amaxes of rows and blocks without NaN, and the source does not say what code a NaN becomes: "
+    "here its block is NaN, and the row's amax leaves it out, too; for a row of zeros the Python reference multiplies "
+    "by FLT_MAX instead of 1, which gives the same codes; flashinfer fb28d72 (nvfp4_quantize with "
+    "per_token_activation) computes the same if FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH is set, but for the scale of a "
+    "row of zeros; by default it takes approximate reciprocals, which are not reproduced here",
 )  # fmt: skip
 _add("nvfp4_te_2d", like=_NVFP4, granularity="16x16", source=_NV + " (weights)")
 _RHT = _add(
@@ -360,3 +318,4 @@ _add(
 _4OVER6 = "Cook et al., arXiv:2512.02010; TransformerEngine, custom_recipes/reference_nvfp4.py"
 _add("nvfp4_4over6", like=_NVFP4, arithmetic="plain", bound=256.0, choice="mae", source=_4OVER6)
 _add("nvfp4_4over6_mse", like=_NVFP4, arithmetic="plain", bound=256.0, choice="mse", source=_4OVER6)
+quantizers.seal()

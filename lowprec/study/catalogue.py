@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 from pathlib import Path
-from types import CodeType
 from typing import Any, Protocol, runtime_checkable
 
 import lowprec
 from lowprec._files import safe_name
 from lowprec.registry import Registry
 
-from .design import registration
+from .design import modules, registration
 from .design.registration import REGISTER_FILE, Registration
 
 #: What a study asks of the trainer, from nothing to a training: the more, the longer it takes.
@@ -89,17 +86,6 @@ def registered_in(runs: Path, study: str) -> Registration:
     return registration.read(where).get(study, Registration())
 
 
-class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Loader that always compiles the source.
-
-    Python takes cached byte code for current if the size of the file and the second of its last change are the same: an
-    edit of one digit, right after a run, would not be seen.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
 def load(name: str) -> Study:
     """Load an ablation by name, or from a Python file that defines `ablation`.
 
@@ -131,12 +117,8 @@ def load(name: str) -> Study:
         for stem in names():
             known.register(stem, folder() / f"{stem}.py")
         path = known[name]
-    module_name = f"lowprec_ablation_{path.stem}"
-    loader = _SourceLoader(module_name, str(path))
-    module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(module_name, loader, origin=str(path)))
-    module.__file__ = str(path)
     try:
-        loader.exec_module(module)
+        module = modules.load(path)
     except SyntaxError as error:
         if error.filename is None:  # of a file with null bytes
             raise ValueError(f"{path}: {error.msg}") from None

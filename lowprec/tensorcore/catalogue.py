@@ -7,33 +7,49 @@ source everywhere: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ..format.catalogue import Format, formats
 from ..registry import Registry
-from .accumulator import FLOAT64, Accumulator
+from .accumulator import FLOAT16, FLOAT32, FLOAT64, FP22, Accumulator
+from .kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
+from .kinds.exact import ExactSum
+from .kinds.exact_groups import ExactGroupSum
+from .kinds.fused import FusedSum
+from .kinds.fused_runs import GroupedFusedSum
+from .kinds.halves import SplitF16Sum
+from .kinds.pairwise import PairwiseSum
+from .kinds.sequential import SequentialSum
+from .kinds.two_floors import TruncateFloorSum
+from .kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
-accumulators: Registry[Accumulator] = Registry("accumulator", Accumulator)
+accumulators: Registry[Accumulator] = Registry("accumulator", Accumulator)  # type: ignore[type-abstract]
 """The catalogue."""
 
-_FP8 = ("e4m3fn", "e5m2")
-_NARROW = (*_FP8, "e3m2fn", "e2m3fn", "e2m1fn")
-_FP4 = ("e2m1fn",)
-_FNUZ = ("e4m3fnuz", "e5m2fnuz")
-_F16, _BF16 = ("float16",), ("bfloat16",)
-_TF32 = ("float32", "tf32")  # float32 operands lose their low 13 bits first
+
+def _formats(*names: str) -> tuple[Format, ...]:
+    return tuple(formats[name] for name in names)
+
+
+_FP8 = _formats("e4m3fn", "e5m2")
+_FP4 = _formats("e2m1fn")
+_NARROW = (*_FP8, *_formats("e3m2fn", "e2m3fn"), *_FP4)
+_FNUZ = _formats("e4m3fnuz", "e5m2fnuz")
+_F16, _BF16, _F32 = _formats("float16"), _formats("bfloat16"), _formats("float32")
+_TF32 = _formats("float32", "tf32")  # float32 operands lose their low 13 bits first
 _SIM = "MMA-Sim 2.1.1 (arXiv:2511.10909)"
 _BOTH = f"{_SIM}; arXiv:2512.07004"
 _ONE = ", one group each"
 
 
 def _add(
-    name: str, group: int, fraction_bits: int, zero: int, inputs: tuple[str, ...], verified: str, **more: Any
-) -> None:
-    more = {"source": _BOTH, "output": "float32", **more}
-    accumulator = Accumulator(
-        name, group=group, fraction_bits=fraction_bits, zero_exponent=zero, inputs=inputs, verified=verified, **more
-    )
-    accumulators.register(name, accumulator)
+    name: str, group: int, fraction_bits: int, zero: int, inputs: tuple[Format, ...], verified: str,
+    kind: Callable[..., Accumulator] = FusedSum, **more: Any,
+) -> None:  # fmt: skip
+    fields = {"group": group, "fraction_bits": fraction_bits, "zero_exponent": zero, "input_formats": inputs}
+    entry = kind(name, verified=verified, **{"source": _BOTH, "output_format": FLOAT32, **fields, **more})
+    accumulators.register(name, entry)
 
 
 def _recorded(*gpus: str, note: str = "") -> str:
@@ -41,7 +57,8 @@ def _recorded(*gpus: str, note: str = "") -> str:
 
 
 # chip_input, results in float32 (or FP22), and chip_input_f16, results in float16.
-_HALF = {"output": "float16"}
+_HALF: dict[str, Any] = {"output_format": FLOAT16}
+_FP22: dict[str, Any] = {"output_format": FP22}
 _NONE = "no recordings"
 _ADA = ("RTX Ada", "L40S")
 _GPUS: dict[str, tuple[str, ...]] = {
@@ -50,8 +67,8 @@ _GPUS: dict[str, tuple[str, ...]] = {
 
 _WGMMA = "Hopper wgmma m64nNk32 (H100, H200): DeepSeek ISCA 2025 3.1; arXiv:2511.10909; arXiv:2512.07004"
 _ADA_FP8 = "Ada mma.sync m16n8k32 (L40S, RTX 40): arXiv:2511.10909; arXiv:2512.07004"
-_add("hopper_fp8", 32, 13, -133, _FP8, _recorded(*_GPUS["hopper"], note=" with C = 0"), output="fp22", source=_WGMMA)
-_add("ada_fp8", 16, 13, -132, _FP8, _recorded(*_ADA), output="fp22", source=_ADA_FP8)
+_add("hopper_fp8", 32, 13, -133, _FP8, _recorded(*_GPUS["hopper"], note=" with C = 0"), source=_WGMMA, **_FP22)
+_add("ada_fp8", 16, 13, -132, _FP8, _recorded(*_ADA), source=_ADA_FP8, **_FP22)
 _add("hopper_fp8_f16", 32, 13, -21, _FP8, _NONE, source=_SIM, **_HALF)
 _add("ada_fp8_f16", 16, 13, -20, _FP8, _recorded("RTX Ada"), source=_ADA_FP8, **_HALF)
 
@@ -72,101 +89,95 @@ for _chip, _group, _bits in (
 _HMMA = "FP8 mma.sync m16n8k32, which these GPUs compile to two float16 instructions: found in the recordings"
 for _chip, _wide in (("hopper", _recorded("B200", note=" alone")), ("blackwell", _recorded("B200"))):
     _gpus = _GPUS[_chip]
-    _add(f"{_chip}_fp8_mma", 16, 25, -133, _FP8, _wide, kind="halves", source=_HMMA)
-    _add(f"{_chip}_fp8_mma_f16", 16, 25, -21, _FP8, _recorded(*_gpus), kind="halves", source=_HMMA, **_HALF)
+    _add(f"{_chip}_fp8_mma", 16, 25, -133, _FP8, _wide, kind=SplitF16Sum, source=_HMMA)
+    _add(f"{_chip}_fp8_mma_f16", 16, 25, -21, _FP8, _recorded(*_gpus), kind=SplitF16Sum, source=_HMMA, **_HALF)
 for _chip in ("blackwell", "rtx_blackwell"):
-    _mx: dict[str, Any] = {"source": _SIM, "scale_format": "e8m0fnu", "scale_block": 32}
-    _runs = {**_mx, "kind": "fused_runs", "run": 16}
+    _mx: dict[str, Any] = {"source": _SIM, "scale_format": formats["e8m0fnu"], "scale_block": 32}
+    _runs = {**_mx, "kind": GroupedFusedSum, "run": 16}
     _add(f"{_chip}_fp8", 32, 25, -133, _NARROW, _NONE, source=_SIM)
     _add(f"{_chip}_fp8_f16", 32, 25, -21, _NARROW, _NONE, source=_SIM, **_HALF)
     _add(f"{_chip}_mxf8", 32, 25, -133, _NARROW, _NONE, **_mx)
     _add(f"{_chip}_mxf4", 64, 35, -139, _FP4, _NONE, **_runs)
     _runs |= {"scale_block": 16}
     _add(f"{_chip}_mxf4_16", 64, 35, -139, _FP4, _NONE, **_runs)
-    _runs |= {"scale_format": "e4m3fn"}
+    _runs |= {"scale_format": formats["e4m3fn"]}
     _add(f"{_chip}_nvfp4", 64, 35, -139, _FP4, _NONE, **_runs)
 
-_AMD: dict[str, dict[str, Any]] = {
-    "cdna1_f16": {"kind": "exact_groups", "group": 4, "inputs": _F16},
-    "cdna1_bf16": {"kind": "exact_groups", "group": 2, "inputs": _BF16},
-    "cdna2_f16": {"kind": "pairwise", "group": 4, "inputs": _F16},
-    "cdna2_bf16": {"kind": "pairwise", "group": 2, "inputs": _BF16},
-    "cdna2_bf16_1k": {"kind": "pairwise", "group": 4, "inputs": _BF16},
-    "cdna3_xf32": {"kind": "two_floors", "group": 4, "fraction_bits": 24, "inputs": _TF32},
-    "cdna3_f16": {"kind": "two_floors", "group": 8, "fraction_bits": 24, "inputs": _F16},
-    "cdna3_bf16": {"kind": "two_floors", "group": 8, "fraction_bits": 24, "inputs": _BF16},
-    "cdna3_fp8": {"kind": "two_floors", "group": 16, "fraction_bits": 24, "inputs": _FNUZ, "run": 2},
-    **{f"cdna{_n}_f32": {"kind": "sequential", "group": 1, "inputs": ("float32",)} for _n in (1, 2, 3)},
-}
-for _name, _fields in _AMD.items():
-    accumulators.register(_name, Accumulator(_name, output="float32", source=_SIM, verified=_NONE, **_fields))
+_AMD: dict[str, Any] = {"source": _SIM, "verified": _NONE}
+_MATRIX_CORES: tuple[Accumulator, ...] = (
+    ExactGroupSum("cdna1_f16", group=4, input_formats=_F16, **_AMD),
+    ExactGroupSum("cdna1_bf16", group=2, input_formats=_BF16, **_AMD),
+    PairwiseSum("cdna2_f16", group=4, input_formats=_F16, **_AMD),
+    PairwiseSum("cdna2_bf16", group=2, input_formats=_BF16, **_AMD),
+    PairwiseSum("cdna2_bf16_1k", group=4, input_formats=_BF16, **_AMD),
+    TruncateFloorSum("cdna3_xf32", group=4, fraction_bits=24, input_formats=_TF32, **_AMD),
+    TruncateFloorSum("cdna3_f16", group=8, fraction_bits=24, input_formats=_F16, **_AMD),
+    TruncateFloorSum("cdna3_bf16", group=8, fraction_bits=24, input_formats=_BF16, **_AMD),
+    TruncateFloorSum("cdna3_fp8", group=16, fraction_bits=24, input_formats=_FNUZ, run=2, **_AMD),
+    *(SequentialSum(f"cdna{n}_f32", input_formats=_F32, **_AMD) for n in (1, 2, 3)),
+)
 # CPUs' dot products.
 _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"
 _QEMU = "no hardware; the rule of QEMU's fp8_helper.c (0e81c21), whose sums keep 64 bits and are not exact beyond that"
-_CPUS: dict[str, dict[str, Any]] = {
-    "avx512_bf16": {
-        "kind": "flushed_fma", "group": 2, "inputs": _BF16, "source": "Intel's manual: VDPBF16PS",
-        "verified": "AMD Zen 5's own instruction: 0 of 4,194,304 outputs differ, whatever the operands",
-    },
-    "amx_bf16": {
-        "kind": "lanes", "group": 32, "run": 2, "inputs": _BF16, "source": f"{_INTEL}: TDPBF16PS",
-        "verified": "not run: no CPU with AMX at hand; tiles with fewer than 32 k are other groups",
-    },
-    "amx_f16": {
-        "kind": "lanes", "group": 32, "run": 2, "inputs": _F16, "source": f"{_INTEL}: TDPFP16PS",
-        "verified": "not run: no CPU with AMX at hand",
-    },
-    "amx_fp8": {
-        "kind": "pair_lanes", "group": 64, "run": 2, "inputs": _FP8, "flushed": ("e5m2",),
-        "source": "Bochs 0e27578: TDPBF8PS, TDPHF8PS, TDPBHF8PS, TDPHBF8PS",
-        "verified": "not run; unsettled: E5M2's subnormals are zeros in Bochs, see amx_fp8_subnormals",
-    },
-    "amx_fp8_subnormals": {
-        "kind": "pair_lanes", "group": 64, "run": 2, "inputs": _FP8,
-        "source": "as amx_fp8, with E5M2's subnormals as numbers: the other reading",
-        "verified": "not run; unsettled: see amx_fp8",
-    },
-    "arm_bf16": {
-        "kind": "odd", "group": 2, "inputs": _BF16,
-        "source": "Arm ARM: BFDOT, BFMMLA with FPCR.EBF = 0, and without FEAT_EBF16; QEMU's bfdotadd",
-        "verified": "qemu-aarch64 7.2's BFDOT: 0 of 4,194,304 outputs differ",
-    },
-    "arm_bf16_ebf": {
-        "kind": "rounded_groups", "group": 2, "inputs": _BF16,
-        "source": "Arm ARM: BFDOT, BFMMLA with FPCR.EBF = 1, to nearest, FZ = 0; QEMU's bfdotadd_ebf",
-        "verified": "no hardware and no emulator run; the rule of QEMU's source alone",
-    },
-    "arm_fp8": {
-        "kind": "scaled_groups", "group": 4, "inputs": _FP8, "verified": _QEMU,
-        "source": "Arm ARM: FDOT (4-way, to single precision), FMOPA, FMMLA with FPMR.LSCALE = 0, OSM = 0",
-    },
-    "arm_fp8_f16": {
-        "kind": "scaled_groups", "group": 2, "inputs": _FP8, "output": "float16", "verified": _QEMU,
-        "source": "Arm ARM: FDOT (2-way, to half precision) with FPMR.LSCALE = 0, OSM = 0",
-    },
-    "arm_fp8_fmlall": {
-        "kind": "scaled_groups", "group": 1, "inputs": _FP8, "verified": _QEMU,
-        "source": "Arm ARM: FMLALLBB .. FMLALLTT with FPMR.LSCALE = 0, OSM = 0",
-    },
-    "arm_fp8_fmlal_f16": {
-        "kind": "scaled_groups", "group": 1, "inputs": _FP8, "output": "float16", "verified": _QEMU,
-        "source": "Arm ARM: FMLALB, FMLALT with FPMR.LSCALE = 0, OSM = 0",
-    },
-}  # fmt: skip
-for _name, _fields in _CPUS.items():
-    accumulators.register(_name, Accumulator(_name, **{"output": "float32", **_fields}))
+_CPUS: tuple[Accumulator, ...] = (
+    FlushedFmaSum(
+        "avx512_bf16", group=2, input_formats=_BF16, source="Intel's manual: VDPBF16PS",
+        verified="AMD Zen 5's own instruction: 0 of 4,194,304 outputs differ, whatever the operands",
+    ),
+    LaneChains(
+        "amx_bf16", group=32, run=2, input_formats=_BF16, source=f"{_INTEL}: TDPBF16PS",
+        verified="not run: no CPU with AMX at hand; tiles with fewer than 32 k are other groups",
+    ),
+    LaneChains(
+        "amx_f16", group=32, run=2, input_formats=_F16, source=f"{_INTEL}: TDPFP16PS",
+        verified="not run: no CPU with AMX at hand",
+    ),
+    PairedLaneChains(
+        "amx_fp8", group=64, run=2, input_formats=_FP8, daz_formats=_formats("e5m2"),
+        source="Bochs 0e27578: TDPBF8PS, TDPHF8PS, TDPBHF8PS, TDPHBF8PS",
+        verified="not run; unsettled: E5M2's subnormals are zeros in Bochs, see amx_fp8_subnormals",
+    ),
+    PairedLaneChains(
+        "amx_fp8_subnormals", group=64, run=2, input_formats=_FP8,
+        source="as amx_fp8, with E5M2's subnormals as numbers: the other reading",
+        verified="not run; unsettled: see amx_fp8",
+    ),
+    RoundToOddSum(
+        "arm_bf16", group=2, input_formats=_BF16,
+        source="Arm ARM: BFDOT, BFMMLA with FPCR.EBF = 0, and without FEAT_EBF16; QEMU's bfdotadd",
+        verified="qemu-aarch64 7.2's BFDOT: 0 of 4,194,304 outputs differ",
+    ),
+    RoundedGroupSum(
+        "arm_bf16_ebf", group=2, input_formats=_BF16,
+        source="Arm ARM: BFDOT, BFMMLA with FPCR.EBF = 1, to nearest, FZ = 0; QEMU's bfdotadd_ebf",
+        verified="no hardware and no emulator run; the rule of QEMU's source alone",
+    ),
+    ScaledGroupSum(
+        "arm_fp8", group=4, input_formats=_FP8, verified=_QEMU,
+        source="Arm ARM: FDOT (4-way, to single precision), FMOPA, FMMLA with FPMR.LSCALE = 0, OSM = 0",
+    ),
+    ScaledGroupSum(
+        "arm_fp8_f16", group=2, input_formats=_FP8, output_format=FLOAT16, verified=_QEMU,
+        source="Arm ARM: FDOT (2-way, to half precision) with FPMR.LSCALE = 0, OSM = 0",
+    ),
+    ScaledGroupSum(
+        "arm_fp8_fmlall", group=1, input_formats=_FP8, verified=_QEMU,
+        source="Arm ARM: FMLALLBB .. FMLALLTT with FPMR.LSCALE = 0, OSM = 0",
+    ),
+    ScaledGroupSum(
+        "arm_fp8_fmlal_f16", group=1, input_formats=_FP8, output_format=FLOAT16, verified=_QEMU,
+        source="Arm ARM: FMLALB, FMLALT with FPMR.LSCALE = 0, OSM = 0",
+    ),
+)  # fmt: skip
+for _entry in (*_MATRIX_CORES, *_CPUS):
+    accumulators.register(_entry.name, _entry)
 accumulators.register(
     "fp64",
-    Accumulator(
-        "fp64", kind="sequential", group=1, output=FLOAT64, inputs=(FLOAT64,), source="IEEE 754; " + _SIM,
-        verified=_NONE,
-    ),
+    SequentialSum("fp64", output_format=FLOAT64, input_formats=(FLOAT64,), source=f"IEEE 754; {_SIM}", verified=_NONE),
     aliases=[f"{_n}_fp64" for _n in ("ampere", "hopper", "blackwell", "cdna2", "cdna3")],
-)  # fmt: skip
-accumulators.register("exact", Accumulator("exact", kind="exact", output="float32", source="definition"))
-accumulators.register(
-    "float32",
-    Accumulator(
-        "float32", kind="sequential", output="float32", source="definition: IEEE 754 fusedMultiplyAdd in increasing k"
-    ),
 )
+accumulators.register("exact", ExactSum("exact", source="definition"))
+accumulators.register(
+    "float32", SequentialSum("float32", source="definition: IEEE 754 fusedMultiplyAdd in increasing k")
+)
+accumulators.seal()

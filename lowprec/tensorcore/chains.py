@@ -40,14 +40,15 @@ def multiply(
 
 def chains_of(accumulator: Accumulator, fa: Format, fb: Format) -> Chains:
     """Return what computes an accumulator's chains for two operand formats, with the kernel in use now."""
-    return _chains(accumulator, fa, fb, selected_name())
+    found = _chains(accumulator, fa, fb, selected_name())
+    # Equal accumulators share an entry of the cache; messages name the one that was given.
+    return found if found.accumulator is accumulator else replace(found, accumulator=accumulator)
 
 
 @cached(256)
 def _chains(accumulator: Accumulator, fa: Format, fb: Format, kernel_name: str) -> Chains:
-    rule = accumulator.rule
-    rule.check_formats(accumulator, fa, fb)
-    return Chains(accumulator, None if kernel_name == REFERENCE else rule.fast(accumulator, fa, fb))
+    accumulator.check_formats(fa, fb)
+    return Chains(accumulator, None if kernel_name == REFERENCE else accumulator.fast(fa, fb))
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Chains:
             return self._patched(self.kernel, product, kept)
         if product.schedule is not None:
             return self._by_block(product, product.schedule)
-        return self.accumulator.rule.reference(self.accumulator, product)
+        return self.accumulator.reference(product)
 
     def _patched(self, kernel: FastKernel, product: Product, kept: Kept | None) -> Matrix:
         """Run the fast kernel on everything, then the reference on the rows and columns that it cannot do."""

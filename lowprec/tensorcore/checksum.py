@@ -61,6 +61,11 @@ class Side(NamedTuple):
         values, sizes, scales = (part[first:stop].sum(axis=0, keepdims=True) for part in self[:3])
         return Side(values, sizes, scales, self.longest[first:stop].max(keepdims=True))
 
+    def times(self, scale: NDArray[np.float32]) -> Side:
+        """Return the operand with scales of its rows on top, by which the results of whole chains are multiplied."""
+        each = scale.astype(np.float64)[:, None]
+        return Side(self.values * each, self.sizes * each, self.scales * each, self.longest)
+
 
 @dataclass(frozen=True, eq=False)
 class Checksum:
@@ -169,10 +174,12 @@ def checksum(
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
     a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_exponent))
     every = interval("checksum", a, b, accumulator, library, promote_every)
-    values_alone = every is None and accumulator.rule.multiplies_values
+    values_alone = every is None and accumulator.multiplies_values
     left, right = (side(q, accumulator, values_alone) for q in (a, b))
     spans = [min(q.granularity.block((q.shape[0], q.shape[1]))[1], max(a.shape[1], 1)) for q in (a, b)]
-    bound = Bound.of(accumulator, a.shape[1], every, min(spans), target, float(factor))
+    if factor.a is not None and factor.b is not None:
+        left, right = left.times(factor.a), right.times(factor.b)
+    bound = Bound.of(accumulator, a.shape[1], every, min(spans), target, float(factor.alpha))
     tile = whole("checksum", "tile", tile, 1, MOST_ROWS)
     by_column, by_row = [], []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -229,15 +236,15 @@ class Bound:
         cls, accumulator: Accumulator, k: int, every: int | None, span: int, target: Format, factor: float = 1.0
     ) -> Bound:
         """Return that of products of length k, promoted or not, with scales that change every `span`."""
-        rule, at, error = accumulator.rule, np.arange(k), accumulator.rule.step_error(accumulator)
+        rule, at, error = accumulator, np.arange(k), accumulator.step_error()
         length = max(k, 1) if every is None else every
-        n = rule.steps(accumulator, min(length, k))
+        n = rule.steps(min(length, k))
         chains = -(-max(k, 1) // length)
         # Scales that change within a chain: its sum is multiplied by their ratio and cut.
         blocks = -(-max(k, 1) // span) if every is None and accumulator.scale_format is None else 1
         again = 2.0**-accumulator.output_bits + 5 * U if blocks > 1 else 0.0
         growth = (1 + error.relative) ** n * (1 + U) ** (chains + 8) * (1 + again) ** blocks
-        after = np.maximum(n - at % length // rule.step(accumulator), 1)
+        after = np.maximum(n - at % length // rule.step(), 1)
         # Beside chains: promotions, products of scales, scales of tensors, values that were dequantized first.
         weights = error.relative * after + U * (chains - at // length + 8) + again * (blocks - 1 - at // span)
         float32 = formats["float32"]
@@ -245,7 +252,7 @@ class Bound:
         weights = growth * weights * (1 + half) + half
         part = span if blocks > 1 else length
         shared = np.minimum(part, k - at // part * part)
-        chain = FLOAT64_MAX if accumulator.dtype == FLOAT64 else formats[accumulator.dtype].max
+        chain = FLOAT64_MAX if accumulator.output_format == FLOAT64 else accumulator.stored_format.max
         return cls(
             weights + (k + MOST_ROWS) * 2.0**-52,  # the checksum itself, in float64
             growth * (1 + half) * (n * error.absolute + 2 * TINY) / shared,
@@ -288,14 +295,14 @@ def _product(a: Values, b: Values) -> Values:
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
     """Return an operand with its scales; `values_alone` where it is dequantized before it is multiplied."""
     codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
-    values = accumulator.rule.values(accumulator, codes, fmt)
+    values = accumulator.values(codes, fmt)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
     scale = q.scale.astype(np.float64) if q.scale.size else np.ones((1, 1))
     spread = np.repeat(np.repeat(scale, rows, axis=0)[: q.shape[0]], columns, axis=1)[:, : q.shape[1]]
     large, outside = spread, spread
     if accumulator.scale_format is not None:
-        large = np.where(spread == 0, 0.0, np.maximum(spread, formats[accumulator.scale_format].smallest_normal))
+        large = np.where(spread == 0, 0.0, np.maximum(spread, accumulator.scale_format.smallest_normal))
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = sizes * large
         if accumulator.scale_format is not None or values_alone:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import fused_dot, narrow_gemm, narrow_pack
 from ..kernels.tensorcore.narrow_pack import Signed
 from ..registry import Registry
-from .accumulator import Accumulator
+from .accumulator import FLOAT16, FP22, AlignedSum
 from .product import Float32Matrix, Schedule
 
 
@@ -64,7 +65,7 @@ class FusedKernel:
     limits: Limits
     forms: Mapping[str, narrow_gemm.Form] = field(hash=False)
 
-    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+    def supports(self, accumulator: AlignedSum, fa: Format, fb: Format) -> bool:
         """Tell whether an accumulator and its operands lie within the kernel's limits."""
         a, limits = accumulator, self.limits
         return (
@@ -72,7 +73,7 @@ class FusedKernel:
             and a.group % 4 == 0
             and a.group <= limits.group
             and a.fraction_bits <= min(limits.fraction_bits, a.output_bits)
-            and a.output != "float16"
+            and a.output_format != FLOAT16
             and a.scale_format is None
             and (a.zero_exponent is None or a.zero_exponent <= limits.zero_exponent)
             and fa.mantissa_bits + fb.mantissa_bits + 2 <= limits.significant_bits
@@ -81,7 +82,7 @@ class FusedKernel:
         )
 
     def pack_panels(
-        self, accumulator: Accumulator, codes: NDArray[Any], fmt: Format, allocate: Allocate = scratch
+        self, accumulator: AlignedSum, codes: NDArray[Any], fmt: Format, allocate: Allocate = scratch
     ) -> Signed:
         """Lay out operand B [N, K]."""
         packed, form = self._room_for_panels(accumulator, codes, allocate), self.forms[accumulator.align]
@@ -91,7 +92,7 @@ class FusedKernel:
         _threads.run_chunks(lambda i, j: narrow_pack.pack_panels(codes, *options, i, j), len(codes), grain)
         return packed
 
-    def _room_for_panels(self, accumulator: Accumulator, codes: NDArray[Any], allocate: Allocate) -> Signed:
+    def _room_for_panels(self, accumulator: AlignedSum, codes: NDArray[Any], allocate: Allocate) -> Signed:
         (n, k), group, form = codes.shape, accumulator.group, self.forms[accumulator.align]
         columns, depth = _up(n, narrow_pack.COLUMNS), _up(max(k, 1), group)
         return Signed(
@@ -101,14 +102,14 @@ class FusedKernel:
         )
 
     def compute(
-        self, accumulator: Accumulator, a: NDArray[Any], fa: Format, b: NDArray[Any], fb: Format, schedule: Schedule,
+        self, accumulator: AlignedSum, a: NDArray[Any], fa: Format, b: NDArray[Any], fb: Format, schedule: Schedule,
         c: Float32Matrix | None, out: Float32Matrix, panels: Signed | None = None,
     ) -> tuple[int, int]:  # fmt: skip
         """Compute some rows of ``D = A @ B.T``.
 
         Parameters
         ----------
-        accumulator : Accumulator
+        accumulator : AlignedSum
             One that it `supports`.
         a, b : [M, K], [N, K] uint8
             Codes of the formats `fa` and `fb`: what is not finite spoils its row or column.
@@ -185,7 +186,8 @@ def self_test(candidate: FusedKernel) -> bool:
     rule = fused_dot.Rule(5, group, 13, fused_dot.TRUNCATE, fused_dot.NEVER)
     tables = (x.significand, x.exponent), (y.significand, y.exponent)
     fused_dot.fused_dot_reference(a, b, *tables, rule, 13, got, expected)
-    accumulator = Accumulator("self-test", group=group, fraction_bits=13, output="fp22")
+    numbers = {"group": group, "fraction_bits": 13, "output_bits": FP22.mantissa_bits, "align": "truncate"}
+    accumulator = cast(AlignedSum, SimpleNamespace(**numbers))  # all that is read; `FusedSum` imports this module
     candidate.compute(accumulator, a, _E4M3, b, _E5M2, Schedule.one_chain(m, n, k, group), None, got)
     return rounds_to_nearest() and got.tobytes() == expected.tobytes()
 

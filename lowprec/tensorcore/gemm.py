@@ -34,6 +34,7 @@ from .chains import Kept, multiply
 from .float32 import accumulate_f32
 from .library import Library, libraries
 from .operands import (
+    Factor,
     along_k,
     check_quantized,
     interleaved,
@@ -91,8 +92,8 @@ def gemm(
         Whose order of operations to follow: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``, ``"cutlass_2xacc"``,
         or a `lowprec.libraries.Library` of one's own.
     alpha, beta : float
-        Factors of the product and of C, taken as float32. Scales per tensor (NVFP4's) join alpha, see Notes. Where beta
-        is 0, C is not read: what it holds, NaN included, does not count.
+        Factors of the product and of C, taken as float32. Scales per tensor or row (NVFP4's) join alpha, see Notes.
+        Where beta is 0, C is not read: what it holds, NaN included, does not count.
     split_k : int, optional
         K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue; the library's
         number by default, which is 1 for those of the catalogue.
@@ -126,9 +127,12 @@ def gemm(
     4. D is rounded to `out`, to nearest even: two roundings, as the libraries have them.
 
     Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as
-    PyTorch multiplies them before the product is scaled. TransformerEngine computes that factor from the amaxes,
+    PyTorch multiplies them before the product is scaled; with scales of rows (row-scaled NVFP4) t_a and t_b are those
+    of the result's row and column. TransformerEngine computes that factor from the amaxes,
     ``alpha * amax_a * amax_b * float32(1 / (6 * 6 * 448 * 448))``, which may differ in the last bit: to have it, pass
-    it as alpha with operands whose `tensor_scale` is None.
+    it as alpha with operands whose `tensor_scale` is None. Of row-scaled operands TransformerEngine multiplies the
+    finished product by that constant first and then by ``amax_a[i] * amax_b``, or by one after the other where both
+    have scales of rows: up to two roundings more.
 
     Inside the instruction, power-of-two scales add to the exponents of products (mxf8f6f4); for 4-bit operands runs
     of 16 products are summed exactly before they are scaled (mxf4, mxf4nvf4). Blocks of several rows, such as
@@ -164,7 +168,7 @@ def gemm(
     split_k = library.split_k if split_k is None else whole("gemm", "split_k", split_k, 1)
     options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k, "target": target}
     every = interval("gemm", a, b, accumulator, library, promote_every)
-    options |= {"promote_every": every, "alpha": factor}
+    options |= {"promote_every": every}
     if len(a.shape) == 3 and len(b.shape) == 3:
         pages_a, pages_b = pages(a), pages(b)
         if len(pages_a) != len(pages_b):
@@ -172,10 +176,12 @@ def gemm(
         result = np.empty((len(pages_a), a.shape[1], b.shape[1]), np.float32)
         addend = _addend(c, factor_of_c, result.shape)
         for i, (qa, qb) in enumerate(zip(pages_a, pages_b, strict=True)):
-            result[i] = _multiply(qa, qb, None if addend is None else addend[i], **options)
+            own = factor.of_page(i, a.shape[1], b.shape[1])
+            result[i] = _multiply(qa, qb, None if addend is None else addend[i], factor=own, **options)
     else:
         check_product("gemm", a.shape, b.shape)
-        result = _multiply(a, b, _addend(c, factor_of_c, (a.shape[0], b.shape[0])), kept=kept, **options)
+        addend = _addend(c, factor_of_c, (a.shape[0], b.shape[0]))
+        result = _multiply(a, b, addend, factor=factor, kept=kept, **options)
     if not target.same_codes(_FLOAT32):
         round_to(result, target, out=result)
     return result if like is None else returned("gemm", result, like)
@@ -183,15 +189,15 @@ def gemm(
 
 def _multiply(
     a: Quantized, b: Quantized, addend: Float32Matrix | None, *, accumulator: Accumulator, library: Library,
-    promote_every: int | None, split_k: int, target: Format, alpha: np.float32, kept: Kept | None = None,
+    promote_every: int | None, split_k: int, target: Format, factor: Factor, kept: Kept | None = None,
 ) -> Float32Matrix:  # fmt: skip
-    """Return alpha times the product of two matrices, plus the addend, which is overwritten."""
+    """Return the factor times the product of two matrices, plus the addend, which is overwritten."""
     accumulator.check_inputs(a.format, b.format)
     check_product("gemm", a.shape, b.shape)
     if 0 in (a.shape[0], b.shape[0]):
         return np.zeros((a.shape[0], b.shape[0]), np.float32)
     if library.k_order == "interleaved":
-        step = accumulator.rule.step(accumulator)
+        step = accumulator.step()
         a, b, kept = interleaved(a, step), interleaved(b, step), None
     k = a.shape[1]
     scales = None
@@ -206,7 +212,7 @@ def _multiply(
         qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
         part = _summed(qa, qb, accumulator, library, promote_every, kept if step >= k else None)
         if rounds:
-            part = round_to(_finished(part, scales, addend if start == 0 else None, alpha), target)
+            part = round_to(_finished(part, scales, addend if start == 0 else None, factor), target)
         if total is None:
             total = part
         else:
@@ -216,20 +222,27 @@ def _multiply(
             if rounds:
                 round_to(total, target, out=total)
     assert total is not None
-    return total if rounds else _finished(total, scales, addend, alpha)
+    return total if rounds else _finished(total, scales, addend, factor)
 
 
 def _finished(
     total: Float32Matrix, scales: tuple[Float32Matrix, Float32Matrix] | None, addend: Float32Matrix | None,
-    alpha: np.float32,
+    factor: Factor,
 ) -> Float32Matrix:  # fmt: skip
-    """Return what the epilogue makes of a sum: scales that come at the end, alpha, the addend, which is overwritten."""
-    if scales is None and addend is None and alpha == 1:
+    """Return what the epilogue makes of a sum: scales at the end, the factor, the addend, which is overwritten."""
+    if scales is None and addend is None and factor.a is None and factor.alpha == 1:
         return total
     if scales is None:
         scales = np.ones(total.shape[0], np.float32), np.ones(total.shape[1], np.float32)
     result = np.zeros_like(total) if addend is None else addend
-    epilogue.finish(total, *scales, alpha, result)
+    if factor.a is None:
+        epilogue.finish(total, *scales, factor.alpha, result)
+    else:  # the kernel takes scales of rows or those at the end, and is given their products row by row
+        one = np.ones(1, np.float32)
+        for i in range(total.shape[0]):
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                each = (scales[0][i] * scales[1]) * factor.of_row(i)
+            epilogue.finish(total[i : i + 1], one, each, one[0], result[i : i + 1])
     return canonical_nan(result)
 
 
@@ -254,7 +267,7 @@ def _product(
     a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None, kept: Kept | None
 ) -> Float32Matrix:
     """Return the float32 sum of chains, each multiplied by its scales and added with one rounding."""
-    if promote_every is None and accumulator.rule.multiplies_values:
+    if promote_every is None and accumulator.multiplies_values:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
     result = multiply(accumulator, product_of(a, b, accumulator, promote_every), promote_every, kept)
     return result if result.dtype == np.float32 else canonical_nan(result.astype(np.float32))

@@ -15,7 +15,7 @@ from lowprec._ieee import standard
 from .._arrays import check_shape, real_numbers, whole
 from ..scaling.quantize import Granularity, Quantized
 from .gemm import gemm
-from .operands import along_k, pages
+from .operands import along_k, of_rows, pages, row_scales
 from .packed import PackedOperand
 from .product import Float32Matrix
 
@@ -68,7 +68,7 @@ def grouped_gemm(
     >>> from lowprec.tensorcore.grouped import grouped_gemm
     >>> x, w = np.ones((3, 128), np.float32), np.ones((2, 128, 128), np.float32)
     >>> w[1] *= 2
-    >>> qx, qw = (lp.quantize(v, "e4m3fn", "1x128", scale="ue8m0") for v in (x, w))
+    >>> qx, qw = (lp.quantize(v, "e4m3fn", "1x128", scale_format="e8m0fnu") for v in (x, w))
     >>> grouped_gemm(qx, qw, expert=[0, 1, -1])[:, 0]
     array([128., 256.,   0.], dtype=float32)
     """
@@ -176,7 +176,7 @@ def grouped_wgrad(
     --------
     >>> import numpy as np, lowprec as lp
     >>> from lowprec.tensorcore.grouped import grouped_wgrad
-    >>> ones = lp.quantize(np.ones((4, 256), np.float32), "e4m3fn", "1x128", scale="ue8m0")
+    >>> ones = lp.quantize(np.ones((4, 256), np.float32), "e4m3fn", "1x128", scale_format="e8m0fnu")
     >>> grouped_wgrad(ones, ones, [3, 100])[:, 0, 0]
     array([  3., 100.], dtype=float32)
     """
@@ -189,6 +189,7 @@ def grouped_wgrad(
     if ends.max(initial=0) > dy.shape[1]:
         raise ValueError(f"grouped_wgrad: runs with align={align} end at {ends.max()}, beyond K = {dy.shape[1]}")
     for name, q in (("dy", dy), ("x", x)):
+        row_scales(name, q)  # refuses those of columns
         columns = q.granularity.block((q.shape[0], q.shape[1]))[1]
         if (starts[:-1][sizes > 0] % columns).any() and columns < q.shape[1]:
             raise ValueError(f"grouped_wgrad: align={align}: runs begin inside {name}'s blocks of {columns}")
@@ -219,7 +220,8 @@ def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:
     """Return some rows of a matrix, each with a scale of its own."""
     block = q.granularity.block((q.shape[0], q.shape[1]))[0]
     columns = q.granularity.columns
-    return replace(q, codes=q.codes[rows], scale=q.scale[rows // block], granularity=Granularity(1, columns))
+    scale, top = q.scale[rows // block], of_rows(q, rows)
+    return replace(q, codes=q.codes[rows], scale=scale, granularity=Granularity(1, columns), tensor_scale=top)
 
 
 def _whole(values: ArrayLike | None, name: str, shape: tuple[int, ...], low: int, high: int) -> NDArray[np.int64]:

@@ -8,25 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _threads
-from ..format.catalogue import Format, formats
+from ..format.catalogue import Format
 from ..kernels.tensorcore import fused_dot
 from ..kernels.tensorcore.fused_dot import Parts, Result, Rule
-from .accumulator import ALIGNMENTS, Accumulator
+from .accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
 from .product import Matrix, Product
 
 _WORK = 1 << 17  # multiply-adds that are worth a thread
 
 
 def take_apart(
-    codes: Matrix, fmt: Format, group: int, scale: Matrix | None = None, scale_format: str | None = None, block: int = 1
+    codes: Matrix,
+    fmt: Format,
+    group: int,
+    scale: Matrix | None = None,
+    scale_format: Format | None = None,
+    block: int = 1,
 ) -> Parts:
     """Split codes [R, K]; scales that are powers of two, codes [R, K / block], go into the exponents."""
     rows, k = codes.shape
     significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
     kind = np.empty((rows, k), np.int8)
     fused_dot.take_apart(codes, fmt.params, significand, exponent, kind)
-    if scale is not None:
-        _, x, nan = scale_parts(scale, formats[str(scale_format)])
+    if scale is not None and scale_format is not None:
+        _, x, nan = scale_parts(scale, scale_format)
         by_code = np.repeat(x, block, axis=1)[:, :k].astype(np.int16)
         np.add(exponent, by_code, out=exponent, where=significand != 0)
         kind[np.repeat(nan, block, axis=1)[:, :k]] = fused_dot.NOT_A_NUMBER
@@ -51,15 +56,15 @@ def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
 
     They are truncated unless they are float16, or `nearest`.
     """
-    stored = formats[accumulator.dtype]
-    rounding = fused_dot.NEAREST if nearest or accumulator.output == "float16" else fused_dot.TRUNCATE
+    stored = accumulator.stored_format
+    rounding = fused_dot.NEAREST if nearest or accumulator.output_format == FLOAT16 else fused_dot.TRUNCATE
     assert stored.inf_code is not None
     return Result(
         stored.mantissa_bits, accumulator.output_bits, stored.emin, stored.inf_code, stored.sign_mask, rounding
     )
 
 
-def group_rule(accumulator: Accumulator, low_bits: int) -> Rule:
+def group_rule(accumulator: AlignedSum, low_bits: int) -> Rule:
     """Return how an accumulator sums a group of products, the last bits of whose significands are worth 2^-low_bits."""
     zero = fused_dot.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
     align = (fused_dot.TRUNCATE, fused_dot.FLOOR, fused_dot.NEAREST)[ALIGNMENTS.index(accumulator.align)]
@@ -73,7 +78,7 @@ def bits_of(c: Matrix) -> NDArray[np.uint32]:
 
 def values_of(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
     """Return the numbers that bits mean as an accumulator's results."""
-    return bits.astype(np.uint16).view(np.float16) if accumulator.output == "float16" else bits.view(np.float32)
+    return bits.astype(np.uint16).view(np.float16) if accumulator.output_format == FLOAT16 else bits.view(np.float32)
 
 
 def by_rows(piece: Any, product: Product) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from .._arrays import one_of, whole, whole_or_none
-from .._values import plain_fields
+from .._values import Value, plain_fields
 from ..registry import Registry
 
 ScalesAt = Literal["promotion", "end"]
@@ -18,8 +18,8 @@ SplitSum = Literal["float32", "out"]
 SPLIT_SUMS: tuple[SplitSum, ...] = get_args(SplitSum)
 
 
-@dataclass(frozen=True)
-class Library:
+@dataclass(frozen=True, eq=False, repr=False)
+class Library(Value):
     """What is done around an accumulator's chains, and in which order; see `lowprec.gemm` for its steps.
 
     Parameters
@@ -53,7 +53,7 @@ class Library:
     'mine'
     """
 
-    name: str
+    name: str = dataclasses.field(compare=False)
     scales: ScalesAt = "promotion"
     promote_every: int | None = 128
     fused: bool = True
@@ -71,9 +71,6 @@ class Library:
         whole_or_none(who, "promote_every", self.promote_every, 1)
         whole(who, "split_k", self.split_k, 1)
 
-    def __str__(self) -> str:
-        return self.name
-
 
 libraries: Registry[Library] = Registry("library", Library)
 """The catalogue."""
@@ -84,3 +81,4 @@ for _library in (
     Library("cutlass_2xacc", scales="end", source="CUTLASS example 54: four instructions, then a float32 addition"),
 ):
     libraries.register(_library.name, _library)
+libraries.seal()

@@ -96,7 +96,7 @@ def mma(
         told: dict[str, Any] = {"accumulator": accumulator, "a_format": a_format, "b_format": b_format}
         found: NDArray[Any] = returned("mma", mma(a, b, c, **told, a_scale=a_scale, b_scale=b_scale), like)
         return found
-    if accumulator.output == FLOAT64:
+    if accumulator.output_format == FLOAT64:
         _refuse_scales(accumulator, a_scale, b_scale)
         return _mma64(a, b, c, accumulator, a_format, b_format)
     fa, fb = (
@@ -120,7 +120,7 @@ def _mma64(
 ) -> NDArray[np.float64]:  # fmt: skip
     """Multiply float64 numbers by sequential fused multiply-adds."""
     for name in (a_format, b_format):
-        if name not in (None, FLOAT64):
+        if name not in (None, FLOAT64.name, FLOAT64):
             raise ValueError(f"{accumulator} takes {FLOAT64}, not {name}")
     x, y = (np.asarray(operand) for operand in (a, b))
     for operand in (x, y):
@@ -151,7 +151,7 @@ def _block_scales(
         needed = (codes.shape[0], k // block)
         if scale is None:
             raise ValueError(f"mma: {accumulator} needs {name}: codes of {accumulator.scale_format}, shape {needed}")
-        found = as_codes(scale, formats[accumulator.scale_format])
+        found = as_codes(scale, accumulator.scale_format)
         if found.shape != needed:
             raise ValueError(f"mma: {name} is {found.shape}, needed is {needed}: one code for {block} along K")
         checked.append(found)
@@ -159,7 +159,7 @@ def _block_scales(
 
 
 def _addend(c: ArrayLike | None, shape: tuple[int, int], accumulator: Accumulator) -> NDArray[Any]:
-    dtype = np.dtype(accumulator.dtype)
+    dtype = accumulator.dtype
     if c is None:
         return np.zeros(shape, dtype)
     array = real_numbers("mma: c", c)

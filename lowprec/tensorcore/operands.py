@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import spread, whole_or_none
+from .._arrays import matrix_shape, spread, whole_or_none
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Granularity, Quantized
-from .accumulator import Accumulator
+from .accumulator import FLOAT16, Accumulator
 from .catalogue import accumulators
 from .library import Library
 from .product import BlockScales, Float32Matrix, Product, Schedule
@@ -31,7 +31,7 @@ def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
     scale = q.scale
     if epilogue.all_positive(np.ascontiguousarray(scale)):
         return
-    zero = accumulator.scale_format is not None and formats[accumulator.scale_format].has_zero
+    zero = accumulator.scale_format is not None and accumulator.scale_format.has_zero
     wrong = ~(np.isnan(scale) | (((scale > 0) | ((scale == 0) & zero)) & (scale < np.inf)))
     if wrong.any():
         raise ValueError(
@@ -76,14 +76,69 @@ def multiplied(name: str, q: Quantized, accumulator: Accumulator) -> tuple[NDArr
     return codes, fmt, scale
 
 
-def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tuple[Quantized, Quantized, np.float32]:
-    """Take the scales per tensor off two operands; return the epilogue's factor with them."""
-    factor, given = alpha, [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
+class Factor(NamedTuple):
+    """What the epilogue multiplies a product with: ``float32(float32(a[i] * b[j]) * alpha)``, or alpha alone.
+
+    Attributes
+    ----------
+    alpha : float32
+        With the scales of whole tensors, where neither operand has scales of rows.
+    a, b : ndarray of float32, shapes (M,) and (N,), optional
+        Scales of the operands' rows, both or none: a scale of a tensor is each row's.
+    """
+
+    alpha: np.float32
+    a: NDArray[np.float32] | None = None
+    b: NDArray[np.float32] | None = None
+
+    def of_page(self, i: int, m: int, n: int) -> Factor:
+        """Return that of a page of batches of matrices with m and n rows."""
+        if self.a is None or self.b is None:
+            return self
+        return self._replace(a=self.a[i * m : (i + 1) * m], b=self.b[i * n : (i + 1) * n])
+
+    def of_row(self, i: int) -> NDArray[np.float32]:
+        """Return what a row of the result is multiplied with, [N], where rows have scales."""
+        assert self.a is not None
+        assert self.b is not None
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            found: NDArray[np.float32] = (self.a[i] * self.b) * self.alpha
+        return found
+
+
+def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tuple[Quantized, Quantized, Factor]:
+    """Take the scales per tensor or row off two operands; return the epilogue's factor with them.
+
+    Raises
+    ------
+    ValueError
+        If an operand has scales of columns, which change along K.
+    """
+    given = [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
     if not given:
-        return a, b, factor
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        factor = np.multiply.reduce(np.array(given, np.float32)) * factor
+        return a, b, Factor(alpha)
+    if any(isinstance(scale, np.ndarray) for scale in given):
+        factor = Factor(alpha, *(row_scales(name, q) for name, q in (("a", a), ("b", b))))
+    else:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            factor = Factor(np.multiply.reduce(np.array(given, np.float32)) * alpha)
     return replace(a, tensor_scale=None), replace(b, tensor_scale=None), factor
+
+
+def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
+    """Return the scale of each row on top of the blocks' own; leading axes count as rows.
+
+    Raises
+    ------
+    ValueError
+        If they are scales of columns.
+    """
+    scale: Any = np.float32(1) if q.tensor_scale is None else q.tensor_scale
+    rows = matrix_shape(q.shape)[0]
+    if np.ndim(scale) and scale.shape[1] != 1:
+        raise ValueError(f"gemm: tensor_scale of {name} must be a number or one for each row, got {scale.shape}")
+    found: NDArray[np.float32] = np.broadcast_to(np.reshape(scale, -1), rows)
+    return found
 
 
 def interval(
@@ -99,7 +154,7 @@ def interval(
     own = accumulator.promote_every
     if accumulator.scale_format is not None:
         return own
-    every, step = library.promote_every if own is None else own, accumulator.rule.step(accumulator)
+    every, step = library.promote_every if own is None else own, accumulator.step()
     k, span = max(a.shape[-1], 1), min(_spans(a, b))
     if library.scales == "end" or span >= k:  # constant along K
         return every if own is not None or every is None or every % step == 0 else max(every // step, 1) * step
@@ -120,13 +175,13 @@ def _can_rescale(accumulator: Accumulator) -> bool:
 
     A float16 sum in units of another scale would be rounded once more: no hardware does that.
     """
-    return accumulator.rule.has_running_sum and accumulator.output != "float16"
+    return accumulator.has_running_sum and accumulator.output_format != FLOAT16
 
 
 def schedule(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None) -> Schedule:
     """Check that scales, promotion and the accumulator's groups fit together, and lay the scales out by block."""
-    k, rule = a.shape[1], accumulator.rule
-    step = rule.step(accumulator)
+    k, rule = a.shape[1], accumulator
+    step = rule.step()
     spans = _spans(a, b)
     span = min(spans)
     constant = span >= k
@@ -165,7 +220,7 @@ def _takers(a: Quantized, b: Quantized, span: int) -> str:
         known = accumulators[name]
         if not (known.scale_format is not None and known.scale_block and span % known.scale_block == 0):
             continue
-        fmt = formats[known.scale_format]
+        fmt = known.scale_format
         held = all(bool((round_to(q.scale, fmt) == q.scale).all()) for q in (a, b))
         if held and known.lists(a.format) and known.lists(b.format):
             names.append(name)
@@ -201,7 +256,8 @@ def without_scale(name: str, q: Quantized, library: Library) -> tuple[Quantized,
 
 def scale_codes(name: str, q: Quantized, accumulator: Accumulator) -> NDArray[Any]:
     """Return scales as the instruction takes them: codes [rows, K / block], exactly the operands' numbers."""
-    fmt, block = formats[str(accumulator.scale_format)], accumulator.scale_block
+    fmt, block = accumulator.scale_format, accumulator.scale_block
+    assert fmt is not None
     codes = encode(q.scale, fmt, overflow="nonsaturate")
     same = (decode(codes, fmt) == q.scale) | np.isnan(q.scale)
     if not same.all():
@@ -273,6 +329,17 @@ def pages(q: Quantized) -> list[Quantized]:
         raise ValueError(f"gemm: scales for {block} rows straddle the matrices of {q.shape}: {rows} rows each")
     each = 0 if block is None else rows // block
     return [
-        replace(q, codes=q.codes[i], scale=q.scale if block is None else q.scale[i * each : (i + 1) * each])
+        replace(
+            q, codes=q.codes[i], scale=q.scale if block is None else q.scale[i * each : (i + 1) * each],
+            tensor_scale=of_rows(q, slice(i * rows, (i + 1) * rows)),
+        )
         for i in range(count)
-    ]
+    ]  # fmt: skip
+
+
+def of_rows(q: Quantized, rows: slice | NDArray[np.intp]) -> Any:
+    """Return what some rows have as the tensor's scale: theirs, or one of all rows."""
+    scale = q.tensor_scale
+    if isinstance(scale, np.ndarray) and scale.shape == (matrix_shape(q.shape)[0], 1):
+        return scale[rows]
+    return scale

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .. import _jit
 from ..format.catalogue import Format
 from ..kernels.tensorcore.wide_pack import exponent_range
-from .accumulator import Accumulator
+from .accumulator import AlignedSum
 from .fused_kernels import fused_kernels, rounds_to_nearest
 from .product import Float32Matrix
 from .selection import selected_kernel
@@ -42,7 +42,7 @@ class PanelKernel:
     factor: float
     forms: Mapping[str, Callable[..., None]]
 
-    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+    def supports(self, accumulator: AlignedSum, fa: Format, fb: Format) -> bool:
         """Tell whether an accumulator and its operands lie within the kernel's bounds."""
         raise AssertionError("every kernel has its own")
 
@@ -51,7 +51,7 @@ Kernel = TypeVar("Kernel", bound=PanelKernel)
 
 
 def fastest(
-    kernels: Mapping[str, Kernel], passes: Callable[[str], bool], accumulator: Accumulator, fa: Format, fb: Format
+    kernels: Mapping[str, Kernel], passes: Callable[[str], bool], accumulator: AlignedSum, fa: Format, fb: Format
 ) -> Kernel | None:
     """Return the form to use for an accumulator and its operands, None if there is none; the portable need not pass."""
     for name in (selected_kernel().name, "portable"):
@@ -69,7 +69,7 @@ def proves_itself(kernel: Kernel, trial: Callable[[Kernel], tuple[Float32Matrix,
     return rounds_to_nearest() and got.tobytes() == wanted.tobytes()
 
 
-def lowest_exponent(accumulator: Accumulator) -> int:
+def lowest_exponent(accumulator: AlignedSum) -> int:
     """Return the exponent that an accumulator's zero products count as, one below all where they do not count."""
     return NO_ZERO_EXPONENT if accumulator.zero_exponent is None else accumulator.zero_exponent
 
@@ -106,7 +106,7 @@ class Extent(NamedTuple):
             return self
         return Extent(self.low + int(exponents.min()), self.high + int(exponents.max()))
 
-    def is_normal(self, other: Extent, accumulator: Accumulator, k: int) -> bool:
+    def is_normal(self, other: Extent, accumulator: AlignedSum, k: int) -> bool:
         """Tell whether sums of K products and a usual C stay within float32's normal numbers."""
         high = self.high + other.high + 2 + max(k, 1).bit_length()
         return self.low + other.low - accumulator.fraction_bits >= -126 and high <= 126

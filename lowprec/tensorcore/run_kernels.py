@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._threads import Allocate, over_rows, scratch
-from ..format.catalogue import Format, formats
+from ..format.catalogue import Format
 from ..kernels.tensorcore import runs_pack as pack
 from ..kernels.tensorcore import runs_tile as gemm
 from ..kernels.tensorcore.gemm import Chains, Sums
 from ..kernels.tensorcore.runs_pack import Tables
 from ..kernels.tensorcore.runs_tile import FACTOR, MAX_SUM
 from ..kernels.tensorcore.wide_sum import COLUMNS, ROWS
-from .accumulator import Accumulator
+from .accumulator import FLOAT16, AlignedSum
 from .integers import scale_parts
 from .panel_kernels import (
     NO_ZERO_EXPONENT,
@@ -42,11 +42,11 @@ _COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at
 class RunKernel(PanelKernel):
     """One form of the kernel; B's scales are multiplied by `factor`."""
 
-    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+    def supports(self, accumulator: AlignedSum, fa: Format, fb: Format) -> bool:
         """Tell whether an accumulator and its operands lie within the kernel's bounds."""
-        if accumulator.run != pack.RUN or accumulator.align != "truncate":
+        scale = accumulator.scale_format
+        if scale is None or accumulator.run != pack.RUN or accumulator.align != "truncate":
             return False
-        scale = formats[str(accumulator.scale_format)]
         runs = accumulator.group // accumulator.run
         term = 4 * MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**accumulator.fraction_bits
         return (
@@ -55,14 +55,14 @@ class RunKernel(PanelKernel):
             and scale.mantissa_bits <= 3
             and scale.emin >= -127
             and scale.emax <= 128
-            and accumulator.output != "float16"
+            and accumulator.output_format != FLOAT16
             and (accumulator.zero_exponent is None or NO_ZERO_EXPONENT <= accumulator.zero_exponent <= -126)
             and runs * (term + 1) + 2 ** (accumulator.fraction_bits + 1) + 1 < 2**51
             and term < 2**48.5
         )
 
     def compute(
-        self, accumulator: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        self, accumulator: AlignedSum, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
         schedule: Schedule | None, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None,
     ) -> Float32Matrix:  # fmt: skip
@@ -77,12 +77,12 @@ class RunKernel(PanelKernel):
         return out
 
     def panels(
-        self, accumulator: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        self, accumulator: AlignedSum, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
         allocate: Allocate = scratch,
     ) -> Iterator[Panel]:  # fmt: skip
         """Lay out B, some hundred columns of the result at a time."""
         assert scale is not None
-        (n, k), of_scale = b.shape, _scales_of(formats[str(accumulator.scale_format)])
+        (n, k), of_scale = b.shape, _scales_of(accumulator.scale_format)
         runs = -(-max(k, 1) // accumulator.group) * (accumulator.group // pack.RUN)
         tables = Tables(_elements_of(fmt), *of_scale, self.factor * fmt.smallest_subnormal)
         for first in range(0, n, _COLUMNS_AT_ONCE):
@@ -93,12 +93,12 @@ class RunKernel(PanelKernel):
             yield Panel(records, first, width, of_scale.extent(scale[columns]))
 
     def _some_columns(
-        self, accumulator: Accumulator, fa: Format, a: NDArray[Any], scale: NDArray[Any], panel: Panel,
+        self, accumulator: AlignedSum, fa: Format, a: NDArray[Any], scale: NDArray[Any], panel: Panel,
         c: Float32Matrix | None, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
         (m, k), first, n = a.shape, panel.first, panel.columns
-        of_scale = _scales_of(formats[str(accumulator.scale_format)])
+        of_scale = _scales_of(accumulator.scale_format)
         tables = Tables(_elements_of(fa), *of_scale, fa.smallest_subnormal)
         runs, groups = accumulator.group // pack.RUN, -(-max(k, 1) // accumulator.group)
         addend = out if c is None else c

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from .._threads import Allocate, over_rows, scratch
 from ..cast.constants import decode_constants
-from ..format.catalogue import Format, formats
+from ..format.catalogue import Format
 from ..kernels.cast.nearest import decode32
 from ..kernels.tensorcore import wide_pack as pack
 from ..kernels.tensorcore.gemm import Chains, Operand, Sums
 from ..kernels.tensorcore.wide_sum import COLUMNS, MAX_FRACTION_BITS, ROWS
 from ..kernels.tensorcore.wide_tile import ALIGNED, FORMS, MAX_SIGNIFICANT_BITS
-from .accumulator import ALIGNMENTS, Accumulator, Align
+from .accumulator import ALIGNMENTS, FLOAT16, FLOAT32, Align, AlignedSum
 from .panel_kernels import (
     NO_ZERO_EXPONENT,
     Extent,
@@ -44,13 +44,10 @@ class WideKernel(PanelKernel):
 
     align: Align = "truncate"
 
-    def supports(self, accumulator: Accumulator, fa: Format, fb: Format) -> bool:
+    def supports(self, accumulator: AlignedSum, fa: Format, fb: Format) -> bool:
         """Tell whether an accumulator and its operands lie within the kernel's bounds."""
-        smallest = (
-            formats[accumulator.dtype].emin
-            if accumulator.dtype in self.forms or accumulator.dtype == "float32"
-            else None
-        )
+        stored = accumulator.stored_format
+        smallest = stored.emin if stored.name in self.forms or stored == FLOAT32 else None
         return (
             smallest is not None
             and accumulator.align == self.align
@@ -63,7 +60,7 @@ class WideKernel(PanelKernel):
         )
 
     def compute(
-        self, accumulator: Accumulator, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
+        self, accumulator: AlignedSum, operands: tuple[Format, Format], a: NDArray[Any], b: NDArray[Any],
         schedule: Schedule, c: Float32Matrix | None, scales: BlockScales | None = None,
         panels: Iterable[Panel] | None = None, onto: Float32Matrix | None = None,
     ) -> Float32Matrix:  # fmt: skip
@@ -71,7 +68,7 @@ class WideKernel(PanelKernel):
 
         Parameters
         ----------
-        accumulator : Accumulator
+        accumulator : AlignedSum
             One that it `supports`.
         operands : (Format, Format)
             Formats of A and B.
@@ -89,14 +86,15 @@ class WideKernel(PanelKernel):
             What promoted chains are added to, in place of +0. Every sum is then rounded to the accumulator's own type.
         """
         out = np.empty((a.shape[0], b.shape[0]), np.float32) if onto is None else onto
-        promote = int(schedule.promote) + (onto is not None and accumulator.output == "float16"), int(onto is not None)
+        halves = onto is not None and accumulator.output_format == FLOAT16
+        promote = int(schedule.promote) + halves, int(onto is not None)
         shifts = Shifts.of(scales and scales.a, accumulator, len(a))
         for panel in panels or self.panels(accumulator, operands[1], b, scales and scales.b):
             self._some_columns(accumulator, operands[0], a, panel, schedule, promote, c, shifts, out)
         return out
 
     def panels(
-        self, accumulator: Accumulator, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
+        self, accumulator: AlignedSum, fmt: Format, b: NDArray[Any], scale: NDArray[Any] | None,
         allocate: Allocate = scratch,
     ) -> Iterator[Panel]:  # fmt: skip
         """Lay out B, some hundred columns of the result at a time."""
@@ -120,7 +118,7 @@ class WideKernel(PanelKernel):
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def _some_columns(
-        self, accumulator: Accumulator, fa: Format, a: NDArray[Any], panel: Panel, schedule: Schedule,
+        self, accumulator: AlignedSum, fa: Format, a: NDArray[Any], panel: Panel, schedule: Schedule,
         promote: tuple[int, int], c: Float32Matrix | None, shifts: Shifts, out: Float32Matrix,
     ) -> None:  # fmt: skip
         """Compute the columns of a panel."""
@@ -142,7 +140,7 @@ class WideKernel(PanelKernel):
                 scratch("wide_a_masks", padded * groups * words, np.uint64),
             )
             pack.pack_quads(x, fa.emin, group, shift.exponents, shift.block, left)
-            result = "float32" if accumulator.output != "float16" else "float16"
+            result = "float32" if accumulator.output_format != FLOAT16 else "float16"
             if result == "float32" and usual and (c is None or is_usual(c[rows, first : first + n])):
                 normal = Extent().widened(x, fa).shifted(shift.exponents).is_normal(panel.extent, accumulator, k)
                 result = "normal" if normal else result
@@ -166,11 +164,11 @@ class Shifts(NamedTuple):
     block: int
 
     @classmethod
-    def of(cls, scale: NDArray[Any] | None, accumulator: Accumulator, rows: int) -> Shifts:
+    def of(cls, scale: NDArray[Any] | None, accumulator: AlignedSum, rows: int) -> Shifts:
         """Read an operand's scales, given as codes."""
         if scale is None:
             return cls(np.empty((rows, 0), np.int16), 1)
-        return cls(_exponents_of(formats[str(accumulator.scale_format)])[scale], accumulator.scale_block)
+        return cls(_exponents_of(accumulator.scale_format)[scale], accumulator.scale_block)
 
     def rows(self, some: slice) -> Shifts:
         """Return those of some rows."""
@@ -185,9 +183,10 @@ def _exponents_of(fmt: Format) -> NDArray[np.int16]:
     return np.where(np.isnan(values), pack.NOT_A_NUMBER, exponents).astype(np.int16)
 
 
-def _has_fitting_scales(accumulator: Accumulator) -> bool:
+def _has_fitting_scales(accumulator: AlignedSum) -> bool:
     """Tell whether an accumulator's scales can be multiplied into the operands: powers of two that float64 bears."""
-    fmt = formats[str(accumulator.scale_format)]
+    fmt = accumulator.scale_format
+    assert fmt is not None
     plain = not (fmt.mantissa_bits or fmt.has_zero or fmt.sign_mask)
     return plain and fmt.bits <= 8 and fmt.emin >= -127 and fmt.emax <= 128 and accumulator.group % 4 == 0
 

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lowprec.format.catalogue import formats
 from lowprec.recipe import LinearSpec, Precision, Recipe, load_recipe
+from lowprec.tensorcore.catalogue import accumulators
 
 from .convert import convert
 from .roles import block_of
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 By = Literal["layer", "part", "kind", "ingredient"]
 #: Accumulators with which the same products are summed in another order: what no precision can be told apart from.
-_OTHER_ORDER = {"float32": "hopper_bf16"}
+_BF16 = formats["bfloat16"]
+_OTHER_ORDER = {accumulators["float32"]: accumulators["hopper_bf16"]}
 
 
 class Group(NamedTuple):
@@ -262,7 +265,7 @@ def _reordered(a: Keys) -> Keys | None:
     found = dict(a)
     for name, keys in a.items():
         said = [Precision.from_key(key) for key in keys]
-        if all(s.spec.fprop.accumulator in _OTHER_ORDER and s.spec.fprop.a.format == "bfloat16" for s in said):
+        if all(s.spec.fprop.accumulator in _OTHER_ORDER and s.spec.fprop.a.format == _BF16 for s in said):
             found[name] = tuple(
                 s._replace(spec=s.spec.with_(fprop={"accumulator": _OTHER_ORDER[s.spec.fprop.accumulator]})).key
                 for s in said

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lowprec.codec.catalogue import codecs
+from lowprec.codec.wire import Codec
 from lowprec.recipe import LayerState, LinearSpec, Precision, Recipe, load_recipe
 
 from .arrays import check, tensor, values
@@ -208,7 +209,7 @@ class _Wire(torch.autograd.Function):
     """A codec on x, another one on its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, forward: str, backward: str) -> Tensor:
+    def forward(ctx: Any, x: Tensor, forward: Codec, backward: Codec) -> Tensor:
         ctx.codec = backward
         return _coded(x, forward)
 
@@ -217,19 +218,19 @@ class _Wire(torch.autograd.Function):
         return _coded(dy, ctx.codec), None, None
 
 
-def _coded(x: Tensor, codec: str) -> Tensor:
-    return tensor(codecs[codec].round_trip(values(x)), x.dtype).reshape(x.shape)
+def _coded(x: Tensor, codec: Codec) -> Tensor:
+    return tensor(codec.round_trip(values(x)), x.dtype).reshape(x.shape)
 
 
-def wire(x: Tensor, forward: str, backward: str = "bf16") -> Tensor:
+def wire(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Tensor:
     """Return what arrives of x through a codec, its gradient through another one: dispatch, or combine.
 
     Parameters
     ----------
     x : Tensor, shape (T, C)
         What is sent.
-    forward, backward : str
-        Names in `lowprec.codecs`.
+    forward, backward : str or Codec
+        The codecs, or their names in `lowprec.codecs`.
 
     Raises
     ------
@@ -237,8 +238,7 @@ def wire(x: Tensor, forward: str, backward: str = "bf16") -> Tensor:
         For a codec that is not there.
     """
     check("x", x)
-    codecs.get(forward), codecs.get(backward)
-    y: Tensor = _Wire.apply(x, forward, backward)
+    y: Tensor = _Wire.apply(x, codecs.get(forward), codecs.get(backward))
     return y
 
 
@@ -246,8 +246,8 @@ class _Cached(torch.autograd.Function):
     """Keeps coded inputs of a function, and runs it again on what is decoded."""
 
     @staticmethod
-    def forward(ctx: Any, fn: Callable[..., Tensor], codec: str, *inputs: Tensor) -> Tensor:
-        ctx.fn, ctx.codec = fn, codecs[codec]
+    def forward(ctx: Any, fn: Callable[..., Tensor], codec: Codec, *inputs: Tensor) -> Tensor:
+        ctx.fn, ctx.codec = fn, codec
         ctx.kept = [(ctx.codec.encode(values(x)), x.dtype, x.shape, x.requires_grad) for x in inputs]
         with torch.no_grad():
             return fn(*inputs)
@@ -264,7 +264,7 @@ class _Cached(torch.autograd.Function):
         return None, None, *(x.grad for x in inputs)
 
 
-def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str) -> Tensor:
+def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str | Codec) -> Tensor:
     """Return ``fn(*inputs)``; its backward pass runs fn again on inputs that were kept coded.
 
     Parameters
@@ -274,16 +274,16 @@ def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str) -> Tensor:
         in it get their gradients.
     *inputs : Tensor
         What is kept.
-    codec : str
-        Name in `lowprec.codecs`; a lossless one gives the same gradients bit for bit.
+    codec : str or Codec
+        The codec, or its name in `lowprec.codecs`; a lossless one gives the same gradients bit for bit.
 
     Raises
     ------
     UnknownNameError
         For a codec that is not there.
     """
-    codecs.get(codec)
+    kept = codecs.get(codec)
     for x in inputs:
         check("an input", x)
-    y: Tensor = _Cached.apply(fn, codec, *inputs)
+    y: Tensor = _Cached.apply(fn, kept, *inputs)
     return y

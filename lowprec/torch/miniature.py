@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lowprec.codec.wire import Codec
 from lowprec.moe.model.attention import rotary_angles
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.run import checkpoint
@@ -59,7 +60,7 @@ class FeedForward(nn.Module):
         self.w1, self.w3 = (nn.Linear(width, hidden, bias=False) for _ in range(2))
         self.w2 = nn.Linear(hidden, width, bias=False)
         self.store = Store()
-        self.cache: str | None = None
+        self.cache: Codec | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [T, d] to y [T, d]."""
@@ -121,7 +122,7 @@ class Mixture(nn.Module):
         Takes part in the choice of experts alone.
     loads : Tensor of int [E] or None
         Slots per expert in the last pass.
-    wires : dict of str to str
+    wires : dict of str to Codec
         Codecs of the directions in which something is changed on its way.
     """
 
@@ -137,11 +138,11 @@ class Mixture(nn.Module):
         self.experts = nn.ModuleList(FeedForward(c.dim, c.expert_width, c.swiglu_limit) for _ in range(c.experts))
         self.register_buffer("bias", torch.zeros(c.experts))
         self.loads: Tensor | None = None
-        self.wires: dict[str, str] = {}
+        self.wires: dict[str, Codec] = {}
 
     def _sent(self, x: Tensor, there: str, back: str) -> Tensor:
-        codecs = [self.wires.get(direction) for direction in (there, back)]
-        return x if codecs == [None, None] else wire(x, *(codec or "float32" for codec in codecs))
+        ways = [self.wires.get(direction) for direction in (there, back)]
+        return x if ways == [None, None] else wire(x, *(codec or "float32" for codec in ways))
 
     def _choose(self, scores: Tensor) -> Tensor:
         """Return experts [T, K], best first: the best groups, then the best in them."""

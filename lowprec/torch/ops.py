@@ -3,7 +3,8 @@
 They are opaque so that compiling, exporting, checkpointing and sharding a model treat them as any operator of torch.
 Forward keeps x and w as tensors and nothing else; backward quantizes again, to the same bits.
 
-A layer's precision is a text, its *key*: equal layers compile as one graph. What its bits depend on beside values lies
+A layer's precision is a text, its *key*, which holds all that decides bits: equal layers compile as one graph, and a
+graph means the same in another process. What its bits depend on beside values lies
 in a *slot*, whose number is a tensor: as a number in the graph it would make a graph of every layer.
 """
 
@@ -20,12 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lowprec._ieee import is_standard
-from lowprec.recipe import AS_ACTIVATIONS, LayerState, LinearOps, Precision
+from lowprec.format.catalogue import formats
+from lowprec.recipe import LayerState, LinearOps, Precision
 from lowprec.tensorcore.gemm import matmul_f32
 
 from .arrays import tensor, values
 
 Array = NDArray[Any]
+_BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
 def stored_type(key: str) -> torch.dtype:
@@ -36,9 +39,8 @@ def stored_type(key: str) -> torch.dtype:
 def leaving_type(key: str) -> torch.dtype:
     """Return the type in which y leaves, and so dy comes: float32 where a gradient must not be rounded on its way."""
     spec = Precision.from_key(key).spec
-    exact_dy = "float32" in (spec.dgrad.a.format, spec.wgrad.a.format)
-    plain = spec.out in (AS_ACTIVATIONS, "bfloat16")
-    return stored_type(key) if plain and not exact_dy else torch.float32
+    exact_dy = _FLOAT32 in (spec.dgrad.a.format, spec.wgrad.a.format)
+    return stored_type(key) if spec.out in (None, _BF16) and not exact_dy else torch.float32
 
 
 @functools.lru_cache(4096)

@@ -11,6 +11,8 @@ from torch import Tensor
 from lowprec.moe.run import optim
 from lowprec.moe.run.optimizer_state import StateFormat
 from lowprec.recipe import Recipe, load_recipe
+from lowprec.recipe.data import moments_as_dict, moments_of
+from lowprec.recipe.description import State, state_of
 
 from .arrays import values
 
@@ -81,14 +83,13 @@ class AdamW(torch.optim.Optimizer):
         """Return the number of steps and the moments as stored, as tensors."""
         kept = {"m": self._adamw.m, "v": self._adamw.v}
         moments = {kind: {i: torch.from_numpy(a.copy()) for i, a in of.items()} for kind, of in kept.items()}
-        stored = [self._recipe.moment_m, self._recipe.moment_v]
+        stored = moments_as_dict(self._recipe)
         return {"steps": self._adamw.steps, "stored": stored, "lr": self.param_groups[0]["lr"], **moments}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, of the same recipe or another one."""
         m, v = ({i: t.numpy() for i, t in state_dict[kind].items()} for kind in ("m", "v"))
-        stored = state_dict["stored"]
-        self._adamw.set_moments((stored[0], stored[1]), m, v)
+        self._adamw.set_moments(moments_of(state_dict["stored"], "AdamW's state"), m, v)
         self._adamw.steps, self.param_groups[0]["lr"] = int(state_dict["steps"]), state_dict["lr"]
 
 
@@ -99,8 +100,8 @@ class StateFormats:
     ----------
     optimizer : torch.optim.Optimizer
         With ``exp_avg`` and ``exp_avg_sq`` for each parameter.
-    m, v, master : str
-        Storage in the words of a recipe: ``"bfloat16"``, ``"e4m3fn 1x128"``.
+    m, v, master : TensorSpec or str
+        Storage, or its words in a recipe: ``"bfloat16"``, ``"e4m3fn 1x128"``.
 
     Raises
     ------
@@ -109,10 +110,11 @@ class StateFormats:
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, m: str = "bfloat16", v: str = "bfloat16", master: str = "float32"
-    ) -> None:
-        self._formats = {"exp_avg": StateFormat(m), "exp_avg_sq": StateFormat(v)}
-        self._master = StateFormat(master)
+        self, optimizer: torch.optim.Optimizer, m: State | str = "bfloat16", v: State | str = "bfloat16",
+        master: State | str = "float32",
+    ) -> None:  # fmt: skip
+        self._formats = {"exp_avg": StateFormat(state_of(m)), "exp_avg_sq": StateFormat(state_of(v))}
+        self._master = StateFormat(state_of(master))
         self._handle = optimizer.register_step_post_hook(self._round)
 
     def _round(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from lowprec.recipe import Recipe
+from lowprec.codec.catalogue import codecs
+from lowprec.recipe import Recipe, TensorSpec
+from lowprec.recipe.description import DIRECTIONS, STATES
 
 from .linear import Converted
 
@@ -15,10 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Parts of a recipe that are no linear layer's: what they are in a plain model, and what puts them into one.
-_ELSEWHERE = {
-    **dict.fromkeys(("dispatch", "combine", "dispatch_grad", "combine_grad"), ("bf16", "lowprec.torch.wire")),
-    "cache_swiglu_input": ("bf16", "lowprec.torch.cached"),
-    **dict.fromkeys(("moment_m", "moment_v", "master"), ("float32", "lowprec.torch.AdamW or StateFormats")),
+_ELSEWHERE: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(DIRECTIONS, (codecs["bf16"], "lowprec.torch.wire")),
+    "cache_swiglu_input": (codecs["bf16"], "lowprec.torch.cached"),
+    **dict.fromkeys(STATES, (TensorSpec.parse("float32"), "lowprec.torch.AdamW or StateFormats")),
 }
 
 
@@ -102,8 +104,10 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     ]
     for field, (plain, where) in _ELSEWHERE.items():
         if (value := getattr(recipe, field)) != plain:
-            unreached.append(f"{field} = {value}: {where} puts it into a model")
-    unreached += [f"storage of {rule.pattern} = {rule.codec}: no place in a torch model" for rule in recipe.storage]
+            unreached.append(f"{field} = {getattr(value, 'name', value)}: {where} puts it into a model")
+    unreached += [
+        f"storage of {rule.pattern} = {rule.codec.name}: no place in a torch model" for rule in recipe.storage
+    ]
     more = (
         ["fused gate and up projections are one product: a block of its weights may hold rows of both"] if fused else []
     )

@@ -39,7 +39,9 @@ def python(*arguments):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("line", ["--help", "ablate --help", "ablate --list", "formats", "--version"])
+@pytest.mark.parametrize(
+    "line", ["--help", "ablate --help", "formats", "--version"]
+)  # arms of replay hold accumulators
 def test_light_commands_load_nothing_heavy(line):
     code = (
         "import sys; from click.testing import CliRunner; from lowprec.cli.app import cli\n"

@@ -48,7 +48,11 @@ def test_a_saved_file_says_all_that_dequantizes_it(matrix, tmp_path):
     with np.load(out) as saved:
         values = saved["scale"].repeat(16, axis=1) * lowprec.decode(saved["codes"], str(saved["format"]))
         values *= saved["tensor_scale"]
-        assert [str(saved[name]) for name in ("granularity", "scale_kind", "quantizer")] == ["1x16", "e4m3", "nvfp4_te"]
+        assert [str(saved[name]) for name in ("granularity", "scale_format", "quantizer")] == [
+            "1x16",
+            "e4m3fn",
+            "nvfp4_te",
+        ]
     assert values.tobytes() == lowprec.quantize(np.load(matrix), quantizer="nvfp4").dequantize().tobytes()
     shown = run("check", out, "--values", matrix, "--quantizer", "nvfp4", "--causes").stdout
     assert shown == "nothing differs from nvfp4_te\n"
@@ -85,7 +89,7 @@ def test_catalogues_are_listed():
     known = {row["accumulator"]: row for row in rows("accumulators")}
     assert list(known) == lowprec.accumulators.names()
     assert [known[name]["fraction bits"] for name in ("hopper_fp8", "float32")] == [13, None]
-    for name, field, value in (("quantizers", "name", "nvfp4_te"), ("accumulators", "inputs", "e4m3fn, e5m2")):
+    for name, field, value in (("quantizers", "name", "nvfp4_te"), ("accumulators", "input_formats", "e4m3fn, e5m2")):
         about = rows(name, "nvfp4" if name == "quantizers" else "hopper_fp8")
         assert {row["field"]: row["value"] for row in about}[field] == value
 

@@ -221,7 +221,7 @@ def test_definitions():
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(codecs[name], BlockCodec)])
 def test_block_codecs_are_quantizers(name):
     codec, x = codecs[name], values(WHOLE)
-    how = {"scale": codec.scale} if codec.quantizer is None else {"quantizer": codec.quantizer}
+    how = {"scale_format": codec.scale_format} if codec.quantizer is None else {"quantizer": codec.quantizer}
     want = quantize(x, codec.format, f"1x{codec.tile}", **how).dequantize()
     assert codec.round_trip(x).tobytes() == want.tobytes()
     if not codec.tensor_scale:  # row and tile by themselves: nothing leaks from one to another
@@ -271,7 +271,7 @@ def test_ones_own_codec_needs_no_registration():
     half, x = Half(), values(WHOLE)
     assert isinstance(half, Codec)
     assert codecs.get(half) is half
-    own = BlockCodec("mine", "e3m4", tile=32, scale="ue8m0")
+    own = BlockCodec("mine", "e3m4", tile=32, scale_format="e8m0fnu")
     assert own.encode(x).bits_per_value == own.bits_per_value == 8.25
     assert LogFMTCodec("six", 6, tile=64).encode(x).bits_per_value == 6.5
     five = CastCodec("five", "e2m1fn").encode(x)

@@ -102,7 +102,7 @@ def read(codec, shape, at, change):
 
 def names():
     message = DEEPEP.encode(values(2, 1024) / 8).to_bytes()
-    own = CastCodec("c", "e2m1fn"), BlockCodec("b", "e2m3fn", 32, "ue8m0")
+    own = CastCodec("c", "e2m1fn"), BlockCodec("b", "e2m3fn", 32, "e8m0fnu")
     return {
         "read": read, "codecs": codecs, "DEEPEP": DEEPEP, "CACHE": CACHE, "SplitCodec": SplitCodec, "own": own,
         "message": message, "longer": message + bytes(8), "bf16": ml_dtypes.bfloat16,

@@ -23,4 +23,4 @@ def plain_dump(a: np.ndarray, b: np.ndarray, c: np.ndarray | None, d: np.ndarray
 
 def candidate(name: str, **changes: Any) -> Candidate:
     """Return a machine of the catalogue that takes any format, with other fields."""
-    return Candidate(lp.accumulators[name].with_(inputs=(), **changes))
+    return Candidate(lp.accumulators[name].with_(input_formats=(), **changes))

@@ -17,7 +17,8 @@ from lowprec.conformance.identify.search import Search, cost
 from lowprec.conformance.identify.space import FIELDS, plain_fields_of
 from lowprec.conformance.identify.stages import find, refine
 from lowprec.conformance.recordings import RECORDINGS, Recording, read
-from lowprec.tensorcore.accumulator import kinds
+from lowprec.tensorcore.accumulator import heeded_fields
+from lowprec.tensorcore.kinds import KINDS
 
 Arrays = dict[str, Any]
 
@@ -145,7 +146,7 @@ def same_arithmetic(found: Any, machine: lp.Accumulator) -> bool:
     """Tell whether one of those that explain the dump is a machine, but for what provably does not show."""
     wanted = plain_fields_of(Candidate(machine), found.dumps[0])
     return any(
-        c.accumulator.kind == machine.kind and plain_fields_of(c, found.dumps[0]) == wanted for c in found.explaining
+        type(c.accumulator) is type(machine) and plain_fields_of(c, found.dumps[0]) == wanted for c in found.explaining
     )
 
 
@@ -255,7 +256,7 @@ def test_operands_of_probes_are_codes_of_any_format(fmt: str, k: int) -> None:
 @pytest.mark.ci
 def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     """Almost everything explains the dump; all 64 outputs of the probes are needed to see which kind it is."""
-    machine = lp.accumulators["amx_f16"].with_(inputs=(), group=114)
+    machine = lp.accumulators["amx_f16"].with_(input_formats=(), group=114)
     rng = np.random.default_rng(53)
     sparse = {x: np.where(rng.random((24, 256)) < 0.8, 0, rng.integers(0x30, 0x40, (24, 256))) for x in "ab"}
     codes = {x: rng.integers(0, 0x7E, (8, 256)) for x in "ab"}
@@ -266,14 +267,14 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     search = Search(tuple(dumps), 5, 50_000)
     known = [candidate(name) for name in ("exact", "hopper_fp8", "cdna1_f16")]
     found = refine(search, known) or find(search, known)
-    assert [(c.accumulator.kind, c.accumulator.group) for c in found] == [("lanes", 114)]
+    assert [(type(c.accumulator), c.accumulator.group) for c in found] == [(type(machine), 114)]
     assert search.tried < search.limit
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("base", "c", "one", "other"), [
-    ("hopper_fp8", False, {"fraction_bits": 9, "group": 16, "output": "fp22"}, {"output": "float32"}),
-    ("hopper_fp8", True, {"fraction_bits": 9, "group": 32, "output": "fp22"}, {"output": "float32"}),
+    ("hopper_fp8", False, {"fraction_bits": 9, "group": 16, "output_format": "fp22"}, {"output_format": "float32"}),
+    ("hopper_fp8", True, {"fraction_bits": 9, "group": 32, "output_format": "fp22"}, {"output_format": "float32"}),
     ("hopper_f16_f16", True, {"group": 1, "fraction_bits": 21}, {"fraction_bits": 25}),
 ])  # fmt: skip
 def test_probes_tell_apart_what_a_bit_beside_a_full_group_or_a_tie_shows(
@@ -325,6 +326,6 @@ def test_k_shorter_than_a_group() -> None:
 
 
 def test_every_field_that_decides_bits_has_values_to_search() -> None:
-    for name in kinds:
-        missing = set(kinds[name].fields) - set(FIELDS)
-        assert not missing, f"{name}: lowprec/conformance/identify/space.py needs values of {missing}"
+    for kind in KINDS:
+        missing = set(heeded_fields(kind)) - set(FIELDS)
+        assert not missing, f"{kind.__name__}: lowprec/conformance/identify/space.py needs values of {missing}"

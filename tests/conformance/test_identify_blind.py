@@ -18,7 +18,15 @@ from lowprec.conformance.identify.candidate import Candidate
 from lowprec.conformance.identify.forms import Forms
 from lowprec.conformance.identify.identification import Identification
 from lowprec.conformance.identify.probes import probes_for
-from lowprec.tensorcore.accumulator import FLOAT64
+from lowprec.tensorcore.accumulator import FLOAT64, heeded_fields
+from lowprec.tensorcore.kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
+from lowprec.tensorcore.kinds.exact_groups import ExactGroupSum
+from lowprec.tensorcore.kinds.fused import FusedSum
+from lowprec.tensorcore.kinds.halves import SplitF16Sum
+from lowprec.tensorcore.kinds.pairwise import PairwiseSum
+from lowprec.tensorcore.kinds.sequential import SequentialSum
+from lowprec.tensorcore.kinds.two_floors import TruncateFloorSum
+from lowprec.tensorcore.kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
 DATA = ("normal", "wide", "sparse")
 MORE = 4  # rounds of probes
@@ -41,23 +49,31 @@ class Verdict(NamedTuple):
     said: str
 
 
+#: Kinds without scales that are not exact.
+DRAWN = (
+    ExactGroupSum, FlushedFmaSum, FusedSum, SplitF16Sum, LaneChains, RoundToOddSum, PairedLaneChains, PairwiseSum,
+    RoundedGroupSum, ScaledGroupSum, SequentialSum, TruncateFloorSum,
+)  # fmt: skip
+
+
 def draw(rng: np.random.Generator) -> lp.Accumulator:
     """Draw an accumulator without scales: one of the catalogue, about half of whose fields are drawn anew."""
-    bases = [m for m in (lp.accumulators[n] for n in lp.accumulators) if m.scale_format is None and m.output != FLOAT64]
-    names = sorted({m.kind for m in bases} - {"exact"})
-    kind = names[rng.integers(len(names))]
-    own = [m for m in bases if m.kind == kind]
-    base = own[rng.integers(len(own))].with_(inputs=())
+    bases = [
+        m for m in (lp.accumulators[n] for n in lp.accumulators) if m.scale_format is None and m.dtype != np.float64
+    ]
+    kind = DRAWN[rng.integers(len(DRAWN))]
+    own = [m for m in bases if type(m) is kind]
+    base = own[rng.integers(len(own))].with_(input_formats=())
     while True:
         changes: dict[str, Any] = {}
-        for field in base.rule.fields:
+        for field in heeded_fields(type(base)):
             if rng.random() < 0.5 and field in VALUES:
                 changes[field] = VALUES[field](rng, base)
         try:
             steps = changes.pop("promote_every", None)
             machine = base.with_(**changes)
             if steps is not None:
-                machine = base.with_(**changes, promote_every=steps * machine.rule.step(machine))
+                machine = base.with_(**changes, promote_every=steps * machine.step())
             mma(machine, np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.uint8))
             return machine
         except ValueError:  # fields that do not go together
@@ -67,8 +83,10 @@ def draw(rng: np.random.Generator) -> lp.Accumulator:
 VALUES: dict[str, Any] = {
     "group": lambda rng, base: int(2 ** rng.integers(0, 8) if rng.random() < 0.6 else rng.integers(1, 129)),
     "fraction_bits": lambda rng, base: int(rng.integers(3, 41)),
-    "align": lambda rng, base: str(rng.choice(base.rule.alignments)),
-    "output": lambda rng, base: str(rng.choice([o for o in base.rule.outputs if o != FLOAT64])),
+    "align": lambda rng, base: str(rng.choice(base.alignments)),
+    "output_format": lambda rng, base: (some := [o for o in base.output_formats if o != FLOAT64])[
+        rng.integers(len(some))
+    ],
     "zero_exponent": lambda rng, base: None if rng.random() < 0.3 else int(rng.integers(-140, 8)),
     "run": lambda rng, base: int(rng.choice([1, 2, 4])),
     "promote_every": lambda rng, base: None if rng.random() < 0.5 else int(rng.integers(1, 5)),  # of its steps

@@ -8,6 +8,7 @@ import lowprec as lp
 from lowprec.conformance.identify.candidate import Candidate
 from lowprec.conformance.identify.dump import Dump
 from lowprec.conformance.identify.forms import Forms
+from lowprec.tensorcore.accumulator import heeded_fields
 from tests.conformance.test_identify_blind import draw
 
 K, LONG = 12, 140  # the second has two runs of a split K
@@ -48,17 +49,19 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
     """Return an accumulator with fields of edges, and within libraries."""
     found = [Candidate(machine)]
     for changes in (
-        {"promote_every": K}, {"promote_every": machine.rule.step(machine)}, {"promote_every": 2 * K}, {"group": 16},
+        {"promote_every": K}, {"promote_every": machine.step()}, {"promote_every": 2 * K}, {"group": 16},
         {"group": 32}, {"group": 1}, {"group": 2}, {"group": 4}, {"saturate": True}, {"zero_exponent": -40},
         {"zero_exponent": None}, {"zero_exponent": -3}, {"fraction_bits": 40}, {"fraction_bits": 39},
-        {"flushed": ("e5m2",)}, {"flushed": ("e4m3fn",)}, {"run": 1}, {"run": 2}, {"align": "floor"},
-        {"product_exponent": 0}, {"output": "float32"},
+        {"daz_formats": ("e5m2",)}, {"daz_formats": ("e4m3fn",)}, {"run": 1}, {"run": 2}, {"align": "floor"},
+        {"product_exponent": 0}, {"output_format": "float32"},
     ):  # fmt: skip
         try:
-            found.append(Candidate(machine.with_(**{n: v for n, v in changes.items() if n in machine.rule.fields})))
+            found.append(
+                Candidate(machine.with_(**{n: v for n, v in changes.items() if n in heeded_fields(type(machine))}))
+            )
         except ValueError:
             continue
-    plain = machine.with_(promote_every=None) if "promote_every" in machine.rule.fields else machine
+    plain = machine.with_(promote_every=None) if "promote_every" in heeded_fields(type(machine)) else machine
     for library in (
         lp.Library("x", "end", None), lp.Library("x", "end", 8), lp.Library("x", k_order="interleaved"),
         lp.Library("x", "promotion", 8, fused=False), lp.Library("x", split_k=2),
@@ -77,14 +80,14 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
 def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool, k: int) -> None:
     rng = np.random.default_rng(11)
     drawn = [draw(rng) for _ in range(60)]
-    catalogue = [lp.accumulators[name].with_(inputs=()) for name in lp.accumulators]
+    catalogue = [lp.accumulators[name].with_(input_formats=()) for name in lp.accumulators]
     machines = [m for m in (*catalogue, *drawn) if m.scale_format is None and m.dtype == out]
     dumps = [operands(seed, with_c, k, fmt, out) for seed in range(3)]
     candidates = [c for m in machines for c in around(m) if all(map(c.applies, dumps[0].parts()))]
     classes = Forms(dumps[0]).classes(list({c.key(): c for c in candidates}.values()))
     several = [some for some in classes if len(some) > 1]
     assert len(several) > 10, "otherwise nothing is asked"
-    assert len({tuple(c.accumulator.kind for c in some) for some in several}) > 5
+    assert len({tuple(type(c.accumulator) for c in some) for some in several}) > 5
     for some in several:
         for dump in dumps:
             wanted = outputs(some[0], dump)
@@ -111,8 +114,8 @@ PAIRS = [
      candidate("ada_fp8", group=4, fraction_bits=3, zero_exponent=None), {"zero_exponent": 3}),
     (candidate("hopper_fp8_mma", group=9, promote_every=18),
      candidate("turing_f16", group=9, fraction_bits=25, zero_exponent=None, promote_every=18), {"fraction_bits": 15}),
-    (candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="fp22"),
-     candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output="float32"),
+    (candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output_format="fp22"),
+     candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output_format="float32"),
      {"group": 12, "fraction_bits": 13}),
 ]  # fmt: skip
 
@@ -144,7 +147,7 @@ def test_the_order_of_operands_is_theirs() -> None:
     chain, halves = lp.Library("x", "end", None), lp.Library("x", "end", None, k_order="interleaved")
     same = {}
     for name in ("arm_bf16_ebf", "cdna1_f16"):
-        machine = lp.accumulators[name].with_(inputs=())
+        machine = lp.accumulators[name].with_(input_formats=())
         same[machine.group] = forms.same(Candidate(machine, chain), Candidate(machine, halves))
     assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
 
@@ -173,7 +176,9 @@ def test_what_one_rounding_to_float16_hides_iscandidate(with_c: bool, least: int
 def test_what_fp22_cuts_between_groups_is_cut_again() -> None:
     """Nine fraction bits: only a last group of many products shows more than FP22's 14 bits."""
     for group, alike in ((14, True), (16, False)):  # of 256 products 4 are the last, or 16
-        one, other = (candidate("hopper_fp8", group=group, fraction_bits=9, output=out) for out in ("fp22", "float32"))
+        one, other = (
+            candidate("hopper_fp8", group=group, fraction_bits=9, output_format=out) for out in ("fp22", "float32")
+        )
         assert Forms(operands(3, with_c=True, k=256)).same(one, other) == alike
         a = np.full((1, 256), 0x7E, np.uint8)  # 448, the largest
         b = np.stack([np.where(np.arange(256) < 256 - n, 0, np.uint8(0x7E)) for n in range(1, 18)])
@@ -207,7 +212,7 @@ def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int, grou
     pairs = np.stack([np.repeat(mantissas, 8), np.tile(mantissas, 8)], axis=1)
     b = np.concatenate([pairs | np.array(fields, np.uint8) << 3 for fields in ((1, 14), (14, 1), (7, 7))])
     b = np.concatenate([b, b ^ np.array([0, 0x80], np.uint8)])
-    machine = lp.accumulators["cdna3_fp8"].with_(inputs=(), fraction_bits=31, group=group, run=run)
+    machine = lp.accumulators["cdna3_fp8"].with_(input_formats=(), fraction_bits=31, group=group, run=run)
     got, wanted = mma(machine, a, b), mma("exact", a, b)
     np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
     forms, less = Forms(plain_dump(a[:9], b[:9], None, got[:9, :9])), machine.with_(fraction_bits=30)

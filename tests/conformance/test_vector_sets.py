@@ -144,7 +144,7 @@ def test_casts_of_the_package_pass(name: str) -> None:
     check_passes(name)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0, default=18)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_of_the_package_pass(name: str) -> None:
     check_passes(name)
@@ -182,7 +182,7 @@ def check_killed(name: str) -> None:
     assert not {words: n for words, n in counts.items() if n < 2}
 
 
-@pytest.mark.sampled(45)
+@pytest.mark.sampled(10, default=60)
 @pytest.mark.parametrize("name", SOME)
 def test_known_wrong_rules_are_told_apart(name: str) -> None:
     once(lambda: check_killed(name), "wrong rules", name, also=("conformance",))

@@ -124,9 +124,10 @@ def kind_of(target: Target, parameter: inspect.Parameter) -> str:
     if literals(target, parameter):
         return "word"
     for kind in CATALOGUES:
-        if re.search(rf"\bstr \| {kind}\b|\b{kind} \| str\b", text):
+        # A field is annotated by what it holds; a name is taken, too.
+        if re.search(rf"\bstr \| {kind}\b|\b{kind} \| str\b|^{kind}( \| None)?$", text):
             return kind
-    if text == "Bits":
+    if text in ("Bits", "Codec"):
         return "codec"
     if name == "out" and "Quantized" not in text and "Format" not in text:
         return "out"

@@ -139,8 +139,8 @@ class Draw:
             names = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
             return lp.quantize(x, quantizer=self.of(names)) if columns % 16 == 0 else lp.quantize(x, "e5m2")
         fmt = self.of(fmts or ELEMENTS)
-        return lp.quantize(x, fmt, blocks or self.one("1x128", "128x128", "tensor", "row", "1x32"), scale=scale,
-                           arithmetic="folded" if scale == "e4m3" else None)  # fmt: skip
+        return lp.quantize(x, fmt, blocks or self.one("1x128", "128x128", "tensor", "row", "1x32"), scale_format=scale,
+                           arithmetic="folded" if scale == "e4m3fn" else None)  # fmt: skip
 
 
 def overlap(a: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, shift: int) -> np.ndarray | None:

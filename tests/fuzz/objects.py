@@ -13,10 +13,10 @@ import lowprec as lp
 
 
 def fields(catalogue: Any, cls: type, share: float = 0.15) -> Callable[[Draw], Arguments]:
-    """Return the fields of an entry, some of them of other entries."""
+    """Return the fields of an entry that is of a class, some of them of other entries."""
 
     def sound(draw: Draw) -> Arguments:
-        entries = [catalogue[name] for name in catalogue.names()]
+        entries = [entry for entry in map(catalogue.get, catalogue.names()) if isinstance(entry, cls)]
         first = draw.of(entries)
         names = [field.name for field in dataclasses.fields(cls) if field.init]
         return {name: getattr(draw.of(entries) if draw.chance(share) else first, name) for name in names}
@@ -63,10 +63,10 @@ def use_quantizer(q: Any) -> Any:
 
 
 def use_accumulator(accumulator: Any) -> Any:
-    fmt = next(iter(accumulator.inputs), "e4m3fn")
-    if fmt == "float64":
+    fmt = accumulator.default_format
+    if accumulator.dtype == np.float64:
         return lp.mma(np.ones((1, 4)), np.ones((1, 4)), accumulator=accumulator)
-    ones = np.full((2, 2 * accumulator.group), lp.encode(1.5, fmt), lp.formats[fmt].code_dtype)
+    ones = np.full((2, 2 * accumulator.group), lp.encode(1.5, fmt), fmt.code_dtype)
     given = {"accumulator": accumulator, "a_format": fmt, "b_format": fmt}
     if accumulator.scale_format is not None:
         if ones.shape[1] % accumulator.scale_block:

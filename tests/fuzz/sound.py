@@ -10,7 +10,7 @@ from draw import ELEMENTS, Draw, room_for
 
 import lowprec as lp
 from lowprec import logfmt
-from lowprec.scaling.quantizer import ARITHMETICS
+from lowprec.scaling.rules import arithmetics
 
 
 def by_rounding(draw: Draw, share: float) -> Arguments:
@@ -83,8 +83,8 @@ def quantize_arguments(draw: Draw) -> Arguments:
         arguments["quantizer"] = draw.entry(lp.quantizers)
     arguments |= by_rounding(draw, 0.3)
     numbers = dict.fromkeys(("amax_floor", "multiplier", "tensor_amax"), (0.0, 1e-4, 1.0, 3e38))
-    arithmetics = [name for names in ARITHMETICS.values() for name in names]
-    for name, choices in {"scale": ("fp32", "ue8m0", "e4m3"), "arithmetic": arithmetics, **numbers}.items():
+    names = [name for stored in ("float32", "e8m0fnu", "e4m3fn") for name in arithmetics(lp.formats[stored])]
+    for name, choices in {"scale_format": ("float32", "e8m0fnu", "e4m3fn"), "arithmetic": names, **numbers}.items():
         arguments[name] = draw.of(choices) if draw.chance(0.12) else None  # seldom suit the rest; see the options
     return arguments
 
@@ -97,6 +97,11 @@ def quantize_dequantize_arguments(draw: Draw) -> Arguments:
 def quantized_fields(draw: Draw) -> Arguments:
     q = draw.quantized(draw.one(0, 1, 3), draw.one(16, 64, 130))
     return {field.name: getattr(q, field.name) for field in dataclasses.fields(q)}
+
+
+def rule_fields(draw: Draw) -> Arguments:
+    rule = lp.quantizers[draw.of(lp.quantizers.names())].rule
+    return {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
 
 
 def matrix(draw: Draw) -> Any:
@@ -143,8 +148,8 @@ def operands(draw: Draw) -> tuple[Any, Any, str]:
     """Return two quantized matrices that an accumulator takes, and its name."""
     name = draw.of(lp.accumulators.names())
     accumulator = lp.accumulators[name]
-    fmts = [f for f in accumulator.inputs if f != "float64" and lp.formats[f].bits <= 16]
-    if name == "fp64" or (accumulator.inputs and not fmts):
+    fmts = [f.name for f in accumulator.input_formats if f.bits <= 16]
+    if name == "fp64" or (accumulator.input_formats and not fmts):
         name, accumulator, fmts = "hopper_fp8", lp.accumulators["hopper_fp8"], ["e4m3fn", "e5m2"]
     m, n, k = draw.one(1, 2, 5, 0), draw.one(1, 3, 8), draw.one(16, 32, 64, 100, 128, 256, 384, 0)
     if draw.chance(0.02):
@@ -152,7 +157,7 @@ def operands(draw: Draw) -> tuple[Any, Any, str]:
     blocks: Any = None
     scale = None
     if accumulator.scale_format is not None:
-        blocks, scale = f"1x{accumulator.scale_block}", "ue8m0" if accumulator.scale_format == "e8m0fnu" else "e4m3"
+        blocks, scale = f"1x{accumulator.scale_block}", accumulator.scale_format.name
     fmts = fmts or ELEMENTS
     same = [draw.of(fmts)] if draw.chance(0.5) else fmts
     a, b = (draw.quantized(rows, k, same, blocks, scale if draw.chance(0.9) else None) for rows in (m, n))
@@ -212,7 +217,7 @@ def mma_arguments(draw: Draw) -> Arguments:
     if name == "fp64":
         a, b = (np.asarray(draw.values((rows, k), "f8"), np.float64) for rows in (m, n))
         return {"a": a, "b": b, "accumulator": name}
-    fmt = draw.of(accumulator.inputs or lp.formats.names())
+    fmt = draw.of([f.name for f in accumulator.input_formats] or lp.formats.names())
     arguments = {"a": draw.codes(fmt, (m, k)), "b": draw.codes(fmt, (n, k)), "accumulator": name}
     arguments |= {"a_format": fmt, "b_format": fmt}
     if accumulator.scale_format is not None:

@@ -72,7 +72,7 @@ def test_any_cut_is_refused(path):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"version": 1}, "has version 1; this lowprec reads version 2"),
+    ({"version": 1}, "has version 1; this lowprec reads versions 2 and 3"),
     ({"kind": "picture"}, "is no lowprec checkpoint but a 'picture'"),
     ({"content": {"step": 8}}, "does not match its SHA-256"),
     ({"sha256": "0" * 64}, "does not match its SHA-256"),

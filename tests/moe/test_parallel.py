@@ -75,11 +75,11 @@ def test_what_recipes_say_of_it():
     recipe = lp.recipes["dsv3"].with_(all_reduce="16 ring logfmt8")
     assert lp.Recipe.from_toml(recipe.to_toml()) == recipe
     assert recipe.name == "dsv3(all_reduce=16 ring logfmt8)"
-    assert isinstance(ranks_of("none", 3), OneRank)
+    assert isinstance(ranks_of(None, 3), OneRank)
 
 
 test_refused = refusals([
-    ("ranks_of('5 ring bf16', 16)", "5 ranks cannot share 16 sequences"),
+    ("ranks_of(Reduction.parse('5 ring bf16'), 16)", "5 ranks cannot share 16 sequences"),
     *((f"Reduction.parse({text!r})", "all_reduce=") for text in ("ring bf16", "0 ring bf16", "16 ring", 16, "")),
     ("lp.recipes['bf16'].with_(all_reduce='16 rung bf16')", UnknownNameError, "did you mean 'ring'"),
     ("Reduction.parse('16 ring bf61')", UnknownNameError, "unknown codec"),

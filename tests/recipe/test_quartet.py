@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.recipe import LinearSpec, linear_ops
+from lowprec.recipe import LinearSpec, Precision, linear_ops
 from lowprec.recipe.operations import NoState
 from lowprec.scaling.eden import parts, quantize_eden
 
@@ -37,7 +37,7 @@ def eden(x, seed, signs, along_columns=False):
     order = turned if along_columns else np.ascontiguousarray
     wanted = order((scale * np.repeat(factor, 8, axis=1)).astype(np.float32))
     rounded = order(lp.round_to(wanted, "e4m3fn", rounding="stochastic", seed=seed))
-    return lp.Quantized(codes, rounded, "e2m1fn", "1x16", "e4m3", tensor)
+    return lp.Quantized(codes, rounded, "e2m1fn", "1x16", "e4m3fn", tensor)
 
 
 def bits(a):
@@ -114,8 +114,8 @@ def test_the_weight_that_fprop_multiplied():
     )
     assert ours == bits(wanted) != plain
     assert of_bf16 == cached_bf16
-    assert LinearSpec.from_text(again.to_text()) == again
-    assert "dgrad_weight" not in spec.to_text()
+    assert Precision.from_key(Precision(again).key).spec == again
+    assert "dgrad_weight" not in Precision(spec).key
     assert "w as Fprop had it" in linear_ops(again, "bfloat16").words("dgrad")
 
 
@@ -123,7 +123,7 @@ def test_what_is_not_finite_stays_in_its_group():
     x = np.random.default_rng(5).standard_normal((4, 256)).astype(np.float32)
     clean = x.copy()
     x[1, 3], x[2, 200] = np.nan, np.inf
-    q = lp.Quantizer(format="e2m1fn", granularity="1x16", scale="e4m3", arithmetic="plain", hadamard=128, signs=4)
+    q = lp.Quantizer("", "e2m1fn", "1x16", "e4m3fn", lp.AmaxRule("plain"), hadamard=128, signs=4)
     ours = quantize_eden(x, q, 9)
     lost = np.isnan(ours.scale)
     assert np.argwhere(lost).tolist() == [[1, i] for i in range(8)] + [[2, i] for i in range(8, 16)]

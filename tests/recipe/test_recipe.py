@@ -38,7 +38,7 @@ test_refused = refusals(
         ("TensorSpec.parse('nvfp4_te eden hadamard8')", "16 or more"),
         ("GemmSpec(a='e2m1fn 1x16', accumulator='hopper_fp8')", "hopper_fp8 takes e4m3fn, e5m2, not"),
         ("GemmSpec(accumulator='hoper_fp8')", "unknown accumulator 'hoper_fp8': did you mean 'hopper_fp8'"),
-        ("GemmSpec(accumulator='hopper_fp8(bits=3)')", TypeError, "Accumulator has no field 'bits'"),
+        ("GemmSpec(accumulator='hopper_fp8(bits=3)')", r"unknown accumulator 'hopper_fp8\(bits=3\)'"),
         ("GemmSpec(promote_every=0)", "promote_every=0"),
         ("GemmSpec(promote_every=True)", "promote_every=True"),
         ("GemmSpec(disturbance='much')", "disturbance 'much'"),
@@ -49,7 +49,7 @@ test_refused = refusals(
         ("bf16.with_(combine='logfmt99')", "unknown codec 'logfmt99'"),
         ("bf16.with_(moment_m='bfloat61')", "unknown word 'bfloat61'"),
         ("bf16.with_(activations='fp8')", "activations='fp8'"),
-        ("bf16.with_(weights='float16')", "weights='float16': one of 'bfloat16', 'float32'"),
+        ("bf16.with_(weights='float16')", "weights='float16': 'bfloat16' or 'float32' is needed"),
         ("bf16.with_(dispach='bf16')", TypeError, "Recipe has no 'dispach'"),
         ("dsv3.bind().codec('dispach')", "direction 'dispach': one of dispatch"),
         ("dsv3.bind().cache('swiglu')", "cache 'swiglu': one of attention_output"),
@@ -124,8 +124,8 @@ def test_variations_in_one_line():
     assert changed.name == "dsv3(promote_every=never)"
     assert changed.main == recipes["dsv3_no_promotion"].main
     assert changed.spec("head") == dsv3.spec("head")
-    assert dsv3.with_(accumulator="exact").main.wgrad.accumulator == "exact"
-    assert dsv3.with_(moments="float32").moment_v == "float32"
+    assert dsv3.with_(accumulator="exact").main.wgrad.accumulator == lp.accumulators["exact"]
+    assert dsv3.with_(moments="float32").moment_v == TensorSpec.parse("float32")
     assert dsv3.with_(quantize="head").spec("head") == dsv3.main
     assert not dsv3.with_(protect="layers.*.attn.*").spec("layers.1.attn.wo").quantized
     everywhere = recipes["bf16"].with_(x="e4m3fn 1x128")  # none is quantized: those of the blocks are meant
@@ -138,17 +138,18 @@ def test_variations_in_one_line():
 def test_every_multiplication_has_its_own_machine_and_operands():
     spec = LinearSpec.of("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128", "hopper_fp8", 128)
     changed = spec.with_(fprop={"accumulator": "exact"}, dgrad={"promote_every": 64}, dy="e4m3fn 1x32")
-    assert (changed.fprop.accumulator, changed.dgrad.accumulator) == ("exact", "hopper_fp8")
+    assert changed.fprop.accumulator == lp.accumulators["exact"]
+    assert changed.dgrad.accumulator == lp.accumulators["hopper_fp8"]
     assert (changed.dgrad.promote_every, changed.wgrad.promote_every) == (64, 128)
     assert [str(t) for t in changed.tensors("wgrad")] == ["e4m3fn 1x32", "e4m3fn 1x128"]
     assert str(changed.dgrad.a) == "e4m3fn 1x32"
 
 
-def test_a_what_if_machine_can_be_named():
+def test_an_accumulator_of_ones_own():
     machine = lp.accumulators["hopper_fp8"].with_(fraction_bits=20, align="nearest")
     spec = GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128)
-    assert spec.accumulator == "hopper_fp8(fraction_bits=20,align=nearest)"
-    assert spec.summed_by == machine
+    assert spec.accumulator is machine
+    assert spec.place == "on hopper_fp8(fraction_bits=20, align=nearest), promoted every 128"
     assert GemmSpec(spec.a, spec.b, spec.accumulator, 128) == spec
 
 

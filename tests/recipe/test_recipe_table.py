@@ -91,7 +91,7 @@ def product(words, a, b, stored, copied):
     spec = GemmSpec(*sides, accumulator, None if every is None else int(every), library or "deepgemm")
     weight = lp.round_to(b, "bfloat16") if copied and not spec.b.plain else b
     return lp.gemm(
-        spec.a.quantize(a), spec.b.quantize(weight), accumulator=spec.summed_by, promote_every=spec.promote_every,
+        spec.a.quantize(a), spec.b.quantize(weight), accumulator=spec.accumulator, promote_every=spec.promote_every,
         library=spec.library, out=left_in or stored,
     )  # fmt: skip
 

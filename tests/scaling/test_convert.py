@@ -13,7 +13,7 @@ from lowprec.oracle import decode
 def fp4_with_scales(exponents: NDArray[np.int64]) -> lp.Quantized:
     """Every E2M1 value in each of 32 columns, in blocks of 1x32 with these powers of two."""
     codes = np.tile(np.arange(16, dtype=np.uint8), (exponents.shape[0], 2 * exponents.shape[1]))
-    return lp.Quantized(codes, np.exp2(exponents).astype(np.float32), "e2m1fn", "1x32", "ue8m0")
+    return lp.Quantized(codes, np.exp2(exponents).astype(np.float32), "e2m1fn", "1x32", "e8m0fnu")
 
 
 def exact(q: lp.Quantized) -> list[list[Fraction | float]]:
@@ -83,14 +83,14 @@ def test_the_same_blocks_are_exact(name: str) -> None:
 def test_float32_scales_keep_their_significand() -> None:
     x = np.random.default_rng(3).standard_normal((4, 256)).astype(np.float32)
     q = lp.quantize(x, "e4m3fn", "1x128")
-    assert lp.convert(q, "bfloat16", scale="fp32").lossless
-    assert not lp.convert(q, "e4m3fn", scale="ue8m0").lossless
-    assert not lp.convert(q, "e4m3fn", "4x128", scale="fp32").lossless
+    assert lp.convert(q, "bfloat16", scale_format="float32").lossless
+    assert not lp.convert(q, "e4m3fn", scale_format="e8m0fnu").lossless
+    assert not lp.convert(q, "e4m3fn", "4x128", scale_format="float32").lossless
 
 
 def test_nvfp4_with_its_tensors_scale() -> None:
     q = lp.quantize(np.random.default_rng(4).standard_normal((8, 64)).astype(np.float32), quantizer="nvfp4_te")
-    found = lp.convert(q, "float16", "1x16", scale="fp32")
+    found = lp.convert(q, "float16", "1x16", scale_format="float32")
     assert found.lossless
     assert np.allclose(found.quantized.dequantize(), q.dequantize(), rtol=2.0**-22)
 
@@ -99,10 +99,10 @@ def test_ragged_empty_and_nan() -> None:
     codes = np.arange(7 * 45, dtype=np.uint8).reshape(7, 45) % 16
     scale = np.ones((7, 2), np.float32)
     scale[2, 1] = np.nan
-    found = lp.convert(lp.Quantized(codes, scale, "e2m1fn", "1x32", "ue8m0"), "e4m3fn", "4x40")
+    found = lp.convert(lp.Quantized(codes, scale, "e2m1fn", "1x32", "e8m0fnu"), "e4m3fn", "4x40")
     assert np.isnan(found.quantized.scale).tolist() == [[True, True], [False, False]]
     assert found.lost[:4, :32].all()
     assert not found.lost[4:].any()
     assert not found.lost[2, 32:].any()
-    empty = lp.Quantized(codes[:0], scale[:0], "e2m1fn", "1x32", "ue8m0")
+    empty = lp.Quantized(codes[:0], scale[:0], "e2m1fn", "1x32", "e8m0fnu")
     assert lp.convert(empty, "e4m3fn").lossless

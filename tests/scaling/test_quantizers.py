@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec.scaling.hadamard import TE_SIGNS
-from lowprec.scaling.quantizer import ARITHMETICS, SPECIALS
+from lowprec.scaling.rules import SPECIALS, arithmetics
 
 F32 = NDArray[np.float32]
 
@@ -134,7 +134,7 @@ def test_delayed_scaling_follows_its_history() -> None:
 
 
 def test_a_quantizer_of_ones_own_works_everywhere() -> None:
-    mine = lp.Quantizer(name="mine", format="e3m2fn", granularity="1x64", scale="ue8m0", arithmetic="ceil", source="us")
+    mine = lp.Quantizer("mine", "e3m2fn", "1x64", "e8m0fnu", lp.AmaxRule("ceil"), source="us")
     x = normal((16, 128))
     q = lp.quantize(x, quantizer=mine)
     assert (q.quantizer, str(q.granularity)) == (mine, "1x64")
@@ -145,8 +145,9 @@ def test_a_quantizer_of_ones_own_works_everywhere() -> None:
 def test_the_catalogue_is_whole() -> None:
     """Every arithmetic and every special result is used by some entry, and every entry says where it is from."""
     entries = [lp.quantizers[name] for name in lp.quantizers]
-    assert {(q.scale, q.arithmetic) for q in entries} == {(s, a) for s, names in ARITHMETICS.items() for a in names}
-    assert {case for q in entries for case in (q.zero, q.inf, q.nan)} == {"rule", *SPECIALS}
+    stored = {q.scale_format for q in entries}
+    assert {(q.scale_format, q.rule.arithmetic) for q in entries} == {(s, a) for s in stored for a in arithmetics(s)}
+    assert {case for q in entries for case in (q.rule.zero, q.rule.inf, q.rule.nan)} == {"rule", *SPECIALS}
     assert all(q.source and q.source != "user-defined" for q in entries)
     assert [q.name for q in entries] == lp.quantizers.names()
 

@@ -49,7 +49,7 @@ def blocks(q: lp.Quantized) -> Iterator[tuple[tuple[int, int], tuple[slice, slic
 
 def check(x: F32, fmt: str, granularity: str, scale: str, floor: float = 0.0) -> None:
     """Compare every block with the oracle."""
-    q = lp.quantize(x, fmt, granularity, scale=scale, amax_floor=floor)
+    q = lp.quantize(x, fmt, granularity, scale_format=scale, amax_floor=floor)
 
     def ask() -> None:
         assert (q.codes.shape, q.scale.dtype, q.scale.size) == (x.shape, np.float32, len([*blocks(q)]))
@@ -127,7 +127,7 @@ def test_codes_are_casts_of_quotients(fmt: str, granularity: str) -> None:
     chance = [{"seed": 9, "rounding": f"stochastic{c}", "offset": i} for c in ("", "_c") for i in (3, (1 << 32) - 200)]
     for how in [*({"rounding": rounding} for rounding in ROUNDINGS), *chance]:
         for scale, division in itertools.product(SCALES, ("divide", "reciprocal")):
-            q = lp.quantize(x, fmt, granularity, scale=scale, division=division, **how)
+            q = lp.quantize(x, fmt, granularity, scale_format=scale, division=division, **how)
             rows, columns = q.granularity.block(x.shape)
             each = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[:64, :500]
             quotients = x / each if division == "divide" else x * (np.float32(1) / each)
@@ -216,7 +216,7 @@ def test_threads_do_not_change_bits(keep_threads: None) -> None:
 def test_storage_counts_codes_and_scales() -> None:
     x = np.zeros((128, 576), np.float32)  # 576 columns are four and a half blocks
     assert lp.quantize(x, "e4m3fn").nbytes == 128 * 576 + 4 * 128 * 5
-    assert lp.quantize(x, "e4m3fn", scale="ue8m0").nbytes == 128 * 576 + 128 * 5
+    assert lp.quantize(x, "e4m3fn", scale_format="e8m0fnu").nbytes == 128 * 576 + 128 * 5
     assert lp.quantize(x, "e2m1fn", "1x16").bits_per_value == 4 + 32 / 16
     assert lp.quantize(x, "e5m6", "128x128").nbytes == 128 * 576 * 12 // 8 + 4 * 5
 

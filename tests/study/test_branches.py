@@ -62,7 +62,7 @@ def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
     task = next(task for task in planned.arms if task.name == "switched/c0-s0")
     assert arm.recipe_name == "dsv3, bf16 for the last 25 %"
     assert task.tail == (15, "bf16")
-    assert task.fingerprint["tail"] == {"from_step": 15, **recipes["bf16"].as_dict()}
+    assert task.fingerprint["tail"] == {"from_step": 15, "recipe": recipes["bf16"].as_dict()}
     assert "tail" not in next(task for task in planned.arms if task.name == "dsv3/c0-s0").fingerprint
     run_study(planned, jobs=0)
     kept, _ = read_study(planned.folder)
@@ -252,7 +252,7 @@ def test_every_arm_binds(name, config):
             bound = recipes.get(precision).bind(seed=1, layers=shape.layers)
             for layer in layers:
                 assert bound.linear(layer) is bound.linear(layer)
-            assert BACKEND.describe(shape, precision)["recipe"]["name"] == recipes.get(precision).name
+            assert BACKEND.describe(shape, precision)["recipe"]["about"]["name"] == recipes.get(precision).name
 
 
 @pytest.mark.sampled(13)

@@ -168,7 +168,7 @@ def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(finished,
 
 def test_a_tail_of_a_branch_is_counted(finished):
     study = summarize(finished)
-    tailed = {**recipes["nvfp4"].as_dict(), "tail": {"from_step": 15, **recipes["bf16"].as_dict()}}
+    tailed = {**recipes["nvfp4"].as_dict(), "tail": {"from_step": 15, "recipe": recipes["bf16"].as_dict()}}
     found = cost_figure.costs(replace(study, recipes={**study.recipes, "dsv3": tailed}))["dsv3"]
     assert study.setting.branch_steps == SMALL.branch_steps == 20
     expected = 0.75 * bits(recipes["nvfp4"])["operands"] + 0.25 * bits(recipes["bf16"])["operands"]
@@ -217,6 +217,6 @@ def test_a_bar_spans_the_interval_and_a_divergence_is_a_cross_at_the_top():
 
 
 test_refused = refusals([
-    ("bits_of({'name': 'mine'}, asdict(NANO))", KeyError, "'dispatch'"),
+    ("bits_of({'name': 'mine'}, asdict(NANO))", KeyError, "'linear'"),
     ("bits_of(recipes['bf16'].as_dict(), {'name': 'mine', 'dim': 128})", KeyError, "'layers'"),
 ], lambda: globals())  # fmt: skip

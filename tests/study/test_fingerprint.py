@@ -86,8 +86,8 @@ def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_
 
 #: What a run's code imports and is not in the hash: it writes, describes or shows what was computed.
 KEEPS_BOOKS = {
-    "_code", "_files", "_show", "format/picture", "recipe/picture", "study/run/fingerprint", "study/run/store",
-    "tensorcore/order",
+    "_code", "_files", "_show", "format/picture", "recipe/picture", "study/design/modules", "study/run/fingerprint",
+    "study/run/store", "tensorcore/order",
 }  # fmt: skip
 
 

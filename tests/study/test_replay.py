@@ -22,8 +22,8 @@ FP22 = ReplayArm("fp22", "FP22", "hopper_fp8", role="control")
 ARMS = (
     ReplayArm("fp32", "FP32", "float32", role="reference"), FP22,
     ReplayArm("fp22_128", "FP22, every 128", "hopper_fp8", promote_every=128),
-    ReplayArm("bits_9", "9 bits", "hopper_fp8(fraction_bits=9)"),
-    ReplayArm("bits_20", "20 bits", "hopper_fp8(fraction_bits=20,output=float32)"),
+    ReplayArm("bits_9", "9 bits", lp.accumulators["hopper_fp8"].with_(fraction_bits=9)),
+    ReplayArm("bits_20", "20 bits", lp.accumulators["hopper_fp8"].with_(fraction_bits=20, output_format="float32")),
     ReplayArm("tiles", "tiles", "hopper_fp8", blocks="1x128"),
 )  # fmt: skip
 SIZE = ReplaySetting(checkpoint_steps=2, checkpoints=2, seeds=1, tokens=4096, rows=16, columns=4, warmup_steps=1)
@@ -216,7 +216,7 @@ def test_a_damaged_table_is_refused(copied):
 
 def test_the_published_study_has_every_number_of_bits():
     study = load("replay")
-    bits = [arm.accumulator for arm in study.arms if "fraction_bits" in arm.accumulator]
+    bits = [arm.accumulator for arm in study.arms if "fraction_bits" in arm.accumulator.name]
     assert len(bits) == 18
     assert {arm.promote_every for arm in study.arms} == {None, 32, 64, 128, 256, 512}
 

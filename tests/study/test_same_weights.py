@@ -127,17 +127,17 @@ def test_kl_is_zero_for_shifted_logits_and_never_negative():
 
 def test_flush_and_saturation_are_counted_from_the_specs():
     x = np.array([[448.0, 1.0, 2.0**-20, 0.0]], np.float32)
-    assert describe(x, TensorSpec("e4m3fn", "1x128")).flushed == 1
+    assert describe(x, TensorSpec.parse("e4m3fn 1x128")).flushed == 1
     assert describe(x, None).flushed == 0
-    assert describe(np.zeros((2, 4), np.float32), TensorSpec()).rows == 0
+    assert describe(np.zeros((2, 4), np.float32), TensorSpec.parse("bfloat16")).rows == 0
     # Scales rounded down cut the largest value of a block; rounded up they do not.
     large = np.array([[1.9, 1.0]], np.float32)
     for name, saturated in (("mxfp8_floor", 1), ("mxfp8_ceil", 0)):
         spec = SimpleNamespace(quantize=functools.partial(lp.quantize, quantizer=name))
         assert describe(large, spec).saturated == saturated
     uneven = np.full((2, 128), [[1.0], [2.0**-30]], np.float32)
-    assert describe(uneven, TensorSpec("e4m3fn", "128x128")).rows_flushed == 1
-    assert describe(uneven, TensorSpec("e4m3fn", "1x128")).rows_flushed == 0
+    assert describe(uneven, TensorSpec.parse("e4m3fn 128x128")).rows_flushed == 1
+    assert describe(uneven, TensorSpec.parse("e4m3fn 1x128")).rows_flushed == 0
 
 
 def test_tile_range_is_in_octaves():

@@ -107,6 +107,7 @@ TOY = Toy(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 class TestContract(TrainingContract):
     pass
 

@@ -20,13 +20,15 @@ def normal(rng: np.random.Generator | int, *shape: int) -> F32:
 
 
 def operands(
-    m: int, n: int, k: int, granularity: Any = "tensor", formats: Any = "e4m3fn", scale: str = "fp32", seed: int = 0
+    m: int, n: int, k: int, granularity: Any = "tensor", formats: Any = "e4m3fn", scale: str = "float32", seed: int = 0
 ) -> Pair:
     """Quantized rows of different sizes; granularity and format of both sides or of each."""
     rng = np.random.default_rng([seed, m, n, k])
     granularity, formats = ((x, x) if isinstance(x, str) else x for x in (granularity, formats))
     rows = [rng.standard_normal((count, k)) * 2.0 ** rng.integers(-3, 4, (count, 1)) for count in (m, n)]
-    a, b = (lp.quantize(x.astype(np.float32), formats[i], granularity[i], scale=scale) for i, x in enumerate(rows))
+    a, b = (
+        lp.quantize(x.astype(np.float32), formats[i], granularity[i], scale_format=scale) for i, x in enumerate(rows)
+    )
     return a, b
 
 

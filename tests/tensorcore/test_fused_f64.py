@@ -17,9 +17,10 @@ import lowprec as lp
 from lowprec.format.catalogue import Format, formats
 from lowprec.kernels.tensorcore import wide_pack as pack
 from lowprec.kernels.tensorcore.wide_sum import FACTOR
-from lowprec.tensorcore.accumulator import ALIGNMENTS, Accumulator, Align
+from lowprec.tensorcore.accumulator import ALIGNMENTS, Align
 from lowprec.tensorcore.chains import Chains
 from lowprec.tensorcore.kinds import fused
+from lowprec.tensorcore.kinds.fused import FusedSum
 from lowprec.tensorcore.kinds.panels import Float64Lanes
 from lowprec.tensorcore.panel_kernels import Extent
 from lowprec.tensorcore.product import Product, Schedule
@@ -32,16 +33,17 @@ Codes = NDArray[np.unsignedinteger]
 
 def machine(
     group: int, fraction_bits: int, output: str = "float32", zero: int | None = -133, align: Align = "truncate"
-) -> Accumulator:
-    return Accumulator("test", group=group, fraction_bits=fraction_bits, output=output, zero_exponent=zero, align=align)
+) -> FusedSum:
+    fields = {"group": group, "fraction_bits": fraction_bits, "zero_exponent": zero, "align": align}
+    return FusedSum("test", output_format=output, **fields)
 
 
-def form(name: str, unit: Accumulator, fmt: Format) -> WideKernel:
+def form(name: str, unit: FusedSum, fmt: Format) -> WideKernel:
     kernel = KERNELS[unit.align].get(name)
     return kernel if kernel is not None and kernel.supports(unit, fmt, fmt) else KERNELS[unit.align]["portable"]
 
 
-def check(unit: Accumulator, fmt: Format, a: Codes, b: Codes, *addends: Any) -> NDArray[np.floating]:
+def check(unit: FusedSum, fmt: Format, a: Codes, b: Codes, *addends: Any) -> NDArray[np.floating]:
     """Compare every form with the integer reference, all bits; return the sums without C, or with the last one."""
     for c in addends or (None,):
         want = check_kernels(unit, (fmt, fmt), a, b, c, lanes=lambda name: form(name, unit, fmt))
@@ -73,7 +75,7 @@ def test_every_form_is_the_reference(numbers: tuple[Any, ...], fmt: Format) -> N
     unit = machine(*numbers)
     rng = np.random.default_rng(unit.group * 100 + unit.fraction_bits)
     low, high = max(fmt.smallest_subnormal, 2.0**-12), min(fmt.max, 2.0**12)
-    if unit.output == "float16":
+    if unit.dtype == np.float16:
         high = min(high, 2.0)
     a, b = (some_codes(rng, (rows, 263), fmt, low, high) for rows in (7, 41))
     c = np.ldexp(rng.standard_normal((7, 41)), rng.integers(-12, 8, (7, 41))).astype(unit.dtype)

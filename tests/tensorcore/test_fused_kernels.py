@@ -92,7 +92,9 @@ def test_every_alignment_in_float32_lanes(group: int, operands: tuple[str, str],
     c = c.astype(np.float32)
     c[1] = 0
     for fraction_bits in (5, 13):
-        unit = lp.accumulators["hopper_fp8"].with_(group=group, inputs=(), fraction_bits=fraction_bits, align=align)
+        unit = lp.accumulators["hopper_fp8"].with_(
+            group=group, input_formats=(), fraction_bits=fraction_bits, align=align
+        )
         agree(lambda unit=unit: lp.mma(a, b, c, accumulator=unit, a_format=fa, b_format=fb), fraction_bits)
         for name in RUNNABLE:
             with lp.using(kernel=name):

@@ -61,7 +61,7 @@ def drawn(rng: Rng, unit: Accumulator, shape: tuple[int, int, int], kind: str) -
 
 
 @pytest.mark.parametrize("change", [
-    {"fraction_bits": 3}, {"fraction_bits": 20, "output": "fp22"}, {"fraction_bits": 37}, {"group": 16},
+    {"fraction_bits": 3}, {"fraction_bits": 20, "output_format": "fp22"}, {"fraction_bits": 37}, {"group": 16},
     {"group": 256}, {"zero_exponent": None}, {"zero_exponent": -126, "fraction_bits": 8}, {"scale_block": 64},
 ], ids=str)  # fmt: skip
 def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
@@ -172,7 +172,8 @@ def test_what_is_refused() -> None:
     kernel = KERNELS["portable"]
     assert kernel.supports(NVFP4, FP4, FP4)
     for unit in (
-        NVFP4.with_(align="floor"), NVFP4.with_(run=8), NVFP4.with_(output="float16"), NVFP4.with_(zero_exponent=-120),
+        NVFP4.with_(align="floor"), NVFP4.with_(run=8), NVFP4.with_(output_format="float16"),
+        NVFP4.with_(zero_exponent=-120),
     ):  # fmt: skip
         assert not kernel.supports(unit, FP4, FP4)
         assert chains_of(unit, FP4, FP4).kernel is None

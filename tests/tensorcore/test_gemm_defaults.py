@@ -38,19 +38,19 @@ WHATEVER = "inside|multiplies scales in at the end|is not a multiple of .* codes
 
 
 @pytest.mark.sampled(22)
-@pytest.mark.parametrize("machine", [name for name in lp.accumulators if lp.accumulators[name].output != "float64"])
+@pytest.mark.parametrize("machine", [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64])
 def test_the_default_interval_fits_the_scales(machine: str) -> None:
     """The library's, or the largest whole number of instructions below it that divides the k of a scale."""
     unit = lp.accumulators[machine]
-    step = unit.rule.step(unit)
+    step = unit.step()
     mine = [Library(f"every {n}", promote_every=n) for n in (None, 96, 640)]
     done = 0
     orders = (*map(libraries.get, libraries), *mine)
     for span, library in itertools.product((32, 48, 64, 96, 128, 192, 320, None), orders):
-        names = unit.inputs or ("e4m3fn",)
-        codes = np.ones((2, 384), lp.formats[names[0]].code_dtype)
+        fmt = unit.default_format
+        codes = np.ones((2, 384), fmt.code_dtype)
         scale = np.float32(2) ** -np.arange(2 * -(-384 // (span or 384)), dtype=np.float32).reshape(2, -1)
-        q = lp.Quantized(codes, scale, names[0], "row" if span is None else f"1x{span}")
+        q = lp.Quantized(codes, scale, fmt, "row" if span is None else f"1x{span}")
         try:
             got = lp.gemm(q, q, accumulator=unit, library=library)
         except ValueError as problem:

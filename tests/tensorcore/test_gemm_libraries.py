@@ -255,7 +255,8 @@ def names():
     qa, qb = operands(3, 4, 256)
     return {
         "qa": qa, "qb": qb, "c": np.zeros((3, 4)), "tiles": operands(3, 4, 256, ("1x128", "128x128")),
-        "small": operands(3, 3, 256, "1x32", scale="ue8m0"), "fine": operands(2, 2, 64, "1x16", scale="ue8m0"),
+        "small": operands(3, 3, 256, "1x32", scale="e8m0fnu"),
+        "fine": operands(2, 2, 64, "1x16", scale="e8m0fnu"),
         "fp32": operands(2, 2, 256, "1x32"), "whole": operands(2, 2, 256), "wide": operands(2, 2, 512, "1x256"),
         "alone": alone, "together": together, "qx": lp.quantize(np.ones((3, 256)), "e4m3fn", "1x128"),
         "qy": lp.quantize(np.ones((4, 3, 256)), "e4m3fn", "1x128"), "grouped": grouped_gemm, "replace": replace,

@@ -14,8 +14,8 @@ COUNTS = [130, 0, 1, 128, 77]
 # machine, granularity, quantizer options
 KINDS = {
     "hopper_fp8": ("e4m3fn", "1x128", {}),
-    "blackwell_mxf8": ("e5m2", "1x32", {"scale": "ue8m0"}),
-    "blackwell_mxf4_16": ("e2m1fn", "1x16", {"scale": "ue8m0"}),
+    "blackwell_mxf8": ("e5m2", "1x32", {"scale_format": "e8m0fnu"}),
+    "blackwell_mxf4_16": ("e2m1fn", "1x16", {"scale_format": "e8m0fnu"}),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 from fast_kernels import KERNELS, agree, check_kernels
 
 import lowprec as lp
-from lowprec.tensorcore.kinds.halves import Promoted
+from lowprec.tensorcore.kinds.halves import Promoted, SplitF16Sum
 
 MACHINES = ["hopper_fp8_mma", "hopper_fp8_mma_f16"]
 E4M3, E5M2 = lp.formats["e4m3fn"], lp.formats["e5m2"]
@@ -52,7 +52,7 @@ def test_what_is_not_plain_is_left_to_the_reference():
 @pytest.mark.parametrize("name", lp.formats.names())
 def test_only_what_float16_holds_is_multiplied_as_float16(name):
     """Of every format: the exact product with 1, or a refusal; no warning that a number left float16."""
-    machine, f = lp.accumulators["hopper_fp8_mma"].with_(inputs=()), lp.formats[name]
+    machine, f = lp.accumulators["hopper_fp8_mma"].with_(input_formats=()), lp.formats[name]
     one = np.full((1, 1), lp.encode(1.0, "e4m3fn"), np.uint8)
     codes = np.arange(1 << f.bits if f.bits <= 16 else 1, dtype=f.code_dtype)[:, None]
     with np.errstate(over="ignore"):
@@ -67,6 +67,6 @@ def test_only_what_float16_holds_is_multiplied_as_float16(name):
 
 
 def test_a_format_that_leaves_float16_is_refused():
-    codes, machine = np.full((1, 16), 0x7F00, np.uint16), lp.accumulators["ada_bf16"].with_(kind="halves")
+    codes, machine = np.full((1, 16), 0x7F00, np.uint16), SplitF16Sum("mine")
     with pytest.raises(ValueError, match="float16 does not hold all values of bfloat16"):
-        lp.mma(codes, codes, accumulator=machine)
+        lp.mma(codes, codes, accumulator=machine, a_format="bfloat16", b_format="bfloat16")

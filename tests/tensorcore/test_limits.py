@@ -20,7 +20,7 @@ from lowprec.tensorcore.fused_kernels import fused_kernels
 from lowprec.tensorcore.grouped import grouped_gemm
 
 Unit = lp.Accumulator
-UNITS = [name for name in lp.accumulators if lp.accumulators[name].output != "float64"]
+UNITS = [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64]
 COLUMNS = (1, 17, 65)  # around the widths of tiles: 16, 32, 64
 SPAN = 64  # k over which scales are constant: whole instructions of every accumulator
 
@@ -49,13 +49,13 @@ def chain(unit: Unit, formats: Any, operands: str, kind: str, shape: tuple[int, 
 
 
 def formats_of(unit: Unit) -> tuple[lp.Format, lp.Format]:
-    names = unit.inputs or ("e4m3fn", "e5m2")
-    return lp.formats[names[0]], lp.formats[names[-1]]
+    formats = unit.input_formats or (lp.formats["e4m3fn"], lp.formats["e5m2"])
+    return formats[0], formats[-1]
 
 
 def instructions(unit: Unit, formats: tuple[lp.Format, lp.Format], kernels: Sequence[str] = KERNELS) -> None:
     """Compare single chains: all operands with all addends; each of both meets every shape and length."""
-    group = unit.rule.step(unit)
+    group = unit.step()
     lengths = list(dict.fromkeys((0, 1, group - 1, 2 * group + 3, group, group + 1, 2 * group)))
     shapes = list(product((1, 5), COLUMNS))
     for (i, operands), (j, kind) in product(enumerate(OPERANDS), enumerate(ADDENDS)):
@@ -78,11 +78,11 @@ def quantized(
 ) -> tuple[lp.Quantized, lp.Quantized]:
     """Operands with scales that are as `kind` says, changing in k or of whole rows."""
     m, n, k = shape
-    names, found = unit.inputs or ("e4m3fn", "e5m2"), []
-    inside = lp.formats[unit.scale_format] if unit.scale_format is not None else None
+    formats, found = formats_of(unit), []
+    inside = unit.scale_format
     span = unit.scale_block or (SPAN if changing else 0)
-    for side, (rows, name) in enumerate(((m, names[0]), (n, names[-1]))):
-        fmt = lp.formats["float32" if name == "tf32" else name]
+    for side, (rows, own) in enumerate(zip((m, n), formats, strict=True)):
+        fmt = lp.formats["float32"] if own == lp.formats["tf32"] else own
         codes = OPERANDS[operands][side](rng, fmt, rows, k)
         blocks = -(-k // span) if span else min(k, 1)
         if inside is None:
@@ -103,7 +103,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
     """Compare products with scales around chains, promoted and not, plain and with what surrounds them."""
     chains = (None, "auto", SPAN) if unit.scale_format is None else (None,)
-    runs_on = unit.rule.has_running_sum and unit.output != "float16"
+    runs_on = unit.has_running_sum and unit.dtype != np.float16
     # Rows and columns have scales of one kind where their number is even.
     shapes = [
         (5, 17, 2 * SPAN + 5), (4, 64, 3 * SPAN), (1, 1, 5 * SPAN), (5, 65, 3 * SPAN), (3, 2, 0), (4, 6, 3 * SPAN),
@@ -166,8 +166,8 @@ def test_float32_products(k: int, to: str) -> None:
 
 def machines(limits: Any) -> list[tuple[Unit, tuple[lp.Format, lp.Format]]]:
     """Accumulators and formats at the limits of a kernel in float32 lanes, and one step beyond each."""
-    hopper = lp.accumulators["hopper_fp8"].with_(inputs=())
-    wide = hopper.with_(output="float32")
+    hopper = lp.accumulators["hopper_fp8"].with_(input_formats=())
+    wide = hopper.with_(output_format="float32")
     e4m3, e5m2 = lp.formats["e4m3fn"], lp.formats["e5m2"]
     (low, high), layout = limits.operand, {"exponent_bits": 5, "mantissa_bits": 2}
     ends = [lp.Format("low", bias=1 - e, **layout) for e in (low, low - 1)]

@@ -140,7 +140,7 @@ def mismatches(r: Recording, rule: Rule) -> int:
 
 # The mutants that are machines of their own: the fast path must fail on as many outputs as the oracle does.
 AS_MACHINES = {f"{count} fraction bits": {"fraction_bits": count} for count in (12, 14, 25)}
-AS_MACHINES["result not cut"] = {"output": "float32"}
+AS_MACHINES["result not cut"] = {"output_format": "float32"}
 
 
 @needs_recordings

@@ -10,14 +10,16 @@ from fast_kernels import bits
 from test_machines import multiply, operands
 
 import lowprec as lp
+from lowprec._values import deciding
 from lowprec.oracle import FORMATS
 from lowprec.oracle.ieee import ieee_sum
 from lowprec.oracle.values import Exact, decode, encode, floor_log2, max_code, nearest
+from lowprec.tensorcore.kinds import KINDS
 from lowprec.tensorcore.kinds.halves import in_halves
 from lowprec.tensorcore.order import Products, Rounded, Sum
 from lowprec.tensorcore.product import Product
 
-NAMES = [name for name in lp.accumulators if lp.accumulators[name].output != "float64"]
+NAMES = [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64]
 
 
 def exchanged(name, places):
@@ -31,14 +33,14 @@ def exchanged(name, places):
 @pytest.mark.parametrize("name", NAMES)
 def test_products_of_one_box_may_be_permuted(name):
     """And exchanging products between two boxes changes bits: the drawing has no box too few."""
-    boxes = [box.ks for box in lp.accumulators[name].rule.order(lp.accumulators[name]).products()]
+    boxes = [box.ks for box in lp.accumulators[name].order().products()]
     places = np.arange(1 + max(itertools.chain(*boxes)))
     assert sorted(itertools.chain(*boxes)) == places.tolist(), "every product once"
     rng, permuted = np.random.default_rng(1), places.copy()
     for box in boxes:
         permuted[list(box)] = rng.permutation(box)
     assert not exchanged(name, permuted).any()
-    if lp.accumulators[name].kind != "exact":
+    if name != "exact":
         places[[0, -1]] = places[[-1, 0]]
         assert exchanged(name, places).any()
 
@@ -49,22 +51,20 @@ def test_c_enters_once_in_every_order():
             return [item]
         return [] if isinstance(item, Products) else [name for inner in item.of for name in names(inner)]
 
-    assert {name: names(lp.accumulators[name].rule.order(lp.accumulators[name])).count("C") for name in NAMES} == (
-        dict.fromkeys(NAMES, 1)
-    )
+    assert {name: names(lp.accumulators[name].order()).count("C") for name in NAMES} == (dict.fromkeys(NAMES, 1))
 
 
 def test_a_drawing_says_what_is_in_its_tree():
-    svg = lp.accumulators["hopper_fp8"].with_(fraction_bits=20, output="float32").drawing()
+    svg = lp.accumulators["hopper_fp8"].with_(fraction_bits=20, output_format="float32").drawing()
     assert "20 fraction bits kept" in svg
     assert "cut to float32" in svg
     assert FORMATS
-    assert isinstance(lp.accumulators["exact"].rule.order(lp.accumulators["exact"]), Sum)
+    assert isinstance(lp.accumulators["exact"].order(), Sum)
 
 
 # The same trees as data: computed in fractions, they give the bits.
 
-COMPUTED = sorted({lp.accumulators[name].kind for name in NAMES} - {"fused", "fused_runs", "halves", "two_floors"})
+COMPUTED = [kind for kind in KINDS if not hasattr(kind, "fraction_bits")]
 _LEAST = Fraction(1, 1 << 126)
 
 
@@ -134,17 +134,18 @@ def _product(x: Exact, y: Exact) -> Exact:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    "changes", [{}, {"group": 1}, {"group": 5}, {"group": 8, "run": 4}, {"saturate": True}, {"output": "float16"}]
+    "changes",
+    [{}, {"group": 1}, {"group": 5}, {"group": 8, "run": 4}, {"saturate": True}, {"output_format": "float16"}],
 )
-@pytest.mark.parametrize("kind", COMPUTED)
-def test_a_tree_computes_the_bits(kind: str, changes: dict) -> None:
-    base = next(lp.accumulators[name] for name in NAMES if lp.accumulators[name].kind == kind).with_(inputs=())
+@pytest.mark.parametrize("kind", COMPUTED, ids=lambda kind: kind.__name__)
+def test_a_tree_computes_the_bits(kind: type, changes: dict) -> None:
+    base = next(lp.accumulators[name] for name in NAMES if type(lp.accumulators[name]) is kind).with_(input_formats=())
     try:
-        machine = base.with_(**{k: v for k, v in changes.items() if k in base.rule.fields})
+        machine = base.with_(**{k: v for k, v in changes.items() if k in deciding(kind)})
     except ValueError:
-        pytest.skip(f"{kind} has no {changes}")
+        pytest.skip(f"{kind.__name__} has no {changes}")
     rng, k = np.random.default_rng(3), 11
-    c_format = FORMATS[machine.dtype]
+    c_format = FORMATS[machine.dtype.name]
     a, b = (rng.integers(0, 256, (14, k), dtype=np.uint8) for _ in "ab")
     a[:3], b[:3] = a[:3] & 0x83, b[:3] & 0x83  # subnormals
     a[3:6] = np.where(rng.random((3, k)) < 0.9, 0x80, a[3:6])  # negative zeros, mostly
@@ -156,10 +157,10 @@ def test_a_tree_computes_the_bits(kind: str, changes: dict) -> None:
     c[:, :5], c[:, 5:10] = edges, [edge | top for edge in edges]
     start = c.astype(np.uint16 if machine.dtype == "float16" else np.uint32).view(machine.dtype)
     e5m2 = lp.formats["e5m2"]
-    got = machine.rule.reference(machine, Product(e5m2, e5m2, a, b, start)).astype(machine.dtype)
+    got = machine.reference(Product(e5m2, e5m2, a, b, start)).astype(machine.dtype)
     bits_ = got.view(f"u{got.itemsize}")
-    trees = machine.rule.chain(machine, k)
-    x_values, y_values = (machine.rule.values(machine, side, e5m2).tolist() for side in (a, b))
+    trees = machine.chain(k)
+    x_values, y_values = (machine.values(side, e5m2).tolist() for side in (a, b))
     for i, j in itertools.product(range(14), repeat=2):
         products = [_product(_exact(x), _exact(y)) for x, y in zip(x_values[i], y_values[j], strict=True)]
         state = decode(int(start.view(bits_.dtype)[i, j]), c_format)
@@ -171,10 +172,10 @@ def test_a_tree_computes_the_bits(kind: str, changes: dict) -> None:
 
 @pytest.mark.parametrize("group", [1, 2, 3, 6, 16])
 def test_halves_take_their_products_as_the_tree_says(group: int) -> None:
-    machine = lp.accumulators["hopper_fp8_mma"].with_(inputs=(), group=group)
-    step = machine.rule.step(machine)
+    machine = lp.accumulators["hopper_fp8_mma"].with_(input_formats=(), group=group)
+    step = machine.step()
     k = 3 * step
-    ks = [place for tree in machine.rule.chain(machine, k) for item in tree.products() for place in item.ks]
+    ks = [place for tree in machine.chain(k) for item in tree.products() for place in item.ks]
     codes = np.arange(k, dtype=np.uint8)[None, :]  # every value once
     taken = in_halves(codes, lp.formats["e4m3fn"], step)
     np.testing.assert_array_equal(taken[0], in_halves(codes, lp.formats["e4m3fn"], 1)[0][ks])

@@ -29,7 +29,10 @@ def operands(machine, m=33, n=64, k=300):
     """Return A, B, and B packed."""
     fa, fb, ga, gb, scale = KINDS[machine]
     rng = np.random.default_rng([m, n, k])
-    qa, qb = lp.quantize(normal(rng, m, k), fa, ga, scale=scale), lp.quantize(normal(rng, n, k), fb, gb, scale=scale)
+    qa, qb = (
+        lp.quantize(normal(rng, m, k), fa, ga, scale_format=scale),
+        lp.quantize(normal(rng, n, k), fb, gb, scale_format=scale),
+    )
     return qa, qb, lp.pack_operand(qb, machine, qa.format)
 
 

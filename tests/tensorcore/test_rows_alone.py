@@ -40,7 +40,7 @@ def test_of_instructions(name: str) -> None:
     formats = formats_of(unit)
     for operands, kind in (("special", "edges"), ("usual", "NaN"), ("subnormals by negative", "subnormal")):
         label = name, operands, kind
-        a, b, c, scales = chain(unit, formats, operands, kind, (M, N, 2 * unit.rule.step(unit) + 3), *label)
+        a, b, c, scales = chain(unit, formats, operands, kind, (M, N, 2 * unit.step() + 3), *label)
         if kind == "subnormal":  # beside zeros of both signs
             c[::2] = np.copysign(0, c[::2])
 
@@ -61,7 +61,7 @@ def part(q: lp.Quantized, rows: Rows) -> lp.Quantized:
 @pytest.mark.parametrize("name", UNITS)
 def test_of_products(name: str) -> None:
     unit = lp.accumulators[name]
-    runs_on = unit.rule.has_running_sum and unit.output != "float16"
+    runs_on = unit.has_running_sum and unit.dtype != np.float16
     for operands, kind in CASES:
         for every, changing in ((None, True), (None, False), ("auto", True)):
             if every is None and changing and not runs_on:

@@ -13,7 +13,8 @@ from ..._arrays import as_float32, as_matrix, host, matrix_shape, real32
 from ..._npy import Archive, read_npy
 from ...cast.arrays import said_format
 from ...scaling.quantized import Quantized
-from ...scaling.quantizer import ARITHMETICS, Quantizer
+from ...scaling.quantizer import Quantizer
+from ...scaling.rules import AmaxRule, arithmetics
 from .dump import F32, Dump
 
 _NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
@@ -68,12 +69,17 @@ def read(
 
 
 def _from_quantized(q: Quantized) -> Given:
+    if isinstance(q.tensor_scale, np.ndarray):
+        raise ValueError(
+            f"check: tensor_scale must be a number of the tensor, got an array of shape {q.tensor_scale.shape}; rows "
+            "can be checked one by one"
+        )
     dump = Dump(as_matrix(np.ascontiguousarray(q.codes)), q.scale, q.tensor_scale)
     if q.quantizer is not None:
         return Given(dump, q.quantizer)
-    names = {a: f"{q.format.name} {q.granularity} {q.scale_kind}, {a}" for a in ARITHMETICS[q.scale_kind]}
-    return Given(dump, None, tuple(Quantizer(name, q.format, str(q.granularity), q.scale_kind, a)
-                                   for a, name in names.items()))  # fmt: skip
+    blocks = f"{q.format.name} {q.granularity} {q.scale_format}"
+    return Given(dump, None, tuple(Quantizer(f"{blocks}, {a}", q.format, q.granularity, q.scale_format, AmaxRule(a))
+                                   for a in arithmetics(q.scale_format)))  # fmt: skip
 
 
 def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> Given:

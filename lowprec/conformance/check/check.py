@@ -14,6 +14,7 @@ from ...scaling.granularity import Granularity
 from ...scaling.quantize import resolve
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
+from ...scaling.rules import AmaxRule
 from .arrivals import Given, fitted, read, read_values, shaped
 from .dump import F32, Dump, Made
 from .elements import reasons
@@ -80,6 +81,12 @@ def check(
     matrix = as_matrix(x)
     if quantizer is not None or given.quantizer is not None:
         one = resolve(None, granularity, given.quantizer if quantizer is None else quantizer)
+        if not isinstance(one.rule, AmaxRule):
+            raise ValueError(
+                f"check: quantizer must have an AmaxRule, got {one.name or 'one'} with the rule {one.rule}"
+            )
+        if one.has_row_scales:
+            raise ValueError(f"check: quantizer must have one scale of the tensor or none, got {one}: a scale a row")
         _check_width(one, given)
         made = Made.of(matrix, one)
         found = _fitting(given.dump, made)
@@ -92,7 +99,7 @@ def _fitting(dump: Dump, made: Made) -> Dump:
 
 
 def _check_width(q: Quantizer, given: Given) -> None:
-    fmt, codes = formats.get(q.format), given.dump.codes
+    fmt, codes = q.format, given.dump.codes
     if codes.dtype != fmt.code_dtype:
         raise ValueError(
             f"check: codes are {codes.dtype}; those of {q.name or 'the quantizer'}, {fmt}, are {fmt.code_dtype}"
@@ -101,20 +108,19 @@ def _check_width(q: Quantizer, given: Given) -> None:
 
 def _candidates(given: Given, granularity: str | Granularity | None) -> list[Quantizer]:
     """Return quantizers that could be meant: of the format that the codes say, where they say one."""
-    entries = [quantizers[name] for name in quantizers.names()]
+    entries = [q for q in map(quantizers.get, quantizers.names()) if not q.has_row_scales]
     if given.like:
         like = given.like[0]
-        own = Granularity.parse(like.granularity)
+        own = like.granularity
         fits = [
             q for q in entries
-            if q.scale == like.scale and Granularity.parse(q.granularity) == own
-            and formats.get(q.format).same_codes(formats.get(like.format))
+            if q.scale_format == like.scale_format and q.granularity == own and q.format.same_codes(like.format)
         ]  # fmt: skip
         entries = fits or list(given.like)
-    fits = [q for q in entries if q.history is None and formats.get(q.format).code_dtype == given.dump.codes.dtype]
+    fits = [q for q in entries if q.history is None and q.format.code_dtype == given.dump.codes.dtype]
     if given.format is not None:
         said = formats[given.format]
-        fits = [q for q in fits if formats.get(q.format).same_codes(said)] or fits
+        fits = [q for q in fits if q.format.same_codes(said)] or fits
     return [resolve(None, granularity, q) for q in fits]
 
 

@@ -15,10 +15,12 @@ from ..._values import ByBits
 from ...cast.casts import decode, encode
 from ...format.catalogue import Format, formats
 from ...format.policy import policies
+from ...scaling.constants import rule_of
 from ...scaling.granularity import Granularity
 from ...scaling.hadamard import transformed
 from ...scaling.quantize import quantize
 from ...scaling.quantizer import Quantizer
+from ...scaling.rules import FLOAT32, are_powers
 
 F32 = NDArray[np.float32]
 Codes = NDArray[Any]
@@ -70,13 +72,16 @@ def quotient_of(q: Quantizer) -> str:
     >>> [quotient_of(quantizers[name]) for name in ("dsv3_inference", "deepgemm", "nvfp4_te")]
     ['x / s', 'x * (1 / s)', 'x * (1 / (s * g))']
     """
-    if q.scale == "e4m3":
-        alone = "x / s" if q.division == "divide" else "x * (1 / s)"
-        special = {"quotients": "x * (1 / g / s)", "joint": "x / (s * g)", "alone": alone}
-        return special.get(q.arithmetic, "x * (1 / (s * g))")
-    if q.scale == "fp32" and "max/amax" in (q.arithmetic, q.division):
-        return "x * (max / amax)"
-    return "x / s" if q.scale == "fp32" and q.division == "divide" else "x * (1 / s)"
+    rule = rule_of(q)
+    if q.scale_format == FLOAT32:
+        if "max/amax" in (rule.arithmetic, rule.division):
+            return "x * (max / amax)"
+        return "x / s" if rule.division == "divide" else "x * (1 / s)"
+    if are_powers(q.scale_format):
+        return "x * (1 / s)"
+    alone = "x / s" if rule.division == "divide" else "x * (1 / s)"
+    special = {"quotients": "x * (1 / g / s)", "joint": "x / (s * g)", "alone": alone}
+    return special.get(rule.arithmetic, "x * (1 / (s * g))")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +109,7 @@ class Made(Dump):
     def of(cls, x: F32, q: Quantizer, **options: Any) -> Made:
         """Return what a quantizer makes of a matrix."""
         made = quantize(x, quantizer=q, **options)
+        assert not isinstance(made.tensor_scale, np.ndarray), "quantizers with scales of rows are refused before"
         return cls(made.codes, made.scale, made.tensor_scale, x, q, made.scale)
 
     @functools.cached_property
@@ -137,7 +143,9 @@ class Made(Dump):
         scale = self.scale if scale is None else scale
         tensor = self.tensor if tensor is None else tensor
         each, g, top = self.each(scale), np.float32(1 if tensor is None else tensor), np.float32(self.format.max)
-        floored = np.maximum(self.amax, np.float32(self.q.amax_floor)) if self.largest is None else self.largest
+        floored = (
+            np.maximum(self.amax, np.float32(rule_of(self.q).amax_floor)) if self.largest is None else self.largest
+        )
         amax = self.each(floored)
         how_own = quotient_of(self.q)
         with np.errstate(all="ignore"):
@@ -194,7 +202,7 @@ def scales_of(q: Quantizer, amax: F32, tensor_amax: float | None = None) -> F32:
     A matrix with one element a block is quantized: the arithmetic is the quantizer's own.
     """
     alone = q.with_(granularity="1x1", hadamard=None, choice=None)
-    top = tensor_amax if q.two_level else None
+    top = tensor_amax if q.has_tensor_scale else None
     return quantize(np.ascontiguousarray(amax), quantizer=alone, tensor_amax=top).scale
 
 

@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cast.casts import encode, round_to
+from ...format.catalogue import formats
+from ...scaling.constants import bound_of
+from ...scaling.rules import FLOAT32, are_powers
 from .cause import add
 from .dump import F32, Dump, Made
 from .places import spoken
@@ -16,6 +19,7 @@ from .places import spoken
 Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
 _FEW = 3
+_SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 
 
 def _where_near(found: F32, meant: F32) -> F32:
@@ -44,14 +48,14 @@ def _missing(made: Made, found: Dump) -> Forms:
     "scales stored as raw bytes", "scale", "decode the bytes first: lp.decode(scale, 'e8m0fnu'), or 'e4m3fn' for NVFP4"
 )
 def _raw(made: Made, found: Dump) -> Forms:
-    kinds = {"ue8m0": {"E8M0": "e8m0fnu"}, "e4m3": {"E4M3": "e4m3fn"}}.get(made.q.scale, {})
-    for said, name in kinds.items():
-        yield f"{said} codes as numbers", encode(made.scale, name).astype(np.float32)
-    if made.q.scale == "ue8m0":
+    stored = made.q.scale_format
+    if stored != FLOAT32:
+        yield f"{_SAID.get(stored, stored)} codes as numbers", encode(made.scale, stored).astype(np.float32)
+    if are_powers(stored):
         with np.errstate(divide="ignore"):
             exponent = np.frexp(made.scale)[1].astype(np.float32) - 1
         yield "exponents as numbers", exponent
-    if made.q.scale == "fp32":
+    if stored == FLOAT32:
         yield "bits of float32 as numbers", made.scale.view(np.uint32).astype(np.float32)
 
 
@@ -61,7 +65,7 @@ def _rounded(made: Made, found: Dump) -> Forms:
         half = made.scale.astype(np.float16).astype(np.float32)
     yield "to bfloat16", round_to(made.scale, "bfloat16")
     yield "to float16", half
-    if made.q.scale == "fp32":
+    if made.q.scale_format == FLOAT32:
         power = (made.scale.view(np.uint32) & np.uint32(0xFF800000)).view(np.float32)
         with np.errstate(over="ignore"):
             yield "up to powers of two", np.where(power < made.scale, 2 * power, power)
@@ -209,9 +213,9 @@ def _flips(made: Made, found: Dump, least: int, most: int) -> Forms:
     at = np.argwhere((found.scale != made.scale) & ~(np.isnan(found.scale) & np.isnan(made.scale)))
     if not least <= len(at) <= most:
         return
-    names = {"ue8m0": "e8m0fnu", "e4m3": "e4m3fn"}
+    stored = made.q.scale_format
     pair = tuple(a[tuple(at.T)] for a in (found.scale, made.scale))
-    a, b = (encode(p, names[made.q.scale]) if made.q.scale in names else p.view(np.uint32) for p in pair)
+    a, b = (p.view(np.uint32) if stored == FLOAT32 else encode(p, stored) for p in pair)
     words = (a ^ b).astype(np.int64)
     if ((words & (words - 1)) == 0).all() and (words != 0).all():
         where = f"bit {int(words[0]).bit_length() - 1} at [{at[0][0]}, {at[0][1]}]"
@@ -245,7 +249,7 @@ def _tensor_inverted(made: Made, found: Dump) -> Iterator[tuple[str, np.float32]
 def _tensor_amax(made: Made, found: Dump) -> Iterator[tuple[str, np.float32]]:
     if made.tensor is None or found.tensor is None:
         return
-    top, aim = np.float32(made.format.max), np.float32(made.q.bound)
+    top, aim = np.float32(made.format.max), np.float32(bound_of(made.q))
     with np.errstate(all="ignore"):
         yield "amax", _as_found(found, made.tensor * top * aim)
         yield f"amax / {aim:g}", _as_found(found, made.tensor * top)

@@ -10,9 +10,10 @@ import numpy as np
 from ..._arrays import spread
 from ...cast.casts import encode
 from ...format.catalogue import formats
-from ...scaling.constants import tensor_scale
+from ...scaling.constants import bound_of, rule_of, tensor_scale
 from ...scaling.granularity import Granularity
-from ...scaling.quantizer import ARITHMETICS, SPECIALS, Quantizer, quantizers
+from ...scaling.quantizer import Quantizer, quantizers
+from ...scaling.rules import FLOAT32, SPECIALS, are_powers, arithmetics
 from .cause import add
 from .dump import F32, Dump, Made, quotient_of, scales_of
 
@@ -39,11 +40,17 @@ def _changed(made: Made, changes: dict[str, dict[str, Any]]) -> Forms:
             continue
 
 
+def _has_mantissa(q: Quantizer) -> bool:
+    """Tell whether scales have mantissa bits: not powers of two, nor float32."""
+    return q.scale_format != FLOAT32 and not are_powers(q.scale_format)
+
+
 @add("scale from another arithmetic", "making", "compute the scale as the quantizer's arithmetic says")
 def _arithmetic(made: Made, found: Dump) -> Forms:
     q = made.q
-    others = [name for name in ARITHMETICS[q.scale] if name != q.arithmetic and name != "alone"]
-    yield from _changed(made, {f"{name} instead of {q.arithmetic}": {"arithmetic": name, "choice": None}
+    own = rule_of(q).arithmetic
+    others = [name for name in arithmetics(q.scale_format) if name not in (own, "alone")]
+    yield from _changed(made, {f"{name} instead of {own}": {"arithmetic": name, "choice": None}
                                for name in others})  # fmt: skip
 
 
@@ -53,7 +60,7 @@ def _arithmetic(made: Made, found: Dump) -> Forms:
     "divide by the tensor's scale as well, or compare with a one-level quantizer",
 )
 def _one_level(made: Made, found: Dump) -> Forms:
-    if made.q.two_level:
+    if made.q.has_tensor_scale:
         yield from _changed(made, {"": {"arithmetic": "alone", "choice": None}})
 
 
@@ -61,18 +68,19 @@ def _one_level(made: Made, found: Dump) -> Forms:
 def _divided(made: Made, found: Dump) -> Forms:
     own = quotient_of(made.q)
     g = {"x / s / g", "x / (s * g)", "x * (1 / (s * g))", "x * (1 / g / s)"}
-    for how in sorted(g if made.q.two_level else {"x / s", "x * (1 / s)", "x * (max / amax)"}):
-        if how != own and made.q.choice is None:
+    for how in sorted(g if made.q.has_tensor_scale else {"x / s", "x * (1 / s)", "x * (max / amax)"}):
+        if how != own and rule_of(made.q).choice is None:
             yield f"{how} instead of {own}", made.with_scale(made.scale, how=how)
 
 
 @add("another lower bound on amax", "making", "use the quantizer's own bound on amax, which may be none")
 def _bound(made: Made, found: Dump) -> Forms:
-    if made.q.scale != "e4m3":
-        bounds = {0.0, *_BOUNDS, *_read_bounds(made, found)} - {made.q.amax_floor}
+    own = rule_of(made.q).amax_floor
+    if not _has_mantissa(made.q):
+        bounds = {0.0, *_BOUNDS, *_read_bounds(made, found)} - {own}
         low = float(np.nanmin(made.amax, initial=np.inf))
-        bounds = {b for b in bounds if b > low or made.q.amax_floor > low}
-        yield from _changed(made, {f"{b:g} instead of {made.q.amax_floor:g}": {"amax_floor": b}
+        bounds = {b for b in bounds if b > low or own > low}
+        yield from _changed(made, {f"{b:g} instead of {own:g}": {"amax_floor": b}
                                    for b in sorted(bounds)})  # fmt: skip
 
 
@@ -94,17 +102,17 @@ def _read_bounds(made: Made, found: Dump) -> set[float]:
     "epsilon added", "making", "leave the epsilon out: a bound on amax protects from zeros without moving other scales"
 )
 def _epsilon(made: Made, found: Dump) -> Forms:
-    if made.q.hadamard is not None or made.q.choice is not None:
+    if made.q.hadamard is not None or rule_of(made.q).choice is not None:
         return
-    floored = np.maximum(made.amax, np.float32(made.q.amax_floor))
+    floored = np.maximum(made.amax, np.float32(rule_of(made.q).amax_floor))
     for epsilon in map(np.float32, _EPSILONS):
         amax = floored + epsilon
         if not np.array_equal(amax, floored, equal_nan=True):
             yield f"amax + {epsilon:g}", made.with_scale(*_from(made, made.q, amax), largest=amax)
-            if made.q.two_level:
+            if made.q.has_tensor_scale:
                 both = _from(made, made.q, amax, _top(made) + epsilon)
                 yield f"amax + {epsilon:g}, of the tensor too", made.with_scale(*both)
-        if made.q.scale == "fp32":
+        if made.q.scale_format == FLOAT32:
             with np.errstate(over="ignore"):
                 scale = made.own + epsilon
             if not np.array_equal(scale, made.own, equal_nan=True):
@@ -118,10 +126,10 @@ def _top(made: Made) -> np.float32:
 
 def _from(made: Made, q: Quantizer, amax: F32, top: np.float32 | None = None) -> tuple[F32, np.float32 | None]:
     """Return scales of blocks, and of the tensor, that a quantizer computes from largest magnitudes."""
-    if not q.two_level:
+    if not q.has_tensor_scale:
         return scales_of(q, amax), None
     top = _top(made) if top is None else top
-    return scales_of(q, amax, float(top)), tensor_scale(q, formats.get(q.format), top).scale
+    return scales_of(q, amax, float(top)), tensor_scale(q, q.format, top).scale
 
 
 @add(
@@ -136,7 +144,7 @@ def _maximum(made: Made, found: Dump) -> Forms:
         if other.max == own.max or made.q.hadamard is not None:
             continue
         try:
-            scales = _from(made, made.q.with_(format=name, choice=None), made.amax)
+            scales = _from(made, made.q.with_(format=other, choice=None), made.amax)
         except ValueError:
             continue
         yield f"{other.max:g} instead of {own.max:g}", made.with_scale(*scales)
@@ -150,7 +158,7 @@ def _format(made: Made, found: Dump) -> Forms:
         if other.bits != own.bits or other.same_codes(own) or name == "e8m0fnu":
             continue
         try:
-            of_other = Made.of(made.x, made.q.with_(format=name))
+            of_other = Made.of(made.x, made.q.with_(format=other))
             codes = encode(made.v, other)
         except ValueError:
             continue
@@ -162,7 +170,7 @@ def _format(made: Made, found: Dump) -> Forms:
 
 @add("other blocks", "making", "share scales over the quantizer's blocks: rows x columns of the matrix as it is stored")
 def _blocks(made: Made, found: Dump) -> Forms:
-    own = Granularity.parse(made.q.granularity)
+    own = made.q.granularity
     shape = (made.x.shape[0], made.x.shape[1])
     seen = {own.block(shape)}
     for text in (str(own.T), *_BLOCKS):
@@ -189,7 +197,7 @@ def _blocks(made: Made, found: Dump) -> Forms:
     1.1,
 )
 def _calibrated(made: Made, found: Dump) -> Forms:
-    if not made.q.two_level or made.tensor is None or made.q.hadamard is not None:
+    if not made.q.has_tensor_scale or made.tensor is None or made.q.hadamard is not None:
         return
     own = _top(made)
     for amax in _amaxes(made, found):
@@ -201,7 +209,7 @@ def _amaxes(made: Made, found: Dump) -> list[np.float32]:
     """Return largest magnitudes that the tensor's scale found would be of, at most nine of them."""
     if found.tensor is None or not (np.isfinite(found.tensor) and found.tensor > 0):
         return []
-    bound = float(np.float32(made.q.bound) * np.float32(made.format.max))
+    bound = float(np.float32(bound_of(made.q)) * np.float32(made.format.max))
     at = np.float32(min(float(found.tensor) * bound, 3e38))
     near = [at]
     for _ in range(4):
@@ -211,23 +219,23 @@ def _amaxes(made: Made, found: Dump) -> list[np.float32]:
 
 @add("another bound on block scales", "making", "aim the largest block's scale at the quantizer's bound")
 def _bounds(made: Made, found: Dump) -> Forms:
-    q = made.q
-    if q.scale == "e4m3":
+    q, rule, bound = made.q, rule_of(made.q), bound_of(made.q)
+    if _has_mantissa(q):
         changes: dict[str, dict[str, Any]] = {
-            f"{b:g} instead of {q.bound:g}": {"bound": b} for b in (448.0, 256.0, 240.0, 1.0) if b != q.bound
+            f"{b:g} instead of {bound:g}": {"bound": b} for b in (448.0, 256.0, 240.0, 1.0) if b != bound
         }
         lows = {"0": 0.0, "2^-9": 2.0**-9, "2^-6": 2.0**-6}
-        changes |= {f"at least {at}": {"smallest_scale": low} for at, low in lows.items() if low != q.smallest_scale}
-        if q.choice is not None:
+        changes |= {f"at least {at}": {"smallest_scale": low} for at, low in lows.items() if low != rule.smallest_scale}
+        if rule.choice is not None:
             changes["one choice instead of four or six"] = {"choice": None}
-            changes |= {f"{c} decides": {"choice": c} for c in ("mae", "mse") if c != q.choice}
-        elif q.two_level:
+            changes |= {f"{c} decides": {"choice": c} for c in ("mae", "mse") if c != rule.choice}
+        elif q.has_tensor_scale:
             changes |= {
                 f"four over six, {c}": {"arithmetic": "plain", "bound": 256.0, "choice": c} for c in ("mae", "mse")
             }
         yield from _changed(made, changes)
-    elif q.scale == "ue8m0":
-        other = -253 - q.smallest_exponent
+    elif are_powers(q.scale_format):
+        other = -253 - rule.smallest_exponent
         yield from _changed(made, {f"2^{other} at least": {"smallest_exponent": other}})
 
 
@@ -238,8 +246,8 @@ def _special(made: Made, found: Dump) -> Forms:
     for case, test in tests.items():
         if test(made.amax).any():
             for name in (*SPECIALS, *(("rule",) if case == "zero" else ())):
-                if name != getattr(made.q, case):
-                    changes[f"{case}: {name} instead of {getattr(made.q, case)}"] = {case: name}
+                if name != (own := getattr(rule_of(made.q), case)):
+                    changes[f"{case}: {name} instead of {own}"] = {case: name}
     yield from _changed(made, changes)
 
 
@@ -248,7 +256,7 @@ def _transform(made: Made, found: Dump) -> Forms:
     if made.q.hadamard is not None:
         yield from _changed(made, {"left out": {"hadamard": None}, "other signs": {
             "signs": "none" if made.q.signs == "te" else "te"}})  # fmt: skip
-    elif made.q.scale == "e4m3":
+    elif _has_mantissa(made.q):
         yield from _changed(made, {"of 16 with TransformerEngine's signs": {"hadamard": 16, "signs": "te"},
                                    "of 16 without signs": {"hadamard": 16, "signs": "none"}})  # fmt: skip
 
@@ -257,13 +265,13 @@ def _transform(made: Made, found: Dump) -> Forms:
 def _another(made: Made, found: Dump) -> Forms:
     for name in quantizers.names():
         other = quantizers[name]
-        if other.history is None and other.scale == made.q.scale and _fields(other) != _fields(made.q):
+        if (
+            other.history is None
+            and not other.has_row_scales
+            and other.scale_format == made.q.scale_format
+            and other != made.q
+        ):
             try:
                 yield name, Made.of(made.x, other)
             except ValueError:
                 continue
-
-
-def _fields(q: Quantizer) -> Quantizer:
-    """Return a quantizer without a name: two of them may be one."""
-    return q.with_(name="")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...tensorcore.accumulator import heeded_fields
 from .candidate import Candidate, nearest
 from .forms import Forms
 from .moves import RUNS, coarse, neighbours
@@ -23,7 +24,7 @@ _OF_EACH = 12  # pairs of two fields that are listed
 _LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
 _WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
 _OF_KIND = 8  # one kind's widths have one of so many parts of what may still be tried
-_UNORDERED = ("fraction_bits", "inputs")  # none of whose values is plainer than another
+_UNORDERED = ("fraction_bits", "input_formats")  # none of whose values is plainer than another
 
 
 def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Alike]:
@@ -35,7 +36,7 @@ def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Al
     own, dump = search.whole(candidate), search.dump
     proven: dict[str, list[Any]] = {}
     open_: dict[str, list[Any]] = {}
-    for field, values in axes(candidate.accumulator.rule, dump).items():
+    for field, values in axes(type(candidate.accumulator), dump).items():
         if len(values) == 1:
             continue
         for other in neighbours(candidate, field, values):
@@ -74,7 +75,7 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
     own = search.whole(candidate)
     found: list[Candidate] = []
     for kind in kinds_for(search.dump):
-        if kind is candidate.accumulator.rule:
+        if kind is type(candidate.accumulator):
             continue
         every, bits = axes(kind, search.dump), [b for b in axes(kind, search.dump).get("fraction_bits", ()) if b]
         more: list[dict[str, Any]] = [{}]
@@ -98,13 +99,13 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
 
 def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any]]:
     """Return groups, intervals and results that another kind's accumulator may have beside a candidate."""
-    named = start.accumulator.rule.fields
+    named = heeded_fields(type(start.accumulator))
     groups = [field_of(c, "group") for c in (start, candidate)]
     every = [field_of(c, "promote_every") for c in (start, candidate)]
     both = [*itertools.product(groups, every), (every[1] or k, None), (k, None)]
-    outputs = [field_of(c, "output") for c in (start, candidate)] if "output" in named else [None]
+    outputs = [field_of(c, "output_format") for c in (start, candidate)] if "output_format" in named else [None]
     chosen = [
-        {name: value for name, value in zip(("group", "promote_every", "output"), (*pair, output), strict=True)
+        {name: value for name, value in zip(("group", "promote_every", "output_format"), (*pair, output), strict=True)
          if name == "promote_every" or name in named}
         for pair in both for output in outputs
     ]  # fmt: skip
@@ -127,10 +128,10 @@ def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
             "promote_every": tuple(dict.fromkeys((own_every, None))),
             "group": tuple(dict.fromkeys((own_group, own_every or own_group, *coarse(fields).get("group", ())))),
             "run": tuple(n for n in fields.get("run", ()) if n in RUNS),
-            "output": (field_of(candidate, "output"),),
+            "output_format": (field_of(candidate, "output_format"),),
             "fraction_bits": fields.get("fraction_bits", ()),
         }
-        taken = {name: values for name, values in taken.items() if name in ("promote_every", *kind.fields)}
+        taken = {name: values for name, values in taken.items() if name in ("promote_every", *heeded_fields(kind))}
         with search.share(_OF_KIND):
             for machine, chosen in itertools.product(starts(kind, search.dump), itertools.product(*taken.values())):
                 if search.spent:
@@ -152,7 +153,7 @@ def pairs(search: Search, candidate: Candidate, forms: Forms) -> tuple[Candidate
     What provably gives the same is none of them.
     """
     own, found = search.whole(candidate), []
-    fields = axes(candidate.accumulator.rule, search.dump)
+    fields = axes(type(candidate.accumulator), search.dump)
     for names in _PAIRS:
         if any(len(fields.get(name, ())) < 2 for name in names):
             continue
@@ -180,7 +181,7 @@ def plainest(search: Search, candidate: Candidate) -> Candidate:
     cut toward zero; a group that is a power of two.
     """
     own = search.whole(candidate)
-    fields = axes(candidate.accumulator.rule, search.dump)
+    fields = axes(type(candidate.accumulator), search.dump)
     if candidate.library is None and field_of(candidate, "promote_every") is not None:
         for group in fields.get("group", ()):
             other = changed(candidate, group=group, promote_every=None)
@@ -209,7 +210,7 @@ def _as_good(search: Search, other: Candidate, own: Score) -> bool:
 
 def _same(one: Candidate, other: Candidate, search: Search) -> bool:
     m, n = one.accumulator, other.accumulator
-    return (m.rule, m.inputs) == (n.rule, n.inputs) and (
+    return (type(m), m.input_formats) == (type(n), n.input_formats) and (
         plain_fields_of(one, search.dump) == plain_fields_of(other, search.dump)
     )
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cast.casts import encode
-from ...format.catalogue import formats
-from ...tensorcore.accumulator import FLOAT64, Accumulator
+from ...format.catalogue import Format, formats
+from ...tensorcore.accumulator import Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.chains import Chains, multiply
 from ...tensorcore.gemm import gemm
@@ -19,7 +19,7 @@ from ...tensorcore.kinds.sequential import sequential_f64
 from ...tensorcore.library import Library, libraries
 from ...tensorcore.operands import as_multiplied
 from ...tensorcore.product import Product, Schedule
-from .dump import Dump, Part, canonical
+from .dump import FLOAT64, Dump, Part, canonical
 
 Array = NDArray[Any]
 _FEW = 1 << 14  # products that are few: a call takes longer than they do
@@ -56,14 +56,15 @@ class Candidate:
             every = m.promote_every if own else self.library.promote_every  # as it is: not fitted to scales and groups
             x = gemm(*part.quantized, part.c, accumulator=m, promote_every=every, library=self.library, out=out)
             return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
-        if m.dtype != out:
-            raise TypeError(f"{m} gives {m.dtype}")
-        if (FLOAT64 in (part.fa, part.fb)) != (m.output == FLOAT64):
+        stored = m.stored_format.name
+        if stored != out:
+            raise TypeError(f"{m} gives {stored}")
+        if (FLOAT64 in (part.fa, part.fb)) != (stored == FLOAT64):
             raise TypeError(f"{m} multiplies other formats")
         start = np.zeros((len(part.a), len(part.b)), m.dtype) if part.c is None else part.c.astype(m.dtype)
-        if part.c is not None and m.dtype != "float32" and part.c.dtype != start.dtype:
+        if part.c is not None and m.dtype != np.float32 and part.c.dtype != start.dtype:
             raise TypeError(f"{m} adds to {m.dtype}")
-        if m.output == FLOAT64:
+        if stored == FLOAT64:
             return canonical(part.pick(sequential_f64(part.a, part.b, start)).view(np.uint64), out)
         if (m.scale_format is None) != (part.scales is None):
             raise ValueError(f"{m} takes {'no ' if m.scale_format is None else ''}scales")
@@ -81,11 +82,10 @@ class Candidate:
         return found
 
     def key(self) -> tuple[Any, ...]:
-        """Return what decides its bits: two with the same key do the same arithmetic, whatever their names."""
+        """Return what decides its bits: two with the same key do the same arithmetic, whatever they multiply."""
         m = self.accumulator
-        tf32 = m.lists(formats["tf32"])
-        around = None if self.library is None else dataclasses.replace(self.library, name="")
-        return m.kind, tuple((name, getattr(m, name)) for name in m.rule.fields), tf32, around
+        fields = tuple((name, getattr(m, name)) for name in heeded_fields(type(m)))
+        return type(m), fields, m.lists(formats["tf32"]), self.library
 
     def applies(self, part: Part) -> bool:
         """Tell whether it takes such operands and makes such outputs."""
@@ -99,7 +99,7 @@ class Candidate:
         """Return a Python expression of the accumulator: the nearest of the catalogue, and what differs from it."""
         base, changes = nearest(self.accumulator, dump)
         said = f'lp.accumulators["{base.name}"]'
-        return said + (f".with_({', '.join(f'{k}={v!r}' for k, v in changes.items())})" if changes else "")
+        return said + (f".with_({', '.join(f'{k}={as_python(v)}' for k, v in changes.items())})" if changes else "")
 
     def line(self, dump: Dump) -> str:
         """Return the call that gives a dump's outputs, as a line of Python."""
@@ -125,17 +125,24 @@ class Candidate:
 def _multiplied(m: Accumulator, product: Product, from_zero: bool) -> Array:
     """Return what `lowprec.mma` computes, by what is soonest done for so many outputs."""
     every, (rows, columns, k) = m.promote_every, product.shape
-    if m.rule.reference_is_compiled and rows * columns * k <= _FEW:
-        m.rule.check_formats(m, product.fa, product.fb)
+    if m.reference_is_compiled and rows * columns * k <= _FEW:
+        m.check_formats(product.fa, product.fb)
         few = Chains(m, None)
         return few.compute(product) if every is None or (every >= k and from_zero) else few.promoted(product, every)
-    if every is None or not from_zero or m.dtype != "float32" or m.scale_format is not None:
+    if every is None or not from_zero or m.dtype != np.float32 or m.scale_format is not None:
         return multiply(m, product, every)
-    if every % m.rule.step(m):
+    if every % m.step():
         return multiply(m, product, every)
     blocks = -(-k // every)  # one call for all chains, whose sums are added from +0
     ones = [np.ones((blocks, n), np.float32) for n in (rows, columns)]
     return multiply(m, product._replace(c=None, schedule=Schedule(every, ones[0], ones[1], every)), every)
+
+
+def as_python(value: Any) -> str:
+    """Return the Python expression of a field's value; formats by their names."""
+    if isinstance(value, Format):
+        return repr(value.name)
+    return repr(tuple(f.name if isinstance(f, Format) else f for f in value) if isinstance(value, tuple) else value)
 
 
 def library_line(library: Library) -> str:
@@ -146,7 +153,7 @@ def library_line(library: Library) -> str:
     changed = {
         f.name: getattr(library, f.name)
         for f in dataclasses.fields(library)
-        if f.compare and f.name != "name" and getattr(library, f.name) != getattr(plain, f.name)
+        if f.compare and getattr(library, f.name) != getattr(plain, f.name)
     }
     return f'lp.Library("{library.name}"{"".join(f", {k}={v!r}" for k, v in changed.items())})'
 
@@ -154,7 +161,7 @@ def library_line(library: Library) -> str:
 def known_library(library: Library) -> Library:
     """Return the catalogue's library of the same order; itself if there is none."""
     for name in libraries:
-        if dataclasses.replace(libraries[name], name="") == dataclasses.replace(library, name=""):
+        if libraries[name] == library:
             return libraries[name]
     return library
 
@@ -165,12 +172,14 @@ def nearest(machine: Accumulator, dump: Dump) -> tuple[Accumulator, dict[str, An
     fewest: tuple[Accumulator, dict[str, Any]] | None = None
     for name in accumulators:
         other = accumulators[name]
-        heeded = machine.rule.fields if machine.rule is other.rule else _fields(machine)
+        if type(other) is not type(machine):  # every kind is in the catalogue
+            continue
+        heeded = heeded_fields(type(machine))
         changes = {n: getattr(machine, n) for n in heeded if getattr(machine, n) != getattr(other, n)}
         if machine.lists(tf32) != other.lists(tf32):
-            changes["inputs"] = machine.inputs
+            changes["input_formats"] = machine.input_formats
         elif not takes(other, dump):
-            changes["inputs"] = ()
+            changes["input_formats"] = ()
         if fewest is None or len(changes) < len(fewest[1]):
             fewest = other, changes
     assert fewest is not None
@@ -186,9 +195,5 @@ def known(machine: Accumulator, dump: Dump) -> Accumulator:
 def takes(machine: Accumulator, dump: Dump) -> bool:
     """Tell whether an accumulator multiplies a dump's formats."""
     if FLOAT64 in (dump.fa, dump.fb):
-        return FLOAT64 in machine.inputs
-    return not machine.inputs or all(machine.lists(formats[fmt]) for fmt in (dump.fa, dump.fb))
-
-
-def _fields(machine: Accumulator) -> list[str]:
-    return [f.name for f in dataclasses.fields(machine) if f.compare and f.name not in ("name", "inputs")]
+        return machine.dtype == np.float64
+    return not machine.input_formats or all(machine.lists(formats[fmt]) for fmt in (dump.fa, dump.fb))

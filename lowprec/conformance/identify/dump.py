@@ -15,10 +15,10 @@ from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ...scaling.granularity import Granularity
 from ...scaling.quantized import Quantized
-from ...tensorcore.accumulator import FLOAT64
 from ...tensorcore.product import BlockScales
 
 Array = NDArray[Any]
+FLOAT64 = "float64"  # what a dump calls numbers that are no codes of a format
 _OWN = {"float16": "float16", "float32": "float32", "float64": FLOAT64}  # NumPy's own types
 _WORDS = {2: "float16", 4: "float32", 8: FLOAT64}  # what words of so many bytes are taken to be
 _ROWS_AT_ONCE = 32
@@ -161,8 +161,9 @@ def _spread(length: int, count: int, turn: int) -> Array:
 
 def _of_rows(q: Quantized, rows: Array) -> Quantized:
     return Quantized(
-        np.ascontiguousarray(q.codes[rows]), np.ascontiguousarray(q.scale[rows]), q.format, q.granularity, q.scale_kind
-    )
+        np.ascontiguousarray(q.codes[rows]), np.ascontiguousarray(q.scale[rows]), q.format, q.granularity,
+        q.scale_format,
+    )  # fmt: skip
 
 
 def values(codes: Array, fmt: str) -> NDArray[np.float64]:
@@ -341,5 +342,5 @@ def _by_row(q: Quantized) -> Quantized:
     scale = q.scale[np.arange(q.shape[0]) // max(rows, 1)]
     return Quantized(
         np.ascontiguousarray(q.codes), np.ascontiguousarray(scale), q.format, Granularity(1, q.granularity.columns),
-        q.scale_kind,
+        q.scale_format,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Normal forms of candidates: two that have the same form give the same outputs, whatever the operands.
 
-A form is the tree of what a candidate does to K products, as `Kind.chain` has it, with what cannot show taken out: a
+A form is the tree of what a candidate does to K products (`Accumulator.chain`) with what cannot show taken out: a
 rounding of what is exact, an alignment that cuts nothing, zeros that join none, subnormals that none is, a saturation
 that nothing reaches, the signs of zeros where a +0 beside them decides. What shows follows from the formats' values, K,
 and whether there is a C. NaN and Inf among operands decide their outputs in any order alike: by their classes.
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ...format.catalogue import Format, formats
-from ...tensorcore.accumulator import FLOAT64, Accumulator
+from ...tensorcore.accumulator import Accumulator
 from ...tensorcore.library import Library
 from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
 from .candidate import Candidate
-from .dump import Dump
+from .dump import FLOAT64, Dump
 from .space import plain_fields_of
 from .values import ALIGNED, BITS, FINITE, LARGEST, LEAST, Value, exponent_of, hides, holds_all, kept_whole
 
@@ -54,8 +54,8 @@ class Forms:
     >>> one = np.ones((1, 1), np.float32)
     >>> found = lp.identify(ones, ones, None, 64 * one, a_format="e4m3fn", b_format="e4m3fn")
     >>> forms = Forms(found.dumps[0])
-    >>> groups = Candidate(lp.accumulators["cdna1_bf16"].with_(inputs=(), group=2, promote_every=2))
-    >>> forms.same(groups, Candidate(lp.accumulators["arm_bf16_ebf"].with_(inputs=())))
+    >>> groups = Candidate(lp.accumulators["cdna1_bf16"].with_(input_formats=(), group=2, promote_every=2))
+    >>> forms.same(groups, Candidate(lp.accumulators["arm_bf16_ebf"].with_(input_formats=())))
     True
     """
 
@@ -99,14 +99,14 @@ class Forms:
         elif m.promote_every is None:
             total = chain.of(range(dump.k), addend)
         else:
-            total = chain.sum(Rounded(m.dtype), (chain.promoted(range(dump.k), m.promote_every, addend),))
+            total = chain.sum(Rounded(m.stored_format.name), (chain.promoted(range(dump.k), m.promote_every, addend),))
         return self._number((sides[0].table, sides[1].table, total.form))
 
     def _as_it_is(self, candidate: Candidate) -> int:
         m, library = candidate.accumulator, candidate.library
-        around = None if library is None else replace(library, name="", promote_every=None)
+        around = None if library is None else replace(library, promote_every=None)
         fields = tuple(plain_fields_of(candidate, self.dump).items())
-        return self._number(("as it is", m.kind, m.lists(formats["tf32"]), around, fields))
+        return self._number(("as it is", type(m), m.lists(formats["tf32"]), around, fields))
 
 
 def _sides(m: Accumulator, dump: Dump) -> tuple[_Operands, _Operands] | None:
@@ -124,7 +124,7 @@ def _sides(m: Accumulator, dump: Dump) -> tuple[_Operands, _Operands] | None:
 def _operands(m: Accumulator, fmt: Format) -> _Operands | None:
     if fmt.bits > _TABLE_BITS or fmt.is_integer:
         return None
-    values = m.rule.values(m, np.arange(1 << fmt.bits).astype(fmt.code_dtype), fmt)
+    values = m.values(np.arange(1 << fmt.bits).astype(fmt.code_dtype), fmt)
     table = np.where(np.isnan(values), np.nan, values)
     unit = fmt.emin - fmt.mantissa_bits
     bound = float(np.abs(table[np.isfinite(table)]).max())
@@ -161,7 +161,7 @@ class _Chain:
     def of(self, ks: Sequence[int], start: Value) -> Value:
         """Return a chain over products in an order, from a start."""
         state = start
-        for tree in self._m.rule.chain(self._m, len(ks)):
+        for tree in self._m.chain(len(ks)):
             state = self._tree(tree, ks, state)
         return state
 
@@ -176,7 +176,7 @@ class _Chain:
         """Return what `lowprec.gemm` makes of chains, with scales that are all 1."""
         m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out)
         if library.k_order == "interleaved":
-            ks = _interleaved(dump.k, m.rule.step(m))
+            ks = _interleaved(dump.k, m.step())
         every, tiles = m.promote_every or library.promote_every or len(ks), -(-len(ks) // _TILE)
         step = max(-(-tiles // library.split_k), 1) * _TILE
         parts = [self.promoted(ks[i : i + step], every, self.zero) for i in range(0, len(ks), step)]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...tensorcore.accumulator import Accumulator
+from ...tensorcore.accumulator import Accumulator, heeded_fields
 from .candidate import Candidate
 from .dump import Dump
 from .space import COARSE, Around, Values, axes, changed, field_of
@@ -29,7 +29,7 @@ def moves(candidate: Candidate, field: str, values: Values) -> Iterator[Candidat
     """Yield neighbours, and two fields at once: a group with its interval, and an interval that is a group instead."""
     yield from neighbours(candidate, field, values)
     every = field_of(candidate, "promote_every")
-    if every is None or not candidate.accumulator.rule.has_groups:
+    if every is None or "group" not in heeded_fields(type(candidate.accumulator)):
         return
     group = field_of(candidate, "group")
     both: list[dict[str, Any]] = []
@@ -49,7 +49,7 @@ def _with_group(candidate: Candidate, group: int) -> Candidate | None:
     other = None if every is None else changed(candidate, group=group, promote_every=None)
     if every is None or other is None:
         return None
-    step = other.accumulator.rule.step(other.accumulator)
+    step = other.accumulator.step()
     return changed(other, promote_every=-(-every // step) * step)
 
 
@@ -70,13 +70,13 @@ def coarse(fields: dict[str, Values]) -> dict[str, Values]:
 
 def changed_once(candidate: Candidate, dump: Dump) -> Iterator[Candidate]:
     """Yield a candidate with another value of each field."""
-    for field, values in axes(candidate.accumulator.rule, dump).items():
+    for field, values in axes(type(candidate.accumulator), dump).items():
         yield from moves(candidate, field, values)
 
 
 def short_groups(candidate: Candidate, dump: Dump) -> Iterator[Candidate]:
     """Yield a candidate with short groups, promoted every few of them."""
-    groups = axes(candidate.accumulator.rule, dump).get("group", ())
+    groups = axes(type(candidate.accumulator), dump).get("group", ())
     for group, times in itertools.product(groups, range(1, GROUPS + 1)):
         other = changed(candidate, group=group, promote_every=times * group) if group <= SHORT else None
         if other is not None:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ...format.catalogue import Format, formats
 from ...oracle.values import fields
-from ...tensorcore.accumulator import FLOAT64
+from ...tensorcore.accumulator import heeded_fields
 from ..drawing import Stream
 from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of, signed
 from .candidate import Candidate
-from .dump import Dump, dump_of
+from .dump import FLOAT64, Dump, dump_of
 from .far_below import heaps, pairs, ties, with_exponent
 
 Array = NDArray[Any]
@@ -60,8 +60,9 @@ def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Pr
     chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
     apart: list[Candidate] = []
     tried = 0
-    bits = sorted({c.accumulator.fraction_bits for c in candidates if c.accumulator.rule.has_fraction_bits})
-    groups = sorted({c.accumulator.group for c in candidates if c.accumulator.rule.has_groups})
+    machines = [c.accumulator for c in candidates]
+    bits = sorted({m.fraction_bits for m in machines if hasattr(m, "fraction_bits")})
+    groups = sorted({m.group for m in machines if "group" in heeded_fields(type(m))})
     for label, arrays in operands(dump, seed, tuple(bits), tuple(groups)):
         if not left:
             break

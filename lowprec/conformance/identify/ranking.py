@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...tensorcore.accumulator import FLOAT64
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.library import libraries
 from .candidate import Candidate, takes
@@ -72,7 +71,7 @@ def catalogued(dump: Dump) -> Iterator[Candidate]:
             continue
         if not dump.scaled or dump.scales is not None:
             yield Candidate(machine)
-        if dump.quantized is None or machine.output == FLOAT64:
+        if dump.quantized is None or machine.dtype == np.float64:
             continue
         for library in libraries:
             yield Candidate(machine, libraries[library])
@@ -84,7 +83,7 @@ def _arithmetic(candidate: Candidate, dump: Dump) -> Any:
     if library is None or dump.scaled:
         return kind, fields, tf32, library
     every = library.promote_every
-    if (every is None or every >= dump.k) and dump.c is None and candidate.accumulator.dtype == dump.out:
+    if (every is None or every >= dump.k) and dump.c is None and candidate.accumulator.stored_format.name == dump.out:
         return kind, fields, tf32, None
     return kind, fields, tf32, every if every is not None and every < dump.k else None, "around"
 
@@ -92,13 +91,13 @@ def _arithmetic(candidate: Candidate, dump: Dump) -> Any:
 def _standing(candidate: Candidate) -> tuple[Any, ...]:
     """Order what explains the same: no library, then recorded accumulators, then those for few formats."""
     machine = candidate.accumulator
-    return candidate.library is not None, "recordings" not in machine.verified, len(machine.inputs) == 0
+    return candidate.library is not None, "recordings" not in machine.verified, not machine.input_formats
 
 
 def first_apart(candidate: Candidate, right: Candidate, dump: Dump, place: tuple[int, ...]) -> range | None:
     """Return the products after which two candidates' sums of one output are first apart."""
     part = dump.single(place)
-    step = max(candidate.accumulator.rule.step(candidate.accumulator), 1)
+    step = max(candidate.accumulator.step(), 1)
     step = max(step, -(-dump.k // _STEPS))
     for start in range(0, dump.k, step):
         stop = min(start + step, dump.k)

@@ -242,10 +242,10 @@ def cost(candidate: Candidate, part: Part) -> int:
     m, (rows, k), columns = candidate.accumulator, part.a.shape, len(part.b)
     every = min(int(field_of(candidate, "promote_every") or k), k)
     calls = -(-k // every)
-    products = rows * columns * calls * max(every, m.rule.step(m))
-    few = m.rule.reference_is_compiled and rows * columns * k <= _FEW_PRODUCTS
+    products = rows * columns * calls * max(every, m.step())
+    few = m.reference_is_compiled and rows * columns * k <= _FEW_PRODUCTS
     fast = not few and _has_kernel(m, part.fa, part.fb)
-    call, product = (_FAST if m.rule.reference_is_compiled else _SIMPLE) if fast else _SLOW
+    call, product = (_FAST if m.reference_is_compiled else _SIMPLE) if fast else _SLOW
     more = _WITHIN[0] + _WITHIN[1] * calls if candidate.library is not None else 0
     return int(more + call * calls + products * product / 1000)
 
@@ -254,7 +254,7 @@ def cost(candidate: Candidate, part: Part) -> int:
 def _has_kernel(machine: Accumulator, fa: str, fb: str) -> bool:
     tf32 = formats["tf32"]
     pair = (tf32 if machine.lists(tf32) and fmt == "float32" else formats[fmt] for fmt in (fa, fb))
-    return machine.rule.fast(machine, *pair) is not None
+    return machine.fast(*pair) is not None
 
 
 def score(ours: NDArray[Any], theirs: NDArray[Any]) -> Score:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...format.catalogue import formats
-from ...tensorcore.accumulator import FLOAT64
 from .candidate import Candidate
-from .dump import Dump, values
+from .dump import FLOAT64, Dump, values
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which accumulators, and which orders around them, may have made a dump: what can vary, and over which values.
 
-What a kind of accumulator heeds it says itself (`Kind.fields`); here are the values of each field.
+A kind of accumulator heeds its own fields (`heeded_fields`); here are the values of each.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...format.catalogue import Format, formats
-from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind, kinds
+from ...tensorcore.accumulator import FLOAT16, Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
+from ...tensorcore.kinds import KINDS
 from ...tensorcore.library import Library
 from .candidate import Candidate
-from .dump import Dump
+from .dump import FLOAT64, Dump
 
+Kind = type[Accumulator]
 _TILE = 128  # of which runs of a split K are made
-_FLOAT32_READINGS = ((), ("float32", "tf32"))
+_TF32_READING = (formats["float32"], formats["tf32"])
+_FLOAT32_READINGS = ((), _TF32_READING)
+
+_SCALE_FORMATS = (formats["e8m0fnu"], formats["e4m3fn"])
 
 Values = tuple[Any, ...]
 #: Values of each field of an accumulator that a kind may heed, for a dump; the likelier first.
@@ -26,16 +31,16 @@ FIELDS: dict[str, Callable[[Kind, Dump], Values]] = {
     "group": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
     "fraction_bits": lambda kind, dump: tuple(range(3, 41)),
     "align": lambda kind, dump: tuple(kind.alignments),
-    "output": lambda kind, dump: tuple(o for o in kind.outputs if _fits(o, dump)),
+    "output_format": lambda kind, dump: tuple(o for o in kind.output_formats if _fits(o, dump)),
     "zero_exponent": lambda kind, dump: (None, *range(least_exponent(dump) + 1, _largest_exponent(dump) + 1)),
     "run": lambda kind, dump: tuple(sorted(range(1, 33), key=lambda n: (n & (n - 1) != 0, n))),
     "promote_every": lambda kind, dump: (None, *range(1, dump.k + (256 if dump.c is not None else 0))),
-    "flushed": lambda kind, dump: ((), tuple(dict.fromkeys((dump.fa, dump.fb)))),
+    "daz_formats": lambda kind, dump: ((), tuple(formats[name] for name in dict.fromkeys((dump.fa, dump.fb)))),
     "product_exponent": lambda kind, dump: tuple(sorted(range(-127, 128), key=abs)),
     "saturate": lambda kind, dump: (False, True),
-    "scale_format": lambda kind, dump: (None,) if dump.scales is None else ("e8m0fnu", "e4m3fn"),
+    "scale_format": lambda kind, dump: (None,) if dump.scales is None else _SCALE_FORMATS,
     "scale_block": lambda kind, dump: (0,) if dump.scales is None else (dump.k // dump.scales.a.shape[1],),
-    "inputs": lambda kind, dump: _FLOAT32_READINGS if "float32" in (dump.fa, dump.fb) else ((),),
+    "input_formats": lambda kind, dump: _FLOAT32_READINGS if "float32" in (dump.fa, dump.fb) else ((),),
 }
 #: The few values of a field from which a search starts.
 COARSE: dict[str, Callable[[Any], bool]] = {
@@ -103,23 +108,23 @@ def _rounding_shows(dump: Dump) -> bool:
     return dump.out != "float32" or dump.scaled or dump.c is not None
 
 
-def _fits(output: str, dump: Dump) -> bool:
+def _fits(output: Format, dump: Dump) -> bool:
     """Tell whether results of a type can have become a dump's outputs."""
-    if (output == FLOAT64) != (dump.out == FLOAT64):
+    if (output.name == FLOAT64) != (dump.out == FLOAT64):
         return False
-    return output == "float16" or dump.out != "float16" or dump.quantized is not None
+    return output == FLOAT16 or dump.out != "float16" or dump.quantized is not None
 
 
 def axes(kind: Kind, dump: Dump) -> dict[str, Values]:
     """Return the fields that a kind heeds and their values for a dump."""
-    return {field: FIELDS[field](kind, dump) for field in ("inputs", *kind.fields)}
+    return {field: FIELDS[field](kind, dump) for field in ("input_formats", *heeded_fields(kind))}
 
 
 def kinds_for(dump: Dump) -> Iterator[Kind]:
     """Yield the kinds that may have made a dump."""
-    for name in kinds:
-        if any(_fits(output, dump) for output in kinds[name].outputs):
-            yield kinds[name]
+    for kind in KINDS:
+        if any(_fits(output, dump) for output in kind.output_formats):
+            yield kind
 
 
 def starts(kind: Kind, dump: Dump) -> list[Accumulator]:
@@ -127,16 +132,18 @@ def starts(kind: Kind, dump: Dump) -> list[Accumulator]:
     found: dict[Any, Accumulator] = {}
     for name in accumulators:
         machine = accumulators[name]
-        if machine.rule is kind:
+        if type(machine) is kind:
             tf32 = machine.lists(formats["tf32"]) and "float32" in (dump.fa, dump.fb)
-            free = dataclasses.replace(machine, name="found", inputs=("float32", "tf32") if tf32 else ())
+            free = dataclasses.replace(machine, name="found", input_formats=_TF32_READING if tf32 else ())
             found.setdefault(Candidate(free).key(), free)
     return list(found.values())
 
 
 def changed(candidate: Candidate, **changes: Any) -> Candidate | None:
-    """Return a candidate with other fields of its accumulator; None if they do not go together."""
+    """Return a candidate with other fields, of those that its kind has; None if they do not go together."""
     machine, library = candidate.accumulator, candidate.library
+    known = ("input_formats", *heeded_fields(type(machine)))
+    changes = {field: value for field, value in changes.items() if field in known}
     if library is not None and "promote_every" in changes:
         library = dataclasses.replace(library, promote_every=changes.pop("promote_every"))
     try:
@@ -197,7 +204,7 @@ def plain_fields_of(candidate: Candidate, dump: Dump) -> Mapping[str, Any]:
     would be cut that no term has: all terms are multiples of what the least products and the least C are multiples of.
     A promotion after all of K is none, but for C, which it adds in float32.
     """
-    found = {field: field_of(candidate, field) for field in candidate.accumulator.rule.fields}
+    found = {field: field_of(candidate, field) for field in heeded_fields(type(candidate.accumulator))}
     zero, every = found.get("zero_exponent"), found.get("promote_every")
     bits = found.get("fraction_bits", 0)
     if zero is not None and (zero <= least_exponent(dump) or zero - bits <= _unit(dump)):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from ...tensorcore.accumulator import FLOAT64, Accumulator, Kind
+from ...tensorcore.accumulator import FLOAT32, Accumulator, heeded_fields
 from .candidate import Candidate
-from .dump import Dump
+from .dump import FLOAT64, Dump
 from .moves import GROUPS, RUNS, SHORT, changed_once, coarse, grid, neighbours, short_groups
 from .search import BEST, FAILED, Score, Search
-from .space import Around, Values, arounds, axes, changed, field_of, kinds_for, starts
+from .space import Around, Kind, Values, arounds, axes, changed, field_of, kinds_for, starts
 
 _RARE = 5  # so much rarer than may be damaged: then no other kind is looked at
 _SHARE = 10  # of all candidates so much may go into one kind's few groups
 _OF_STAGE, _OF_ONE = 2, 4  # of what is left a stage has one of so many parts, and of its own a kind
-_CUTS = ("fraction_bits", "align", "output")
-_HIDDEN = ("group", "fraction_bits", "align", "output", "promote_every", "run")  # fields that hide each other
+_CUTS = ("fraction_bits", "align", "output_format")
+_HIDDEN = ("group", "fraction_bits", "align", "output_format", "promote_every", "run")  # fields that hide each other
 
 Found = list[tuple[Score, Candidate]]
 
@@ -30,7 +30,7 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
     dump = search.dump
     if len(search.dumps) > 1:  # by all of them, since the first may not tell kinds apart
         ranked = sorted(ranked, key=search.whole)
-    order = [candidate.accumulator.rule for candidate in ranked]
+    order = [type(candidate.accumulator) for candidate in ranked]
     possible = sorted(kinds_for(dump), key=lambda kind: order.index(kind) if kind in order else len(order))
     if dump.out == FLOAT64 or not possible:
         return []
@@ -45,14 +45,14 @@ def find(search: Search, ranked: Sequence[Candidate]) -> list[Candidate]:
         rare = 0 if stage in quick else search.allowed // _RARE
         with search.share(_OF_STAGE):
             for kind in possible[: None if good == FAILED else 1]:
-                near = [c for _, c in sorted((x for x in found if x[1].accumulator.rule is kind), key=_first)]
+                near = [c for _, c in sorted((x for x in found if type(x[1].accumulator) is kind), key=_first)]
                 with search.share(_OF_ONE):
-                    found += stage(search, kind, near or [c for c in ranked if c.accumulator.rule is kind][:2])
+                    found += stage(search, kind, near or [c for c in ranked if type(c.accumulator) is kind][:2])
                 if search.spent or any(own.wrong <= rare for own, _ in found):
                     break
-        nearest = {kind.name: min((own for own, c in found if c.accumulator.rule is kind), default=FAILED)
+        nearest = {kind: min((own for own, c in found if type(c.accumulator) is kind), default=FAILED)
                    for kind in possible}  # fmt: skip
-        possible = sorted(possible, key=lambda kind: nearest[kind.name])
+        possible = sorted(possible, key=lambda kind: nearest[kind])
     least = min(own.wrong for own, _ in found)
     good_ones = [c for own, c in found if own.wrong == least and least <= search.allowed]
     return list(dict.fromkeys(good_ones or [c for _, c in sorted(found, key=_first)[:1]]))
@@ -76,7 +76,7 @@ def refine(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     with search.share(_OF_STAGE):  # the rest is for a search of all kinds
         for stage in stages:
             with search.share(_OF_STAGE):
-                found = [search.improve(c, axes(c.accumulator.rule, search.dump)) for c in stage()]
+                found = [search.improve(c, axes(type(c.accumulator), search.dump)) for c in stage()]
             if good := [c for own, c in found if own.wrong == 0]:
                 return list(dict.fromkeys(good))
     return []
@@ -101,8 +101,8 @@ def _of_other_formats(search: Search, kind: Kind, near: Sequence[Candidate]) -> 
 
 def _starts(kind: Kind, dump: Dump, near: Sequence[Candidate]) -> list[Accumulator]:
     """Return what the catalogue has of a kind, what is nearest first: of two that do the same its name is given."""
-    order = [tuple(field_of(c, name) for name in kind.fields) for c in near]
-    own = {machine: tuple(getattr(machine, name) for name in kind.fields) for machine in starts(kind, dump)}
+    order = [tuple(field_of(c, name) for name in heeded_fields(kind)) for c in near]
+    own = {machine: tuple(getattr(machine, name) for name in heeded_fields(kind)) for machine in starts(kind, dump)}
     return sorted(own, key=lambda machine: order.index(own[machine]) if own[machine] in order else len(order))
 
 
@@ -134,7 +134,10 @@ def _whole_steps(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found
     around, fields = arounds(dump)[0], axes(kind, dump)
     bases = [Candidate(starts(kind, dump)[0])]
     if "fraction_bits" in fields:
-        wide = {"fraction_bits": max(fields["fraction_bits"]), "output": fields.get("output", ("float32",))[0]}
+        wide = {
+            "fraction_bits": max(fields["fraction_bits"]),
+            "output_format": fields.get("output_format", (FLOAT32,))[0],
+        }
         bases += [other for other in (changed(bases[0], **wide),) if other is not None]
     runs = tuple(n for n in fields.get("run", ()) if n in RUNS)
     each = (
@@ -146,7 +149,7 @@ def _whole_steps(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found
     candidates = (
         around.candidate(one.accumulator, every)
         for one in each if one is not None
-        for every in (None, *(n * one.accumulator.rule.step(one.accumulator) for n in range(1, GROUPS + 1)))
+        for every in (None, *(n * one.accumulator.step() for n in range(1, GROUPS + 1)))
         if every is None or every < dump.k
     )  # fmt: skip
     name = ("group",) if "group" in fields else ()
@@ -164,8 +167,8 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
         for machine in starts(kind, dump)
         for candidate in grid(machine, around, every, ("promote_every",))
     )
-    if "product_exponent" in kind.fields and Around() in arounds(dump):  # it hides what other fields do
-        shifts = {name: axes(kind, dump)[name] for name in ("product_exponent", "output", "saturate")}
+    if "product_exponent" in heeded_fields(kind) and Around() in arounds(dump):  # it hides what other fields do
+        shifts = {name: axes(kind, dump)[name] for name in ("product_exponent", "output_format", "saturate")}
         own = search.best(c for machine in starts(kind, dump) for c in grid(machine, Around(), shifts, tuple(shifts)))
         shifts |= {"group": coarse(axes(kind, dump))["group"]}
         any_group = [] if search.near else search.best(grid(starts(kind, dump)[0], Around(), shifts, tuple(shifts)))
@@ -179,7 +182,7 @@ def _near(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 def _promoted_last(kind: Kind, dump: Dump) -> Iterator[Candidate]:
     """Yield what the catalogue has of a kind, with C added to the sum of all products."""
     for machine in starts(kind, dump):
-        step = max(machine.rule.step(machine), 1)
+        step = max(machine.step(), 1)
         other = changed(Candidate(machine), promote_every=-(-dump.k // step) * step)
         if other is not None:
             yield other
@@ -192,7 +195,7 @@ def _own_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     candidates = (
         candidate
         for machine in starts(kind, search.dump)
-        for every in (None, *(n * machine.rule.step(machine) for n in range(1, GROUPS + 1)))
+        for every in (None, *(n * machine.step() for n in range(1, GROUPS + 1)))
         for candidate in grid(
             machine, arounds(search.dump)[0], some | {"promote_every": (every,)}, (*some, "promote_every")
         )
@@ -221,7 +224,7 @@ def _few_groups(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 
 def _groups_a_step(machine: Accumulator) -> int:
     """Return how many groups a step of an accumulator has."""
-    return machine.rule.step(machine) // machine.group if machine.rule.has_groups else 1
+    return machine.step() // machine.group if "group" in heeded_fields(type(machine)) else 1
 
 
 def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
@@ -232,7 +235,7 @@ def _coarse(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 def _promoted(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
     """Promote every so many whole groups: what is nearest, and the catalogue's with the other fields of the nearest."""
     fields, found = axes(kind, search.dump), []
-    kept = [name for name in fields if name not in ("inputs", "group", "promote_every", "output")]
+    kept = [name for name in fields if name not in ("input_formats", "group", "promote_every", "output_format")]
     same = [{name: field_of(c, name) for name in kept} for c in near[:1]]
     others = [changed(Candidate(machine), **values) for values in same for machine in starts(kind, search.dump)]
     for base in dict.fromkeys([*near[:2], *(other for other in others if other is not None)]):
@@ -292,11 +295,11 @@ def _everything(search: Search, kind: Kind, near: Sequence[Candidate]) -> Found:
 def _by_grid(
     search: Search, kind: Kind, around: Sequence[Around], values: dict[str, Values], names: Sequence[str]
 ) -> Found:
-    chosen = {name: v for name, v in values.items() if name in kind.fields or name == "inputs"}
+    chosen = {name: v for name, v in values.items() if name in heeded_fields(kind) or name == "input_formats"}
     base = starts(kind, search.dump)[0]
     found: Found = []
     for one in around:
-        found += _from(search, kind, search.best(grid(base, one, chosen, ("inputs", *names))))
+        found += _from(search, kind, search.best(grid(base, one, chosen, ("input_formats", *names))))
         if search.spent or any(own.wrong <= search.allowed for own, _ in found):
             break
     return found

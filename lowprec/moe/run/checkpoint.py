@@ -23,8 +23,9 @@ from lowprec._npy import Archive
 Array = npt.NDArray[Any]
 
 KIND = "lowprec checkpoint"
-#: Raised whenever a reader of the old version would misread the new file.
-VERSION = 2
+#: Raised whenever a reader of the old version would misread the new file; those of READ can be read.
+VERSION = 3
+READ = (2, VERSION)
 
 _HEADER = "header"
 
@@ -101,8 +102,9 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
         raise CheckpointError(f"checkpoint {name!r} is damaged, cut off or no {KIND}") from None
     if kind != KIND:
         raise CheckpointError(f"checkpoint {name!r} is no {KIND} but a {kind!r}")
-    if version != VERSION:
-        raise CheckpointError(f"checkpoint {name!r} has version {version!r}; this lowprec reads version {VERSION}")
+    if version not in READ:
+        known = " and ".join(map(str, READ))
+        raise CheckpointError(f"checkpoint {name!r} has version {version!r}; this lowprec reads versions {known}")
     if full.pop("sha256", None) != _digest(full, arrays):
         raise CheckpointError(f"checkpoint {name!r} is damaged: its content does not match its SHA-256")
     return full["content"], arrays

@@ -27,9 +27,13 @@ from lowprec._files import (
     write_json,
     write_text,
 )
+from lowprec.definitions import short_hash
+from lowprec.moe.run import saving
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.saving import code_version
 from lowprec.moe.run.trainer import StepRecord, Trainer
+from lowprec.recipe import Recipe
+from lowprec.recipe.data import differences
 
 if TYPE_CHECKING:
     import pandas
@@ -162,6 +166,7 @@ class RunFiles:
         summary = {
             "config": config.name,
             "recipe": trainer.recipe.name,
+            "recipe_hash": short_hash(trainer.recipe),
             "status": status,
             "steps": trainer.steps,
             "seed": int(trainer.seed),
@@ -194,16 +199,20 @@ class RunFiles:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return planned, []
-        trainer = Trainer.load(path, data=planned.corpus, memory=planned.model.memory)
+        place = f"checkpoint {os.fspath(path)!r}"
+        trainer = saving.load(
+            Trainer, path, recipe=None, schedule=None, data_seed=None, data=planned.corpus,
+            memory=planned.model.memory, config=None, check=False,
+        )  # fmt: skip
         for what in ("config", "recipe", "schedule", "seed", "data_seed"):
             if getattr(trainer, what) != getattr(planned, what):
                 there, here = (_short(getattr(t, what)) for t in (trainer, planned))
-                raise CheckpointError(f"checkpoint {os.fspath(path)!r}: its {what} is {there}, here it is {here}")
+                if what == "recipe":
+                    here = f"{here}: {_changes(trainer.recipe, planned.recipe)}; fresh moves the run aside"
+                raise CheckpointError(f"{place}: its {what} is {there}, here it is {here}")
         there, here = (None if t.ema is None else t.ema.decay for t in (trainer, planned))
         if there != here:
-            raise CheckpointError(
-                f"checkpoint {os.fspath(path)!r}: its running mean has decay {there}, here it is {here}"
-            )
+            raise CheckpointError(f"{place}: its running mean has decay {there}, here it is {here}")
         curve = os.fspath(self.folder / METRICS)
         try:
             head, table = read_csv(curve)
@@ -221,6 +230,12 @@ def _row(row: dict[str, str]) -> dict[str, Any]:
         name: int(row[name]) if name in _WHOLE and row[name] != "nan" else float(row[name])
         for name in StepRecord.__dataclass_fields__
     }
+
+
+def _changes(then: Recipe, now: Recipe) -> str:
+    """Return the fields in which two recipes differ."""
+    lines = differences(then, now)
+    return "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
 
 
 def _short(value: Any) -> Any:

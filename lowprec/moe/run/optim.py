@@ -17,6 +17,7 @@ import numpy.typing as npt
 from lowprec._threads import run_chunks
 from lowprec.kernels.model import adamw as kernels
 from lowprec.moe.run.optimizer_state import StateFormat
+from lowprec.recipe.description import State, state_of
 
 Array = npt.NDArray[Any]
 
@@ -28,9 +29,9 @@ class AdamW:
     ----------
     params : mapping of str to array
         Float32 (or float64) C-contiguous arrays; those with two or more axes decay.
-    moment_m, moment_v : str
+    moment_m, moment_v : TensorSpec or "float64" or str
         Storage of the moments, see `StateFormat`.
-    master : str
+    master : TensorSpec or "float64" or str
         Storage of the weights themselves; they are rounded to it here and after every step.
     beta1, beta2, epsilon, weight_decay : float
         The usual numbers; `weight_decay` is multiplied by the rate of the step.
@@ -63,9 +64,9 @@ class AdamW:
         self,
         params: Mapping[str, Array],
         *,
-        moment_m: str = "bfloat16",
-        moment_v: str = "bfloat16",
-        master: str = "float32",
+        moment_m: State | str = "bfloat16",
+        moment_v: State | str = "bfloat16",
+        master: State | str = "float32",
         beta1: float = 0.9,
         beta2: float = 0.95,
         epsilon: float = 1e-8,
@@ -73,7 +74,7 @@ class AdamW:
         clip: float = 1.0,
     ) -> None:
         self.params = params
-        self.kept_m, self.kept_v, self.master = StateFormat(moment_m), StateFormat(moment_v), StateFormat(master)
+        self.kept_m, self.kept_v, self.master = (StateFormat(state_of(kept)) for kept in (moment_m, moment_v, master))
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.weight_decay, self.clip = weight_decay, clip
         self.steps = 0
@@ -165,18 +166,18 @@ class AdamW:
                 form.store(fresh.reshape(stored.shape), stored)
         self.master.round(weight)
 
-    def set_moments(self, kept: tuple[str, str], m: Mapping[str, Array], v: Mapping[str, Array]) -> None:
+    def set_moments(self, kept: tuple[State, State], m: Mapping[str, Array], v: Mapping[str, Array]) -> None:
         """Take over moments stored in any way, converted to this optimizer's.
 
         Parameters
         ----------
-        kept : tuple of str
+        kept : tuple of TensorSpec or "float64" or str
             How m and v are stored.
         m, v : mapping of str to array
             The moments as stored, one per weight.
         """
-        for own, form, given, text in ((self.m, self.kept_m, m, kept[0]), (self.v, self.kept_v, v, kept[1])):
-            source = StateFormat(text)
+        for own, form, given, stored in ((self.m, self.kept_m, m, kept[0]), (self.v, self.kept_v, v, kept[1])):
+            source = StateFormat(stored)
             for name in own:
                 if source == form:
                     own[name][...] = given[name]

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lowprec._values import Value
 from lowprec.cast import casts as cast
 from lowprec.format.catalogue import Format, formats
 from lowprec.recipe import TensorSpec
+from lowprec.recipe.description import State, state_of
 
 Array = npt.NDArray[Any]
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
-@dataclass(frozen=True)
-class StateFormat:
+@dataclass(frozen=True, eq=False, repr=False)
+class StateFormat(Value):
     """One kind of storage.
 
     Parameters
     ----------
-    text : str
-        "bfloat16", "float32", "float64", or any other tensor in the words of a recipe, "e4m3fn 1x128" for example.
+    kept : TensorSpec or "float64" or str
+        How values stay: an operand as recipes have it, or its words, "bfloat16" or "e4m3fn 1x128" for example.
 
     Examples
     --------
@@ -35,19 +36,19 @@ class StateFormat:
     array([[448.,   3.,   0.]], dtype=float32)
     """
 
-    text: str
+    kept: State
 
     def __post_init__(self) -> None:
-        if self.text != "float64":
-            TensorSpec.parse(self.text)
+        object.__setattr__(self, "kept", state_of(self.kept))
 
-    @functools.cached_property
-    def _spec(self) -> TensorSpec:
-        return TensorSpec.parse(self.text)
+    @property
+    def _spec(self) -> TensorSpec | None:
+        """The operand, None for float64."""
+        return None if isinstance(self.kept, str) else self.kept
 
     def _is_cast(self, to: Format) -> bool:
         """Whether values are cast to a format, whatever it is called there."""
-        return self.text != "float64" and self._spec.plain and formats[self._spec.format].same_codes(to)
+        return self._spec is not None and self._spec.plain and self._spec.format.same_codes(to)
 
     @property
     def as_codes(self) -> bool:
@@ -57,7 +58,7 @@ class StateFormat:
     @property
     def exact(self) -> bool:
         """Whether values are kept as they are computed."""
-        return self.text == "float64" or self._is_cast(_FLOAT32)
+        return self._spec is None or self._is_cast(_FLOAT32)
 
     def empty(self, weight: Array) -> Array:
         """Return zeros as they are kept for a weight.
@@ -68,8 +69,8 @@ class StateFormat:
             If the format is wider or narrower than the arithmetic on this weight allows.
         """
         wide = weight.dtype == np.float64
-        if (self.text == "float64") != wide:
-            raise ValueError(f"state in {self.text} does not go with weights in {weight.dtype}")
+        if (self._spec is None) != wide:
+            raise ValueError(f"state in {self.kept} does not go with weights in {weight.dtype}")
         return np.zeros(weight.shape, np.uint16 if self.as_codes else weight.dtype)
 
     def load(self, stored: Array) -> Array:
@@ -86,7 +87,7 @@ class StateFormat:
 
     def round(self, values: Array) -> None:
         """Round values in place to what would be kept of them."""
-        if self.exact or not values.size:
+        if self._spec is None or self.exact or not values.size:
             return
         if self._spec.plain:
             cast.round_to(values, self._spec.format, out=values)
@@ -95,7 +96,7 @@ class StateFormat:
 
     def bits_per_value(self, shape: tuple[int, ...]) -> float:
         """Return the bits that one value takes, its share of the scales included."""
-        if self.text == "float64":
+        if self._spec is None:
             return 64.0
         if self._spec.plain:
             return float(self._spec.quantize(np.zeros((1, 1), np.float32)).format.bits)

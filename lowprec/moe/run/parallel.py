@@ -106,7 +106,7 @@ def unpacked(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def ranks_of(all_reduce: str, batch: int) -> Ranks:
+def ranks_of(reduction: Reduction | None, batch: int) -> Ranks:
     """Return what computes gradients as a recipe's `all_reduce` says, of batches of so many sequences.
 
     Raises
@@ -114,5 +114,4 @@ def ranks_of(all_reduce: str, batch: int) -> Ranks:
     ValueError
         If the ranks cannot share the sequences evenly.
     """
-    reduction = Reduction.parse(all_reduce)
     return OneRank() if reduction is None else DataParallel(reduction, batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -20,6 +21,7 @@ from lowprec.moe.run.ema import ParameterEMA
 from lowprec.moe.run.optim import AdamW
 from lowprec.moe.run.schedule import Schedule
 from lowprec.recipe import Recipe
+from lowprec.recipe.description import State
 
 
 class Resumable(Protocol):
@@ -52,10 +54,8 @@ def save(trainer: Resumable, path: str | os.PathLike[str]) -> None:
     bound = trainer.model.recipe.state_dict()
     header = {
         "config": dataclasses.asdict(trainer.config),
-        "recipe": trainer.recipe.name,
-        "recipe_toml": trainer.recipe.to_toml(),
+        "recipe": trainer.recipe.as_dict(),
         "recipe_state": {"step": bound["step"], "observing": bound["observing"]},
-        "moments": [trainer.recipe.moment_m, trainer.recipe.moment_v],
         "ema": None if trainer.ema is None else trainer.ema.decay,
         "steps": trainer.steps,
         "optimizer_steps": trainer.optimizer.steps,
@@ -85,8 +85,12 @@ def load(
     data: Corpus | None,
     memory: MemoryPolicy | str,
     config: MoEConfig | None,
+    check: bool = True,
 ) -> T:
-    """Return what `make` makes, with the state of a checkpoint; see `Trainer.load`."""
+    """Return what `make` makes, with the state of a checkpoint; see `Trainer.load`.
+
+    Without `check`, the checkpoint's own recipe is what it was, whatever its names stand for here.
+    """
     header, arrays = checkpoint.read(path)
     place = f"checkpoint {os.fspath(path)!r}"
     try:
@@ -102,9 +106,10 @@ def load(
             raise CheckpointError(
                 f"{place} comes from lowprec {header['code']}, which had other sizes: {error}"
             ) from None
+        kept = _recipe(header, place, check=check and recipe is None)
         trainer = make(
             config,
-            Recipe.from_toml(header["recipe_toml"]) if recipe is None else recipe,
+            kept if recipe is None else recipe,
             corpus,
             seed=header["seed"],
             schedule=Schedule(**header["schedule"]) if schedule is None else schedule,
@@ -115,14 +120,14 @@ def load(
         trainer.steps = header["steps"]
         trainer.schedule_start = header["schedule_start"] if schedule is None else header["steps"]
         trainer.optimizer.steps = header["optimizer_steps"]
-        moments, recipe_state = header["moments"], header["recipe_state"]
+        recipe_state = header["recipe_state"]
     except KeyError as error:
         raise CheckpointError(f"{place} lacks {error}: it is no trainer's") from None
     if recipe is None:
         delayed = {name.removeprefix("recipe/"): a for name, a in arrays.items() if name.startswith("recipe/")}
         trainer.model.recipe.load_state_dict({**recipe_state, "delayed": delayed})
     arrays = {name: array for name, array in arrays.items() if not name.startswith("recipe/")}
-    _take(trainer, arrays, (moments[0], moments[1]), place)
+    _take(trainer, arrays, (kept.moment_m, kept.moment_v), place)
     if (written := header.get("code_hash", "not recorded")) != code_hash():
         warnings.warn(
             f"{place} was written by other code (hash {written}, here {code_hash()}): from here on, a run that goes on "
@@ -130,6 +135,16 @@ def load(
             stacklevel=3,
         )
     return trainer
+
+
+def _recipe(header: Mapping[str, Any], place: str, check: bool) -> Recipe:
+    """Return the recipe that a header describes; one of version 2 has names alone, as TOML."""
+    old = header.get("recipe_toml")
+    try:
+        data = header["recipe"] if old is None else tomllib.loads(old)
+        return Recipe.from_dict(data, place, check=check)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def state(trainer: Resumable) -> dict[str, Any]:
@@ -144,7 +159,7 @@ def state(trainer: Resumable) -> dict[str, Any]:
     return {f"{kind}/{name}": array for kind, named in kinds.items() for name, array in named.items()}
 
 
-def _take(trainer: Resumable, arrays: dict[str, Any], moments: tuple[str, str], place: str) -> None:
+def _take(trainer: Resumable, arrays: dict[str, Any], moments: tuple[State, State], place: str) -> None:
     """Copy a checkpoint's arrays into a trainer's."""
     own = state(trainer)
     if odd := sorted(own.keys() ^ arrays.keys()):

@@ -13,15 +13,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from lowprec.codec import codecs
-from lowprec.format.catalogue import formats
 from lowprec.moe.model.config import MoEConfig
-from lowprec.recipe import TensorSpec
-from lowprec.recipe.description import DIRECTIONS
+from lowprec.recipe import LinearSpec, Recipe, TensorSpec
+from lowprec.recipe.description import CODECS, DIRECTIONS, STATES, State
 from lowprec.recipe.linears import OPERANDS
-from lowprec.recipe.names import matches
 from lowprec.scaling.quantize import Granularity
-from lowprec.scaling.quantizer import SCALE_BITS
 
 #: What is counted, and in words for an axis.
 COSTS = {
@@ -30,7 +26,6 @@ COSTS = {
     "kept": "bits a value kept before wo and SwiGLU",
     "states": "bits a parameter: master weight and moments",
 }
-_PLAIN = 16.0
 #: Linear layers that recipes make narrow, by the last part of their names.
 _NARROW = {"wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3", "projection"}
 
@@ -55,6 +50,8 @@ def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, f
     ------
     KeyError
         If something that is counted is missing, as in what other trainers than the package's own write.
+    ValueError
+        If the recipe has names that are not the package's own and does not say what they were.
 
     Examples
     --------
@@ -66,12 +63,15 @@ def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, f
     {'operands': 8.5, 'wires': 12.03, 'kept': 8.79, 'states': 64.0}
     """
     shape = _shape(config)
-    wires = [codecs[recipe[wire]].bits_per_value for wire in DIRECTIONS]
+    if odd := [field for field in ("linear", *CODECS, *STATES) if field not in recipe]:
+        raise KeyError(odd[0])
+    found = Recipe.from_dict(recipe, "a run's recipe", check=False)
+    wires = [getattr(found, wire).bits_per_value for wire in DIRECTIONS]
     return {
-        "operands": _operands(recipe, shape),
+        "operands": _operands(found, shape),
         "wires": sum(wires) / len(wires),
-        "kept": _kept(recipe, shape),
-        "states": sum(_state_bits(recipe[state]) for state in ("master", "moment_m", "moment_v")),
+        "kept": _kept(found, shape),
+        "states": sum(_state_bits(getattr(found, state)) for state in STATES),
     }
 
 
@@ -121,16 +121,16 @@ def tensor_bits(spec: TensorSpec) -> float:
 
     Examples
     --------
-    >>> tensor_bits(TensorSpec("e4m3fn", "1x128", scale="ue8m0")), tensor_bits(TensorSpec("bfloat16", "none"))
+    >>> tensor_bits(TensorSpec.parse("e4m3fn 1x128 ue8m0")), tensor_bits(TensorSpec("bfloat16"))
     (8.0625, 16.0)
     """
-    bits = float(formats[spec.format].bits)
+    bits = float(spec.format.bits)
     if spec.plain:
         return bits
     block = Granularity.parse(spec.granularity)
     if block.rows is None or block.columns is None:
         return bits
-    return bits + float(SCALE_BITS[spec.resolved.scale]) / (block.rows * block.columns)
+    return bits + float(spec.resolved.scale_format.bits) / (block.rows * block.columns)
 
 
 def multiply_adds(shape: MoEConfig) -> dict[str, float]:
@@ -152,31 +152,30 @@ def multiply_adds(shape: MoEConfig) -> dict[str, float]:
     return found
 
 
-def _operands(recipe: Mapping[str, Any], shape: MoEConfig) -> float:
-    rules = recipe["linear"]
-    of_rule = [_linear_bits(rule) for rule in rules]
-    work = multiply_adds(shape)
+def _operands(recipe: Recipe, shape: MoEConfig) -> float:
+    work, bits = multiply_adds(shape), dict[LinearSpec, float]()
     total = 0.0
     for layer, amount in work.items():
-        place = (i for i, rule in enumerate(rules) if matches(layer, rule["layers"], shape.layers))
-        found = next(place, None)
-        total += amount * (_PLAIN if found is None else of_rule[found])
+        spec = recipe.spec(layer, shape.layers)
+        if spec not in bits:
+            bits[spec] = _linear_bits(spec)
+        total += amount * bits[spec]
     return total / sum(work.values())
 
 
-def _linear_bits(rule: Mapping[str, Any]) -> float:
-    bits = [tensor_bits(TensorSpec.parse(rule[gemm][side])) for gemm in OPERANDS for side in ("a", "b")]
+def _linear_bits(spec: LinearSpec) -> float:
+    bits = [tensor_bits(tensor) for gemm in OPERANDS for tensor in spec.tensors(gemm)]
     return sum(bits) / len(bits)
 
 
-def _kept(recipe: Mapping[str, Any], shape: MoEConfig) -> float:
+def _kept(recipe: Recipe, shape: MoEConfig) -> float:
     blocks = shape.layers + shape.mtp_depth
     attention = blocks * shape.heads * shape.value_dim
     used = (shape.top_k + shape.shared_experts) * shape.expert_width
     swiglu = 2 * (shape.dense_layers * shape.dense_width + (blocks - shape.dense_layers) * used)
-    bits = [codecs[recipe[f"cache_{role}"]].bits_per_value for role in ("attention_output", "swiglu_input")]
+    bits = recipe.cache_attention_output.bits_per_value, recipe.cache_swiglu_input.bits_per_value
     return (attention * bits[0] + swiglu * bits[1]) / (attention + swiglu)
 
 
-def _state_bits(words: str) -> float:
-    return 64.0 if words == "float64" else tensor_bits(TensorSpec.parse(words))
+def _state_bits(state: State) -> float:
+    return 64.0 if isinstance(state, str) else tensor_bits(state)

@@ -159,7 +159,7 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
     --------
     >>> from lowprec.recipe import TensorSpec
     >>> x = np.array([[1.0, 0.0, 2.0**-30, 2.0]], np.float32)
-    >>> record = describe(x, TensorSpec())
+    >>> record = describe(x, TensorSpec.parse("e4m3fn 1x128"))
     >>> record.nonzero, record.flushed, round(record.tile_range, 9)
     (3, 1, 31.0)
     """

@@ -61,22 +61,30 @@ class Tail:
 def name_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str:
     """Return the name of a recipe with what differs from it."""
     name = recipe if isinstance(recipe, str) else recipe.name
-    return f"{name}({', '.join(f'{key}={value}' for key, value in change.items())})" if change else name
+    return f"{name}({', '.join(f'{key}={_shown(value)}' for key, value in change.items())})" if change else name
+
+
+def _shown(value: Any) -> Any:
+    """Return what changes with objects by their names."""
+    if isinstance(value, Mapping):
+        return {key: _shown(item) for key, item in value.items()}
+    return getattr(value, "name", value)
 
 
 def precision_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str | Recipe:
-    """Return the recipe to run: a name where it is one of the catalogue.
+    """Return the recipe to run: a name only where every worker has it, or a backend of one's own.
 
     Raises
     ------
     UnknownNameError, TypeError, ValueError
         If there is no such recipe, or it cannot be changed so.
     """
-    if not change:
-        return recipe
     from lowprec.recipe import recipes
 
-    return recipes.get(recipe).with_(**{"name": name_of(recipe, change), **change})
+    if not change and isinstance(recipe, str) and (recipes.is_shipped(recipe) or recipe not in recipes):
+        return recipe
+    made = recipes.get(recipe)
+    return made.with_(**{"name": name_of(recipe, change), **change}) if change else made
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,7 @@ class Arm:
 
     @property
     def precision(self) -> str | Recipe:
-        """The recipe to run: a name where it is one of the catalogue.
+        """The recipe to run, see `precision_of`.
 
         Raises
         ------
@@ -147,3 +155,20 @@ class Arm:
             If there is no such recipe, or it cannot be changed so.
         """
         return precision_of(self.recipe, self.change)
+
+
+def same_precision(arm: Arm, other: Arm) -> bool:
+    """Tell whether two arms run in the same precision, however it was given."""
+    if (arm.recipe, arm.change, arm.tail) == (other.recipe, other.change, other.tail):
+        return True
+    return _resolved(arm) == _resolved(other)
+
+
+def _resolved(arm: Arm) -> tuple[Any, ...]:
+    """Return the recipes of an arm as values, those of a backend of one's own as their names."""
+    from lowprec.recipe import recipes
+
+    parts = [arm.precision] if arm.tail is None else [arm.precision, arm.tail.precision]
+    share = None if arm.tail is None else arm.tail.share
+    found = (recipes.find(part) if isinstance(part, str) else part for part in parts)
+    return share, *(part if recipe is None else recipe for part, recipe in zip(parts, found, strict=True))

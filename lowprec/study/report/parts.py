@@ -150,12 +150,25 @@ def _text(recipe: Any) -> str:
     if not isinstance(recipe, dict):
         return str(recipe)
     lines = []
-    for key, value in recipe.items():
+    for key, value in _shown(recipe).items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             lines += [f"{key}:", *(f"  {json.dumps(item, ensure_ascii=False)}" for item in value)]
         else:
             lines.append(f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines)
+
+
+def _shown(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe without the definitions of what catalogues have, which its rows name."""
+    kept = {key: value for key, value in recipe.items() if key not in ("about", "definitions")}
+    own = [
+        {"kind": kind, "word": word, **said}
+        for kind, words in recipe.get("definitions", {}).items()
+        if isinstance(words, dict)
+        for word, said in words.items()
+        if "name" in said
+    ]
+    return {**recipe.get("about", {}), **kept} | ({"definitions": own} if own else {})
 
 
 def environment(record: Mapping[str, Any]) -> Details:

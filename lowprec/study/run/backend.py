@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..._files import plain
+from ...definitions import short_hash
 
 if TYPE_CHECKING:
     from lowprec.moe.data.corpus import Corpus
@@ -50,11 +50,8 @@ class Forward:
 
 def forward_of(recipe: Recipe, given: str | Recipe) -> Forward:
     """Return the forward pass of a recipe; `given` is what backends are called with."""
-    content = plain(recipe.forward.as_dict())
     remembers = CALIBRATION if recipe.remembers else 0
-    if remembers:  # then the backward pass decides as well what has been remembered
-        content = plain({**recipe.as_dict(), "name": "", "description": ""})
-    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    key = short_hash(recipe if remembers else recipe.forward)  # the backward pass decides what is remembered, too
     return Forward(key, given, STOCHASTIC_SEEDS if recipe.stochastic else 1, remembers)
 
 

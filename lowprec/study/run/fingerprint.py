@@ -6,6 +6,8 @@ A run can be resumed, and stand in a report beside others, only where its finger
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import os
 import platform
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 import lowprec
 
 from ..._code import code_hash as code_hash
+from ...definitions import differing
 from .store import StudyError
 
 #: Of a fingerprint: what all runs of one report must have in common.
@@ -40,23 +43,32 @@ def versions() -> dict[str, str]:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return one line for every place where two nests of JSON types differ.
+    """Return one line for every place where two nests of JSON types differ, names of recipes aside.
 
     Examples
     --------
     >>> differences({"data": "aa", "steps": 3}, {"data": "bb", "steps": 3})
     ["data: 'aa' then, 'bb' now"]
     """
-    if isinstance(old, dict) and isinstance(new, dict):
-        found = []
-        for key in [*old, *(key for key in new if key not in old)]:
-            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        return found
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            line for i, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{path}[{i}]")
-        ]
-    return [] if old == new else [f"{path}: {old!r} then, {new!r} now"]
+    return [f"{place}: {then!r} then, {now!r} now" for place, then, now in differing(old, new, path)]
+
+
+def key_of(content: Any) -> str:
+    """Return twelve hexadecimal digits of a nest of JSON's types, names of recipes and of their objects left out.
+
+    Examples
+    --------
+    >>> key_of({"recipe": {"about": {"name": "a"}, "hash": "51c0"}, "seed": 1}) == key_of({"recipe": "51c0", "seed": 1})
+    True
+    """
+    text = json.dumps(_without_names(content), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _without_names(content: Any) -> Any:
+    if isinstance(content, dict):
+        return content.get("hash") or {key: _without_names(value) for key, value in content.items()}
+    return [_without_names(item) for item in content] if isinstance(content, list) else content
 
 
 def check_mixture(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from ..._files import plain, safe_name
 from ..._show import table
 from . import backend as backends
 from .backend import Backend
-from .fingerprint import code_hash, versions
+from .fingerprint import code_hash, key_of, versions
 from .tasks import Task
 
 
@@ -115,9 +113,8 @@ def checkpoint_task(setting: Any, number: int, common: Common, studies: Path, co
     config = setting.config if config is None else config
     what = {**common.backend.describe(config, "bf16"), "schedule": schedule, "seed": number}
     what |= common.fingerprint
-    key = hashlib.sha256(json.dumps(plain(what), sort_keys=True).encode()).hexdigest()[:12]
     return Task(
-        f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key}",
+        f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key_of(plain(what))}",
         studies / SHARED_CHECKPOINTS, common.backend, config, "bf16", common.data, number,
         setting.checkpoint_steps, schedule, what,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._files import place_aside, set_aside, write_json
 from . import executors, store
@@ -17,6 +17,9 @@ from .progress import Display, Running, Silent, Snapshot
 from .store import STUDY_FILE, RunFailed, StudyError
 from .tasks import Stopped, Task, run_task
 from .warm import warm
+
+if TYPE_CHECKING:
+    from lowprec.recipe import Recipe
 
 #: Seconds that runs have to notice that the study stops: a step of a large model, and a scheduler that is gone.
 STOP_WITHIN = 60.0
@@ -158,8 +161,8 @@ class _Runner:
         #: Of runs in progress: steps and time when first looked at.
         self.seen: dict[str, tuple[int, float]] = {}
         #: Seconds per step by recipe, of finished runs and, until there is one, of runs in progress.
-        self.rates: dict[str, float] = {}
-        self.guesses: dict[str, float] = {}
+        self.rates: dict[str | Recipe, float] = {}
+        self.guesses: dict[str | Recipe, float] = {}
 
     def run(self) -> None:
         try:
@@ -214,7 +217,7 @@ class _Runner:
         del self.todo[task.name]
         if run.get("timed_steps"):
             seconds = float(run["seconds"]) + float(run["evaluation_seconds"])
-            self.rates[task.recipe_name] = seconds / int(run["timed_steps"])
+            self.rates[task.recipe] = seconds / int(run["timed_steps"])
         for waiting in self.todo.values():
             if waiting.checkpoint == task.name:
                 self._submit(waiting)
@@ -229,8 +232,8 @@ class _Runner:
                 rows, loss = _tail(task)
                 running.append(Running(task.name, rows, task.steps, loss))
                 first, began = self.seen.setdefault(task.name, (rows, time.monotonic()))
-                if rows > first and task.recipe_name not in self.rates:
-                    self.guesses[task.recipe_name] = (time.monotonic() - began) / (rows - first)
+                if rows > first and task.recipe not in self.rates:
+                    self.guesses[task.recipe] = (time.monotonic() - began) / (rows - first)
         at = {run.name: run.done for run in running}
         tasks = self.plan.tasks
         steps = sum(task.steps for task in tasks)
@@ -243,7 +246,7 @@ class _Runner:
         if not rates:
             return None
         unknown = max(rates.values())
-        total = sum(rates.get(task.recipe_name, unknown) * (task.steps - at.get(task.name, 0)) for task in tasks)
+        total = sum(rates.get(task.recipe, unknown) * (task.steps - at.get(task.name, 0)) for task in tasks)
         return total / max(1, min(self.jobs, len(tasks)))
 
 

@@ -13,6 +13,7 @@ import math
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from lowprec._ieee import standard
 
 from ..analysis.smoothing import exponent
-from .fingerprint import code_hash, host
+from ..design.modules import Required, used_by
+from .fingerprint import code_hash, differences, host
 from .store import RunFolder, StudyError
 
 if TYPE_CHECKING:
@@ -139,6 +141,10 @@ class Task:
             return "was not evaluated in the precision of every arm"  # one has come to the study since
         return ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process makes the task of: the files of ablations that it needs come first."""
+        return _made, (Required(used_by(self)), type(self), self.__dict__)
+
     def execute(self) -> dict[str, Any]:
         """Do the run and return its finished `run.json`."""
         return _branch(self) if self.is_arm else _prepare(self)
@@ -152,6 +158,12 @@ class Task:
             "steps": self.steps,
             "fingerprint": self.fingerprint,
         }
+
+
+def _made(_: Any, kind: type[Task], fields: Mapping[str, Any]) -> Task:
+    task = object.__new__(kind)
+    task.__dict__.update(fields)
+    return task
 
 
 @standard
@@ -219,7 +231,7 @@ def _prepare(task: Task) -> dict[str, Any]:
 def _partial(task: Task) -> Path | None:
     """Return the newest save of an unfinished run that had the same fingerprint."""
     run = task.folder.read()
-    if run is None or run.get("fingerprint") != task.fingerprint:
+    if run is None or differences(run.get("fingerprint"), task.fingerprint):
         return None
     saves = [path for path in task.folder.path.glob("partial-*.npz") if path.stem.rpartition("-")[2].isdigit()]
     saves = [path for path in saves if int(path.stem.rpartition("-")[2]) <= task.folder.rows()]

@@ -36,24 +36,24 @@ def warm(tasks: Sequence[Task], show: Display, *, alone: bool = False) -> None:
     """
     from lowprec import _jit
 
-    wanted = {task.recipe_name: task for task in tasks}
+    wanted = {task.recipe: task for task in tasks}
     with _jit.compiling(show.compiling):
         if not alone and executors.cores() > 1 and wanted and _nothing_is_compiled():
             show.stage(f"before the runs, one step of {_STORED}; what other recipes need is compiled beside it")
-            with _products_elsewhere([task.recipe for task in wanted.values()]):
-                _warm(_STORED, _STORED, next(iter(wanted.values())))
-        for number, (name, task) in enumerate(wanted.items(), 1):
-            show.stage(f"before the runs, one step of each recipe: {name}, {number} of {len(wanted)}")
-            _warm(name, task.recipe, task)
+            with _products_elsewhere(list(wanted)):
+                _warm(_STORED, next(iter(wanted.values())))
+        for number, (recipe, task) in enumerate(wanted.items(), 1):
+            show.stage(f"before the runs, one step of each recipe: {task.recipe_name}, {number} of {len(wanted)}")
+            _warm(recipe, task)
 
 
 @functools.cache
-def _warmed() -> set[tuple[str, str]]:
+def _warmed() -> set[tuple[str, str | Recipe]]:
     return set()
 
 
-def _warm(name: str, recipe: str | Recipe, task: Task) -> None:
-    key = task.backend.name, name
+def _warm(recipe: str | Recipe, task: Task) -> None:
+    key = task.backend.name, recipe
     if key in _warmed():
         return
     schedule = {"peak": 1e-3, **task.schedule, "warmup_steps": 0, "total_steps": 1}
@@ -66,7 +66,10 @@ def _nothing_is_compiled() -> bool:
     """Tell whether this version's kernels are to be kept on disk and none of them is there."""
     from lowprec import _jit
 
-    return _jit.cache_folder is not None and next(_jit.cache_folder.rglob("*.nbi"), None) is None
+    if _jit.cache_folder is None:
+        return False
+    with contextlib.closing(_jit.cache_folder.rglob("*.nbi")) as compiled:
+        return next(compiled, None) is None
 
 
 @contextlib.contextmanager

@@ -1,22 +1,18 @@
-"""The kinds of accumulator, one file each: its reference, its fast kernels and when they hold, its checks and words.
+"""The kinds of accumulator, one class each."""
 
-A new kind is a file here and its line below.
-"""
+from .arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
+from .exact import ExactSum
+from .exact_groups import ExactGroupSum
+from .fused import FusedSum
+from .fused_runs import GroupedFusedSum
+from .halves import SplitF16Sum
+from .pairwise import PairwiseSum
+from .sequential import SequentialSum
+from .two_floors import TruncateFloorSum
+from .x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
-from ..accumulator import kinds
-from .arm import Odd, RoundedGroups, ScaledGroups
-from .exact import Exact
-from .exact_groups import ExactGroups
-from .fused import Fused
-from .fused_runs import FusedRuns
-from .halves import Halves
-from .pairwise import Pairwise
-from .sequential import Sequential
-from .two_floors import TwoFloors
-from .x86 import FlushedFma, Lanes, PairLanes
-
-for _kind in (
-    Fused(), FusedRuns(), Halves(), TwoFloors(), Pairwise(), ExactGroups(), Sequential(), Exact(),
-    FlushedFma(), Lanes(), PairLanes(), Odd(), RoundedGroups(), ScaledGroups(),
-):  # fmt: skip
-    kinds.register(_kind.name, _kind)
+#: All kinds of the catalogue, in the order in which `identify` tries them.
+KINDS = (
+    FusedSum, GroupedFusedSum, SplitF16Sum, TruncateFloorSum, PairwiseSum, ExactGroupSum, SequentialSum, ExactSum,
+    FlushedFmaSum, LaneChains, PairedLaneChains, RoundToOddSum, RoundedGroupSum, ScaledGroupSum,
+)  # fmt: skip

@@ -1,6 +1,8 @@
-"""``exact``: what no chip does, one rounding for the whole sum."""
+"""`ExactSum`: what no chip does, one rounding for the whole sum."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from ..._threads import over_rows
 from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore import float64_dot
-from ..accumulator import Accumulator, Kind, StepError
+from ..accumulator import Accumulator, StepError
 from ..order import Products, Rounded, Sum
 from ..product import Matrix, Product, canonical_nan
 
@@ -22,49 +24,48 @@ def _sum(state: Sum | str, k: int) -> Sum:
     return Sum(words, (state, Products(tuple(range(k)))), Rounded(zeros="+0"))
 
 
-class Exact(Kind):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ExactSum(Accumulator):
     """The exact sum of all products and C, rounded to float32 once."""
 
-    name = "exact"
     words = "the exact sum of all, one rounding to float32 at the end"
     oracle = "ExactSum"
-    has_groups = False
     has_running_sum = False
 
-    def check_formats(self, accumulator: Accumulator, fa: Format, fb: Format) -> None:
+    def check_formats(self, fa: Format, fb: Format) -> None:
         """Raise a ValueError if products do not fit the kernel's fixed point."""
         if fa.smallest_subnormal * fb.smallest_subnormal < 2.0**-32 or fa.max * fb.max >= 2.0**32:
-            raise ValueError(f"{accumulator.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
+            raise ValueError(f"{self.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
 
-    def step(self, accumulator: Accumulator) -> int:
+    def step(self) -> int:
         """Return 1: any length will do."""
         return 1
 
-    def steps(self, accumulator: Accumulator, k: int) -> int:
+    def steps(self, k: int) -> int:
         """Return 1: whatever the length."""
         return 1
 
-    def order(self, accumulator: Accumulator) -> Sum:
+    def order(self) -> Sum:
         """Return one sum of everything."""
-        return self.instruction(accumulator, "C", 0)
+        return self.instruction("C", 0)
 
-    def chain(self, accumulator: Accumulator, k: int) -> list[Sum]:
+    def chain(self, k: int) -> list[Sum]:
         """Return one instruction, whatever K."""
         return [_sum("C", k)]
 
-    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: Sum | str, start: int) -> Sum:
         """Sum exactly and round once; 64 products stand for any number."""
         return _sum(state, 64)
 
-    def step_error(self, accumulator: Accumulator) -> StepError:
+    def step_error(self) -> StepError:
         """Return half a unit in the last place."""
         return StepError(2.0**-24, 2.0**-149)
 
-    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+    def reference(self, product: Product) -> Matrix:
         """Return the exact sum over all K and C, rounded once."""
         (m, n, k), c = product.shape, product.start
         if k > _MAX_K:
-            raise ValueError(f"{accumulator.name}: K = {k} is beyond {_MAX_K}")
+            raise ValueError(f"{self.name}: K = {k} is beyond {_MAX_K}")
         x, y, out = decode(product.a, product.fa), decode(product.b, product.fb), np.empty_like(c)
         over_rows(lambda i, j: float64_dot.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
         return canonical_nan(out)

@@ -1,4 +1,4 @@
-"""``fused``: what NVIDIA's tensor cores do. Products of a group and C are aligned, cut and summed at once."""
+"""`FusedSum`: what NVIDIA's tensor cores do. Products of a group and C are aligned, cut and summed at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._threads import fresh, over_rows
-from ...format.catalogue import Format, formats
+from ...format.catalogue import Format
 from ...kernels.tensorcore import fused_dot, narrow_pack
-from ..accumulator import ALIGNMENTS, Accumulator, Align, Computed, FastKernel, Kind, StepError
+from ..accumulator import FLOAT16, FLOAT32, Align, AlignedSum, Computed, FastKernel, StepError
 from ..fused_kernels import FusedKernel, Limits, fused_kernels, operand_tables, reading
 from ..integers import bits_of, by_rows, group_rule, result_layout, take_apart, values_of
 from ..order import Aligned, Products, Sum
@@ -27,36 +27,17 @@ _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, laid out for the kernel:
 _NONE = np.empty(0, np.intp)
 
 
-class FusedSum(Kind):
-    """What `Fused` and `FusedRuns` have in common."""
-
-    oracle = "Rule"
-    outputs = ("fp22", "float32", "float16")
-    alignments = ALIGNMENTS
-    has_fraction_bits = True
-    own_fields = frozenset({"zero_exponent", "scale_format", "scale_block"})
-
-    def check(self, accumulator: Accumulator) -> None:
-        """Ask for promotions between groups."""
-        a = accumulator
-        if a.promote_every is not None and a.promote_every % a.group:
-            raise ValueError(
-                f"Accumulator {a.name}: promote_every={a.promote_every} is not a multiple of the group of {a.group}"
-            )
-
-
-def aligned_error(accumulator: Accumulator, terms: int) -> StepError:
+def aligned_error(accumulator: AlignedSum, terms: int) -> StepError:
     """Return the error of a sum of so many terms that are aligned, cut, added and brought to the result's format.
 
     The largest exponent E is at most that of the terms' magnitudes, of the result's smallest normal number (a
     subnormal C has its exponent), or of a zero. Each term loses less than 2^(E - F), half of it where it is rounded,
     and the sum less than a unit in its last place, half of it for float16.
     """
-    stored = formats[accumulator.dtype]
+    half, least = accumulator.output_format == FLOAT16, accumulator.stored_format.smallest_normal
     lost = terms * 2.0**-accumulator.fraction_bits * (0.5 if accumulator.align == "nearest" else 1.0)
-    last = 2.0 ** -(accumulator.output_bits + (accumulator.output == "float16"))
+    last = 2.0 ** -(accumulator.output_bits + half)
     zero = 0.0 if accumulator.zero_exponent is None else 2.0**accumulator.zero_exponent
-    least = stored.smallest_normal
     return StepError(
         lost + last * (1 + lost), lost * (1 + last) * (zero + least) + least * 2.0**-accumulator.output_bits
     )
@@ -66,9 +47,9 @@ def aligned_error(accumulator: Accumulator, terms: int) -> StepError:
 _CUT = {"truncate": "cut toward zero", "floor": "cut downwards", "nearest": "rounded to nearest"}
 
 
-def aligned_words(accumulator: Accumulator) -> tuple[str, ...]:
+def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
     """Return what happens in a fused sum, line by line."""
-    last = "rounded to float16" if accumulator.output == "float16" else f"cut to {accumulator.output}"
+    last = f"{'rounded' if accumulator.output_format == FLOAT16 else 'cut'} to {accumulator.output_format}"
     return (
         "aligned to the largest exponent",
         f"{_CUT[accumulator.align]}, {accumulator.fraction_bits} fraction bits kept",
@@ -76,65 +57,65 @@ def aligned_words(accumulator: Accumulator) -> tuple[str, ...]:
     )
 
 
-def aligned(accumulator: Accumulator, operands: str = "") -> Aligned:
+def aligned(accumulator: AlignedSum, operands: str = "") -> Aligned:
     """Return what happens in a fused sum, as data."""
     a = accumulator
-    return Aligned(a.fraction_bits, a.align, a.output, a.zero_exponent, operands)
+    return Aligned(a.fraction_bits, a.align, a.output_format.name, a.zero_exponent, operands)
 
 
-class Fused(FusedSum):
-    """Groups of products and C aligned to the largest exponent, cut, summed exactly, and cut again."""
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class FusedSum(AlignedSum):
+    """Sums of a group and C at once, as NVIDIA's tensor cores do; scales inside the instruction are powers of two."""
 
-    name = "fused"
     words = "groups of products and C aligned, cut and summed at once"
 
-    def check(self, accumulator: Accumulator) -> None:
+    def check(self) -> None:
         """Take scales that join the exponents."""
-        super().check(accumulator)
-        if accumulator.scale_format is not None and formats[accumulator.scale_format].mantissa_bits:
-            scale = formats[accumulator.scale_format]
+        super().check()
+        if self.scale_format is not None and self.scale_format.mantissa_bits:
             raise ValueError(
-                f"Accumulator {accumulator.name}: scale_format={scale}: a fused sum takes powers of two"
-            )  # fmt: skip
+                f"FusedSum {self.name}: scale_format must have no mantissa bits (its values are powers of two), "
+                f"got {self.scale_format}"
+            )
 
-    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: Sum | str, start: int) -> Sum:
         """Join a group with C in one sum."""
-        products = Products(tuple(range(start, start + accumulator.group)))
-        scaled = () if accumulator.scale_format is None else (f"exponents of {accumulator.scale_format} scales added",)
-        return Sum((*scaled, *aligned_words(accumulator)), (state, products), aligned(accumulator))
+        products = Products(tuple(range(start, start + self.group)))
+        scaled = () if self.scale_format is None else (f"exponents of {self.scale_format} scales added",)
+        return Sum((*scaled, *aligned_words(self)), (state, products), aligned(self))
 
-    def step_error(self, accumulator: Accumulator) -> StepError:
+    def step_error(self) -> StepError:
         """Return that of a group's products and C."""
-        return aligned_error(accumulator, accumulator.group + 1)
+        return aligned_error(self, self.group + 1)
 
-    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+    def reference(self, product: Product) -> Matrix:
         """Return one chain in integers."""
-        p, group = product, accumulator.group
+        p, group = product, self.group
         sa, sb = (None, None) if p.scales is None else p.scales
-        scaling = accumulator.scale_format, accumulator.scale_block
+        scaling = self.scale_format, self.scale_block
         left, right = take_apart(p.a, p.fa, group, sa, *scaling), take_apart(p.b, p.fb, group, sb, *scaling).T
-        rule = group_rule(accumulator, p.fa.mantissa_bits + p.fb.mantissa_bits)
-        state, layout = bits_of(p.start), result_layout(accumulator)
+        rule = group_rule(self, p.fa.mantissa_bits + p.fb.mantissa_bits)
+        state, layout = bits_of(p.start), result_layout(self)
 
         def piece(start: int, stop: int) -> None:
             fused_dot.fused_dot(left, right, rule, layout, state, start, stop)
 
         by_rows(piece, p)
-        return values_of(state, accumulator)
+        return values_of(state, self)
 
-    def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
+    def fast(self, fa: Format, fb: Format) -> FastKernel | None:
         """Return the kernel in float32 lanes where it holds, else that in float64 lanes."""
-        narrow = narrow_kernel(accumulator, fa, fb)
+        narrow = narrow_kernel(self, fa, fb)
         if narrow is not None:
-            return Float32Lanes(accumulator, narrow)
-        wide = wide_kernel(accumulator, fa, fb)
-        return None if wide is None else Float64Lanes(accumulator, wide)
+            return Float32Lanes(self, narrow)
+        wide = wide_kernel(self, fa, fb)
+        return None if wide is None else Float64Lanes(self, wide)
 
 
 # FP8 products and FP22 sums, in float32 lanes
 
 
-def narrow_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> FusedKernel | None:
+def narrow_kernel(accumulator: AlignedSum, fa: Format, fb: Format) -> FusedKernel | None:
     """Return the fastest kernel in float32 lanes that is exact for an accumulator and two formats."""
     forms = selected_kernel(), fused_kernels["portable"]
     return next((form for form in forms if form.supports(accumulator, fa, fb)), None)
@@ -144,7 +125,7 @@ def narrow_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> FusedKern
 class Float32Lanes:
     """The kernel for one accumulator, exact within its `fused_kernels.Limits`."""
 
-    accumulator: Accumulator
+    accumulator: AlignedSum
     kernel: FusedKernel
 
     def covers(self, product: Product) -> bool:
@@ -222,12 +203,9 @@ def _rows_with_special(codes: Matrix, fmt: Format, largest: int | None = None) -
 # All other fused sums of up to 40 fraction bits, in float64 lanes
 
 
-def wide_kernel(accumulator: Accumulator, fa: Format, fb: Format) -> WideKernel | None:
+def wide_kernel(accumulator: AlignedSum, fa: Format, fb: Format) -> WideKernel | None:
     """Return the form to use for an accumulator and its operands, None if there is none."""
     return fastest(KERNELS[accumulator.align], functools.partial(passes, accumulator.align), accumulator, fa, fb)
-
-
-_FLOAT16 = formats["float16"]
 
 
 @functools.cache
@@ -239,14 +217,13 @@ def passes(align: Align, name: str) -> bool:
 def _trial(kernel: WideKernel) -> tuple[Float32Matrix, Float32Matrix]:
     """Return what a form makes of some products, and what is right."""
     rng = np.random.Generator(np.random.Philox(2025))
-    half = _FLOAT16
     x, y = (
         (rng.integers(0, 0x7C00, rows) | rng.integers(0, 2, rows) << 15).astype(np.uint16)
         for rows in ((6, 50), (40, 50))
     )
     x[rng.random(x.shape) < 0.2] = 0
-    accumulator = Accumulator(
-        "self-test", group=8, fraction_bits=25, output="float32", zero_exponent=-133, align=kernel.align
+    accumulator = FusedSum(
+        "self-test", group=8, fraction_bits=25, output_format=FLOAT32, zero_exponent=-133, align=kernel.align
     )
-    got = kernel.compute(accumulator, (half, half), x, y, Schedule.one_chain(6, 40, 50, accumulator.group), None)
-    return got, accumulator.rule.reference(accumulator, Product(half, half, x, y, np.zeros_like(got)))
+    got = kernel.compute(accumulator, (FLOAT16, FLOAT16), x, y, Schedule.one_chain(6, 40, 50, accumulator.group), None)
+    return got, accumulator.reference(Product(FLOAT16, FLOAT16, x, y, np.zeros_like(got)))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..._threads import fresh
 from ...format.catalogue import Format
-from ..accumulator import Accumulator, Computed
+from ..accumulator import FLOAT16, AlignedSum, Computed
 from ..product import Float32Matrix, Matrix, Product, Schedule
 from ..run_kernels import RunKernel
 from ..wide_kernels import WideKernel
@@ -22,13 +22,13 @@ _NONE = np.empty(0, np.intp)
 class Float64Lanes:
     """A kernel that lays B out in panels, for one accumulator."""
 
-    accumulator: Accumulator
+    accumulator: AlignedSum
     kernel: WideKernel | RunKernel
 
     def covers(self, product: Product) -> bool:
         """Refuse float16 sums that are rescaled on the way: the kernel would round them in another place."""
         s = product.schedule
-        return s is None or s.promote or s.scale_a.shape[0] == 1 or self.accumulator.output != "float16"
+        return s is None or s.promote or s.scale_a.shape[0] == 1 or self.accumulator.output_format != FLOAT16
 
     def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
         """Lay out all panels."""

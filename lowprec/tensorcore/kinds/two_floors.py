@@ -1,4 +1,4 @@
-"""``two_floors``: CDNA3's matrix cores."""
+"""`TruncateFloorSum`: CDNA3's matrix cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...format.catalogue import Format
 from ...kernels.cast.nearest import decode32
 from ...kernels.tensorcore import amd_dot
 from ...kernels.tensorcore import floored_columns as columns
-from ..accumulator import Accumulator, Computed, FastKernel, Kind, StepError
+from ..accumulator import FLOAT32, Accumulator, Computed, FastKernel, StepError
 from ..integers import bits_of, by_rows, result_layout, take_apart, values_of
 from ..order import Particular, Products, Sum
 from ..product import Matrix, Product
@@ -30,20 +30,32 @@ _WORK = 1 << 20  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
 
-class TwoFloors(Kind):
-    """`run` interleaved partial sums, joined with C by cutting downwards."""
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TruncateFloorSum(Accumulator):
+    """Products cut toward zero, then joined with C by cutting toward minus infinity: CDNA3.
 
-    name = "two_floors"
+    Parameters
+    ----------
+    group : int
+        Products per sum, 1 to 256.
+    fraction_bits : int
+        Fraction bits kept below the largest exponent, 3 to 40.
+    run : int
+        Number of interleaved partial sums.
+    """
+
+    group: int = 8
+    fraction_bits: int = 24
+    run: int = 1
+
     words = "products cut toward zero, then joined with C by cutting downwards, one rounding"
     oracle = "FlooredSum"
-    has_fraction_bits = True
-    own_fields = frozenset({"run"})
 
-    def instruction(self, accumulator: Accumulator, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: Sum | str, start: int) -> Sum:
         """Sum products that were cut, and join the sum with C."""
-        bits, run = accumulator.fraction_bits, min(accumulator.run, accumulator.group)  # others have no products
+        bits, run = self.fraction_bits, min(self.run, self.group)  # others have no products
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
-        lanes = [Products(tuple(range(start + i, start + accumulator.group, run))) for i in range(run)]
+        lanes = [Products(tuple(range(start + i, start + self.group, run))) for i in range(run)]
         parts = [Sum(words, (lane,), Particular("cut", (bits,), kept=bits)) for lane in lanes]
         join = Particular("joined", (bits, run), kept=bits)
         joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts), join)
@@ -51,43 +63,43 @@ class TwoFloors(Kind):
         pairs = bits >= _ROUNDS_PAIRS
         whole = Particular("joined with C", (_WIDE_BITS,), rounds_pairs=pairs)
         kept = bits if bits >= _C_BITS else None  # and C is not dropped for a window of one more
-        how = Particular("joined with C", (bits, int(accumulator.run > 1)), pairs, kept, whole, cuts_first=True)
+        how = Particular("joined with C", (bits, int(self.run > 1)), pairs, kept, whole, cuts_first=True)
         return Sum(last, (state, joined), how)
 
-    def step_error(self, accumulator: Accumulator) -> StepError:
+    def step_error(self) -> StepError:
         """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.
 
         A zero C takes part with float32's smallest exponent; one that is dropped is worth less than a cut.
         """
-        lost = (accumulator.group + 4) * 2.0**-accumulator.fraction_bits + 2.0**-_WIDE_BITS
+        lost = (self.group + 4) * 2.0**-self.fraction_bits + 2.0**-_WIDE_BITS
         last = 2.0**-24 + 2.0**-_WIDE_BITS
         return StepError(lost + last * (1 + lost), 2 * lost * 2.0**-126 + 2.0**-149)
 
-    def reference(self, accumulator: Accumulator, product: Product) -> Matrix:
+    def reference(self, product: Product) -> Matrix:
         """Return one chain over all K; with two partial sums a C far below the others is dropped."""
-        p, group = product, accumulator.group
+        p, group = product, self.group
         left, right = take_apart(p.a, p.fa, group), take_apart(p.b, p.fb, group)
-        state, layout = bits_of(p.start), result_layout(accumulator, nearest=True)
+        state, layout = bits_of(p.start), result_layout(self, nearest=True)
         low_bits = p.fa.mantissa_bits + p.fb.mantissa_bits
-        window = _window(accumulator)
+        window = _window(self)
 
-        rule = amd_dot.Floors(low_bits, group, accumulator.run, accumulator.fraction_bits, _WIDE_BITS, window)
+        rule = amd_dot.Floors(low_bits, group, self.run, self.fraction_bits, _WIDE_BITS, window)
 
         def piece(start: int, stop: int) -> None:
             amd_dot.floored_dot(left, right, rule, layout, state, start, stop)
 
         by_rows(piece, p)
-        return values_of(state, accumulator)
+        return values_of(state, self)
 
-    def fast(self, accumulator: Accumulator, fa: Format, fb: Format) -> FastKernel | None:
+    def fast(self, fa: Format, fb: Format) -> FastKernel | None:
         """Return the kernel for many columns, where products are exact in float64."""
         plain = all(f.signed and f.has_zero and f.mantissa_bits <= 11 for f in (fa, fb))
         within = fa.emin + fb.emin > -900
-        short = accumulator.fraction_bits <= columns.MAX_FRACTION_BITS
-        return Columns(accumulator) if plain and within and short and accumulator.output == "float32" else None
+        short = self.fraction_bits <= columns.MAX_FRACTION_BITS
+        return Columns(self) if plain and within and short and self.output_format == FLOAT32 else None
 
 
-def _window(accumulator: Accumulator) -> int:
+def _window(accumulator: TruncateFloorSum) -> int:
     """Return by how much C's exponent may be smaller than the largest for it to count."""
     return accumulator.fraction_bits + 1 if accumulator.run > 1 else 1 << 20
 
@@ -99,7 +111,7 @@ class Columns:
     So are rows and columns of operands so large that a product may leave float32: it counts as Inf then.
     """
 
-    accumulator: Accumulator
+    accumulator: TruncateFloorSum
 
     def covers(self, product: Product) -> bool:
         """Take single chains; of a schedule each is one."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...._arrays import positive, whole
 from ...._files import safe_name
-from ...design.arms import Arm
+from ...design.arms import Arm, same_precision
 from ...design.expectations import Expectation
 from ...design.settings import WarmedUp, check_whole, fit_warmup
 from .. import kept
@@ -154,8 +154,7 @@ class Ablation:
         if len(references) != 1:
             raise ValueError(f"ablation {self.name!r}: exactly one arm is the reference, got {references}")
         for arm in self.arms:
-            same = arm.recipe_name == self.reference.recipe_name
-            if arm.role in ("repeat", "floor") and not same:
+            if arm.role in ("repeat", "floor") and not same_precision(arm, self.reference):
                 raise ValueError(f"arm {arm.name!r} is a {arm.role}: its recipe must be the reference's")
             scratch = self.quick.from_scratch and self.full.from_scratch
             if other := [name for name in arm.config if name not in ROUTING and not scratch]:

@@ -30,13 +30,14 @@ def costs(study: StudySummary) -> dict[str, dict[str, float] | None]:
 
 
 def _costs(study: StudySummary, arm: Arm) -> dict[str, float] | None:
-    recipe = study.recipes.get(arm.name) or {}
+    recipe = dict(study.recipes.get(arm.name) or {})
+    tail = recipe.pop("tail", None)
     try:
         config = {**study.about["fingerprint"]["config"], **arm.config}
         bits = bits_of(recipe, config)
-        if tail := recipe.get("tail"):
+        if tail:
             steps = study.setting.branch_steps
-            bits = with_tail(bits, bits_of(tail, config), (steps - tail["from_step"]) / steps)
+            bits = with_tail(bits, bits_of(tail["recipe"], config), (steps - tail["from_step"]) / steps)
     except (LookupError, ValueError, TypeError):
         return None
     return bits

@@ -85,7 +85,7 @@ class BranchKind(TrainingKind[Ablation, Setting]):
 
 def _place(task: Task) -> tuple[str, bool, bool]:
     assert task.evaluation is not None
-    return task.name.rpartition("-s")[2].zfill(4), not task.evaluation.others, task.recipe_name == BF16
+    return task.name.rpartition("-s")[2].zfill(4), not task.evaluation.others, task.recipe == BF16
 
 
 def _forwards(study: Ablation, backend: Backend) -> dict[str, Forward]:
@@ -132,7 +132,7 @@ def _arm_task(
     tail = None
     if arm.tail is not None:
         tail = (arm.tail.begins(setting.branch_steps), arm.tail.precision)
-        what["tail"] = {"from_step": tail[0], **backend.describe(config, tail[1])["recipe"]}
+        what["tail"] = {"from_step": tail[0], "recipe": backend.describe(config, tail[1])["recipe"]}
     return Task(
         run_name(arm, number, seed), folder, backend, config, arm.precision, common.data, what["seed"],
         setting.branch_steps, schedule, {**what, **common.fingerprint}, "" if checkpoint is None else checkpoint.name,

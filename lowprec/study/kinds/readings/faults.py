@@ -171,7 +171,7 @@ class Fault:
         elif self.place == "scale of x":
             flip(x.scales, tile, self.bit)
         at = (tile, self.bit) if self.place in ("FP22 register", "float32 sum") else None
-        step = int(self.rng.integers(1, TILE // spec.summed_by.group + 1)) if self.place == "FP22 register" else 0
+        step = int(self.rng.integers(1, TILE // spec.accumulator.group + 1)) if self.place == "FP22 register" else 0
         return emulated(x, y, spec, at, step), np.asarray(left), np.asarray(right)
 
 
@@ -226,12 +226,12 @@ def emulated(a: Part, b: Part, spec: GemmSpec, struck: tuple[int, int] | None, s
     import lowprec as lp
     from lowprec.codec.reductions import fma
 
-    options: dict[str, Any] = {"accumulator": spec.summed_by, "a_format": a.format, "b_format": b.format}
+    options: dict[str, Any] = {"accumulator": spec.accumulator, "a_format": a.format, "b_format": b.format}
     total = np.zeros((len(a.codes), len(b.codes)), np.float32)
     for tile in range(a.scales.shape[1]):
         at, stop = tile * TILE, min((tile + 1) * TILE, a.codes.shape[1])
         here = struck is not None and struck[0] == tile
-        middle = min(at + step * spec.summed_by.group, stop) if here and step else stop
+        middle = min(at + step * spec.accumulator.group, stop) if here and step else stop
         chain = lp.mma(a.codes[:, at:middle], b.codes[:, at:middle], **options)
         if here and step and struck is not None:
             flip(chain, 0, struck[1])
@@ -276,7 +276,7 @@ class _StruckOps:
             return self._fault.result(y), saved
         spec = self._bound.recipe.spec(self._fault.layer, self._bound.layers).fprop
         a, b = saved.x.row, saved.w
-        options: dict[str, Any] = {"accumulator": spec.summed_by, "promote_every": spec.promote_every}
+        options: dict[str, Any] = {"accumulator": spec.accumulator, "promote_every": spec.promote_every}
         whole = lp.gemm(a, b, library=spec.library, **options)
         self._fault.false_alarm = lp.checksum(whole, a, b, **options).tripped
         found, rows, columns = self._fault.product(a, b, spec)

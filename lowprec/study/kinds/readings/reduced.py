@@ -43,11 +43,12 @@ class ReducedGradients(Reading):
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
         """Yield a row for each number of ranks."""
-        from lowprec.codec.reductions import all_reduce
+        from lowprec.codec import codecs
+        from lowprec.codec.reductions import all_reduce, all_reduces
         from lowprec.moe.run.parallel import bucket, unpacked
         from lowprec.recipe.reduction import Reduction
 
-        way = Reduction.parse(recipe.all_reduce) or Reduction(1, "one_shot", "float32")
+        way = recipe.all_reduce or Reduction(1, all_reduces["one_shot"], codecs["float32"])
         if len(tokens) % max(self.ranks):
             raise ValueError(f"{max(self.ranks)} ranks cannot share {len(tokens)} sequences evenly")
         several = model.with_recipe(recipe)

@@ -12,7 +12,7 @@ from ..kept import describe
 from ..kind import Report, TrainingKind
 from .measurement import Replayed, Synthetic
 from .operands import FAMILIES, lengths
-from .study import Replay, ReplaySetting
+from .study import Replay, ReplaySetting, arm_data
 
 #: Folders of the runs, before the number of the checkpoint, or of the draw.
 RECORDED, SYNTHETIC = "recorded", "synthetic"
@@ -44,15 +44,12 @@ class ReplayKind(TrainingKind[Replay, ReplaySetting]):
         ValueError
             If the data cannot be used.
         """
-        from lowprec.recipe.linears import accumulator_named
-
-        for arm in study.arms:
-            accumulator_named(arm.accumulator)
         common, folder = Common.of(data, backend), folder.resolve()
         checkpoints = [checkpoint_task(setting, i, common, folder.parent) for i in range(setting.checkpoints)]
         described = common.backend.describe(setting.config, study.quantized_by)
+        arms = plain([arm_data(arm) for arm in study.arms])
         size = {name: getattr(setting, name) for name in ("seeds", "tokens", "rows", "columns")}
-        what = {**described, "arms": plain(study.arms), "size": size, **common.fingerprint}
+        what = {**described, "arms": arms, "size": size, **common.fingerprint}
         per_batch = int(described["config"]["batch"]) * int(described["config"]["sequence"])
         steps = max(setting.seeds, lengths(setting.tokens, per_batch)[-1] // per_batch)
         runs = [
@@ -71,7 +68,7 @@ class ReplayKind(TrainingKind[Replay, ReplaySetting]):
             )
             for number in range(setting.seeds)
         ]  # fmt: skip
-        description = {"kind": self.name, **describe(study, setting)}
+        description = {"kind": self.name, **describe(study, setting, arms=arms)}
         return Plan(study, setting, folder, description, tuple(checkpoints), (*runs, *lines))
 
     def report(self, folder: Path, plot: bool) -> Report:

@@ -164,7 +164,6 @@ def measure(product: Product, arms: Sequence[Any]) -> list[tuple[Any, ...]]:
     off, where the best accumulator here is 1e-8 off.
     """
     import lowprec as lp
-    from lowprec.recipe.linears import accumulator_named
 
     length = product.a.shape[1]
     named = *product[:5], length, coherence_of(growth_of(product.a, product.b), length)
@@ -178,7 +177,7 @@ def measure(product: Product, arms: Sequence[Any]) -> list[tuple[Any, ...]]:
             lost = float(np.sqrt(np.sum(np.square(truth - source)))) / scale
             seen[arm.blocks] = pair, truth, lost
         pair, truth, lost = seen[arm.blocks]
-        got = lp.gemm(*pair, accumulator=accumulator_named(arm.accumulator), promote_every=arm.promote_every)
+        got = lp.gemm(*pair, accumulator=arm.accumulator, promote_every=arm.promote_every)
         rows.append((*named, arm.name, lost, *errors(got.astype(np.float64), truth)))
     return rows
 

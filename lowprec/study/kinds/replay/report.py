@@ -152,8 +152,8 @@ def table_csv(summary: ReplaySummary) -> str:
     """Return every class, arm and metric as a tidy table, floats exact."""
     metrics = (*REPLAY_METRICS, "quantization", "largest", "coherence", "K")
     rows = [
-        (where, int(where not in summary.classes), arm.name, arm.accumulator, arm.promote_every or "never", arm.blocks,
-         metric,         found.mean, found.low, found.high, found.largest, found.count)
+        (where, int(where not in summary.classes), arm.name, arm.accumulator.name, arm.promote_every or "never",
+         arm.blocks, metric, found.mean, found.low, found.high, found.largest, found.count)
         for where in (*summary.classes, *summary.checks, *summary.far)
         for arm in summary.study.arms
         for metric in metrics

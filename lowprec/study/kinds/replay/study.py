@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...._arrays import positive, whole_or_none
 from ...._files import safe_name
+from ....definitions import described
 from ...design.expectations import Expectation
 from ...design.settings import WarmedUp, check_whole, fit_warmup
 from .. import kept
 from .operands import FAR
+
+if TYPE_CHECKING:
+    from lowprec.tensorcore.accumulator import Accumulator
 
 #: What is measured of an arm in a class of multiplications.
 REPLAY_METRICS = {
@@ -40,8 +44,8 @@ class ReplayArm:
     ----------
     name, label : str
         Its name in files and in the figure.
-    accumulator : str
-        As recipes name one: ``"hopper_fp8(fraction_bits=9)"``.
+    accumulator : Accumulator or str
+        One of the catalogue's by name, or an object: ``lp.accumulators["hopper_fp8"].with_(fraction_bits=9)``.
     promote_every : int, optional
         Length in k of the chains that are added up in FP32; None leaves everything to the accumulator.
     blocks : str
@@ -55,7 +59,7 @@ class ReplayArm:
 
     name: str
     label: str
-    accumulator: str
+    accumulator: Accumulator
     promote_every: int | None = None
     blocks: str = "tensor"
     role: str = "treatment"
@@ -63,8 +67,23 @@ class ReplayArm:
 
     def __post_init__(self) -> None:
         safe_name("arm", self.name)
+        from lowprec.tensorcore.catalogue import accumulators  # whose compiler plain descriptions do not need
+
+        object.__setattr__(self, "accumulator", accumulators.get(self.accumulator))
         every = whole_or_none(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
         object.__setattr__(self, "promote_every", every)
+
+
+def arm_data(arm: ReplayArm) -> dict[str, Any]:
+    """Return an arm in JSON's types, its accumulator with all that decides it."""
+    return {**vars(arm), "accumulator": described(arm.accumulator)}
+
+
+def _arm_of(**data: Any) -> ReplayArm:
+    """Return the arm that `arm_data` wrote."""
+    from lowprec.recipe.data import reader
+
+    return ReplayArm(**{**data, "accumulator": reader({}, "study.json").made(data["accumulator"])})
 
 
 @dataclass(frozen=True)
@@ -190,4 +209,4 @@ def read_study(folder: Path) -> tuple[Replay, ReplaySetting]:
     StudyError
         If the folder holds no study, or a damaged one, or one that another version wrote.
     """
-    return kept.read_kept(folder, Replay, lambda size: ReplaySetting(**size), ReplayArm)
+    return kept.read_kept(folder, Replay, lambda size: ReplaySetting(**size), _arm_of)

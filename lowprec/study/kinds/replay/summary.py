@@ -74,9 +74,9 @@ class ReplaySummary:
     def bits(self) -> list[tuple[int, ReplayArm]]:
         """Arms that never leave the tensor core by their fraction bits, per-tensor scales."""
         found = [
-            (machine.fraction_bits, arm) for arm in self.study.arms
+            (bits, arm) for arm in self.study.arms
             if arm.promote_every is None and arm.blocks == "tensor"
-            and (machine := _accumulator(arm)).rule.has_fraction_bits
+            and (bits := getattr(arm.accumulator, "fraction_bits", None)) is not None
         ]  # fmt: skip
         return sorted(found, key=lambda item: item[0])
 
@@ -221,12 +221,6 @@ def _numbers(cells: Iterable[str]) -> tuple[str, Numbers]:
 
 def _means(found: list[Numbers]) -> Numbers:
     return {name: float(np.mean([numbers[name] for numbers in found])) for name in found[0]}
-
-
-def _accumulator(arm: ReplayArm) -> Any:
-    from lowprec.recipe.linears import accumulator_named
-
-    return accumulator_named(arm.accumulator)
 
 
 def spread_of(values: Iterable[float]) -> NDArray[np.float64]:

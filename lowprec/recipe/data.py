@@ -1,0 +1,259 @@
+"""Recipes as plain data: rows in words, and one table that defines what the words stand for.
+
+In words ``"e4m3fn 1x128"`` is an operand and ``"hopper_fp8"`` an accumulator; `lowprec.definitions` says of every name
+what it was when the data was written. So what is read back equals what was written, or is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from lowprec.codec.block import BlockCodec
+from lowprec.codec.cast import CastCodec
+from lowprec.codec.catalogue import codecs
+from lowprec.codec.logarithmic import DeepEPCodec, LogFMTCodec
+from lowprec.codec.reductions import AllReduce, all_reduces
+from lowprec.codec.split import SplitCodec
+from lowprec.definitions import VERSION, DefinitionError, Reader, Writer, differing, short_hash
+from lowprec.format.catalogue import Format, formats
+from lowprec.format.rounding import Rounding
+from lowprec.format.table import TableFormat
+from lowprec.registry import Registry
+from lowprec.scaling.granularity import Granularity
+from lowprec.scaling.quantizer import Quantizer, quantizers
+from lowprec.scaling.rules import AmaxRule, PythonRule
+from lowprec.tensorcore.accumulator import FLOAT64
+from lowprec.tensorcore.catalogue import accumulators
+from lowprec.tensorcore.kinds import KINDS
+from lowprec.tensorcore.library import Library, libraries
+
+from .description import CODECS, STATES, Description, Rule, State, Storage
+from .disturbance import Disturbance
+from .linears import AS_ACTIVATIONS, DEEPGEMM, NEVER, OPERANDS, GemmSpec, LinearSpec
+from .reduction import NONE, Reduction
+from .tensors import TensorSpec, is_word
+
+D = TypeVar("D", bound=Description)
+
+#: Catalogues of what a recipe names, by kind.
+CATALOGUES: dict[str, Registry[Any]] = {
+    "format": formats, "quantizer": quantizers, "accumulator": accumulators, "library": libraries, "codec": codecs,
+    "all_reduce": all_reduces,
+}  # fmt: skip
+#: Classes of the objects that a recipe holds.
+CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, Library, *KINDS, BlockCodec,
+        CastCodec, SplitCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64),
+    )
+}  # fmt: skip
+_ABOUT = ("name", "description", "source")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def writer(*, full: bool) -> Writer:
+    """Return what names the objects of a recipe."""
+    return Writer(CATALOGUES, full=full, reserved=_is_reserved)
+
+
+def _is_reserved(kind: str, word: str) -> bool:
+    """Tell whether a word in an operand means something else than an object of this kind."""
+    return is_word(word) or not word or (kind == "format" and word in quantizers) or word != "".join(word.split())
+
+
+def gemm_row(gemm: GemmSpec, w: Writer) -> dict[str, Any]:
+    """Return a multiplication in words."""
+    row: dict[str, Any] = {side: getattr(gemm, side).words(w.name, w.names) for side in "ab"}
+    row["accumulator"] = w.name("accumulator", gemm.accumulator)
+    row["promote_every"] = NEVER if gemm.promote_every is None else gemm.promote_every
+    row |= {} if gemm.library == DEEPGEMM else {"library": w.name("library", gemm.library)}
+    return row if gemm.disturbance is None else {**row, "disturbance": str(gemm.disturbance)}
+
+
+def linear_row(spec: LinearSpec, w: Writer) -> dict[str, Any]:
+    """Return a linear layer in words, a mapping for each multiplication."""
+    row: dict[str, Any] = {name: gemm_row(getattr(spec, name), w) for name in OPERANDS}
+    row["wgrad_input"] = spec.wgrad_input
+    row |= {} if spec.dgrad_weight == "source" else {"dgrad_weight": spec.dgrad_weight}
+    return {**row, "out": AS_ACTIVATIONS if spec.out is None else w.name("format", spec.out)}
+
+
+def rows(recipe: Description, w: Writer) -> dict[str, Any]:
+    """Return a recipe in words: its fields, with a list of mappings for its rules and one for its storage."""
+    found: dict[str, Any] = {"activations": recipe.activations, **_states(recipe, w, STATES)}
+    found["weights"] = recipe.weights
+    found |= {field: w.name("codec", getattr(recipe, field)) for field in CODECS}
+    found["all_reduce"] = NONE if recipe.all_reduce is None else _reduction_words(recipe.all_reduce, w)
+    found["linear"] = [{"layers": rule.pattern, **linear_row(rule.linear, w)} for rule in recipe.rules]
+    found["storage"] = [{"tensors": rule.pattern, "codec": w.name("codec", rule.codec)} for rule in recipe.storage]
+    return found
+
+
+def _reduction_words(reduction: Reduction, w: Writer) -> str:
+    return f"{reduction.ranks} {w.name('all_reduce', reduction.algorithm)} {w.name('codec', reduction.codec)}"
+
+
+def as_dict(recipe: Description) -> dict[str, Any]:
+    """Return a recipe as JSON's types: who it is, the hash of what decides it, its rows, and all definitions in full.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> data = as_dict(lp.recipes["dsv3"])
+    >>> data["linear"][0]["fprop"]["accumulator"], data["definitions"]["accumulator"]["hopper_fp8"]["fraction_bits"]
+    ('hopper_fp8', 13)
+    """
+    w = writer(full=True)
+    found = rows(recipe, w)
+    about = {field: getattr(recipe, field) for field in _ABOUT}
+    return {"about": about, "hash": short_hash(recipe), **found, "definitions": {"version": VERSION, **w.table}}
+
+
+def differences(then: Description, now: Description) -> list[str]:
+    """Return a line for every place where two recipes differ, whatever the catalogues have by now.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> differences(lp.recipes["bf16"], lp.recipes["bf16"].with_(moments="e5m2"))[0]
+    'moment_m was bfloat16, is e5m2'
+    """
+    no_catalogues = {kind: Registry[Any](kind, entries.type) for kind, entries in CATALOGUES.items()}
+
+    def said(recipe: Description) -> dict[str, Any]:
+        w = Writer(no_catalogues, full=True, reserved=_is_reserved)
+        return {**rows(recipe, w), "definitions": w.table}
+
+    return [f"{path} was {old}, is {new}" for path, old, new in differing(said(then), said(now))]
+
+
+def moments_as_dict(recipe: Description) -> dict[str, Any]:
+    """Return how a recipe keeps AdamW's moments, as JSON's types."""
+    w = writer(full=True)
+    return {**_states(recipe, w, STATES[:2]), "definitions": {"version": VERSION, **w.table}}
+
+
+def _states(recipe: Description, w: Writer, states: Iterable[str]) -> dict[str, str]:
+    kept = {state: getattr(recipe, state) for state in states}
+    return {state: k if isinstance(k, str) else k.words(w.name, w.names) for state, k in kept.items()}
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def reader(table: Any, where: str, *, check: bool = True) -> Reader:
+    """Return what finds the objects of a recipe; `table` may be empty, as in a file that was written by hand."""
+    return Reader(CATALOGUES, CLASSES, table, where, check=check)
+
+
+def _parsers(r: Reader) -> dict[str, Callable[[Any], Any]]:
+    """Return what turns the words of a field into what a recipe holds, by the field's name."""
+
+    def tensor(words: Any) -> TensorSpec:
+        return TensorSpec.parse(words, r.names)
+
+    def state(words: Any) -> Any:
+        return words if words == "float64" else tensor(words)
+
+    def codec(word: Any) -> Any:
+        return r.find("codec", word)
+
+    return {
+        **dict.fromkeys(("a", "b", "x", "w", "dy"), tensor),
+        **dict.fromkeys((*STATES, "moments"), state),
+        **dict.fromkeys((*CODECS, "codec"), codec),
+        "accumulator": lambda word: r.find("accumulator", word),
+        "library": lambda word: r.find("library", word),
+        "promote_every": lambda number: None if number == NEVER else number,
+        "disturbance": Disturbance.parse,
+        "out": lambda word: None if word == AS_ACTIVATIONS else r.find("format", word),
+        "all_reduce": lambda words: Reduction.parse(words, r.names),
+    }
+
+
+def objects(row: Mapping[str, Any], r: Reader) -> dict[str, Any]:
+    """Return a mapping, and those in it, with what the words of its fields mean."""
+    parsers = _parsers(r)
+
+    def read(key: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: read(name, item) for name, item in value.items()}
+        return parsers[key](value) if key in parsers else value
+
+    return {key: read(key, value) for key, value in row.items()}
+
+
+def linear_of(row: Mapping[str, Any], r: Reader) -> LinearSpec:
+    """Return the layer that `linear_row` wrote; what it does not say is as by default."""
+    found = objects(row, r)
+    return LinearSpec(**found | {name: GemmSpec(**found[name]) for name in OPERANDS if name in found})
+
+
+def rule_of(row: Mapping[str, Any], r: Reader) -> Rule:
+    """Return a rule of its row."""
+    return Rule(row["layers"], linear_of({key: value for key, value in row.items() if key != "layers"}, r))
+
+
+def storage_of(row: Mapping[str, Any], r: Reader) -> Storage:
+    """Return a kept tensor's rule of its row."""
+    return Storage(row["tensors"], r.find("codec", row["codec"]))
+
+
+def moments_of(data: Mapping[str, Any], where: str) -> tuple[State, State]:
+    """Return what `moments_as_dict` wrote."""
+    kept = {state: data[state] for state in STATES[:2]}
+    found = objects(kept, reader(data["definitions"], where, check=False))
+    return found["moment_m"], found["moment_v"]
+
+
+def fields_of(data: Mapping[str, Any], r: Reader) -> dict[str, Any]:
+    """Return the fields of a recipe of its rows."""
+    found = objects({key: value for key, value in data.items() if key not in ("linear", "storage")}, r)
+    rules = tuple(rule_of(row, r) for row in data.get("linear", ()))
+    return found | {"rules": rules, "storage": tuple(storage_of(row, r) for row in data.get("storage", ()))}
+
+
+def from_dict(data: Mapping[str, Any], kind: type[D], where: str, *, check: bool = True) -> D:
+    """Return the recipe that `as_dict` wrote.
+
+    Parameters
+    ----------
+    data : mapping
+        The data. That of earlier versions has no definitions: names are looked up.
+    kind : type
+        What to make of it.
+    where : str
+        What is read, for messages.
+    check : bool
+        Whether an entry of a catalogue must still be what it was; otherwise the recipe holds what it was.
+
+    Raises
+    ------
+    DefinitionError
+        If a name stands for something else here.
+    ValueError
+        If the data is no recipe's.
+    """
+    r = reader(data.get("definitions", {}), where, check=check)
+    flat = {**data.get("about", {}), **data}
+    try:
+        made = kind(**fields_of({k: v for k, v in flat.items() if k not in ("about", "hash", "definitions")}, r))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{where}: this is no recipe: {error}") from None
+    if "definitions" not in data:
+        _check_shipped(r, where)
+    return made
+
+
+def _check_shipped(r: Reader, where: str) -> None:
+    """Raise a DefinitionError unless names that nothing defines are the package's own."""
+    for kind, word in r.found():
+        if not CATALOGUES[kind].is_shipped(word):
+            raise DefinitionError(
+                f"{where} names {kind} {word!r} and does not say what it was, as earlier versions wrote it; here it is "
+                "registered by somebody, and may be another one"
+            )

@@ -1,0 +1,315 @@
+"""Scale rules: how the scale of a block comes from its values. `AmaxRule` has kernels, `PythonRule` is any function.
+
+**A scale multiplies codes back to values**: ``x ~ scale * decode(codes)`` (DeepGEMM's ``sf``; TransformerEngine calls
+the inverse of this "scale"). Whatever is written below happens in float32, each operation rounded to nearest even;
+powers of two come from bits, never from a logarithm. `amax` is the largest magnitude of the block, `max` the largest
+element of the format, `emax` its exponent.
+
+How a scale comes from amax, by the format that it is stored in (`arithmetics`):
+
+============ ================ =========================================================================================
+scale format arithmetic       s (and what values are multiplied with, where that is not 1 / s)
+============ ================ =========================================================================================
+float32      amax/max         s = amax / max, at least 2^-149
+float32      amax*(1/max)     s = amax * fl(1 / max), at least 2^-149
+float32      max/amax         m = min(max / amax, FLT_MAX); x * m; s = 1 / m
+float32      amax/max         with division "max/amax": s as above, but x * (max / amax)
+e8m0fnu      floor            s = 2^(floor(log2 amax) - emax): OCP MX v1.0, section 6.3; the largest may saturate
+e8m0fnu      ceil             the same with ceil
+e8m0fnu      even             the same after amax was rounded to the element's mantissa bits, half up
+e8m0fnu      even_1bit        the same with one mantissa bit, whatever the element
+e8m0fnu      amax/max         s = the smallest power of two not below amax / max ("round up", RCEIL)
+e8m0fnu      amax*(1/max)     the same of amax * fl(1 / max)
+e8m0fnu      max/amax         m = min(max / amax, FLT_MAX) with its mantissa cleared; x * m; s = 1 / m
+others       folded           e = bound * max / amax_tensor, g = 1 / e; s = S(amax * (e * fl(1 / max))); x * 1 / (s * g)
+others       plain            e, g as above; s = S(amax / max * e); x * 1 / (s * g)
+others       quotients        g = amax_tensor / (bound * max); s = S(amax / max / g); x * (1 / g / s)
+others       joint            g as above; s = S(amax / (max * g)), of 1 where that is 0; x / (s * g)
+others       alone            s = S(amax / max); x * 1 / s, or x / s; no scale of the tensor
+============ ================ =========================================================================================
+
+`amax_tensor` and `g` are the whole tensor's, or each row's with ``tensor_scale="row"``.
+
+Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. S(...) rounds to the scale format,
+such as E4M3, and saturates. Inverses that overflow become FLT_MAX, and scales or divisors that underflow 2^-149, so
+that no zero becomes NaN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from .._arrays import one_of, positive, positive32, whole
+from .._code import hash_of_source
+from .._values import Value, plain_fields
+from ..format.catalogue import Format, formats
+
+Division = Literal["divide", "reciprocal", "max/amax"]
+DIVISIONS: tuple[Division, ...] = get_args(Division)
+Choice = Literal["mae", "mse"]
+SecondLevel = Literal["tensor", "row"]
+FLOAT32, E4M3, E8M0 = formats["float32"], formats["e4m3fn"], formats["e8m0fnu"]
+_OF_FLOAT32 = ("amax/max", "amax*(1/max)", "max/amax")
+_OF_POWERS = ("floor", "ceil", "even", "even_1bit", "amax/max", "amax*(1/max)", "max/amax")
+_OF_OTHERS = ("folded", "plain", "quotients", "joint", "alone")
+SPECIALS: dict[str, tuple[float, float]] = {  # scale, and what values are multiplied with (or divided by)
+    "one": (1.0, 1.0),
+    "nan": (np.nan, np.nan),
+    "largest": (2.0**127, 2.0**-127),
+    "smallest": (2.0**-127, 2.0**127),
+    "smallest_normal": (2.0**-6, 1.0),
+    "saturate": (np.inf, 0.0),  # the largest number of the scale format
+}
+"""What a block of zeros, with Inf or with NaN may get in place of what the arithmetic says."""
+
+
+def special(name: str, scale_format: Format) -> tuple[float, float]:
+    """Return an entry of `SPECIALS` for a scale format."""
+    return (scale_format.max, 1 / scale_format.max) if name == "saturate" else SPECIALS.get(name, (1.0, 1.0))
+
+
+def are_powers(scale_format: Format) -> bool:
+    """Tell whether scales of a format are powers of two alone, as E8M0's are."""
+    return scale_format.mantissa_bits == 0 and not scale_format.is_table
+
+
+def arithmetics(scale_format: Format) -> tuple[str, ...]:
+    """Return the arithmetics that make scales of a format.
+
+    Examples
+    --------
+    >>> arithmetics(formats["float32"])
+    ('amax/max', 'amax*(1/max)', 'max/amax')
+    >>> arithmetics(formats["ue5m3"]) == arithmetics(formats["e4m3fn"])
+    True
+    """
+    if scale_format == FLOAT32:
+        return _OF_FLOAT32
+    return _OF_POWERS if are_powers(scale_format) else _OF_OTHERS
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AmaxRule(Value):
+    """A scale from the largest magnitude of its block: what the published quantizers do, with kernels of its own.
+
+    Parameters
+    ----------
+    arithmetic : str
+        How a scale comes from amax: one of ``arithmetics(scale_format)``, see the module's table. By default the first
+        of the scale format.
+    division : {"divide", "reciprocal", "max/amax"}
+        For float32 scales from a quotient or product: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``; from a quotient
+        also ``x * fl(max / amax)``, which is neither.
+    amax_floor : float
+        The amax is taken to be at least this. Released kernels use 1e-4, which is harmless for activations and
+        wrong for gradients of 1e-5 to 1e-8; the default is 0.
+    smallest_exponent : int
+        Of a power-of-two scale: -127, or -126 where it must be a normal float32.
+    smallest_scale : float
+        Smallest scale of a format with mantissa bits.
+    bound : float, optional
+        The block scale that the tensor's own scale aims the largest block at: by default the largest number of the
+        scale format, such as 448; 256 leaves room for 1.5 times.
+    tensor_scale : {"tensor", "row"}
+        What shares a scale on top of the blocks' own, where the arithmetic makes one: the whole tensor, or a row. A
+        row runs along the blocks: a column of the matrix where blocks are pieces of one, such as 16x1.
+    choice : {"mae", "mse"}, optional
+        Four over six: quantize each block with s and with 1.5 s (which puts its largest value on 4 instead of 6), and
+        keep what errs less, by sums of magnitudes or of squares in order.
+    zero, inf, nan : str
+        What a block of zeros (where `amax_floor` is 0), with Inf, with NaN gets: one of `SPECIALS`, or ``"rule"`` for
+        what the arithmetic says.
+
+    Raises
+    ------
+    ValueError
+        If a field is out of its range, or fields contradict each other.
+    """
+
+    arithmetic: str = "amax/max"
+    division: Division = "divide"
+    amax_floor: float = 0.0
+    smallest_exponent: int = -126
+    smallest_scale: float = 0.0
+    bound: float | None = None
+    tensor_scale: SecondLevel = "tensor"
+    choice: Choice | None = None
+    zero: str = "one"
+    inf: str = "nan"
+    nan: str = "nan"
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        one_of("AmaxRule", "arithmetic", self.arithmetic, tuple(dict.fromkeys(_OF_FLOAT32 + _OF_POWERS + _OF_OTHERS)))
+        one_of("AmaxRule", "division", self.division, DIVISIONS)
+        positive32("AmaxRule", "amax_floor", self.amax_floor, zero=True)
+        whole("AmaxRule", "smallest_exponent", self.smallest_exponent, -127, -126)
+        positive("AmaxRule", "smallest_scale", self.smallest_scale, zero=True)
+        if self.bound is not None:
+            positive("AmaxRule", "bound", self.bound)
+        one_of("AmaxRule", "tensor_scale", self.tensor_scale, get_args(SecondLevel))
+        if self.tensor_scale == "row" and not self.has_tensor_scale:
+            raise ValueError(
+                f"AmaxRule: arithmetic must make a scale on top of the blocks' with tensor_scale='row', "
+                f"got {self.arithmetic!r}"
+            )
+        if self.choice is not None:
+            one_of("AmaxRule", "choice", self.choice, get_args(Choice))
+            if self.tensor_scale == "row":
+                raise ValueError(f"AmaxRule: choice must be None with tensor_scale='row', got {self.choice!r}")
+            if self.arithmetic != "plain":
+                raise ValueError(
+                    f"AmaxRule: arithmetic must be 'plain' with choice={self.choice!r}, got {self.arithmetic!r}"
+                )
+        for case in ("zero", "inf", "nan"):
+            one_of("AmaxRule", case, getattr(self, case), ("rule", *SPECIALS))
+        for case in ("inf", "nan"):
+            if getattr(self, case) == "rule":
+                raise ValueError(f"AmaxRule: {case} must be one of {', '.join(SPECIALS)}, got 'rule'")
+
+    def check(self, scale_format: Format) -> None:
+        """Raise a ValueError unless the rule makes scales of a format."""
+        if scale_format.is_table:
+            raise ValueError(f"AmaxRule: scale_format must have exponent and mantissa, got the table {scale_format}")
+        one_of(f"AmaxRule with {scale_format} scales", "arithmetic", self.arithmetic, arithmetics(scale_format))
+        if self.division == "max/amax" and (scale_format, self.arithmetic) != (FLOAT32, "amax/max"):
+            raise ValueError(
+                "AmaxRule: division='max/amax' needs float32 scales and arithmetic='amax/max', "
+                f"got {scale_format} and {self.arithmetic!r}"
+            )
+        for name in ("smallest_scale", "bound"):
+            if arithmetics(scale_format) == _OF_OTHERS and (value := getattr(self, name) or 0.0) > scale_format.max:
+                raise ValueError(
+                    f"AmaxRule: {name} must be at most {scale_format}'s {scale_format.max:g}, got {value!r}"
+                )
+
+    @property
+    def has_tensor_scale(self) -> bool:
+        """Whether it makes a scale of the whole tensor, or of each row, too, as NVFP4's rules do."""
+        return self.arithmetic in _OF_OTHERS and self.arithmetic != "alone"
+
+    @property
+    def has_row_scales(self) -> bool:
+        """Whether it makes a scale of each row too, as row-scaled NVFP4 does."""
+        return self.tensor_scale == "row"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PythonRule(Value):
+    """A scale rule that is a Python function, as a value: equal by where it is defined and by its source.
+
+    The function is called as ``rule(blocks, element_format, scale_format)``. ``blocks`` is a float32 array [block rows,
+    block columns, values of a block] of the whole tensor: ragged ends are filled up with zeros, blocks with NaN or Inf
+    are zeros. So a rule may look at neighbours, rows and the tensor. It returns the block scales [block rows, block
+    columns], or those and a scale of the tensor: a number, one for each row of blocks [block rows, 1], or one for each
+    column of blocks [1, block columns]. Block scales are rounded to the scale format, to nearest and
+    saturating at its smallest and largest number; a rule that rounds another way returns numbers of the format.
+
+    Parameters
+    ----------
+    module, qualname : str
+        Where the function is found.
+    code : str
+        Hash of its source and of all that it names at the top of its file.
+    file : str
+        That file, for a process in which the module cannot be imported by its name; decides nothing.
+
+    Notes
+    -----
+    A function becomes a rule by `Quantizer` (``Quantizer(rule=f)``). It is pickled by its place; whoever unpickles it
+    imports the module or loads the file, and refuses another source.
+    """
+
+    module: str
+    qualname: str
+    code: str
+    file: str = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any] | PythonRule) -> PythonRule:
+        """Return the rule that a function at the top of a file is.
+
+        Raises
+        ------
+        ValueError
+            If the function cannot be found again: a lambda, a nested or bound function, or one typed into a prompt.
+        TypeError
+            If it is no function.
+        """
+        if isinstance(function, PythonRule):
+            return function
+        module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"Quantizer: rule must be an AmaxRule or a function, got {function!r}")
+        if module is None or "<" in name or "." in name:
+            raise ValueError(
+                "Quantizer: rule must be a function at the top of a file, where worker processes can find it, "
+                f"got {function!r}"
+            )
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        file = getattr(code, "co_filename", None) or getattr(sys.modules.get(module), "__file__", None)
+        if file is None or not Path(file).is_file():
+            raise ValueError(
+                "Quantizer: rule must be a function of a file, where worker processes can find it, "
+                f"got {name!r} of {module}"
+            )
+        rule = cls(module, name, hash_of_source(file, name), str(Path(file).resolve()))
+        rule.__dict__["_function"] = function
+        return rule
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function, which is imported by the first call in a process."""
+        function = self.__dict__.get("_function")
+        if function is None:
+            function = self.__dict__["_function"] = self._load()
+        return function(*args)
+
+    def _load(self) -> Callable[..., Any]:
+        module = _imported(self.module, self.qualname) or _of_file(self)
+        file = str(getattr(module, "__file__", self.file))
+        if (now := hash_of_source(file, self.qualname)) != self.code:
+            raise ValueError(
+                f"scale rule {self}: the hash of its source was {self.code} when this was written, "
+                f"in {file} it is {now}"
+            )
+        function: Callable[..., Any] = getattr(module, self.qualname)
+        return function
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.qualname}"
+
+
+def _imported(module: str, name: str) -> Any:
+    """Return the module that has the function, None if it cannot be imported; ``__main__`` is another one elsewhere."""
+    found = None if module == "__main__" else sys.modules.get(module)
+    if found is None and module != "__main__":
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            return None
+    return found if hasattr(found, name) else None
+
+
+def _of_file(rule: PythonRule) -> Any:
+    """Load the file of a rule as a module of its own."""
+    name = f"lowprec_rule_{hashlib.sha256(rule.file.encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, rule.file) if Path(rule.file).is_file() else None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"scale rule {rule}: neither the module {rule.module!r} nor the file {rule.file!r} is here")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,126 @@
+"""What names stand for in files: hashes of catalogue entries, tables of definitions, and what a reader refuses."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import lowprec as lp
+from lowprec.definitions import DefinitionError, Reader, Writer, canonical, described, differing, short_hash
+from lowprec.recipe.data import CATALOGUES, CLASSES, reader, writer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference_data"))
+import make_definitions
+
+E4M3, HOPPER = lp.formats["e4m3fn"], lp.accumulators["hopper_fp8"]
+
+
+def test_entries_and_defaults_are_those_of_the_file():
+    kept, now = json.loads(make_definitions.FILE.read_text()), make_definitions.definitions()
+    assert list(differing(kept, json.loads(json.dumps(now)))) == []
+
+
+def test_a_hash_is_of_fields_alone():
+    assert short_hash(E4M3.with_(name="mine", source="here")) == short_hash(E4M3)
+    assert short_hash(E4M3.with_(mantissa_bits=2)) != short_hash(E4M3)
+    ints, floats = (lp.quantizers["deepgemm"].with_(amax_floor=floor) for floor in (1, 1.0))
+    assert short_hash(ints) == short_hash(floats)
+    table = lp.formats["nf4"]
+    assert short_hash(table) != short_hash(type(table)("nf4", (*table.table[:-1], 2.0)))
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A class outside the package."""
+
+    name: str
+    least: float = float("-inf")
+    parts: tuple = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        E4M3.with_(name="a", bias=8),
+        lp.formats["nf4"].with_(name="a", beyond=7.5),
+        lp.quantizers["nvfp4_4over6_mse"].with_(name="a", granularity="1x32", rounding="toward_zero", bound=None),
+        HOPPER.with_(name="a", input_formats=(), promote_every=None, zero_exponent=None),
+        lp.accumulators["fp64"].with_(name="a"),
+        lp.libraries["cublaslt"].with_(name="a", promote_every=None),
+        lp.codecs["dsv4_kv_cache"],
+        Mine("a", float("nan"), (1, (None, True), E4M3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_described_is_made_again(value):
+    said = json.loads(json.dumps(described(value)))
+    made = reader({}, "here").made(said)
+    assert type(made) is type(value)
+    assert described(made) == described(value)
+    assert made == value or isinstance(value, Mine)  # NaN
+
+
+def test_words_of_a_file():
+    """Names of one's own stay apart from those of catalogues, of other kinds, and of words that mean something else."""
+    w = writer(full=False)
+    own = [E4M3.with_(name=name, bias=bias) for bias, name in enumerate(("e4m3fn", "e4m3fn", "1x128", "deepgemm"))]
+    assert [w.name("format", f) for f in (E4M3, *own)] == ["e4m3fn", "e4m3fn#2", "e4m3fn#3", "1x128#2", "deepgemm#2"]
+    assert w.name("format", own[0].with_(name="same")) == "e4m3fn#2"
+    assert w.name("quantizer", lp.Quantizer().with_(name="", amax_floor=1)) == "quantizer"
+    r = reader(json.loads(json.dumps(w.table)), "here")
+    assert [r.find("format", word) for word in w.table["format"]] == [E4M3, *own]
+    assert r.find("format", "e4m3fn") is E4M3
+
+
+def read(table, check=True):
+    return Reader(CATALOGUES, CLASSES, table, "x.toml", check=check)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (3, "x.toml: definitions must be tables by kind and name, got 3"),
+        ({"format": 3}, "must be tables"),
+        ({"version": 2}, "definitions of version 2; this lowprec reads version 1"),
+        ({"colour": {}}, "definitions of 'colour'; known are format, quantizer"),
+        ({"format": {"e4m3fn": "0" * 12}}, r"'e4m3fn' had hash 0{12} when this was written, now [0-9a-f]{12}: {"),
+        ({"format": {"nowhere": "0" * 12}}, "format 'nowhere' is not registered here; load the file"),
+        ({"format": {"e4m3fn": 3}}, "must be defined by a hash or by fields"),
+        ({"format": {"e4m3fn": {**described(E4M3), "bias": 8} | {"name": "a", "is": "Nothing"}}}, "no class 'Nothing'"),
+        ({"format": {"a": {"is": "Format", "bits": 8}}}, "Format has no field 'bits'; the fields are name, exponent"),
+        ({"format": {"a": {"is": "Format", "exponent_bits": 99, "mantissa_bits": 3}}}, "'a' cannot be made: "),
+        ({"format": {"a": {"is": "Library"}}}, "format 'a' is defined as a Library"),
+        ({"codec": {"a": {"is": "Mine", "from": {"module": "os", "code": "1"}}}}, "'Mine' of os is not here; import"),
+        ({"codec": {"a": described(Mine("a")) | {"from": {"module": __name__, "code": "1"}}}}, "was 1 when this was"),
+    ],
+)
+def test_what_a_reader_refuses(table, message):
+    with pytest.raises(DefinitionError, match=message):
+        read(table)
+
+
+def test_an_entry_that_is_another_one():
+    w = Writer(CATALOGUES, full=True)
+    w.name("accumulator", HOPPER)
+    with lp.accumulators.scoped(hopper_fp8=HOPPER.with_(name="hopper_fp8", fraction_bits=20, align="floor")):
+        with pytest.raises(DefinitionError) as raised:
+            read(w.table)
+        assert read(w.table, check=False).find("accumulator", "hopper_fp8") == HOPPER
+    assert str(raised.value) == (
+        "x.toml: accumulator 'hopper_fp8' is another one than when this was written: fraction_bits was 13, is 20; "
+        "align was truncate, is floor"
+    )
+
+
+class Outer:
+    @dataclass(frozen=True)
+    class Inner:
+        pass
+
+
+@pytest.mark.parametrize("value", [lambda x: x, object(), {}, Outer.Inner()])
+def test_what_cannot_be_written(value):
+    with pytest.raises(DefinitionError, match="cannot be written into a file"):
+        canonical(Mine("a", 0.0, (value,)))
