@@ -187,7 +187,7 @@ def test_damaged_outputs_are_listed() -> None:
 SCALED = {"separate": lp.Library("mine", fused=False)} | {name: lp.libraries[name] for name in ("cublaslt", "deepgemm")}
 
 
-@pytest.mark.sampled(0, default=1)
+@pytest.mark.ci
 @pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize("out", ["float32", "bfloat16"])
 def test_what_is_done_around_chains(name: str, out: str) -> None:

@@ -95,7 +95,7 @@ def test_only_the_struck_layer_differs_and_the_rest_is_as_without(tokens):
     assert fault.false_alarm is False
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_flips_of_every_place_are_measured_and_repeat(tokens):
     model = Model("nano", "bf16", seed=1)
     rows = list(Faults(trials=1, sequences=1).read(model, DSV3, DSV3, tokens, 7))
