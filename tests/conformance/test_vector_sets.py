@@ -144,7 +144,7 @@ def test_casts_of_the_package_pass(name: str) -> None:
     check_passes(name)
 
 
-@pytest.mark.sampled(0, default=18)
+@pytest.mark.sampled(0, default=10)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_of_the_package_pass(name: str) -> None:
     check_passes(name)
