@@ -68,8 +68,7 @@ def _nothing_is_compiled() -> bool:
 
     if _jit.cache_folder is None:
         return False
-    with contextlib.closing(_jit.cache_folder.rglob("*.nbi")) as compiled:
-        return next(compiled, None) is None
+    return not any(True for _ in _jit.cache_folder.rglob("*.nbi"))
 
 
 @contextlib.contextmanager
