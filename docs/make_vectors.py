@@ -58,7 +58,7 @@ Level 1, seed 0, of every set that `lowprec vectors list` names: {len(known):,} 
 {sum(facts["vectors"] for facts in known.values()):,} vectors; the largest is `{largest[0]}`,
 {largest[1]["json bytes"]:,} bytes of JSON. A wrong rule (of `lowprec/oracle/mutants.py`, or the family's) is told
 apart where two vectors do it at least: {apart:,} of {apart + missed:,}. What the sets are:
-[test vectors](conformance.md). All digests in full, those of each cast among them, are in
+[test vectors](test_vectors.md). All digests in full, those of each cast among them, are in
 `reference_data/vector_digests.json`, which `PYTHONPATH=. python reference_data/make_vector_digests.py` makes.
 
 {text}"""

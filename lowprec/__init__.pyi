@@ -14,9 +14,9 @@ from .cast.packing import unpack as unpack
 from .cast.packing import unpack_e5m6 as unpack_e5m6
 from .cast.streams import streams as streams
 from .codec.catalogue import codecs as codecs
-from .conformance.check.check import check as check
-from .conformance.check.result import Check as Check
-from .conformance.identify.identification import identify as identify
+from .diagnose.check.check import check as check
+from .diagnose.check.result import Check as Check
+from .diagnose.identify.identification import identify as identify
 from .format.catalogue import formats as formats
 from .format.format import Format as Format
 from .format.policy import Policy as Policy

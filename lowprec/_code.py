@@ -11,7 +11,8 @@ from pathlib import Path
 NOT_NUMERICS = (
     "__main__", "_code", "_files", "_show", "format/picture", "interop", "recipe/picture", "reference",
     "tensorcore/order", "testing",
-    "_ablations/", "_reference_data/", "cli/", "conformance/", "costs/", "measure/", "oracle/", "plot/", "study/",
+    "_ablations/", "_reference_data/", "cli/", "costs/", "diagnose/", "measure/", "oracle/", "plot/", "study/",
+    "vectors/",
 )  # fmt: skip
 #: But these files of theirs can: they execute runs.
 EXECUTE_RUNS = (

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._arrays import host, one_of
-from .conformance.catalogue import vectors as vectors
 from .format.catalogue import Format, formats
+from .vectors.catalogue import vectors as vectors
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

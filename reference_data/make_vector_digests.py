@@ -16,8 +16,8 @@ from typing import Any
 
 from digest import record
 
-from lowprec.conformance.catalogue import families, split, vectors
-from lowprec.conformance.encodings import encodings
+from lowprec.vectors.catalogue import families, split, vectors
+from lowprec.vectors.encodings import encodings
 
 FILE = Path(__file__).with_name("vector_digests.json")
 

@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.conformance.recordings import HINT, VARIABLE
 from lowprec.oracle import E4M3FN, E5M2, Fields
+from lowprec.vectors.recordings import HINT, VARIABLE
 
 FOLDER = os.environ.get(VARIABLE, "")
 

@@ -15,7 +15,7 @@ from lowprec.registry import Registry
 from .links import ROOT
 
 #: Modules of several functions each, which have pages of their own.
-MODULES = ("metrics", "logfmt", "costs", "testing", "reference", "interop", "study", "conformance")
+MODULES = ("metrics", "logfmt", "costs", "testing", "reference", "interop", "study")
 _TITLES = {
     "_threads": "Threads", "cast": "Casts", "codec": "Codecs", "format": "Formats", "measure": "Measures",
     "moe": "The trainer", "recipe": "Recipes", "scaling": "Block scaling", "tensorcore": "Tensor cores",

@@ -10,11 +10,11 @@ import make_accumulators
 from pages import table
 
 import lowprec as lp
-from lowprec.conformance.recordings import OUTPUTS, RECORDINGS
 from lowprec.format.picture import picture
 from lowprec.recipe.picture import precision_map
 from lowprec.registry import Registry
 from lowprec.tensorcore.accumulator import Accumulator
+from lowprec.vectors.recordings import OUTPUTS, RECORDINGS
 
 from .links import links
 

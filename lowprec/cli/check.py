@@ -37,7 +37,7 @@ def check(
     rounding, maximum, bound on amax or block; rows in another order; flipped bits, and more. Causes that give the same
     bits are all named. The exit code is 1 where something differs.
     """
-    from ..conformance.check.check import check as compare
+    from ..diagnose.check.check import check as compare
 
     x = _load_array(values, dimensions=2)
     with naming(file, values):

@@ -13,7 +13,7 @@ from .mma import _members
 from .output import Cell, CommandError, emit, machine_readable, naming
 
 if TYPE_CHECKING:
-    from ..conformance.identify.identification import Identification
+    from ..diagnose.identify.identification import Identification
 
 _SHOWN = 10
 
@@ -42,7 +42,7 @@ def identify_command(
     writes operands for which they differ: run them where the dump came from, put the outputs beside them as d, and
     give them back with --with. Exit code 1 if nothing explains the dump; then its smallest example is shown.
     """
-    from ..conformance.identify.identification import identify
+    from ..diagnose.identify.identification import identify
 
     _writable_file(probes, dump, *also)
     fa, _, fb = (target or "").partition(",")

@@ -23,7 +23,7 @@ def recordings_command(checkout: str, out: str) -> None:
     known of it. Then `LOWPREC_HARDWARE_RECORDINGS=DIR pytest` runs all tests, and `lowprec verify --recordings DIR`
     compares every accumulator that was recorded.
     """
-    from ..conformance.recordings import RECORDINGS, VARIABLE, write
+    from ..vectors.recordings import RECORDINGS, VARIABLE, write
 
     outputs = 0
     for recording, n in write(Path(checkout), Path(out)):
@@ -34,7 +34,7 @@ def recordings_command(checkout: str, out: str) -> None:
 
 def verify_recordings(folder: str, as_json: bool, as_csv: bool) -> None:
     """Run every accumulator over its recordings and print what differs."""
-    from ..conformance.recordings import RECORDINGS, differing
+    from ..vectors.recordings import RECORDINGS, differing
 
     rows: list[Sequence[Cell]] = []
     total = compared = 0

@@ -31,7 +31,7 @@ _SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_defau
 @machine_readable
 def list_command(names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
     """List the families of sets, or the sets whose names begin as NAMES do."""
-    from ..conformance.catalogue import families, listed
+    from ..vectors.catalogue import families, listed
 
     if not names:
         rows: list[Sequence[Cell]] = [
@@ -60,9 +60,9 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
     SET is a name of `lowprec vectors list`, or its beginning up to a slash and a star: `decode/*`.
     """
     from .._files import write_bytes
-    from ..conformance.catalogue import listed, vectors
-    from ..conformance.encodings import encodings
-    from ..conformance.encodings.encoding import stem
+    from ..vectors.catalogue import listed, vectors
+    from ..vectors.encodings import encodings
+    from ..vectors.encodings.encoding import stem
 
     how = encodings[encoding]
     chosen: list[str] = []
@@ -106,9 +106,9 @@ def check_command(
     """
     if (command is None) == (results is None):
         raise CommandError("--command 'PROG ARGS' or --results FILE is needed, one of the two")
-    from ..conformance.answers import ask, parse
-    from ..conformance.catalogue import vectors
-    from ..conformance.explain import compare, row
+    from ..vectors.answers import ask, parse
+    from ..vectors.catalogue import vectors
+    from ..vectors.explain import compare, row
 
     s = vectors(name, level, seed)
     if results is not None:

@@ -10,7 +10,7 @@ import pytest
 from command_line import refused, run
 
 import lowprec as lp
-from lowprec.conformance.recordings import RECORDINGS
+from lowprec.vectors.recordings import RECORDINGS
 
 #: Commands with BAD in place of a file of arrays.
 OF_NPY = {

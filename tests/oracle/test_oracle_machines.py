@@ -8,7 +8,6 @@ import pytest
 from recordings import FOLDER, needs_recordings
 
 import lowprec as lp
-from lowprec.conformance.recordings import OUTPUTS, RECORDINGS, Recording, read
 from lowprec.oracle import ACCUMULATORS, FORMATS, Fields, Scales, decode, encode, fused_dot, tf32_code
 from lowprec.oracle.values import (
     BFLOAT16,
@@ -23,6 +22,7 @@ from lowprec.oracle.values import (
     TF32,
     UE4M3,
 )
+from lowprec.vectors.recordings import OUTPUTS, RECORDINGS, Recording, read
 
 NAN, INF, ONE = 0x7FFFFFFF, 0x7F800000, 0x3F800000
 BELOW_ONE = 0x3F7FFFFF  # 1 - 2^-24

@@ -18,8 +18,8 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.conformance.recordings import OUTPUTS, RECORDINGS, Recording, differing
 from lowprec.tensorcore.accumulator import FLOAT64, AlignedSum
+from lowprec.vectors.recordings import OUTPUTS, RECORDINGS, Recording, differing
 
 MACHINES = lp.accumulators.names()
 CATALOGUE = {name: lp.accumulators[name] for name in MACHINES}

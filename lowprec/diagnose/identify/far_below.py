@@ -9,8 +9,8 @@ import functools
 from dataclasses import dataclass
 
 from ...oracle.values import Fields, max_code
-from ..drawing import Stream
-from ..operands import Codes, Maker, signed
+from ...vectors.drawing import Stream
+from ...vectors.operands import Codes, Maker, signed
 
 _LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # of exponents at each k, repeated: low, middle, high
 

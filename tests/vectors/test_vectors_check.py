@@ -12,8 +12,8 @@ import pytest
 from peers import missing
 from tools import command
 
-from lowprec.conformance.catalogue import split, vectors
-from lowprec.conformance.explain import compare
+from lowprec.vectors.catalogue import split, vectors
+from lowprec.vectors.explain import compare
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

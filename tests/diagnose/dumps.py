@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 import lowprec as lp
-from lowprec.conformance.identify.candidate import Candidate
-from lowprec.conformance.identify.dump import Dump, dump_of
+from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.dump import Dump, dump_of
 
 E4M3 = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
 

@@ -11,9 +11,9 @@ from refusals import refusals
 from tools import command
 
 import lowprec as lp
-from lowprec.conformance.check.cause import add, causes
-from lowprec.conformance.check.elements import FOLLOWS
-from lowprec.conformance.check.search import UNEXPLAINED
+from lowprec.diagnose.check.cause import add, causes
+from lowprec.diagnose.check.elements import FOLLOWS
+from lowprec.diagnose.check.search import UNEXPLAINED
 from lowprec.scaling.constants import bound_of
 
 STATELESS = [

@@ -15,16 +15,16 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec.cast.hybrid import encode_hybrid
-from lowprec.conformance import catalogue
-from lowprec.conformance.blocks import block_of
-from lowprec.conformance.casts import FIXED, with_fields
-from lowprec.conformance.catalogue import families, listed, split
-from lowprec.conformance.encodings import encodings
-from lowprec.conformance.vectors import VectorSet
 from lowprec.format.rounding import Rounding
 from lowprec.oracle.block_formats import BLOCK_FORMATS
 from lowprec.oracle.quantizers import QUANTIZERS
 from lowprec.oracle.random_bits import random_word
+from lowprec.vectors import catalogue
+from lowprec.vectors.blocks import block_of
+from lowprec.vectors.casts import FIXED, with_fields
+from lowprec.vectors.catalogue import families, listed, split
+from lowprec.vectors.encodings import encodings
+from lowprec.vectors.vectors import VectorSet
 
 vectors = functools.cache(catalogue.vectors)
 
@@ -185,7 +185,7 @@ def check_killed(name: str) -> None:
 @pytest.mark.sampled(10, default=60)
 @pytest.mark.parametrize("name", SOME)
 def test_known_wrong_rules_are_told_apart(name: str) -> None:
-    once(lambda: check_killed(name), "wrong rules", name, also=("conformance",))
+    once(lambda: check_killed(name), "wrong rules", name, also=("vectors",))
 
 
 @pytest.mark.sampled(1, default=46)
@@ -210,7 +210,7 @@ def test_level_2_holds_level_1_and_more() -> None:
 @pytest.mark.slow
 def test_no_kernel_and_no_float_of_numpy_makes_them() -> None:
     names = sorted({name.split("/")[0]: name for name in SOME}.values())
-    code = "import sys; from lowprec.conformance.catalogue import vectors\n"
+    code = "import sys; from lowprec.vectors.catalogue import vectors\n"
     code += f"for name in {names}: vectors(name)\n"
     code += (
         "print(sorted(name for name in sys.modules if name.startswith(('numba', 'lowprec.kernels', 'lowprec.cast'))))"

@@ -38,7 +38,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 
 @pytest.mark.slow
 def test_fixture_and_message(suite: pytest.Pytester) -> None:
-    done = suite.runpytest_subprocess("-p", "no:lowprec", "-p", "lowprec.conformance.plugin", "-q")
+    done = suite.runpytest_subprocess("-p", "no:lowprec", "-p", "lowprec.vectors.plugin", "-q")
     done.assert_outcomes(passed=2, failed=1)
     done.stdout.fnmatch_lines([
         "E*AssertionError: 110 of 2094 differ:",
@@ -50,7 +50,7 @@ def test_fixture_and_message(suite: pytest.Pytester) -> None:
 
 def test_the_entry_point_names_it() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"lowprec": "lowprec.conformance.plugin"}
+    assert project["entry-points"]["pytest11"] == {"lowprec": "lowprec.vectors.plugin"}
 
 
 @pytest.mark.slow

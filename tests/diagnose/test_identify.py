@@ -11,14 +11,14 @@ from recordings import FOLDER, needs_recordings
 from refusals import refusals
 
 import lowprec as lp
-from lowprec.conformance.identify.candidate import Candidate
-from lowprec.conformance.identify.probes import operands, probes_for
-from lowprec.conformance.identify.search import Search, cost
-from lowprec.conformance.identify.space import FIELDS, plain_fields_of
-from lowprec.conformance.identify.stages import find, refine
-from lowprec.conformance.recordings import RECORDINGS, Recording, read
+from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.probes import operands, probes_for
+from lowprec.diagnose.identify.search import Search, cost
+from lowprec.diagnose.identify.space import FIELDS, plain_fields_of
+from lowprec.diagnose.identify.stages import find, refine
 from lowprec.tensorcore.accumulator import heeded_fields
 from lowprec.tensorcore.kinds import KINDS
+from lowprec.vectors.recordings import RECORDINGS, Recording, read
 
 Arrays = dict[str, Any]
 
@@ -328,4 +328,4 @@ def test_k_shorter_than_a_group() -> None:
 def test_every_field_that_decides_bits_has_values_to_search() -> None:
     for kind in KINDS:
         missing = set(heeded_fields(kind)) - set(FIELDS)
-        assert not missing, f"{kind.__name__}: lowprec/conformance/identify/space.py needs values of {missing}"
+        assert not missing, f"{kind.__name__}: lowprec/diagnose/identify/space.py needs values of {missing}"

@@ -9,8 +9,8 @@ from tools import command
 
 import lowprec as lp
 from lowprec._files import npz_bytes
-from lowprec.conformance import recordings
-from lowprec.conformance.recordings import RECORDINGS, Recording, RecordingError, convert, digest, digests, read
+from lowprec.vectors import recordings
+from lowprec.vectors.recordings import RECORDINGS, Recording, RecordingError, convert, digest, digests, read
 
 LINES = 30
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ...format.catalogue import Format, formats
 from ...oracle.values import fields
 from ...tensorcore.accumulator import heeded_fields
-from ..drawing import Stream
-from ..operands import ADDENDS, FAMILIES, Maker, addend, code_of, signed
+from ...vectors.drawing import Stream
+from ...vectors.operands import ADDENDS, FAMILIES, Maker, addend, code_of, signed
 from .candidate import Candidate
 from .dump import FLOAT64, Dump, dump_of
 from .far_below import heaps, pairs, ties, with_exponent

@@ -1,6 +1,6 @@
 """The blind test: accumulators drawn from all fields, with a seed of the moment, must be named from their outputs.
 
-`PYTHONPATH=. python tests/conformance/test_identify_blind.py COUNT [SEED]` prints a line for each and the counts.
+`PYTHONPATH=. python tests/diagnose/test_identify_blind.py COUNT [SEED]` prints a line for each and the counts.
 """
 
 import secrets
@@ -14,10 +14,10 @@ import pytest
 from dumps import E4M3, mma
 
 import lowprec as lp
-from lowprec.conformance.identify.candidate import Candidate
-from lowprec.conformance.identify.forms import Forms
-from lowprec.conformance.identify.identification import Identification
-from lowprec.conformance.identify.probes import probes_for
+from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.forms import Forms
+from lowprec.diagnose.identify.identification import Identification
+from lowprec.diagnose.identify.probes import probes_for
 from lowprec.tensorcore.accumulator import FLOAT64, heeded_fields
 from lowprec.tensorcore.kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from lowprec.tensorcore.kinds.exact_groups import ExactGroupSum

@@ -5,11 +5,11 @@ import pytest
 from dumps import candidate, mma, plain_dump
 
 import lowprec as lp
-from lowprec.conformance.identify.candidate import Candidate
-from lowprec.conformance.identify.dump import Dump
-from lowprec.conformance.identify.forms import Forms
+from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.dump import Dump
+from lowprec.diagnose.identify.forms import Forms
 from lowprec.tensorcore.accumulator import heeded_fields
-from tests.conformance.test_identify_blind import draw
+from tests.diagnose.test_identify_blind import draw
 
 K, LONG = 12, 140  # the second has two runs of a split K
 

@@ -1,7 +1,7 @@
 """What every family of vector sets has: the sets that it lists, how it makes one, and the rules that are not the set's.
 
 A family answers by the oracle. `Rule` is such an answer under a name: the set's own, those of the catalogue beside it,
-and wrong ones; `lowprec.conformance.explain` looks among them for what another implementation does.
+and wrong ones; `lowprec.vectors.explain` looks among them for what another implementation does.
 """
 
 from __future__ import annotations
