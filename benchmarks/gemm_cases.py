@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import sys
@@ -67,15 +66,10 @@ CORNER = 24  # rows and columns that are compared with the integer reference
 
 
 def kernels() -> list[str]:
-    """Return the fused kernels of this CPU, fastest first."""
-    import lowprec as lp
-    from lowprec.tensorcore.fused_kernels import fused_kernels
+    """Return the kernels of this CPU, fastest first."""
+    from lowprec.tensorcore.engines.selection import machines
 
-    found = []
-    for name in fused_kernels:
-        with contextlib.suppress(ValueError), lp.using(kernel=name):
-            found.append(name)
-    return found
+    return list(machines("auto"))
 
 
 def on(name: str, work: Work) -> Work:
@@ -83,7 +77,7 @@ def on(name: str, work: Work) -> Work:
     import lowprec as lp
 
     def run() -> Any:
-        with lp.using(kernel=name):
+        with lp.use_kernel(name):
             return work()
 
     return run
@@ -115,7 +109,7 @@ def fp8_product(shape: Shape) -> Work:
         corners.append(
             dataclasses.replace(q, codes=q.codes[:CORNER].copy(), scale=q.scale[: -(-CORNER // rows)].copy())
         )
-    with lp.using(kernel="reference"):
+    with lp.use_kernel("reference"):
         want = lp.gemm(*corners)
 
     def work() -> Any:
@@ -135,7 +129,7 @@ def wide_product(machine: str, shape: Shape) -> Work:
     fmt = lp.formats["tf32"] if unit.lists(lp.formats["tf32"]) else unit.default_format
     shrink = 0.125 if unit.dtype == np.float16 else 1.0  # else results overflow
     a, b = (lp.encode(operand * np.float32(shrink), fmt) for operand in values(shape))
-    with lp.using(kernel="reference"):
+    with lp.use_kernel("reference"):
         want = lp.mma(a[:CORNER], b[:CORNER], accumulator=machine, a_format=fmt, b_format=fmt)
 
     def work() -> Any:
@@ -166,7 +160,7 @@ def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
         corners.append(
             dataclasses.replace(q, codes=q.codes[:CORNER].copy(), scale=q.scale[: -(-CORNER // rows)].copy())
         )
-    with lp.using(kernel="reference"):
+    with lp.use_kernel("reference"):
         want = lp.gemm(*corners, accumulator=machine)
     operand = lp.pack_operand(b, machine) if packed else b
 

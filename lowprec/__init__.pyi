@@ -51,17 +51,15 @@ from .tensorcore.accumulator import Accumulator as Accumulator
 from .tensorcore.catalogue import accumulators as accumulators
 from .tensorcore.checksum import Checksum as Checksum
 from .tensorcore.checksum import checksum as checksum
+from .tensorcore.engines.selection import use_kernel as use_kernel
 from .tensorcore.gemm import gemm as gemm
 from .tensorcore.gemm import matmul_f32 as matmul_f32
 from .tensorcore.grouped import grouped_gemm as grouped_gemm
 from .tensorcore.grouped import grouped_wgrad as grouped_wgrad
-from .tensorcore.kinds.fused import FusedSum as FusedSum
+from .tensorcore.kinds.nvidia import FusedSum as FusedSum
 from .tensorcore.library import Library as Library
 from .tensorcore.library import libraries as libraries
 from .tensorcore.mma import mma as mma
 from .tensorcore.packed import pack_operand as pack_operand
-from .tensorcore.selection import get_fused_kernel as get_fused_kernel
-from .tensorcore.selection import set_fused_kernel as set_fused_kernel
-from .tensorcore.selection import using as using
 
 __version__: str

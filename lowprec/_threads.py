@@ -173,6 +173,9 @@ def over_rows(work: Callable[[int, int], None], rows: int, per_row: int, worth: 
     at_once : int
         Rows of a part at most.
     """
+    if 0 < rows <= at_once and rows * per_row <= worth:
+        work(0, rows)
+        return
 
     def piece(start: int, stop: int) -> None:
         for first in range(start, stop, at_once):

@@ -94,7 +94,7 @@ def test_what_is_said_to_be_quantized_is_dequantized(fmt):
 def product(qa, qb, accumulator, **options):
     """Return the product of the kernels in use, and that of the reference."""
     fast = lp.gemm(qa, qb, accumulator=accumulator, **options)
-    with lp.using(kernel="reference"):
+    with lp.use_kernel("reference"):
         return fast, lp.gemm(qa, qb, accumulator=accumulator, **options)
 
 

@@ -15,7 +15,6 @@ import pytest
 from entries import DOES, F32, bits, cast_bits, library_bits, matrix, product_bits, quantizer_bits
 
 import lowprec as lp
-from lowprec._jit import cpu_features
 from lowprec._values import Value
 from lowprec.cast.constants import has_word_kernel
 from lowprec.codec import CastCodec, DeepEPCodec
@@ -25,7 +24,6 @@ from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.run.train import Schedule, Trainer
 from lowprec.recipe import GemmSpec, TensorSpec
 from lowprec.registry import Registry
-from lowprec.tensorcore.fused_kernels import fused_kernels
 from lowprec.tensorcore.gemm import matmul_f32
 
 
@@ -89,7 +87,7 @@ def test_scales_are_read_in_the_accumulators_own_format() -> None:
     with lp.formats.scoped({shifted.name: shifted}):
         other = replace(lp.accumulators["blackwell_mxf8"], name="other", scale_format=shifted.name)
         for kernel in ("auto", "reference"):
-            with lp.using(kernel=kernel):
+            with lp.use_kernel(kernel):
                 wanted = lp.mma(x, x, accumulator="blackwell_mxf8", a_scale=scale + 64, b_scale=scale + 64)
                 assert lp.mma(x, x, accumulator=other, a_scale=scale, b_scale=scale).tolist() == wanted.tolist()
 
@@ -97,17 +95,6 @@ def test_scales_are_read_in_the_accumulators_own_format() -> None:
 @pytest.mark.parametrize("name", lp.libraries)
 def test_libraries_into_renamed_formats(name: str) -> None:
     assert library_bits(lp.libraries[name], rename=True) == library_bits(lp.libraries[name])
-
-
-def test_fused_kernels() -> None:
-    machines = [lp.accumulators[name] for name in ("hopper_fp8", "hopper_bf16", "blackwell_nvfp4", "hopper_fp8_mma")]
-    wanted = [product_bits(machine) for machine in machines]
-    for name in fused_kernels:
-        kernel = fused_kernels[name]
-        if kernel.features <= cpu_features():
-            with fused_kernels.scoped(another=replace(kernel, name="another")), lp.using(kernel="another"):
-                assert lp.get_fused_kernel() == "another"
-                assert [product_bits(machine) for machine in machines] == wanted
 
 
 # --- every entry of these ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Quantized
 from lowprec.tensorcore.gemm import gemm, matmul_f32
 from lowprec.tensorcore.packed import pack_operand
-from lowprec.tensorcore.product import canonical_nan
+from lowprec.tensorcore.problem import canonical_nan
 
 from .linears import OPERANDS, GemmSpec, LinearSpec
 from .tensors import TensorSpec, as_quantized

@@ -10,23 +10,25 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._arrays import one_of, whole
 from .._show import table
 from .._values import Value, deciding, plain_fields
 from ..cast.casts import decode
+from ..cast.constants import decode_constants, has_word_kernel
 from ..format.catalogue import Format, formats, formats_of
+from ..kernels.cast.nearest import decode32
 from .order import Sum, drawing
-from .product import Matrix, Product
+from .problem import Float32Matrix, GemmProblem, Matrix
 
 Align = Literal["truncate", "floor", "nearest"]
 ALIGNMENTS: tuple[Align, ...] = get_args(Align)
 FP22, FLOAT16, FLOAT32 = formats["fp22"], formats["float16"], formats["float32"]
-_E4M3 = formats["e4m3fn"]
+_TRUNCATE: Align = "truncate"
+TF32, _E4M3 = formats["tf32"], formats["e4m3fn"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,31 +40,6 @@ class _Float64(Format):
 
 
 FLOAT64 = _Float64("float64", 11, 52, 1023, source="IEEE 754")
-
-
-class Computed(NamedTuple):
-    """What a fast kernel makes of a product, and the rows and columns that it leaves to the reference."""
-
-    out: Matrix
-    rows: NDArray[np.intp]
-    columns: NDArray[np.intp]
-
-
-class FastKernel(Protocol):
-    """A kernel made for one accumulator and two formats; frozen, so that equal ones compare equal."""
-
-    def covers(self, product: Product) -> bool:
-        """Tell whether it computes such products; else they are computed block by block, or by the reference.
-
-        Only whether there is a schedule counts, and its lengths: numbers decide about their own row or column alone, in
-        `compute`, so that its bits do not depend on the others.
-        """
-
-    def compute(self, product: Product, laid_out: Any = None) -> Computed:
-        """Compute a chain in the accumulator's type, or what a schedule makes of chains in float32."""
-
-    def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
-        """Return B, with its scales inside the instruction, as `compute` takes it."""
 
 
 class StepError(NamedTuple):
@@ -127,9 +104,12 @@ class Accumulator(Value, ABC):
     has_running_sum: ClassVar[bool] = True
     #: Whether `lowprec.gemm`, if it does not promote, multiplies the dequantized values in float32.
     multiplies_values: ClassVar[bool] = False
+    #: Classes of `engines` that may compute it faster than `reference` does, the fastest first.
+    engines: ClassVar[tuple[Any, ...]] = ()
 
     # What shared code asks of every accumulator. They have no annotation, which would make them fields of all kinds.
     output_format = FLOAT32
+    align = _TRUNCATE
     group = 1
     run = 1
     product_exponent = 0
@@ -157,7 +137,7 @@ class Accumulator(Value, ABC):
             own = self.output_formats[self.output_formats.index(self.output_format)]
             object.__setattr__(self, "output_format", own)
         if "align" in self.__dict__:
-            one_of(who, "align", self.align, self.alignments)  # type: ignore[attr-defined]
+            one_of(who, "align", self.align, self.alignments)
         if (self.scale_format is None) != (self.scale_block == 0):
             raise ValueError(
                 f"{who}: scale_format and scale_block must be given together, "
@@ -240,18 +220,21 @@ class Accumulator(Value, ABC):
     def step_error(self) -> StepError:
         """Return a bound on one instruction's error, where nothing overflows; derived, not measured."""
 
-    def values(self, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
-        """Return the values that are multiplied, as codes that cannot be multiplied exactly are taken."""
-        found: NDArray[np.float64] = decode(codes, fmt).astype(np.float64)
-        return found
+    def multiplied(self, fmt: Format) -> Format:
+        """Return the format in which numbers are multiplied: TF32 inputs drop the low 13 bits of float32."""
+        return TF32 if fmt.same_codes(FLOAT32) and self.lists(TF32) else fmt
+
+    def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
+        """Return the values that are multiplied: those of the codes, flushed subnormals as zeros."""
+        if not has_word_kernel(fmt):
+            return decode(codes, fmt)
+        x = np.empty(codes.shape, np.float32)  # the checks of `decode` take longer than a small operand
+        decode32(np.ascontiguousarray(codes).reshape(-1), x.reshape(-1), decode_constants(fmt))
+        return x
 
     @abstractmethod
-    def reference(self, product: Product) -> Matrix:
+    def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain over all K, starting from C: any codes, any C, with canonical NaN."""
-
-    def fast(self, fa: Format, fb: Format) -> FastKernel | None:
-        """Return the fastest kernel that is exact, of those that may be used now; None: there is none."""
-        return None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

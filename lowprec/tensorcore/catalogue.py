@@ -13,15 +13,11 @@ from typing import Any
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from .accumulator import FLOAT16, FLOAT32, FLOAT64, FP22, Accumulator
+from .kinds.amd import ExactGroupSum, PairwiseSum, TruncateFloorSum
 from .kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from .kinds.exact import ExactSum
-from .kinds.exact_groups import ExactGroupSum
-from .kinds.fused import FusedSum
-from .kinds.fused_runs import GroupedFusedSum
-from .kinds.halves import SplitF16Sum
-from .kinds.pairwise import PairwiseSum
+from .kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
 from .kinds.sequential import SequentialSum
-from .kinds.two_floors import TruncateFloorSum
 from .kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
 accumulators: Registry[Accumulator] = Registry("accumulator", Accumulator)  # type: ignore[type-abstract]

@@ -24,7 +24,8 @@ from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
 from .accumulator import FLOAT64, Accumulator
 from .catalogue import accumulators
-from .kinds.sequential import sequential_f64
+from .engines.chain import sequential_f64
+from .engines.selection import way_for
 from .library import Library, libraries
 from .operands import as_multiplied, check_quantized, interval, without_tensor_scales
 
@@ -173,7 +174,7 @@ def checksum(
     result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # the order in which NumPy sums
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
     a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_exponent))
-    every = interval("checksum", a, b, accumulator, library, promote_every)
+    every = interval("checksum", a, b, way_for(accumulator, a.format, b.format), library, promote_every)
     values_alone = every is None and accumulator.multiplies_values
     left, right = (side(q, accumulator, values_alone) for q in (a, b))
     spans = [min(q.granularity.block((q.shape[0], q.shape[1]))[1], max(a.shape[1], 1)) for q in (a, b)]
@@ -295,7 +296,7 @@ def _product(a: Values, b: Values) -> Values:
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
     """Return an operand with its scales; `values_alone` where it is dequantized before it is multiplied."""
     codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
-    values = accumulator.values(codes, fmt)
+    values = accumulator.values(codes, fmt).astype(np.float64)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
     scale = q.scale.astype(np.float64) if q.scale.size else np.ones((1, 1))

@@ -6,22 +6,12 @@ Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._arrays import (
-    apart,
-    as_float32,
-    check_product,
-    check_shape,
-    output,
-    real32,
-    real_numbers,
-    returned,
-    whole,
-)
+from .._arrays import apart, as_float32, check_product, output, real32, real_numbers, returned, whole
 from .._ieee import standard
 from ..cast.casts import round_to
 from ..cast.choice import nearest_constants
@@ -30,26 +20,39 @@ from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
 from .catalogue import accumulators
-from .chains import Kept, multiply
-from .float32 import accumulate_f32
+from .engines.chain import accumulate_f32
+from .engines.engine import Packed
+from .engines.selection import Way, promoted, solve, way_for
 from .library import Library, libraries
 from .operands import (
     Factor,
     along_k,
     check_quantized,
+    checked_addend,
     interleaved,
     interval,
     pages,
-    product_of,
+    problem_of,
     within_k,
     without_scale,
     without_tensor_scales,
 )
 from .packed import PackedOperand
-from .product import Float32Matrix, canonical_nan
+from .problem import Float32Matrix, canonical_nan
 
-_FLOAT32 = formats["float32"]
+_FLOAT32, _ONE = formats["float32"], np.float32(1)
 _SPLIT_TILE = 128  # k that stay together when K is split
+
+
+class Order(NamedTuple):
+    """The steps of one call of `gemm`, the same for all matrices of a batch."""
+
+    way: Way
+    library: Library
+    promote_every: int | None
+    split_k: int
+    target: Format
+    kept: Packed | None
 
 
 @standard
@@ -163,73 +166,91 @@ def gemm(
         b = b.quantized
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
-    a, b, factor = without_tensor_scales(a, b, real32("gemm", "alpha", alpha))
-    factor_of_c = real32("gemm", "beta", beta)
+    a, b, factor = without_tensor_scales(a, b, _factor("alpha", alpha))
+    factor_of_c = _factor("beta", beta)
     split_k = library.split_k if split_k is None else whole("gemm", "split_k", split_k, 1)
-    options: dict[str, Any] = {"accumulator": accumulator, "library": library, "split_k": split_k, "target": target}
-    every = interval("gemm", a, b, accumulator, library, promote_every)
-    options |= {"promote_every": every}
-    if len(a.shape) == 3 and len(b.shape) == 3:
+    way = way_for(accumulator, a.format, b.format)
+    every = interval("gemm", a, b, way, library, promote_every)
+    order = Order(way, library, every, split_k, target, kept)
+    x, y = a.codes, b.codes
+    if x.ndim == y.ndim == 3:
         pages_a, pages_b = pages(a), pages(b)
         if len(pages_a) != len(pages_b):
-            raise ValueError(f"gemm: a is {a.shape}, b is {b.shape}: the number of matrices differs")
-        result = np.empty((len(pages_a), a.shape[1], b.shape[1]), np.float32)
-        addend = _addend(c, factor_of_c, result.shape)
+            raise ValueError(f"gemm: a is {x.shape}, b is {y.shape}: the number of matrices differs")
+        result = np.empty((len(pages_a), x.shape[1], y.shape[1]), np.float32)
+        addend = None if c is None else _addend(c, factor_of_c, result.shape)
         for i, (qa, qb) in enumerate(zip(pages_a, pages_b, strict=True)):
-            own = factor.of_page(i, a.shape[1], b.shape[1])
-            result[i] = _multiply(qa, qb, None if addend is None else addend[i], factor=own, **options)
+            own = factor.of_page(i, x.shape[1], y.shape[1])
+            result[i] = _matrix(qa, qb, None if addend is None else addend[i], own, order._replace(kept=None))
     else:
-        check_product("gemm", a.shape, b.shape)
-        addend = _addend(c, factor_of_c, (a.shape[0], b.shape[0]))
-        result = _multiply(a, b, addend, factor=factor, kept=kept, **options)
-    if not target.same_codes(_FLOAT32):
+        if x.ndim != 2 or y.ndim != 2:
+            check_product("gemm", x.shape, y.shape)
+        result = _matrix(a, b, None if c is None else _addend(c, factor_of_c, (len(x), len(y))), factor, order)
+    if target is not _FLOAT32 and not target.same_codes(_FLOAT32):
         round_to(result, target, out=result)
     return result if like is None else returned("gemm", result, like)
 
 
-def _multiply(
-    a: Quantized, b: Quantized, addend: Float32Matrix | None, *, accumulator: Accumulator, library: Library,
-    promote_every: int | None, split_k: int, target: Format, factor: Factor, kept: Kept | None = None,
+def _matrix(
+    a: Quantized, b: Quantized, addend: Float32Matrix | None, factor: Factor, order: Order
 ) -> Float32Matrix:  # fmt: skip
     """Return the factor times the product of two matrices, plus the addend, which is overwritten."""
-    accumulator.check_inputs(a.format, b.format)
-    check_product("gemm", a.shape, b.shape)
-    if 0 in (a.shape[0], b.shape[0]):
-        return np.zeros((a.shape[0], b.shape[0]), np.float32)
+    (m, k), n, library, scales = a.codes.shape, len(b.codes), order.library, None
+    if b.codes.shape[1] != k:
+        check_product("gemm", a.codes.shape, b.codes.shape)
+    if m == 0 or n == 0:
+        return np.zeros((m, n), np.float32)
     if library.k_order == "interleaved":
-        step = accumulator.step()
-        a, b, kept = interleaved(a, step), interleaved(b, step), None
-    k = a.shape[1]
-    scales = None
-    if library.scales == "end" and accumulator.scale_format is None:
+        a, b, order = interleaved(a, order.way.step), interleaved(b, order.way.step), order._replace(kept=None)
+        k = a.codes.shape[1]
+    if library.scales == "end" and order.way.accumulator.scale_format is None:
         (a, scale_a), (b, scale_b) = without_scale("a", a, library), without_scale("b", b, library)
         scales = scale_a, scale_b
     tiles = -(-k // _SPLIT_TILE)
-    step = max(-(-tiles // split_k), 1) * _SPLIT_TILE
-    rounds = library.split_sum == "out" and step < k
-    total: Float32Matrix | None = None
-    for start in range(0, max(k, 1), step):
-        qa, qb = (q if step >= k else along_k(q, start, min(start + step, k)) for q in (a, b))
-        part = _summed(qa, qb, accumulator, library, promote_every, kept if step >= k else None)
+    step = max(-(-tiles // order.split_k), 1) * _SPLIT_TILE
+    if step >= k:
+        total = _sum(a, b, order)
+        return _finished(total, scales, addend, factor)
+    total, rounds = np.empty(0, np.float32), library.split_sum == "out"
+    for start in range(0, k, step):
+        qa, qb = (along_k(q, start, min(start + step, k)) for q in (a, b))
+        part = _sum(qa, qb, order._replace(kept=None))
         if rounds:
-            part = round_to(_finished(part, scales, addend if start == 0 else None, factor), target)
-        if total is None:
-            total = part
-        else:
-            with np.errstate(over="ignore", invalid="ignore"):
-                total += part
-            canonical_nan(total)
-            if rounds:
-                round_to(total, target, out=total)
-    assert total is not None
+            part = round_to(_finished(part, scales, addend if start == 0 else None, factor), order.target)
+        total = part if start == 0 else _added(total, part)
+        if rounds and start:
+            round_to(total, order.target, out=total)
     return total if rounds else _finished(total, scales, addend, factor)
+
+
+def _sum(a: Quantized, b: Quantized, order: Order) -> Float32Matrix:
+    """Return the float32 sum of the chains of one run of K, each multiplied by its scales and added."""
+    way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
+    if every is None and way.accumulator.multiplies_values:
+        return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
+    inside = way.accumulator.scale_format is not None
+    if library.fused or every is None or every >= k or library.scales == "end" or inside:
+        p = problem_of(way, a, b, every)
+        found = promoted(way, p, every) if inside and every is not None else solve(way, p, order.kept)
+        return found if found.dtype == np.float32 else canonical_nan(found.astype(np.float32))
+    total = np.empty(0, np.float32)
+    for start in range(0, k, every):  # each chain from +0 times its scales, which is rounded, then the sum
+        qa, qb = (within_k(q, start, min(start + every, k)) for q in (a, b))
+        part = solve(way, problem_of(way, qa, qb, every))
+        total = part if start == 0 else _added(total, part)
+    return canonical_nan(total)
+
+
+def _added(total: Float32Matrix, part: Float32Matrix) -> Float32Matrix:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return canonical_nan(total + part)
 
 
 def _finished(
     total: Float32Matrix, scales: tuple[Float32Matrix, Float32Matrix] | None, addend: Float32Matrix | None,
     factor: Factor,
 ) -> Float32Matrix:  # fmt: skip
-    """Return what the epilogue makes of a sum: scales at the end, the factor, the addend, which is overwritten."""
+    """Return the epilogue of a sum: scales at the end, the factor, and the addend, which is overwritten."""
     if scales is None and addend is None and factor.a is None and factor.alpha == 1:
         return total
     if scales is None:
@@ -246,39 +267,13 @@ def _finished(
     return canonical_nan(result)
 
 
-def _summed(
-    a: Quantized, b: Quantized, accumulator: Accumulator, library: Library, promote_every: int | None, kept: Kept | None
-) -> Float32Matrix:
-    """Return the float32 sum of the chains of one split."""
-    k, every = a.shape[1], promote_every
-    if library.fused or every is None or every >= k or library.scales == "end" or accumulator.scale_format is not None:
-        return _product(a, b, accumulator, every, kept)
-    total: Float32Matrix | None = None
-    for start in range(0, k, every):  # each chain from +0 times its scales, which is rounded, then the sum
-        qa, qb = (within_k(q, start, min(start + every, k)) for q in (a, b))
-        part = _product(qa, qb, accumulator, every, None)
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = part if total is None else total + part
-    assert total is not None
-    return canonical_nan(total)
+def _factor(name: str, value: float) -> np.float32:
+    return _ONE if type(value) is float and value == 1 else real32("gemm", name, value)
 
 
-def _product(
-    a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None, kept: Kept | None
-) -> Float32Matrix:
-    """Return the float32 sum of chains, each multiplied by its scales and added with one rounding."""
-    if promote_every is None and accumulator.multiplies_values:
-        return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
-    result = multiply(accumulator, product_of(a, b, accumulator, promote_every), promote_every, kept)
-    return result if result.dtype == np.float32 else canonical_nan(result.astype(np.float32))
-
-
-def _addend(c: ArrayLike | None, beta: np.float32, shape: tuple[int, ...]) -> Float32Matrix | None:
-    """Return beta * C in float32; None where there is no C, or beta is 0."""
-    if c is None:
-        return None
-    array = real_numbers("gemm: c", c)
-    check_shape("gemm", "c", array, shape)
+def _addend(c: ArrayLike, beta: np.float32, shape: tuple[int, ...]) -> Float32Matrix | None:
+    """Return beta * C in float32; None where beta is 0."""
+    array = checked_addend("gemm", c, shape)
     if beta == 0:
         return None
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowprec._ieee import standard
-
-from .._arrays import check_shape, real_numbers, whole
+from .._arrays import whole
+from .._ieee import standard
 from ..scaling.quantize import Granularity, Quantized
 from .gemm import gemm
-from .operands import along_k, of_rows, pages, row_scales
+from .operands import along_k, ask_quantized, checked_addend, of_rows, pages, row_scales
 from .packed import PackedOperand
-from .product import Float32Matrix
+from .problem import Float32Matrix
 
 
 @standard
@@ -72,7 +71,7 @@ def grouped_gemm(
     >>> grouped_gemm(qx, qw, expert=[0, 1, -1])[:, 0]
     array([128., 256.,   0.], dtype=float32)
     """
-    _check_quantized("grouped_gemm", a=a)
+    ask_quantized("grouped_gemm", "a", a)
     weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
     matrices = (Quantized, PackedOperand)
     if isinstance(weights, matrices) or not all(isinstance(w, matrices) and len(w.shape) == 2 for w in weights):
@@ -95,7 +94,7 @@ def grouped_gemm(
         limits = _whole(counts, "counts", (count,), 0, a.shape[1])
         groups = [(q, np.arange(limits[e]), e) for e, q in enumerate(pages(a))]
         shape = (count, a.shape[1], n)
-    addend = _addend("grouped_gemm", c, shape)
+    addend = None if c is None else checked_addend("grouped_gemm", c, shape)
     out = np.zeros(shape, np.float32)
     for w, (q, rows, page) in zip(weights, groups, strict=True):
         into, more = (x if x is None or page is None else x[page] for x in (out, addend))
@@ -180,7 +179,8 @@ def grouped_wgrad(
     >>> grouped_wgrad(ones, ones, [3, 100])[:, 0, 0]
     array([  3., 100.], dtype=float32)
     """
-    _check_quantized("grouped_wgrad", dy=dy, x=x)
+    ask_quantized("grouped_wgrad", "dy", dy)
+    ask_quantized("grouped_wgrad", "x", x)
     starts = run_starts(counts, align)
     sizes = np.asarray(counts, np.int64)
     if len(dy.shape) != 2 or len(x.shape) != 2 or dy.shape[1] != x.shape[1]:
@@ -194,26 +194,12 @@ def grouped_wgrad(
         if (starts[:-1][sizes > 0] % columns).any() and columns < q.shape[1]:
             raise ValueError(f"grouped_wgrad: align={align}: runs begin inside {name}'s blocks of {columns}")
     shape = (sizes.size, dy.shape[0], x.shape[0])
-    addend = _addend("grouped_wgrad", c, shape)
+    addend = None if c is None else checked_addend("grouped_wgrad", c, shape)
     out = np.zeros(shape, np.float32)
     for e, (start, end) in enumerate(zip(starts[:-1].tolist(), ends.tolist(), strict=True)):
         more = None if addend is None else addend[e]
         out[e] = gemm(along_k(dy, start, end), along_k(x, start, end), more, **options)
     return out
-
-
-def _addend(who: str, c: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    if c is None:
-        return None
-    addend = real_numbers(f"{who}: c", c)
-    check_shape(who, "c", addend, shape)
-    return addend
-
-
-def _check_quantized(who: str, **operands: Quantized) -> None:
-    for name, q in operands.items():
-        if not isinstance(q, Quantized):
-            raise TypeError(f"{who}: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
 
 
 def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import check_product, check_shape, real_numbers, returned
+from .._arrays import check_product, returned
 from .._ieee import standard
 from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
 from .accumulator import FLOAT64, Accumulator
 from .catalogue import accumulators
-from .chains import multiply
-from .kinds.sequential import sequential_f64
-from .operands import as_multiplied
-from .product import BlockScales, Product
+from .engines.chain import sequential_f64
+from .engines.selection import promoted, solve, way_for
+from .operands import as_multiplied, checked_addend
+from .problem import GemmProblem
 
 
 @standard
@@ -103,7 +103,7 @@ def mma(
         formats.get((said_format(x) or accumulator.default_format) if f is None else f)
         for x, f in ((a, a_format), (b, b_format))
     )
-    accumulator.check_inputs(fa, fb)
+    way = way_for(accumulator, fa, fb)
     x, y = as_codes(a, fa), as_codes(b, fb)
     check_product("mma", x.shape, y.shape)
     start = _addend(c, (x.shape[0], y.shape[0]), accumulator)
@@ -111,7 +111,8 @@ def mma(
     if start.size == 0:
         return start
     (x, fa), (y, fb) = as_multiplied(x, fa, accumulator), as_multiplied(y, fb, accumulator)
-    return multiply(accumulator, Product(fa, fb, x, y, start, scales), accumulator.promote_every)
+    p, every = GemmProblem(x, y, fa, fb, start, *scales), accumulator.promote_every
+    return solve(way, p) if every is None else promoted(way, p, every)
 
 
 def _mma64(
@@ -139,11 +140,12 @@ def _refuse_scales(accumulator: Accumulator, a_scale: ArrayLike | None, b_scale:
 
 def _block_scales(
     accumulator: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None, x: NDArray[Any], y: NDArray[Any]
-) -> BlockScales | None:
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """Return the codes of the scales of both operands; None if the instruction takes no scales."""
     given = {"a_scale": (a_scale, x), "b_scale": (b_scale, y)}
     if accumulator.scale_format is None:
         _refuse_scales(accumulator, a_scale, b_scale)
-        return None
+        return None, None
     block, k, checked = accumulator.scale_block, x.shape[1], []
     if k % block:
         raise ValueError(f"mma: K = {k} is not a multiple of {block}, the codes that share a scale of {accumulator}")
@@ -155,15 +157,14 @@ def _block_scales(
         if found.shape != needed:
             raise ValueError(f"mma: {name} is {found.shape}, needed is {needed}: one code for {block} along K")
         checked.append(found)
-    return BlockScales(*checked)
+    return checked[0], checked[1]
 
 
 def _addend(c: ArrayLike | None, shape: tuple[int, int], accumulator: Accumulator) -> NDArray[Any]:
     dtype = accumulator.dtype
     if c is None:
         return np.zeros(shape, dtype)
-    array = real_numbers("mma: c", c)
+    array = checked_addend("mma", c, shape)
     if dtype != np.float32 and array.dtype != dtype:
         raise TypeError(f"mma: c is {array.dtype}, needed is {dtype}, the type of {accumulator}'s results")
-    check_shape("mma", "c", array, shape)
     return np.ascontiguousarray(array, dtype)

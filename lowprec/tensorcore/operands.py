@@ -6,19 +6,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import matrix_shape, spread, whole_or_none
+from .._arrays import check_shape, matrix_shape, real_numbers, spread, whole_or_none
 from ..cast.casts import decode, encode, round_to
-from ..format.catalogue import Format, formats
+from ..format.catalogue import Format
 from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Granularity, Quantized
-from .accumulator import FLOAT16, Accumulator
+from .accumulator import FLOAT16, FLOAT32, TF32, Accumulator
 from .catalogue import accumulators
+from .engines.selection import Way
 from .library import Library
-from .product import BlockScales, Float32Matrix, Product, Schedule
-
-_FLOAT32, _TF32 = formats["float32"], formats["tf32"]
+from .problem import Float32Matrix, GemmProblem
 
 
 def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
@@ -26,8 +25,7 @@ def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
 
     An accumulator whose scale format has a zero takes zeros too.
     """
-    if not isinstance(q, Quantized):
-        raise TypeError(f"gemm: {name} is {type(q).__name__}, not Quantized; see lowprec.quantize")
+    ask_quantized("gemm", name, q)
     scale = q.scale
     if epilogue.all_positive(np.ascontiguousarray(scale)):
         return
@@ -39,30 +37,45 @@ def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
         )
 
 
+def ask_quantized(who: str, name: str, q: Any) -> None:
+    """Raise unless an operand is `Quantized`."""
+    if not isinstance(q, Quantized):
+        raise TypeError(f"{who}: {name} must be Quantized (see lowprec.quantize), got {type(q).__name__}")
+
+
+def checked_addend(who: str, c: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return C as an array of real numbers of the result's shape."""
+    array = real_numbers(f"{who}: c", c)
+    check_shape(who, "c", array, shape)
+    return array
+
+
 def as_multiplied(codes: NDArray[Any], fmt: Format, accumulator: Accumulator) -> tuple[NDArray[Any], Format]:
-    """Return codes as they are multiplied: TF32 inputs drop the low 13 bits of float32."""
-    if fmt.same_codes(_FLOAT32) and accumulator.lists(_TF32):
-        return codes >> np.uint32(_FLOAT32.mantissa_bits - _TF32.mantissa_bits), _TF32
-    return codes, fmt
+    """Return codes and format as they are multiplied: TF32 inputs drop the low 13 bits of float32."""
+    found = accumulator.multiplied(fmt)
+    return codes if found is fmt else codes >> np.uint32(FLOAT32.mantissa_bits - TF32.mantissa_bits), found
 
 
-def product_of(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None) -> Product:
-    """Return what an accumulator computes of two matrices: a chain if it takes the scales, else a schedule of chains.
+def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) -> GemmProblem:
+    """Return a product of two matrices: one chain if the accumulator takes the scales, else a scaled sum of chains.
 
     Raises
     ------
     ValueError
         If scales, promotion and the accumulator's groups do not fit together.
     """
-    (x, fa, scale_a), (y, fb, scale_b) = multiplied("a", a, accumulator), multiplied("b", b, accumulator)
-    if scale_a is None or scale_b is None:
-        return Product(fa, fb, x, y, None, None, schedule(a, b, accumulator, promote_every))
-    if promote_every is not None and promote_every % accumulator.group:
-        raise ValueError(
-            f"gemm: promote_every={promote_every} is not a multiple of {accumulator}'s group of {accumulator.group}"
-        )
-    start = np.zeros((x.shape[0], y.shape[0]), accumulator.dtype)
-    return Product(fa, fb, x, y, start, BlockScales(scale_a, scale_b))
+    accumulator = way.accumulator
+    if accumulator.scale_format is not None:
+        (x, fa, inside_a), (y, fb, inside_b) = multiplied("a", a, accumulator), multiplied("b", b, accumulator)
+        if promote_every is not None and promote_every % accumulator.group:
+            raise ValueError(
+                f"gemm: promote_every={promote_every} is not a multiple of {accumulator}'s group of {accumulator.group}"
+            )
+        return GemmProblem(x, y, fa, fb, np.zeros((len(x), len(y)), accumulator.dtype), inside_a, inside_b)
+    x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
+    if way.fa is not a.format or way.fb is not b.format:
+        (x, _), (y, _) = as_multiplied(x, a.format, accumulator), as_multiplied(y, b.format, accumulator)
+    return GemmProblem(x, y, way.fa, way.fb, None, None, None, *_blocks(way, a, b, promote_every))
 
 
 def multiplied(name: str, q: Quantized, accumulator: Accumulator) -> tuple[NDArray[Any], Format, NDArray[Any] | None]:
@@ -114,9 +127,9 @@ def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tupl
     ValueError
         If an operand has scales of columns, which change along K.
     """
-    given = [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
-    if not given:
+    if a.tensor_scale is None and b.tensor_scale is None:
         return a, b, Factor(alpha)
+    given = [q.tensor_scale for q in (a, b) if q.tensor_scale is not None]
     if any(isinstance(scale, np.ndarray) for scale in given):
         factor = Factor(alpha, *(row_scales(name, q) for name, q in (("a", a), ("b", b))))
     else:
@@ -141,9 +154,7 @@ def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
     return found
 
 
-def interval(
-    who: str, a: Quantized, b: Quantized, accumulator: Accumulator, library: Library, promote_every: Any
-) -> int | None:
+def interval(who: str, a: Quantized, b: Quantized, way: Way, library: Library, promote_every: Any) -> int | None:
     """Return the length of a chain: for "auto" the accumulator's or the library's, cut to where scales are constant.
 
     A chain is whole instructions, which a library's interval need not be; it must promote where scales change if the
@@ -151,66 +162,58 @@ def interval(
     """
     if promote_every != "auto":
         return whole_or_none(who, "promote_every", promote_every, 1)
+    accumulator, step = way.accumulator, way.step
     own = accumulator.promote_every
     if accumulator.scale_format is not None:
         return own
-    every, step = library.promote_every if own is None else own, accumulator.step()
-    k, span = max(a.shape[-1], 1), min(_spans(a, b))
+    every, k = library.promote_every if own is None else own, a.codes.shape[-1] or 1
+    span = min(a.granularity.columns or k, b.granularity.columns or k)
     if library.scales == "end" or span >= k:  # constant along K
         return every if own is not None or every is None or every % step == 0 else max(every // step, 1) * step
     if every is None:
         return None if _can_rescale(accumulator) else span
     longest = max(min(every, span) // step, 1) * step
+    if span % longest == 0:
+        return longest
     return next((n for n in range(longest, 0, -step) if span % n == 0), every)
 
 
-def _spans(a: Quantized, b: Quantized) -> list[int]:
-    """Return over how many k the scales of each operand are constant."""
-    k = max(a.shape[-1], 1)
-    return [min(q.granularity.columns or k, k) for q in (a, b)]
-
-
 def _can_rescale(accumulator: Accumulator) -> bool:
-    """Tell whether a chain may run on where scales change.
+    """Return whether a chain may run on where scales change.
 
     A float16 sum in units of another scale would be rounded once more: no hardware does that.
     """
     return accumulator.has_running_sum and accumulator.output_format != FLOAT16
 
 
-def schedule(a: Quantized, b: Quantized, accumulator: Accumulator, promote_every: int | None) -> Schedule:
-    """Check that scales, promotion and the accumulator's groups fit together, and lay the scales out by block."""
-    k, rule = a.shape[1], accumulator
-    step = rule.step()
-    spans = _spans(a, b)
-    span = min(spans)
-    constant = span >= k
-    if max(spans) < k and max(spans) % span:
+def _blocks(
+    way: Way, a: Quantized, b: Quantized, promote_every: int | None
+) -> tuple[Float32Matrix, Float32Matrix, int, bool]:
+    """Return scales by block of K of both operands, the blocks' length, and whether each block is a chain."""
+    k, step, name = a.codes.shape[1] or 1, way.step, way.accumulator.name
+    extent_a, extent_b = min(a.granularity.columns or k, k), min(b.granularity.columns or k, k)
+    span, widest = min(extent_a, extent_b), max(extent_a, extent_b)
+    constant, length = span >= k, promote_every
+    if widest < k and widest % span:
         raise ValueError(
-            f"gemm: scales change every {spans[0]} in a and every {spans[1]} in b: one must divide the other"
+            f"gemm: scales change every {extent_a} in a and every {extent_b} in b: one must divide the other"
         )
     if not constant and span % step:
-        raise ValueError(f"gemm: scales change every {span} in k, inside {accumulator.name}'s groups of {step}")
-    if promote_every is None:
-        if not (constant or _can_rescale(accumulator)):
-            raise ValueError(
-                f"gemm: the {accumulator.name} accumulator needs promote_every: scales change every {span} in k"
-            )
-        length = span if not constant else -(-max(k, 1) // step) * step
-    else:
-        length = promote_every
-        if promote_every % step:
-            raise ValueError(
-                f"gemm: promote_every={promote_every} is not a multiple of {accumulator.name}'s group of {step}"
-            )
-        if not constant and span % promote_every:
-            raise ValueError(
-                f"gemm: promote_every={promote_every} does not divide {span}, the k over which scales are constant"
-                f"{_takers(a, b, span)}"
-            )
-    blocks = -(-max(k, 1) // length)
-    scales = [_by_block(q, length, blocks, extent) for q, extent in zip((a, b), spans, strict=True)]
-    return Schedule(length, scales[0], scales[1], promote_every)
+        raise ValueError(f"gemm: scales change every {span} in k, inside {name}'s groups of {step}")
+    if length is None:
+        if not (constant or _can_rescale(way.accumulator)):
+            raise ValueError(f"gemm: the {name} accumulator needs promote_every: scales change every {span} in k")
+        length = span if not constant else -(-k // step) * step
+    elif length % step:
+        raise ValueError(f"gemm: promote_every={length} is not a multiple of {name}'s group of {step}")
+    elif not constant and span % length:
+        raise ValueError(
+            f"gemm: promote_every={length} does not divide {span}, the k over which scales are constant"
+            f"{_takers(a, b, span)}"
+        )
+    blocks = -(-k // length)
+    scale_a, scale_b = _by_block(a, length, blocks, extent_a), _by_block(b, length, blocks, extent_b)
+    return scale_a, scale_b, length, promote_every is not None
 
 
 def _takers(a: Quantized, b: Quantized, span: int) -> str:
@@ -229,14 +232,14 @@ def _takers(a: Quantized, b: Quantized, span: int) -> str:
 
 def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Matrix:
     """Return scales [blocks, rows] for blocks of `length` along K; each of the operand's own spans `extent`."""
-    rows, scale = q.shape[0], q.scale
+    rows, scale = len(q.codes), q.scale
     if scale.size == 0:
         return np.ones((blocks, rows), np.float32)
     if scale.shape[1] != blocks or extent != length:
         scale = scale[:, np.minimum(np.arange(blocks) * length // extent, scale.shape[1] - 1)]
     laid_out = np.empty((blocks, rows), np.float32)
     if 1 < scale.shape[0] != rows:
-        scale = spread(scale, q.granularity.block((rows, q.shape[1]))[0], rows, 0)
+        scale = spread(scale, q.granularity.block((rows, q.codes.shape[1]))[0], rows, 0)
     laid_out[...] = scale.T  # one row of scales is everyone's
     return laid_out
 

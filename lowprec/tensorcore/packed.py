@@ -11,8 +11,9 @@ from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
 from .catalogue import accumulators
-from .chains import Kept, chains_of
-from .operands import as_multiplied, multiplied
+from .engines.engine import Packed
+from .engines.selection import way_for
+from .operands import ask_quantized, multiplied
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,21 +28,21 @@ class PackedOperand(ByBits):
         What it is for.
     a_format : Format
         Element format of the other operand.
-    kept : Kept or None
-        The kernel's own layout, many times as large as the codes; None where the accumulator has none.
+    kept : Packed or None
+        The engine's own layout, many times as large as the codes; None without an engine.
     """
 
     quantized: Quantized
     accumulator: Accumulator
     a_format: Format
-    kept: Kept | None = field(compare=False, repr=False)
+    kept: Packed | None = field(compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the codes."""
         return self.quantized.shape
 
-    def for_accumulator(self, accumulator: Accumulator) -> Kept | None:
+    def for_accumulator(self, accumulator: Accumulator) -> Packed | None:
         """Return the layout.
 
         Raises
@@ -68,7 +69,7 @@ def pack_operand(
     """Lay out a second operand once, for many products: `lowprec.gemm` and `lowprec.grouped_gemm` take it as `b`.
 
     A weight serves the products of all batches between two updates, its transpose those of the input gradients. The
-    bits are those of the product with `q`. After another fused kernel was chosen, operands are laid out anew each time.
+    bits are those of the product with `q`. Within another `lowprec.use_kernel`, it is laid out again for each product.
 
     Parameters
     ----------
@@ -99,15 +100,12 @@ def pack_operand(
     >>> bool((lp.gemm(x, packed) == lp.gemm(x, w)).all())
     True
     """
-    if not isinstance(q, Quantized):
-        raise TypeError(f"pack_operand: {type(q).__name__} is not Quantized; see lowprec.quantize")
+    ask_quantized("pack_operand", "q", q)
     accumulator = accumulators.get(accumulator)
     if len(q.shape) != 2:
         raise ValueError(f"pack_operand: a matrix [N, K] is needed, not {q.shape}")
     a_format = q.format if a_format is None else formats.get(a_format)
-    accumulator.check_inputs(a_format, q.format)
-    if 0 in q.shape:
+    engine = way_for(accumulator, a_format, q.format).engine
+    if 0 in q.shape or engine is None:
         return PackedOperand(q, accumulator, a_format, None)
-    codes, fb, scale = multiplied("b", q, accumulator)
-    _, fa = as_multiplied(codes, a_format, accumulator)
-    return PackedOperand(q, accumulator, a_format, chains_of(accumulator, fa, fb).keep(codes, fb, scale))
+    return PackedOperand(q, accumulator, a_format, Packed(engine, engine.pack(*multiplied("b", q, accumulator))))

@@ -19,13 +19,10 @@ from lowprec.diagnose.identify.forms import Forms
 from lowprec.diagnose.identify.identification import Identification
 from lowprec.diagnose.identify.probes import probes_for
 from lowprec.tensorcore.accumulator import FLOAT64, heeded_fields
+from lowprec.tensorcore.kinds.amd import ExactGroupSum, PairwiseSum, TruncateFloorSum
 from lowprec.tensorcore.kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
-from lowprec.tensorcore.kinds.exact_groups import ExactGroupSum
-from lowprec.tensorcore.kinds.fused import FusedSum
-from lowprec.tensorcore.kinds.halves import SplitF16Sum
-from lowprec.tensorcore.kinds.pairwise import PairwiseSum
+from lowprec.tensorcore.kinds.nvidia import FusedSum, SplitF16Sum
 from lowprec.tensorcore.kinds.sequential import SequentialSum
-from lowprec.tensorcore.kinds.two_floors import TruncateFloorSum
 from lowprec.tensorcore.kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
 DATA = ("normal", "wide", "sparse")

@@ -102,11 +102,13 @@ def annotation_of(parameter: inspect.Parameter) -> str:
 def literals(target: Target, parameter: inspect.Parameter) -> tuple[Any, ...]:
     """Return the words that a parameter may be, empty if it is not one of some words."""
     text = annotation_of(parameter)
+    word = text.split("|")[0].strip()
     found = re.findall(r"Literal\[([^]]*)\]", text)
     if found:
         return tuple(eval(f"({found[0]},)", {}))
-    module = inspect.getmodule(target.function)
-    value = getattr(module, text.split("|")[0].strip(), None)
+    bases = getattr(target.function, "bases", (target.function,))  # a field is annotated in its own class's file
+    modules = [inspect.getmodule(base) for base in bases]
+    value = next((getattr(m, word) for m in modules if hasattr(m, word)), None)
     return typing.get_args(value) if typing.get_origin(value) is typing.Literal else ()
 
 

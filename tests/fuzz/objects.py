@@ -10,6 +10,7 @@ from calls import Arguments, parameters_of
 from draw import SPECIAL, VALUES, Draw
 
 import lowprec as lp
+from lowprec.tensorcore.engines.selection import kernel_in_use
 
 
 def fields(catalogue: Any, cls: type, share: float = 0.15) -> Callable[[Draw], Arguments]:
@@ -38,6 +39,7 @@ def used(function: Callable[..., Any], use: Callable[[Any], Any], names: tuple[s
     taken = (known[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in names or parameters_of(function))
     make.__signature__ = inspect.Signature(list(taken))  # type: ignore[attr-defined]
     make.__doc__, make.__module__ = function.__doc__, function.__module__
+    make.bases = getattr(function, "__mro__", (function,))  # type: ignore[attr-defined]
     return make
 
 
@@ -109,4 +111,4 @@ def use_library(library: Any) -> Any:
 
 def use_kernel(chosen: Any) -> Any:
     with chosen:
-        return lp.get_fused_kernel()
+        return kernel_in_use()

@@ -112,9 +112,9 @@ def targets(folder: Any) -> list[Target]:
         Target("sqnr", pair()),
         Target("get_num_threads", {}, 0.1),
         Target("set_num_threads", {"n": lambda d: d.one(1, 2)}, 0.3),
-        Target("get_fused_kernel", {}, 0.1),
-        Target("set_fused_kernel", {"name": "auto"}, 0.3, always_hostile=True),
-        Target("using", {"kernel": "auto"}, 0.3, objects.used(lp.using, objects.use_kernel), always_hostile=True),
+        Target(
+            "use_kernel", {"name": "auto"}, 0.3, objects.used(lp.use_kernel, objects.use_kernel), always_hostile=True
+        ),
         Target("load_config", {"path": folder / "missing"}, 0.5, always_hostile=True),
         Target("train", {"config": "nano", "steps": 0}, 0.5, always_hostile=True),
         Target("logfmt.encode", sound.logfmt_arguments, 3),

@@ -37,9 +37,7 @@ def alone(little_room, monkeypatch, keep_threads):
     """Stand in an empty folder."""
     (little_room / "here").mkdir()
     monkeypatch.chdir(little_room / "here")
-    kernel = lp.get_fused_kernel()
-    yield little_room
-    lp.set_fused_kernel(kernel)
+    return little_room
 
 
 def test_everything_public_is_called(all_targets):

@@ -24,6 +24,7 @@ from lowprec.study import Setting, run_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run import executors, runner, warm
 from lowprec.study.run.progress import Lines, Silent, Snapshot
+from lowprec.tensorcore.engines.selection import kernel_in_use
 
 TOY = branches()
 
@@ -112,8 +113,8 @@ def test_a_line_says_whether_runs_start_or_are_done(done, words):
 
 
 def test_runs_in_this_process_see_the_context_of_their_caller():
-    with lp.using(kernel="portable"), executors.workers(0) as pool:
-        assert pool.submit(lp.get_fused_kernel).result() == "portable"
+    with lp.use_kernel("portable"), executors.workers(0) as pool:
+        assert pool.submit(kernel_in_use).result() == "portable"
 
 
 # --- what is stopped -------------------------------------------------------------------------------------------------

@@ -7,15 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec import _jit
 from lowprec.tensorcore.accumulator import Accumulator
-from lowprec.tensorcore.chains import Chains, chains_of
-from lowprec.tensorcore.fused_kernels import fused_kernels
-from lowprec.tensorcore.kinds.panels import Float64Lanes
-from lowprec.tensorcore.product import BlockScales, Product
+from lowprec.tensorcore.engines.engine import Engine
+from lowprec.tensorcore.engines.selection import kernel_in_use, machines, solve, way_for
+from lowprec.tensorcore.problem import GemmProblem
 
-#: Names of the fused kernels that this CPU can run.
-KERNELS = [name for name in fused_kernels if fused_kernels[name].features <= _jit.cpu_features()]
+#: Names of the kernels that this CPU can run, the fastest first.
+KERNELS = machines("auto")
 
 
 def bits(x: NDArray[Any]) -> NDArray[Any]:
@@ -25,10 +23,10 @@ def bits(x: NDArray[Any]) -> NDArray[Any]:
 
 def agree(compute: Callable[[], NDArray[Any]], *label: Any, kernels: Sequence[str] = KERNELS) -> NDArray[Any]:
     """Ask that kernels of this CPU give the reference's bits, and return the reference's result."""
-    with lp.using(kernel="reference"):
+    with lp.use_kernel("reference"):
         want = compute().copy()
     for kernel in kernels:
-        with lp.using(kernel=kernel):
+        with lp.use_kernel(kernel):
             got = compute()
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         if len(wrong := np.argwhere(bits(got) != bits(want))):
@@ -45,24 +43,25 @@ def check_kernels(
     b: NDArray[Any],
     c: NDArray[Any] | None = None,
     scales: tuple[NDArray[Any], NDArray[Any]] | None = None,
-    lanes: Callable[[str], Any] | None = None,
+    engine: type[Engine] | None = None,
     used: type = object,
     kernels: Sequence[str] = KERNELS,
 ) -> NDArray[Any]:
-    """Compare one chain on every kernel with the reference, and return what it is.
+    """Compare one chain on every kernel with the reference, and return the reference's result.
 
-    `scales` are inside the instruction. `lanes` returns the kernel in float64 lanes that is meant by a name, where
-    another might be chosen; `used` is the class of what must be chosen.
+    `scales` are inside the instruction. `engine` is the class to take where another might be chosen; `used` is the
+    class that must be chosen.
     """
     c = np.zeros((len(a), len(b)), unit.dtype) if c is None else c
-    product = Product(*formats, a, b, c, scales and BlockScales(*scales))
+    p = GemmProblem(a, b, *formats, c, *(scales or ()))
 
     def compute() -> NDArray[Any]:
-        name = lp.get_fused_kernel()
-        chains = Chains(unit, Float64Lanes(unit, lanes(name))) if lanes and name != "reference" else None
-        chains = chains or chains_of(unit, *formats)
-        assert name == "reference" or isinstance(chains.kernel, used)
-        return chains.compute(product)
+        name, way = kernel_in_use(), way_for(unit, *formats)
+        if engine is not None and name != "reference":
+            found = (engine.find(unit, *formats, machine) for machine in machines(name))
+            way = way._replace(engine=next(x for x in found if x is not None))
+        assert name == "reference" or isinstance(way.engine, used)
+        return solve(way, p)
 
     with np.errstate(invalid="ignore"):  # signalling NaNs
         return agree(compute, unit, *formats, kernels=kernels)

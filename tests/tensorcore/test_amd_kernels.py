@@ -8,8 +8,9 @@ from fast_kernels import check_kernels, codes_of
 from test_limits import instructions
 
 import lowprec as lp
-from lowprec.tensorcore.chains import chains_of
-from lowprec.tensorcore.product import Product
+from lowprec.tensorcore.engines.engine import Engine
+from lowprec.tensorcore.engines.selection import way_for
+from lowprec.tensorcore.problem import GemmProblem
 
 #: Machines that nobody has built; those of the catalogue are compared in `test_limits` and `test_machines_oracle`.
 WHAT_IFS: list[tuple[str, str, dict[str, Any]]] = [
@@ -21,15 +22,14 @@ WHAT_IFS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def check(machine: lp.Accumulator, fmt: str, *operands: Any) -> np.ndarray:
-    assert chains_of(machine, lp.formats[fmt], lp.formats[fmt]).kernel is not None
-    return check_kernels(machine, (lp.formats[fmt], lp.formats[fmt]), *operands, kernels=["auto"])
+    return check_kernels(machine, (lp.formats[fmt], lp.formats[fmt]), *operands, used=Engine, kernels=["auto"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "fmt", "changes"), WHAT_IFS, ids=str)
 def test_machines_that_nobody_has_built(name, fmt, changes):
     machine, f = lp.accumulators[name].with_(**changes), lp.formats[fmt]
-    assert chains_of(machine, f, f).kernel is not None
+    assert way_for(machine, f, f).engine is not None
     instructions(machine, (f, f), ["auto"])
 
 
@@ -60,8 +60,8 @@ def test_groups_of_zeros_are_not_left_to_the_reference(name: str, fmt: str) -> N
     x[3:9] = 0
     x[:, 32:64] = 0
     x[:, 1::2] *= x[:, 1::2] > 1
-    kernel = chains_of(machine, f, f).kernel
-    assert kernel is not None
+    engine = way_for(machine, f, f).engine
+    assert engine is not None
     codes = lp.encode(x, fmt)
-    found = kernel.compute(Product(f, f, codes, codes, np.zeros((20, 20), np.float32)))
+    found = engine.run(GemmProblem(codes, codes, f, f, np.zeros((20, 20), np.float32)))
     assert found.rows.size == found.columns.size == 0

@@ -9,7 +9,7 @@ import lowprec as lp
 from lowprec.recipe.tensors import as_quantized
 from lowprec.tensorcore.accumulator import FLOAT64
 from lowprec.tensorcore.checksum import Bound, Side, compared
-from lowprec.tensorcore.kinds.fused import aligned_error
+from lowprec.tensorcore.kinds.nvidia import aligned_error
 
 SHAPE = (18, 23)
 BY_GEMM = [name for name in lp.accumulators if lp.accumulators[name].output_format != FLOAT64]

@@ -143,7 +143,7 @@ def compare(instruction: Instruction, accumulator: str, family: str, seeds: int,
         theirs = instruction(wide_a, wide_b, np.ascontiguousarray(c.reshape(-1)))
         nan = np.isnan(theirs.view(np.float32))
         for kernel in ("auto", "reference") if seed < 2 else ("auto",):
-            with lp.using(kernel=kernel):
+            with lp.use_kernel(kernel):
                 ours = lp.mma(a, b, c.view(np.float32), accumulator=accumulator).reshape(-1)
             wrong = np.flatnonzero((ours.view(np.uint32) != theirs) & ~(nan & np.isnan(ours)))
             assert wrong.size == 0, (

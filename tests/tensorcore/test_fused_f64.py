@@ -18,17 +18,15 @@ from lowprec.format.catalogue import Format, formats
 from lowprec.kernels.tensorcore import wide_pack as pack
 from lowprec.kernels.tensorcore.wide_sum import FACTOR
 from lowprec.tensorcore.accumulator import ALIGNMENTS, Align
-from lowprec.tensorcore.chains import Chains
-from lowprec.tensorcore.kinds import fused
-from lowprec.tensorcore.kinds.fused import FusedSum
-from lowprec.tensorcore.kinds.panels import Float64Lanes
-from lowprec.tensorcore.panel_kernels import Extent
-from lowprec.tensorcore.product import Product, Schedule
-from lowprec.tensorcore.wide_kernels import KERNELS, WideKernel
+from lowprec.tensorcore.engines.float64_lanes import Extent, Float64Lanes
+from lowprec.tensorcore.engines.selection import kernel_in_use, proves, solve, way_for
+from lowprec.tensorcore.kinds.nvidia import FusedSum
+from lowprec.tensorcore.problem import GemmProblem
 
 HALF, BF16, TF32 = formats["float16"], formats["bfloat16"], formats["tf32"]
 
 Codes = NDArray[np.unsignedinteger]
+ZEROS = {"float32": -133, "fp22": -133, "float16": -21}  # exponents of zeros, by the format of results
 
 
 def machine(
@@ -38,15 +36,10 @@ def machine(
     return FusedSum("test", output_format=output, **fields)
 
 
-def form(name: str, unit: FusedSum, fmt: Format) -> WideKernel:
-    kernel = KERNELS[unit.align].get(name)
-    return kernel if kernel is not None and kernel.supports(unit, fmt, fmt) else KERNELS[unit.align]["portable"]
-
-
 def check(unit: FusedSum, fmt: Format, a: Codes, b: Codes, *addends: Any) -> NDArray[np.floating]:
     """Compare every form with the integer reference, all bits; return the sums without C, or with the last one."""
     for c in addends or (None,):
-        want = check_kernels(unit, (fmt, fmt), a, b, c, lanes=lambda name: form(name, unit, fmt))
+        want = check_kernels(unit, (fmt, fmt), a, b, c, engine=Float64Lanes)
     return want
 
 
@@ -127,7 +120,7 @@ def test_the_exponent_of_zeros_shows() -> None:
     a, b = codes_of([[2.0**-70 * (1 + 2.0**-7), 0]], BF16), codes_of([[2.0**-66, 1.0]], BF16)
     results = [check(machine(4, 3, zero=zero), BF16, a, b).item() for zero in (-126, -133, None)]
     assert results == [0.0, 2.0**-136, 2.0**-136]
-    assert not KERNELS["truncate"]["portable"].supports(machine(4, 3, zero=-125), BF16, BF16)
+    assert Float64Lanes.find(machine(4, 3, zero=-125), BF16, BF16, "portable") is None
 
 
 # --- the bounds of `wide_tile`'s docstring -----------------------------------------------------------------------
@@ -178,20 +171,18 @@ def test_the_factor_must_cover_the_products_bits(k: int) -> None:
     truncated = [np.floor(float(2 - 2.0**-10) ** 2 * 2.0**f) / 2.0**f for f in range(14, 21)]
     assert [check(unit, HALF, full, full).item() for unit in units] == truncated
     for name in set(NAMES) - {"portable"}:
-        kernel = dataclasses.replace(KERNELS["truncate"][name], factor=1 + 2.0**-k)
-        got = [kernel.compute(unit, (HALF, HALF), full, full, blocks_of(4, 1, 1), None).item() for unit in units]
+        engines = (Float64Lanes.find(unit, HALF, HALF, name) for unit in units)
+        loose = [dataclasses.replace(engine, form=engine.form._replace(factor=1 + 2.0**-k)) for engine in engines]
+        got = [engine.run(GemmProblem(full, full, HALF, HALF)).out.item() for engine in loose]
         assert (got == truncated) == (k >= 22)
 
 
 def test_bits_that_no_longer_fit_are_refused() -> None:
-    kernel = KERNELS["truncate"]["portable"]
     assert (1 + 2.0**-42) * (2 - 2.0**-10) - (2 - 2.0**-10) == 2.0**-42 * (2 - 2.0**-10)  # exact
     assert FACTOR == 1 + 2.0**-42
-    assert kernel.supports(machine(256, 40), TF32, HALF)
-    e5m11 = Format("e5m11", 5, 11)
-    assert not kernel.supports(machine(16, 25), e5m11, HALF)
-    assert not kernel.supports(machine(16, 25).with_(align="floor"), HALF, HALF)
-    assert not KERNELS["truncate"]["fma"].supports(machine(16, 25, "float16", -21), HALF, HALF)
+    assert Float64Lanes.find(machine(256, 40), TF32, HALF, "portable") is not None
+    assert Float64Lanes.find(machine(16, 25), Format("e5m11", 5, 11), HALF, "portable") is None
+    assert Float64Lanes.find(machine(16, 25, "float16", -21), HALF, HALF, "fma") is None
 
 
 def test_the_condition_for_normal_results_at_its_edge() -> None:
@@ -206,8 +197,8 @@ def test_the_condition_for_normal_results_at_its_edge() -> None:
     for high, taken in ((59, True), (60, False)):
         cases.append((np.full((4, 64), 1.9921875 * 2.0**58), np.full((40, 64), -1.9921875 * 2.0**high), taken))
     for a, b, taken in cases:
-        extents = [Extent().widened(x.astype(np.float32), BF16) for x in (a, b)]
-        assert extents[0].is_normal(extents[1], unit, 64) == taken
+        extents = [Extent.of(x.astype(np.float32), BF16) for x in (a, b)]
+        assert extents[0].is_normal(extents[1], unit.fraction_bits, 64) == taken
         check(unit, BF16, codes_of(a, BF16), codes_of(b, BF16))
 
 
@@ -243,7 +234,7 @@ def test_float16_results_round_once_and_overflow_to_infinity() -> None:
 @pytest.mark.parametrize("output", ["float32", "float16"])
 def test_specials_anywhere(where: str, output: str) -> None:
     rng = np.random.default_rng(5)
-    unit = machine(8, 25, output, -21)
+    unit = machine(8, 25, output, ZEROS[output])
     a, b = some_codes(rng, (9, 40), HALF, 2.0**-6, 2), some_codes(rng, (35, 40), HALF, 2.0**-6, 2)
     c = rng.standard_normal((9, 35)).astype(unit.dtype)
     if where == "c":
@@ -255,28 +246,23 @@ def test_specials_anywhere(where: str, output: str) -> None:
     check(unit, HALF, a, b, c)
 
 
-def blocks_of(length: int, m: int, n: int, blocks: int = 1, promote: bool = False, seed: int = 0) -> Schedule:
-    rng = np.random.default_rng(seed)
-    scales = [np.ldexp(1 + rng.random((blocks, rows)), rng.integers(-6, 6, (blocks, rows))) for rows in (m, n)]
-    if blocks == 1 and not promote:
-        scales = [np.ones_like(scale) for scale in scales]
-    return Schedule(length, scales[0].astype(np.float32), scales[1].astype(np.float32), length if promote else None)
-
-
 @pytest.mark.parametrize("promote", [False, True])
 @pytest.mark.parametrize("output", ["float32", "fp22", "float16"])
 def test_scales_and_promotion(promote: bool, output: str) -> None:
     rng = np.random.default_rng(8)
-    unit = machine(16, 25, output, -21)
+    unit = machine(16, 25, output, ZEROS[output])
     a, b = some_codes(rng, (11, 200), HALF, 2.0**-6, 2), some_codes(rng, (45, 200), HALF, 2.0**-6, 2)
-    blocks = blocks_of(64, 11, 45, 4, promote)
-    if output == "float16" and not promote:
-        blocks = blocks_of(208, 11, 45)
+    blocks, length = (1, 208) if output == "float16" and not promote else (4, 64)
+    scale_a, scale_b = (
+        np.ldexp(1 + rng.random((blocks, rows)), rng.integers(-6, 6, (blocks, rows))).astype(np.float32)
+        for rows in (11, 45)
+    )
+    p = GemmProblem(a, b, HALF, HALF, None, None, None, scale_a, scale_b, length, promote)
 
     def compute() -> NDArray[np.floating]:
-        name = lp.get_fused_kernel()
-        kernel = None if name == "reference" else Float64Lanes(unit, form(name, unit, HALF))
-        return Chains(unit, kernel).compute(Product(HALF, HALF, a, b, None, None, blocks))
+        way = way_for(unit, HALF, HALF)
+        assert kernel_in_use() == "reference" or isinstance(way.engine, Float64Lanes)
+        return solve(way, p)
 
     agree(compute)
     a[3, 100], b[40, 7] = 0x7C00, 0x7E00
@@ -297,31 +283,31 @@ def test_shapes(m: int, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("align", ALIGNMENTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_self_test_notices_a_wrong_kernel(align: Align, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_notices_a_wrong_kernel(align: Align, name: str) -> None:
     """A factor that is off, and forms that align in another way."""
-    own = {x: KERNELS[x][name] for x in ALIGNMENTS if name in KERNELS[x]}
-    if align not in own:
+    found = {x: Float64Lanes.find(machine(16, 25, align=x), HALF, HALF, name) for x in ALIGNMENTS}
+    own = found.pop(align)
+    if own is None:
         assert (align, name) == ("nearest", "fma")  # a thread has one rounding mode
         return
-    assert fused.passes.__wrapped__(align, name)
-    wrong = [dataclasses.replace(own[align], factor=own[align].factor + 2.0**-12)]
-    wrong += [dataclasses.replace(own[align], forms=other.forms) for x, other in own.items() if x != align]
-    for kernel in wrong:
-        monkeypatch.setitem(KERNELS[align], name, kernel)
-        assert not fused.passes.__wrapped__(align, name)
+    assert proves(own)
+    wrong = [own.form._replace(factor=own.form.factor + 2.0**-12)]
+    wrong += [own.form._replace(kernels=other.form.kernels) for other in found.values() if other is not None]
+    for form in wrong:
+        assert not proves(dataclasses.replace(own, form=form))
 
 
 def test_the_chosen_kernel_is_used_here_too() -> None:
     for name in NAMES:
-        with lp.using(kernel=name):
-            found = fused.wide_kernel(machine(16, 25), HALF, HALF)
-        assert found is not None
-        assert found.name == name
+        with lp.use_kernel(name):
+            found = way_for(machine(16, 25), HALF, HALF).engine
+        assert isinstance(found, Float64Lanes)
+        assert found.machine == name
 
 
 @pytest.mark.skipif("fma" not in NAMES, reason="needs AVX2")
 def test_the_rounding_mode_does_not_leak() -> None:
-    with lp.using(kernel="fma"):
+    with lp.use_kernel("fma"):
         ones = codes_of(np.ones((4, 64)), BF16)
         lp.mma(ones, ones, accumulator=machine(16, 25), a_format=BF16, b_format=BF16)
     assert np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
@@ -333,13 +319,17 @@ def test_kernels_are_found_in_the_cache_again(tmp_path: Path) -> None:
     script = (
         "import numpy as np, lowprec as lp\n"
         "from lowprec.kernels.tensorcore.wide_tile import FORMS\n"
-        "lp.set_fused_kernel('portable')\n"
         "x = lp.encode(np.ones((4, 16), np.float32), 'bfloat16')\n"
         "lp.mma(x, x, accumulator='hopper_bf16')\n"
         "stats = FORMS['truncate']['portable']['float32'].stats\n"
         "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
     )
-    environment = {**os.environ, "LOWPREC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(lp.__file__).parents[1])}
+    environment = {
+        **os.environ,
+        "LOWPREC_KERNEL": "portable",
+        "LOWPREC_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": str(Path(lp.__file__).parents[1]),
+    }
     found = [
         subprocess.run(
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True

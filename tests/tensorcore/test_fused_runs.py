@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec.format.catalogue import formats
 from lowprec.tensorcore.accumulator import Accumulator
-from lowprec.tensorcore.chains import chains_of
-from lowprec.tensorcore.kinds import fused_runs
-from lowprec.tensorcore.kinds.panels import Float64Lanes
-from lowprec.tensorcore.product import BlockScales
-from lowprec.tensorcore.run_kernels import KERNELS
+from lowprec.tensorcore.engines.float64_lanes import RunsInFloat64Lanes
+from lowprec.tensorcore.engines.selection import proves, way_for
+from lowprec.tensorcore.problem import GemmProblem
 
 FP4 = formats["e2m1fn"]
 NVFP4, MXF4, MXF4_16 = (lp.accumulators[f"blackwell_{name}"] for name in ("nvfp4", "mxf4", "mxf4_16"))
@@ -32,8 +30,13 @@ Rng = np.random.Generator
 def check(unit: Accumulator, a: Codes, b: Codes, scales: tuple[Codes, Codes], *addends: Any) -> NDArray[np.float32]:
     """Compare every form with the integer reference, all bits; return the sums without C, or with the last one."""
     for c in addends or (None,):
-        want = check_kernels(unit, (FP4, FP4), a, b, c, scales, lanes=KERNELS.__getitem__)
+        want = check_kernels(unit, (FP4, FP4), a, b, c, scales, used=RunsInFloat64Lanes)
     return want
+
+
+def with_factor(engine: Any, factor: float) -> Any:
+    """The engine with another factor of B's scales."""
+    return dataclasses.replace(engine, form=engine.form._replace(factor=factor))
 
 
 def of_one(rows: int, columns: int, code_a: int, code_b: int, count: int = 4) -> tuple[Codes, Codes]:
@@ -69,7 +72,6 @@ def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
     unit = MXF4_16.with_(**change)
     if unit.group == 256:
         unit = unit.with_(fraction_bits=34)
-    assert isinstance(chains_of(unit, FP4, FP4).kernel, Float64Lanes)
     for kind in ("near", "spread", "subnormal"):
         check(unit, *drawn(rng, unit, (9, 37, 640), kind), None, rng.standard_normal((9, 37)).astype(np.float32))
 
@@ -89,7 +91,7 @@ def test_the_sum_stays_below_its_limit(sign: int) -> None:
     b[:, 1::2] ^= 8
     check(unit, a, b, scales, c)
     for beyond in (unit.with_(fraction_bits=38), unit.with_(group=128)):
-        assert not any(kernel.supports(beyond, FP4, FP4) for kernel in KERNELS.values())
+        assert not any(RunsInFloat64Lanes.find(beyond, FP4, FP4, name) for name in NAMES)
 
 
 def of_many_bits(rng: Rng, count: int) -> tuple[Codes, Codes]:
@@ -151,33 +153,31 @@ def test_the_factor_is_between_its_bounds(exponent: int, right: bool) -> None:
     a, b = np.full((4, 64), SIX, np.uint8), np.full((33, 64), SIX, np.uint8)
     a[:, 16:48] |= 8
     a[:, 24:32] = a[:, 40:48] = a[:, 48:] = ZERO
-    given = BlockScales(*of_one(4, 33, 0x77, 0x77))  # significands of 15 / 8
+    given = of_one(4, 33, 0x77, 0x77)  # significands of 15 / 8
     unit = NVFP4.with_(fraction_bits=37)
     assert not check(unit, a, b, given).any()
     for name in set(NAMES) - {"portable"}:
-        fast = dataclasses.replace(KERNELS[name], factor=1 + 2.0**exponent)
-        assert fast.compute(unit, (FP4, FP4), a, b, None, None, given).any() != right
+        fast = with_factor(RunsInFloat64Lanes.find(unit, FP4, FP4, name), 1 + 2.0**exponent)
+        assert fast.run(GemmProblem(a, b, FP4, FP4, None, *given)).out.any() != right
 
 
 @pytest.mark.parametrize("factor", [1.0, 1 + 2.0**-30, 1 - 2.0**-49])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "portable"])
-def test_self_test_notices_a_wrong_factor(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fused_runs.passes.__wrapped__(name)
-    monkeypatch.setitem(KERNELS, name, dataclasses.replace(KERNELS[name], factor=factor))
-    assert not fused_runs.passes.__wrapped__(name)
+def test_the_trial_notices_a_wrong_factor(name: str, factor: float) -> None:
+    engine = RunsInFloat64Lanes.find(NVFP4, FP4, FP4, name)
+    assert engine is not None
+    assert proves(engine)
+    assert not proves(with_factor(engine, factor))
 
 
 def test_what_is_refused() -> None:
     e3m2 = formats["e3m2fn"]
-    kernel = KERNELS["portable"]
-    assert kernel.supports(NVFP4, FP4, FP4)
     for unit in (
         NVFP4.with_(align="floor"), NVFP4.with_(run=8), NVFP4.with_(output_format="float16"),
         NVFP4.with_(zero_exponent=-120),
     ):  # fmt: skip
-        assert not kernel.supports(unit, FP4, FP4)
-        assert chains_of(unit, FP4, FP4).kernel is None
-    assert not kernel.supports(NVFP4, e3m2, FP4)
+        assert way_for(unit, FP4, FP4).engine is None
+    assert RunsInFloat64Lanes.find(NVFP4, e3m2, FP4, "portable") is None
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -225,9 +225,9 @@ def test_no_products_at_all() -> None:
 
 def test_the_chosen_kernel_is_used_here_too() -> None:
     for name in NAMES:
-        with lp.using(kernel=name):
-            found = chains_of(NVFP4, FP4, FP4).kernel
-        assert isinstance(found, Float64Lanes)
-        assert found.kernel.name == name
-    with lp.using(kernel="reference"):
-        assert chains_of(NVFP4, FP4, FP4).kernel is None
+        with lp.use_kernel(name):
+            found = way_for(NVFP4, FP4, FP4).engine
+        assert found is not None
+        assert found.machine == name
+    with lp.use_kernel("reference"):
+        assert way_for(NVFP4, FP4, FP4).engine is None

@@ -5,7 +5,8 @@ import pytest
 from fast_kernels import KERNELS, agree, check_kernels
 
 import lowprec as lp
-from lowprec.tensorcore.kinds.halves import Promoted, SplitF16Sum
+from lowprec.tensorcore.engines.float64_lanes import HalvesInFloat64Lanes
+from lowprec.tensorcore.kinds.nvidia import SplitF16Sum
 
 MACHINES = ["hopper_fp8_mma", "hopper_fp8_mma_f16"]
 E4M3, E5M2 = lp.formats["e4m3fn"], lp.formats["e5m2"]
@@ -22,9 +23,9 @@ def test_every_kernel_is_the_reference(name, pair, shape):
     a[rng.random(a.shape) < 0.9] &= 0xB7  # few NaN, Inf and large numbers
     b[rng.random(b.shape) < 0.99] &= 0xB7
     c = (rng.standard_normal((m, n)) * 2.0 ** rng.integers(-20, 12, (m, n))).astype(unit.dtype)
-    assert np.isfinite(check_kernels(unit, pair, a, b, c, used=Promoted)).any()
+    assert np.isfinite(check_kernels(unit, pair, a, b, c, used=HalvesInFloat64Lanes)).any()
     a, b = (lp.encode(rng.standard_normal((rows, k)), f) for rows, f in zip((m, n), pair, strict=True))
-    assert np.isfinite(check_kernels(unit, pair, a, b, c, used=Promoted)).all()
+    assert np.isfinite(check_kernels(unit, pair, a, b, c, used=HalvesInFloat64Lanes)).all()
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -37,7 +38,7 @@ def test_sums_at_float16s_ends(name):
     edges = np.array([2048, 2049, 65504, 65488, -65504, 2.0**-24, 2.0**-14, 0.33325, -0.0, 1024.5])
     for shift in range(10):
         c = np.resize(np.roll(edges, shift), (6, 6)).astype(unit.dtype)
-        want = check_kernels(unit, (E4M3, E4M3), x, x, c, used=Promoted)
+        want = check_kernels(unit, (E4M3, E4M3), x, x, c, used=HalvesInFloat64Lanes)
     assert np.isinf(want).any() == name.endswith("f16")
 
 

@@ -3,7 +3,6 @@
 NaN bits and signs of zero count; of inputs see `palettes`.
 """
 
-import dataclasses
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -16,7 +15,8 @@ from numpy.typing import NDArray
 from palettes import ADDENDS, OPERANDS, SCALES, addend, scales
 
 import lowprec as lp
-from lowprec.tensorcore.fused_kernels import fused_kernels
+from lowprec.tensorcore.engines import selection
+from lowprec.tensorcore.engines.float32_lanes import LIMITS
 from lowprec.tensorcore.grouped import grouped_gemm
 
 Unit = lp.Accumulator
@@ -185,7 +185,7 @@ def machines(limits: Any) -> list[tuple[Unit, tuple[lp.Format, lp.Format]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_machines_at_the_limits_of_float32_lanes(kernel: str) -> None:
-    for unit, pair in machines(fused_kernels[kernel].limits):
+    for unit, pair in machines(LIMITS[kernel]):
         instructions(unit, pair, [kernel])
 
 
@@ -205,17 +205,18 @@ LOOSER: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("field", LOOSER)
-def test_palettes_find_looser_limits(field: str) -> None:
-    kernel = fused_kernels[KERNELS[0]]
-    if (kernel.name, field) == ("portable", "group"):
+def test_palettes_find_looser_limits(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = KERNELS[0]
+    if (kernel, field) == ("portable", "group"):
         pytest.skip("counts nothing in words of 32 bits")
-    before = kernel.limits
-    loose = dataclasses.replace(kernel, limits=before._replace(**{field: LOOSER[field](getattr(before, field))}))
+    before = LIMITS[kernel]
+    monkeypatch.setitem(LIMITS, kernel, before._replace(**{field: LOOSER[field](getattr(before, field))}))
+    monkeypatch.setattr(selection, "ways", {})
 
     def compare() -> None:
         for unit, pair in machines(before) if field not in ("scale", "binades") else ():
-            instructions(unit, pair, [kernel.name])
-        products(lp.accumulators["hopper_fp8"], [kernel.name])
+            instructions(unit, pair, [kernel])
+        products(lp.accumulators["hopper_fp8"], [kernel])
 
-    with fused_kernels.scoped({kernel.name: loose}), pytest.raises(AssertionError, match="outputs, first"):
+    with pytest.raises(AssertionError, match="outputs, first"):
         compare()

@@ -41,7 +41,7 @@ def mma(x: Tile, accumulator: Any, names: tuple[str, str], scales: Scaling = Non
     c = x.c.view(FLOATS[x.c.dtype.itemsize])
     answers = []
     for kernel in kernels:
-        with lp.using(kernel=kernel):
+        with lp.use_kernel(kernel):
             out = lp.mma(x.a, x.b, c, **given)
         assert (out.dtype, out.shape) == (c.dtype, c.shape)
         answers.append(bits(out))

@@ -15,9 +15,8 @@ from lowprec.oracle import FORMATS
 from lowprec.oracle.ieee import ieee_sum
 from lowprec.oracle.values import Exact, decode, encode, floor_log2, max_code, nearest
 from lowprec.tensorcore.kinds import KINDS
-from lowprec.tensorcore.kinds.halves import in_halves
 from lowprec.tensorcore.order import Products, Rounded, Sum
-from lowprec.tensorcore.product import Product
+from lowprec.tensorcore.problem import GemmProblem
 
 NAMES = [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64]
 
@@ -26,7 +25,7 @@ def exchanged(name, places):
     """Return which bits of a chain of two instructions change as its products are rearranged."""
     a, b, c = operands(name, 24, 24, len(places))
     c = c.astype(lp.accumulators[name].dtype)
-    with lp.using(kernel="reference"):
+    with lp.use_kernel("reference"):
         return bits(multiply(name, a, b, c)) != bits(multiply(name, a[:, places], b[:, places], c))
 
 
@@ -157,7 +156,7 @@ def test_a_tree_computes_the_bits(kind: type, changes: dict) -> None:
     c[:, :5], c[:, 5:10] = edges, [edge | top for edge in edges]
     start = c.astype(np.uint16 if machine.dtype == "float16" else np.uint32).view(machine.dtype)
     e5m2 = lp.formats["e5m2"]
-    got = machine.reference(Product(e5m2, e5m2, a, b, start)).astype(machine.dtype)
+    got = machine.reference(GemmProblem(a, b, e5m2, e5m2, start)).astype(machine.dtype)
     bits_ = got.view(f"u{got.itemsize}")
     trees = machine.chain(k)
     x_values, y_values = (machine.values(side, e5m2).tolist() for side in (a, b))
@@ -177,5 +176,5 @@ def test_halves_take_their_products_as_the_tree_says(group: int) -> None:
     k = 3 * step
     ks = [place for tree in machine.chain(k) for item in tree.products() for place in item.ks]
     codes = np.arange(k, dtype=np.uint8)[None, :]  # every value once
-    taken = in_halves(codes, lp.formats["e4m3fn"], step)
-    np.testing.assert_array_equal(taken[0], in_halves(codes, lp.formats["e4m3fn"], 1)[0][ks])
+    taken = machine.as_halves(codes, lp.formats["e4m3fn"])
+    np.testing.assert_array_equal(taken[0], lp.encode(lp.decode(codes, "e4m3fn"), "float16")[0][ks])

@@ -55,7 +55,7 @@ def test_it_is_used(machine):
     qa, qb, packed = operands(machine)
     want = lp.gemm(qa, qb, accumulator=machine)
     for name in [*KERNELS, "reference"]:
-        with lp.using(kernel=name):
+        with lp.use_kernel(name):
             assert_same(lp.gemm(qa, packed, accumulator=machine), want)
     qb.codes[...] = 0
     assert_same(lp.gemm(qa, packed, accumulator=machine), want)
@@ -98,7 +98,7 @@ def test_an_operand_without_rows():
 
 test_refused = refusals([
     ("lp.gemm(qa, packed, accumulator='ada_fp8')", "b was packed for hopper_fp8, not for ada_fp8"),
-    ("lp.pack_operand(qb.codes)", TypeError, "ndarray is not Quantized"),
+    ("lp.pack_operand(qb.codes)", TypeError, "q must be Quantized .*, got ndarray"),
     ("lp.pack_operand(qb, 'hopper_f16')", "takes float16"),
     ("lp.pack_operand(lp.quantize(np.ones((2, 128, 128)), 'e4m3fn', '128x128'))", r"a matrix \[N, K\] is needed"),
 ], lambda: dict(zip(("qa", "qb", "packed"), operands("hopper_fp8"), strict=True)))  # fmt: skip

@@ -13,12 +13,13 @@ from ...cast.casts import encode
 from ...format.catalogue import Format, formats
 from ...tensorcore.accumulator import Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
-from ...tensorcore.chains import Chains, multiply
+from ...tensorcore.engines import reference
+from ...tensorcore.engines.chain import sequential_f64
+from ...tensorcore.engines.selection import promoted, solve, way_for
 from ...tensorcore.gemm import gemm
-from ...tensorcore.kinds.sequential import sequential_f64
 from ...tensorcore.library import Library, libraries
 from ...tensorcore.operands import as_multiplied
-from ...tensorcore.product import Product, Schedule
+from ...tensorcore.problem import GemmProblem
 from .dump import FLOAT64, Dump, Part, canonical
 
 Array = NDArray[Any]
@@ -72,8 +73,9 @@ class Candidate:
             raise ValueError(f"{m} takes scales for {m.scale_block}")
         fa, fb = formats[part.fa], formats[part.fb]
         m.check_inputs(fa, fb)
-        (x, fa), (y, fb) = as_multiplied(part.a, fa, m), as_multiplied(part.b, fb, m)
-        d = part.pick(_multiplied(m, Product(fa, fb, x, y, start, part.scales), part.c is None))
+        (x, left), (y, right) = as_multiplied(part.a, fa, m), as_multiplied(part.b, fb, m)
+        p = GemmProblem(x, y, left, right, start, *(part.scales or ()))
+        d = part.pick(_multiplied(m, (fa, fb), p, part.c is None))
         return d.view(part.wanted.dtype)
 
     def differing(self, part: Part) -> NDArray[np.bool_]:
@@ -122,20 +124,22 @@ class Candidate:
         return f"lp.gemm({', '.join([*given, *said])})"
 
 
-def _multiplied(m: Accumulator, product: Product, from_zero: bool) -> Array:
-    """Return what `lowprec.mma` computes, by what is soonest done for so many outputs."""
-    every, (rows, columns, k) = m.promote_every, product.shape
+def _multiplied(m: Accumulator, pair: tuple[Format, Format], p: GemmProblem, from_zero: bool) -> Array:
+    """Return the result of `lowprec.mma` for operands of some formats, by the fastest way for its size."""
+    every, (rows, columns, k) = m.promote_every, p.shape
     if m.reference_is_compiled and rows * columns * k <= _FEW:
-        m.check_formats(product.fa, product.fb)
-        few = Chains(m, None)
-        return few.compute(product) if every is None or (every >= k and from_zero) else few.promoted(product, every)
-    if every is None or not from_zero or m.dtype != np.float32 or m.scale_format is not None:
-        return multiply(m, product, every)
-    if every % m.step():
-        return multiply(m, product, every)
+        m.check_formats(p.fa, p.fb)
+        if every is None or (every >= k and from_zero):
+            return m.reference(p)
+        return reference.promoted(m, p, every, m.reference)
+    way = way_for(m, *pair)
+    if every is None:
+        return solve(way, p)
+    if not from_zero or m.dtype != np.float32 or m.scale_format is not None or every % way.step:
+        return promoted(way, p, every)
     blocks = -(-k // every)  # one call for all chains, whose sums are added from +0
     ones = [np.ones((blocks, n), np.float32) for n in (rows, columns)]
-    return multiply(m, product._replace(c=None, schedule=Schedule(every, ones[0], ones[1], every)), every)
+    return solve(way, p._replace(c=None, scale_a=ones[0], scale_b=ones[1], length=every, promote=True))
 
 
 def as_python(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,13 +15,19 @@ from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ...scaling.granularity import Granularity
 from ...scaling.quantized import Quantized
-from ...tensorcore.product import BlockScales
 
 Array = NDArray[Any]
 FLOAT64 = "float64"  # what a dump calls numbers that are no codes of a format
 _OWN = {"float16": "float16", "float32": "float32", "float64": FLOAT64}  # NumPy's own types
 _WORDS = {2: "float16", 4: "float32", 8: FLOAT64}  # what words of so many bytes are taken to be
 _ROWS_AT_ONCE = 32
+
+
+class BlockScales(NamedTuple):
+    """Codes of scales inside the instruction, [M, K / block] and [N, K / block]."""
+
+    a: Array
+    b: Array
 
 
 @dataclass(frozen=True, eq=False)

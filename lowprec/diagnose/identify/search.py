@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...format.catalogue import formats
 from ...registry import cached
 from ...tensorcore.accumulator import Accumulator
+from ...tensorcore.engines.selection import engine_for
 from .candidate import Candidate
 from .dump import Dump, Part
 from .moves import moves
@@ -252,9 +253,7 @@ def cost(candidate: Candidate, part: Part) -> int:
 
 @cached(1024)
 def _has_kernel(machine: Accumulator, fa: str, fb: str) -> bool:
-    tf32 = formats["tf32"]
-    pair = (tf32 if machine.lists(tf32) and fmt == "float32" else formats[fmt] for fmt in (fa, fb))
-    return machine.fast(*pair) is not None
+    return engine_for(machine, machine.multiplied(formats[fa]), machine.multiplied(formats[fb])) is not None
 
 
 def score(ours: NDArray[Any], theirs: NDArray[Any]) -> Score:

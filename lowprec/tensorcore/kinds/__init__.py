@@ -1,14 +1,10 @@
 """The kinds of accumulator, one class each."""
 
+from .amd import ExactGroupSum, PairwiseSum, TruncateFloorSum
 from .arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from .exact import ExactSum
-from .exact_groups import ExactGroupSum
-from .fused import FusedSum
-from .fused_runs import GroupedFusedSum
-from .halves import SplitF16Sum
-from .pairwise import PairwiseSum
+from .nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
 from .sequential import SequentialSum
-from .two_floors import TruncateFloorSum
 from .x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
 #: All kinds of the catalogue, in the order in which `identify` tries them.

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...format.catalogue import Format
 from ...kernels.tensorcore import cpu_dot
 from ...kernels.tensorcore import dot_tile as tile
-from ..accumulator import FLOAT16, FLOAT32, Accumulator, Computed, FastKernel, StepError
-from ..float32 import accumulate_f32
-from ..integers import by_rows
+from ..accumulator import FLOAT16, FLOAT32, StepError
+from ..engines.chain import ScaledChain
+from ..engines.dots import Dots, DotSum
+from ..engines.reference import by_rows
 from ..order import Products, Rounded, Sum
-from ..product import Matrix, Product, canonical_nan
-from .dots import Dots, read
-from .panels import not_finite
+from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
+from .x86 import flushed
 
 _ODD = Rounded(rounding="odd", flushes="odd")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class RoundToOddSum(Accumulator):
+class RoundToOddSum(DotSum):
     """Every product and every sum rounded to odd, without subnormals: BFDOT with FPCR.EBF = 0."""
 
     group: int = 2
@@ -31,9 +29,9 @@ class RoundToOddSum(Accumulator):
     words = "products, their sum and the sum with C rounded to odd, subnormals flushed"
     oracle = "Odd"
 
-    def values(self, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
+    def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
         """Return the values without float32's subnormals."""
-        return read(self, codes, fmt, True).astype(np.float64)
+        return flushed(self, codes, fmt)
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Add products one after the other, then C."""
@@ -46,20 +44,19 @@ class RoundToOddSum(Accumulator):
         """Return that of a product's roundings, each less than a unit in the last place, and of flushes."""
         return StepError((1 + 2.0**-23) ** (self.group + 1) - 1, 2 * (2 * self.group + 1) * 2.0**-126)
 
-    def reference(self, product: Product) -> Matrix:
+    def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
-        p, state = product, np.array(product.start)
-        x, y = read(self, p.a, p.fa, True), read(self, p.b, p.fb, True)
+        x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
         by_rows(lambda start, stop: cpu_dot.odd_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
 
-    def fast(self, fa: Format, fb: Format) -> FastKernel | None:
-        """Return the kernel in float32 lanes, for pairs of at most 12 significant bits."""
-        return Dots(self, tile.Odd, fa, fb, True) if self.group == 2 and _short(fa, fb) else None
+    def dots_form(self) -> type[tile.Form] | None:
+        """Return the form for pairs."""
+        return tile.Odd if self.group == 2 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class RoundedGroupSum(Accumulator):
+class RoundedGroupSum(DotSum):
     """A group's exact sum rounded to float32, then added to C: BFDOT with FPCR.EBF = 1."""
 
     group: int = 2
@@ -77,21 +74,19 @@ class RoundedGroupSum(Accumulator):
         """Return that of two roundings."""
         return StepError((1 + 2.0**-24) ** 2 - 1, 2 * 2.0**-149)
 
-    def reference(self, product: Product) -> Matrix:
+    def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, group by group."""
-        p, state = product, np.array(product.start)
-        x, y = read(self, p.a, p.fa, False), read(self, p.b, p.fb, False)
+        x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
         by_rows(lambda start, stop: cpu_dot.rounded_groups_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
 
-    def fast(self, fa: Format, fb: Format) -> FastKernel | None:
-        """Return the kernel in float32 lanes, for pairs of at most 12 significant bits."""
-        pairs = self.group == 2 and _short(fa, fb)
-        return Dots(self, tile.RoundedPairs, fa, fb, False) if pairs else None
+    def dots_form(self) -> type[tile.Form] | None:
+        """Return the form for pairs."""
+        return tile.RoundedPairs if self.group == 2 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class ScaledGroupSum(Accumulator):
+class ScaledGroupSum(DotSum):
     """A group's exact sum, times a power of two, and C, rounded once: Arm's FP8 dot products.
 
     Parameters
@@ -113,6 +108,7 @@ class ScaledGroupSum(Accumulator):
 
     words = "a group's exact sum times a power of two, and C, rounded once"
     oracle = "ScaledGroups"
+    engines = (Dots, ScaledChain)
     output_formats = (FLOAT32, FLOAT16)
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
@@ -127,10 +123,9 @@ class ScaledGroupSum(Accumulator):
         least = self.output_format.smallest_subnormal * 2.0**-self.product_exponent
         return StepError(2.0 ** -(self.output_bits + 1), least)
 
-    def reference(self, product: Product) -> Matrix:
+    def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, group by group."""
-        p, stored = product, self.output_format
-        x, y = read(self, p.a, p.fa, False), read(self, p.b, p.fb, False)
+        x, y, stored = self.values(p.a, p.fa), self.values(p.b, p.fb), self.output_format
         with np.errstate(invalid="ignore"):  # signalling NaNs
             state = p.start.astype(np.float64)
         beyond = float(stored.max) if self.saturate else np.inf
@@ -140,40 +135,6 @@ class ScaledGroupSum(Accumulator):
         with np.errstate(invalid="ignore"):
             return canonical_nan(state.astype(self.dtype))
 
-    def fast(self, fa: Format, fb: Format) -> FastKernel | None:
-        """Return the kernel in float64 lanes for four products, that of float32 sums for one."""
-        if self.output_format != FLOAT32 or not _short(fa, fb):
-            return None
-        if self.group == 4:
-            return Dots(self, tile.ScaledGroups, fa, fb, False)
-        factor = 2.0**self.product_exponent
-        stays = fb.smallest_subnormal * factor >= 2.0**-149 and fb.max * factor < 2.0**127
-        return Scaled(self) if self.group == 1 and stays else None
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Fused multiply-adds in float32, one operand multiplied by the power of two before."""
-
-    accumulator: ScaledGroupSum
-
-    def covers(self, product: Product) -> bool:
-        """Take single chains; of a schedule each is one."""
-        return product.schedule is None
-
-    def lay_out(self, b: Matrix, fmt: Format, scale: Matrix | None) -> Any:
-        """Keep nothing but the values."""
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            return read(self.accumulator, b, fmt, False) * np.float32(2.0**self.accumulator.product_exponent)
-
-    def compute(self, product: Product, laid_out: Any = None) -> Computed:
-        """Run the kernel; what comes out other than finite is left to the reference."""
-        p, out = product, np.array(product.start)
-        y = self.lay_out(p.b, p.fb, None) if laid_out is None else laid_out
-        accumulate_f32(read(self.accumulator, p.a, p.fa, False), y, out)
-        return Computed(out, *not_finite(out))
-
-
-def _short(fa: Format, fb: Format) -> bool:
-    """Tell whether products of two formats are exact in float32, exponents aside."""
-    return all(f.mantissa_bits <= 11 and f.signed and f.has_zero for f in (fa, fb))
+    def dots_form(self) -> type[tile.Form] | None:
+        """Return the form for four products and float32 sums."""
+        return tile.ScaledGroups if self.group == 4 and self.output_format == FLOAT32 else None

@@ -12,7 +12,7 @@ from ...format.catalogue import Format
 from ...kernels.tensorcore import float64_dot
 from ..accumulator import Accumulator, StepError
 from ..order import Products, Rounded, Sum
-from ..product import Matrix, Product, canonical_nan
+from ..problem import GemmProblem, Matrix, canonical_nan
 
 _WORK = 1 << 25  # multiply-adds that are worth a thread
 _ROWS_AT_ONCE = 512
@@ -61,11 +61,11 @@ class ExactSum(Accumulator):
         """Return half a unit in the last place."""
         return StepError(2.0**-24, 2.0**-149)
 
-    def reference(self, product: Product) -> Matrix:
+    def reference(self, p: GemmProblem) -> Matrix:
         """Return the exact sum over all K and C, rounded once."""
-        (m, n, k), c = product.shape, product.start
+        (m, n, k), c = p.shape, p.start
         if k > _MAX_K:
             raise ValueError(f"{self.name}: K = {k} is beyond {_MAX_K}")
-        x, y, out = decode(product.a, product.fa), decode(product.b, product.fb), np.empty_like(c)
+        x, y, out = decode(p.a, p.fa), decode(p.b, p.fb), np.empty_like(c)
         over_rows(lambda i, j: float64_dot.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
         return canonical_nan(out)

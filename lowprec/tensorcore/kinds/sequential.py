@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ... import _threads
 from ...cast.casts import decode
 from ...format.catalogue import Format
-from ...kernels.tensorcore.float64_dot import sequential64
 from ..accumulator import FLOAT32, FLOAT64, Accumulator, StepError
-from ..float32 import accumulate_f32
+from ..engines.chain import accumulate_f32
 from ..order import Products, Rounded, Sum
-from ..product import Float32Matrix, Matrix, Product, canonical_nan
+from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -48,17 +43,8 @@ class SequentialSum(Accumulator):
         """Return half a unit in the last place, of a step that has one product."""
         return StepError(2.0 ** -(self.output_bits + 1), 2.0**-149 if self.output_format == FLOAT32 else 2.0**-1074)
 
-    def reference(self, product: Product) -> Matrix:
+    def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain in float32."""
-        out: Float32Matrix = product.start.copy()
-        accumulate_f32(decode(product.a, product.fa), decode(product.b, product.fb), out)
+        out: Float32Matrix = p.start.copy()
+        accumulate_f32(decode(p.a, p.fa), decode(p.b, p.fb), out)
         return canonical_nan(out)
-
-
-def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``X @ Y.T + C`` of float64 numbers, which no `Format` holds."""
-    out, turned = np.array(c), np.ascontiguousarray(y.T)
-    grain = max(1, (1 << 18) // max(y.size, 1))
-    _threads.run_chunks(lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], grain)
-    out[np.isnan(out)] = np.nan
-    return out

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...format.catalogue import Format
 from ...kernels.tensorcore import cpu_dot
@@ -15,11 +14,11 @@ from ...kernels.tensorcore.dot_tile import FlushedFma as FlushedFmaForm
 from ...kernels.tensorcore.dot_tile import Form
 from ...kernels.tensorcore.dot_tile import Lanes as LanesForm
 from ...kernels.tensorcore.dot_tile import PairLanes as PairLanesForm
-from ..accumulator import Accumulator, FastKernel, StepError
-from ..integers import by_rows
+from ..accumulator import Accumulator, StepError
+from ..engines.dots import DotSum
+from ..engines.reference import by_rows
 from ..order import Products, Rounded, Sum
-from ..product import Float32Matrix, Matrix, Product, canonical_nan
-from .dots import Dots, read
+from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
 _U, _LEAST = 2.0**-24, 2.0**-126
 _FMA = ("fused multiply-add", "rounded to nearest, float32, subnormals flushed")
@@ -28,7 +27,7 @@ _HOW = Rounded(flushes="x86")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class _X86Sum(Accumulator):
+class _X86Sum(DotSum):
     """What they share: float32 sums to nearest even without subnormals.
 
     Parameters
@@ -44,9 +43,9 @@ class _X86Sum(Accumulator):
 
     form: ClassVar[type[Form]]
 
-    def values(self, codes: Matrix, fmt: Format) -> NDArray[np.float64]:
-        """Return the values with what is flushed as zero."""
-        return read(self, codes, fmt, True).astype(np.float64)
+    def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
+        """Return the values; subnormals that are flushed are the zeros of their signs."""
+        return flushed(self, codes, fmt)
 
     @abstractmethod
     def roundings(self) -> int:
@@ -61,21 +60,20 @@ class _X86Sum(Accumulator):
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
         """Add rows i to j of X Y^T onto `state`, by the slow loop."""
 
-    def reference(self, product: Product) -> Matrix:
+    def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
-        p, state = product, np.array(product.start)
-        x, y = read(self, p.a, p.fa, True), read(self, p.b, p.fb, True)
+        x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
         by_rows(lambda start, stop: self.add(x, y, state, start, stop), p)
         return canonical_nan(state)
 
-    @abstractmethod
-    def has_form(self) -> bool:
-        """Tell whether the numbers are those of its form."""
 
-    def fast(self, fa: Format, fb: Format) -> FastKernel | None:
-        """Return the kernel in float32 lanes, for operands of at most 12 significant bits."""
-        short = all(f.mantissa_bits <= 11 and f.signed and f.has_zero for f in (fa, fb))
-        return Dots(self, self.form, fa, fb, True) if short and self.has_form() else None
+def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matrix:
+    """Return values without float32's subnormals, and without the format's own where the accumulator flushes them."""
+    x = Accumulator.values(accumulator, codes, fmt)
+    least = fmt.smallest_normal if accumulator.flushes(fmt) else 2.0**-126
+    if fmt.smallest_subnormal < least:
+        np.copysign(np.float32(0), x, out=x, where=np.abs(x) < np.float32(least))
+    return x
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -102,9 +100,9 @@ class FlushedFmaSum(_X86Sum):
         """Add rows i to j."""
         cpu_dot.flushed_fma_dot(x, y, self.group, state, i, j)
 
-    def has_form(self) -> bool:
-        """Ask for pairs."""
-        return self.group == 2
+    def dots_form(self) -> type[Form] | None:
+        """Return the form for pairs."""
+        return self.form if self.group == 2 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -156,9 +154,10 @@ class LaneChains(_X86Sum):
         """Add rows i to j."""
         cpu_dot.lanes_dot(x, y, self.group, self.run, self.together, state, i, j)
 
-    def has_form(self) -> bool:
-        """Ask for two lanes and whole rounds of the tile."""
-        return self.run == self.form.lanes and self.group % (4 * self.form.products) == 0
+    def dots_form(self) -> type[Form] | None:
+        """Return the form for two lanes and whole rounds of the tile."""
+        whole = self.run == self.form.lanes and self.group % (4 * self.form.products) == 0
+        return self.form if whole else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -1,20 +1,59 @@
-"""What the references of several kinds share: codes taken apart into integers, sums put together again."""
+"""The definition of the bits: each accumulator's own `reference`, and chains scaled and added block by block.
+
+`take_apart` and what follows it are shared by the references of several kinds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _threads
-from ..format.catalogue import Format
-from ..kernels.tensorcore import fused_dot
-from ..kernels.tensorcore.fused_dot import Parts, Result, Rule
-from .accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
-from .product import Matrix, Product
+from ... import _threads
+from ...format.catalogue import Format
+from ...kernels.tensorcore import epilogue, fused_dot
+from ...kernels.tensorcore.fused_dot import Parts, Result, Rule
+from ..accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
+from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
 _WORK = 1 << 17  # multiply-adds that are worth a thread
+Chain = Callable[[GemmProblem], Matrix]
+
+
+def solve(accumulator: Accumulator, p: GemmProblem) -> Matrix:
+    """Compute a product by the accumulator's reference alone."""
+    return accumulator.reference(p) if p.scale_a is None else by_block(accumulator, p, accumulator.reference)
+
+
+def by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Float32Matrix:
+    """Return the scaled sum of the blocks' chains, each computed by `chain`."""
+    assert p.scale_a is not None
+    assert p.scale_b is not None
+    result = np.zeros(p.shape[:2], np.float32)
+    state: Matrix = np.zeros(result.shape, accumulator.dtype)
+    for i, (sa, sb) in enumerate(zip(p.scale_a, p.scale_b, strict=True)):
+        if p.promote:
+            state[...] = 0
+        elif i:
+            epilogue.rescale(state, p.scale_a[i - 1], p.scale_b[i - 1], sa, sb, accumulator.output_bits)
+        state = chain(p.chain(i * p.length, (i + 1) * p.length, state))
+        if p.promote or i == len(p.scale_a) - 1:
+            epilogue.promote(state.astype(np.float32, copy=False), sa, sb, result)
+    return canonical_nan(result)
+
+
+def promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:
+    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's type."""
+    block = accumulator.scale_block
+    if block and every % block:
+        raise ValueError(f"{accumulator}: promote_every={every} is not a multiple of the scales' {block}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        total: Float32Matrix = p.start.astype(np.float32)
+        for k in range(0, max(p.a.shape[1], 1), every):
+            total += chain(p.chain(k, k + every, np.zeros_like(p.start), block))
+        return canonical_nan(total.astype(p.start.dtype))
 
 
 def take_apart(
@@ -65,7 +104,7 @@ def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
 
 
 def group_rule(accumulator: AlignedSum, low_bits: int) -> Rule:
-    """Return how an accumulator sums a group of products, the last bits of whose significands are worth 2^-low_bits."""
+    """Return the constants of a fused sum of products whose significands end at 2^-low_bits."""
     zero = fused_dot.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
     align = (fused_dot.TRUNCATE, fused_dot.FLOOR, fused_dot.NEAREST)[ALIGNMENTS.index(accumulator.align)]
     return Rule(low_bits, accumulator.group, accumulator.fraction_bits, align, zero)
@@ -77,11 +116,11 @@ def bits_of(c: Matrix) -> NDArray[np.uint32]:
 
 
 def values_of(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
-    """Return the numbers that bits mean as an accumulator's results."""
+    """Return an accumulator's results from their bits."""
     return bits.astype(np.uint16).view(np.float16) if accumulator.output_format == FLOAT16 else bits.view(np.float32)
 
 
-def by_rows(piece: Any, product: Product) -> None:
+def by_rows(piece: Any, p: GemmProblem) -> None:
     """Run ``piece(start, stop)`` over all rows of a product, on threads."""
-    m, n, k = product.shape
+    m, n, k = p.shape
     _threads.run_chunks(piece, m, max(1, _WORK // max(k * n, 1)))

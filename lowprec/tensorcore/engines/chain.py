@@ -1,0 +1,85 @@
+"""Chains of fused multiply-adds in increasing k, in float32 and float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._threads import over_rows, run_chunks, scratch
+from ...format.catalogue import Format
+from ...kernels.float32 import gemm as gemm_f32
+from ...kernels.float32 import tile as f32_tile
+from ...kernels.tensorcore.float64_dot import sequential64
+from ..accumulator import FLOAT32
+from ..problem import Float32Matrix, GemmProblem, Matrix
+from .engine import Computed, Engine, not_finite, short
+
+_WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
+_ROWS_AT_ONCE = 512
+
+
+def accumulate_f32(
+    x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None
+) -> None:
+    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.float32.gemm`.
+
+    x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants`, those of
+    `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.
+    """
+    (m, k), n = x.shape, y.shape[0]
+    if 0 in (m, n) or (k == 0 and constants is None):
+        return
+    panels = scratch("b32", -(-n // f32_tile.COLUMNS) * f32_tile.COLUMNS * k, np.float32)
+    if y.flags.c_contiguous:
+        gemm_f32.pack_panels(y, panels)
+    else:
+        gemm_f32.pack_panels_transposed(y.T, panels)
+
+    def some_rows(first: int, stop: int) -> None:
+        quads = scratch("a32", -(-(stop - first) // 4) * 4 * k, np.float32)
+        if x.flags.c_contiguous:
+            gemm_f32.pack_quads(x[first:stop], quads)
+        else:
+            gemm_f32.pack_quads_transposed(x.T, first, stop, quads)
+        if constants is None:
+            gemm_f32.gemm_packed(quads, panels, k, out[first:stop], 0, stop - first)
+        else:
+            gemm_f32.gemm_packed_rounded(quads, panels, k, constants, out[first:stop], 0, stop - first)
+
+    over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
+
+
+def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``X @ Y.T + C`` of float64 numbers, which no `Format` holds."""
+    out, turned = np.array(c), np.ascontiguousarray(y.T)
+    grain = max(1, (1 << 18) // max(y.size, 1))
+    run_chunks(lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], grain)
+    out[np.isnan(out)] = np.nan
+    return out
+
+
+@dataclass(frozen=True)
+class ScaledChain(Engine):
+    """Fused multiply-adds in float32, the power of two of products multiplied into B."""
+
+    @classmethod
+    def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> ScaledChain | None:
+        """Return the engine for single products, if float32 holds B's values times the power of two."""
+        factor = 2.0**accumulator.product_exponent
+        stays = fb.smallest_subnormal * factor >= 2.0**-149 and fb.max * factor < 2.0**127
+        plain = accumulator.group == 1 and accumulator.output_format == FLOAT32 and short(fa, fb)
+        return cls(accumulator, fa, fb, "") if plain and stays else None
+
+    def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
+        """Keep B's values."""
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return self.accumulator.values(b, fmt) * np.float32(2.0**self.accumulator.product_exponent)
+
+    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+        """Run the kernel; results that are not finite are outside its limits."""
+        out = np.array(p.start)
+        accumulate_f32(self.accumulator.values(p.a, p.fa), self.pack(p.b, p.fb, None) if parts is None else parts, out)
+        return Computed(out, *not_finite(out))

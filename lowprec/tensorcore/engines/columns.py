@@ -1,0 +1,80 @@
+"""Products cut toward zero and joined with C by cutting downwards, in float64 columns: CDNA3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..._threads import over_rows, scratch
+from ...cast.constants import decode_constants
+from ...format.catalogue import Format
+from ...kernels.cast.nearest import decode32
+from ...kernels.tensorcore import floored_columns as kernels
+from ..accumulator import FLOAT32
+from ..problem import Float32Matrix, GemmProblem, Matrix, Places
+from .dots import Spread
+from .engine import NONE, Computed, Engine, joined, not_finite, short
+
+_WORK = 1 << 20  # multiply-adds that are worth a thread
+_ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
+
+
+@dataclass(frozen=True)
+class Columns(Engine):
+    """Sums of `TruncateFloorSum` where products are exact in float64; one that may leave float32 counts as Inf."""
+
+    accumulator: Any
+
+    @classmethod
+    def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> Columns | None:
+        """Return the engine for operands of at most 12 significant bits."""
+        few = accumulator.fraction_bits <= kernels.MAX_FRACTION_BITS and accumulator.output_format == FLOAT32
+        return cls(accumulator, fa, fb, "") if few and short(fa, fb) and fa.emin + fb.emin > -900 else None
+
+    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+        """Run the kernel, some columns of the result at a time; products are below 2^128 and results finite."""
+        a, (m, n, k) = self.accumulator, p.shape
+        depth = -(-a.group // (a.run * kernels.STEP)) * kernels.STEP
+        rule = kernels.Floors(a.run, depth, a.fraction_bits, 2.0 ** min(a.window, 900))
+        per_row = max(-(-k // a.group), 1) * a.run * depth
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            out = np.array(p.start, np.float32)
+
+        def dealt(side: str, codes: Matrix, fmt: Format) -> kernels.Dealt:
+            shape = len(codes), per_row
+            parts = (scratch(f"floors_{side}_{of}", len(codes) * per_row, np.float64) for of in ("values", "powers"))
+            found = kernels.Dealt(*(part.reshape(shape) for part in parts))
+            kernels.deal(_decoded(codes, fmt), 2.0**fmt.emin, a.group, rule, found)
+            return found
+
+        for first in range(0, n, _COLUMNS_AT_ONCE):
+            some = slice(first, min(first + _COLUMNS_AT_ONCE, n))
+            y = dealt("b", p.b[some], p.fb)
+            size = -(-len(y.values) // kernels.COLUMNS) * kernels.COLUMNS * per_row
+            panels = kernels.Dealt(*(scratch(f"floors_panels_{i}", size, np.float64) for i in range(2)))
+            kernels.turn(y, panels)
+
+            def some_rows(start: int, stop: int, some: slice = some, panels: kernels.Dealt = panels) -> None:
+                kernels.floored_columns(dealt("a", p.a[start:stop], p.fa), panels, rule, out[start:stop, some])
+
+            over_rows(some_rows, m, (some.stop - some.start) * per_row, _WORK, _ROWS_AT_ONCE)
+        return Computed(out, *joined(_large(p), not_finite(out)))
+
+
+def _large(p: GemmProblem) -> tuple[Places, Places]:
+    """Return rows and columns without which all products are below 2^128."""
+    if p.fa.emax + p.fb.emax + 2 <= 128:
+        return NONE, NONE
+    left, right = (Spread.of(_decoded(codes, fmt), fmt.emin).high for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
+    if left.max() + right.max() + 2 <= 128:
+        return NONE, NONE
+    return np.flatnonzero(left > 63), np.flatnonzero(right > 63)
+
+
+def _decoded(codes: Matrix, fmt: Format) -> Float32Matrix:
+    """Return the values of codes, valid until this thread's next call."""
+    x = scratch("floors_decoded", codes.size, np.float32)
+    decode32(np.ascontiguousarray(codes).reshape(-1), x, decode_constants(fmt))
+    return x.reshape(codes.shape)

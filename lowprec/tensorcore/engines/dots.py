@@ -1,0 +1,144 @@
+"""Dot products in plain float32 and float64 lanes: CPUs, CDNA1 and CDNA2 (`kernels.tensorcore.dot_tile`)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._threads import Allocate, fresh, over_rows, scratch
+from ...format.catalogue import Format
+from ...kernels.tensorcore import dot_gemm
+from ...kernels.tensorcore.dot_tile import COLUMNS, ROWS, Form
+from ...kernels.vectors import F32
+from ..accumulator import Accumulator
+from ..problem import Float32Matrix, GemmProblem, Matrix, Places
+from .engine import NONE, Computed, Engine, joined, not_finite, short
+
+_WORK = 1 << 25  # multiply-adds that are worth a thread
+_ROWS_AT_ONCE = 512
+_STEPS = 4  # that a tile takes at a time
+
+
+class Spread(NamedTuple):
+    """Exponents of each row's least and largest magnitude, zeros aside; (127, -127) where all are zeros."""
+
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, x: Float32Matrix, least: int) -> Spread:
+        """Find those of rows [R, K], at least the smallest normal number's `least`; Inf and NaN have 128."""
+        low, high = (np.empty(len(x), np.uint32) for _ in range(2))
+        dot_gemm.extents(x, low, high)
+        exponents = [np.maximum((bits >> 23).astype(np.int32) - 127, least) for bits in (low, high)]
+        exponents[0][high == 0], exponents[1][high == 0] = 127, -127
+        return cls(exponents[0], exponents[1])
+
+
+class LaidOut(NamedTuple):
+    """B in panels, and its rows' exponents."""
+
+    panels: NDArray[Any]
+    spread: Spread
+
+
+@dataclass(frozen=True)
+class Dots(Engine):
+    """Sums as a tile's steps compute them.
+
+    Parameters
+    ----------
+    form : type of Form
+        The arithmetic of a step.
+    """
+
+    accumulator: DotSum
+    form: type[Form]
+
+    @classmethod
+    def find(cls, accumulator: DotSum, fa: Format, fb: Format, machine: str) -> Dots | None:
+        """Return the engine for operands of at most 12 significant bits, if the accumulator's numbers have a form."""
+        form = accumulator.dots_form() if short(fa, fb) else None
+        return None if form is None else cls(accumulator, fa, fb, "", form)
+
+    def pack(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = fresh) -> LaidOut:
+        """Lay out B, and find its rows' exponents."""
+        y = self.accumulator.values(b, fmt)
+        columns, dtype = -(-len(b) // COLUMNS) * COLUMNS, np.float32 if self.form.element is F32 else np.float64
+        panels = allocate("dots_b", columns * self._depth(b.shape[1])[1], dtype)
+        dot_gemm.pack_panels(y, dtype(2.0**self.accumulator.product_exponent), panels)
+        return LaidOut(panels, Spread.of(y, fmt.emin))
+
+    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+        """Run the kernel; its limits bound exponents of operands and C, and results are finite."""
+        (m, n, k), form = p.shape, self.form
+        panels, right = parts or self.pack(p.b, p.fb, None, scratch)
+        whole, depth = self._depth(k)
+        x, out = self.accumulator.values(p.a, p.fa), np.array(p.start, np.float32)
+        if self.accumulator.zero_c_is_positive:
+            with np.errstate(invalid="ignore"):  # signalling NaNs
+                out += np.float32(0)
+        left, bounds = Spread.of(x, p.fa.emin), self._bounds_normal if form.element is F32 else self._bounds_exact
+        beyond = bounds(left, right, k, p.start)
+        dots, steps = dot_gemm.dots[form], self.accumulator.group // form.products if form.lanes else 0
+
+        def some_rows(first: int, stop: int) -> None:
+            quads = scratch("dots_a", -(-(stop - first) // ROWS) * ROWS * depth, panels.dtype)
+            dot_gemm.pack_quads(x[first:stop], whole, quads)
+            dots(quads, panels, form.products, steps, out[first:stop])
+
+        over_rows(some_rows, m, n * depth, _WORK, _ROWS_AT_ONCE)
+        return Computed(out, *joined(beyond, not_finite(out)))
+
+    def _depth(self, k: int) -> tuple[int, int]:
+        """Return K with the zeros that fill its last group, and with those that fill a tile's last steps."""
+        group, products = self.accumulator.group, self.form.products
+        whole = -(-max(k, 1) // group) * group
+        every = group if self.form.lanes else products * _STEPS
+        return whole, -(-whole // every) * every
+
+    def _bounds_normal(self, left: Spread, right: Spread, k: int, c: Matrix) -> tuple[Places, Places]:
+        """Return rows and columns without which all terms are multiples of 2^-126 and all sums below 2^126."""
+        least = -126 + self.fa.mantissa_bits + self.fb.mantissa_bits  # of a product's exponent
+        most = 126 - 2 - max(k, 1).bit_length()
+        rows, columns = NONE, NONE
+        if left.low.min() + right.low.min() < least or left.high.max() + right.high.max() > most:
+            rows = np.flatnonzero((left.low < least // 2) | (left.high > most // 2))
+            columns = np.flatnonzero((right.low < least - least // 2) | (right.high > most - most // 2))
+        magnitude = c.view(np.uint32) & np.uint32(0x7FFFFFFF)
+        usual = (magnitude == 0) | ((magnitude >= (127 - 103) << 23) & (magnitude < (127 + 125) << 23))
+        return np.union1d(rows, np.flatnonzero(~usual.all(axis=1))), columns
+
+    def _bounds_exact(self, left: Spread, right: Spread, k: int, c: Matrix) -> tuple[Places, Places]:
+        """Return rows and columns without which float64 holds every sum of a group and C."""
+        bits = self.fa.mantissa_bits + self.fb.mantissa_bits
+        shift, more = self.accumulator.product_exponent, 3 + max(k, 1).bit_length()
+        low = left.low + right.low.min() + (shift - bits)
+        if (c.view(np.uint32) & np.uint32(0x7FFFFFFF)).any():
+            of_c = Spread.of(np.ascontiguousarray(c, np.float32), -126)
+            low = np.minimum(low, of_c.low - 23)
+            high = np.maximum(left.high + right.high.max() + shift, of_c.high)
+            return np.flatnonzero((high + more - low > self.form.span) | (low < -149)), NONE
+        rows = np.flatnonzero(low < -149)
+        room = self.form.span - bits - more  # between the exponents of an output's largest and least products
+        spans = [s.high - s.low for s in (left, right)]
+        if spans[0].max() + spans[1].max() <= room:
+            return rows, NONE
+        return np.union1d(rows, np.flatnonzero(spans[0] > room // 2)), np.flatnonzero(spans[1] > room // 2)
+
+
+class DotSum(Accumulator):
+    """Base of the accumulators that have a form in plain lanes."""
+
+    #: Whether a C of -0 is read as +0.
+    zero_c_is_positive: ClassVar[bool] = False
+
+    engines: ClassVar[tuple[Any, ...]] = (Dots,)
+
+    @abstractmethod
+    def dots_form(self) -> type[Form] | None:
+        """Return the form whose arithmetic is the accumulator's, if its numbers have one."""

@@ -1,0 +1,237 @@
+"""Aligned sums of FP8 products in float32 lanes: NVIDIA's FP8 tensor cores.
+
+``avx512`` and ``fma`` round toward zero in the FPU, by the instruction's encoding or by the thread's rounding mode,
+which the kernel restores; ``portable`` needs neither. `kernels.tensorcore.narrow_sum` proves the sums exact.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._threads import Allocate, fresh, over_rows, run_chunks, scratch
+from ...format.catalogue import Format, formats
+from ...kernels.tensorcore import fused_dot, narrow_gemm, narrow_pack
+from ..accumulator import FLOAT16, FP22, AlignedSum
+from ..problem import Float32Matrix, GemmProblem, Matrix, Places
+from .engine import NONE, Computed, Engine, Trial
+
+_WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
+_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, laid out for the kernel: whichever is more
+
+
+class Limits(NamedTuple):
+    """Numbers for which the sums are exact; exponents are those of the leading bit.
+
+    The first five bound the accumulator and its formats, the others single rows and columns. Products are multiples of
+    2^-46 below 2^32, so that sums that scales move by up to 2^48, 2^24 for each operand, keep exponents that C may
+    have; scales within their limits have a product that is normal.
+    """
+
+    group: int = 32  # products of a group, a multiple of four
+    fraction_bits: int = 14
+    significant_bits: int = 8  # of a product
+    operand: tuple[int, int] = (-16, 15)
+    zero_exponent: int = -95  # the largest that no sum reaches
+    lowest_c: int = -95
+    highest_c: int = 97  # above F
+    scale: tuple[int, int] = (-63, 62)
+    binades: int = 24  # that scales of a row or column span, where a chain runs through several
+
+
+LIMITS = {"avx512": Limits(), "fma": Limits(), "portable": Limits(group=64, fraction_bits=13)}
+
+
+@dataclass(frozen=True)
+class Float32Lanes(Engine):
+    """Fused sums of FP8 products in float32 or FP22.
+
+    Parameters
+    ----------
+    form : narrow_gemm.Form
+        The machine's kernel for the accumulator's alignment.
+    limits : Limits
+    """
+
+    accumulator: AlignedSum
+    form: narrow_gemm.Form = field(compare=False)
+    limits: Limits = field(compare=False)
+
+    whole = True
+    trial = Trial(
+        {"group": 32, "fraction_bits": 13, "output_format": FP22}, formats["e4m3fn"], formats["e5m2"]
+    )  # fmt: skip
+
+    @classmethod
+    def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float32Lanes | None:
+        """Return the engine for FP8 and zeros below all that the lanes hold, without scales inside."""
+        a, limits, form = accumulator, LIMITS[machine], narrow_gemm.FORMS[machine].get(accumulator.align)
+        if (
+            form is not None
+            and a.group % 4 == 0
+            and a.group <= limits.group
+            and a.fraction_bits <= min(limits.fraction_bits, a.output_bits)
+            and a.output_format != FLOAT16
+            and a.scale_format is None
+            and (a.zero_exponent is None or a.zero_exponent <= limits.zero_exponent)
+            and fa.mantissa_bits + fb.mantissa_bits + 2 <= limits.significant_bits
+            and all(_fits(f, limits) for f in (fa, fb))
+        ):
+            return cls(a, fa, fb, machine, form, limits)
+        return None
+
+    def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
+        """Lay out B, and find the columns of the result that hold NaN or Inf."""
+        return self._panels(b, fresh), self._specials[1].rows(b)
+
+    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+        """Run the kernel; A is laid out some rows at a time, and B with them where the product is small."""
+        a, b, c = p.a, p.b, p.c
+        (m, k), n, group = a.shape, b.shape[0], self.accumulator.group
+        special_a, special_b = self._specials
+        at_once = max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // (k or 1))
+        panels, columns = parts or (None, None)
+        if panels is None and (m > at_once or m * n * k > _WORK):  # for all parts of A
+            panels, columns = self._panels(b, scratch), special_b.rows(b)
+        lay_out, panels = int(panels is None), panels or self._room(b, scratch)
+        groups = -(-k // group) or 1
+        scale_a, scale_b, block = p.scale_a, p.scale_b, p.length // group
+        if scale_a is None or scale_b is None:
+            scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
+        out = np.empty((m, n), np.float32)
+        addend, use_c = (out, 0) if c is None else (c, 1)  # of one type: each type is a compiled kernel
+        promote, (kernel, numbers, counts) = int(p.promote), self._kernel
+        largest: list[tuple[int, int]] = []
+
+        def some_rows(first: int, stop: int) -> None:
+            quads = -(-(stop - first) // narrow_pack.ROWS) * narrow_pack.ROWS * groups
+            room = quads * group + narrow_pack.SLACK
+            scale = scale_a if stop - first == m else np.ascontiguousarray(scale_a[:, first:stop])
+            largest.append(kernel(
+                a[first:stop], b, lay_out, *numbers, block, promote, use_c, scratch("a_values", room, np.float32),
+                scratch("a_exponents", room, np.uint32), scratch("a_signs", quads if counts else 0, np.uint32), *panels,
+                scale, scale_b, addend[first:stop], out[first:stop],
+            ))  # fmt: skip
+
+        over_rows(some_rows, m, n * k, _WORK, at_once)
+        rows = special_a.rows(a, max(largest)[0])
+        if columns is None:
+            columns = special_b.rows(b, largest[0][1])
+        if c is not None:
+            rows = np.union1d(rows, _unusual(c, self.limits, self.accumulator.fraction_bits))
+        if len(scale_a) > 1 and not promote:
+            rows = np.union1d(rows, _far_apart(scale_a, self.limits))
+            columns = np.union1d(columns, _far_apart(scale_b, self.limits))
+        return Computed(out, rows, columns)
+
+    @functools.cached_property
+    def _kernel(self) -> tuple[Any, tuple[Any, ...], bool]:
+        """The compiled kernel, the numbers it takes that do not change, and whether it reads signs."""
+        a, form = self.accumulator, self.form
+        readings = _reading(self.fa, form.counts), _reading(self.fb, form.counts)
+        return form.run, (*readings, form.factor, a.group, a.fraction_bits, a.output_bits), form.counts
+
+    @functools.cached_property
+    def _specials(self) -> tuple[_Specials, _Specials]:
+        return _Specials.of(self.fa), _Specials.of(self.fb)
+
+    def _panels(self, b: Matrix, allocate: Allocate) -> narrow_pack.Signed:
+        """Lay out B [N, K]."""
+        group, packed = self.accumulator.group, self._room(b, allocate)
+        depth = _up(max(b.shape[1], 1), group)
+        options = group, depth, self._kernel[1][1], np.float32(self.form.factor), packed
+        grain = max(1, (1 << 20) // (64 * depth)) * 64
+        run_chunks(lambda i, j: narrow_pack.pack_panels(b, *options, i, j), len(b), grain)
+        return packed
+
+    def _room(self, b: Matrix, allocate: Allocate) -> narrow_pack.Signed:
+        (n, k), group = b.shape, self.accumulator.group
+        columns, depth = -(-n // narrow_pack.COLUMNS) * narrow_pack.COLUMNS, (-(-k // group) or 1) * group
+        return narrow_pack.Signed(
+            allocate("b_values", columns * depth, np.float32),
+            allocate("b_exponents", columns * depth, np.uint8),
+            allocate("b_signs", columns * (depth // group) if self.form.counts else 0, np.uint32),
+        )
+
+
+class _Specials(NamedTuple):
+    """NaN and Inf among the codes of a format of up to 8 bits."""
+
+    kind: NDArray[np.int8]  # of each code
+    exist: bool
+    above: int | None  # the largest finite code, if all specials are above it
+    reading: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, fmt: Format) -> _Specials:
+        values = fmt.values()
+        kind = np.where(np.isnan(values), fused_dot.NOT_A_NUMBER, np.where(np.isinf(values), fused_dot.INFINITE, 0))
+        above = None if fmt.specials == "fnuz" else fmt.max_code
+        return cls(kind.astype(np.int8), bool(kind.any()), above, _reading(fmt))
+
+    def rows(self, codes: Matrix, largest: int | None = None) -> Places:
+        """Return the rows that hold NaN or Inf; `largest` is the largest code without its sign, if it is known."""
+        if not self.exist:
+            return NONE
+        if self.above is not None:
+            if largest is None:
+                largest = narrow_pack.largest_magnitude(codes, self.reading)
+            if largest <= self.above:  # specials are rare
+                return NONE
+        out = np.empty(len(codes), np.bool_)
+        fused_dot.rows_with_special(codes, self.kind, out)
+        return np.flatnonzero(out)
+
+
+@functools.lru_cache(maxsize=32)
+def _reading(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
+    """Return `narrow_pack.Reading` of a format, as the packers take it."""
+    m = fmt.mantissa_bits
+    numbers = narrow_pack.Reading(
+        mantissa_bits=m,
+        offset=(127 + fmt.emin - 1) << 23,
+        quantum=(127 + fmt.emin - m) << 23,
+        emin_a=fmt.emin - 1 + narrow_pack.A_BIAS,
+        emin_b=narrow_pack.B_BIAS - (fmt.emin - 1),
+        magnitude=0xFF & ~fmt.sign_mask,
+        to_bit_7=8 - fmt.bits,
+        zero=1 << 23 if tiny_zeros else 0,
+    )
+    return np.array(numbers, np.int64)
+
+
+def _fits(fmt: Format, limits: Limits) -> bool:
+    """Return whether the packers read a format (sign, exponent and mantissa in a byte, and zero) of such exponents."""
+    in_bytes = fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.has_zero
+    return in_bytes and limits.operand[0] <= fmt.emin and fmt.emax <= limits.operand[1]
+
+
+def _unusual(c: Float32Matrix, limits: Limits, fraction_bits: int) -> Places:
+    """Return the rows with a C that is neither zero nor within the limits."""
+    usual = (c.view(np.uint32) << 1 == 0) | _within(_exponents(c), (limits.lowest_c, limits.highest_c + fraction_bits))
+    return np.flatnonzero(~usual.all(axis=1))
+
+
+def _far_apart(scale: Float32Matrix, limits: Limits) -> Places:
+    """Return the rows whose scales [blocks, rows] are too far apart for one running sum."""
+    exponents = _exponents(np.ascontiguousarray(scale))
+    near = exponents.max(axis=0) - exponents.min(axis=0) < limits.binades
+    return np.flatnonzero(~(near & _within(exponents, limits.scale).all(axis=0) & (scale > 0).all(axis=0)))
+
+
+def _exponents(x: Float32Matrix) -> NDArray[np.int32]:
+    """Return the exponents of float32 numbers: -127 for zeros and subnormals, 128 for Inf and NaN."""
+    found: NDArray[np.int32] = ((x.view(np.uint32) >> 23) & 0xFF).astype(np.int32) - 127
+    return found
+
+
+def _within(exponents: NDArray[np.int32], limits: tuple[int, int]) -> NDArray[np.bool_]:
+    return (exponents >= limits[0]) & (exponents <= limits[1])
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

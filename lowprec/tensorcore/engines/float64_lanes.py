@@ -1,0 +1,416 @@
+"""Aligned sums in float64 lanes: formats and sums too wide for float32 lanes, and scales inside the instruction.
+
+`Float64Lanes` multiplies values (`kernels.tensorcore.wide_tile`), `HalvesInFloat64Lanes` does so for two float16
+instructions a step, and `RunsInFloat64Lanes` sums FP4 products in bytes first (`kernels.tensorcore.runs_tile`). B is
+laid out in panels, some hundred columns of the result each.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._threads import Allocate, fresh, over_rows, scratch
+from ...cast.constants import decode_constants
+from ...format.catalogue import Format, formats
+from ...kernels.cast.nearest import decode32
+from ...kernels.tensorcore import runs_pack, runs_tile, wide_pack, wide_tile
+from ...kernels.tensorcore.gemm import Chains, Operand, Sums
+from ...kernels.tensorcore.wide_sum import COLUMNS, MAX_FRACTION_BITS, ROWS
+from ..accumulator import FLOAT16, FLOAT32, AlignedSum
+from ..problem import Float32Matrix, GemmProblem, Matrix
+from .engine import Computed, Engine, Trial, not_finite
+from .reference import scale_parts
+
+NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
+_ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
+
+
+class Extent(NamedTuple):
+    """Smallest and largest exponent among nonzero numbers."""
+
+    low: int = 1 << 12
+    high: int = -(1 << 12)
+
+    @classmethod
+    def of(cls, x: Float32Matrix, fmt: Format) -> Extent:
+        """Return the exponents of `x`, values of a format."""
+        if fmt.emin > -50:  # whatever they are, nothing leaves float32
+            return cls(fmt.emin, fmt.emax + 1)
+        low, high = wide_pack.exponent_range(x.reshape(-1))
+        return cls(max(int(low), fmt.emin), int(high))
+
+    def joined(self, other: Extent) -> Extent:
+        """Return the exponents of both."""
+        return Extent(min(self.low, other.low), max(self.high, other.high))
+
+    def shifted(self, exponents: NDArray[np.int16]) -> Extent:
+        """Return the exponents after multiplication by powers of two, if there are any."""
+        if exponents.size == 0:
+            return self
+        return Extent(self.low + int(exponents.min()), self.high + int(exponents.max()))
+
+    def is_normal(self, other: Extent, fraction_bits: int, k: int) -> bool:
+        """Return whether sums of K products and a usual C stay within float32's normal numbers."""
+        high = self.high + other.high + 2 + max(k, 1).bit_length()
+        return self.low + other.low - fraction_bits >= -126 and high <= 126
+
+
+class Panel(NamedTuple):
+    """Part of B as a kernel wants it: `columns` of the result from `first`, and the exponents in it."""
+
+    packed: Any
+    first: int
+    columns: int
+    extent: Extent
+
+
+class Form(NamedTuple):
+    """A machine's kernels by kind of result (`wide_sum.RESULTS`), and the factor of B's values or scales."""
+
+    kernels: Mapping[str, Callable[..., None]]
+    factor: float
+
+
+@dataclass(frozen=True)
+class _Panels(Engine):
+    """Base of the engines: they lay operands out in their own ways and share the loop over panels.
+
+    Parameters
+    ----------
+    form : Form
+        The machine's kernels.
+    """
+
+    accumulator: AlignedSum
+    form: Form = field(compare=False)
+
+    whole = True
+    _WORTH: ClassVar[int]  # multiply-adds that are worth a thread
+    #: Products beside which a product of the extents may be that much larger.
+    _GROWTH: ClassVar[int] = 1
+
+    @property
+    def sums(self) -> AlignedSum:
+        """The accumulator whose sums the kernel computes."""
+        return self.accumulator
+
+    @abstractmethod
+    def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
+        """Lay out B, some hundred columns of the result at a time."""
+
+    @abstractmethod
+    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
+        """Lay out some rows of A and return their exponents, valid until this thread's next call."""
+
+    def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
+        """Lay out all panels."""
+        return list(self.panels(b, fmt, inside, fresh))
+
+    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+        """Run the kernel; results that are not finite are outside its limits."""
+        out = np.empty(p.shape[:2], np.float32)
+        start = None
+        if p.c is not None and p.c.view(f"uint{8 * p.c.itemsize}").any():
+            with np.errstate(invalid="ignore"):  # signalling NaNs
+                start = p.c.astype(np.float32)
+        self._add(p._replace(c=start), out, parts)
+        result = out.astype(self.accumulator.dtype, copy=False) if p.scale_a is None else out
+        return Computed(result, *not_finite(out))
+
+    def _add(self, p: GemmProblem, out: Float32Matrix, parts: Iterable[Panel] | None, onto: int = 0) -> None:
+        """Compute a product whose C is float32; with `onto`, add its promoted chains to `out` in the sums' own type."""
+        for panel in parts or self.panels(p.b, p.fb, p.inside_b):
+            self._some_columns(p, panel, out, onto)
+
+    def _some_columns(self, p: GemmProblem, panel: Panel, out: Float32Matrix, onto: int) -> None:
+        a, (m, n, k), sums, scale_a, scale_b = self.sums, p.shape, self.sums, p.scale_a, p.scale_b
+        groups, first, last = -(-max(k, 1) // a.group), panel.first, panel.first + panel.columns
+        block = p.length // a.group
+        if scale_a is None or scale_b is None:
+            scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
+        lowest = NO_ZERO_EXPONENT if a.zero_exponent is None else a.zero_exponent
+        numbers = Sums(a.group, a.fraction_bits, a.output_bits, lowest)
+        halves = a.output_format == FLOAT16
+        promote = int(p.promote) + int(bool(onto) and halves)
+        chains = Chains(groups, block, promote, onto, int(p.c is not None), first, panel.columns)
+        addend, usual = out if p.c is None else p.c, p.promote or scale_a.shape[0] == 1
+
+        def some_rows(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            left, extent = self.quads(p.a[rows], p.fa, None if p.inside_a is None else p.inside_a[rows])
+            result = "float16" if halves else "float32"
+            if not halves and usual and (p.c is None or _is_usual(p.c[rows, first:last])):
+                normal = extent.is_normal(panel.extent, sums.fraction_bits, self._GROWTH * k)
+                result = "normal" if normal else result
+            scale = np.ascontiguousarray(scale_a[:, rows])
+            self.form.kernels[result](left, panel.packed, numbers, chains, scale, scale_b, addend[rows], out[rows])
+
+        over_rows(some_rows, m, n * k, self._WORTH, _ROWS_AT_ONCE)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+# Columns of the result, whose part of B is laid out at a time: at least so many, and as many as hold so many elements.
+_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
+
+
+@dataclass(frozen=True)
+class Float64Lanes(_Panels):
+    """Fused sums of any operands of up to 11 significant bits; scales inside are multiplied into them."""
+
+    trial = Trial(
+        {"group": 8, "fraction_bits": 25, "output_format": FLOAT32, "zero_exponent": -133}, FLOAT16, FLOAT16
+    )  # fmt: skip
+    _WORTH = 1 << 20
+
+    @classmethod
+    def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float64Lanes | None:
+        """Return the engine for up to 40 fraction bits, and scales inside that are powers of two."""
+        form = value_form(accumulator, fa, fb, machine)
+        return None if form is None else cls(accumulator, fa, fb, machine, form)
+
+    def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
+        """Lay out values, exponents and sign masks."""
+        (n, k), group = b.shape, self.sums.group
+        groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
+        per_row, (shifts, block) = groups * depth, self._shifts(inside, n)
+        at_once = max(_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE // per_row // COLUMNS * COLUMNS)
+        for first in range(0, n, at_once):
+            stop = min(first + at_once, n)
+            columns = -(-(stop - first) // COLUMNS) * COLUMNS
+            values = allocate("wide_b_values", columns * per_row, np.float64)
+            exponents = allocate("wide_b_exponents", columns * per_row, np.int16)
+            masks = allocate("wide_b_masks", columns * groups * words, np.uint64)
+            extent = Extent()
+            for j in range(first, stop, _ROWS_AT_ONCE):
+                rows, at = slice(j, min(j + _ROWS_AT_ONCE, stop)), j - first
+                x, shift = _decoded(b[rows], fmt), shifts[rows]
+                extent = extent.joined(Extent.of(x, fmt).shifted(shift))
+                some = Operand(values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :])
+                wide_pack.pack_panels(x, fmt.emin, group, self.form.factor, shift, block, some)
+            yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
+
+    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
+        """Lay out values, exponents and sign masks."""
+        (m, k), group = a.shape, self.sums.group
+        groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
+        padded, (shift, block) = -(-m // ROWS) * ROWS, self._shifts(inside, m)
+        x = _decoded(a, fmt)
+        left = Operand(
+            scratch("wide_a_values", padded * groups * depth, np.float64),
+            scratch("wide_a_exponents", padded * groups * depth, np.int32),
+            scratch("wide_a_masks", padded * groups * words, np.uint64),
+        )
+        wide_pack.pack_quads(x, fmt.emin, group, shift, block, left)
+        return left, Extent.of(x, fmt).shifted(shift)
+
+    def _shifts(self, inside: Matrix | None, rows: int) -> tuple[NDArray[np.int16], int]:
+        """Return the exponents of scales [rows, K / block], and the block; no columns if there are no scales."""
+        fmt = self.sums.scale_format
+        if inside is None or fmt is None:
+            return np.empty((rows, 0), np.int16), 1
+        return _exponents_of(fmt)[inside], self.sums.scale_block
+
+
+def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Form | None:
+    """Return the kernels that sum products of two formats exactly as an accumulator does; None if there are none."""
+    a, kernels, stored = accumulator, wide_tile.FORMS[accumulator.align].get(machine), accumulator.stored_format
+    if (
+        kernels is not None
+        and (stored == FLOAT32 or stored.name in kernels)
+        and a.fraction_bits <= MAX_FRACTION_BITS
+        # Where no term is zero, C is not, and then E is at least its exponent anyway.
+        and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= stored.emin)
+        and all(f.mantissa_bits < wide_tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
+        and all(f.has_zero for f in (fa, fb))
+        and (a.scale_format is None or (_multiplies_in(a.scale_format) and a.group % 4 == 0))
+    ):
+        return Form(kernels, 1.0 if machine == "portable" else wide_tile.ALIGNED[a.align].factor)
+    return None
+
+
+def _multiplies_in(scale: Format) -> bool:
+    """Return whether scales of a format are powers of two that float64 operands can be multiplied by."""
+    plain = not (scale.mantissa_bits or scale.has_zero or scale.sign_mask)
+    return plain and scale.bits <= 8 and scale.emin >= -127 and scale.emax <= 128
+
+
+@functools.lru_cache(maxsize=8)
+def _exponents_of(fmt: Format) -> NDArray[np.int16]:
+    """Return the exponent of every code of a power-of-two format."""
+    values = fmt.values()
+    return np.where(np.isnan(values), wide_pack.NOT_A_NUMBER, np.frexp(values)[1] - 1).astype(np.int16)
+
+
+def _decoded(codes: Matrix, fmt: Format) -> Float32Matrix:
+    """Return the values of codes, valid until this thread's next call."""
+    x = scratch("wide_decoded", codes.size, np.float32)
+    decode32(np.ascontiguousarray(codes).reshape(-1), x, decode_constants(fmt))
+    return x.reshape(codes.shape)
+
+
+def _is_usual(c: Float32Matrix) -> bool:
+    """Return whether every number is zero or in 2^-126 .. 2^126."""
+    magnitude = c.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    normal = (magnitude >= np.uint32(1 << 23)) & (magnitude < np.uint32((127 + 126) << 23))
+    return bool((normal | (magnitude == 0)).all())
+
+
+# --- two float16 instructions a step ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HalvesInFloat64Lanes(Float64Lanes):
+    """Two float16 instructions for each FP8 one: a promotion after each two groups, of operands in another order.
+
+    An instruction's chain starts from +0 and its result is added to C, rounded to nearest: that is a promoted chain
+    with scales of 1. A float16 result is the float32 sum rounded again, which equals one rounding: 24 bits are twice
+    float16's 11, and two more (Figueroa 1995).
+    """
+
+    accumulator: Any
+
+    whole = False
+
+    @classmethod
+    def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> HalvesInFloat64Lanes | None:
+        """Return the engine if the float16 instruction has one."""
+        form = value_form(accumulator.half, FLOAT16, FLOAT16, machine)
+        return None if form is None else cls(accumulator, fa, fb, machine, form)
+
+    @property
+    def sums(self) -> AlignedSum:
+        """The accumulator of one float16 instruction."""
+        found: AlignedSum = self.accumulator.half
+        return found
+
+    def on_trial(self) -> Engine:
+        """Return the engine of one float16 instruction on its trial."""
+        return Float64Lanes(self.sums, FLOAT16, FLOAT16, self.machine, self.form).on_trial()
+
+    def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
+        """Keep nothing: the chains of a scaled sum are cut from B again."""
+        return None
+
+    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+        """Run the kernel on promoted chains; results that are not finite are outside its limits."""
+        step = self.accumulator.step()
+        x, y = (self.accumulator.as_halves(codes, fmt) for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
+        scale_a, scale_b = (np.ones((x.shape[1] // step, len(side)), np.float32) for side in (x, y))
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            out = p.start.astype(np.float32) + np.float32(0)
+        chains = GemmProblem(x, y, FLOAT16, FLOAT16, None, None, None, scale_a, scale_b, step, promote=True)
+        self._add(chains, out, None, onto=1)
+        return Computed(out.astype(self.accumulator.dtype, copy=False), *not_finite(out))
+
+
+# --- runs in bytes ----------------------------------------------------------------------------------------------------
+
+_RUN_COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at a time
+_RUN_KERNELS = {"avx512": runs_tile.gemm_avx512, "fma": runs_tile.gemm_fma, "portable": runs_tile.gemm_portable}
+
+
+@dataclass(frozen=True)
+class RunsInFloat64Lanes(_Panels):
+    """Fused sums of runs of FP4 products, summed in bytes and scaled inside the instruction (mxf4, mxf4nvf4)."""
+
+    trial = Trial(
+        {
+            "group": 64, "fraction_bits": 35, "output_format": FLOAT32, "zero_exponent": -139,
+            "scale_format": formats["e4m3fn"], "scale_block": 16, "run": 16,
+        },
+        formats["e2m1fn"], formats["e2m1fn"],
+    )  # fmt: skip
+    _WORTH = 1 << 21
+    _GROWTH = 36 * 4
+
+    @classmethod
+    def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> RunsInFloat64Lanes | None:
+        """Return the engine for runs of 16 truncated products whose sums stay below 2^51."""
+        a, scale = accumulator, accumulator.scale_format
+        assert scale is not None
+        term = 4 * runs_tile.MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**a.fraction_bits
+        if (
+            a.run == runs_pack.RUN
+            and a.align == "truncate"
+            and all(_is_small(f) for f in (fa, fb))
+            and scale.bits <= 8
+            and scale.mantissa_bits <= 3
+            and scale.emin >= -127
+            and scale.emax <= 128
+            and a.output_format != FLOAT16
+            and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= -126)
+            and a.group // a.run * (term + 1) + 2 ** (a.fraction_bits + 1) + 1 < 2**51
+            and term < 2**48.5
+        ):
+            factor = 1.0 if machine == "portable" else runs_tile.FACTOR
+            return cls(a, fa, fb, machine, Form(_RUN_KERNELS[machine], factor))
+        return None
+
+    def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
+        """Lay out records of elements and scales."""
+        assert inside is not None
+        (n, k), a, scales = b.shape, self.accumulator, self._scales
+        runs = -(-max(k, 1) // a.group) * (a.group // runs_pack.RUN)
+        tables = runs_pack.Tables(_elements_of(fmt), *scales, self.form.factor * fmt.smallest_subnormal)
+        for first in range(0, n, _RUN_COLUMNS_AT_ONCE):
+            columns = slice(first, min(first + _RUN_COLUMNS_AT_ONCE, n))
+            width = columns.stop - first
+            records = allocate("runs_b", -(-width // COLUMNS) * runs * runs_pack.B_BYTES, np.uint8)
+            runs_pack.pack_panels(b[columns], inside[columns], a.scale_block, tables, runs, records)
+            yield Panel(records, first, width, scales.extent(inside[columns]))
+
+    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
+        """Lay out records of elements and scales."""
+        assert inside is not None
+        (m, k), group, scales = a.shape, self.accumulator.group, self._scales
+        runs = -(-max(k, 1) // group) * (group // runs_pack.RUN)
+        tables = runs_pack.Tables(_elements_of(fmt), *scales, fmt.smallest_subnormal)
+        records = scratch("runs_a", -(-m // ROWS) * runs * runs_pack.A_BYTES, np.uint8)
+        runs_pack.pack_quads(a, inside, self.accumulator.scale_block, tables, runs, records)
+        return records, scales.extent(inside)
+
+    @property
+    def _scales(self) -> _Scales:
+        return _scales_of(self.accumulator.scale_format)
+
+
+class _Scales(NamedTuple):
+    """Per code of a scale format, its sign ignored: value, and un-normalised exponent (0 for NaN and zero)."""
+
+    value: NDArray[np.float64]
+    exponent: NDArray[np.int16]
+
+    def extent(self, codes: Matrix) -> Extent:
+        """Return the smallest and the largest exponent of some scales."""
+        if codes.size == 0:
+            return Extent(0, 0)
+        exponents = self.exponent[codes]
+        return Extent(int(exponents.min()), int(exponents.max()))
+
+
+@functools.lru_cache(maxsize=8)
+def _scales_of(fmt: Format) -> _Scales:
+    significand, exponent, nan = scale_parts(np.arange(1 << fmt.bits, dtype=fmt.code_dtype)[:, None], fmt)
+    exponent = np.where((significand == 0) | nan, 0, exponent)
+    value = np.ldexp(significand.astype(np.float64), exponent - fmt.mantissa_bits)
+    return _Scales(np.where(nan, np.nan, value)[:, 0], exponent[:, 0].astype(np.int16))
+
+
+@functools.lru_cache(maxsize=8)
+def _elements_of(fmt: Format) -> NDArray[np.int8]:
+    """Return the value of every code, in units of the smallest subnormal."""
+    return (fmt.values().astype(np.float64) / fmt.smallest_subnormal).astype(np.int8)
+
+
+def _is_small(fmt: Format) -> bool:
+    """Return whether all values are multiples, up to twelve times, of the smallest number, and none exceeds 6."""
+    plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_zero and fmt.bits <= 8
+    return plain and fmt.max / fmt.smallest_subnormal <= runs_pack.LARGEST and fmt.max <= 6

@@ -1,0 +1,203 @@
+"""Choice of the engine for a product, and `solve`, which leaves to the reference what the engine does not compute.
+
+An engine is chosen by the accumulator and both formats: the first of the accumulator's `engines` that is exact for them
+on an instruction set in use. All give the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import numpy as np
+
+from ... import _jit
+from ...format.catalogue import Format
+from ..accumulator import Accumulator
+from ..problem import GemmProblem, Matrix
+from . import reference
+from .engine import Engine, Packed
+
+#: Instruction sets, the fastest first, with the features (LLVM's names) that a CPU must have.
+MACHINES: dict[str, frozenset[str]] = {
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
+    "fma": frozenset({"avx2", "fma"}),
+    "portable": frozenset(),
+}
+AUTO, REFERENCE = "auto", "reference"
+
+_selected: ContextVar[str | None] = ContextVar("lowprec kernel", default=None)
+
+
+@contextlib.contextmanager
+def use_kernel(name: str) -> Iterator[None]:
+    """Select the kernels that compute matrix products within a ``with`` block; the bits stay the same.
+
+    The choice holds for the block's own thread (or asyncio task), on however many threads it computes; other threads
+    keep theirs. Outside of all blocks the environment variable LOWPREC_KERNEL decides, by default ``auto``.
+
+    Parameters
+    ----------
+    name : {"auto", "reference", "avx512", "fma", "portable"}
+        ``auto`` uses the fastest instructions that this CPU has and that pass a comparison with the reference.
+        ``reference`` computes each accumulator's definition in integers, a hundred times slower.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or this CPU cannot run the kernel.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> q = lp.quantize(np.ones((1, 128), np.float32), "e4m3fn")
+    >>> with lp.use_kernel("reference"):
+    ...     want = lp.gemm(q, q)
+    >>> bool((lp.gemm(q, q) == want).all())
+    True
+    """
+    before = _selected.set(_checked("use_kernel: name", name))
+    try:
+        yield
+    finally:
+        _selected.reset(before)
+
+
+def kernel_in_use() -> str:
+    """Return the selected name."""
+    return _selected.get() or _default()
+
+
+def machines(name: str) -> tuple[str, ...]:
+    """Return the instruction sets that a selection allows, in order of preference."""
+    if name == REFERENCE:
+        return ()
+    if name == AUTO:
+        return tuple(machine for machine in MACHINES if MACHINES[machine] <= _features())
+    return (name,) if name == "portable" else (name, "portable")
+
+
+@functools.cache
+def _features() -> frozenset[str]:
+    return frozenset(_jit.cpu_features())  # which takes longer than a small product
+
+
+@functools.cache
+def _default() -> str:
+    return _checked("LOWPREC_KERNEL", os.environ.get("LOWPREC_KERNEL") or AUTO)
+
+
+def _checked(what: str, name: str) -> str:
+    if name in (AUTO, REFERENCE):
+        return name
+    if name not in MACHINES:
+        raise ValueError(f"{what} must be one of {', '.join((AUTO, REFERENCE, *MACHINES))}, got {name!r}")
+    if missing := MACHINES[name] - _features():
+        raise ValueError(f"{what}: {name!r} needs {', '.join(sorted(missing))}, which this CPU lacks")
+    return name
+
+
+class Way(NamedTuple):
+    """How an accumulator multiplies two formats: all that is the same for every product."""
+
+    accumulator: Accumulator
+    fa: Format  # as they are multiplied: TF32 where float32 is given
+    fb: Format
+    engine: Engine | None  # None: the reference alone
+    step: int  # products of one instruction
+
+
+#: Ways found before, by accumulator, formats and kernel, each with the formats whose ids are in its key.
+ways: dict[tuple[int, int, int, str], tuple[Way, Format, Format]] = {}
+_MOST_WAYS = 256
+
+
+def way_for(accumulator: Accumulator, fa: Format, fb: Format) -> Way:
+    """Return how an accumulator multiplies two formats, with the kernels in use now.
+
+    Raises
+    ------
+    ValueError
+        If the accumulator does not take the formats.
+    """
+    key = id(accumulator), id(fa), id(fb), _selected.get() or _default()
+    found = ways.get(key)
+    if found is not None:
+        return found[0]
+    accumulator.check_inputs(fa, fb)
+    left, right = accumulator.multiplied(fa), accumulator.multiplied(fb)
+    accumulator.check_formats(left, right)
+    way = Way(accumulator, left, right, engine_for(accumulator, left, right, key[3]), accumulator.step())
+    if len(ways) >= _MOST_WAYS:
+        ways.clear()
+    ways[key] = way, fa, fb
+    return way
+
+
+def engine_for(accumulator: Accumulator, fa: Format, fb: Format, kernel: str = AUTO) -> Engine | None:
+    """Return the fastest engine that is exact for two formats as they are multiplied; None: the reference alone."""
+    for kind in accumulator.engines:
+        for machine in machines(kernel):
+            engine: Engine | None = kind.find(accumulator, fa, fb, machine)
+            if engine is not None and (engine.trial is None or machine == "portable" or _proven(engine)):
+                return engine
+    return None
+
+
+_proofs: dict[tuple[type[Engine], str, str], bool] = {}
+
+
+def _proven(engine: Engine) -> bool:
+    key = type(engine), engine.machine, engine.accumulator.align
+    if key not in _proofs:
+        _proofs[key] = proves(engine)
+    return _proofs[key]
+
+
+def proves(engine: Engine) -> bool:
+    """Compare an engine's machine code with the reference on its trial: all finite codes, signs and scales mixed.
+
+    The comparison takes some milliseconds and guards against compilers and CPUs that do not do what the code relies on.
+    A thread that is left in another rounding mode fails it too.
+    """
+    engine = engine.on_trial()
+    accumulator, rng = engine.accumulator, np.random.Generator(np.random.Philox(2024))
+    m, n, k = 8, 70, 192
+    codes, scales = [], []
+    for fmt, rows in ((engine.fa, m), (engine.fb, n)):
+        some = rng.integers(0, fmt.max_code, (rows, k), endpoint=True) | rng.integers(0, 2, (rows, k)) * fmt.sign_mask
+        codes.append(np.where(rng.random((rows, k)) < 0.2, 0, some).astype(fmt.code_dtype))
+        blocks = k // accumulator.scale_block if accumulator.scale_format is not None else 0
+        scales.append(rng.integers(0, 0x7F, (rows, blocks), dtype=np.uint8) if blocks else None)
+    c = np.ldexp(rng.standard_normal((m, n)), rng.integers(-20, 20, (m, n))).astype(accumulator.dtype)
+    c[m // 2 :] = 0
+    p = GemmProblem(codes[0], codes[1], engine.fa, engine.fb, c, scales[0], scales[1])
+    got, want = engine.run(p).out, reference.solve(accumulator, p)
+    to_nearest = np.float32(1) + np.float32(2.0**-24 * 1.5) == np.float32(1 + 2.0**-23)
+    return bool(to_nearest) and got.tobytes() == want.tobytes()
+
+
+def solve(way: Way, p: GemmProblem, packed: Packed | None = None) -> Matrix:
+    """Compute a product: a chain in the accumulator's type, or a scaled sum of chains in float32."""
+    engine, accumulator = way.engine, way.accumulator
+    # Without products the reference decides what a group of zeros does to C: loops have no group then.
+    if engine is None or not p.a.shape[1]:
+        return reference.solve(accumulator, p)
+    if p.scale_a is not None and not engine.whole:
+        return reference.by_block(accumulator, p, functools.partial(solve, way))
+    parts = packed.parts if packed is not None and packed.engine == engine else None
+    out, rows, columns = engine.run(p, parts)
+    if rows.size:
+        out[rows] = reference.solve(accumulator, p.rows(rows))
+    if columns.size:
+        out[:, columns] = reference.solve(accumulator, p.columns(columns))
+    return out
+
+
+def promoted(way: Way, p: GemmProblem, every: int) -> Matrix:
+    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's type."""
+    return reference.promoted(way.accumulator, p, every, functools.partial(solve, way))

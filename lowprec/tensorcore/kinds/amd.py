@@ -1,0 +1,166 @@
+"""AMD's matrix cores: `ExactGroupSum` (CDNA1), `PairwiseSum` (CDNA2) and `TruncateFloorSum` (CDNA3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...format.catalogue import Format
+from ...kernels.tensorcore import amd_dot
+from ...kernels.tensorcore.dot_tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
+from ..accumulator import Accumulator, StepError
+from ..engines.columns import Columns
+from ..engines.dots import DotSum
+from ..engines.reference import bits_of, by_rows, result_layout, take_apart, values_of
+from ..order import Particular, Products, Rounded, Sum
+from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
+
+_EXACT_FORMS: dict[int, type[Form]] = {2: ExactPairs, 4: ExactQuads}  # by group
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ExactGroupSum(DotSum):
+    """Exact sums of a group and C, each rounded once: CDNA1."""
+
+    group: int = 4
+
+    words = "a group and C summed exactly, one rounding to nearest even"
+    oracle = "ExactGroups"
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Sum a group and C exactly."""
+        products = Products(tuple(range(start, start + self.group)))
+        return Sum(("exact sum", "rounded to nearest even, float32"), (state, products), Rounded(zeros="+0"))
+
+    def step_error(self) -> StepError:
+        """Return half a unit in the last place."""
+        return StepError(2.0**-24, 2.0**-149)
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain: a group's products and C exactly, one rounding to nearest even."""
+        x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
+        by_rows(lambda start, stop: amd_dot.exact_group_dot(x, y, self.group, state, start, stop), p)
+        return canonical_nan(state)
+
+    def dots_form(self) -> type[Form] | None:
+        """Return the form for groups of two or four."""
+        return _EXACT_FORMS.get(self.group)
+
+
+_PAIR_FORMS: dict[int, type[Form]] = {2: Pairs, 4: PairsOfPairs}  # by group
+_ADD = Rounded(flushes="cdna2")
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class PairwiseSum(DotSum):
+    """Float32 additions of neighbours, without subnormals: CDNA2."""
+
+    group: int = 4
+
+    words = "float32 additions of neighbours, subnormals flushed"
+    oracle = "FlushedPairs"
+    zero_c_is_positive = True
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Add neighbours, then C."""
+        items: list[Sum | Products] = [Products((k,)) for k in range(start, start + self.group)]
+        while len(items) > 1:
+            pairs = [tuple(items[i : i + 2]) for i in range(0, len(items), 2)]
+            items = [Sum(("+ in float32",), pair, _ADD) if len(pair) > 1 else pair[0] for pair in pairs]
+        return Sum(("+ in float32",), (state, items[0]), _ADD)
+
+    def step_error(self) -> StepError:
+        """Return that of a product's roundings, as many as the tree is deep and two more, each flushed when tiny."""
+        roundings = 2 + (self.group - 1).bit_length()
+        flushes = 2 * self.group + 1
+        return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126)
+
+    def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
+        """Return the values; subnormals are +0."""
+        x = super().values(codes, fmt)
+        x[np.abs(x) < fmt.smallest_normal] = 0
+        return x
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain; subnormals are flushed, of operands and C to +0, of results to the zero of their sign."""
+        x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
+        by_rows(lambda start, stop: amd_dot.pairwise_dot(x, y, self.group, state, start, stop), p)
+        return canonical_nan(state)
+
+    def dots_form(self) -> type[Form] | None:
+        """Return the form for groups of two or four."""
+        return _PAIR_FORMS.get(self.group)
+
+
+_WIDE_BITS = 31  # fraction bits of the sum before it is rounded
+# Where the smaller of two products of 8 bits has bits below so many that are kept, it is less than half a unit in the
+# last place of the larger, which has no bits there; a test goes through all pairs.
+_ROUNDS_PAIRS = 31
+_C_BITS = 23  # fraction bits of a float32 number: so many are never cut where its own exponent is the largest
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TruncateFloorSum(Accumulator):
+    """Products cut toward zero, then joined with C by cutting toward minus infinity: CDNA3.
+
+    Parameters
+    ----------
+    group : int
+        Products per sum, 1 to 256.
+    fraction_bits : int
+        Fraction bits kept below the largest exponent, 3 to 40.
+    run : int
+        Number of interleaved partial sums.
+    """
+
+    group: int = 8
+    fraction_bits: int = 24
+    run: int = 1
+
+    words = "products cut toward zero, then joined with C by cutting downwards, one rounding"
+    oracle = "FlooredSum"
+    engines = (Columns,)
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Sum products that were cut, and join the sum with C."""
+        bits, run = self.fraction_bits, min(self.run, self.group)  # others have no products
+        words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
+        lanes = [Products(tuple(range(start + i, start + self.group, run))) for i in range(run)]
+        parts = [Sum(words, (lane,), Particular("cut", (bits,), kept=bits)) for lane in lanes]
+        join = Particular("joined", (bits, run), kept=bits)
+        joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts), join)
+        last = f"aligned, cut downwards: C to {bits} bits", "added, cut to 31 bits, rounded to float32"
+        pairs = bits >= _ROUNDS_PAIRS
+        whole = Particular("joined with C", (_WIDE_BITS,), rounds_pairs=pairs)
+        kept = bits if bits >= _C_BITS else None  # and C is not dropped for a window of one more
+        how = Particular("joined with C", (bits, int(self.run > 1)), pairs, kept, whole, cuts_first=True)
+        return Sum(last, (state, joined), how)
+
+    def step_error(self) -> StepError:
+        """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.
+
+        A zero C takes part with float32's smallest exponent; one that is dropped is worth less than a cut.
+        """
+        lost = (self.group + 4) * 2.0**-self.fraction_bits + 2.0**-_WIDE_BITS
+        last = 2.0**-24 + 2.0**-_WIDE_BITS
+        return StepError(lost + last * (1 + lost), 2 * lost * 2.0**-126 + 2.0**-149)
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain over all K; with two partial sums a C far below the others is dropped."""
+        group = self.group
+        left, right = take_apart(p.a, p.fa, group), take_apart(p.b, p.fb, group)
+        state, layout = bits_of(p.start), result_layout(self, nearest=True)
+        low_bits = p.fa.mantissa_bits + p.fb.mantissa_bits
+        rule = amd_dot.Floors(low_bits, group, self.run, self.fraction_bits, _WIDE_BITS, self.window)
+
+        def piece(start: int, stop: int) -> None:
+            amd_dot.floored_dot(left, right, rule, layout, state, start, stop)
+
+        by_rows(piece, p)
+        return values_of(state, self)
+
+    @property
+    def window(self) -> int:
+        """By how much C's exponent may be smaller than the largest for it to count."""
+        return self.fraction_bits + 1 if self.run > 1 else 1 << 20

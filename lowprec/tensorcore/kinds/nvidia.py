@@ -1,0 +1,271 @@
+"""NVIDIA's tensor cores: products of a group and C are aligned, cut and summed at once.
+
+`FusedSum` is the rule, `GroupedFusedSum` that of mxf4 and mxf4nvf4, `SplitF16Sum` FP8 on two float16 instructions.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cast.casts import decode, encode
+from ...format.catalogue import Format
+from ...kernels.tensorcore import fused_dot
+from ...kernels.tensorcore.scaled_dot import ScaledParts, scaled_dot
+from ..accumulator import FLOAT16, FLOAT32, Accumulator, AlignedSum, StepError
+from ..engines.float32_lanes import Float32Lanes
+from ..engines.float64_lanes import Float64Lanes, HalvesInFloat64Lanes, RunsInFloat64Lanes
+from ..engines.reference import bits_of, by_rows, group_rule, result_layout, scale_parts, take_apart, values_of
+from ..order import Aligned, Particular, Products, Rounded, Sum
+from ..problem import GemmProblem, Matrix, canonical_nan
+
+
+def aligned_error(accumulator: AlignedSum, terms: int) -> StepError:
+    """Return the error of a sum of so many terms that are aligned, cut, added and brought to the result's format.
+
+    The largest exponent E is at most that of the terms' magnitudes, of the result's smallest normal number (a
+    subnormal C has its exponent), or of a zero. Each term loses less than 2^(E - F), half of it where it is rounded,
+    and the sum less than a unit in its last place, half of it for float16.
+    """
+    half, least = accumulator.output_format == FLOAT16, accumulator.stored_format.smallest_normal
+    lost = terms * 2.0**-accumulator.fraction_bits * (0.5 if accumulator.align == "nearest" else 1.0)
+    last = 2.0 ** -(accumulator.output_bits + half)
+    zero = 0.0 if accumulator.zero_exponent is None else 2.0**accumulator.zero_exponent
+    return StepError(
+        lost + last * (1 + lost), lost * (1 + last) * (zero + least) + least * 2.0**-accumulator.output_bits
+    )
+
+
+#: How terms are cut, in a drawing's words.
+_CUT = {"truncate": "cut toward zero", "floor": "cut downwards", "nearest": "rounded to nearest"}
+
+
+def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
+    """Return what happens in a fused sum, line by line."""
+    last = f"{'rounded' if accumulator.output_format == FLOAT16 else 'cut'} to {accumulator.output_format}"
+    return (
+        "aligned to the largest exponent",
+        f"{_CUT[accumulator.align]}, {accumulator.fraction_bits} fraction bits kept",
+        f"added exactly, {last}",
+    )
+
+
+def aligned(accumulator: AlignedSum, operands: str = "") -> Aligned:
+    """Return what happens in a fused sum, as data."""
+    a = accumulator
+    return Aligned(a.fraction_bits, a.align, a.output_format.name, a.zero_exponent, operands)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class FusedSum(AlignedSum):
+    """Sums of a group and C at once, as NVIDIA's tensor cores do; scales inside the instruction are powers of two."""
+
+    words = "groups of products and C aligned, cut and summed at once"
+    engines = (Float32Lanes, Float64Lanes)
+
+    def check(self) -> None:
+        """Take scales that join the exponents."""
+        super().check()
+        if self.scale_format is not None and self.scale_format.mantissa_bits:
+            raise ValueError(
+                f"FusedSum {self.name}: scale_format must have no mantissa bits (its values are powers of two), "
+                f"got {self.scale_format}"
+            )
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Join a group with C in one sum."""
+        products = Products(tuple(range(start, start + self.group)))
+        scaled = () if self.scale_format is None else (f"exponents of {self.scale_format} scales added",)
+        return Sum((*scaled, *aligned_words(self)), (state, products), aligned(self))
+
+    def step_error(self) -> StepError:
+        """Return that of a group's products and C."""
+        return aligned_error(self, self.group + 1)
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain in integers."""
+        group = self.group
+        scaling = self.scale_format, self.scale_block
+        left = take_apart(p.a, p.fa, group, p.inside_a, *scaling)
+        right = take_apart(p.b, p.fb, group, p.inside_b, *scaling).T
+        rule = group_rule(self, p.fa.mantissa_bits + p.fb.mantissa_bits)
+        state, layout = bits_of(p.start), result_layout(self)
+
+        def piece(start: int, stop: int) -> None:
+            fused_dot.fused_dot(left, right, rule, layout, state, start, stop)
+
+        by_rows(piece, p)
+        return values_of(state, self)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class GroupedFusedSum(AlignedSum):
+    """Sums of runs of products that are first summed exactly and then scaled (mxf4, mxf4nvf4).
+
+    Parameters
+    ----------
+    run : int
+        Products of an exact sum; it divides `group` and `scale_block`. Scales are needed.
+    """
+
+    run: int = 1
+
+    words = "as fused, for runs of products that are first summed exactly and then scaled"
+    engines = (RunsInFloat64Lanes,)
+
+    def check(self) -> None:
+        """Ask for scales, and for runs that divide their blocks and the group."""
+        super().check()
+        a = self
+        if a.scale_format is None:
+            raise ValueError(f"GroupedFusedSum {a.name}: scale_format and scale_block are needed")
+        if a.scale_block % a.run or a.group % a.run:
+            raise ValueError(
+                f"GroupedFusedSum {a.name}: run must divide group={a.group} and scale_block={a.scale_block}, "
+                f"got {a.run}"
+            )
+
+    def check_formats(self, fa: Format, fb: Format) -> None:
+        """Raise a ValueError if the sum of a run can leave 64 bits."""
+        largest = self.run * self.group * fa.max * fb.max * 2.0 ** (self.fraction_bits + 2)
+        units = fa.smallest_subnormal * fb.smallest_subnormal
+        special = any(f.nan_code is not None or f.inf_code is not None for f in (fa, fb))
+        if special or max(largest, largest / units) > 2.0**61:
+            raise ValueError(f"{self.name}: products of {fa} and {fb} are too wide to be summed exactly in runs")
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Sum runs exactly, scale them, and join them with C."""
+        runs = [
+            Sum(
+                (f"exact sum, times two {self.scale_format} scales",),
+                (Products(tuple(range(k, k + self.run))),),
+                Particular("exact run", (self.run, self.scale_block)),
+            )
+            for k in range(start, start + self.group, self.run)
+        ]
+        return Sum(aligned_words(self), (state, *runs), aligned(self))
+
+    def step_error(self) -> StepError:
+        """Return that of a group's runs and C: a run has its scales' exponent, which no product of it falls below."""
+        return aligned_error(self, self.group // self.run + 1)
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain in integers."""
+        fs = self.scale_format
+        assert fs is not None
+        assert p.inside_a is not None
+        assert p.inside_b is not None
+        left = ScaledParts(_whole(p.a, p.fa), *scale_parts(p.inside_a, fs))
+        parts = _whole(p.b, p.fb), *scale_parts(p.inside_b, fs)
+        right = ScaledParts(*(np.ascontiguousarray(part.T) for part in parts))
+        low_bits = p.fa.mantissa_bits - p.fa.emin + p.fb.mantissa_bits - p.fb.emin + 2 * fs.mantissa_bits
+        rule, spans = group_rule(self, low_bits), (self.run, self.scale_block)
+        state, layout = bits_of(p.start), result_layout(self)
+
+        def piece(start: int, stop: int) -> None:
+            scaled_dot(left, right, rule, spans, layout, state, start, stop)
+
+        by_rows(piece, p)
+        return values_of(state, self)
+
+
+def _whole(codes: Matrix, fmt: Format) -> NDArray[np.int32]:
+    """Return codes' values as multiples of the format's smallest subnormal."""
+    return (decode(codes, fmt) / np.float32(fmt.smallest_subnormal)).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class SplitF16Sum(Accumulator):
+    """Two fused sums from +0, of k % 4 in {0, 1} and in {2, 3}, as float16; C is added to the second's result.
+
+    Parameters
+    ----------
+    group, fraction_bits, output_format, zero_exponent
+        Those of each fused sum, see `FusedSum`.
+    """
+
+    group: int = 16
+    fraction_bits: int = 25
+    output_format: Format = FLOAT32
+    zero_exponent: int | None = None
+
+    words = "two fused sums from +0 of float16 operands, C added to the second's result"
+    oracle = "Halves"
+    output_formats = (FLOAT32, FLOAT16)
+    reference_is_compiled = False
+    engines = (HalvesInFloat64Lanes,)
+
+    def check_formats(self, fa: Format, fb: Format) -> None:
+        """Raise a ValueError unless float16 holds all values: it is what the chip makes of them first."""
+        for fmt in (fa, fb):
+            whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.smallest_subnormal >= 2.0**-24
+            if not (FLOAT16.holds(fmt) or (whole and -fmt.min <= FLOAT16.max)):
+                raise ValueError(f"{self.name}: float16 does not hold all values of {fmt}")
+
+    def step(self) -> int:
+        """Return both groups."""
+        return 2 * self.group
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Sum both halves from +0 and add C."""
+        inner, step = self.half, self.step()
+        words, how = aligned_words(inner), aligned(inner, "float16")
+        ks = tuple(start + i for i in _order(step))
+        first = Sum(words, ("+0", Products(ks[: step // 2])), how)
+        second = Sum(words, (first, Products(ks[step // 2 :])), how)
+        return Sum((f"added, rounded to {self.output_format}",), (state, second), Rounded(self.output_format.name))
+
+    def step_error(self) -> StepError:
+        """Return that of two groups summed one after the other, and of C's addition, which rounds to nearest."""
+        inner = aligned_error(self.half, self.group + 1)
+        both = 2 * inner.relative * (1 + inner.relative) ** 2
+        last = 2.0 ** -(self.output_bits + 1)
+        least = self.stored_format.smallest_subnormal
+        return StepError(both + last * (1 + both), (1 + last) * 2 * inner.absolute * (1 + inner.relative) + least)
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain, instruction by instruction."""
+        step, inner = self.step(), self.half
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            d = p.start + np.zeros((), p.start.dtype)  # no product: the sum of +0 and C
+        left, right = self.as_halves(p.a, p.fa), self.as_halves(p.b, p.fb)
+        for k in range(0, p.shape[2], step):
+            x, y = (np.ascontiguousarray(side[:, k : k + step]) for side in (left, right))
+            half = inner.reference(GemmProblem(x, y, FLOAT16, FLOAT16, np.zeros_like(d)))
+            with np.errstate(over="ignore", invalid="ignore"):
+                if self.output_format == FLOAT16:  # float64 holds the sum, so that it is rounded once
+                    d = (half.astype(np.float64) + d.astype(np.float64)).astype(np.float16)
+                else:
+                    d = half + d
+        return canonical_nan(d)
+
+    @functools.cached_property
+    def half(self) -> FusedSum:
+        """The accumulator of each float16 instruction."""
+        return FusedSum(
+            self.name, group=self.group, fraction_bits=self.fraction_bits, output_format=self.output_format,
+            zero_exponent=self.zero_exponent,
+        )  # fmt: skip
+
+    def as_halves(self, codes: Matrix, fmt: Format) -> NDArray[np.uint16]:
+        """Return codes [R, K] as float16, K filled up with zeros; of each step those with k % 4 in {0, 1} come first.
+
+        The products of a step that is not a multiple of four keep their order.
+        """
+        (rows, k), step = codes.shape, self.step()
+        wide = np.zeros((rows, -(-k // step) * step), codes.dtype)
+        wide[:, :k] = codes
+        if step % 4 == 0 and wide.itemsize == 1:  # two bytes are moved at a time
+            pairs = wide.view(np.uint16).reshape(rows, -1, step // 4, 2)
+            wide = np.ascontiguousarray(pairs.swapaxes(2, 3)).view(np.uint8).reshape(wide.shape)
+        elif step % 4 == 0:
+            wide = np.ascontiguousarray(wide.reshape(rows, -1, step // 4, 2, 2).swapaxes(2, 3)).reshape(wide.shape)
+        return encode(decode(wide, fmt), FLOAT16)
+
+
+def _order(step: int) -> list[int]:
+    """Return the order of an instruction's products: the first half's, then the second's."""
+    return sorted(range(step), key=lambda i: i % 4 >= 2) if step % 4 == 0 else list(range(step))
