@@ -81,27 +81,14 @@ def _same_file(path: str, other: str) -> bool:
 
 @click.command()
 @click.argument("file")
-@click.option("--quantizer", metavar="NAME", help="A named quantizer: deepgemm, mxfp8 ...; see lowprec quantizers.")
-@click.option("--to", "target", metavar="FORMAT", help="Element format, the quantizer's or e4m3fn by default.")
-@click.option(
-    "--granularity",
-    metavar="BLOCK",
-    help="tensor, row, column, 1x128, 128x128 ..., the quantizer's or 1x128 by default.",
-)
-@click.option("--scale-format", metavar="FORMAT", help="Format of scales, the quantizer's or float32 by default.")
+@click.argument("spec", default="e4m3fn 1x128")
 @click.option("--out", metavar="FILE", help="Save codes, scales and what they are as .npz.")
 @machine_readable
-def quantize(
-    file: str,
-    quantizer: str | None,
-    target: str | None,
-    granularity: str | None,
-    scale_format: str | None,
-    out: str | None,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
+def quantize(file: str, spec: str, out: str | None, as_json: bool, as_csv: bool) -> None:
     """Quantize a matrix (.npy) with block scales.
+
+    SPEC says how, as in lp.quantize: a quantizer (mxfp8, nvfp4_te ...; see lowprec quantizers), or a format with a
+    block ("e4m3fn 128x128 ue8m0"); "e4m3fn 1x128" by default.
 
     The error is reported (columns are the fields of lowprec.compare, sqnr in dB), and what was quantized is saved if
     asked for: codes, one a value, and scale as float32; tensor_scale where there is one; format, granularity,
@@ -113,9 +100,7 @@ def quantize(
     from ..measure.metrics import compare
     from ..scaling.quantize import quantize as quantize_array
 
-    if quantizer is None and target is None:
-        target = "e4m3fn"
-    q = quantize_array(x, target, granularity, quantizer=quantizer, scale_format=scale_format)
+    q = quantize_array(x, spec)
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(q.bits_per_value)}
     row.update(_comparison(compare(q.dequantize(), x)))
     made_by = "" if q.quantizer is None else q.quantizer.name
@@ -225,10 +210,11 @@ def _scaled_product(
     from ..tensorcore.gemm import gemm as multiply
 
     if quantizer is not None:
-        qa, qb = (quantize_array(x, target, quantizer=quantizer) for x in (a, b))
+        spec = quantizer if target is None else f"{quantizer} {target}"
+        qa, qb = (quantize_array(x, spec) for x in (a, b))
     else:
         target = target or "e4m3fn"
-        qa, qb = quantize_array(a, target, granularity="1x128"), quantize_array(b, target, granularity="128x128")
+        qa, qb = quantize_array(a, f"{target} 1x128"), quantize_array(b, f"{target} 128x128")
     d = multiply(qa, qb, accumulator=accumulator, promote_every=length)
     try:
         return d, multiply(qa, qb, accumulator="exact"), "exact"

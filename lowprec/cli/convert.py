@@ -61,21 +61,22 @@ def convert_command(
         _writable_file(out, file)
     import numpy as np
 
-    from ..scaling.convert import convert
+    from ..scaling.quantizer import Quantizer
 
     q = _load(file, source, from_granularity)
     with naming(file):
-        found = convert(q, target, granularity, scale_format=scale_format)
+        spec = Quantizer(format=target or q.format, granularity=granularity or q.granularity, scale_format=scale_format)
+        found = q.convert(spec)
     new, blocks = found.quantized, found.blocks
     first = np.argwhere(found.lost)[:1].tolist()
     row: dict[str, Any] = {
-        "lossless": "yes" if found.lossless else "no", "values": found.lost.size,
+        "lossless": "yes" if found.is_lossless else "no", "values": found.lost.size,
         "values that change": int(found.lost.sum()), "blocks": blocks.size, "blocks that change": int(blocks.sum()),
         "most binades": int(found.binades.max(initial=0)), "first": ", ".join(map(str, first[0])) if first else "none",
     }  # fmt: skip
     title = f"{file}: {q.format}, {q.granularity} to {new.format}, {new.granularity}, {new.scale_format} scales"
     emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
-    if not found.lossless and (check_only or out is not None):
+    if not found.is_lossless and (check_only or out is not None):
         if out is not None and not check_only:
             raise CommandError(f"{out}: not written, as {int(found.lost.sum())} values would change")
         raise SystemExit(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from lowprec._ieee import standard
 from lowprec._values import Value, plain_fields
 from lowprec.cast.casts import decode, encode
 from lowprec.format.catalogue import Format, formats
-from lowprec.scaling.quantize import Granularity, Quantized, quantize, resolve
+from lowprec.scaling.quantize import Granularity, Quantized, quantize
 from lowprec.scaling.quantizer import Quantizer, quantizers
 from lowprec.scaling.rules import FLOAT32
 
@@ -124,25 +124,25 @@ class BlockCodec(Value):
                 )
             )
         if self.quantizer is None:
-            return self._wire(quantize(values, quantizer=self._resolved))
+            return self._wire(quantize(values, self._resolved))
         return self._wire(self._quantize_finite(values))
 
     @property
     def _resolved(self) -> Quantizer:
         """The quantizer, by default one of ``amax / max``, with this codec's format and tiles."""
-        stored = self.scale_format if self.quantizer is None else None
-        return resolve(self.format, f"1x{self.tile}", self.quantizer, scale_format=stored)
+        own = Quantizer(scale_format=self.scale_format) if self.quantizer is None else self.quantizer
+        return replace(own, format=self.format, granularity=Granularity(1, self.tile))
 
     def _quantize_finite(self, values: Array) -> Quantized:
         """Quantize, whatever the quantizer does with NaN and infinity: here a tile that has one arrives as NaN."""
         x = as_float32(f"codec {self.name}", values)
         finite = np.isfinite(x)
         if finite.all():
-            return quantize(x, quantizer=self._resolved)
+            return quantize(x, self._resolved)
         rows, columns = rows_of(x.shape), x.shape[-1]
         bad = np.logical_or.reduceat(~finite.reshape(rows, columns), np.arange(0, columns, self.tile), axis=1)
         spoilt = spread(bad, self.tile, columns).reshape(x.shape)
-        q = quantize(np.where(spoilt, np.float32(0), x), quantizer=self._resolved)
+        q = quantize(np.where(spoilt, np.float32(0), x), self._resolved)
         q.scale[bad] = np.nan
         return q
 

@@ -106,7 +106,7 @@ def pass_through(x: Floats, fmt: str | Codec | Quantizer | Format) -> Passed:
         limits = np.broadcast_to(np.float32(found.max), x.shape)
         return Passed(found.name, round_to(x, found, overflow="saturate"), limits, float(found.bits))
     if isinstance(found, Quantizer):
-        q = quantize(x, quantizer=found)
+        q = quantize(x, found)
         rows, columns = q.granularity.block((x.size // x.shape[-1], x.shape[-1]))
         by_value = spread(spread(q.scale, rows, x.size // x.shape[-1], 0), columns, x.shape[-1])
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale

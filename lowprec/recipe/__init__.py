@@ -12,7 +12,7 @@ from .operations import LinearOps, NoState, SavedInput, SavedLinear, TensorState
 from .precision import Precision
 from .recipe import Recipe, load_recipe
 from .state import LayerState, draw, rounding_seed
-from .tensors import TensorSpec
+from lowprec.scaling.spec import TensorSpec
 
 __all__ = [
     "AS_ACTIVATIONS", "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LayerState", "LinearOps", "LinearSpec", "NoState",

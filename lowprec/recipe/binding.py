@@ -25,7 +25,7 @@ from .description import CACHES, DIRECTIONS, Description
 from .names import check_blocks, matches
 from .operations import LinearOps, linear_ops
 from .state import draw, quantize_delayed
-from .tensors import TensorSpec
+from lowprec.scaling.spec import TensorSpec
 
 Array = NDArray[Any]
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]

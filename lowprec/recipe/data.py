@@ -32,7 +32,7 @@ from .description import CODECS, STATES, Description, Rule, State, Storage
 from .disturbance import Disturbance
 from .linears import AS_ACTIVATIONS, DEEPGEMM, NEVER, OPERANDS, GemmSpec, LinearSpec
 from .reduction import NONE, Reduction
-from .tensors import TensorSpec, is_word
+from lowprec.scaling.spec import TensorSpec, is_word
 
 D = TypeVar("D", bound=Description)
 

@@ -30,7 +30,7 @@ from lowprec.format.catalogue import formats
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
 from .reduction import Reduction
-from .tensors import TensorSpec
+from lowprec.scaling.spec import TensorSpec
 
 #: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")

@@ -22,7 +22,7 @@ from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.library import Library, libraries
 
 from .disturbance import Disturbance
-from .tensors import TensorSpec
+from lowprec.scaling.spec import TensorSpec
 
 #: The multiplications of a linear layer, and the roles of the two operands of each.
 OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}

@@ -17,7 +17,8 @@ from lowprec.tensorcore.packed import pack_operand
 from lowprec.tensorcore.problem import canonical_nan
 
 from .linears import OPERANDS, GemmSpec, LinearSpec
-from .tensors import TensorSpec, as_quantized
+from lowprec.scaling.spec import TensorSpec
+from .operands import as_quantized, quantize_operand
 
 Array = NDArray[Any]
 Operand = Array | Quantized
@@ -113,10 +114,10 @@ class NoState:
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         """Quantize x with the scale of its own amax."""
-        return spec.quantize(x, seed)
+        return quantize_operand(spec, x, seed)
 
 
-class _Operand:
+class TensorOperand:
     """One operand of one multiplication of one layer.
 
     Parameters
@@ -145,7 +146,7 @@ class _Operand:
         if not self.spec.plain:
             if self.hadamard and x.shape[1] % self.hadamard:  # as in `columns`
                 x = np.pad(x, [(0, 0), (0, -x.shape[1] % self.hadamard)])
-            return self._quantized(self.spec, x)
+            return self.quantize(self.spec, x)
         # What layers hand over is stored already, so that the storage format changes nothing.
         if self.float32 or self.as_stored:
             return x
@@ -157,17 +158,17 @@ class _Operand:
             return self.rows(x).T
         if self.hadamard and len(x) % self.hadamard:  # the rest of the last block are zeros
             x = np.pad(x, [(0, -len(x) % self.hadamard), (0, 0)])
-        return self._quantized(self.spec.T, x).T
+        return self.quantize(self.spec.T, x).T
 
-    def _quantized(self, spec: TensorSpec, x: Array) -> Quantized:
+    def quantize(self, spec: TensorSpec, x: Array) -> Quantized:
         seed = self.state.seed(self.name) if spec.stochastic or spec.eden else 0
         gemm, _, role = self.name.partition(".")
         if self.delayed:
             return self.state.delayed(role, spec, x, seed)
-        return spec.quantize(x, seed, self.state.seed(f"{gemm}.signs") if spec.fresh else 0)
+        return quantize_operand(spec, x, seed, self.state.seed(f"{gemm}.signs") if spec.fresh else 0)
 
 
-class _Weight(_Operand):
+class _Weight(TensorOperand):
     """A master weight; `source` is what a quantizer gets of it."""
 
     def __init__(
@@ -192,7 +193,7 @@ class _Weight(_Operand):
         if isinstance(row, np.ndarray):
             return self.columns(row)
         values = row.dequantize()
-        return _Operand.rows(self, values).T if self.spec.plain else super().columns(values)
+        return TensorOperand.rows(self, values).T if self.spec.plain else super().columns(values)
 
 
 def _master(w: Array) -> Array:
@@ -229,7 +230,7 @@ class _Linear:
             _Weight(tensors[name], stored, name, state, source) for name in ("fprop.w", "dgrad.w")
         )
         self.fprop_x, self.dgrad_dy, self.wgrad_dy, self.wgrad_x = (
-            _Operand(tensors[name], stored, name, state) for name in ("fprop.x", "dgrad.dy", "wgrad.dy", "wgrad.x")
+            TensorOperand(tensors[name], stored, name, state) for name in ("fprop.x", "dgrad.dy", "wgrad.dy", "wgrad.x")
         )
         self.same_weight = spec.dgrad.b == spec.fprop.b.T and not self.dgrad_w.hadamard
         self.keeps_row = self.same_weight or spec.dgrad_weight == "cached"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lowprec.scaling.delayed import DelayedScaling
 from lowprec.scaling.quantize import Quantized, quantize
 
-from .tensors import TensorSpec
+from lowprec.scaling.spec import TensorSpec
 
 Array = NDArray[Any]
 
@@ -76,8 +76,7 @@ def quantize_delayed(scaling: DelayedScaling, spec: TensorSpec, x: Array, seed: 
     """Quantize x with the scale that earlier steps gave it; its amax counts for later ones if `observing`."""
     if observing:
         return scaling.quantize(x, **spec.rounding(seed))
-    plain = spec.without_history
-    return quantize(x, quantizer=plain, multiplier=float(scaling.multiplier), **spec.rounding(seed))
+    return quantize(x, spec.without_history, multiplier=float(scaling.multiplier), **spec.rounding(seed))
 
 
 class LayerState:

@@ -9,7 +9,7 @@ from .binding import BoundRecipe
 from .description import CACHES, Description
 from .linears import OPERANDS
 from .names import DEPTH, LINEARS
-from .tensors import TensorSpec
+from lowprec.scaling.spec import TensorSpec
 
 _MIDDLE = DEPTH // 2  # no rule counts so far
 _FLOAT32 = TensorSpec.parse("float32")

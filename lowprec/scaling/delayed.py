@@ -83,7 +83,7 @@ class DelayedScaling:
         if values.size:
             self.history[0] = max(self.history[0], largest_magnitude(values))
         plain = replace(self.quantizer, history=None)
-        return quantize(values, quantizer=plain, multiplier=float(self.multiplier), **options)
+        return quantize(values, plain, multiplier=float(self.multiplier), **options)
 
     def end_step(self) -> None:
         """Make the next step's scale and move the history on by one."""

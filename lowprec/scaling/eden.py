@@ -14,14 +14,11 @@ here they are float64 sums in increasing order. Its random numbers are Triton's;
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from .._arrays import LARGEST_SEED, as_float32, whole
-from .._ieee import standard
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import formats
-from .granularity import Granularity
-from .hadamard import hadamard, transformed
+from .hadamard import transformed
 from .quantized import Quantized
 from .quantizer import Quantizer
 from .rules import E4M3
@@ -34,60 +31,6 @@ BLOCK = 16
 E2M1 = formats["e2m1fn"]
 
 
-@standard
-def ms_eden(x: ArrayLike, *, seed: int, signs: int | None = None, size: int = 128, rotate: bool = True) -> Quantized:
-    """Quantize a matrix to NVFP4 by MS-EDEN, along its columns.
-
-    Parameters
-    ----------
-    x : array_like, shape (R, C)
-        Values, taken as float32.
-    seed : int
-        Of the stochastic rounding of scales.
-    signs : int, optional
-        Seed of the rotation's signs, `seed` by default. The operands of one product need the same signs, and seeds of
-        their own: with one seed, scales of the same place would be rounded by the same random words.
-    size : int
-        Columns that are rotated together and share a factor: a power of two, at least 16; C is a multiple of it.
-    rotate : bool
-        Whether the Hadamard transform comes first; without it the factor alone is applied.
-
-    Returns
-    -------
-    Quantized
-        Of the rotated values, `lowprec.hadamard` with ``inverse=True`` turns them back; both operands of a product
-        need not be.
-
-    Raises
-    ------
-    ValueError
-        If sizes do not fit, or a value is NaN or Inf.
-
-    Examples
-    --------
-    >>> import numpy as np, lowprec as lp
-    >>> x = np.random.default_rng(0).standard_normal((64, 512), dtype=np.float32)
-    >>> q = lp.ms_eden(x, seed=1)
-    >>> q
-    Quantized(e2m1fn 64x512, 1x16 with e4m3fn scales times 0.002927, 4.501 bits per value)
-    >>> back = lp.hadamard(q.dequantize(), 128, 1, inverse=True)
-    >>> round(float(-np.log2(np.sqrt(np.mean((back - x) ** 2) / np.mean(x**2)))), 1)
-    3.3
-    """
-    seed = whole("ms_eden", "seed", seed, 0, LARGEST_SEED)
-    signs = seed if signs is None else whole("ms_eden", "signs", signs, 0, LARGEST_SEED)
-    values = as_float32("ms_eden", x)
-    if whole("ms_eden", "size", size, BLOCK) & (size - 1):
-        raise ValueError(f"ms_eden: size={size}: a power of two, at least {BLOCK}")
-    if values.ndim != 2 or values.shape[1] % size:
-        raise ValueError(f"ms_eden: x is {values.shape}; a matrix is needed, its columns a multiple of {size}")
-    if not np.isfinite(values).all():
-        raise ValueError("ms_eden: x holds NaN or Inf")
-    codes, wanted, tensor = _wanted(hadamard(values, size, signs) if rotate else values, size)
-    rounded = round_to(wanted, E4M3, rounding="stochastic", seed=seed)
-    return Quantized(codes, rounded, E2M1, Granularity(1, BLOCK), E4M3, tensor)
-
-
 def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     """Quantize a matrix by MS-EDEN along the blocks of a quantizer, 1x16 or 16x1, rotated by its Hadamard transform.
 
@@ -96,6 +39,8 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     along_rows = q.granularity.columns == 1
     values = x.T if along_rows else x
     assert q.hadamard is not None
+    if values.shape[1] % q.hadamard:
+        raise ValueError(f"quantize: x must have multiples of {q.hadamard} values along its blocks, got {x.shape}")
     z = transformed(values, q, axis=1)
     groups = z.reshape(len(z), z.shape[1] // q.hadamard, q.hadamard)
     lost: NDArray[np.bool_] = ~np.all(np.isfinite(groups), axis=2)

@@ -1,41 +1,34 @@
 """Block scaling: one scale for a tile, a block, a row or a whole tensor, and codes relative to it.
 
-`quantize` gives codes and scales, `quantize_dequantize` their values in one pass. What happens is said by a
-`Quantizer` (`lowprec.quantizers`). Sources: the DeepSeek-V3 report, 3.3.2; each quantizer names its own.
+`quantize` gives codes and scales, `quantize_dequantize` their values in one pass. What happens is said by one
+specification: words (`lowprec.scaling.spec`), a name or an entry of `lowprec.quantizers`, or a `Quantizer` of one's
+own. Sources: the DeepSeek-V3 report, 3.3.2; each quantizer names its own.
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import apart, as_float32, as_matrix, output, returned
+from .._arrays import LARGEST_SEED, apart, as_float32, as_matrix, output, returned, whole
 from .._ieee import standard
-from ..format.catalogue import Format, formats
 from ..format.rounding import Rounding
+from .eden import quantize_eden
 from .granularity import Granularity as Granularity
 from .job import BlockJob, fit_one_pass, in_one_pass
 from .passes import PassesJob, has_kernel
 from .quantized import Quantized as Quantized
-from .quantizer import Quantizer, quantizers
-from .rules import Division
+from .quantizer import Quantizer
+from .spec import TensorSpec
 
 
 @standard
 def quantize(
     x: ArrayLike,
-    fmt: str | Format | None = None,
-    granularity: str | Granularity | None = None,
+    spec: str | Quantizer | TensorSpec,
     *,
-    quantizer: str | Quantizer | None = None,
-    scale_format: str | Format | None = None,
-    arithmetic: str | None = None,
-    division: Division | None = None,
-    amax_floor: float | None = None,
     rounding: str | Rounding | None = None,
     seed: int | None = None,
     offset: int = 0,
@@ -45,38 +38,25 @@ def quantize(
 ) -> Quantized:
     """Quantize a matrix in blocks that share a scale.
 
-    By default ``s = amax / max``, ``codes = encode(x / s)``, saturating, to nearest even. A block of zeros gets the
-    scale 1. A block with NaN or Inf gets the scale NaN, so that all of it decodes to NaN: nothing is lost silently.
-    NaN has one code, the positive one, and one value, 0x7FC00000, whatever its sign was.
-    Ragged edges form smaller blocks: 576 columns are four blocks of 128 and one of 64. A named quantizer
-    (``lowprec.quantizers``) fixes all of it; options given beside it win.
+    Of a format and a block, ``s = amax / max`` and ``codes = encode(x / s)``, saturating, to nearest even. A block of
+    zeros gets the scale 1. A block with NaN or Inf gets the scale NaN, so that all of it decodes to NaN: nothing is
+    lost silently. NaN has one code, the positive one, and one value, 0x7FC00000, whatever its sign was. Ragged edges
+    form smaller blocks: 576 columns are four blocks of 128 and one of 64.
 
     Parameters
     ----------
     x : array_like, shape (..., R, C)
         Values, taken as float32: float64 is rounded to it first, beyond its range to infinity. Leading axes count as
         rows; a vector is one row.
-    fmt : str or Format, optional
-        Element format of at most 16 bits; needed where no quantizer says it.
-    granularity : str or Granularity, optional
-        ``"1x128"`` (the default), ``"128x1"``, ``"128x128"``, any other ``"RxC"``, ``"row"``, ``"column"`` or
-        ``"tensor"``.
-    quantizer : str or Quantizer, optional
-        A named quantizer, or one of your own.
-    scale_format : str or Format, optional
-        Format that scales are stored in.
-    arithmetic : str, optional
-        How a scale comes from amax, see `lowprec.scaling.rules`.
-    division : {"divide", "reciprocal", "max/amax"}, optional
-        ``x / s`` (the default), ``x * float32(1 / s)``, or ``x * float32(max / amax)``.
-    amax_floor : float, optional
-        Lower bound on amax, 0 by default.
+    spec : str, Quantizer or TensorSpec
+        Words such as ``"e4m3fn 1x128"``, ``"e4m3fn 128x128 ue8m0"`` or ``"mxfp8 32x1"``, see `lowprec.scaling.spec`; a
+        name in `lowprec.quantizers`; or an object. A block is ``"RxC"``, ``"row"``, ``"column"`` or ``"tensor"``.
     rounding : str or Rounding, optional
-        How elements are rounded, as for `lowprec.encode`; the quantizer's way by default, to nearest even for all but
-        DeepGEMM's FP4, in HiF8, too, whose own is ``nearest_away``. Scales are always rounded as their arithmetic says.
+        How elements are rounded, as for `lowprec.encode`; by default as `spec` says. Scales are always rounded as
+        their rule says.
     seed, offset : int
         For stochastic rounding: element i of `x` in C order is rounded by the random word of (seed, offset + i),
-        whatever the blocks and the number of threads.
+        whatever the blocks and the number of threads. ``"eden"`` rounds block scales by the words of `seed`.
     tensor_amax : float, optional
         The amax, a number >= 0, that a two-level quantizer's tensor scale is computed from, where it was calibrated
         elsewhere; with scales of rows, every row's.
@@ -92,32 +72,32 @@ def quantize(
     Raises
     ------
     ValueError
-        For an unknown format, granularity, scale format, arithmetic or quantizer, or an `out` that does not fit.
+        For an unknown word, a format without a block, options that contradict each other, or an `out` that does not
+        fit.
     TypeError
-        If `x` is not numeric.
+        If `x` is not numeric, or `spec` neither words nor one of these objects.
 
     Examples
     --------
     >>> import numpy as np, lowprec as lp
     >>> x = np.linspace(-3, 3, 576, dtype=np.float32).reshape(1, 576)
-    >>> q = lp.quantize(x, "e4m3fn")
+    >>> q = lp.quantize(x, "e4m3fn 1x128")
     >>> q
     Quantized(e4m3fn 1x576, 1x128 with float32 scales, 8.278 bits per value)
     >>> q.scale.shape, float(q.dequantize().max())
     ((1, 5), 3.0)
-    >>> lp.quantize(x, quantizer="nvfp4_te")
+    >>> lp.quantize(x, "nvfp4_te")
     Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3fn scales times 0.001116, 4.556 bits per value)
+    >>> lp.quantize(x, lp.Quantizer(format="e2m1fn", granularity="1x16", scale_format="ue5m3"))
+    Quantized(e2m1fn 1x576, 1x16 with ue5m3 scales, 4.5 bits per value)
     """
-    q = resolve(
-        fmt,
-        granularity,
-        quantizer,
-        scale_format=scale_format,
-        arithmetic=arithmetic,
-        division=division,
-        amax_floor=amax_floor,
-    )
+    made = specified("quantize", spec)
+    q = stateless("quantize", made)
     values = as_float32("quantize", x)
+    if made.eden:
+        given = {"rounding": rounding, "tensor_amax": tensor_amax, "multiplier": multiplier, "out": out}
+        return _eden(values, made, q, seed, **given, offset=offset or None)
+    rounding = "stochastic" if rounding is None and made.stochastic else rounding
     job = _job(
         q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
         offset=offset,
@@ -135,14 +115,8 @@ def quantize(
 @standard
 def quantize_dequantize(
     x: ArrayLike,
-    fmt: str | Format | None = None,
-    granularity: str | Granularity | None = None,
+    spec: str | Quantizer | TensorSpec,
     *,
-    quantizer: str | Quantizer | None = None,
-    scale_format: str | Format | None = None,
-    arithmetic: str | None = None,
-    division: Division | None = None,
-    amax_floor: float | None = None,
     rounding: str | Rounding | None = None,
     seed: int | None = None,
     offset: int = 0,
@@ -155,9 +129,7 @@ def quantize_dequantize(
 
     Parameters
     ----------
-    x, fmt, granularity, quantizer, scale_format, arithmetic, division, amax_floor
-        As for `quantize`.
-    rounding, seed, offset, tensor_amax, multiplier
+    x, spec, rounding, seed, offset, tensor_amax, multiplier
         As for `quantize`.
     out : ndarray of float32, optional
         Where to put the values: C-contiguous, of `x`'s shape.
@@ -176,20 +148,18 @@ def quantize_dequantize(
     Examples
     --------
     >>> import lowprec as lp
-    >>> lp.quantize_dequantize([[1.0, 0.3, -0.004]], quantizer="dsv3_inference")
+    >>> lp.quantize_dequantize([[1.0, 0.3, -0.004]], "dsv3_inference")
     array([[ 1.        ,  0.2857143 , -0.00390625]], dtype=float32)
     """
-    q = resolve(
-        fmt,
-        granularity,
-        quantizer,
-        scale_format=scale_format,
-        arithmetic=arithmetic,
-        division=division,
-        amax_floor=amax_floor,
-    )
+    made = specified("quantize_dequantize", spec)
+    q = stateless("quantize_dequantize", made)
     values = as_float32("quantize_dequantize", x)
     result = output("quantize_dequantize", out, values.shape, np.float32)
+    if made.eden:
+        given = {"rounding": rounding, "tensor_amax": tensor_amax, "multiplier": multiplier}
+        _eden(values, made, q, seed, **given, offset=offset or None).dequantize(result)
+        return result if like is None else returned("quantize_dequantize", result, like)
+    rounding = "stochastic" if rounding is None and made.stochastic else rounding
     values = apart(values, result, in_place=True)
     job = _job(
         q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
@@ -202,10 +172,7 @@ def quantize_dequantize(
 
 @standard
 def quantize_both(
-    x: ArrayLike,
-    fmt: str | Format | None = None,
-    granularity: str | Granularity | None = None,
-    **options: Any,
+    x: ArrayLike, spec: str | Quantizer | TensorSpec, *, tensor_amax: float | None = None, **options: Any
 ) -> tuple[Quantized, Quantized]:
     """Quantize a matrix and its transpose, each in blocks along its own columns.
 
@@ -216,7 +183,7 @@ def quantize_both(
     ----------
     x : array_like, shape (R, C)
         Values.
-    fmt, granularity, **options
+    spec, tensor_amax, **options
         As for `quantize`, except `out`. Stochastic rounding uses an element's word for both.
 
     Returns
@@ -232,151 +199,80 @@ def quantize_both(
     Examples
     --------
     >>> import lowprec as lp
-    >>> rows, columns = lp.quantize_both(np.ones((200, 300)), quantizer="mxfp8")
+    >>> rows, columns = lp.quantize_both(np.ones((200, 300)), "mxfp8")
     >>> rows.scale.shape, columns.scale.shape
     ((200, 10), (300, 7))
     """
     values = as_float32("quantize_both", x)
     if values.ndim != 2:
-        raise ValueError(f"quantize_both: a matrix is needed, not shape {values.shape}")
-    if (both := _in_one_pass(values, fmt, granularity, **options)) is not None:
-        return both
-    rows = quantize(values, fmt, granularity, **options)
-    block = rows.granularity
-    transforms = options.get("quantizer") is not None and quantizers.get(options["quantizer"]).hadamard is not None
-    if block.rows == block.columns and not transforms:
+        raise ValueError(f"quantize_both: x must be a matrix, got shape {values.shape}")
+    made = specified("quantize_both", spec)
+    q = stateless("quantize_both", made)
+    if values.size and not options and not made.random and has_kernel(q):
+        jobs = [BlockJob(each, values, tensor_amax=tensor_amax) for each in (q, made.T.resolved)]
+        if fit_one_pass(*jobs):
+            return _both(q, *jobs)
+    rows = quantize(values, made, tensor_amax=tensor_amax, **options)
+    block = q.granularity
+    if block.rows == block.columns and q.hadamard is None:
         return rows, rows.T
-    return rows, quantize(values, fmt, block.T, **options).T
+    return rows, quantize(values, made.T, tensor_amax=tensor_amax, **options).T
 
 
-def _in_one_pass(
-    x: NDArray[np.float32],
-    fmt: str | Format | None,
-    granularity: str | Granularity | None,
-    *,
-    quantizer: str | Quantizer | None = None,
-    tensor_amax: float | None = None,
-    multiplier: float | None = None,
-    **options: Any,
-) -> tuple[Quantized, Quantized] | None:
-    """Return what `quantize_both` does where strips of rows can serve both, None elsewhere."""
-    if not x.size or not options.keys() <= {"scale_format", "arithmetic", "division", "amax_floor"}:
-        return None
-    q = resolve(fmt, granularity, quantizer, **options)
-    if not has_kernel(q):
-        return None
-    turned = resolve(None, q.granularity.T, q)
-    jobs = [BlockJob(each, x, tensor_amax=tensor_amax, multiplier=multiplier) for each in (q, turned)]
-    if not fit_one_pass(*jobs):
-        return None
-    (codes, scales), (turned_codes, turned_scales) = in_one_pass(*jobs)
-    rows, columns = jobs
+def _both(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Quantized]:
+    """Return what `quantize_both` does where strips of rows serve both."""
+    (codes, scales), (turned_codes, turned_scales) = in_one_pass(rows, columns)
     return (
         Quantized(codes, scales, rows.format, rows.granularity, q.scale_format, rows.tensor_scale, q),
         Quantized(
-            turned_codes,
-            turned_scales,
-            rows.format,
-            columns.granularity.T,
-            q.scale_format,
-            columns.tensor_scale,
-            turned,
+            turned_codes, turned_scales, rows.format, columns.granularity.T, q.scale_format, columns.tensor_scale, q
         ),
     )
 
 
-@standard
-def requantize(q: Quantized, granularity: str | Granularity, **options: Any) -> Quantized:
-    """Quantize the values of a quantized matrix in other blocks: 1x128 to 128x1 for Wgrad's operand.
-
-    Parameters
-    ----------
-    q : Quantized
-        Its values are decoded to float32 first.
-    granularity : str or Granularity
-        The new blocks.
-    **options
-        As for `quantize`; by default the quantizer that made `q`, with all that was said beside it; else its format.
-
-    Returns
-    -------
-    Quantized
-
-    Raises
-    ------
-    TypeError
-        If `q` is not `Quantized`.
-    ValueError
-        As for `quantize`.
-
-    Examples
-    --------
-    >>> import numpy as np, lowprec as lp
-    >>> q = lp.quantize(np.ones((256, 256), np.float32), quantizer="mxfp8")
-    >>> lp.requantize(q, "32x1")
-    Quantized(mxfp8_rceil: e4m3fn 256x256, 32x1 with e8m0fnu scales, 8.25 bits per value)
-    """
-    if not isinstance(q, Quantized):
-        raise TypeError(f"requantize: {type(q).__name__} is not Quantized; see lowprec.quantize")
-    if q.quantizer is not None:
-        options.setdefault("quantizer", q.quantizer)
-    elif "quantizer" not in options:
-        options = {"fmt": q.format, "scale_format": q.scale_format, **options}
-    return quantize(q.dequantize(), options.pop("fmt", None), granularity, **options)
+def _eden(
+    x: NDArray[np.float32], spec: TensorSpec, q: Quantizer, seed: int | None, **others: Any
+) -> Quantized:
+    """Return what MS-EDEN makes of a matrix."""
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"quantize: {name} must be left out with eden, which sets scales and codes, got {value!r}")
+    if x.ndim != 2 or seed is None:
+        raise ValueError(f"quantize: eden must have a matrix and a seed, got shape {x.shape} and seed {seed!r}")
+    return quantize_eden(x, q, whole("quantize", "seed", seed, 0, LARGEST_SEED))
 
 
 def _job(q: Quantizer, x: NDArray[np.float32], **options: Any) -> BlockJob | PassesJob:
     return BlockJob(q, x, **options) if has_kernel(q) else PassesJob(q, x, **options)
 
 
-_PLAIN = Quantizer()
-
-
-def resolve(
-    fmt: str | Format | None,
-    granularity: str | Granularity | None,
-    quantizer: str | Quantizer | None,
-    **options: Any,
-) -> Quantizer:
-    """Return the quantizer that a call's options mean.
+def specified(who: str, spec: Any) -> TensorSpec:
+    """Return a specification that has scales.
 
     Raises
     ------
     ValueError
-        For anything unknown or contradictory.
+        If it says no block, or what only a recipe has: signs drawn in every step.
+    TypeError
+        If it is neither words nor an object that says how to quantize.
     """
-    if quantizer is None:
-        if fmt is None:
-            raise ValueError("quantize: fmt or quantizer is needed: an element format such as 'e4m3fn', or a quantizer")
-        q = _PLAIN
-    else:
-        q = quantizers.get(quantizer)
-    changes = {key: value for key, value in options.items() if value is not None}
-    if fmt is not None:
-        changes["format"] = fmt
-    for field in ("format", "scale_format"):
-        if field in changes:  # before the cache, whose keys are values: a name may mean something else tomorrow
-            changes[field] = formats.get(changes[field])
-    if granularity is not None:
-        changes["granularity"] = Granularity.parse(granularity)
-    if changes:
-        q = _changed(q, tuple((name, type(changes[name]), changes[name]) for name in sorted(changes)))
-    if q.history is not None:
-        raise ValueError(f"quantizer {q.name!r} has a state: lowprec.DelayedScaling({q.name!r}) keeps it")
-    return q
+    made = TensorSpec.parse(spec)
+    if made.plain:
+        raise ValueError(
+            f"{who}: spec must say which values share a scale, as '{made.format} 1x128' or '{made.format} tensor' does "
+            f"(lowprec.encode casts without scales), got {str(spec)!r}"
+        )
+    if made.fresh:
+        raise ValueError(f"{who}: spec must have signs of its own, as 'fresh' ones come from a recipe, got {str(spec)!r}")
+    return made
 
 
-def _changed(q: Quantizer, changes: tuple[tuple[str, type, Any], ...]) -> Quantizer:
-    """Return a quantizer with fields changed, under the name of the one that is changed."""
-    found = _made(q, changes)
-    return found if found.name == q.name else replace(found, name=q.name, source=q.source, note=q.note)
-
-
-@functools.lru_cache(maxsize=256)
-def _made(q: Quantizer, changes: tuple[tuple[str, type, Any], ...]) -> Quantizer:
-    """Return a quantizer with fields changed; types are in the key, as True is equal to 1 and no number here."""
-    about = {"name": q.name, "source": q.source, "note": q.note}
-    return q.with_(**about, **{name: value for name, _, value in changes})
+def stateless(who: str, spec: TensorSpec) -> Quantizer:
+    """Return the quantizer of a specification whose scales follow from the values at hand."""
+    if spec.delayed:
+        name = spec.resolved.name
+        raise ValueError(f"{who}: spec must have no state, got {name!r}: lowprec.DelayedScaling({name!r}) keeps it")
+    return spec.resolved
 
 
 def _reused(
@@ -389,7 +285,7 @@ def _reused(
     )
     if not fits:
         raise ValueError(
-            f"quantize: out is {out!r}, needed are {job.format.code_dtype} codes {shape} and scales {job.scale_shape}"
+            f"quantize: out must have {job.format.code_dtype} codes {shape} and scales {job.scale_shape}, got {out!r}"
         )
     arrays = (out.codes, out.scale)
     codes, scales = (output("quantize", array, array.shape, array.dtype) for array in arrays)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import lowprec  # its public face: quantize and gemm stand above this file
+
 from .._arrays import apart, as_matrix, host, matrix_shape, output, returned
 from .._ieee import standard
 from .._show import table
@@ -19,10 +21,12 @@ from ..format.catalogue import Format, formats
 from ..format.dtypes import dtype_of
 from ..kernels.float32.gemm import transpose
 from . import file
+from .convert import converted, reduced
 from .granularity import Granularity
 from .job import dequantize
 from .quantizer import Quantizer, quantizers
 from .rules import FLOAT32
+from .spec import TensorSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +181,115 @@ class Quantized(ByBits):
             dequantize(codes, scale, block, self.format, tensor, as_matrix(out))
         return out if like is None else returned("dequantize", out, like)
 
+    def requantize(self, spec: str | Quantizer | TensorSpec, **options: Any) -> Quantized:
+        """Quantize the values again: in other blocks, 1x128 to 128x1 for Wgrad's operand, or otherwise.
+
+        Parameters
+        ----------
+        spec : str, Quantizer or TensorSpec
+            As for `lowprec.quantize`. Words that name neither a format nor a quantizer, such as ``"32x1"``, change what
+            made this one: its quantizer, or its formats with ``amax / max``.
+        **options
+            As for `lowprec.quantize`.
+
+        Examples
+        --------
+        >>> import numpy as np, lowprec as lp
+        >>> q = lp.quantize(np.ones((256, 256), np.float32), "mxfp8")
+        >>> q.requantize("32x1").granularity, q.requantize("e4m3fn 128x128").scale.shape
+        (Granularity(rows=32, columns=1), (2, 2))
+        """
+        return lowprec.quantize(self.dequantize(), TensorSpec.parse(spec, base=self._made_by), **options)
+
+    def convert(self, spec: str | Quantizer | TensorSpec) -> Conversion:
+        """Return the codes and scales in another block format, exactly where that is possible.
+
+        Parameters
+        ----------
+        spec : str, Quantizer or TensorSpec
+            A format, a block and the scales, ``"e4m3fn 128x128 ue8m0"``, or those of them that change. Scales are powers
+            of two (``ue8m0``), or those times the significand of the old scale of a block's largest value (``fp32``).
+
+        Returns
+        -------
+        Conversion
+            The result, and which values changed; see `lowprec.scaling.convert`.
+
+        Raises
+        ------
+        ValueError
+            For an unknown word, or scales of another format.
+
+        Examples
+        --------
+        >>> import numpy as np, lowprec as lp
+        >>> x = np.random.default_rng(0).standard_normal((128, 256), np.float32)
+        >>> fp4 = lp.quantize(x, "dsv4_fp4")
+        >>> fp4.convert("e4m3fn 128x128 ue8m0").is_lossless
+        True
+        >>> x[:64] *= 2.0**-20                              # scales of a block span 20 binades and more
+        >>> wide = lp.quantize(x, "dsv4_fp4").convert("e4m3fn 128x128 ue8m0")
+        >>> wide.is_lossless, wide.blocks.tolist(), int(wide.binades.min()) > 14
+        (False, [[True, True]], True)
+        """
+        made = TensorSpec.parse(spec, base=self._made_by)
+        if made.plain:
+            raise ValueError(f"convert: spec must say a block, as in 'e4m3fn 128x128 ue8m0', got {str(spec)!r}")
+        target = made.resolved
+        codes, scale, lost, binades = converted(
+            as_matrix(self.codes), self.scale, self.tensor_scale, self.format, self.granularity, target
+        )
+        result = Quantized(
+            codes.reshape(self.shape), scale, target.format, target.granularity, target.scale_format
+        )
+        return Conversion(result, lost, binades)
+
+    @property
+    def _made_by(self) -> Quantizer:
+        """The quantizer; where none is known, ``amax / max`` with these formats and blocks."""
+        if self.quantizer is not None:
+            return self.quantizer
+        return Quantizer(format=self.format, granularity=self.granularity, scale_format=self.scale_format)
+
+    def __getitem__(self, rows: slice) -> Quantized:
+        """Return some rows, a slice of whole blocks of rows; codes and scales share this one's memory.
+
+        Raises
+        ------
+        TypeError
+            If `rows` is no slice.
+        ValueError
+            If this is no matrix, or the slice has a step or cuts a block.
+
+        Examples
+        --------
+        >>> import numpy as np, lowprec as lp
+        >>> w = lp.quantize(np.ones((512, 256), np.float32), "e4m3fn 128x128")
+        >>> w[128:384]
+        Quantized(e4m3fn 256x256, 128x128 with float32 scales, 8.002 bits per value)
+        """
+        if not isinstance(rows, slice):
+            raise TypeError(f"Quantized: rows must be a slice, as in q[:128], got {rows!r}")
+        if self.codes.ndim != 2:
+            raise ValueError(f"Quantized: rows can be taken of a matrix, got shape {self.shape}")
+        start, stop, step = rows.indices(len(self.codes))
+        stop, block = max(start, stop), self.granularity.rows
+        ends = (0, len(self.codes))
+        if step != 1 or (block is not None and any(edge % block and edge not in ends for edge in (start, stop))):
+            raise ValueError(f"Quantized: rows must be whole blocks of {block} without a step, got {rows!r}")
+        scale = self.scale if block is None else self.scale[start // block : -(-stop // block)]
+        top = self.tensor_scale
+        if isinstance(top, np.ndarray) and self._lines == "rows":
+            top = np.ascontiguousarray(top[start:stop])
+        changes = {"codes": self.codes[start:stop], "scale": np.ascontiguousarray(scale), "tensor_scale": top}
+        return replace(self, **changes)
+
+    def __matmul__(self, other: Quantized) -> NDArray[np.float32]:
+        """Return ``lowprec.gemm(self, other.T)``: the product [M, N] of [M, K] and [K, N] with `gemm`'s defaults."""
+        if not isinstance(other, Quantized):
+            return NotImplemented
+        return lowprec.gemm(self, other.T)
+
     def arrays(self, like: Any = "numpy") -> tuple[Any, Any]:
         """Return codes and scales as arrays of another package; they share this one's memory where that can be.
 
@@ -189,7 +302,7 @@ class Quantized(ByBits):
         Examples
         --------
         >>> import lowprec as lp
-        >>> codes, scale = lp.quantize([[1.0, 448.0]], "e4m3fn", "1x2").arrays()
+        >>> codes, scale = lp.quantize([[1.0, 448.0]], "e4m3fn 1x2").arrays()
         >>> codes.dtype.name, codes.astype(float).tolist(), scale.tolist()
         ('float8_e4m3fn', [[1.0, 448.0]], [[1.0]])
         """
@@ -258,3 +371,33 @@ class Quantized(ByBits):
             f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape)) or 'scalar'}, {self.granularity} with "
             f"{scales}, {self.bits_per_value:.4g} bits per value)"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Conversion:
+    """A converted matrix, and what of it is not what it was.
+
+    Attributes
+    ----------
+    quantized : Quantized
+        What came out: exact where it can be, to the nearest where not.
+    lost : bool array [R, C]
+        Values that changed.
+    binades : int array, shape of the new scales
+        How many binades the old scales of what is not zero span within each new block.
+    """
+
+    quantized: Quantized
+    lost: NDArray[np.bool_]
+    binades: NDArray[np.int64]
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether every value is what it was."""
+        return not self.lost.any()
+
+    @property
+    def blocks(self) -> NDArray[np.bool_]:
+        """Tell of every new block whether it lost something."""
+        q = self.quantized
+        return reduced(np.logical_or, self.lost, *q.granularity.block(matrix_shape(q.shape)))

@@ -6,7 +6,7 @@ from gemms import normal
 from refusals import refusals
 
 import lowprec as lp
-from lowprec.recipe.tensors import as_quantized
+from lowprec.recipe.operands import as_quantized
 from lowprec.tensorcore.accumulator import FLOAT64
 from lowprec.tensorcore.checksum import Bound, Side, compared
 from lowprec.tensorcore.kinds.nvidia import aligned_error

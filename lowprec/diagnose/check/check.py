@@ -11,7 +11,7 @@ from ..._arrays import as_matrix
 from ..._ieee import standard
 from ...format.catalogue import formats
 from ...scaling.granularity import Granularity
-from ...scaling.quantize import resolve
+from ...scaling.quantize import specified, stateless
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import AmaxRule
@@ -80,7 +80,7 @@ def check(
     given = fitted(given, x.shape)
     matrix = as_matrix(x)
     if quantizer is not None or given.quantizer is not None:
-        one = resolve(None, granularity, given.quantizer if quantizer is None else quantizer)
+        one = _in_blocks(given.quantizer if quantizer is None else quantizer, granularity)
         if not isinstance(one.rule, AmaxRule):
             raise ValueError(
                 f"check: quantizer must have an AmaxRule, got {one.name or 'one'} with the rule {one.rule}"
@@ -92,6 +92,12 @@ def check(
         found = _fitting(given.dump, made)
         return _result(made, found, explanations(made, found), ())
     return _ranked(given, matrix, granularity)
+
+
+def _in_blocks(quantizer: str | Quantizer | None, granularity: str | Granularity | None) -> Quantizer:
+    """Return a quantizer without a state, in other blocks if they are given; it keeps its name."""
+    q = stateless("check", specified("check", quantizer))
+    return q if granularity is None else replace(q, granularity=Granularity.parse(granularity))
 
 
 def _fitting(dump: Dump, made: Made) -> Dump:
@@ -121,7 +127,7 @@ def _candidates(given: Given, granularity: str | Granularity | None) -> list[Qua
     if given.format is not None:
         said = formats[given.format]
         fits = [q for q in fits if q.format.same_codes(said)] or fits
-    return [resolve(None, granularity, q) for q in fits]
+    return [_in_blocks(q, granularity) for q in fits]
 
 
 def _ranked(given: Given, x: F32, granularity: str | Granularity | None) -> Check:

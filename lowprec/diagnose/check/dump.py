@@ -108,7 +108,7 @@ class Made(Dump):
     @classmethod
     def of(cls, x: F32, q: Quantizer, **options: Any) -> Made:
         """Return what a quantizer makes of a matrix."""
-        made = quantize(x, quantizer=q, **options)
+        made = quantize(x, q, **options)
         assert not isinstance(made.tensor_scale, np.ndarray), "quantizers with scales of rows are refused before"
         return cls(made.codes, made.scale, made.tensor_scale, x, q, made.scale)
 
@@ -203,7 +203,7 @@ def scales_of(q: Quantizer, amax: F32, tensor_amax: float | None = None) -> F32:
     """
     alone = q.with_(granularity="1x1", hadamard=None, choice=None)
     top = tensor_amax if q.has_tensor_scale else None
-    return quantize(np.ascontiguousarray(amax), quantizer=alone, tensor_amax=top).scale
+    return quantize(np.ascontiguousarray(amax), alone, tensor_amax=top).scale
 
 
 def values_of(codes: Codes, fmt: Format) -> F32:

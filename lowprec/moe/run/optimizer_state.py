@@ -12,6 +12,7 @@ from lowprec._values import Value
 from lowprec.cast import casts as cast
 from lowprec.format.catalogue import Format, formats
 from lowprec.recipe import TensorSpec
+from lowprec.recipe.operands import quantize_operand
 from lowprec.recipe.description import State, state_of
 
 Array = npt.NDArray[Any]
@@ -92,12 +93,12 @@ class StateFormat(Value):
         if self._spec.plain:
             cast.round_to(values, self._spec.format, out=values)
         else:
-            values[...] = self._spec.quantize(values).dequantize()
+            values[...] = quantize_operand(self._spec, values).dequantize()
 
     def bits_per_value(self, shape: tuple[int, ...]) -> float:
         """Return the bits that one value takes, its share of the scales included."""
         if self._spec is None:
             return 64.0
         if self._spec.plain:
-            return float(self._spec.quantize(np.zeros((1, 1), np.float32)).format.bits)
-        return self._spec.quantize(np.zeros(shape, np.float32)).bits_per_value
+            return float(self._spec.format.bits)
+        return quantize_operand(self._spec, np.zeros(shape, np.float32)).bits_per_value

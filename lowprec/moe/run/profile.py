@@ -27,12 +27,12 @@ from lowprec.moe.run.optim import AdamW
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import Recipe
-from lowprec.recipe.tensors import TensorSpec
+from lowprec.recipe.operations import TensorOperand
 from lowprec.scaling.quantize import Quantized
 
 #: Phases of a step, in the order of tables. A method's time is its own, without that of others listed here.
 _PHASES: tuple[tuple[type, tuple[str, ...], str], ...] = (
-    (TensorSpec, ("quantize", "quantize_transposed"), "quantize"),
+    (TensorOperand, ("quantize",), "quantize"),
     (Quantized, ("dequantize",), "quantize"),
     (LatentAttention, ("forward", "backward"), "attention"),
     (FeedForward, ("forward", "backward"), "SwiGLU"),

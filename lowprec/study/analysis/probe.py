@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.measure.spread import kurtosis, tile_range
+from lowprec.recipe.operands import quantize_operand
 
 if TYPE_CHECKING:
     from lowprec.recipe import BoundRecipe, TensorSpec
@@ -168,7 +169,7 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
     nonzero, rows = int(np.count_nonzero(used)), used.any(axis=1)
     flushed = saturated = rows_flushed = 0
     if spec is not None and nonzero:
-        quantized = spec.quantize(x)
+        quantized = quantize_operand(spec, x)
         got = quantized.dequantize()
         gone = got == 0
         flushed = int(np.count_nonzero(gone & used))

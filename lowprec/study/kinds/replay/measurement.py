@@ -172,7 +172,7 @@ def measure(product: Product, arms: Sequence[Any]) -> list[tuple[Any, ...]]:
     rows, seen = [], {}
     for arm in arms:
         if arm.blocks not in seen:
-            pair = [lp.quantize(operand, "e4m3fn", granularity=arm.blocks) for operand in (product.a, product.b)]
+            pair = [lp.quantize(operand, f"e4m3fn {arm.blocks}") for operand in (product.a, product.b)]
             truth = exact(*(operand.dequantize() for operand in pair))
             lost = float(np.sqrt(np.sum(np.square(truth - source)))) / scale
             seen[arm.blocks] = pair, truth, lost

@@ -1,19 +1,19 @@
-"""What one operand of a multiplication goes through, as one short text: ``"e4m3fn 1x128 ue8m0"``.
+"""How a tensor is quantized, as one object and as one short text: ``"e4m3fn 1x128 ue8m0"``.
 
 The words, in any order:
 
 ============================ ==========================================================================================
 word                         meaning
 ============================ ==========================================================================================
-``e4m3fn``, ``bfloat16`` ... the element format; alone, a plain cast without scales
+``e4m3fn``, ``bfloat16`` ... the element format; alone, in a recipe, a plain cast without scales
 ``mxfp8_rceil``, ``te_block``, ``nvfp4_te`` ... a quantizer of `lowprec.quantizers`, with its format and block
 ``1x128``, ``128x128`` ...   the block that shares a scale, seen with the multiplication's K as columns
 ``fp32``, ``ue8m0``          the kind of scale, float32 unless said otherwise; ``amax / max`` without a quantizer's name
 ``floor=0.0001``             lower bound on a block's amax
-``stochastic``               rounded stochastically; seed, step, layer and element decide the random bits
+``stochastic``               rounded stochastically, by a seed; a recipe makes it of its own seed, step, layer and operand
 ``hadamard16``               a Hadamard transform along K comes first
 ``fresh``                    its signs are drawn in every step, the same for both operands of a product
-``eden``                     MS-EDEN (`lowprec.ms_eden`): scales that make up for what rounding to nearest shrinks,
+``eden``                     MS-EDEN (`lowprec.scaling.eden`): scales that make up for what rounding to nearest shrinks,
                              rounded stochastically; with an NVFP4 quantizer and a transform, whose runs share a factor
 ``history16``                delayed scaling remembers so many steps (with ``te_delayed``, 1024 unless said otherwise)
 ============================ ==========================================================================================
@@ -28,19 +28,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lowprec._values import Value, deciding, plain_fields, split_name
-from lowprec.cast.casts import encode, round_to
-from lowprec.format.catalogue import Format, formats
-from lowprec.registry import UnknownNameError, cached
-from lowprec.scaling.eden import quantize_eden
-from lowprec.scaling.quantize import Granularity, Quantized, quantize
-from lowprec.scaling.quantizer import Quantizer, quantizers
-from lowprec.scaling.rules import AmaxRule
-
-Array = NDArray[Any]
+from .._values import Value, deciding, plain_fields, split_name
+from ..format.catalogue import Format, formats
+from ..registry import UnknownNameError, cached
+from .granularity import Granularity
+from .quantizer import Quantizer, quantizers
+from .rules import AmaxRule
 
 #: Granularity of a tensor without scales.
 PLAIN = "none"
@@ -70,7 +63,7 @@ _CATALOGUES: Mapping[str, Lookup] = {"format": formats, "quantizer": quantizers}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TensorSpec(Value):
-    """How one operand of a multiplication is quantized.
+    """How a tensor is quantized: a format, with the quantizer that makes codes and scales, and what is random.
 
     Parameters
     ----------
@@ -132,9 +125,12 @@ class TensorSpec(Value):
 
     @classmethod
     def parse(
-        cls, given: str | Format | Quantizer | TensorSpec, names: Mapping[str, Lookup] | None = None
+        cls,
+        given: str | Format | Quantizer | TensorSpec,
+        names: Mapping[str, Lookup] | None = None,
+        base: Quantizer | None = None,
     ) -> TensorSpec:
-        """Return the operand that words mean, see the table above; or one of a format or of a quantizer.
+        """Return the specification that words mean, see the table above; or that of a format or of a quantizer.
 
         Parameters
         ----------
@@ -142,6 +138,8 @@ class TensorSpec(Value):
             The words, or objects.
         names : mapping of str to Lookup, optional
             Where formats and quantizers are looked up, by default in the catalogues.
+        base : Quantizer, optional
+            What words change that name neither a format nor a quantizer, ``"128x1"`` for example.
 
         Raises
         ------
@@ -159,8 +157,13 @@ class TensorSpec(Value):
         if isinstance(given, Format):
             return cls(given)
         if not isinstance(given, str):
-            raise TypeError(f"a tensor is described in words such as 'e4m3fn 1x128', not by {given!r}")
-        return _in_catalogues(given) if names is None else _parsed(given, names)
+            raise TypeError(
+                "TensorSpec: spec must be words such as 'e4m3fn 1x128', a Format, a Quantizer or a TensorSpec, "
+                f"got {given!r}"
+            )
+        if names is None and base is None:
+            return _in_catalogues(given)
+        return _parsed(given, _CATALOGUES if names is None else names, base)
 
     @property
     def plain(self) -> bool:
@@ -209,21 +212,6 @@ class TensorSpec(Value):
     def delayed(self) -> bool:
         """Whether the scale follows from the amax of earlier steps."""
         return not self.plain and self.resolved.history is not None
-
-    def quantize(self, x: Array, seed: int = 0, signs: int = 0) -> Quantized:
-        """Quantize a matrix [rows, K]; `seed` decides stochastic rounding, `signs` the signs that are drawn.
-
-        Delayed scaling needs a state, which a bound recipe has; here its scale is that of the matrix's own amax.
-        """
-        if self.plain:
-            return as_quantized(round_to(x, self.format, **self.rounding(seed)), self.format)
-        q = self.without_history
-        q = replace(q, signs=signs) if self.fresh else q
-        return quantize_eden(x, q, seed) if self.eden else quantize(x, quantizer=q, **self.rounding(seed))
-
-    def quantize_transposed(self, x: Array, seed: int = 0, signs: int = 0) -> Quantized:
-        """Quantize ``x.T`` for x [K, columns]: the block is turned, and so are codes and scales afterwards."""
-        return self.T.quantize(x, seed, signs).T
 
     def rounding(self, seed: int) -> dict[str, Any]:
         """Return the options of `quantize` and `round_to` that say how elements are rounded."""
@@ -298,17 +286,18 @@ def _in_catalogues(text: str) -> TensorSpec:
     return _parsed(text, _CATALOGUES)
 
 
-def _parsed(text: str, names: Mapping[str, Lookup]) -> TensorSpec:
+def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = None) -> TensorSpec:
     said: dict[str, Any] = {}
     if not text.split():
-        raise ValueError("a tensor is described in words such as 'e4m3fn 1x128', not by an empty text")
+        raise ValueError("TensorSpec: spec must be words such as 'e4m3fn 1x128', got an empty string")
     for word in text.split():
         key, value = _meaning(word, text, names)
         if key in said:
             raise ValueError(f"{text!r}: {word!r} is the second {key.replace('_', ' ')}")
         said[key] = value
     flags = {flag: said.pop(flag) for flag in _FLAGS if flag in said}
-    base: Quantizer = said.pop("quantizer", _PLAIN_QUANTIZER)
+    base = said.pop("quantizer", _PLAIN_QUANTIZER if base is None or "format" in said else base)
+    assert base is not None
     if base is _PLAIN_QUANTIZER:
         if "format" not in said:
             raise ValueError(f"{text!r}: an element format is missing, such as 'e4m3fn'")
@@ -366,9 +355,3 @@ def _meaning(word: str, text: str, names: Mapping[str, Lookup]) -> tuple[str, An
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
     raise UnknownNameError(f"unknown word {word!r} in {text!r}: {hint}")
-
-
-def as_quantized(values: Array, fmt: Format) -> Quantized:
-    """Return values that a format can hold as its codes, with a single scale of 1."""
-    one = np.ones((1, 1), np.float32)
-    return Quantized(encode(values, fmt), one, fmt, Granularity(None, None))
