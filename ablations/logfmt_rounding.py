@@ -3,6 +3,7 @@
 import numpy as np
 
 import lowprec as lp
+from lowprec.measure import metrics
 from lowprec.study import ClaimArm, Claims, Expectation, sources
 
 CODECS = ("fp8_1x128", "e5m2_1x128", "logfmt8", "logfmt10", "bf16")
@@ -16,7 +17,7 @@ def measure(seeds: int) -> dict[tuple[str, str], float]:
     for rounding in ROUNDINGS:
         decoded = [lp.logfmt.encode(x, 6, 128, rounding=rounding).decode() for x in draws]
         pairs = list(zip(decoded, draws, strict=True))
-        found["bias", rounding] = float(np.mean([abs(lp.metrics.magnitude_bias(z, x)) for z, x in pairs]))
+        found["bias", rounding] = float(np.mean([abs(metrics.magnitude_bias(z, x)) for z, x in pairs]))
         found["noise", rounding] = float(np.mean([10 ** (-lp.sqnr(z, x) / 20) for z, x in pairs]))
     for name in CODECS:
         codec = lp.codecs[name]

@@ -100,8 +100,8 @@ def fp8_product(shape: Shape) -> Work:
 
     x, w = values(shape)
     operands = (
-        lp.quantize(x, "e4m3fn", "1x128"),
-        lp.quantize(w, "e4m3fn", "1x128" if "wgrad" in shape.what else "128x128"),
+        lp.quantize(x, "e4m3fn 1x128"),
+        lp.quantize(w, f"e4m3fn {'1x128' if 'wgrad' in shape.what else '128x128'}"),
     )
     corners = []
     for q in operands:
@@ -149,11 +149,13 @@ def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
 
     x, w = values(shape)
     if machine == "hopper_fp8":
-        a, b = lp.quantize(x, "e4m3fn", "1x128"), lp.quantize(w, "e4m3fn", "128x128")
+        a, b = lp.quantize(x, "e4m3fn 1x128"), lp.quantize(w, "e4m3fn 128x128")
     else:
         quantizer, square = SCALED_MACHINES[machine]
-        a = lp.quantize(x, quantizer=quantizer)
-        b = lp.quantize(w, quantizer=quantizer, granularity=str(a.granularity) if "wgrad" in shape.what else square)
+        a = lp.quantize(x, quantizer)
+        b = lp.quantize(
+            w, lp.quantizers.get(quantizer).with_(granularity=str(a.granularity) if "wgrad" in shape.what else square)
+        )
     corners = []
     for q in (a, b):
         rows = q.granularity.block(q.shape)[0]

@@ -85,12 +85,12 @@ def casts(options: Options) -> list[Row]:
     rows = []
     for places in range(10, (22 if options.quick else 28) + 1, 3):
         x = np.random.default_rng(0).standard_normal((1 << (places - 10), 1024), dtype=np.float32)
-        y, codes, q = np.ones_like(x), np.ones(x.shape, np.uint8), lp.quantize(x, quantizer="te_block")
+        y, codes, q = np.ones_like(x), np.ones(x.shape, np.uint8), lp.quantize(x, "te_block")
         works: dict[str, tuple[int, Work]] = {
             "encode e4m3fn": (5, lambda x=x, c=codes: lp.encode(x, "e4m3fn", out=c)),
             "decode": (5, lambda y=y, c=codes: lp.decode(c, "e4m3fn", out=y)),
             "round_to": (8, lambda x=x, y=y: lp.round_to(x, "e4m3fn", out=y)),
-            "quantize, te_block 1x128": (5, lambda x=x, q=q: lp.quantize(x, quantizer="te_block", out=q)),
+            "quantize, te_block 1x128": (5, lambda x=x, q=q: lp.quantize(x, "te_block", out=q)),
         }
         repeats = 1 << max(0, 18 - places)
 

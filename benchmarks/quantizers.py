@@ -35,13 +35,14 @@ CASES: list[tuple[str, str | None, float]] = [  # quantizer, granularity, what i
 def check(x: np.ndarray, name: str, granularity: str | None) -> None:
     """Compare a corner with the oracle; the tensor's scale, if any, is that of the corner."""
     corner = np.ascontiguousarray(x[:3, :300])
-    q = lp.quantize(corner, None, granularity, quantizer=name)
+    spec = f"{name} {granularity or ''}"
+    q = lp.quantize(corner, spec)
     block = (q.granularity.rows, q.granularity.columns)
     codes, scales, _ = oracle.quantize(corner, name, block)
     if not (np.array_equal(q.codes, codes) and q.scale.tobytes() == scales.tobytes()):
         raise SystemExit(f"{name} {granularity}: not what the oracle says")
-    whole = lp.quantize(x, None, granularity, quantizer=name)
-    if not np.array_equal(lp.quantize_dequantize(x, None, granularity, quantizer=name), whole.dequantize()):
+    whole = lp.quantize(x, spec)
+    if not np.array_equal(lp.quantize_dequantize(x, spec), whole.dequantize()):
         raise SystemExit(f"{name} {granularity}: values are not those of the codes")
 
 
@@ -65,12 +66,11 @@ def ours(x: np.ndarray, rounds: int) -> list[list[str]]:
     values = np.empty_like(x)
     for name, granularity, wanted in CASES:
         check(x, name, granularity)
-        q = lp.quantize(x, None, granularity, quantizer=name)
+        spec = f"{name} {granularity or ''}"
+        q = lp.quantize(x, spec)
         works = copies(x.size)
-        works["codes"] = lambda q=q, name=name, g=granularity: lp.quantize(x, None, g, quantizer=name, out=q)
-        works["values"] = lambda name=name, g=granularity: lp.quantize_dequantize(
-            x, None, g, quantizer=name, out=values
-        )
+        works["codes"] = lambda q=q, spec=spec: lp.quantize(x, spec, out=q)
+        works["values"] = lambda spec=spec: lp.quantize_dequantize(x, spec, out=values)
         works["decode"] = lambda q=q: q.dequantize(out=values)
         seconds = best(works, rounds)
         cells = [f"{name} {q.granularity}"]

@@ -12,8 +12,10 @@ import numpy as np
 from pages import table, write
 
 import lowprec as lp
+from lowprec.cast.streams import streams
 from lowprec.format.catalogue import p3109
 from lowprec.measure.verify import EXHAUSTIVE
+from lowprec.scaling.block_formats import block_formats
 
 # Formats with more witnesses than the exact oracle; what others were compared on is in the tests named below.
 GFLOAT = {"e4m3fn", "e5m2", "e2m3fn", "e3m2fn", "e2m1fn"}
@@ -82,7 +84,7 @@ COLUMNS = (
 
 def block_definition(name: str) -> list[object]:
     """Return a row about a format of blocks."""
-    f = lp.block_formats[name]
+    f = block_formats[name]
     codes = f.encode(np.zeros(f.block, np.float32))
     bits = 1 + f.magnitude_bits + (8 + codes.levels.size) / f.block
     return [name, f.block, f.magnitude_bits, f"{bits:g}", f.source]
@@ -186,11 +188,11 @@ by that rule float32 values of the format itself move, 70 of 126; whether the ch
 
 ## Formats of blocks
 
-`lp.block_formats[name]` has `encode`, `decode` and `round_to` for formats whose elements mean nothing alone. HiF4: 64
+`block_formats[name]` has `encode`, `decode` and `round_to` for formats whose elements mean nothing alone. HiF4: 64
 elements of 4 bits, a scale in E6M2, a bit for every 8 and one for every 4 elements that doubles. Block floating point:
 integers below one exponent.
 
-{table(("name", "block", "magnitude bits", "bits a value", "source"), map(block_definition, lp.block_formats.names()))}
+{table(("name", "block", "magnitude bits", "bits a value", "source"), map(block_definition, block_formats.names()))}
 
 Compared with rules in fractions in `tests/scaling/test_block_formats.py` and `lowprec/oracle/block_formats.py`
 (`lowprec vectors write block/hif4`): HiF4 on 10,240 values, each block
@@ -243,7 +245,7 @@ oracle, in `tests/cast/test_conversions_of_machines.py`: AVX10.2 on 31,744 float
 numbers with their seeds. `random=` of a cast takes a word for each element, whose leading bits are R, or a stream's
 name:
 
-{table(("stream", "words"), [[f"`{name}`", lp.streams[name].source] for name in lp.streams])}
+{table(("stream", "words"), [[f"`{name}`", streams[name].source] for name in streams])}
 
 Known answers: three blocks each of Philox4x32-10 and Threefry2x32-20, eight words of `at::Philox4_32`, two of Triton.
 Which element a kernel gives which word is a property of its tiling and not promised: TransformerEngine takes the words

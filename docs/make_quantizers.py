@@ -136,7 +136,7 @@ def _differences() -> list[str]:
              ("nvfp4_torchao", "nvfp4_te"), ("nvfp4_modelopt", "nvfp4_te"), ("nvfp4_4over6", "nvfp4_te")]  # fmt: skip
     rows = []
     for name, other in pairs:
-        a, b = lp.quantize(x, quantizer=name), lp.quantize(x, quantizer=other)
+        a, b = lp.quantize(x, name), lp.quantize(x, other)
         rows.append((name, other, f"{(a.codes != b.codes).mean():.2g}", f"{(a.scale != b.scale).mean():.2g}"))
     return [
         "Shares of codes and scales that differ on 2^20 bfloat16 values of N(0, 1), which often sit on midpoints:", "",
@@ -152,9 +152,7 @@ def _special(name: str) -> list[str]:
             x[3, 5] = value
         else:
             x[:] = value
-        y = lp.quantize_dequantize(
-            x, None, "1x16" if lp.quantizers[name].granularity != "tensor" else None, quantizer=name
-        )
+        y = lp.quantize_dequantize(x, name if lp.quantizers[name].granularity.rows is None else f"{name} 1x16")
         at, elsewhere = y[3, 5], y[3, 6]
         cells.append(f"{_cell(at, value)} / {_cell(elsewhere, 1.0)}" if case in ("NaN", "Inf") else _cell(at, value))
     return cells

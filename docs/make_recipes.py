@@ -12,7 +12,7 @@ _HEAD = """# All recipes as tables
 Made from the catalogue by `python docs/make_recipes.py`; `lowprec recipes NAME` prints one table,
 `lowprec recipes NAME --toml` a file to change and to train with, `lowprec train --recipe FILE.toml`.
 
-Operands are described as `lowprec.recipe.tensors` says: element format, block that shares a scale (seen with the sum's
+Operands are described as `lowprec.scaling.spec` says: element format, block that shares a scale (seen with the sum's
 axis as columns), kind of scale, or the name of a quantizer of `lowprec.quantizers`. Every product is exact on the
 accumulator that it names. Layers that no line names run in BF16 on `float32`, one fixed-order FMA chain.
 """

@@ -23,7 +23,8 @@ class ByBits:
     --------
     >>> import lowprec as lp
     >>> x = np.ones((2, 128), np.float32)
-    >>> lp.quantize(x, "e4m3fn") == lp.quantize(x, "e4m3fn"), lp.quantize(x, "e4m3fn") == lp.quantize(-x, "e4m3fn")
+    >>> q, again, other = (lp.quantize(each, "e4m3fn 1x128") for each in (x, x, -x))
+    >>> q == again, q == other
     (True, False)
     """
 
@@ -201,6 +202,8 @@ def derived(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
     Changes made before stand in the old name: one more adds to them.
     """
+    if not old.name:
+        return {}
     base, before = split_name(old.name)
     stated = before | {field: label(value) for field, value in changes.items() if field not in ABOUT}
     about: dict[str, Any] = {"name": f"{base}({', '.join(f'{field}={text}' for field, text in stated.items())})"}

@@ -53,7 +53,7 @@ def rounding_bits(mode: lp.Rounding) -> list[bytes]:
     for fmt in ("e4m3fn", "e2m1fn", "bfloat16", "int8", "e8m0fnu", "p3109_k8p4se"):
         out += cast_bits(lp.formats[fmt], mode)
     for quantizer in ("dsv3_inference", "nvfp4_te", "mxint8"):
-        how: dict[str, Any] = {"quantizer": quantizer, "rounding": mode, **seed}
+        how: dict[str, Any] = {"spec": quantizer, "rounding": mode, **seed}
         q = lp.quantize(matrix(), **how)
         out += bits(q.codes, q.scale, lp.quantize_dequantize(matrix(), **how))
     return out
@@ -75,11 +75,11 @@ def quantizer_bits(q: lp.Quantizer, x: F32 | None = None) -> list[bytes]:
             out += bits(made.codes, made.scale)
             state.end_step()
         return out
-    made = lp.quantize(x, quantizer=q)
-    rows, columns = lp.quantize_both(x[:, :128].repeat(16, axis=0), quantizer=q)
-    again = lp.requantize(made, "1x16")
-    noisy = lp.quantize(x, quantizer=q, rounding="stochastic", seed=1) if q.rule.choice is None else made
-    plain = lp.quantize_dequantize(x, quantizer=q)
+    made = lp.quantize(x, q)
+    rows, columns = lp.quantize_both(x[:, :128].repeat(16, axis=0), q)
+    again = made.requantize("1x16")
+    noisy = lp.quantize(x, q, rounding="stochastic", seed=1) if q.rule.choice is None else made
+    plain = lp.quantize_dequantize(x, q)
     turned = (rows.codes, rows.scale, columns.codes, columns.scale)
     return bits(made.codes, made.scale, plain, noisy.codes, again.codes, again.scale, *turned)
 
@@ -101,10 +101,9 @@ def product_bits(machine: lp.Accumulator, rename: bool = False) -> list[bytes]:
         kind = machine.scale_format
         if fmt.bits <= 16 and machine.dtype != np.float64:
             block = f"1x{machine.scale_block or 64}"
-            how: dict[str, Any] = {"scale_format": kind}
-            if kind is not None and kind.mantissa_bits:
-                how["arithmetic"] = "alone"
-            q, r = (lp.quantize(v, fmt, block, **how) for v in (x, y))
+            rule = lp.AmaxRule("alone" if kind is not None and kind.mantissa_bits else "amax/max")
+            how = lp.Quantizer(format=fmt, granularity=block, scale_format=kind or "float32", rule=rule)
+            q, r = (lp.quantize(v, how) for v in (x, y))
             out += bits(lp.gemm(q, r, accumulator=machine, promote_every="auto" if kind else 64))
         if kind is None:
             x[0, :4] = y[1, 2:6] = np.nan, np.inf, -np.inf, -0.0
@@ -114,7 +113,7 @@ def product_bits(machine: lp.Accumulator, rename: bool = False) -> list[bytes]:
 
 
 def library_bits(library: lp.Library, rename: bool = False) -> list[bytes]:
-    q, r = (lp.quantize(x, "e4m3fn", "row") for x in (matrix()[:4], matrix()[4:]))
+    q, r = (lp.quantize(x, "e4m3fn row") for x in (matrix()[:4], matrix()[4:]))
     outs = [renamed_format(name) if rename else name for name in ("float32", "bfloat16")]
     return bits(*(lp.gemm(q, r, library=library, out=out) for out in outs))
 

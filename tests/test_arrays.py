@@ -69,7 +69,7 @@ def at(raw, start, kind):
 
 
 def quantize_onto(x, room):
-    q = lp.quantize(x, "e4m3fn", out=lp.Quantized(room, np.ones((16, 4), np.float32), "e4m3fn", "1x128"))
+    q = lp.quantize(x, "e4m3fn 1x128", out=lp.Quantized(room, np.ones((16, 4), np.float32), "e4m3fn", "1x128"))
     return np.concatenate([q.codes.reshape(-1), q.scale.reshape(-1).view(np.uint8)])
 
 
@@ -94,7 +94,7 @@ OVERLAPPING = {  # function of (input, room for the result), and what these are
     "pack": (lambda x, out: lp.pack(x, 8, out=out), U8, U8),
     "unpack": (lambda x, out: lp.unpack(x, 4, 2 * COUNT, out=out), U8, ("u1", 2 * COUNT)),
     "quantize": (quantize_onto, TILES, ("u1", 16, 512)),
-    "quantize_dequantize": (lambda x, out: lp.quantize_dequantize(x, "e4m3fn", out=out), ROWS, ROWS),
+    "quantize_dequantize": (lambda x, out: lp.quantize_dequantize(x, "e4m3fn 1x128", out=out), ROWS, ROWS),
     "dequantize": (
         lambda x, out: lp.Quantized(x, np.float32([[2.0]]), "e4m3fn", "tensor").dequantize(out=out),
         ("u1", 1, COUNT), ("f4", 1, COUNT),
@@ -140,7 +140,7 @@ def test_every_quantizer_works_in_place(quantizer):
     with_specials[[3, 64, 64], [5, 17, 200]] = np.nan, np.inf, -np.inf
     multipliers = (None,) if lp.quantizers[quantizer].has_row_scales else (None, 0.75)
     for values, multiplier in ((x, None), *((with_specials, multiplier) for multiplier in multipliers)):
-        options = {"quantizer": quantizer, "multiplier": multiplier}
+        options = {"spec": quantizer, "multiplier": multiplier}
         expected = lp.quantize_dequantize(values, **options).tobytes()
         assert lp.quantize(values, **options).dequantize().tobytes() == expected
         place = values.copy()
@@ -157,7 +157,7 @@ ROOMS = [
 ]  # fmt: skip
 WITH_ROOM = [
     "lp.round_to(x, 'e4m3fn', out=bad)", "lp.decode(np.zeros((2, 2), np.uint8), 'e4m3fn', out=bad)",
-    "lp.quantize_dequantize(x, 'e4m3fn', out=bad)", "lp.quantize(x, 'e4m3fn').dequantize(out=bad)",
+    "lp.quantize_dequantize(x, 'e4m3fn 1x128', out=bad)', 'lp.quantize(x, 'e4m3fn 1x128').dequantize(out=bad)",
     "lp.matmul_f32(x, x, out=bad)", "lp.logfmt.encode(x).decode(out=bad)",
 ]  # fmt: skip
 test_room_for_a_result_must_fit = refusals(
@@ -187,11 +187,11 @@ test_numbers_that_are_refused = refusals(
           for bad in ("0", "-1.0", "float('nan')", "float('inf')", "True", "'1'", "None")),
         ("positive32('f', 'x', 1e300)", r"^f: x=1e\+300: float32 makes .* of it; a finite"),
         ("positive32('f', 'x', 1e-300)", "^f: x=1e-300: float32 makes .* of it; a finite"),
-        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', amax_floor=1e300)", r"amax_floor=1e\+300"),
-        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', multiplier=1e300)", r"multiplier=1e\+300"),
-        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', multiplier=1e-300)", "multiplier=1e-300"),
-        ("lp.quantize(ones, 'mxint8', scale_format='e8m0fnu', tensor_amax=-1.0)", "tensor_amax=-1.0"),
-        ("lp.quantize(ones, quantizer='nvfp4_te', tensor_amax=float('nan'))", "tensor_amax=nan"),
+        ("lp.Quantizer(format='mxint8').with_(amax_floor=1e300)", r"amax_floor=1e\+300"),
+        ("lp.quantize(ones, 'mxint8 1x128 ue8m0', multiplier=1e300)", r"multiplier=1e\+300"),
+        ("lp.quantize(ones, 'mxint8 1x128 ue8m0', multiplier=1e-300)", "multiplier=1e-300"),
+        ("lp.quantize(ones, 'mxint8 1x128 ue8m0', tensor_amax=-1.0)", "tensor_amax=-1.0"),
+        ("lp.quantize(ones, 'nvfp4_te', tensor_amax=float('nan'))", "tensor_amax=nan"),
     ],
     lambda: {**vars(_arrays), "ones": ONES},
 )  # fmt: skip
@@ -211,14 +211,14 @@ def test_numbers_in_float32():
 
 def test_numbers_beyond_float32_are_infinite_or_refused():
     """Without a warning, whoever takes them as float32."""
-    q = lp.quantize(ONES, quantizer="nvfp4_te")
+    q = lp.quantize(ONES, "nvfp4_te")
     for factor in (1e300, float("inf"), 2**2000):
         assert np.isinf(lp.gemm(QUANTIZED, QUANTIZED, alpha=factor)).all()
         assert np.isinf(lp.gemm(QUANTIZED, QUANTIZED, ONES[:, :16], beta=factor)).all()
         assert np.isinf(lp.gemm(q, q, accumulator="blackwell_nvfp4", alpha=factor)).all()
     assert np.isnan(lp.gemm(q, q, accumulator="blackwell_nvfp4", alpha=float("nan"))).all()
     amaxes = (1e300, 2**2000, float("inf"), np.float32(np.inf), np.float16(np.inf))
-    assert len({lp.quantize(ONES, quantizer="nvfp4_te", tensor_amax=amax).codes.tobytes() for amax in amaxes}) == 1
+    assert len({lp.quantize(ONES, "nvfp4_te", tensor_amax=amax).codes.tobytes() for amax in amaxes}) == 1
 
 
 CHECKS = {"whole", "whole_or_none", "positive", "positive32", "real", "real32"}
@@ -262,9 +262,9 @@ def test_what_tiles_share_is_spread_over_values_and_no_further():
     assert np.isnan(codec.BlockCodec("own", "e4m3fn", huge, "e8m0fnu", quantizer).round_trip(x)[3]).all()
     logarithmic = codec.LogFMTCodec("huge", 8, tile=huge)
     assert logarithmic.limits(logarithmic.encode(ONES)).shape == x.shape
-    q = lp.quantize(ONES, "e4m3fn", f"{huge}x{huge}")
+    q = lp.quantize(ONES, f"e4m3fn {huge}x{huge}")
     assert np.array_equal(lp.gemm(q, q), lp.gemm(QUANTIZED, QUANTIZED))
-    assert np.array_equal(lp.quantize(ONES, "mxint8", f"{huge}x{huge}").dequantize(), ONES)
+    assert np.array_equal(lp.quantize(ONES, f"mxint8 {huge}x{huge}").dequantize(), ONES)
     assert errors_of(ONES, lp.Quantizer(granularity=f"{huge}x{huge}")).sqnr == np.inf
     assert lp.check(q, ONES, lp.Quantizer(granularity=f"{huge}x{huge}"))
 
@@ -301,7 +301,7 @@ test_sizes_and_fields_that_are_refused_before_the_work = refusals(
         *((f"lp.logfmt.encode(ones, tile={tile})", f"tile={tile}: {_TILE}") for tile in (2**31, 2**40, 2**64)),
         *((f"lp.logfmt.unpack(bytes_, 2, tile={tile}, meta_bits=32)", f"tile={tile}: {_TILE}")
           for tile in (2**31, 2**40, 2**64)),
-        ("lp.quantize(ones, 'e4m3fn', f'1x{2**40}')", f"columns={2**40}: a whole number from 1 to"),
+        ("lp.quantize(ones, f'e4m3fn 1x{2**40}')", f"columns={2**40}: a whole number from 1 to"),
     ],
     lambda: {"codec": codec, "study": study, "q": QUANTIZED, "ones": ONES, "bytes_": np.zeros(8, np.uint8)},
 )  # fmt: skip
@@ -315,4 +315,4 @@ def test_sizes_beyond_the_array_are_taken():
         back = logfmt.from_bytes(z.to_bytes())
         assert z.decode().tobytes() == back.decode().tobytes() == ONES.tobytes()
         assert back.to_bytes() == z.to_bytes()
-    assert lp.quantize(ONES, "e4m3fn", f"1x{2**30}").scale.shape == (16, 1)
+    assert lp.quantize(ONES, f"e4m3fn 1x{2**30}").scale.shape == (16, 1)

@@ -38,12 +38,12 @@ def everything():
         for granularity in (None, "1x16", "16x1", "7x5"):
             q = lp.quantizers[name].with_(history=None, **({"granularity": granularity} if granularity else {}))
             for how in ({}, {"rounding": "stochastic", "seed": 5} if q.choice is None else {}):
-                made = lp.quantize(X, quantizer=q, **how)
-                again, values = lp.requantize(made, "1x16"), lp.quantize_dequantize(X, quantizer=q, **how)
+                made = lp.quantize(X, q, **how)
+                again, values = made.requantize("1x16"), lp.quantize_dequantize(X, q, **how)
                 parts = entries.bits(made.codes, made.scale, made.dequantize(), values, again.codes, again.dequantize())
                 keep(f"NaN by {name} {granularity} {how}", parts)
-    for name in lp.block_formats:
-        f = lp.block_formats[name]
+    for name in block_formats:
+        f = block_formats[name]
         keep(f"block format {name}", entries.bits(*f.encode(X), f.round_to(X)))
     for name in lp.codecs:
         keep(f"NaN in {name}", entries.bits(lp.codecs[name].round_trip(X.reshape(8, 512))))
@@ -56,7 +56,7 @@ def everything():
 if sys.argv[1] == "everything":
     everything()
 else:
-    made = lp.quantize(X, quantizer="deepgemm")
+    made = lp.quantize(X, "deepgemm")
     keep("quantizer", entries.bits(made.codes, made.scale, made.dequantize()))
 print(json.dumps(out))
 """

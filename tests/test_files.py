@@ -40,7 +40,7 @@ def test_the_umask_says_who_may_read_a_new_file_and_an_old_one_keeps_its_mode(tm
 def test_python_and_the_command_line_save_with_one_mode(tmp_path):
     x = np.ones((8, 128), np.float32)
     np.save(tmp_path / "x.npy", x)
-    lp.quantize(x, "e4m3fn", granularity="1x128").save(tmp_path / "q.npz")
+    lp.quantize(x, "e4m3fn 1x128").save(tmp_path / "q.npz")
     command = [sys.executable, "-m", "lowprec", "logfmt", "x.npy", "--bits", "8", "--out", "x.lfmt"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert {mode(tmp_path / name) for name in ("x.npy", "q.npz", "x.lfmt")} == {0o640}

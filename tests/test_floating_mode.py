@@ -57,7 +57,7 @@ UNGUARDED = {"all_reduce", "errors_of", "tile_range", "kurtosis"}
 
 @functools.cache
 def operands() -> tuple[lp.Quantized, lp.Quantized]:
-    return lp.quantize(small((64, 256)), "e4m3fn", "1x128"), lp.quantize(small((48, 256)), "e4m3fn", "128x128")
+    return lp.quantize(small((64, 256)), "e4m3fn 1x128"), lp.quantize(small((48, 256)), "e4m3fn 128x128")
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def tokens() -> np.ndarray:
 CALLS: dict[str, Callable[[], Any]] = {
     **{name: functools.partial(call, X) for name, call in OF_VALUES.items() if name not in UNGUARDED},
     "decode": lambda: lp.decode(np.arange(1 << 16, dtype=np.uint16), "bfloat16"),
-    "requantize": lambda: lp.requantize(operands()[0], "128x1").dequantize(),
+    "requantize": lambda: operands()[0].requantize("128x1").dequantize(),
     "gemm": lambda: lp.gemm(*operands()),
     "exact": lambda: lp.gemm(*operands(), accumulator="exact"),
     "mma": lambda: lp.mma(codes(), codes(), accumulator="hopper_fp8", a_format="e5m2", b_format="e5m2"),

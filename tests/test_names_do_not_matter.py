@@ -23,6 +23,7 @@ from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.run.train import Schedule, Trainer
 from lowprec.recipe import GemmSpec, TensorSpec
+from lowprec.recipe.operands import quantize_operand
 from lowprec.registry import Registry
 from lowprec.tensorcore.gemm import matmul_f32
 
@@ -45,7 +46,7 @@ def test_formats(name: str) -> None:
             assert cast_bits(other, rounding) == cast_bits(fmt, rounding)
         assert cast_bits(other, policy="torch_2_13") == cast_bits(fmt, policy="torch_2_13")
         assert other.holds(fmt)
-        assert lp.ulp([0.3], other) == lp.ulp([0.3], fmt)
+        assert other.ulp([0.3]) == fmt.ulp([0.3])
         assert bits(matmul_f32(matrix(), matrix(), to=other)) == bits(matmul_f32(matrix(), matrix(), to=fmt))
         if fmt.bits <= 16 and has_word_kernel(fmt) and fmt.signed:
             assert quantizer_bits(lp.Quantizer(format=other)) == quantizer_bits(lp.Quantizer(format=fmt))
@@ -54,9 +55,9 @@ def test_formats(name: str) -> None:
 def test_a_name_alone_rounds_nothing_up() -> None:
     empty, cut = lp.Rounding("nearest_even"), lp.roundings["toward_zero"]
     assert cast_bits(lp.formats["e4m3fn"], empty) == cast_bits(lp.formats["e4m3fn"], cut)
-    q, wanted = (lp.quantize(matrix(), "e4m3fn", rounding=r) for r in (empty, cut))
+    q, wanted = (lp.quantize(matrix(), "e4m3fn 1x128", rounding=r) for r in (empty, cut))
     assert bits(q.codes) == bits(wanted.codes)
-    assert bits(q.codes) != bits(lp.quantize(matrix(), "e4m3fn").codes)
+    assert bits(q.codes) != bits(lp.quantize(matrix(), "e4m3fn 1x128").codes)
 
 
 # --- quantizers ------------------------------------------------------------------------------------------------------
@@ -65,8 +66,8 @@ def test_a_name_alone_rounds_nothing_up() -> None:
 @pytest.mark.parametrize("name", ["dsv3_inference", "nvfp4_te"])
 def test_what_was_said_beside_a_quantizer_is_not_forgotten(name: str) -> None:
     changed = lp.quantizers[name].with_(amax_floor=0.5)
-    q = lp.requantize(lp.quantize(matrix(), quantizer=name, amax_floor=0.5), "1x32")
-    wanted = lp.requantize(lp.quantize(matrix(), quantizer=changed), "1x32")
+    q = lp.quantize(matrix(), lp.quantizers[name].with_(amax_floor=0.5)).requantize("1x32")
+    wanted = lp.quantize(matrix(), changed).requantize("1x32")
     assert bits(q.codes, q.scale) == bits(wanted.codes, wanted.scale)
 
 
@@ -233,14 +234,14 @@ def known(catalogue: Registry[Any]) -> set[str]:
 
 def operand(recipe: lp.Recipe, x: F32) -> F32:
     """Return what the input of most linear layers becomes; delayed scaling at the scale that it begins with."""
-    return recipe.main.x.quantize(x).dequantize()
+    return quantize_operand(recipe.main.x, x).dequantize()
 
 
 def by_name(name: str, x: F32) -> dict[str, F32]:
     """Return what each catalogue that has a name makes of an array."""
     found: dict[str, F32] = {}
     if name in lp.quantizers:
-        found["quantizer"] = lp.quantize_dequantize(x, quantizer=lp.quantizers[name].with_(history=None))
+        found["quantizer"] = lp.quantize_dequantize(x, lp.quantizers[name].with_(history=None))
     if name in lp.codecs:
         found["codec"] = lp.codecs[name].round_trip(x)
     if name in lp.recipes:

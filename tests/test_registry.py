@@ -102,14 +102,16 @@ def test_scopes() -> None:
 def _results() -> list[bytes]:
     """Return what follows from entries by way of caches: casts, scales, products."""
     x = np.linspace(-600, 600, 256, dtype=np.float32).reshape(2, 128)
-    q = lp.quantize(x, "e4m3fn")
+    q = lp.quantize(x, "e4m3fn 1x128")
     return [
         lp.encode(x, "e4m3fn").tobytes(),
         lp.round_to(x, "float16", out=x.copy()).tobytes(),
         matmul_f32(x, x, to="bfloat16").tobytes(),
         q.codes.tobytes() + q.scale.tobytes(),
-        lp.quantize(x, "e2m1fn", "1x16", scale_format="e4m3fn", arithmetic="plain").scale.tobytes(),
-        lp.quantize_dequantize(x, "e5m2").tobytes(),
+        lp.quantize(
+            x, lp.Quantizer().with_(format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="plain")
+        ).scale.tobytes(),
+        lp.quantize_dequantize(x, "e5m2 1x128").tobytes(),
         lp.mma(np.full((1, 32), 56, np.uint8), np.full((1, 32), 56, np.uint8)).tobytes(),
     ]
 

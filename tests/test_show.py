@@ -25,10 +25,10 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         for name in catalogue
     },
     "own format": lambda: lp.Format("<b>&", exponent_bits=2, mantissa_bits=1, source="<script>"),
-    "quantized": lambda: lp.quantize(_X, "e4m3fn"),
-    "quantized with a tensor scale": lambda: lp.quantize(_X, quantizer="nvfp4_te"),
+    "quantized": lambda: lp.quantize(_X, "e4m3fn 1x128"),
+    "quantized with a tensor scale": lambda: lp.quantize(_X, "nvfp4_te"),
     "compared": lambda: lp.compare(_X, _X),
-    "checked": lambda: lp.check(lp.quantize(_X, quantizer="mxfp8_floor"), _X, "mxfp8"),
+    "checked": lambda: lp.check(lp.quantize(_X, "mxfp8_floor"), _X, "mxfp8"),
     "identified": _identified,
 }
 
@@ -55,9 +55,9 @@ def test_html_is_well_formed(name):
     ("shape", "shown"),
     [((), "scalar"), ((5,), "5"), ((2, 256), "2x256"), ((2, 3, 4), "2x3x4"), ((0,), "0"), ((3, 0), "3x0")],
 )
-@pytest.mark.parametrize("quantizer", [None, "mxfp8_floor", "nvfp4_te"])
-def test_every_shape_of_quantized_is_shown(shape, shown, quantizer):
-    q = lp.quantize(np.ones(shape, np.float32), None if quantizer else "e4m3fn", quantizer=quantizer)
+@pytest.mark.parametrize("spec", ["e4m3fn 1x128", "mxfp8_floor", "nvfp4_te"])
+def test_every_shape_of_quantized_is_shown(shape, shown, spec):
+    q = lp.quantize(np.ones(shape, np.float32), spec)
     assert f"{q.format.name} {shown}, {q.granularity} with {q.scale_format} scales" in repr(q)
     cells = [cell.text for cell in parsed(q._repr_html_()).findall(".//{*}td")]
     assert cells[cells.index("shape") + 1] == shown.replace("x", " x ")
@@ -85,7 +85,7 @@ def test_a_precision_map_has_a_cell_for_every_product():
 
 
 def test_numbers_are_those_of_the_object():
-    q = lp.quantize(_X, "e4m3fn")
+    q = lp.quantize(_X, "e4m3fn 1x128")
     text = "".join(parsed(q._repr_html_()).itertext())
     assert "8.25" in text
     assert f"{q.nbytes:,}" in text

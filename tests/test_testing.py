@@ -25,7 +25,7 @@ def test_equal_bits_pass() -> None:
     testing.assert_bits_equal(np.uint8([0x80]), np.uint8([0]), fmt="e4m3fn", zero="any")
     one, other = (np.array([1.0, x], ml_dtypes.bfloat16) for x in (np.nan, -np.nan))
     testing.assert_bits_equal(one, other, nan="any")
-    q = lp.quantize(np.float32([[1.0, np.nan, 0.0]]), quantizer="nvfp4_te")
+    q = lp.quantize(np.float32([[1.0, np.nan, 0.0]]), "nvfp4_te")
     testing.assert_bits_equal(q, q)
 
 
@@ -146,7 +146,7 @@ import lowprec as lp
 from lowprec.testing import assert_bits_equal
 
 def q(x, fmt="e4m3fn"):
-    return lp.quantize(np.float32([[x, 4]]), fmt)
+    return lp.quantize(np.float32([[x, 4]]), f"{fmt} 1x128")
 
 CASES = [(np.uint8([56, 57]), np.uint8([56, 58]), "e4m3fn"), (np.uint8([56, 57]), np.uint8([56]), None),
          (np.zeros(1, complex), np.zeros(1, complex), None), (q(1), q(2), None), (q(1), np.zeros(1), None),

@@ -216,7 +216,12 @@ def test_a_training_loop_of_products_holds_what_its_largest_needs(keep_threads: 
     pairs = []
     for (m, n, k), (machine, fmt, block, scale) in itertools.product(shapes, kinds):
         x, w = rng.standard_normal((m, k)), rng.standard_normal((n, k))
-        pairs.append((machine, *(lp.quantize(v, fmt, block, scale_format=scale) for v in (x, w))))
+        pairs.append(
+            (
+                machine,
+                *(lp.quantize(v, lp.Quantizer(format=fmt, granularity=block, scale_format=scale)) for v in (x, w)),
+            )
+        )
     forget()
     after = []
     for _ in range(4):

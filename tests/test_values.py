@@ -27,12 +27,12 @@ _BF16 = _X.astype(ml_dtypes.bfloat16).astype(np.float32)
 def _with_arrays():
     """Return by name what makes an object that holds arrays."""
     makes = {
-        "Quantized": lambda: lp.quantize(_X, "e4m3fn"),
-        "NVFP4": lambda: lp.quantize(_X, quantizer="nvfp4_te"),
+        "Quantized": lambda: lp.quantize(_X, "e4m3fn 1x128"),
+        "NVFP4": lambda: lp.quantize(_X, "nvfp4_te"),
         "LogFMT": lambda: lp.logfmt.encode(_X),
         "DeepEPMessage": lambda: lp.logfmt.encode(_BF16, mode="deepep", bits=10),
-        "PackedOperand": lambda: lp.pack_operand(lp.quantize(_X, "e4m3fn")),
-        "Check": lambda: lp.check(lp.quantize(_X, "e4m3fn").codes, _X, "dsv3_inference", scale=np.ones((4, 4))),
+        "PackedOperand": lambda: lp.pack_operand(lp.quantize(_X, "e4m3fn 1x128")),
+        "Check": lambda: lp.check(lp.quantize(_X, "e4m3fn 1x128").codes, _X, "dsv3_inference", scale=np.ones((4, 4))),
         "Passed": lambda: pass_through(_X, "fp8_1x128"),
     }
     wires = {f"Wire {name}": (lambda codec=lp.codecs[name]: codec.encode(_BF16)) for name in lp.codecs.names()}
@@ -73,9 +73,9 @@ def test_what_holds_arrays(make):
 def test_a_bit_that_differs_is_seen():
     x = _X.copy()
     x[0, 0] = np.nan
-    q = lp.quantize(x, "e4m3fn")
+    q = lp.quantize(x, "e4m3fn 1x128")
     assert np.isnan(q.scale).any()
-    assert q == lp.quantize(x, "e4m3fn")
+    assert q == lp.quantize(x, "e4m3fn 1x128")
     zero = dataclasses.replace(q, codes=np.where(q.codes == 0x80, 0, q.codes).astype(np.uint8))
     assert np.array_equal(zero.dequantize(), q.dequantize(), equal_nan=True)
     assert zero != q
@@ -84,7 +84,7 @@ def test_a_bit_that_differs_is_seen():
 
 
 def test_a_copy_of_a_packed_operand_gives_the_same_bits():
-    a, b = lp.quantize(_X, "e4m3fn"), lp.quantize(_X, "e4m3fn")
+    a, b = lp.quantize(_X, "e4m3fn 1x128"), lp.quantize(_X, "e4m3fn 1x128")
     packed = lp.pack_operand(b)
     want = lp.gemm(a, b)
     for how in COPIES:
@@ -186,9 +186,9 @@ def test_numbers_of_numpy_in_fields(tmp_path):
     rounding = lp.Rounding("mine", random_bits=np.uint8(3))
     assert lp.encode([1.1] * 4, "e4m3fn", rounding=rounding, seed=1).shape == (4,)
     assert fmt == lp.Format("mine", exponent_bits=4, mantissa_bits=3, bias=7)
-    for q in (lp.quantize(_X, fmt, block), lp.quantize(_X, quantizer=quantizer)):
+    for q in (lp.quantize(_X, f"{fmt} {block}"), lp.quantize(_X, quantizer)):
         q.save(tmp_path / "q.npz")
         assert lp.Quantized.load(tmp_path / "q.npz") == q
-    q = dataclasses.replace(lp.quantize(_X, quantizer="nvfp4_te"), tensor_scale=np.float64(0.25))
+    q = dataclasses.replace(lp.quantize(_X, "nvfp4_te"), tensor_scale=np.float64(0.25))
     q.save(tmp_path / "q.npz")
     assert lp.Quantized.load(tmp_path / "q.npz") == q

@@ -168,7 +168,8 @@ def pack_e5m6(codes: ArrayLike) -> NDArray[np.uint32]:
     Examples
     --------
     >>> import lowprec as lp
-    >>> [f"{word:08X}" for word in lp.pack_e5m6(lp.encode(range(1, 9), "e5m6")).tolist()]
+    >>> from lowprec.cast.packing import pack_e5m6
+    >>> [f"{word:08X}" for word in pack_e5m6(lp.encode(range(1, 9), "e5m6")).tolist()]
     ['3C040042', '04404504', '60470480']
     """
     c = codes_of("bits=12", codes, 12, np.dtype(np.uint16)).astype(np.uint32)
@@ -203,8 +204,8 @@ def unpack_e5m6(words: ArrayLike) -> NDArray[np.uint16]:
 
     Examples
     --------
-    >>> import lowprec as lp
-    >>> lp.unpack_e5m6(lp.pack_e5m6([1, 2, 3, 4, 5, 6, 7, 0xFFF])).tolist()
+    >>> from lowprec.cast.packing import pack_e5m6, unpack_e5m6
+    >>> unpack_e5m6(pack_e5m6([1, 2, 3, 4, 5, 6, 7, 0xFFF])).tolist()
     [1, 2, 3, 4, 5, 6, 7, 4095]
     """
     w = np.asarray(words)

@@ -61,12 +61,14 @@ def convert_command(
         _writable_file(out, file)
     import numpy as np
 
+    from ..format.catalogue import formats
     from ..scaling.quantizer import Quantizer
 
     q = _load(file, source, from_granularity)
     with naming(file):
-        spec = Quantizer(format=target or q.format, granularity=granularity or q.granularity, scale_format=scale_format)
-        found = q.convert(spec)
+        block = granularity or q.granularity
+        target_format = formats.get(target or q.format)
+        found = q.convert(Quantizer().with_(format=target_format, granularity=block, scale_format=scale_format))
     new, blocks = found.quantized, found.blocks
     first = np.argwhere(found.lost)[:1].tolist()
     row: dict[str, Any] = {

@@ -30,9 +30,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import real, whole
+from .._arrays import real, real_numbers, whole
+from .._ieee import standard
 from .._values import Value, plain_fields
 from .picture import html
 
@@ -229,8 +230,40 @@ class Format(Value):
         """The sign bit alone, which is -0 where there is one, and the code of zero."""
         return self.sign_mask, 0
 
-    def gaps(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how far values lie apart around each number: what `lowprec.ulp` returns."""
+    @standard
+    def ulp(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Return the distance between neighbouring values in the binade of each number.
+
+        ``2^(max(e, emin) - mantissa_bits)`` with e the exponent of x, so the smallest subnormal around zero, and never
+        more than at the format's maximum. Exponents come from the numbers' bits. For a table of values, the distance
+        between the values on either side; at a value, that away from zero.
+
+        Parameters
+        ----------
+        x : array_like of real numbers, any shape
+            Where.
+
+        Returns
+        -------
+        ndarray of float64, shape of `x`
+            Powers of two, unless the values are a table; NaN for NaN and Inf.
+
+        Raises
+        ------
+        TypeError
+            If `x` is not real.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> lp.formats["e4m3fn"].ulp([1.0, 1.99, 448.0, 1e-9, 1e9]).tolist()
+        [0.125, 0.125, 32.0, 0.001953125, 32.0]
+        """
+        given = real_numbers("ulp", x)
+        with np.errstate(invalid="ignore"):
+            return self._ulp(given.astype(np.float64))
+
+    def _ulp(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         exponents = np.where(x == 0, self.emin, np.frexp(x)[1] - 1)
         gaps = np.ldexp(1.0, np.clip(exponents, self.emin, max(self.emax, self.emin)) - self.mantissa_bits)
         return np.where(np.isfinite(x), gaps, np.nan)

@@ -298,8 +298,7 @@ class TableFormat(Format):
         step = order.index(start) + (1 if toward > start else -1)
         return order[step] if 0 <= step < len(order) else start
 
-    def gaps(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how far the values on either side of each number lie apart; at a value, the gap away from zero."""
+    def _ulp(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         values = np.array(self.listed.values)
         inside = np.clip(x, values[0], values[-1])
         upper = np.where(inside >= 0, np.searchsorted(values, inside, "right"), np.searchsorted(values, inside))

@@ -4,6 +4,8 @@
 has the published ones.
 """
 
+from lowprec.scaling.spec import TensorSpec
+
 from .binding import BoundRecipe
 from .catalogue import recipes
 from .description import Rule, Storage
@@ -12,7 +14,6 @@ from .operations import LinearOps, NoState, SavedInput, SavedLinear, TensorState
 from .precision import Precision
 from .recipe import Recipe, load_recipe
 from .state import LayerState, draw, rounding_seed
-from lowprec.scaling.spec import TensorSpec
 
 __all__ = [
     "AS_ACTIVATIONS", "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LayerState", "LinearOps", "LinearSpec", "NoState",

@@ -20,12 +20,12 @@ from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import formats
 from lowprec.scaling.delayed import DelayedScaling
 from lowprec.scaling.quantize import Quantized
+from lowprec.scaling.spec import TensorSpec
 
 from .description import CACHES, DIRECTIONS, Description
 from .names import check_blocks, matches
 from .operations import LinearOps, linear_ops
 from .state import draw, quantize_delayed
-from lowprec.scaling.spec import TensorSpec
 
 Array = NDArray[Any]
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]

@@ -23,6 +23,7 @@ from lowprec.registry import Registry
 from lowprec.scaling.granularity import Granularity
 from lowprec.scaling.quantizer import Quantizer, quantizers
 from lowprec.scaling.rules import AmaxRule, PythonRule
+from lowprec.scaling.spec import TensorSpec, is_word
 from lowprec.tensorcore.accumulator import FLOAT64
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
@@ -32,7 +33,6 @@ from .description import CODECS, STATES, Description, Rule, State, Storage
 from .disturbance import Disturbance
 from .linears import AS_ACTIVATIONS, DEEPGEMM, NEVER, OPERANDS, GemmSpec, LinearSpec
 from .reduction import NONE, Reduction
-from lowprec.scaling.spec import TensorSpec, is_word
 
 D = TypeVar("D", bound=Description)
 

@@ -26,11 +26,11 @@ from lowprec._values import ABOUT, Value, derived, split_name
 from lowprec.codec import Codec, codecs
 from lowprec.codec.cast import is_cast
 from lowprec.format.catalogue import formats
+from lowprec.scaling.spec import TensorSpec
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
 from .reduction import Reduction
-from lowprec.scaling.spec import TensorSpec
 
 #: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")

@@ -17,12 +17,12 @@ from typing import Any, Literal
 from lowprec._arrays import one_of, whole_or_none
 from lowprec._values import Value
 from lowprec.format.catalogue import Format, formats
+from lowprec.scaling.spec import TensorSpec
 from lowprec.tensorcore.accumulator import FP22, Accumulator
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.library import Library, libraries
 
 from .disturbance import Disturbance
-from lowprec.scaling.spec import TensorSpec
 
 #: The multiplications of a linear layer, and the roles of the two operands of each.
 OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}

@@ -24,7 +24,8 @@ def quantize_operand(spec: TensorSpec, x: Array, seed: int = 0, signs: int = 0) 
     Parameters
     ----------
     spec : TensorSpec
-        How. A format without blocks casts; delayed scaling, whose state a bound recipe has, takes the matrix's own amax.
+        How. A format without blocks casts. Delayed scaling, whose state a bound recipe has, takes the matrix's own
+        amax.
     x : ndarray of float32, shape (rows, K)
         The values.
     seed, signs : int

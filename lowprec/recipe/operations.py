@@ -12,12 +12,12 @@ from lowprec.cast.casts import round_to
 from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Quantized
+from lowprec.scaling.spec import TensorSpec
 from lowprec.tensorcore.gemm import gemm, matmul_f32
 from lowprec.tensorcore.packed import pack_operand
 from lowprec.tensorcore.problem import canonical_nan
 
 from .linears import OPERANDS, GemmSpec, LinearSpec
-from lowprec.scaling.spec import TensorSpec
 from .operands import as_quantized, quantize_operand
 
 Array = NDArray[Any]
@@ -161,6 +161,7 @@ class TensorOperand:
         return self.quantize(self.spec.T, x).T
 
     def quantize(self, spec: TensorSpec, x: Array) -> Quantized:
+        """Quantize x with the seeds of this operand, or with the scale that earlier steps gave it."""
         seed = self.state.seed(self.name) if spec.stochastic or spec.eden else 0
         gemm, _, role = self.name.partition(".")
         if self.delayed:

@@ -11,7 +11,6 @@ from lowprec._values import Value
 from lowprec.codec.catalogue import codecs
 from lowprec.codec.reductions import AllReduce, all_reduces
 from lowprec.codec.wire import Codec
-
 from lowprec.scaling.spec import Lookup
 
 #: The word for one rank that has the whole batch, where data has no None.

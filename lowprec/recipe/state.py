@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from lowprec.scaling.delayed import DelayedScaling
 from lowprec.scaling.quantize import Quantized, quantize
-
 from lowprec.scaling.spec import TensorSpec
 
 Array = NDArray[Any]

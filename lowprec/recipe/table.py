@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lowprec.scaling.spec import TensorSpec
+
 from .binding import BoundRecipe
 from .description import CACHES, Description
 from .linears import OPERANDS
 from .names import DEPTH, LINEARS
-from lowprec.scaling.spec import TensorSpec
 
 _MIDDLE = DEPTH // 2  # no rule counts so far
 _FLOAT32 = TensorSpec.parse("float32")

@@ -88,7 +88,8 @@ def quantize(
     ((1, 5), 3.0)
     >>> lp.quantize(x, "nvfp4_te")
     Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3fn scales times 0.001116, 4.556 bits per value)
-    >>> lp.quantize(x, lp.Quantizer(format="e2m1fn", granularity="1x16", scale_format="ue5m3"))
+    >>> own = lp.Quantizer(format="e2m1fn", granularity="1x16", scale_format="ue5m3", rule=lp.AmaxRule("alone"))
+    >>> lp.quantize(x, own)
     Quantized(e2m1fn 1x576, 1x16 with ue5m3 scales, 4.5 bits per value)
     """
     made = specified("quantize", spec)
@@ -230,9 +231,7 @@ def _both(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Q
     )
 
 
-def _eden(
-    x: NDArray[np.float32], spec: TensorSpec, q: Quantizer, seed: int | None, **others: Any
-) -> Quantized:
+def _eden(x: NDArray[np.float32], spec: TensorSpec, q: Quantizer, seed: int | None, **others: Any) -> Quantized:
     """Return what MS-EDEN makes of a matrix."""
     for name, value in others.items():
         if value is not None:
@@ -263,7 +262,9 @@ def specified(who: str, spec: Any) -> TensorSpec:
             f"(lowprec.encode casts without scales), got {str(spec)!r}"
         )
     if made.fresh:
-        raise ValueError(f"{who}: spec must have signs of its own, as 'fresh' ones come from a recipe, got {str(spec)!r}")
+        raise ValueError(
+            f"{who}: spec must have signs of its own, as 'fresh' ones come from a recipe, got {str(spec)!r}"
+        )
     return made
 
 

@@ -207,8 +207,9 @@ class Quantized(ByBits):
         Parameters
         ----------
         spec : str, Quantizer or TensorSpec
-            A format, a block and the scales, ``"e4m3fn 128x128 ue8m0"``, or those of them that change. Scales are powers
-            of two (``ue8m0``), or those times the significand of the old scale of a block's largest value (``fp32``).
+            A format, a block and the scales, ``"e4m3fn 128x128 ue8m0"``, or those of them that change. Scales are
+            powers of two (``ue8m0``), or those times the significand of the old scale of a block's largest value
+            (``fp32``).
 
         Returns
         -------
@@ -239,9 +240,7 @@ class Quantized(ByBits):
         codes, scale, lost, binades = converted(
             as_matrix(self.codes), self.scale, self.tensor_scale, self.format, self.granularity, target
         )
-        result = Quantized(
-            codes.reshape(self.shape), scale, target.format, target.granularity, target.scale_format
-        )
+        result = Quantized(codes.reshape(self.shape), scale, target.format, target.granularity, target.scale_format)
         return Conversion(result, lost, binades)
 
     @property
@@ -281,8 +280,7 @@ class Quantized(ByBits):
         top = self.tensor_scale
         if isinstance(top, np.ndarray) and self._lines == "rows":
             top = np.ascontiguousarray(top[start:stop])
-        changes = {"codes": self.codes[start:stop], "scale": np.ascontiguousarray(scale), "tensor_scale": top}
-        return replace(self, **changes)
+        return replace(self, codes=self.codes[start:stop], scale=np.ascontiguousarray(scale), tensor_scale=top)
 
     def __matmul__(self, other: Quantized) -> NDArray[np.float32]:
         """Return ``lowprec.gemm(self, other.T)``: the product [M, N] of [M, K] and [K, N] with `gemm`'s defaults."""

@@ -10,7 +10,7 @@ word                         meaning
 ``1x128``, ``128x128`` ...   the block that shares a scale, seen with the multiplication's K as columns
 ``fp32``, ``ue8m0``          the kind of scale, float32 unless said otherwise; ``amax / max`` without a quantizer's name
 ``floor=0.0001``             lower bound on a block's amax
-``stochastic``               rounded stochastically, by a seed; a recipe makes it of its own seed, step, layer and operand
+``stochastic``               rounded stochastically; in a recipe seed, step, layer and element decide the random bits
 ``hadamard16``               a Hadamard transform along K comes first
 ``fresh``                    its signs are drawn in every step, the same for both operands of a product
 ``eden``                     MS-EDEN (`lowprec.scaling.eden`): scales that make up for what rounding to nearest shrinks,

@@ -83,7 +83,7 @@ class Checksum:
     --------
     >>> import numpy as np, lowprec as lp
     >>> rng = np.random.default_rng(0)
-    >>> a, b = (lp.quantize(rng.standard_normal((64, 256), np.float32), "e4m3fn", "1x128") for _ in range(2))
+    >>> a, b = (lp.quantize(rng.standard_normal((64, 256), np.float32), "e4m3fn 1x128") for _ in range(2))
     >>> d = lp.gemm(a, b)
     >>> lp.checksum(d, a, b).tripped
     False

@@ -67,7 +67,7 @@ def grouped_gemm(
     >>> from lowprec.tensorcore.grouped import grouped_gemm
     >>> x, w = np.ones((3, 128), np.float32), np.ones((2, 128, 128), np.float32)
     >>> w[1] *= 2
-    >>> qx, qw = (lp.quantize(v, "e4m3fn", "1x128", scale_format="e8m0fnu") for v in (x, w))
+    >>> qx, qw = (lp.quantize(v, "e4m3fn 1x128 ue8m0") for v in (x, w))
     >>> grouped_gemm(qx, qw, expert=[0, 1, -1])[:, 0]
     array([128., 256.,   0.], dtype=float32)
     """
@@ -175,7 +175,7 @@ def grouped_wgrad(
     --------
     >>> import numpy as np, lowprec as lp
     >>> from lowprec.tensorcore.grouped import grouped_wgrad
-    >>> ones = lp.quantize(np.ones((4, 256), np.float32), "e4m3fn", "1x128", scale_format="e8m0fnu")
+    >>> ones = lp.quantize(np.ones((4, 256), np.float32), "e4m3fn 1x128 ue8m0")
     >>> grouped_wgrad(ones, ones, [3, 100])[:, 0, 0]
     array([  3., 100.], dtype=float32)
     """

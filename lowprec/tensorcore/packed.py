@@ -95,7 +95,8 @@ def pack_operand(
     --------
     >>> import numpy as np, lowprec as lp
     >>> rng = np.random.default_rng(0)
-    >>> x, w = (lp.quantize(rng.random((n, 128), np.float32), "e4m3fn", g) for n, g in ((8, "1x128"), (64, "128x128")))
+    >>> x = lp.quantize(rng.random((8, 128), np.float32), "e4m3fn 1x128")
+    >>> w = lp.quantize(rng.random((64, 128), np.float32), "e4m3fn 128x128")
     >>> packed = lp.pack_operand(w, "hopper_fp8")
     >>> bool((lp.gemm(x, packed) == lp.gemm(x, w)).all())
     True

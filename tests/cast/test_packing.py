@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowprec as lp
+from lowprec.cast.packing import pack_e5m6, unpack_e5m6
 
 
 def by_hand(codes: list[int], bits: int) -> bytes:
@@ -50,12 +51,16 @@ def test_nibbles_low_first_and_shapes() -> None:
 
 def test_e5m6_as_tilekernels_store_it() -> None:
     """The published words, all codes, any leading axes, and the errors."""
-    assert lp.pack_e5m6(lp.encode(np.arange(1.0, 9.0), "e5m6")).tolist() == [0x3C040042, 0x04404504, 0x60470480]
+    assert pack_e5m6(lp.encode(np.arange(1.0, 9.0), "e5m6")).tolist() == [
+        0x3C040042,
+        0x04404504,
+        0x60470480,
+    ]
     codes = np.random.default_rng(0).permutation(4096).astype(np.uint16).reshape(4, 8, 128)
-    words = lp.pack_e5m6(codes)
+    words = pack_e5m6(codes)
     assert words.shape == (4, 8, 48)
     assert words.dtype == np.uint32
-    assert np.array_equal(lp.unpack_e5m6(words), codes)
+    assert np.array_equal(unpack_e5m6(words), codes)
     stream = "".join(f"{code:012b}" for code in codes[0, 0].tolist())  # the first code in the highest bits
     assert "".join(f"{word:032b}" for word in words[0, 0].tolist()) == stream
-    assert lp.pack_e5m6(np.zeros((3, 0), np.uint16)).shape == (3, 0)
+    assert pack_e5m6(np.zeros((3, 0), np.uint16)).shape == (3, 0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.cast.streams import streams
 from lowprec.format.policy import Policy
 from lowprec.oracle import casts
 
@@ -171,7 +172,7 @@ def test_a_sample_against_exact_rationals(m: int) -> None:
             wanted = [casts.cast(v, fields, preset=preset, rule=away_by_words(mode)) for v in x.tolist()]
         else:
             named, count = mode.variant if mode.is_stochastic else mode.name, mode.random_bits
-            words = lp.streams["lowprec"].words(SEED, OFFSET, x.size).tolist()
+            words = streams["lowprec"].words(SEED, OFFSET, x.size).tolist()
             drawn = zip(x.tolist(), (word >> (32 - count) for word in words), strict=True)
             wanted = [casts.cast(v, fields, named, preset, r, count) for v, r in drawn]
         found = lp.encode(x, f, rounding=mode, policy=preset, **how)

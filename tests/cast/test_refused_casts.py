@@ -53,7 +53,7 @@ test_refused = refusals(
         ("by_chance(random=[1, 2, 3])", r"random= has the shape \(3,\), the values \(2,\)"),
         ("by_chance(random=[1, 2], seed=1)", "words that are given need no seed"),
         ("by_chance(random=[1, 1 << 32])", "4294967296"),
-        ("lp.streams['triton'].words(0, (1 << 32) - 1, 2)", "Triton's have 32 bits"),
+        ("streams['triton'].words(0, (1 << 32) - 1, 2)", "Triton's have 32 bits"),
         # Tables of values.
         ("lp.TableFormat('', [0.0, 1.0])", "non-empty string"),
         ("table(0.0, 1.0, 2.0)", "3 values: a power of two from 2"),
@@ -81,10 +81,10 @@ test_refused = refusals(
         ("lp.unpack([300], 4, 2)", "300 is not a byte"),
         ("lp.unpack(bytes_[:1], 4, 2, out=np.empty(2, np.uint16))", "out is uint16"),
         ("lp.unpack(np.zeros(2, np.float32), 4, 4)", TypeError, "bytes"),
-        ("lp.pack_e5m6(np.zeros(7, np.uint16))", r"shape \(7,\); the last axis must be a multiple of 8"),
-        ("lp.unpack_e5m6(np.zeros(7, np.uint32))", "last axis must be a multiple of 3"),
-        ("lp.unpack_e5m6([1, 2, 3])", TypeError, "words are int64"),
-        ("lp.pack_e5m6([4096] * 8)", "4096"),
+        ("pack_e5m6(np.zeros(7, np.uint16))", r"shape \(7,\); the last axis must be a multiple of 8"),
+        ("unpack_e5m6(np.zeros(7, np.uint32))", "last axis must be a multiple of 3"),
+        ("unpack_e5m6([1, 2, 3])", TypeError, "words are int64"),
+        ("pack_e5m6([4096] * 8)", "4096"),
     ],
     names,
 )  # fmt: skip

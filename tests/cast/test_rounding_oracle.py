@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec import oracle
+from lowprec.cast.streams import streams
 from lowprec.format.policy import policies
 from lowprec.format.rounding import Rounding, roundings
 from lowprec.oracle import casts
@@ -140,7 +141,7 @@ def test_stochastic_is_its_definition(name: str, variant: str, bits: int) -> Non
     """The same R, drawn by (seed, index), decides in the oracle; float32 and float64 sources agree."""
     x, f = critical(name)[::2], oracle.fields(lp.formats[name])
     at = {"seed": 5 << 33 | 17, "offset": 2**32 - x.size // 2}
-    words = lp.streams["lowprec"].words(*at.values(), x.size).tolist()
+    words = streams["lowprec"].words(*at.values(), x.size).tolist()
     drawn = zip(x.tolist(), (word >> 32 - bits for word in words), strict=True)
     wanted = [casts.cast(v, f, variant, preset_of(name), r, bits) for v, r in drawn]
     how = {"rounding": Rounding.stochastic(bits, variant), "policy": preset_of(name), **at}
@@ -153,7 +154,7 @@ def test_stochastic_is_its_definition(name: str, variant: str, bits: int) -> Non
 def test_stochastic_from_float64_sees_all_bits() -> None:
     """The low bits of a float64 count: the codes are those of the definition, not of the float32 nearby."""
     x = (1 + np.random.default_rng(1).integers(0, 8, 4000) / 8) * (1 + 2.0**-5 + 2.0**-28)
-    words = lp.streams["lowprec"].words(3, 0, x.size).tolist()
+    words = streams["lowprec"].words(3, 0, x.size).tolist()
     wanted = [casts.cast(v, oracle.E4M3FN, "B", "ocp_sat", w >> 8, 24) for v, w in zip(x.tolist(), words, strict=True)]
     assert_same(lp.encode(x, "e4m3fn", rounding="stochastic_b", seed=3), wanted, x, "float64")
 

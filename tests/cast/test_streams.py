@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lowprec as lp
-from lowprec.cast.streams import Philox, philox4x32, threefry2x32
+from lowprec.cast.streams import Philox, philox4x32, streams, threefry2x32
 from lowprec.kernels.cast.random_bits import fill_words, key_run, key_runs, random_keys, random_word
 
 U = np.uint32
@@ -45,15 +45,15 @@ def test_philox_counts_as_pytorch_does():
 
 
 def test_triton_counts_by_offset() -> None:
-    triton = lp.streams["triton"]
+    triton = streams["triton"]
     assert triton.words(42, 0, 2).tolist() == words("9CEAF053 FCDB2127")
     wanted = ["0.77408016", "0.02456270", "0.34826630", "0.54080141"]
     assert [f"{u:.8f}" for u in triton.uniform(42, 0, 4)] == wanted
 
 
-@pytest.mark.parametrize("name", lp.streams.names())
+@pytest.mark.parametrize("name", streams.names())
 def test_parts_are_the_whole(name: str) -> None:
-    stream = lp.streams[name]
+    stream = streams[name]
     whole = stream.words(77 << 32 | 5, 0, 101)
     assert (whole.dtype, whole.shape) == (np.uint32, (101,))
     for start, size in ((0, 1), (1, 1), (3, 7), (50, 51), (7, 0)):
@@ -63,14 +63,14 @@ def test_parts_are_the_whole(name: str) -> None:
 
 def test_jax_adds_both_words() -> None:
     block = threefry2x32([[0, 0], [0, 1], [0, 2]], [0, 42])
-    assert lp.streams["jax"].words(42, 0, 3).tolist() == (block[:, 0] ^ block[:, 1]).tolist()
+    assert streams["jax"].words(42, 0, 3).tolist() == (block[:, 0] ^ block[:, 1]).tolist()
 
 
 @pytest.mark.parametrize("fmt", ["e4m3fn", "e8m0fnu", "bfloat16", "hif8", "e2m1fn"])
-@pytest.mark.parametrize("name", lp.streams.names())
+@pytest.mark.parametrize("name", streams.names())
 def test_casts_take_a_streams_words(name: str, fmt: str) -> None:
     x = np.abs(np.random.default_rng(0).standard_normal((40, 25))).astype(np.float32)
-    random = lp.streams[name].words(6, 3, x.size).reshape(x.shape)
+    random = streams[name].words(6, 3, x.size).reshape(x.shape)
     for source in (x, x.astype(np.float64)):
         codes = lp.encode(source, fmt, rounding="stochastic", seed=6, offset=3, random=name)
         assert np.array_equal(codes, lp.encode(source, fmt, rounding="stochastic", random=random))
@@ -114,7 +114,7 @@ def test_words_are_their_definition(seed: int, index: int) -> None:
     assert [int(key) for key in random_keys(halves[0], halves[1], halves[3])] == keys(seed, index)
     assert int(random_word(*halves)) == word(seed, index)
     if index < 2**63:
-        assert word(seed, index) == filled(seed, index, 1) == lp.streams["lowprec"].words(seed, index, 1)
+        assert word(seed, index) == filled(seed, index, 1) == streams["lowprec"].words(seed, index, 1)
 
 
 def test_any_chunking_gives_the_same_words() -> None:

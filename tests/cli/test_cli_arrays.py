@@ -33,7 +33,7 @@ def test_quantize(matrix, tmp_path):
     out = tmp_path / "q.npz"
     (row,) = rows("quantize", matrix, "--granularity", "1x128", "--out", out)
     x = np.load(matrix)
-    q = lowprec.quantize(x, "e4m3fn", granularity="1x128")
+    q = lowprec.quantize(x, "e4m3fn 1x128")
     assert (row["shape"], row["bits per value"]) == ("32x256", q.bits_per_value)
     sqnr = 10 * np.log10(np.sum(x.astype("f8") ** 2) / np.sum((x - q.dequantize()) ** 2.0))
     assert row["sqnr"] == pytest.approx(sqnr)
@@ -53,7 +53,7 @@ def test_a_saved_file_says_all_that_dequantizes_it(matrix, tmp_path):
             "e4m3fn",
             "nvfp4_te",
         ]
-    assert values.tobytes() == lowprec.quantize(np.load(matrix), quantizer="nvfp4").dequantize().tobytes()
+    assert values.tobytes() == lowprec.quantize(np.load(matrix), "nvfp4").dequantize().tobytes()
     shown = run("check", out, "--values", matrix, "--quantizer", "nvfp4", "--causes").stdout
     assert shown == "nothing differs from nvfp4_te\n"
 
@@ -78,7 +78,7 @@ def test_gemm_of_quantizers_and_wide_formats(matrix):
 def test_gemm(matrix, tmp_path, promote_every):
     every = str(promote_every).lower()
     found = rows("gemm", matrix, matrix, "--promote-every", every, "--out", tmp_path / "d.npy")
-    qa, qb = (lowprec.quantize(np.load(matrix), "e4m3fn", block) for block in ("1x128", "128x128"))
+    qa, qb = (lowprec.quantize(np.load(matrix), f"e4m3fn {block}") for block in ("1x128", "128x128"))
     product = lowprec.gemm(qa, qb, accumulator="hopper_fp8", promote_every=promote_every)
     assert np.load(tmp_path / "d.npy").tobytes() == product.tobytes()
     assert found[0]["sqnr"] > max(50, found[1]["sqnr"])

@@ -11,9 +11,9 @@ import lowprec as lp
 def test_mxfp4_to_block_fp8(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32)
     narrow, wide, out = (tmp_path / f"{name}.npz" for name in ("narrow", "wide", "out"))
-    lp.quantize(x, quantizer="dsv4_fp4").save(narrow)
+    lp.quantize(x, "dsv4_fp4").save(narrow)
     x[:64] *= 2.0**-20
-    lp.quantize(x, quantizer="dsv4_fp4").save(wide)
+    lp.quantize(x, "dsv4_fp4").save(wide)
     to = ("--to", "e4m3fn", "--granularity", "128x128")
     (row,) = rows("convert", narrow, *to, "--check")
     assert (row["lossless"], row["values that change"], row["blocks"]) == ("yes", 0, 2)

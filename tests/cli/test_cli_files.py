@@ -44,7 +44,7 @@ NAMES = ("codes", "scale", "scales", "header", "a", "b", "d")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     x = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
-    q = lp.quantize(x, "e4m3fn")
+    q = lp.quantize(x, "e4m3fn 1x128")
     np.save(folder / "x.npy", x)
     np.save(folder / "codes.npy", q.codes)
     q.save(folder / "q.npz")

@@ -16,6 +16,7 @@ from lowprec.codec import BlockCodec, CastCodec, Codec, LogFMTCodec, WireError, 
 from lowprec.format.catalogue import formats
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantize import quantize
+from lowprec.scaling.quantizer import Quantizer
 
 F = np.float32
 NAMES = codecs.names()
@@ -221,8 +222,8 @@ def test_definitions():
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(codecs[name], BlockCodec)])
 def test_block_codecs_are_quantizers(name):
     codec, x = codecs[name], values(WHOLE)
-    how = {"scale_format": codec.scale_format} if codec.quantizer is None else {"quantizer": codec.quantizer}
-    want = quantize(x, codec.format, f"1x{codec.tile}", **how).dequantize()
+    own = Quantizer(scale_format=codec.scale_format) if codec.quantizer is None else codec.quantizer
+    want = quantize(x, own.with_(format=codec.format, granularity=f"1x{codec.tile}")).dequantize()
     assert codec.round_trip(x).tobytes() == want.tobytes()
     if not codec.tensor_scale:  # row and tile by themselves: nothing leaks from one to another
         assert codec.round_trip(x[2:3, 128:256]).tobytes() == want[2:3, 128:256].tobytes()

@@ -80,7 +80,7 @@ def test_deepseek_v4s_cache_is_its_quantizer_and_bf16_token_by_token():
     x = lp.round_to(values(7, 2, 1024) * F(3), "bfloat16")
     tokens = x.reshape(-1, 512)
     wanted = tokens.copy()
-    wanted[:, :448] = lp.quantize_dequantize(tokens[:, :448], quantizer="dsv4_kv")
+    wanted[:, :448] = lp.quantize_dequantize(tokens[:, :448], "dsv4_kv")
     ours, data = CACHE.round_trip(x), CACHE.encode(x).to_bytes()
     assert np.array_equal(ours.reshape(-1, 512).view(np.uint32), wanted.view(np.uint32))
     assert not np.array_equal(ours, x)

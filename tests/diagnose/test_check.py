@@ -13,6 +13,7 @@ from tools import command
 import lowprec as lp
 from lowprec.diagnose.check.cause import add, causes
 from lowprec.diagnose.check.elements import FOLLOWS
+from lowprec.diagnose.check.result import Check
 from lowprec.diagnose.check.search import UNEXPLAINED
 from lowprec.scaling.constants import bound_of
 
@@ -29,7 +30,7 @@ def brain(shape: tuple[int, int] = (64, 512)) -> F32:
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def checked(q: lp.Quantized, quantizer: str, x: F32, **changes: object) -> lp.Check:
+def checked(q: lp.Quantized, quantizer: str, x: F32, **changes: object) -> Check:
     """Compare with a quantizer; every difference must have a cause, and nothing else."""
     given = {"scale": q.scale, "tensor_scale": q.tensor_scale, **changes}
     found = lp.check(q.codes, x, quantizer, **given)
@@ -41,14 +42,14 @@ def checked(q: lp.Quantized, quantizer: str, x: F32, **changes: object) -> lp.Ch
     return found
 
 
-def words(found: lp.Check) -> tuple[set[str], set[str]]:
+def words(found: Check) -> tuple[set[str], set[str]]:
     """Return causes of codes and of scales."""
     return set(found.codes.ravel()) - {""}, set(found.scales.ravel()) - {""}
 
 
-def tampered(x: F32, quantizer: str, wrong: NDArray[np.bool_], codes: object) -> lp.Check:
+def tampered(x: F32, quantizer: str, wrong: NDArray[np.bool_], codes: object) -> Check:
     """Compare codes of which some are others."""
-    q = lp.quantize(x, quantizer=quantizer)
+    q = lp.quantize(x, quantizer)
     q.codes[wrong] = codes
     return checked(q, quantizer, x)
 
@@ -59,12 +60,12 @@ def test_nothing_differs_from_what_a_quantizer_makes(name: str) -> None:
     x[3], x[4] = 0.0, -0.0
     x[5, 7], x[6, 9] = np.nan, np.inf
     for y in (x, x * np.float32(1e-7)):
-        found = checked(lp.quantize(y, quantizer=name), name, y)
+        found = checked(lp.quantize(y, name), name, y)
         assert found
         assert repr(found) == f"nothing differs from {name}"
         assert not found.tables()
         assert found._repr_html_().count("<table>") == 0
-    made = lp.check(lp.quantize(brain((32, 256)), quantizer=name), brain((32, 256))).made
+    made = lp.check(lp.quantize(brain((32, 256)), name), brain((32, 256))).made
     assert np.array_equal(made.cast(made.v), made.codes), "the value before the cast is the one that was cast"
 
 
@@ -86,7 +87,7 @@ def test_nothing_differs_from_what_a_quantizer_makes(name: str) -> None:
 )
 def test_one_quantizer_against_another(made: str, quantizer: str, cause: str | None) -> None:
     x = brain((256, 1024))
-    q = lp.quantize(x, quantizer=made)
+    q = lp.quantize(x, made)
     found = checked(q, quantizer, x)
     assert not found
     assert found.causes[:1] == (() if cause is None else (cause,))
@@ -98,7 +99,7 @@ def test_one_quantizer_against_another(made: str, quantizer: str, cause: str | N
 def test_roundings(name: str, rounding: str) -> None:
     x = brain()
     x[0, 0] = 5.25  # NVFP4's scale of the tensor is 2^-9 then, and values lie on midpoints
-    found = checked(lp.quantize(x, quantizer=name, rounding=rounding), name, x)
+    found = checked(lp.quantize(x, name, rounding=rounding), name, x)
     # Ties alone go toward zero, or to odd, too: all elements must fit, not some.
     away = rounding == "nearest_away"
     cause = "tie rounded otherwise: away from zero" if away else f"rounded in another direction: {rounding}"
@@ -110,10 +111,10 @@ def test_roundings(name: str, rounding: str) -> None:
 @pytest.mark.parametrize("name", ["mxfp8", "mxfp4_rceil", "nvfp4_te", "dsv3_inference", "te_current"])
 def test_stochastic_rounding_is_told_from_noise(name: str, rounding: str) -> None:
     x = np.random.default_rng(7).standard_normal((64, 512)).astype(np.float32)
-    q = lp.quantize(x, quantizer=name, rounding=rounding, seed=3)
+    q = lp.quantize(x, name, rounding=rounding, seed=3)
     assert checked(q, name, x).causes == ("stochastic rounding",)
     # A third of the elements to any side, whatever is nearer, is no stochastic rounding.
-    low, high, own = (lp.quantize(x, quantizer=name, rounding=mode) for mode in ("down", "up", None))
+    low, high, own = (lp.quantize(x, name, rounding=mode) for mode in ("down", "up", None))
     own.codes[:] = np.choose(np.random.default_rng(8).integers(0, 3, x.shape), [low.codes, high.codes, own.codes])
     assert not checked(own, name, x).causes
 
@@ -139,7 +140,7 @@ def test_one_code(value: float, code: int, causes: tuple[str, ...], said: str) -
 @pytest.mark.parametrize("first", ["bfloat16", "float16"])
 def test_rounding_twice(first: str) -> None:
     x = np.random.default_rng(6).standard_normal((128, 1024)).astype(np.float32)
-    q = lp.quantize(x, quantizer="mxfp8")
+    q = lp.quantize(x, "mxfp8")
     scale = np.repeat(q.scale, 32, 1)
     q.codes[:] = lp.encode(lp.round_to(x / scale, first), "e4m3fn", policy="ocp_sat")
     found = checked(q, "mxfp8", x)
@@ -150,7 +151,7 @@ def test_rounding_twice(first: str) -> None:
 @pytest.mark.slow
 def test_subnormals_flushed_and_overflow() -> None:
     x = brain()
-    q = lp.quantize(x, quantizer="mxfp8_floor")
+    q = lp.quantize(x, "mxfp8_floor")
     values = lp.decode(q.codes, "e4m3fn")
     small = (np.abs(values) < 2.0**-6) & (values != 0)
     found = tampered(x, "mxfp8_floor", small, q.codes[small] & 0x80)
@@ -164,7 +165,7 @@ def test_subnormals_flushed_and_overflow() -> None:
 def test_zeros_and_codes_of_nan() -> None:
     x = brain()
     x[:, ::9] = -0.0
-    zeros = lp.quantize(x, quantizer="dsv3_inference").codes == 0x80
+    zeros = lp.quantize(x, "dsv3_inference").codes == 0x80
     assert tampered(x, "dsv3_inference", zeros, 0).causes == ("sign of zero dropped",)
     one = np.zeros_like(zeros)
     one[2, 9] = True
@@ -175,7 +176,7 @@ def test_zeros_and_codes_of_nan() -> None:
 
 def test_what_a_cause_leaves_is_counted() -> None:
     x = np.random.default_rng(7).standard_normal((64, 512)).astype(np.float32)
-    q = lp.quantize(x, quantizer="mxfp8_floor")
+    q = lp.quantize(x, "mxfp8_floor")
     q.codes[3, 7], q.codes[9, 100] = q.codes[3, 7] ^ 1, q.codes[9, 100] ^ 6
     found = checked(q, "mxfp8", x)
     assert found.explanations[0].left in (1, 2)
@@ -197,7 +198,7 @@ def test_what_a_cause_leaves_is_counted() -> None:
 )
 def test_one_scale(name: str, change, cause: str) -> None:
     x = brain()
-    q = lp.quantize(x, quantizer=name)
+    q = lp.quantize(x, name)
     q.scale[7, 1] = change(q.scale[7, 1])
     found = checked(q, name, x)
     assert found.scales[7, 1] == cause or "bit flipped in a scale" in found.scales[7, 1]
@@ -208,7 +209,7 @@ def test_one_scale(name: str, change, cause: str) -> None:
 def test_scales_that_nobody_made_are_followed_by_their_codes() -> None:
     x = brain()
     rng = np.random.default_rng(3)
-    q = lp.quantize(x, quantizer="dsv3_inference")
+    q = lp.quantize(x, "dsv3_inference")
     scale = q.scale * rng.uniform(1, 2, q.scale.shape).astype(np.float32)
     q.codes[:] = lp.encode(x / np.repeat(scale, 128, 1), "e4m3fn", policy="ocp_sat")
     found = checked(q, "dsv3_inference", x, scale=scale)
@@ -220,13 +221,13 @@ def test_scales_that_nobody_made_are_followed_by_their_codes() -> None:
 @pytest.mark.slow
 def test_two_mistakes_at_once() -> None:
     x = brain((128, 512))
-    q = lp.quantize(x, quantizer="nvfp4_te", rounding="toward_zero")
+    q = lp.quantize(x, "nvfp4_te", rounding="toward_zero")
     swapped = q.codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
     found = lp.check(q.codes, x, "nvfp4_te", scale=1 / q.scale, tensor_scale=2 * q.tensor_scale)
     assert found.causes == (
         "rounded in another direction: toward_zero, and scales inverted, and scale of the tensor multiplied: by 2",
     )
-    own = lp.quantize(x, quantizer="nvfp4_te").codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
+    own = lp.quantize(x, "nvfp4_te").codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
     found = lp.check(own, x, "nvfp4_te", scale=np.ascontiguousarray(q.scale.T), tensor_scale=q.tensor_scale)
     assert found.causes == ("nibbles swapped, and scales transposed",)
     assert (swapped != own).any()
@@ -236,7 +237,7 @@ def test_two_mistakes_at_once() -> None:
 @pytest.mark.parametrize("name", [name for name in STATELESS if lp.quantizers[name].has_tensor_scale])
 def test_a_scale_of_the_tensor_that_is_another_one_is_named(name: str) -> None:
     x = brain((32, 256))
-    q = lp.quantize(x, quantizer=name)
+    q = lp.quantize(x, name)
     own = np.float32(q.tensor_scale)
     amax = own * np.float32(6) * np.float32(bound_of(lp.quantizers[name]))
     said = "scale of the tensor "
@@ -253,7 +254,7 @@ def test_a_scale_of_the_tensor_that_is_another_one_is_named(name: str) -> None:
 
 def test_a_scale_of_the_tensor_where_there_is_none() -> None:
     x = brain((32, 256))
-    q = lp.quantize(x, quantizer="mxfp8")
+    q = lp.quantize(x, "mxfp8")
     assert checked(q, "mxfp8", x, tensor_scale=1.0)
     assert checked(q, "mxfp8", x, tensor_scale=2.0).causes == ("scale of a tensor where there is none: 2",)
 
@@ -264,7 +265,7 @@ def test_a_scale_of_the_tensor_where_there_is_none() -> None:
 @pytest.mark.slow
 def test_the_catalogue_is_ranked_where_no_quantizer_is_named() -> None:
     x = brain()
-    q = lp.quantize(x, quantizer="deepgemm")
+    q = lp.quantize(x, "deepgemm")
     found = lp.check(q.codes, x, scale=q.scale)
     assert found
     assert found.quantizer == "deepgemm"
@@ -272,7 +273,7 @@ def test_the_catalogue_is_ranked_where_no_quantizer_is_named() -> None:
     found = lp.check(q.codes, x, scale=q.scale * 3)
     assert found.causes == ("scales multiplied: by 3",)
     assert found.quantizer == "deepgemm"
-    twins = lp.quantize(x, quantizer="dsv3_inference_ue8m0")
+    twins = lp.quantize(x, "dsv3_inference_ue8m0")
     assert "these values do not tell them apart" in repr(lp.check(twins.codes, x, scale=twins.scale))
     found = lp.check(twins.codes, x, scale=twins.scale * 3)
     assert "deepgemm_ue8m0" in found.tied
@@ -281,8 +282,8 @@ def test_the_catalogue_is_ranked_where_no_quantizer_is_named() -> None:
 
 def test_what_a_quantized_says_of_itself_is_what_it_is_compared_with() -> None:
     x = brain()
-    assert lp.check(lp.quantize(x, "e4m3fn", "1x64"), x)
-    bare = lp.quantize(x, "e5m2", "1x96")
+    assert lp.check(lp.quantize(x, "e4m3fn 1x64"), x)
+    bare = lp.quantize(x, "e5m2 1x96")
     bare = lp.Quantized(bare.codes, bare.scale, "e5m2", "1x96")
     found = lp.check(bare, x)
     assert found
@@ -292,14 +293,14 @@ def test_what_a_quantized_says_of_itself_is_what_it_is_compared_with() -> None:
 @pytest.mark.slow
 def test_packed_codes_and_types_of_others() -> None:
     x = brain()
-    q = lp.quantize(x, quantizer="nvfp4_te")
+    q = lp.quantize(x, "nvfp4_te")
     packed = q.codes[:, ::2] | (q.codes[:, 1::2] << 4)
     scale = lp.encode(q.scale, "e4m3fn").view(ml_dtypes.float8_e4m3fn)
     assert lp.check(packed, x, "nvfp4_te", scale=scale, tensor_scale=q.tensor_scale)
     swapped = (q.codes[:, ::2] << 4) | q.codes[:, 1::2]
     found = lp.check(swapped, x, "nvfp4_te", scale=scale, tensor_scale=q.tensor_scale)
     assert found.causes[0] == "nibbles swapped"
-    q = lp.quantize(x, quantizer="mxfp8")
+    q = lp.quantize(x, "mxfp8")
     codes = q.codes.view(ml_dtypes.float8_e4m3fn)
     scale = lp.encode(q.scale, "e8m0fnu")
     assert lp.check(codes, x, scale=scale.view(ml_dtypes.float8_e8m0fnu))
@@ -308,11 +309,11 @@ def test_packed_codes_and_types_of_others() -> None:
 
 def test_leading_axes_and_a_single_scale() -> None:
     x = brain().reshape(4, 16, 512)
-    q = lp.quantize(x, quantizer="mxfp8")
+    q = lp.quantize(x, "mxfp8")
     assert lp.check(q.codes, x, "mxfp8", scale=q.scale.reshape(4, 16, 16))
-    q = lp.quantize(x, quantizer="te_current")
+    q = lp.quantize(x, "te_current")
     assert lp.check(q.codes, x, "te_current", scale=float(q.scale[0, 0]))
-    q = lp.quantize(x, "e4m3fn", "row")
+    q = lp.quantize(x, "e4m3fn row")
     assert lp.check(q.codes, x, q.quantizer, scale=q.scale.ravel())
 
 
@@ -327,7 +328,7 @@ test_what_does_not_fit_is_refused = refusals(
         ("lp.check(codes.astype(np.uint16), ones, 'mxfp8', scale=1.0)", "codes are uint16; those of mxfp8"),
         ("lp.check(codes, ones, 'te_delayed', scale=1.0)", "has a state"),
         ("lp.check(codes, ones, 'mxfp9', scale=1.0)", "unknown quantizer 'mxfp9'"),
-        ("lp.check(lp.quantize(ones, 'e4m3fn', '1x4'), ones, scale=1.0)", "a Quantized holds its scales"),
+        ("lp.check(lp.quantize(ones, 'e4m3fn 1x4'), ones, scale=1.0)", "a Quantized holds its scales"),
         ("lp.check(codes, ones * 1j, scale=1.0)", TypeError, "real numbers are needed"),
     ],
     lambda: {"codes": np.zeros((1, 4), np.uint8), "ones": np.ones((1, 4), np.float32)},
@@ -339,12 +340,12 @@ def test_values_that_are_not_finite_or_ragged() -> None:
     x = brain((33, 300))
     x[0, 0], x[1, 5], x[2, :] = np.nan, -np.inf, 0
     for name in ("dsv3_inference", "mxfp8", "mxfp4_rceil", "nvfp4_te", "te_current"):
-        q = lp.quantize(x, quantizer=name)
+        q = lp.quantize(x, name)
         assert checked(q, name, x)
         for change in ({"scale": q.scale * np.float32(0.5)}, {"scale": q.scale[:, ::-1].copy()}):
             assert repr(checked(q, name, x, **change))
     one = np.float32([[3.0]])
-    assert lp.check(lp.quantize(one, quantizer="mxfp8"), one)
+    assert lp.check(lp.quantize(one, "mxfp8"), one)
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -353,7 +354,7 @@ def test_values_that_are_not_finite_or_ragged() -> None:
 @pytest.mark.slow
 def test_it_is_shown_as_text_and_as_html() -> None:
     x = brain()
-    q = lp.quantize(x, quantizer="mxfp8_floor")
+    q = lp.quantize(x, "mxfp8_floor")
     found = lp.check(q, x, "mxfp8")
     assert repr(found).startswith(
         f"{found.counts.codes} of 32768 codes and {found.counts.scales} of 1024 scales differ"
@@ -373,7 +374,7 @@ def test_it_is_shown_as_text_and_as_html() -> None:
 def test_the_command_names_what_is_wrong_with_the_scale_of_the_tensor(tmp_path: Path, change, cause: str) -> None:
     x, source, file = brain((32, 256)), tmp_path / "x.npy", tmp_path / "q.npz"
     np.save(source, x)
-    q = lp.quantize(x, quantizer="nvfp4_te")
+    q = lp.quantize(x, "nvfp4_te")
     tensor = {} if change is None else {"tensor_scale": np.float32(change(q.tensor_scale))}
     np.savez(file, codes=q.codes, scale=q.scale, **tensor)
     for more in ([], ["--quantizer", "nvfp4_te"], ["--causes"]):
@@ -391,7 +392,7 @@ def test_the_command_names_what_is_wrong_with_the_scale_of_the_tensor(tmp_path: 
 def test_the_command_names_causes(tmp_path: Path) -> None:
     x, source, file = brain(), tmp_path / "x.npy", tmp_path / "q.npz"
     np.save(source, x)
-    lp.quantize(x, quantizer="mxfp8", rounding="nearest_away").save(file)
+    lp.quantize(x, "mxfp8", rounding="nearest_away").save(file)
     shown = command("check", file, "--values", source, code=1)
     assert "all fit: tie rounded otherwise: away from zero" in shown
     assert "round to nearest, ties to even" in shown
@@ -406,7 +407,7 @@ def test_the_command_names_causes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_cause_is_one_entry() -> None:
     x = brain()
-    q = lp.quantize(x, quantizer="mxfp8")
+    q = lp.quantize(x, "mxfp8")
     q.codes[:] ^= 0x55
     assert not lp.check(q, x).causes
     with causes.scoped():

@@ -193,7 +193,7 @@ SCALED = {"separate": lp.Library("mine", fused=False)} | {name: lp.libraries[nam
 def test_what_is_done_around_chains(name: str, out: str) -> None:
     rng = np.random.default_rng(0)
     granularity = "row" if name == "cublaslt" else "1x128"
-    qa, qb = (lp.quantize(rng.standard_normal((32, 512), np.float32), "e4m3fn", granularity) for _ in "ab")
+    qa, qb = (lp.quantize(rng.standard_normal((32, 512), np.float32), f"e4m3fn {granularity}") for _ in "ab")
     made = lp.gemm(qa, qb, library=SCALED[name], out=out)
     d = made if out == "float32" else made.astype(ml_dtypes.bfloat16)
     found = lp.identify(qa, qb, None, d)

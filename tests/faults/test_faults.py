@@ -223,7 +223,7 @@ def test_a_study_on_a_full_disk(tmp_path, small_disk):
 def test_a_result_file_on_a_full_disk(tmp_path, small_disk):
     x = np.random.default_rng(0).standard_normal((64, 1024), np.float32)
     np.save(tmp_path / "x.npy", x)
-    q, path = lp.quantize(x, "e4m3fn"), small_disk / "q.npz"
+    q, path = lp.quantize(x, "e4m3fn 1x128"), small_disk / "q.npz"
     path.write_bytes(b"old")
     fill(small_disk, 8 << 10)
     with pytest.raises(OSError, match=r"No space left on device: '.*q\.npz'"):

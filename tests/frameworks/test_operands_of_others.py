@@ -37,7 +37,7 @@ def test_operands(of, name):
     assert same(lp.round_to(theirs, "e2m1fn"), lp.round_to(array, "e2m1fn"))
     if name != "float16":  # NumPy's own type, whose numbers may be meant as values
         assert same(lp.decode(theirs, name), lp.decode(array, name))
-    assert lp.quantize(theirs, "e4m3fn") == lp.quantize(array, "e4m3fn")
+    assert lp.quantize(theirs, "e4m3fn 1x128") == lp.quantize(array, "e4m3fn 1x128")
     assert lp.sqnr(theirs, VALUES) == lp.sqnr(array, VALUES)
     assert same(lp.matmul_f32(theirs, theirs), lp.matmul_f32(array, array))
     if name in ("float8_e4m3fn", "float8_e5m2"):
@@ -79,14 +79,14 @@ def test_results_are_as_asked(package, by_name):
     pytest.importorskip(package)
     like = package if by_name else {"torch": of_torch, "jax": of_jax, "numpy": np.asarray}[package](VALUES[:1])
     codes = lp.encode(VALUES, "e4m3fn")
-    q = lp.quantize(VALUES, "e4m3fn", "1x128")
+    q = lp.quantize(VALUES, "e4m3fn 1x128")
     pairs = [
         (lp.encode(VALUES, "e4m3fn", like=like), codes),
         (lp.encode(VALUES, "bfloat16", like=like), lp.encode(VALUES, "bfloat16")),
         (lp.encode(VALUES, "e5m6", like=like), lp.encode(VALUES, "e5m6")),
         (lp.decode(codes, "e4m3fn", like=like), lp.decode(codes, "e4m3fn")),
         (lp.round_to(VALUES, "e2m1fn", like=like), lp.round_to(VALUES, "e2m1fn")),
-        (lp.quantize_dequantize(VALUES, "e4m3fn", "1x128", like=like), q.dequantize()),
+        (lp.quantize_dequantize(VALUES, "e4m3fn 1x128", like=like), q.dequantize()),
         (q.dequantize(like=like), q.dequantize()),
         (q.arrays(like)[0], q.codes),
         (q.arrays(like)[1], q.scale),

@@ -11,6 +11,7 @@ import pytest
 from refusals import refusals
 
 import lowprec as lp
+from lowprec.recipe.operands import quantize_operand
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -95,7 +96,7 @@ def test_layers_give_the_recipes_bits_over_steps(name, dtype):
 def test_a_bias_is_added_before_the_one_rounding(name):
     module, x = layer(name), numbers(33, 128).bfloat16()
     g, c = module.spec.fprop, np.broadcast_to(module.bias.detach().numpy(), (33, 96))
-    q = module.spec.x.quantize(x.float().numpy()), module.spec.w.quantize(bf16(module.weight))
+    q = quantize_operand(module.spec.x, x.float().numpy()), quantize_operand(module.spec.w, bf16(module.weight))
     how = {"accumulator": g.accumulator, "promote_every": g.promote_every, "library": g.library, "out": "bfloat16"}
     expected = lp.gemm(*q, c, **how)
     assert np.array_equal(module(x).detach().float().numpy(), expected)

@@ -45,7 +45,7 @@ def write_files(folder):
     (folder / "huge.npy").write_bytes(hostile_files.npy(hostile_files.of_shape("(131072, 131072)")))  # 64 GiB
     (folder / "folder").mkdir()
     (folder / "loop").symlink_to("loop")
-    q = lp.quantize(x, "e4m3fn")
+    q = lp.quantize(x, "e4m3fn 1x128")
     q.save(folder / "q.npz")
     np.savez(folder / "codes.npz", codes=q.codes, scale=q.scale)
     np.savez(folder / "wide.npz", codes=q.codes[:, :5], scale=q.scale)

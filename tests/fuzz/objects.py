@@ -53,15 +53,15 @@ def or_reason(call: Callable[[], Any]) -> Any:
 
 def use_format(f: Any) -> Any:
     codes = lp.encode(VALUES, f)
-    return f, codes, lp.decode(codes, f), lp.round_to(VALUES, f), lp.ulp(VALUES, f), f.max, f.min
+    return f, codes, lp.decode(codes, f), lp.round_to(VALUES, f), f.ulp(VALUES), f.max, f.min
 
 
 def use_quantizer(q: Any) -> Any:
     x = np.outer(np.float32([1, -3, 0.01]), np.arange(64, dtype=np.float32))
     if q.history is not None:
         return q
-    made = or_reason(lambda: lp.quantize(x, quantizer=q))
-    return q, made if isinstance(made, str) else (made.codes, made.scale, lp.quantize_dequantize(x, quantizer=q))
+    made = or_reason(lambda: lp.quantize(x, q))
+    return q, made if isinstance(made, str) else (made.codes, made.scale, lp.quantize_dequantize(x, q))
 
 
 def use_accumulator(accumulator: Any) -> Any:
@@ -105,7 +105,7 @@ def use_codec(codec: Any) -> Any:
 
 
 def use_library(library: Any) -> Any:
-    q = lp.quantize(np.outer(np.float32([1, -3]), np.arange(256, dtype=np.float32)), "e4m3fn", "1x128")
+    q = lp.quantize(np.outer(np.float32([1, -3]), np.arange(256, dtype=np.float32)), "e4m3fn 1x128")
     return library, or_reason(lambda: lp.gemm(q, q, library=library))
 
 

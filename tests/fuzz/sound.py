@@ -77,16 +77,24 @@ def quantize_arguments(draw: Draw) -> Arguments:
     arguments: Arguments = {
         "x": draw.large() if draw.chance(0.03) else draw.values(draw.shape(draw.one(1, 2, 2, 2, 3)))
     }
-    if draw.chance(0.5):
-        arguments["fmt"] = draw.fmt(16)
-    if "fmt" not in arguments or draw.chance(0.3):
-        arguments["quantizer"] = draw.entry(lp.quantizers)
+    arguments["spec"] = specification(draw)
     arguments |= by_rounding(draw, 0.3)
-    numbers = dict.fromkeys(("amax_floor", "multiplier", "tensor_amax"), (0.0, 1e-4, 1.0, 3e38))
-    names = [name for stored in ("float32", "e8m0fnu", "e4m3fn") for name in arithmetics(lp.formats[stored])]
-    for name, choices in {"scale_format": ("float32", "e8m0fnu", "e4m3fn"), "arithmetic": names, **numbers}.items():
-        arguments[name] = draw.of(choices) if draw.chance(0.12) else None  # seldom suit the rest; see the options
+    for name in ("multiplier", "tensor_amax"):  # seldom suit the rest
+        arguments[name] = draw.of((0.0, 1e-4, 1.0, 3e38)) if draw.chance(0.12) else None
     return arguments
+
+
+def specification(draw: Draw) -> Any:
+    """Return words, an entry of the catalogue, or a quantizer of one's own; now and then one that does not exist."""
+    if draw.chance(0.4):
+        return draw.entry(lp.quantizers)
+    block = draw.one("1x128", "128x128", "tensor", "row", "1x32", "5x7")
+    if draw.chance(0.5):
+        more = draw.one("", " ue8m0", " floor=1e-4", " stochastic", " hadamard16", " eden", " 1x2")
+        return f"{draw.of(lp.formats.names())} {block}{more}"
+    stored = draw.one("float32", "e8m0fnu", "e4m3fn", "ue5m3")
+    rule = lp.AmaxRule(draw.of(list(arithmetics(lp.formats[stored]))))
+    return lp.Quantizer(format=draw.of(lp.formats.names()), granularity=block, scale_format=stored, rule=rule)
 
 
 def quantize_dequantize_arguments(draw: Draw) -> Arguments:
@@ -111,7 +119,7 @@ def matrix(draw: Draw) -> Any:
 def check_arguments(draw: Draw) -> Arguments:
     """Return somebody's codes and the values that they are of; now and then not quite."""
     x = draw.rng().standard_normal((draw.one(1, 4), draw.one(128, 256))).astype(np.float32)
-    q = lp.quantize(x, "e4m3fn", "1x128")
+    q = lp.quantize(x, "e4m3fn 1x128")
     if draw.chance(0.5):
         q.codes[0, draw.random.randrange(x.shape[1])] ^= 1
     return {"q": q, "values": x, **({"quantizer": q.quantizer} if draw.chance(0.5) else {})}
@@ -123,13 +131,6 @@ def hadamard_arguments(draw: Draw) -> Arguments:
     signs = "te" if size == 16 and draw.chance(0.5) else draw.one("none", draw.random.getrandbits(64))
     axis = draw.one(-1, 1, 0)
     return {"x": draw.values(shape if axis else shape[::-1]), "size": size, "signs": signs, "axis": axis}
-
-
-def eden_arguments(draw: Draw) -> Arguments:
-    """Return a matrix whose columns are a multiple of what is rotated together."""
-    size = draw.one(16, 32, 128)
-    x = draw.values((draw.one(1, 3, 16), size * draw.one(1, 2)), "f4", 0.0)
-    return {"x": x, "seed": draw.random.getrandbits(64), "size": size}
 
 
 def delayed_steps(options: Arguments) -> Any:
@@ -200,7 +201,7 @@ def grouped_gemm_arguments(draw: Draw) -> Arguments:
         return {"a": a, "b": weights, "expert": draw.laid_out(expert), "counts": None}
     x = np.asarray(draw.values((experts, 4, k), "f4", special=0), np.float32)
     counts = [draw.random.randint(0, 4) for _ in range(experts)]
-    return {"a": lp.quantize(x, "e4m3fn", "1x128"), "b": weights, "counts": counts}
+    return {"a": lp.quantize(x, "e4m3fn 1x128"), "b": weights, "counts": counts}
 
 
 def grouped_wgrad_arguments(draw: Draw) -> Arguments:

@@ -67,10 +67,10 @@ OBJECTS = {
     "Quantizer(rule)", "Quantized(tensor_scale)", "Quantized.dequantize(like)",
     "Recipe(all_reduce)", "Recipe(master)", "Recipe(moment_m)", "Recipe(moment_v)",
     "Recipe(rules)", "Recipe(storage)", "TableFormat(table)", "checksum(a)", "checksum(b)", "codec.from_bytes(shape)",
-    "convert(q)", "costs.ModelShape(attention)", "costs.NodeCount(shares)", "decode(like)", "encode(like)", "gemm(a)",
+    "costs.ModelShape(attention)", "costs.NodeCount(shares)", "decode(like)", "encode(like)", "gemm(a)",
     "gemm(b)", "gemm(like)", "grouped_gemm(a)", "grouped_gemm(b)", "grouped_wgrad(dy)", "grouped_wgrad(x)",
     "identify(a)", "identify(b)", "logfmt.encode(units)", "logfmt.from_bytes(units)", "matmul_f32(like)", "mma(like)",
-    "pack_operand(q)", "quantize(out)", "quantize_dequantize(like)", "requantize(q)", "round_to(like)", "train(memory)",
+    "pack_operand(q)", "quantize(out)", "quantize_dequantize(like)", "round_to(like)", "train(memory)",
     "train(progress)", "train(stage)",
 }  # fmt: skip
 

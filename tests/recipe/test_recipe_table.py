@@ -10,6 +10,7 @@ import lowprec as lp
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run.trainer import Schedule, Trainer
 from lowprec.recipe import GemmSpec, recipes
+from lowprec.recipe.operands import quantize_operand
 from lowprec.recipe.table import as_text, rows
 
 _STORES = {"BF16": "bfloat16", "float32": "float32", "float64": None}
@@ -91,7 +92,8 @@ def product(words, a, b, stored, copied):
     spec = GemmSpec(*sides, accumulator, None if every is None else int(every), library or "deepgemm")
     weight = lp.round_to(b, "bfloat16") if copied and not spec.b.plain else b
     return lp.gemm(
-        spec.a.quantize(a), spec.b.quantize(weight), accumulator=spec.accumulator, promote_every=spec.promote_every,
+        quantize_operand(spec.a, a), quantize_operand(spec.b, weight), accumulator=spec.accumulator,
+        promote_every=spec.promote_every,
         library=spec.library, out=left_in or stored,
     )  # fmt: skip
 

@@ -67,8 +67,9 @@ def by_value(blocks: NDArray[np.generic], q: lp.Quantized) -> NDArray[np.generic
 
 def check(x: F32, quantizer: lp.Quantizer, granularity: str | lp.Granularity | None = None, **how: Any) -> lp.Quantized:
     """Quantize, and hold codes, scales and fused values to what is true of every quantizer."""
-    q = lp.quantize(x, None, granularity, quantizer=quantizer, **how)
-    fused = lp.quantize_dequantize(x, None, granularity, quantizer=quantizer, **how)
+    quantizer = quantizer if granularity is None else quantizer.with_(granularity=granularity)
+    q = lp.quantize(x, quantizer, **how)
+    fused = lp.quantize_dequantize(x, quantizer, **how)
     f, where = q.format, repr(q.quantizer)
     assert np.array_equal(bits(fused), bits(q.dequantize())), where
     if quantizer.hadamard is not None:  # what follows is about the values that were transformed
@@ -120,7 +121,7 @@ def test_every_combination(scale: str, arithmetic: str, division: str) -> None:
             how["multiplier"] = (1.0, 1e-40, 3e38)[rng.integers(3)]
         made = check(x, q, **how)
         if not how.get("seed"):
-            turned = lp.quantize(x.T, None, made.granularity.T, quantizer=q, **how).T
+            turned = lp.quantize(x.T, q.with_(granularity=made.granularity.T), **how).T
             assert np.array_equal(turned.codes, made.codes), q
             assert np.array_equal(bits(turned.scale), bits(made.scale)), q
 
@@ -201,5 +202,5 @@ def test_a_tensor_scale_that_is_given_is_all_that_rows_share() -> None:
     for q in entries():
         if q.has_tensor_scale and not q.has_row_scales and q.hadamard is None:
             amax = float(np.abs(x).max())
-            both = lp.quantize(x, quantizer=q), lp.quantize(x, quantizer=q, tensor_amax=amax)
+            both = lp.quantize(x, q), lp.quantize(x, q, tensor_amax=amax)
             assert both[0] == both[1], q.name

@@ -62,7 +62,7 @@ def test_every_format_with_every_block_and_scale(fmt, tmp_path):
         for scale in SCALES:
             quantizer = lp.Quantizer("", fmt, block, scale, AmaxRule(arithmetics(scale)[-1]))
             for x in inputs()[: 4 if block == "1x32" else 1]:
-                there_and_back(lp.quantize(x, quantizer=quantizer), tmp_path)
+                there_and_back(lp.quantize(x, quantizer), tmp_path)
 
 
 @pytest.mark.sampled(24)
@@ -71,7 +71,7 @@ def test_every_quantizer(name, tmp_path):
     quantizer = lp.quantizers[name].with_(history=None)
     for x in inputs():
         if quantizer.hadamard is None or x.shape[-1] % quantizer.hadamard == 0:
-            there_and_back(lp.quantize(x, quantizer=quantizer), tmp_path)
+            there_and_back(lp.quantize(x, quantizer), tmp_path)
 
 
 @pytest.mark.slow
@@ -81,14 +81,14 @@ def test_every_arithmetic_and_ones_own_rounding(scale, tmp_path):
         for fmt in ("e4m3fn", "float8_e5m2", lp.formats["e2m1fn"], "hif8", OWN["own table"]):
             for rounding in ("nearest_even", "rna", lp.roundings["to_odd"], Rounding("own", 1 << 30, 3 << 30)):
                 mine = lp.Quantizer("mine", fmt, "1x16", scale, AmaxRule(arithmetic), rounding, note="of ours: ü")
-                there_and_back(lp.quantize(inputs()[0], quantizer=mine), tmp_path)
+                there_and_back(lp.quantize(inputs()[0], mine), tmp_path)
 
 
 def test_ones_own_objects_are_kept_where_their_names_are_not_known(tmp_path):
     mine = lp.TableFormat("mine", [0.0, 0.5, 1.0, -1.0])
     away = Rounding("away", 1 << 31, 1 << 31)
     with lp.formats.scoped(mine=mine), lp.roundings.scoped(away=away):
-        q = there_and_back(lp.quantize(inputs()[0], quantizer=lp.Quantizer("q", "mine", rounding="away")), tmp_path)
+        q = there_and_back(lp.quantize(inputs()[0], lp.Quantizer("q", "mine", rounding="away")), tmp_path)
         assert (q.quantizer.format, q.quantizer.rounding) == (mine, away)
     with lp.formats.scoped(mine=lp.formats["e4m3fn"]):  # something else by this name
         back = lp.Quantized.load(tmp_path / "q.npz")
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_back_is_not_written(q, words, tmp_path):
 def saved(tmp_path_factory):
     """A file with two levels of scales, and its header."""
     path = tmp_path_factory.mktemp("saved") / "q.npz"
-    lp.quantize(inputs()[0][:, :32], quantizer="nvfp4_te").save(path)
+    lp.quantize(inputs()[0][:, :32], "nvfp4_te").save(path)
     with np.load(path) as held:
         arrays = dict(held)
     return arrays, json.loads(arrays["header"].tobytes())
@@ -265,7 +265,7 @@ def test_headers_that_are_no_object(saved, tmp_path):
 @pytest.mark.slow
 def test_every_byte_of_a_file_counts(tmp_path):
     """A bit flipped or a file cut anywhere: the same matrix, or an error that names the file."""
-    q = lp.quantize(inputs()[0][:1, :16], "e2m1fn", "1x16", scale_format="e8m0fnu")
+    q = lp.quantize(inputs()[0][:1, :16], "e2m1fn 1x16 ue8m0")
     q.save(tmp_path / "whole.npz")
     whole, path = (tmp_path / "whole.npz").read_bytes(), tmp_path / "q.npz"
     bits = np.random.default_rng(1).integers(0, 8, len(whole))
@@ -276,7 +276,7 @@ def test_every_byte_of_a_file_counts(tmp_path):
 
 
 def test_members_that_are_encrypted_compressed_oddly_or_no_arrays(saved, tmp_path):
-    lp.quantize(inputs()[0], "e4m3fn", "1x32", scale_format="e8m0fnu").save(tmp_path / "whole.npz")
+    lp.quantize(inputs()[0], "e4m3fn 1x32 ue8m0").save(tmp_path / "whole.npz")
     whole, path = (tmp_path / "whole.npz").read_bytes(), tmp_path / "q.npz"
     first = whole.index(b"PK\x01\x02")  # its directory: 8 bytes on, what says encrypted; 10, how it is compressed
     for at in (first + 8, first + 10):

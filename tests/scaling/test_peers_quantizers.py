@@ -115,7 +115,7 @@ ELSEWHERE: list[tuple[str, Callable[..., Theirs], dict[str, Any]]] = [
 def test_quantizers_are_those_of_packages(name: str, function: Callable[..., Theirs], options: dict[str, Any]) -> None:
     for x in inputs():
         codes, scale, g = function(tensor(x), **options)
-        q = lp.quantize(x, quantizer=name)
+        q = lp.quantize(x, name)
         assert q.tensor_scale is None or q.tensor_scale == g
         wrong = np.argwhere(q.scale != scale.reshape(q.scale.shape))
         assert not wrong.size, wrong[:3]
@@ -129,7 +129,7 @@ def test_modelopt_mxfp8_just_above_powers_of_two() -> None:
     amax = np.concatenate([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf))])
     x = np.repeat(amax[:, None], 32, 1)
     scale = modelopt_mxfp8(tensor(x))[1]
-    exact = lp.quantize(x, quantizer=lp.quantizers["mxfp8_rceil"].with_(arithmetic="amax/max"))
+    exact = lp.quantize(x, lp.quantizers["mxfp8_rceil"].with_(arithmetic="amax/max"))
     wrong = (exact.scale != scale)[:, 0]
     assert wrong.any()
     assert (amax[wrong] > np.repeat(edge[None], 3, 0).reshape(-1)[wrong]).all()
@@ -142,7 +142,7 @@ def test_modelopt_four_over_six() -> None:
     count = rounded = raised = 0
     four_over_six = lp.quantizers["nvfp4_4over6_mse"]
     for x in inputs():
-        q, six = lp.quantize(x, quantizer=four_over_six), lp.quantize(x, quantizer=four_over_six.with_(choice=None))
+        q, six = lp.quantize(x, four_over_six), lp.quantize(x, four_over_six.with_(choice=None))
         t = tensor(x)
         amax = t.view(x.shape[0], -1, 16).abs().amax(-1)
         chosen = SimpleNamespace(
@@ -179,7 +179,7 @@ def test_gfloat_mx_blocks(name: str) -> None:
     count = differ = 0
     for x in inputs():
         part = x[:16, :512]
-        ours = lp.quantize_dequantize(part, quantizer=quantizer).reshape(-1, 32)
+        ours = lp.quantize_dequantize(part, quantizer).reshape(-1, 32)
         for block, mine in zip(part.reshape(-1, 32).astype(np.float64), ours, strict=True):  # log2 is right in float64
             theirs = quantize_block(info, block, compute_scale_amax).astype(np.float32)
             wrong = theirs != mine
@@ -198,6 +198,6 @@ def test_compressed_tensors_scales() -> None:
     amax = amax[(amax > 2.0**-117) & (amax < 2.0**127)][:, None]  # not clamped there: exponents within E8M0
     for bits, name, rule in ((8, "mxfp8_even_1bit", None), (4, "mxfp4_floor", "even"), (6, "mxfp6_e2m3_floor", "even")):
         theirs = utils.generate_mx_scales(torch.from_numpy(amax).to(torch.bfloat16), bits).float().numpy()
-        ours = lp.quantize(amax, None, "1x1", quantizer=name, arithmetic=rule).scale
+        ours = lp.quantize(amax, lp.quantizers[name].with_(granularity="1x1", arithmetic=rule)).scale
         assert (ours == np.exp2(theirs - 127)).all(), name
     print(f"compressed-tensors MX scales: {3 * amax.size} compared, 0 differ")  # noqa: T201

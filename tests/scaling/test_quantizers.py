@@ -26,49 +26,47 @@ SHARES = {"dsv32_inference": (9e-4, 1.3e-3), "deepgemm": (4e-4, 7e-4), "te_block
 @pytest.mark.parametrize("name", SHARES)
 def test_quantizers_differ_on_bfloat16_by_the_known_shares_and_not_on_float32(name: str) -> None:
     x = normal((1024, 1024), brain=True)
-    reference = lp.quantize(x, quantizer="dsv3_inference")
-    other = lp.quantize(x, quantizer=name)
+    reference = lp.quantize(x, "dsv3_inference")
+    other = lp.quantize(x, name)
     share = float((reference.codes != other.codes).mean())
     assert SHARES[name][0] < share < SHARES[name][1], share
     assert 0.3 < float((reference.scale != other.scale).mean()) < 0.6 or name == "deepgemm"
     y = normal((1024, 1024))
-    assert (lp.quantize(y, quantizer="dsv3_inference").codes != lp.quantize(y, quantizer=name).codes).mean() < 3e-6
+    assert (lp.quantize(y, "dsv3_inference").codes != lp.quantize(y, name).codes).mean() < 3e-6
 
 
 def test_tilekernels_codes_and_scales_come_from_different_quotients() -> None:
     """Scales are DeepGEMM's, codes TransformerEngine's; with powers of two all is DeepGEMM's."""
     x = normal((256, 1024), brain=True)
-    ours, gemm = (lp.quantize(x, quantizer=name) for name in ("tilekernels", "deepgemm"))
-    te = lp.quantize(x, quantizer="te_block_fp32")
+    ours, gemm = (lp.quantize(x, name) for name in ("tilekernels", "deepgemm"))
+    te = lp.quantize(x, "te_block_fp32")
     assert [np.array_equal(ours.scale, other.scale) for other in (gemm, te)] == [True, False]
     assert [np.array_equal(ours.codes, other.codes) for other in (gemm, te)] == [False, True]
 
 
 def test_vendors_of_nvfp4_differ_as_known() -> None:
     x = normal((1024, 1024), brain=True)
-    te, ao, mo = (lp.quantize(x, quantizer=f"nvfp4_{vendor}") for vendor in ("te", "torchao", "modelopt"))
+    te, ao, mo = (lp.quantize(x, f"nvfp4_{vendor}") for vendor in ("te", "torchao", "modelopt"))
     assert (te.scale == ao.scale).all()
     assert (te.scale == mo.scale).all()
     assert 1e-4 < (te.codes != ao.codes).mean() < 5e-4
     assert 6e-4 < (te.codes != mo.codes).mean() < 1.5e-3
-    error = [
-        float(np.sqrt(np.mean((lp.quantize_dequantize(x, quantizer=r) - x) ** 2))) for r in ("nvfp4", "nvfp4_4over6")
-    ]
+    error = [float(np.sqrt(np.mean((lp.quantize_dequantize(x, r) - x) ** 2))) for r in ("nvfp4", "nvfp4_4over6")]
     assert np.allclose(error, (0.0952, 0.0883), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["dsv3_inference", "mxfp8_rceil", "nvfp4_te", "mxint8", "te_current"])
 def test_stochastic_rounding_is_unbiased_and_belongs_to_the_index(name: str, keep_threads: None) -> None:
-    x, how = normal((64, 512), 3), {"quantizer": name, "rounding": "stochastic"}
+    x, how = normal((64, 512), 3), {"spec": name, "rounding": "stochastic"}
     first = lp.quantize(x, seed=5, offset=(1 << 32) - 9000, **how)
     lp.set_num_threads(3)
     assert first == lp.quantize(x, seed=5, offset=(1 << 32) - 9000, **how)
     if name not in ("te_current", "nvfp4_te"):  # no scale of the tensor: the lower half on its own is the same
         half = lp.quantize(x[32:], seed=5, offset=(1 << 32) - 9000 + 32 * 512, **how)
         assert (half.codes == first.codes[32:]).all()
-    assert (first.scale == lp.quantize(x, quantizer=name).scale).all()
+    assert (first.scale == lp.quantize(x, name).scale).all()
     mean = np.mean([lp.quantize_dequantize(x, seed=s, **how) for s in range(64)], 0)
-    near = np.abs(lp.quantize_dequantize(x, quantizer=name) - x).mean()
+    near = np.abs(lp.quantize_dequantize(x, name) - x).mean()
     assert np.abs(mean - x).mean() < 0.5 * near
     assert abs(float((mean - x).mean())) < 4 * float(near) / np.sqrt(64 * x.size)
 
@@ -79,26 +77,26 @@ BOTH = ("dsv3_inference", "mxfp8_rceil", "nvfp4_te", "nvfp4_te_rht", "te_current
 @pytest.mark.parametrize("name", BOTH)
 def test_both_directions(name: str) -> None:
     x = normal((96, 160), brain=True)
-    rows, columns = lp.quantize_both(x, quantizer=name)
-    assert rows == lp.quantize(x, quantizer=name)
-    turned = lp.quantize(np.ascontiguousarray(x.T), quantizer=name)
+    rows, columns = lp.quantize_both(x, name)
+    assert rows == lp.quantize(x, name)
+    turned = lp.quantize(np.ascontiguousarray(x.T), name)
     assert (columns.codes.tobytes(), columns.scale.tobytes()) == (turned.codes.tobytes(), turned.scale.tobytes())
     assert (columns.granularity, columns.tensor_scale) == (turned.granularity, turned.tensor_scale)
 
 
 def test_requantized_is_quantized_from_the_values() -> None:
-    q = lp.quantize(normal((200, 300)), quantizer="dsv3_inference_ue8m0")
-    again = lp.requantize(q, "128x1")
-    assert again == lp.quantize(q.dequantize(), None, "128x1", quantizer="dsv3_inference_ue8m0")
+    q = lp.quantize(normal((200, 300)), "dsv3_inference_ue8m0")
+    again = q.requantize("128x1")
+    assert again == lp.quantize(q.dequantize(), "dsv3_inference_ue8m0 128x1")
     assert again.quantizer == lp.quantizers["dsv3_inference_ue8m0"].with_(granularity="128x1")
 
 
 def test_arrays_are_used_again() -> None:
     x, y = normal((64, 256)), normal((64, 256), 1)
-    q = lp.quantize(x, quantizer="mxfp4_floor")
-    r = lp.quantize(y, quantizer="mxfp4_floor", out=q)
+    q = lp.quantize(x, "mxfp4_floor")
+    r = lp.quantize(y, "mxfp4_floor", out=q)
     assert r.codes is q.codes
-    assert r == lp.quantize(y, quantizer="mxfp4_floor")
+    assert r == lp.quantize(y, "mxfp4_floor")
 
 
 def test_hadamard_cancels_in_a_product_and_has_te_signs() -> None:
@@ -108,8 +106,8 @@ def test_hadamard_cancels_in_a_product_and_has_te_signs() -> None:
     assert np.allclose(lp.hadamard(lp.hadamard(x, 64, 9), 64, 9, inverse=True), x, atol=1e-6)
     turned = lp.hadamard(x)
     for fmt, y in (("bfloat16", lp.round_to(turned, "bfloat16")), (None, turned)):
-        q = lp.quantize(x, quantizer=lp.quantizers["nvfp4_te_rht"].with_(transform_format=fmt))
-        assert (q.codes == lp.quantize(y, quantizer="nvfp4_te").codes).all()
+        q = lp.quantize(x, lp.quantizers["nvfp4_te_rht"].with_(transform_format=fmt))
+        assert (q.codes == lp.quantize(y, "nvfp4_te").codes).all()
 
 
 def after(state: lp.DelayedScaling, amaxes: list[float]) -> list[float]:
@@ -136,9 +134,9 @@ def test_delayed_scaling_follows_its_history() -> None:
 def test_a_quantizer_of_ones_own_works_everywhere() -> None:
     mine = lp.Quantizer("mine", "e3m2fn", "1x64", "e8m0fnu", lp.AmaxRule("ceil"), source="us")
     x = normal((16, 128))
-    q = lp.quantize(x, quantizer=mine)
+    q = lp.quantize(x, mine)
     assert (q.quantizer, str(q.granularity)) == (mine, "1x64")
-    assert (lp.quantize_dequantize(x, quantizer=mine) == q.dequantize()).all()
+    assert (lp.quantize_dequantize(x, mine) == q.dequantize()).all()
     assert np.frexp(q.scale)[0].tolist() == np.full(q.scale.shape, 0.5).tolist()
 
 
@@ -171,7 +169,7 @@ def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
     assert lines[2].split(",")[0] in ("tilekernels", "dsv3_inference", "te_block_fp32", "dsv32_inference")
     differing = run("check", codes, "--values", source, "--quantizer", "dsv3_inference", code=1)
     assert "First codes that differ" in differing.output
-    lp.quantize(np.load(source), quantizer="nvfp4_te").save(codes)
+    lp.quantize(np.load(source), "nvfp4_te").save(codes)
     assert run("check", codes, "--values", source, "--csv").output.splitlines()[1].startswith("nvfp4_te,0,")
     wrong = run("check", source, "--values", source, code=2)
     assert wrong.stdout == ""
@@ -193,14 +191,14 @@ def test_fp4_by_hand(name: str, rounding: str | None, first: list[float], scale:
     """Ties to even in the one, toward zero and without -0 in the other; a call's rounding goes before its own."""
     x = np.zeros((1, 16 if "kv" in name else 32), np.float32)
     x[0, : len(first)] = first
-    q = lp.quantize(x, quantizer=name, rounding=rounding)
+    q = lp.quantize(x, name, rounding=rounding)
     assert (q.scale.item(), "".join(f"{code:x}" for code in q.codes[0, : len(codes)])) == (scale, codes)
 
 
 def test_deepseeks_fp4_and_deepgemms() -> None:
     """They differ in 61,173 of 2^20 bfloat16 codes."""
     x = lp.round_to(normal((1024, 1024)), "bfloat16")
-    theirs, own, mx = (lp.quantize(x, quantizer=name) for name in ("deepgemm_fp4", "dsv4_fp4", "mxfp4_rceil"))
+    theirs, own, mx = (lp.quantize(x, name) for name in ("deepgemm_fp4", "dsv4_fp4", "mxfp4_rceil"))
     assert np.array_equal(own.codes, mx.codes)
     assert np.array_equal(own.scale, mx.scale)
     assert np.array_equal(own.scale, theirs.scale)

@@ -24,8 +24,8 @@ def bits(a: F32) -> NDArray[np.uint32]:
 def check(x: F32, name: str, granularity: str | None = None) -> None:
     """Compare codes, scales and the tensor's scale; NaN scales compare as NaN, and codes below them as well."""
     x = x[:, : x.shape[1] // (lp.quantizers[name].hadamard or 1) * (lp.quantizers[name].hadamard or 1)]
-    q = lp.quantize(x, None, granularity, quantizer=name)
-    fused = lp.quantize_dequantize(x, None, granularity, quantizer=name)
+    spec = f"{name} {granularity or ''}"
+    q, fused = lp.quantize(x, spec), lp.quantize_dequantize(x, spec)
     assert np.array_equal(bits(fused), bits(q.dequantize())), name
 
     def ask() -> None:
@@ -115,7 +115,7 @@ def test_golden_vectors() -> None:
     x = np.frombuffer(bytes.fromhex(data["values"]), ">f4").astype(np.float32).reshape(data["shape"])
     assert set(data["quantizers"]) == set(NAMES)
     for name, case in data["quantizers"].items():
-        q = lp.quantize(x, quantizer=name)
+        q = lp.quantize(x, name)
         assert q.codes.tobytes().hex() == case["codes"], name
         assert q.scale.astype(">f4").tobytes().hex() == case["scales"], name
         tensor = None if q.tensor_scale is None else np.array([q.tensor_scale], ">f4").tobytes().hex()
@@ -173,7 +173,7 @@ def test_wrong_rules_are_told_from_right_ones(mutant: str) -> None:
     huge = inputs("wide") * np.float32(2.0**60)
     for x in (inputs("bf16"), inputs("special"), small.astype(np.float32), tiny, huge, many, edges_of_block_scales()):
         x = x[:, : x.shape[1] // (wrong.hadamard or 1) * (wrong.hadamard or 1)]
-        q, right = lp.quantize(x, quantizer=wrong), lp.quantize(x, quantizer=name)
+        q, right = lp.quantize(x, wrong), lp.quantize(x, name)
         if not (np.array_equal(q.codes, right.codes) and np.array_equal(q.scale, right.scale, equal_nan=True)):
             return
     raise AssertionError(f"no input tells {mutant} from {name}")

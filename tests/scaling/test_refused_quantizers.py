@@ -13,7 +13,7 @@ from lowprec.scaling.p3109 import block_convert, block_project
 def names() -> dict[str, Any]:
     x = np.ones((2, 256), np.float32)
     lp.hadamard(x, signs=1)  # a table of what was computed before must not answer for what would be refused
-    lp.quantize(x, "e4m3fn", amax_floor=1)
+    lp.quantize(x, lp.Quantizer().with_(amax_floor=1))
     delayed = {steps: lp.DelayedScaling(lp.quantizers["te_delayed"].with_(history=steps)) for steps in (3, 16)}
     parts = {"codes": np.full((2, 256), 0x38, np.uint8), "scale": np.ones((2, 2), np.float32)}
     parts |= {"format": "e4m3fn", "granularity": "1x128"}
@@ -21,47 +21,64 @@ def names() -> dict[str, Any]:
     assert (own.format, own.granularity) == (lp.formats["e4m3fn"], lp.Granularity(1, 128))
     assert (own.dequantize() == 1).all()
     return {
-        "x": x, "q": lp.quantize(x, "e4m3fn"), "delayed": delayed, "E": lp.formats["binary8p4se"],
+        "x": x, "q": lp.quantize(x, "e4m3fn 1x128"), "delayed": delayed, "E": lp.formats["binary8p4se"],
         "S": lp.formats["binary8p1ue"], "block_convert": block_convert, "block_project": block_project,
         "made": lambda **changes: lp.Quantized(**parts | changes), "block_formats": block_formats,
-        "quantize": lambda **options: lp.quantize(x, **{"fmt": "e4m3fn", **options}),
+        "PLAIN": lp.Quantizer(), "EDEN": "nvfp4_te eden hadamard128",
     }  # fmt: skip
 
 
 SIGNS = ("{}", "True", "-1", "2**64", "'of'", "1.0", "None", "np.array([1, 2])")
 test_refused = refusals(
     [
-        ("quantize(granularity='1x')", "granularity='1x': rows x columns"),
-        ("quantize(granularity='0x128')", "granularity='0x128'"),
-        ("quantize(granularity=128)", "granularity=128"),
-        ("quantize(scale_format='fp17')", "unknown format 'fp17': did you mean 'fp16'"),
-        ("quantize(division='shift')", "division='shift'"),
-        ("quantize(amax_floor=-1.0)", "amax_floor=-1.0: a finite number >= 0"),
-        ("quantize(amax_floor=np.nan)", "amax_floor=nan"),
-        ("quantize(amax_floor=True)", "amax_floor=True"),
-        ("quantize(quantizer='dsv3_inferenc')", "unknown quantizer 'dsv3_inferenc': did you mean 'dsv3_inference'"),
-        ("quantize(quantizer='nvfp4_tee')", "unknown quantizer 'nvfp4_tee': did you mean 'nvfp4_te'"),
-        ("quantize(fmt=None, quantizer='te_delayed')", "'te_delayed' has a state"),
-        ("quantize(fmt='e8m0fnu')", "e8m0fnu cannot be an element format"),
-        ("quantize(fmt='fp22')", "fp22 cannot be an element format"),
-        ("quantize(fmt=lp.TableFormat('t', [0.0, 1.0, 2.0, 4.0]))", "t cannot be an element format"),
-        ("quantize(fmt='ue4m3')", "ue4m3 cannot be an element format"),
-        ("quantize(fmt='e4m3fm')", "did you mean 'e4m3fn'"),
-        ("quantize(fmt=None)", "fmt or quantizer is needed"),
-        ("quantize(rounding='stochastic')", "needs a seed"),
-        *((f"lp.quantize(x, quantizer='nvfp4', {name}={value})", f"{name}={value.removeprefix('np.')}")
+        ("lp.Quantizer(granularity='1x')", "granularity='1x': rows x columns"),
+        ("lp.quantize(x, 'e4m3fn 0x128')", "granularity='0x128'"),
+        ("lp.Quantizer(granularity=128)", "granularity=128"),
+        ("lp.Quantizer(scale_format='fp17')", "unknown format 'fp17': did you mean 'fp16'"),
+        ("PLAIN.with_(division='shift')", "division='shift'"),
+        ("PLAIN.with_(amax_floor=-1.0)", "amax_floor=-1.0: a finite number >= 0"),
+        ("PLAIN.with_(amax_floor=np.nan)", "amax_floor=nan"),
+        ("PLAIN.with_(amax_floor=True)", "amax_floor=True"),
+        *((f"{f}(x, {spec})", message) for f in ("lp.quantize", "lp.quantize_dequantize", "lp.quantize_both")
+          for spec, message in (
+              ("'dsv3_inferenc'", "unknown word 'dsv3_inferenc' in 'dsv3_inferenc': did you mean 'dsv3_inference'"),
+              ("'1x16 nvfp4_tee'", "unknown word 'nvfp4_tee' in '1x16 nvfp4_tee': did you mean 'nvfp4_te'"),
+              ("'te_delayed'", r"spec must have no state, got 'te_delayed': lowprec.DelayedScaling\('te_delayed'\)"),
+              ("'e8m0fnu 1x32'", "e8m0fnu cannot be an element format"),
+              ("'fp22 1x32'", "fp22 cannot be an element format"),
+              ("lp.Quantizer(format=lp.TableFormat('t', [0.0, 1.0, 2.0, 4.0]))", "t cannot be an element format"),
+              ("'ue4m3 1x32'", "ue4m3 cannot be an element format"),
+              ("'e4m3fm 1x32'", "did you mean 'e4m3fn'"),
+              ("'e4m3fn'", "spec must say which values share a scale, as 'e4m3fn 1x128' .* got 'e4m3fn'"),
+              ("lp.formats['e5m2']", "spec must say which values share a scale, as 'e5m2 1x128'"),
+              ("'1x128'", "an element format is missing"),
+              ("''", "spec must be words such as .* got an empty string"),
+              ("'nvfp4_te hadamard16 fresh'", "spec must have signs of its own, as 'fresh' ones come from a recipe"),
+              ("'e4m3fn 1x128 stochastic'", "needs a seed"))),
+        ("lp.quantize(x, 128)", TypeError, "spec must be words such as 'e4m3fn 1x128', .* got 128"),
+        ("lp.quantize(x, EDEN)", "eden must have a matrix and a seed"),
+        ("lp.quantize(x, EDEN, seed=-1)", "seed"),
+        ("lp.quantize(x[:, :200], EDEN, seed=0)", r"multiples of 128 values along its blocks, got \(2, 200\)"),
+        *((f"lp.quantize(x, EDEN, seed=0, {given})", f"{given.partition('=')[0]} must be left out with eden")
+          for given in ("rounding='up'", "tensor_amax=1.0", "multiplier=1.0", "offset=3", "out=q")),
+        ("lp.quantize(x, 'e4m3fn 1x128', rounding='stochastic')", "needs a seed"),
+        *((f"lp.quantize(x, 'nvfp4', {name}={value})", f"{name}={value.removeprefix('np.')}")
           for name, value in (("tensor_amax", "-1.0"), ("tensor_amax", "np.nan"), ("multiplier", "0.0"))),
-        ("lp.quantize(np.array(['a']), 'e4m3fn')", TypeError, "real numbers are needed"),
-        ("lp.quantize(np.ones((2, 2), complex), 'e4m3fn')", TypeError, "complex"),
-        ("lp.quantize(x, 'e4m3fn', out=lp.quantize(x, quantizer='mxfp4_floor'))",
-         r"needed are uint8 codes \(2, 256\) and scales \(2, 2\)"),
-        ("lp.quantize_dequantize(x, 'e4m3fn', out=np.zeros(x.shape))", "out is float64"),
+        ("lp.quantize(np.array(['a']), 'e4m3fn 1x128')", TypeError, "real numbers are needed"),
+        ("lp.quantize(np.ones((2, 2), complex), 'e4m3fn 1x128')", TypeError, "complex"),
+        ("lp.quantize(x, 'e4m3fn 1x128', out=lp.quantize(x, 'mxfp4_floor'))",
+         r"out must have uint8 codes \(2, 256\) and scales \(2, 2\), got Quantized"),
+        ("lp.quantize_dequantize(x, 'e4m3fn 1x128', out=np.zeros(x.shape))", "out is float64"),
         ("q.dequantize(out=np.ones((2, 256)))", r"out is float64 \(2, 256\), needed is contiguous float32"),
-        ("lp.quantize(np.ones((2, 2, 2)), 'e4m3fn').T", "for matrices"),
-        ("lp.quantize_both(np.ones((2, 2, 2)), 'e4m3fn')", r"a matrix is needed, not shape \(2, 2, 2\)"),
-        ("lp.requantize(np.ones((2, 2)), '1x128')", TypeError, "requantize: ndarray is not Quantized"),
-        ("lp.convert(np.zeros(3))", TypeError, "ndarray is not Quantized"),
-        ("lp.convert(q, scale_format='e4m3fn')", "scale"),
+        ("lp.quantize(np.ones((2, 2, 2)), 'e4m3fn 1x128').T", "for matrices"),
+        ("lp.quantize_both(np.ones((2, 2, 2)), 'e4m3fn 1x128')", r"x must be a matrix, got shape \(2, 2, 2\)"),
+        ("q.requantize(3)", TypeError, "spec must be words such as 'e4m3fn 1x128', a Format, .* got 3"),
+        ("q.convert('e5m2')", "convert: spec must say a block"),
+        ("q[0]", TypeError, r"rows must be a slice, as in q\[:128\], got 0"),
+        ("q[::2]", "rows must be whole blocks of 1 without a step"),
+        ("lp.quantize(x, 'e4m3fn 2x128')[1:]", "whole blocks of 2"),
+        ("lp.quantize(np.ones((1, 2, 2)), 'e4m3fn 1x2')[:1]", r"of a matrix, got shape \(1, 2, 2\)"),
+        ("q.convert(lp.Quantizer(scale_format='e4m3fn'))", "scale"),
         ("lp.formats.register('mine', 3)", TypeError, "format 'mine': a Format is needed, not 3"),
         # Quantizers of one's own, and matrices of one's own codes and scales.
         ("lp.Quantizer(scale_format='fp16')", "scale_format must be float32 or a .* of up to 8 bits, got float16"),
@@ -96,9 +113,6 @@ test_refused = refusals(
         ("delayed[3].load_state_dict(delayed[16].state_dict())", "a history of 3 steps"),
         ("lp.DelayedScaling('dsv3_inference')", "'dsv3_inference' has no history"),
         ("lp.DelayedScaling(algorithm='mean')", "algorithm='mean'"),
-        ("lp.ms_eden(np.zeros((3, 100)), seed=0)", "columns a multiple of 128"),
-        ("lp.ms_eden(np.zeros((3, 48)), seed=0, size=24)", "size=24"),
-        ("lp.ms_eden(np.full((1, 128), np.nan), seed=0)", "NaN or Inf"),
         ("block_project([1.0], [1, 2], E, S)", "a scale for each block"),
         ("block_convert(1.0, E, S)", "no blocks"),
         *((f"block_formats[{name!r}].encode(1.0)", "a single number has no blocks") for name in block_formats.names()),

@@ -42,7 +42,7 @@ def matrix(kind: str) -> F32:
 
 
 def quantized(kind: str = "normal") -> lp.Quantized:
-    return lp.quantize(matrix(kind), quantizer=NAME)
+    return lp.quantize(matrix(kind), NAME)
 
 
 def bits(x: F32) -> list[int]:
@@ -53,7 +53,7 @@ def bits(x: F32) -> list[int]:
 def test_as_exact_arithmetic_has_it(kind):
     x = matrix(kind)
     for granularity, block, values in (("1x16", (1, 16), x), ("16x1", (16, 1), x.T)):
-        q = lp.quantize(values, None, granularity, quantizer=NAME)
+        q = lp.quantize(values, f"{NAME} {granularity}")
         codes, scales, tensor = oracle.quantize(values, NAME, block)
         assert (q.codes == codes).all()
         assert_bits_equal(q.scale, scales, nan="any")
@@ -67,12 +67,12 @@ def test_a_row_is_a_tensor_of_its_own(kind, rounding):
     """Codes, scales and values of a row are those that NVFP4 has for the row alone."""
     x = matrix(kind)
     seed = {"seed": 4} if rounding == "stochastic" else {}
-    q = lp.quantize(x, quantizer=NAME, rounding=rounding, **seed)
-    values = lp.quantize_dequantize(x, quantizer=NAME, rounding=rounding, **seed)
+    q = lp.quantize(x, NAME, rounding=rounding, **seed)
+    values = lp.quantize_dequantize(x, NAME, rounding=rounding, **seed)
     assert bits(values) == bits(q.dequantize())
     for i, row in enumerate(x):
         more = {**seed, "offset": i * x.shape[1]} if seed else {}
-        one = lp.quantize(row[None], quantizer="nvfp4_te", rounding=rounding, **more)
+        one = lp.quantize(row[None], "nvfp4_te", rounding=rounding, **more)
         assert (one.codes == q.codes[i]).all()
         assert bits(one.scale) == bits(q.scale[i])
         assert bits(one.tensor_scale) == bits(q.tensor_scale[i])
@@ -80,7 +80,7 @@ def test_a_row_is_a_tensor_of_its_own(kind, rounding):
 
 
 def test_an_amax_that_is_given_is_every_rows():
-    q, tensor = (lp.quantize(matrix("wide"), quantizer=name, tensor_amax=7.5) for name in (NAME, "nvfp4_te"))
+    q, tensor = (lp.quantize(matrix("wide"), name, tensor_amax=7.5) for name in (NAME, "nvfp4_te"))
     assert (q.codes == tensor.codes).all()
     assert bits(q.scale) == bits(tensor.scale)
     assert q.tensor_scale.tolist() == [[float(tensor.tensor_scale)]] * 6
@@ -88,10 +88,10 @@ def test_an_amax_that_is_given_is_every_rows():
 
 def test_rows_of_one_size_are_one_tensor_and_others_are_not():
     x = np.tile(matrix("one tensor")[:1], (4, 1))
-    q, tensor = (lp.quantize(x, quantizer=name) for name in (NAME, "nvfp4_te"))
+    q, tensor = (lp.quantize(x, name) for name in (NAME, "nvfp4_te"))
     assert (q.codes == tensor.codes).all()
     assert (q.tensor_scale == tensor.tensor_scale).all()
-    assert (quantized().codes != lp.quantize(matrix("normal"), quantizer="nvfp4_te").codes).any()
+    assert (quantized().codes != lp.quantize(matrix("normal"), "nvfp4_te").codes).any()
 
 
 def test_transposed_turned_and_reshaped():
@@ -100,15 +100,15 @@ def test_transposed_turned_and_reshaped():
     assert q.T.granularity == lp.Granularity(16, 1)
     assert q == q.T.T
     assert bits(q.T.dequantize().T) == bits(q.dequantize())
-    rows, columns = lp.quantize_both(x, quantizer=NAME)
+    rows, columns = lp.quantize_both(x, NAME)
     assert rows == q
-    assert replace(columns, quantizer=q.quantizer) == lp.quantize(np.ascontiguousarray(x.T), quantizer=NAME)
-    batch = lp.quantize(x.reshape(2, 3, 80), quantizer=NAME)
+    assert replace(columns, quantizer=q.quantizer) == lp.quantize(np.ascontiguousarray(x.T), NAME)
+    batch = lp.quantize(x.reshape(2, 3, 80), NAME)
     assert batch.tensor_scale.shape == (6, 1)
     assert bits(batch.dequantize()) == bits(q.dequantize())
-    assert lp.requantize(q, "1x16").codes.shape == x.shape
-    assert lp.quantize(np.zeros((3, 0), np.float32), quantizer=NAME).tensor_scale.tolist() == [[1.0]] * 3
-    lossless = lp.convert(q, "float16", "1x16", scale_format="float32")
+    assert q.requantize("1x16").codes.shape == x.shape
+    assert lp.quantize(np.zeros((3, 0), np.float32), NAME).tensor_scale.tolist() == [[1.0]] * 3
+    lossless = q.convert("float16 1x16 fp32")
     assert np.allclose(lossless.quantized.dequantize(), q.dequantize(), rtol=1e-3)
 
 
@@ -132,7 +132,7 @@ def test_an_array_of_scales_is_part_of_the_value():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files(kind, tmp_path):
-    row, column = (lp.quantize(x, quantizer=NAME) for x in (matrix(kind)[:1], matrix(kind)[:, :1]))
+    row, column = (lp.quantize(x, NAME) for x in (matrix(kind)[:1], matrix(kind)[:, :1]))
     for q in (quantized(kind), quantized(kind).T, row, row.T, column, column.T):
         q.save(tmp_path / "q.npz")
         assert lp.Quantized.load(tmp_path / "q.npz") == q
@@ -158,7 +158,7 @@ def operands(scaled: str, k: int = 64) -> tuple[lp.Quantized, lp.Quantized]:
     rng = np.random.default_rng(8)
     names = [NAME if side in scaled else "nvfp4_te" for side in "ab"]
     x, w = ((rng.standard_normal((n, k)) * np.exp2(rng.integers(-9, 9, (n, 1)))).astype(np.float32) for n in (6, 9))
-    return lp.quantize(x, quantizer=names[0]), lp.quantize(w, quantizer=names[1])
+    return lp.quantize(x, names[0]), lp.quantize(w, names[1])
 
 
 def scaled_product(a: lp.Quantized, b: lp.Quantized, alpha: float, c: F32 | None, **options: object) -> F32:
@@ -193,7 +193,7 @@ def test_products_of_rows_alone_batches_and_experts(scaled):
     packed = lp.pack_operand(b, "blackwell_nvfp4")
     assert bits(lp.gemm(a, packed, accumulator="blackwell_nvfp4")) == bits(d)
     for i, row in enumerate(a.dequantize()):
-        one = lp.quantize(row[None], quantizer=NAME)
+        one = lp.quantize(row[None], NAME)
         alone = replace(one, codes=a.codes[i : i + 1], scale=a.scale[i : i + 1], tensor_scale=a.tensor_scale[i : i + 1])
         assert bits(lp.gemm(alone, b, accumulator="blackwell_nvfp4")) == bits(d[i])
     batch = replace(a, codes=a.codes.reshape(2, 3, -1))
@@ -233,25 +233,23 @@ def test_checksums_see_a_wrong_element_of_any_row(scaled):
 def test_functions_return_scales_of_rows_or_columns():
     x = matrix("wide")
     mine = lp.Quantizer("mine", "e2m1fn", "1x16", "e4m3fn", scale_rules.row_scaled)
-    q = lp.quantize(x, quantizer=mine)
+    q = lp.quantize(x, mine)
     assert q.tensor_scale.shape == (6, 1)
     want = np.maximum(np.abs(x).max(axis=1, keepdims=True) / np.float32(6 * 448), 2.0**-120).astype(np.float32)
     assert bits(q.tensor_scale) == bits(want)
     divisor = np.maximum(np.repeat(q.scale, 16, axis=1) * q.tensor_scale, np.float32(2.0**-149))
     assert (q.codes == lp.encode(x / divisor, "e2m1fn", overflow="saturate")).all()
-    assert bits(lp.quantize_dequantize(x, quantizer=mine)) == bits(q.dequantize())
-    turned = lp.quantize(x.T, quantizer=mine.with_(granularity="16x1", rule=scale_rules.column_scaled))
+    assert bits(lp.quantize_dequantize(x, mine)) == bits(q.dequantize())
+    turned = lp.quantize(x.T, mine.with_(granularity="16x1", rule=scale_rules.column_scaled))
     assert turned.T.tensor_scale.shape == (6, 1)
     assert (turned.T.codes == q.codes).all()
-    wide = lp.quantize(x, quantizer=mine.with_(granularity="4x16"))
+    wide = lp.quantize(x, mine.with_(granularity="4x16"))
     assert wide.tensor_scale.shape == (6, 1)
     assert (wide.tensor_scale[:4] == wide.tensor_scale[0]).all()
     special = matrix("nan")
-    assert lp.quantize(special, quantizer=mine).tensor_scale[2, 0] == 1  # nothing but NaN
+    assert lp.quantize(special, mine).tensor_scale[2, 0] == 1  # nothing but NaN
     rows = np.isfinite(special).all(axis=1)
-    assert bits(lp.quantize(special, quantizer=mine).dequantize()[rows]) == bits(
-        lp.quantize(special[rows], quantizer=mine).dequantize()
-    )
+    assert bits(lp.quantize(special, mine).dequantize()[rows]) == bits(lp.quantize(special[rows], mine).dequantize())
 
 
 def test_quantizers_of_ones_own():
@@ -264,11 +262,11 @@ def test_quantizers_of_ones_own():
     torchao = lp.quantizers["nvfp4_torchao"].with_(tensor_scale="row")
     x = matrix("normal")
     for i, row in enumerate(x):
-        one = lp.quantize(row[None], quantizer="nvfp4_torchao")
-        assert (one.codes == lp.quantize(x, quantizer=torchao).codes[i]).all()
+        one = lp.quantize(row[None], "nvfp4_torchao")
+        assert (one.codes == lp.quantize(x, torchao).codes[i]).all()
     turned = lp.quantizers["nvfp4_te_rht"].with_(tensor_scale="row")
     hadamard = lp.round_to(lp.hadamard(x), "bfloat16")
-    assert (lp.quantize(x, quantizer=turned).codes == lp.quantize(hadamard, quantizer=NAME).codes).all()
+    assert (lp.quantize(x, turned).codes == lp.quantize(hadamard, NAME).codes).all()
 
 
 def names():
@@ -286,9 +284,12 @@ test_refused = refusals(
         ("AmaxRule('alone', tensor_scale='row')", "arithmetic must make a scale on top .* got 'alone'"),
         ("AmaxRule('plain', tensor_scale='row', choice='mae')", "choice must be None with tensor_scale='row'"),
         ("row.with_(granularity='16x16')", "granularity must be 1xN or Nx1 with tensor_scale='row', .* got 16x16"),
-        ("lp.quantize(x, 'bfloat16', quantizer=N)", "two levels of scales take formats such as e2m1fn; bfloat16's"),
-        ("lp.quantize(x, quantizer=N, tensor_amax=-1.0)", "tensor_amax=-1.0: a number >= 0 is needed"),
-        ("lp.quantize(x, quantizer=N, multiplier=1.0)", "multiplier must be None with e4m3fn scales by .*'row'"),
+        (
+            "lp.quantize(x, f'{N} bfloat16')",
+            "two levels of scales take formats such as e2m1fn; bfloat16's",
+        ),
+        ("lp.quantize(x, N, tensor_amax=-1.0)", "tensor_amax=-1.0: a number >= 0 is needed"),
+        ("lp.quantize(x, N, multiplier=1.0)", "multiplier must be None with e4m3fn scales by .*'row'"),
         ("replace(q, tensor_scale=q.tensor_scale[:4])", r"of shape \(6, 1\) or \(1, 80\) .* got shape \(4, 1\)"),
         ("replace(q, tensor_scale=np.float32([1]))", r"must be a number or of shape \(6, 1\) or \(1, 80\)"),
         ("replace(q, tensor_scale=np.ones((6, 1)))", TypeError, "a number or an ndarray of float32, got float64"),
@@ -300,7 +301,7 @@ test_refused = refusals(
         ("lp.check(q.codes, x, N, scale=q.scale)", "check: quantizer must have one scale of the tensor or none"),
         ("Codec('c', 'e2m1fn', 16, 'e4m3fn', N, True)", "quantizer must have one scale of the tensor or none, got"),
         ("Codec('c', 'e2m1fn', 16, 'e4m3fn', mine).encode(one)", "codec c: quantizer must have one scale of the"),
-        ("lp.quantize(x, quantizer=mine.with_(rule=rules.row_and_column))", r"or scales of shape \(6, 1\) or \(1, 5\)"),
+        ("lp.quantize(x, mine.with_(rule=rules.row_and_column))", r"or scales of shape \(6, 1\) or \(1, 5\)"),
     ],
     names,
 )

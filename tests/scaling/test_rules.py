@@ -41,7 +41,7 @@ def matrix(rows: int = 40, columns: int = 272) -> F32:
 def test_the_kernels_are_three_passes(name):
     q = lp.quantizers[name]
     x = matrix()
-    found = lp.quantize(x, quantizer=q)
+    found = lp.quantize(x, q)
     values = x if q.hadamard is None else lp.hadamard(x, q.hadamard, q.signs)
     values = values if q.transform_format is None else lp.round_to(values, q.transform_format)
     scales = scales_by_amax(q, amax_of(values, q.granularity), largest_magnitude(values))
@@ -55,10 +55,10 @@ def test_the_kernels_are_three_passes(name):
 def test_scales_in_any_format_with_a_mantissa(name):
     x = np.random.default_rng(1).standard_normal((64, 4096)).astype(np.float32)
     amax = np.abs(x.reshape(64, 256, 16)).max(-1)
-    q = lp.quantize(x, "e2m1fn", "1x16", scale_format=name, arithmetic="alone")
+    q = lp.quantize(x, lp.Quantizer().with_(format="e2m1fn", granularity="1x16", scale_format=name, arithmetic="alone"))
     assert (q.scale == lp.round_to(amax / np.float32(6), name, overflow="saturate")).all()
     assert q.bits_per_value == 4 + lp.formats[name].bits / 16
-    two = lp.quantize(x, quantizer=lp.quantizers["nvfp4_te"].with_(scale_format=name))
+    two = lp.quantize(x, lp.quantizers["nvfp4_te"].with_(scale_format=name))
     assert two.tensor_scale is not None
     assert two.scale.max() == lp.formats[name].max
 
@@ -66,9 +66,13 @@ def test_scales_in_any_format_with_a_mantissa(name):
 @pytest.mark.parametrize("arithmetic", arithmetics(POWERS["e8m0fnu"]))
 def test_powers_of_two_stay_within_their_format(arithmetic):
     x = matrix()
-    wide = lp.quantize(x, "e4m3fn", "1x32", scale_format="e8m0fnu", arithmetic=arithmetic)
+    wide = lp.quantize(
+        x, lp.Quantizer().with_(format="e4m3fn", granularity="1x32", scale_format="e8m0fnu", arithmetic=arithmetic)
+    )
     few = POWERS["e5m0"]
-    narrow = lp.quantize(x, "e4m3fn", "1x32", scale_format=few, arithmetic=arithmetic)
+    narrow = lp.quantize(
+        x, lp.Quantizer().with_(format="e4m3fn", granularity="1x32", scale_format=few, arithmetic=arithmetic)
+    )
     assert are_powers(few)
     want = np.clip(wide.scale, np.float32(few.smallest_subnormal), np.float32(few.max))
     assert narrow.scale.view(np.uint32).tolist() == want.view(np.uint32).tolist()
@@ -85,7 +89,7 @@ def test_a_function_is_a_rule(name):
     x = matrix()
     stored = "float32" if name == "of_rows" else "ue5m3"
     mine = lp.Quantizer("mine", "e2m1fn", "1x16", stored, RULES[name])
-    q = lp.quantize(x, quantizer=mine)
+    q = lp.quantize(x, mine)
     finite = np.isfinite(x.reshape(40, 17, 16)).all(-1)
     assert np.isnan(q.scale[~finite]).all()
     assert (q.scale[5] == 1).all()
@@ -102,22 +106,22 @@ def test_a_function_is_a_rule(name):
         values = x / np.repeat(divisor, 16, axis=1)
     want = lp.encode(values, "e2m1fn", overflow="saturate")
     assert (q.codes == want)[np.repeat(finite, 16, axis=1)].all()
-    fused = lp.quantize_dequantize(x, quantizer=mine)
+    fused = lp.quantize_dequantize(x, mine)
     assert fused.view(np.uint32).tolist() == q.dequantize().view(np.uint32).tolist()
 
 
 def test_rules_work_wherever_quantizers_do(tmp_path):
     mine = lp.Quantizer("mine", "e2m1fn", "1x16", "ue5m3", scale_rules.rms)
     x = np.random.default_rng(2).standard_normal((64, 256)).astype(np.float32)
-    q = lp.quantize(x, quantizer=mine)
+    q = lp.quantize(x, mine)
     q.save(tmp_path / "q.npz")
     assert lp.Quantized.load(tmp_path / "q.npz") == q
-    assert lp.requantize(q, "16x1").granularity == lp.Granularity(16, 1)
+    assert q.requantize("16x1").granularity == lp.Granularity(16, 1)
     plain = lp.Quantized(q.codes, q.scale, "e2m1fn", "1x16", "ue5m3")
     assert (lp.gemm(q, q, accumulator="float32") == lp.gemm(plain, plain, accumulator="float32")).all()
-    columns = lp.quantize(np.ascontiguousarray(x.T), quantizer=mine.with_(granularity="16x1"))
+    columns = lp.quantize(np.ascontiguousarray(x.T), mine.with_(granularity="16x1"))
     assert (columns.T.scale == q.scale).all()
-    seeded = [lp.quantize(x, quantizer=mine, rounding="stochastic", seed=3, offset=k).codes for k in (0, 0, 1)]
+    seeded = [lp.quantize(x, mine, rounding="stochastic", seed=3, offset=k).codes for k in (0, 0, 1)]
     assert (seeded[0] == seeded[1]).all()
     assert (seeded[0] != seeded[2]).any()
 
@@ -140,7 +144,7 @@ def test_a_rule_is_its_source(tmp_path):
 WORKER = """
 import pickle, sys, numpy as np, lowprec as lp
 mine, x, want = pickle.loads(open(sys.argv[1], "rb").read())
-assert (lp.quantize(x, quantizer=mine).codes == want).all()
+assert (lp.quantize(x, mine).codes == want).all()
 """
 
 
@@ -154,7 +158,7 @@ def test_a_pickled_rule_is_loaded_from_its_file_or_refused(tmp_path):
     exec(compile(file.read_text(), str(file), "exec"), namespace)
     mine = lp.Quantizer("mine", "e4m3fn", rule=namespace["f"])
     x = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
-    (tmp_path / "q.pickle").write_bytes(pickle.dumps((mine, x, lp.quantize(x, quantizer=mine).codes)))
+    (tmp_path / "q.pickle").write_bytes(pickle.dumps((mine, x, lp.quantize(x, mine).codes)))
     command = [sys.executable, "-c", WORKER, str(tmp_path / "q.pickle")]
     assert subprocess.run(command, capture_output=True, text=True).returncode == 0
     file.write_text(file.read_text().replace("1e-30", "1e-20"))
@@ -169,7 +173,7 @@ def names():
     x = np.ones((2, 64), np.float32)
 
     def of(rule, **more):
-        return lp.quantize(x, quantizer=lp.Quantizer("mine", "e2m1fn", "1x16", rule=rule), **more)
+        return lp.quantize(x, lp.Quantizer("mine", "e2m1fn", "1x16", rule=rule), **more)
 
     return {"x": x, "of": of, "rules": scale_rules, "AmaxRule": AmaxRule, "Q": lp.Quantizer}
 

@@ -49,7 +49,7 @@ def blocks(q: lp.Quantized) -> Iterator[tuple[tuple[int, int], tuple[slice, slic
 
 def check(x: F32, fmt: str, granularity: str, scale: str, floor: float = 0.0) -> None:
     """Compare every block with the oracle."""
-    q = lp.quantize(x, fmt, granularity, scale_format=scale, amax_floor=floor)
+    q = lp.quantize(x, lp.Quantizer().with_(format=fmt, granularity=granularity, scale_format=scale, amax_floor=floor))
 
     def ask() -> None:
         assert (q.codes.shape, q.scale.dtype, q.scale.size) == (x.shape, np.float32, len([*blocks(q)]))
@@ -103,8 +103,8 @@ def test_amax_floor(floor: float) -> None:
     for scale in SCALES:
         check(x.astype(np.float32), "e4m3fn", "1x128", scale, floor)
     tiny = np.full((1, 128), 1e-6, np.float32)  # what is given beside a quantizer's floor of 1e-4 wins
-    given = lp.quantize(tiny, "e4m3fn", quantizer="dsv3_inference", amax_floor=floor / 1e6)
-    assert given.scale == lp.quantize(tiny, "e4m3fn").scale
+    given = lp.quantize(tiny, lp.quantizers["dsv3_inference"].with_(format="e4m3fn", amax_floor=floor / 1e6))
+    assert given.scale == lp.quantize(tiny, "e4m3fn 1x128").scale
 
 
 def numbers(rows: int, columns: int) -> F32:
@@ -127,13 +127,17 @@ def test_codes_are_casts_of_quotients(fmt: str, granularity: str) -> None:
     chance = [{"seed": 9, "rounding": f"stochastic{c}", "offset": i} for c in ("", "_c") for i in (3, (1 << 32) - 200)]
     for how in [*({"rounding": rounding} for rounding in ROUNDINGS), *chance]:
         for scale, division in itertools.product(SCALES, ("divide", "reciprocal")):
-            q = lp.quantize(x, fmt, granularity, scale_format=scale, division=division, **how)
+            q = lp.quantize(
+                x,
+                lp.Quantizer().with_(format=fmt, granularity=granularity, scale_format=scale, division=division),
+                **how,
+            )
             rows, columns = q.granularity.block(x.shape)
             each = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[:64, :500]
             quotients = x / each if division == "divide" else x * (np.float32(1) / each)
             assert np.array_equal(q.codes, lp.encode(quotients, fmt, **how)), (how, scale, division)
-    plain = lp.quantize(x, fmt, granularity)
-    assert plain == lp.quantize(x, fmt, granularity, rounding="nearest_even")  # also HiF8, whose own is another
+    plain = lp.quantize(x, f"{fmt} {granularity}")
+    assert plain == lp.quantize(x, f"{fmt} {granularity}", rounding="nearest_even")  # also HiF8, whose own is another
     amax = [float(np.abs(x[part]).max()) for _, part in blocks(plain)]
     top = np.float32(lp.formats[fmt].max)
     assert plain.scale.ravel().tolist() == [np.float32(a) / top if a else 1 for a in amax]
@@ -148,7 +152,7 @@ def test_nf4_with_absmax_is_bitsandbytes_rule() -> None:
 
     x, table = numbers(32, 256), lp.formats["nf4"].values()
     nf4 = tables.table(table.tolist())
-    q = lp.quantize(x, "nf4", "1x64", division="reciprocal")
+    q = lp.quantize(x, lp.Quantizer().with_(format="nf4", granularity="1x64", division="reciprocal"))
     middles = [np.float32((a + b) / 2) for a, b in itertools.pairwise(sorted(table.tolist()))]
     for at, part in blocks(q):
         block = [Fraction(float(v)) for v in x[part].ravel()]
@@ -162,18 +166,20 @@ def test_nf4_with_absmax_is_bitsandbytes_rule() -> None:
     assert q.bits_per_value == 4.5
     values = table[q.codes] * np.repeat(q.scale, 64, axis=1)
     assert np.array_equal(q.dequantize(), values)
-    assert np.array_equal(lp.quantize_dequantize(x, "nf4", "1x64", division="reciprocal"), values)
+    assert np.array_equal(
+        lp.quantize_dequantize(x, lp.Quantizer().with_(format="nf4", granularity="1x64", division="reciprocal")), values
+    )
 
 
 @pytest.mark.parametrize("name", ["nf4", "hif8"])
 def test_tables_and_what_is_not_finite(name: str) -> None:
     x = np.ones((3, 64), np.float32)
     x[0, 1], x[1, 2] = np.nan, -np.inf
-    values = lp.quantize(x, name, "1x64").dequantize()
+    values = lp.quantize(x, f"{name} 1x64").dequantize()
     assert np.isnan(values[:2]).all()
     assert (values[2] == 1).all()
-    assert lp.quantize(np.zeros((0, 64)), name, "1x64").shape == (0, 64)
-    given = lp.quantize(x[2:], name, "1x64", multiplier=0.5)
+    assert lp.quantize(np.zeros((0, 64)), f"{name} 1x64").shape == (0, 64)
+    given = lp.quantize(x[2:], f"{name} 1x64", multiplier=0.5)
     assert (given.scale.item(), given.codes[0, 0]) == (2.0, lp.encode(0.5, name))
 
 
@@ -184,7 +190,7 @@ def test_tables_and_what_is_not_finite(name: str) -> None:
 @pytest.mark.parametrize("granularity", ["1x128", "128x128", "tensor"])
 def test_any_shape_and_as_many_scales_as_blocks(shape: tuple[int, ...], granularity: str) -> None:
     x = np.ones(shape, np.float32)
-    q = lp.quantize(x, "e4m3fn", granularity)
+    q = lp.quantize(x, f"e4m3fn {granularity}")
     again = lp.Quantized(q.codes, q.scale, "e4m3fn", granularity)
     assert (q.codes.shape, np.asarray(q).shape, again.dequantize().shape) == (shape,) * 3
     assert (q.dequantize() == x).all()
@@ -195,11 +201,13 @@ def test_any_shape_and_as_many_scales_as_blocks(shape: tuple[int, ...], granular
 
 def test_strided_readonly_and_other_types() -> None:
     base = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
-    expected = lp.quantize(np.ascontiguousarray(base[::2, ::3]), "e4m3fn").codes
+    expected = lp.quantize(np.ascontiguousarray(base[::2, ::3]), "e4m3fn 1x128").codes
     base.flags.writeable = False
-    assert (lp.quantize(base[::2, ::3], "e4m3fn").codes == expected).all()
+    assert (lp.quantize(base[::2, ::3], "e4m3fn 1x128").codes == expected).all()
     for narrow in (base.astype(np.float16), base.astype(ml_dtypes.bfloat16)):
-        assert (lp.quantize(narrow, "e4m3fn").codes == lp.quantize(narrow.astype(np.float32), "e4m3fn").codes).all()
+        assert (
+            lp.quantize(narrow, "e4m3fn 1x128").codes == lp.quantize(narrow.astype(np.float32), "e4m3fn 1x128").codes
+        ).all()
 
 
 def test_threads_do_not_change_bits(keep_threads: None) -> None:
@@ -208,17 +216,17 @@ def test_threads_do_not_change_bits(keep_threads: None) -> None:
         answers = set()
         for threads in (1, 2, 5):
             lp.set_num_threads(threads)
-            q = lp.quantize(x, "e4m3fn", granularity)
+            q = lp.quantize(x, f"e4m3fn {granularity}")
             answers.add((q.codes.tobytes(), q.scale.tobytes(), q.dequantize().tobytes()))
         assert len(answers) == 1
 
 
 def test_storage_counts_codes_and_scales() -> None:
     x = np.zeros((128, 576), np.float32)  # 576 columns are four and a half blocks
-    assert lp.quantize(x, "e4m3fn").nbytes == 128 * 576 + 4 * 128 * 5
-    assert lp.quantize(x, "e4m3fn", scale_format="e8m0fnu").nbytes == 128 * 576 + 128 * 5
-    assert lp.quantize(x, "e2m1fn", "1x16").bits_per_value == 4 + 32 / 16
-    assert lp.quantize(x, "e5m6", "128x128").nbytes == 128 * 576 * 12 // 8 + 4 * 5
+    assert lp.quantize(x, "e4m3fn 1x128").nbytes == 128 * 576 + 4 * 128 * 5
+    assert lp.quantize(x, "e4m3fn 1x128 ue8m0").nbytes == 128 * 576 + 128 * 5
+    assert lp.quantize(x, "e2m1fn 1x16").bits_per_value == 4 + 32 / 16
+    assert lp.quantize(x, "e5m6 128x128").nbytes == 128 * 576 * 12 // 8 + 4 * 5
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -237,11 +245,11 @@ def test_values_written_past_the_caches_are_the_same(quantizer: str, monkeypatch
     for shape in ((40, 512), (33, 250), (3, 20000)):
         x = (rng.standard_normal(shape) * np.exp2(rng.integers(-9, 9, (shape[0], 1)))).astype(np.float32)
         x[0, 3], x[1, 5], x[2, :9] = np.nan, np.inf, -0.0
-        wanted = lp.quantize(x, quantizer=quantizer).dequantize().view(np.uint32)
+        wanted = lp.quantize(x, quantizer).dequantize().view(np.uint32)
         for least in (0, 1 << 60):
             monkeypatch.setattr(job, "STREAMED", least)
             own = x.copy()
             places = [(x, np.empty(x.size + start, np.float32)[start:].reshape(shape)) for start in range(5)]
             for source, out in [*places, (own, own)]:
-                lp.quantize_dequantize(source, quantizer=quantizer, out=out)
+                lp.quantize_dequantize(source, quantizer, out=out)
                 assert np.array_equal(out.view(np.uint32), wanted)

@@ -214,7 +214,7 @@ def test_products_are_compiled_elsewhere_only_where_nothing_is(cold, alone, monk
 
 
 def test_products_of_a_recipe_go_through_every_quantizer(monkeypatch):
-    import lowprec.recipe.tensors as tensors
+    import lowprec.scaling.spec as tensors
 
     seen, real = set(), tensors.quantize
 

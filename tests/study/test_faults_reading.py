@@ -17,7 +17,7 @@ SPEC = DSV3.spec(LAYER).fprop
 def operands():
     rng = np.random.default_rng(0)
     return [
-        lp.quantize(rng.standard_normal((rows, 384)).astype(np.float32), "e4m3fn", g)
+        lp.quantize(rng.standard_normal((rows, 384)).astype(np.float32), f"e4m3fn {g}")
         for rows, g in ((40, "1x128"), (200, "128x128"))
     ]
 

@@ -73,7 +73,7 @@ def test_an_arm_is_what_the_gemm_makes_of_the_operands():
     a, b = rng.standard_normal((8, 640), np.float32), rng.standard_normal((4, 640), np.float32)
     rows = {row[7]: row for row in measure(Product("fprop", 0, "", "x", 3, a, b), ARMS)}
     assert all(row[:6] == ("fprop", 0, "", "x", 3, 640) for row in rows.values())
-    qa, qb = (lp.quantize(x, "e4m3fn", granularity="tensor") for x in (a, b))
+    qa, qb = (lp.quantize(x, "e4m3fn tensor") for x in (a, b))
     truth = exact(qa.dequantize(), qb.dequantize())
     got = lp.gemm(qa, qb, accumulator="hopper_fp8", promote_every=128)
     assert rows["fp22_128"][9] == errors(got.astype(np.float64), truth)[0]

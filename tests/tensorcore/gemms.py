@@ -27,7 +27,10 @@ def operands(
     granularity, formats = ((x, x) if isinstance(x, str) else x for x in (granularity, formats))
     rows = [rng.standard_normal((count, k)) * 2.0 ** rng.integers(-3, 4, (count, 1)) for count in (m, n)]
     a, b = (
-        lp.quantize(x.astype(np.float32), formats[i], granularity[i], scale_format=scale) for i, x in enumerate(rows)
+        lp.quantize(
+            x.astype(np.float32), lp.Quantizer(format=formats[i], granularity=granularity[i], scale_format=scale)
+        )
+        for i, x in enumerate(rows)
     )
     return a, b
 

@@ -39,13 +39,13 @@ def families(rng, k):
 def operands(accumulator, fmt, x, y):
     """Return both operands with the scales that suit an accumulator, and how it may be promoted."""
     if accumulator.scale_format == lp.formats["e4m3fn"]:
-        return [lp.quantize(v, quantizer="nvfp4_te") for v in (x, y)], (None,)
+        return [lp.quantize(v, "nvfp4_te") for v in (x, y)], (None,)
     if accumulator.scale_format is not None:
         blocks = f"1x{accumulator.scale_block}"
-        return [lp.quantize(v, fmt, blocks, scale_format="e8m0fnu") for v in (x, y)], (None,)
+        return [lp.quantize(v, f"{fmt} {blocks} ue8m0") for v in (x, y)], (None,)
     if fmt.bits == 8 and accumulator.dtype != np.float16:
         every = (None, 128) if accumulator.has_running_sum else (128,)
-        return [lp.quantize(v, fmt, "1x128") for v in (x, y)], every
+        return [lp.quantize(v, f"{fmt} 1x128") for v in (x, y)], every
     # Float16 sums overflow on operands that were scaled up to their format's largest number.
     return [as_quantized(lp.round_to(v, fmt), fmt) for v in (x, y)], (None, 128)
 
@@ -103,7 +103,7 @@ def test_a_step_can_err_by_a_good_part_of_its_bound(name):
 
 def pair(rng, m=200, n=150, k=384):
     rng = np.random.default_rng(rng)
-    return [lp.quantize(normal(rng, rows, k), "e4m3fn", g) for rows, g in ((m, "1x128"), (n, "128x128"))]
+    return [lp.quantize(normal(rng, rows, k), f"e4m3fn {g}") for rows, g in ((m, "1x128"), (n, "128x128"))]
 
 
 @pytest.mark.parametrize("value", [1e4, np.nan, np.inf, -np.inf])
@@ -123,7 +123,7 @@ def test_operands_that_are_not_finite_are_not_judged():
     rng = np.random.default_rng(3)
     x = normal(rng, 20, 128)
     x[2, 5] = np.nan
-    a, b = lp.quantize(x, "e4m3fn", "1x128"), pair(rng, 20, 30, 128)[1]
+    a, b = lp.quantize(x, "e4m3fn 1x128"), pair(rng, 20, 30, 128)[1]
     found = lp.checksum(lp.gemm(a, b), a, b)
     assert not found.tripped
     assert not np.isfinite(found.row_bound[2]).any()
@@ -159,7 +159,7 @@ test_refused = refusals([
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 128), (3, 0, 128), (0, 0, 128), (2, 3, 0)])
 def test_a_product_without_elements_has_nothing_off(m, n, k):
-    a, b = (lp.quantize(np.ones((rows, k), np.float32), "e4m3fn") for rows in (m, n))
+    a, b = (lp.quantize(np.ones((rows, k), np.float32), "e4m3fn 1x128") for rows in (m, n))
     found = lp.checksum(lp.gemm(a, b), a, b, tile=2)
     assert not found.tripped
     assert found.suspects() == []

@@ -80,7 +80,10 @@ def test_checksums_hold(name: str) -> None:
     machine = lp.accumulators[name]
     if isinstance(machine, ScaledGroupSum):
         machine = machine.with_(product_exponent=-7)
-    q = [lp.quantize(rng.standard_normal((48, 96), dtype=np.float32), machine.default_format) for _ in range(2)]
+    q = [
+        lp.quantize(rng.standard_normal((48, 96), dtype=np.float32), f"{machine.default_format} 1x128")
+        for _ in range(2)
+    ]
     d = lp.gemm(*q, accumulator=machine, promote_every=None)
     assert not lp.checksum(d, *q, accumulator=machine, promote_every=None).tripped
     d[3, 5] += np.abs(d).max()

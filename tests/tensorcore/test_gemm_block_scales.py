@@ -126,7 +126,7 @@ def test_quantized_by_name() -> None:
     x, w = normal(rng, 8, 192), normal(rng, 6, 192)
     exact = x.astype(np.float64) @ w.T.astype(np.float64)
     for quantizer, machine, error in (("mxfp8_rceil", "blackwell_mxf8", 0.06), ("nvfp4_te", "blackwell_nvfp4", 0.25)):
-        qx, qw = lp.quantize(x, quantizer=quantizer), lp.quantize(w, quantizer=quantizer)
+        qx, qw = lp.quantize(x, quantizer), lp.quantize(w, quantizer)
         got = lp.gemm(qx, qw, accumulator=machine)
         assert np.linalg.norm(got - exact) < error * np.linalg.norm(exact)
         scales = [q.tensor_scale for q in (qx, qw) if q.tensor_scale is not None]

@@ -150,7 +150,7 @@ def test_a_batch_is_its_matrices(granularity, rows):
     rng = np.random.default_rng(5)
     sides, c = [normal(rng, 3, 4, 256), normal(rng, 3, rows, 256)], normal(rng, 3, 4, rows)
     whole, *alone = (
-        [lp.quantize(x if i is None else x[i], "e4m3fn", g) for x, g in zip(sides, granularity, strict=True)]
+        [lp.quantize(x if i is None else x[i], f"e4m3fn {g}") for x, g in zip(sides, granularity, strict=True)]
         for i in (None, 0, 1, 2)
     )
     assert_same(lp.gemm(*whole, c), np.stack([lp.gemm(*pair, c[i]) for i, pair in enumerate(alone)]))
@@ -159,7 +159,7 @@ def test_a_batch_is_its_matrices(granularity, rows):
 
 def experts() -> tuple[list[lp.Quantized], lp.Quantized]:
     w = normal(6, 4, 128, 256)
-    return [lp.quantize(x, "e4m3fn", "128x128") for x in w], lp.quantize(w, "e4m3fn", "128x128")
+    return [lp.quantize(x, "e4m3fn 128x128") for x in w], lp.quantize(w, "e4m3fn 128x128")
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,11 @@ def experts() -> tuple[list[lp.Quantized], lp.Quantized]:
 def test_rows_of_experts(expert):
     alone, together = experts()
     x, c = normal(7, 8, 256), normal(8, 8, 128)
-    qx = lp.quantize(x, "e4m3fn", "1x128")
+    qx = lp.quantize(x, "e4m3fn 1x128")
     right, with_c = np.zeros((2, 8, 128), np.float32)
     for i, e in enumerate(expert):
         if e >= 0:
-            row = lp.quantize(x[i : i + 1], "e4m3fn", "1x128")
+            row = lp.quantize(x[i : i + 1], "e4m3fn 1x128")
             right[i], with_c[i] = lp.gemm(row, alone[e])[0], lp.gemm(row, alone[e], c[i : i + 1])[0]
     for weights in (alone, together):
         assert_same(grouped_gemm(qx, weights, expert=expert), right)
@@ -183,10 +183,10 @@ def test_rows_of_experts(expert):
 def test_masked_experts():
     alone, together = experts()
     x, counts = normal(9, 4, 6, 256), [6, 0, 2, 5]
-    qx = lp.quantize(x, "e4m3fn", "1x128")
+    qx = lp.quantize(x, "e4m3fn 1x128")
     right = np.zeros((4, 6, 128), np.float32)
     for e, rows in enumerate(counts):
-        right[e, :rows] = lp.gemm(lp.quantize(x[e, :rows], "e4m3fn", "1x128"), alone[e])
+        right[e, :rows] = lp.gemm(lp.quantize(x[e, :rows], "e4m3fn 1x128"), alone[e])
     assert_same(grouped_gemm(qx, together, counts=counts), right)
     filled = np.arange(6) < np.array(counts)[:, None]
     c = np.full(right.shape, 3, np.float32)
@@ -195,7 +195,7 @@ def test_masked_experts():
 
 def test_rows_in_blocks_of_two_keep_their_scales():
     alone, _ = experts()
-    qx = lp.quantize(normal(10, 5, 256), "e4m3fn", "2x128")
+    qx = lp.quantize(normal(10, 5, 256), "e4m3fn 2x128")
     ours = grouped_gemm(qx, alone, expert=[2, 0, 2, 2, 2])
     assert_same(ours[[0, 2, 3, 4]], lp.gemm(qx, alone[2])[[0, 2, 3, 4]])
 
@@ -258,9 +258,9 @@ def names():
         "small": operands(3, 3, 256, "1x32", scale="e8m0fnu"),
         "fine": operands(2, 2, 64, "1x16", scale="e8m0fnu"),
         "fp32": operands(2, 2, 256, "1x32"), "whole": operands(2, 2, 256), "wide": operands(2, 2, 512, "1x256"),
-        "alone": alone, "together": together, "qx": lp.quantize(np.ones((3, 256)), "e4m3fn", "1x128"),
-        "qy": lp.quantize(np.ones((4, 3, 256)), "e4m3fn", "1x128"), "grouped": grouped_gemm, "replace": replace,
-        "straddling": lp.quantize(np.ones((2, 100, 128)), "e4m3fn", "128x128"), "Library": Library,
+        "alone": alone, "together": together, "qx": lp.quantize(np.ones((3, 256)), "e4m3fn 1x128"),
+        "qy": lp.quantize(np.ones((4, 3, 256)), "e4m3fn 1x128"), "grouped": grouped_gemm, "replace": replace,
+        "straddling": lp.quantize(np.ones((2, 100, 128)), "e4m3fn 128x128"), "Library": Library,
         "halves": Library("halves", k_order="interleaved"), "rounds": Library("rounds", split_k=2),
     }  # fmt: skip
 

@@ -120,7 +120,7 @@ def test_block_boundaries_along_m_and_n() -> None:
     rng = np.random.default_rng(4)
     a, b = normal(rng, 131, 260), normal(rng, 263, 260)
     b[128:] *= 37.0
-    qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "128x128")
+    qa, qb = lp.quantize(a, "e4m3fn 1x128"), lp.quantize(b, "e4m3fn 128x128")
     ours = bits(gemm(qa, qb))
     rows = [*rng.integers(0, 131, 150), 0, 130, 127, 128]
     columns = [*rng.integers(0, 263, 150), 127, 128, 255, 262]
@@ -136,7 +136,7 @@ def test_scales_and_sums_at_the_ends_of_float32() -> None:
     a, b = rng.standard_normal((6, 256)), rng.standard_normal((6, 256))
     a *= 2.0 ** np.array([-120, -75, -60, 0, 60, 118])[:, None]
     b *= 2.0 ** np.array([118, -75, -62, 0, 62, -118])[:, None]
-    qa, qb = (lp.quantize(x.astype(np.float32), "e4m3fn", "1x128") for x in (a, b))
+    qa, qb = (lp.quantize(x.astype(np.float32), "e4m3fn 1x128") for x in (a, b))
     right = wanted(qa, qb, HOPPER_FP8, 128)
     assert_bits_equal(gemm(qa, qb), right, nan="any")
     magnitudes = np.abs(right)
@@ -148,7 +148,7 @@ def test_nan_blocks_reach_their_rows_only() -> None:
     rng = np.random.default_rng(7)
     a, b = normal(rng, 5, 256), normal(rng, 4, 256)
     a[2, 130] = np.inf
-    qa, qb = lp.quantize(a, "e4m3fn", "1x128"), lp.quantize(b, "e4m3fn", "1x128")
+    qa, qb = lp.quantize(a, "e4m3fn 1x128"), lp.quantize(b, "e4m3fn 1x128")
     ours = gemm(qa, qb)
     assert np.array_equal(np.isnan(ours), np.arange(5)[:, None] == 2 * np.ones((1, 4)))
     assert_bits_equal(ours, wanted(qa, qb, HOPPER_FP8, 128), nan="any")
@@ -156,7 +156,7 @@ def test_nan_blocks_reach_their_rows_only() -> None:
 
 def test_no_rows_no_columns_no_products() -> None:
     qa, qb = operands(3, 4, 256, BLOCKS)
-    none, *short = (lp.quantize(np.zeros(x, np.float32), "e4m3fn", "1x128") for x in ((0, 256), (3, 0), (4, 0)))
+    none, *short = (lp.quantize(np.zeros(x, np.float32), "e4m3fn 1x128") for x in ((0, 256), (3, 0), (4, 0)))
     assert gemm(none, qb).shape == (0, 4)
     assert gemm(qa, none).shape == (3, 0)
     assert_bits_equal(gemm(*short), np.zeros((3, 4), np.float32))

@@ -13,15 +13,15 @@ from lowprec.tensorcore.grouped import grouped_wgrad, run_starts
 COUNTS = [130, 0, 1, 128, 77]
 # machine, granularity, quantizer options
 KINDS = {
-    "hopper_fp8": ("e4m3fn", "1x128", {}),
-    "blackwell_mxf8": ("e5m2", "1x32", {"scale_format": "e8m0fnu"}),
-    "blackwell_mxf4_16": ("e2m1fn", "1x16", {"scale_format": "e8m0fnu"}),
+    "hopper_fp8": "e4m3fn 1x128",
+    "blackwell_mxf8": "e5m2 1x32 ue8m0",
+    "blackwell_mxf4_16": "e2m1fn 1x16 ue8m0",
 }
 
 
 def operands(machine: str, align: int, gap: float = 0.0) -> tuple[lp.Quantized, lp.Quantized, list[np.ndarray]]:
     """Tokens laid out by expert, and each expert's own [tokens, N] and [tokens, M]."""
-    fmt, granularity, options = KINDS[machine]
+    spec = KINDS[machine]
     rng = np.random.default_rng(5)
     starts, total = run_starts(COUNTS, align), int(run_starts(COUNTS, align)[-1])
     dy, x = (np.full((rows, total), gap, np.float32) for rows in (20, 36))
@@ -29,8 +29,8 @@ def operands(machine: str, align: int, gap: float = 0.0) -> tuple[lp.Quantized, 
     for start, count in zip(starts, COUNTS, strict=False):
         values = [rng.standard_normal((len(side), count)).astype(np.float32) for side in (dy, x)]
         dy[:, start : start + count], x[:, start : start + count] = values
-        parts.append([lp.quantize(v, fmt, granularity, **options) for v in values])
-    return *(lp.quantize(side, fmt, granularity, **options) for side in (dy, x)), parts
+        parts.append([lp.quantize(v, spec) for v in values])
+    return *(lp.quantize(side, spec) for side in (dy, x)), parts
 
 
 @pytest.mark.parametrize("machine", KINDS)

@@ -30,8 +30,8 @@ def operands(machine, m=33, n=64, k=300):
     fa, fb, ga, gb, scale = KINDS[machine]
     rng = np.random.default_rng([m, n, k])
     qa, qb = (
-        lp.quantize(normal(rng, m, k), fa, ga, scale_format=scale),
-        lp.quantize(normal(rng, n, k), fb, gb, scale_format=scale),
+        lp.quantize(normal(rng, m, k), lp.Quantizer(format=fa, granularity=ga, scale_format=scale)),
+        lp.quantize(normal(rng, n, k), lp.Quantizer(format=fb, granularity=gb, scale_format=scale)),
     )
     return qa, qb, lp.pack_operand(qb, machine, qa.format)
 
@@ -79,7 +79,7 @@ def test_options_and_groups():
     c = np.ones((33, 40), np.float32)
     for options in ({"c": c, "beta": 0.5}, {"split_k": 2}, {"promote_every": 32}, {"promote_every": None}):
         assert_same(lp.gemm(qa, packed, **options), lp.gemm(qa, qb, **options))
-    rows, tensor = lp.quantize(qa.dequantize(), "e4m3fn", "row"), lp.quantize(qb.dequantize(), "e4m3fn", "tensor")
+    rows, tensor = lp.quantize(qa.dequantize(), "e4m3fn row"), lp.quantize(qb.dequantize(), "e4m3fn tensor")
     at_end = lp.gemm(rows, lp.pack_operand(tensor), library="cublaslt")
     assert_same(at_end, lp.gemm(rows, tensor, library="cublaslt"))
     other = replace(qb, codes=qb.codes[::-1].copy())
@@ -90,7 +90,7 @@ def test_options_and_groups():
 
 def test_an_operand_without_rows():
     qa, _, packed = operands("hopper_fp8")
-    empty = lp.pack_operand(lp.quantize(np.ones((0, 300)), "e4m3fn", "128x128"))
+    empty = lp.pack_operand(lp.quantize(np.ones((0, 300)), "e4m3fn 128x128"))
     assert isinstance(empty, PackedOperand)
     assert lp.gemm(qa, empty).shape == (33, 0)
     assert repr(packed).endswith("for hopper_fp8)")
@@ -100,5 +100,5 @@ test_refused = refusals([
     ("lp.gemm(qa, packed, accumulator='ada_fp8')", "b was packed for hopper_fp8, not for ada_fp8"),
     ("lp.pack_operand(qb.codes)", TypeError, "q must be Quantized .*, got ndarray"),
     ("lp.pack_operand(qb, 'hopper_f16')", "takes float16"),
-    ("lp.pack_operand(lp.quantize(np.ones((2, 128, 128)), 'e4m3fn', '128x128'))", r"a matrix \[N, K\] is needed"),
+    ("lp.pack_operand(lp.quantize(np.ones((2, 128, 128)), 'e4m3fn 128x128'))", r"a matrix \[N, K\] is needed"),
 ], lambda: dict(zip(("qa", "qb", "packed"), operands("hopper_fp8"), strict=True)))  # fmt: skip

@@ -91,7 +91,7 @@ def test_products_of_mmaemu(profile, fast, parts, mmaemu, capsys):
 
 def quantized(codes: Codes, name: str, scale: float) -> Any:
     """Codes with one scale for the whole matrix."""
-    empty = lp.quantize(np.ones(codes.shape, np.float32), name, "tensor")
+    empty = lp.quantize(np.ones(codes.shape, np.float32), f"{name} tensor")
     return replace(empty, codes=codes, scale=np.array([[scale]], np.float32))
 
 

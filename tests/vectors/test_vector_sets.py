@@ -19,6 +19,7 @@ from lowprec.format.rounding import Rounding
 from lowprec.oracle.block_formats import BLOCK_FORMATS
 from lowprec.oracle.quantizers import QUANTIZERS
 from lowprec.oracle.random_bits import random_word
+from lowprec.scaling.block_formats import block_formats
 from lowprec.vectors import catalogue
 from lowprec.vectors.blocks import block_of
 from lowprec.vectors.casts import FIXED, with_fields
@@ -66,7 +67,7 @@ def test_names_are_listed_in_full() -> None:
 
 
 def test_every_block_format_has_its_oracle() -> None:
-    assert set(BLOCK_FORMATS) == set(lp.block_formats)
+    assert set(BLOCK_FORMATS) == set(block_formats)
 
 
 # --- what the package makes of a set's inputs, a row of words a vector ------------------------------------------------
@@ -83,7 +84,7 @@ def cast(s: VectorSet, target: str, rounding: str, policy: str, *source: str) ->
 
 
 def block(s: VectorSet, name: str) -> np.ndarray:
-    f = lp.block_formats[name]
+    f = block_formats[name]
     codes = f.encode(s["x"].view(np.float32))
     given = {"elements": codes.elements, "shared": codes.shared, "levels": codes.levels, "y": f.decode(codes)}
     return np.hstack([words(given[field.name]).reshape(len(s), -1) for field in s.results])
@@ -102,7 +103,7 @@ def quantize(s: VectorSet, quantizer: str) -> list[list[int]]:
     rows = []
     for vector in s.vectors:
         x = np.array(vector.inputs, np.uint32).view(np.float32).reshape(block_of(QUANTIZERS[quantizer]))
-        q = lp.quantize(x, quantizer=quantizer)
+        q = lp.quantize(x, quantizer)
         tensor = [] if q.tensor_scale is None else [np.float32(q.tensor_scale)]
         rows.append([*q.codes.ravel().tolist(), *words(np.array([*q.scale.ravel(), *tensor])).tolist()])
     return rows

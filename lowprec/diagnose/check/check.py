@@ -69,7 +69,7 @@ def check(
     --------
     >>> import numpy as np, lowprec as lp
     >>> x = np.random.default_rng(0).standard_normal((64, 512), dtype=np.float32)
-    >>> q = lp.quantize(x, quantizer="mxfp8")
+    >>> q = lp.quantize(x, "mxfp8")
     >>> lp.check(q, x)
     nothing differs from mxfp8_rceil
     >>> lp.check(q.codes, x, "mxfp8", scale=1 / q.scale)

@@ -12,8 +12,8 @@ from lowprec._values import Value
 from lowprec.cast import casts as cast
 from lowprec.format.catalogue import Format, formats
 from lowprec.recipe import TensorSpec
-from lowprec.recipe.operands import quantize_operand
 from lowprec.recipe.description import State, state_of
+from lowprec.recipe.operands import quantize_operand
 
 Array = npt.NDArray[Any]
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
