@@ -188,9 +188,9 @@ by that rule float32 values of the format itself move, 70 of 126; whether the ch
 
 ## Formats of blocks
 
-`block_formats[name]` has `encode`, `decode` and `round_to` for formats whose elements mean nothing alone. HiF4: 64
-elements of 4 bits, a scale in E6M2, a bit for every 8 and one for every 4 elements that doubles. Block floating point:
-integers below one exponent.
+`block_formats[name]` (`lowprec.scaling.block_formats`) has `encode`, `decode` and `round_to` for formats whose elements
+mean nothing alone. HiF4: 64 elements of 4 bits, a scale in E6M2, a bit for every 8 and one for every 4 elements that
+doubles. Block floating point: integers below one exponent.
 
 {table(("name", "block", "magnitude bits", "bits a value", "source"), map(block_definition, block_formats.names()))}
 

@@ -157,7 +157,7 @@ ROOMS = [
 ]  # fmt: skip
 WITH_ROOM = [
     "lp.round_to(x, 'e4m3fn', out=bad)", "lp.decode(np.zeros((2, 2), np.uint8), 'e4m3fn', out=bad)",
-    "lp.quantize_dequantize(x, 'e4m3fn 1x128', out=bad)', 'lp.quantize(x, 'e4m3fn 1x128').dequantize(out=bad)",
+    "lp.quantize_dequantize(x, 'e4m3fn 1x128', out=bad)", "lp.quantize(x, 'e4m3fn 1x128').dequantize(out=bad)",
     "lp.matmul_f32(x, x, out=bad)", "lp.logfmt.encode(x).decode(out=bad)",
 ]  # fmt: skip
 test_room_for_a_result_must_fit = refusals(

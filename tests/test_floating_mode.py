@@ -129,6 +129,5 @@ def test_our_threads_start_in_the_standard_mode(keep_threads: None) -> None:
 def test_every_public_function_that_computes_is_guarded() -> None:
     functions = {name: getattr(lp, name) for name in lp.__all__ if inspect.isfunction(getattr(lp, name))}
     assert {name for name, call in functions.items() if not getattr(call, "computes_in_standard_mode", False)} == {
-        "get_num_threads", "set_num_threads", "use_kernel", "load_config",
-        "pack", "unpack", "pack_e5m6", "unpack_e5m6",
+        "get_num_threads", "set_num_threads", "use_kernel", "pack", "unpack",
     }  # fmt: skip

@@ -186,7 +186,7 @@ def test_numbers_of_numpy_in_fields(tmp_path):
     rounding = lp.Rounding("mine", random_bits=np.uint8(3))
     assert lp.encode([1.1] * 4, "e4m3fn", rounding=rounding, seed=1).shape == (4,)
     assert fmt == lp.Format("mine", exponent_bits=4, mantissa_bits=3, bias=7)
-    for q in (lp.quantize(_X, f"{fmt} {block}"), lp.quantize(_X, quantizer)):
+    for q in (lp.quantize(_X, lp.Quantizer(format=fmt, granularity=block)), lp.quantize(_X, quantizer)):
         q.save(tmp_path / "q.npz")
         assert lp.Quantized.load(tmp_path / "q.npz") == q
     q = dataclasses.replace(lp.quantize(_X, "nvfp4_te"), tensor_scale=np.float64(0.25))

@@ -296,9 +296,9 @@ def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = Non
             raise ValueError(f"{text!r}: {word!r} is the second {key.replace('_', ' ')}")
         said[key] = value
     flags = {flag: said.pop(flag) for flag in _FLAGS if flag in said}
-    base = said.pop("quantizer", _PLAIN_QUANTIZER if base is None or "format" in said else base)
-    assert base is not None
-    if base is _PLAIN_QUANTIZER:
+    base = said.pop("quantizer", None if "format" in said else base)
+    if base is None:
+        base = _PLAIN_QUANTIZER
         if "format" not in said:
             raise ValueError(f"{text!r}: an element format is missing, such as 'e4m3fn'")
         if said.keys() == {"format"}:

@@ -8,12 +8,15 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec.cast.hybrid import encode_hybrid
+from lowprec.cast.packing import pack_e5m6, unpack_e5m6
+from lowprec.cast.streams import streams
 
 
 def names() -> dict[str, Any]:
     strict = lp.Policy("strict", overflow="raise", inf="raise", nan="raise", nan_without_nan="raise", unsigned="raise")
     return {
-        "strict": strict, "bytes_": np.zeros(2, np.uint8), "nan": math.nan, "inf": math.inf,
+        "streams": streams, "pack_e5m6": pack_e5m6, "unpack_e5m6": unpack_e5m6, "strict": strict,
+        "bytes_": np.zeros(2, np.uint8), "nan": math.nan, "inf": math.inf,
         "encode_hybrid": encode_hybrid, "table": lambda *values, **how: lp.TableFormat("t", list(values), **how),
         "by_chance": lambda **how: lp.encode([1.0, 2.0], "e4m3fn", rounding="stochastic", **how),
     }  # fmt: skip

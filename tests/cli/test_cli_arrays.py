@@ -31,7 +31,7 @@ def test_cast():
 
 def test_quantize(matrix, tmp_path):
     out = tmp_path / "q.npz"
-    (row,) = rows("quantize", matrix, "--granularity", "1x128", "--out", out)
+    (row,) = rows("quantize", matrix, "e4m3fn 1x128", "--out", out)
     x = np.load(matrix)
     q = lowprec.quantize(x, "e4m3fn 1x128")
     assert (row["shape"], row["bits per value"]) == ("32x256", q.bits_per_value)
@@ -44,7 +44,7 @@ def test_quantize(matrix, tmp_path):
 
 def test_a_saved_file_says_all_that_dequantizes_it(matrix, tmp_path):
     out = tmp_path / "q.npz"
-    run("quantize", matrix, "--quantizer", "nvfp4", "--out", out)
+    run("quantize", matrix, "nvfp4", "--out", out)
     with np.load(out) as saved:
         values = saved["scale"].repeat(16, axis=1) * lowprec.decode(saved["codes"], str(saved["format"]))
         values *= saved["tensor_scale"]

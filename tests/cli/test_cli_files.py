@@ -14,7 +14,7 @@ from lowprec.vectors.recordings import RECORDINGS
 
 #: Commands with BAD in place of a file of arrays.
 OF_NPY = {
-    "quantize": ["quantize", "BAD"], "quantize mxfp4": ["quantize", "BAD", "--quantizer", "mxfp4_floor"],
+    "quantize": ["quantize", "BAD"], "quantize mxfp4": ["quantize", "BAD", "mxfp4_floor"],
     "gemm a": ["gemm", "BAD", "x.npy"], "gemm b": ["gemm", "x.npy", "BAD"], "logfmt": ["logfmt", "BAD"],
     "error": ["error", "BAD", "--format", "bf16"], "check values": ["check", "q.npz", "--values", "BAD"],
     "mma a": ["mma", "BAD", "codes.npy"], "mma b": ["mma", "codes.npy", "BAD"],

@@ -11,7 +11,8 @@ from calls import CATALOGUES, Arguments, Target
 from draw import SMALL_FORMATS, Draw
 
 import lowprec as lp
-from lowprec import codec, costs, logfmt, metrics
+from lowprec import codec, costs, logfmt
+from lowprec.measure import metrics
 
 RESULTS: dict[str, Callable[[Arguments], tuple[Any, tuple[int, ...]]]] = {
     "encode": lambda given: (lp.formats.get(given["fmt"]).code_dtype, np.shape(given["x"])),
@@ -77,7 +78,7 @@ def a_format(draw: Draw) -> lp.Format:
 
 def targets(folder: Any) -> list[Target]:
     """Return all that is public and can be called."""
-    quantize_both = objects.used(lp.quantize_both, lambda pair: pair, ("x", "fmt", "granularity", "quantizer"))
+    quantize_both = objects.used(lp.quantize_both, lambda pair: pair, ("x", "spec"))
     grouped = objects.used(lp.grouped_gemm, lambda d: d, ("a", "b", "expert", "counts", "c", "accumulator"))
     check = objects.used(lp.check, lambda found: (repr(found), found.causes, found.tied))
     identify = objects.used(lp.identify, str, ("a", "b", "c", "d", "a_format", "b_format"))
@@ -123,6 +124,7 @@ def targets(folder: Any) -> list[Target]:
         made(lp.Quantizer, lp.quantizers, objects.use_quantizer),
         made(lp.FusedSum, lp.accumulators, objects.use_accumulator),
         Target("AmaxRule", sound.rule_fields, 0.5),
+        Target("TensorSpec", lambda d: {"format": d.fmt(16), "quantizer": d.entry(lp.quantizers)}, 0.5),
         made(lp.Recipe, lp.recipes, objects.use_recipe),
         made(lp.Library, lp.libraries, objects.use_library),
         Target("TableFormat", sound.table_arguments, function=objects.used(lp.TableFormat, objects.use_format)),
@@ -145,7 +147,8 @@ def targets(folder: Any) -> list[Target]:
     ]  # fmt: skip
     found += [_lookup(kind, catalogue) for kind, catalogue in CATALOGUES.items()]
     for name in _metrics():
-        found.append(Target(f"metrics.{name}", pair(**({"limit": 448.0} if name == "saturation" else {})), 0.5))
+        arguments = pair(**({"limit": 448.0} if name == "saturation" else {}))
+        found.append(Target(f"metrics.{name}", arguments, 0.5, getattr(metrics, name)))
     functions = [name for name in costs.__all__ if callable(getattr(costs, name)) and name not in COST_RESULTS]
     return found + [Target(f"costs.{name}", COSTS.get(name, {}), 0.4) for name in functions]
 

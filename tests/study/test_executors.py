@@ -214,16 +214,16 @@ def test_products_are_compiled_elsewhere_only_where_nothing_is(cold, alone, monk
 
 
 def test_products_of_a_recipe_go_through_every_quantizer(monkeypatch):
-    import lowprec.scaling.spec as tensors
+    from lowprec.recipe import operands
 
-    seen, real = set(), tensors.quantize
+    seen, real = set(), operands.quantize
 
     def quantize(*operands, **options):
         result = real(*operands, **options)
         seen.add(str(result.granularity))
         return result
 
-    monkeypatch.setattr(tensors, "quantize", quantize)
+    monkeypatch.setattr(operands, "quantize", quantize)
     warm.multiply_once(["dsv3", "bf16"])
     assert seen >= {"1x128", "128x128", "128x1"}
 
