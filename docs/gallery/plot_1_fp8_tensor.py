@@ -35,7 +35,7 @@ for factor in (1.0, 1000.0, 1e-4):
 # a number that brings the tensor into the format's range, and divides afterwards: a **scale**. lowprec's convention
 # is that the scale multiplies codes back to values.
 
-q = lp.quantize(x * np.float32(1e-4), "e4m3fn", "tensor")
+q = lp.quantize(x * np.float32(1e-4), "e4m3fn tensor")
 print(f"{lp.sqnr(q.dequantize(), x * np.float32(1e-4)):.1f} dB with the scale {q.scale.item():.3g}")
 
 # %%

@@ -21,7 +21,7 @@ x[:, 7] *= 3000  # one channel, as trained models have them
 usual = np.ones(1024, bool)
 usual[7] = False
 for granularity in ("tensor", "128x128", "128x1", "1x128"):
-    q = lp.quantize(x, "e4m3fn", granularity)
+    q = lp.quantize(x, f"e4m3fn {granularity}")
     y = q.dequantize()
     error = f"{lp.sqnr(y[:, usual], x[:, usual]):5.1f} dB, {np.mean(y[:, usual] == 0):6.2%} are 0"
     print(f"{granularity:>8}: {error}, {q.bits_per_value:.2f} bits a value")
@@ -31,7 +31,7 @@ for granularity in ("tensor", "128x128", "128x1", "1x128"):
 # over 17 binades, so it bears a lot. Four bits do not:
 
 for quantizer in ("mxfp4_floor", "nvfp4_te"):
-    q = lp.quantize(x, quantizer=quantizer)
+    q = lp.quantize(x, quantizer)
     print(f"{quantizer:>11}: {lp.sqnr(q.dequantize()[:, usual], x[:, usual]):5.1f} dB, {q.bits_per_value:.2f} bits")
 
 # %%

@@ -20,7 +20,7 @@ axes = lp.plot.grid("e2m1fn", "ue4m3")
 rng = np.random.default_rng(0)
 x = (rng.standard_normal((256, 1024)) * np.exp2(6 * (rng.random((256, 1024)) < 0.002))).astype(np.float32)
 for quantizer in ("mxfp4_floor", "nvfp4_te"):
-    q = lp.quantize(x, quantizer=quantizer)
+    q = lp.quantize(x, quantizer)
     print(f"{quantizer:>11}: {lp.sqnr(q.dequantize(), x):.2f} dB with {q.bits_per_value:.2f} bits")
 
 # %%
@@ -49,7 +49,7 @@ print("stochastic:", lp.round_to(g, "e2m1fn", rounding="stochastic", seed=1).mea
 # %%
 # The product itself, with the scales inside the instruction as Blackwell has it:
 
-q, w = lp.quantize(x[:64], quantizer="nvfp4_te"), lp.quantize(x[64:128], quantizer="nvfp4_te", granularity="16x16")
+q, w = lp.quantize(x[:64], "nvfp4_te"), lp.quantize(x[64:128], "nvfp4_te 16x16")
 d = lp.gemm(q, w, accumulator="blackwell_nvfp4", out="bfloat16")
 lp.compare(d, q.dequantize().astype(np.float64) @ w.dequantize().astype(np.float64).T)
 

@@ -30,7 +30,7 @@ recipe = lp.recipes["dsv3"].with_(
     name="seven_bits", x=tile, w=block, dy=tile, accumulator="float32", promote_every=None
 )
 run = lp.train("nano", recipe, steps=3)
-print(lp.quantize(x, mine, "1x32"), run, sep="\n")
+print(lp.quantize(x, lp.Quantizer(format=mine, granularity="1x32")), run, sep="\n")
 
 # %%
 # Every rounding and every policy for what does not fit has it at once:

@@ -116,7 +116,7 @@ def test_element_formats_and_the_columns_of_quantize(tmp_path):
     path, x = tmp_path / "x.npy", distributions["gauss"].values((4, 256))
     np.save(path, x)
     element, quantizer = json.loads(command("error", path, "--format", "e4m3fn,deepgemm", "--json"))
-    (of_quantize,) = json.loads(command("quantize", path, "--quantizer", "deepgemm", "--json"))
+    (of_quantize,) = json.loads(command("quantize", path, "deepgemm", "--json"))
     del of_quantize["shape"]
     assert {key: quantizer[key] for key in of_quantize} == of_quantize
     wanted = lp.compare(lp.round_to(x, "e4m3fn"), x).as_dict()
