@@ -74,7 +74,7 @@ def ablate(
     from rich.console import Console
 
     from ..study import catalogue
-    from ..study.run.progress import briefly
+    from ..study.run.progress import status
 
     chosen = names or catalogue.names()
     found = {name: catalogue.load(name) for name in chosen}
@@ -97,7 +97,7 @@ def ablate(
 
         require_matplotlib()
     size = "quick" if quick else "full"
-    with briefly(Console(stderr=True), "reading the text"):
+    with status(Console(stderr=True), "reading the text"):
         plans = [
             kind.plan(study, setting, out / f"{study.name}-{size}", data=data)
             for (study, kind), setting in zip(training, settings, strict=True)
@@ -167,7 +167,7 @@ def _plan(
     from ..study.kinds.branches.ablation import Ablation
     from ..study.kinds.catalogue import plan
     from ..study.kinds.scaling.study import Scaling
-    from ..study.run.estimate import Estimator
+    from ..study.run.warm import Estimator
 
     branches = [study for study in studies if isinstance(study, Ablation | Scaling)]
     if not branches:

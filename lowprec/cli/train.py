@@ -81,7 +81,7 @@ def train(
     from ..moe.run.train import Schedule
     from ..moe.run.train import train as run_training
     from ..recipe import load_recipe
-    from ..study.run.progress import briefly, display
+    from ..study.run.progress import display, status
     from ..study.run.store import check_writable
 
     # Whatever can be refused is refused before the first line of progress.
@@ -93,7 +93,7 @@ def train(
         raise CommandError(f"{out} holds a run ({there}): --resume goes on with it, --fresh moves it aside")
     console = Console(stderr=True)
     shape, precision = get_config(config), load_recipe(recipe)
-    with briefly(console, "reading the text"):
+    with status(console, "reading the text"):
         corpus = load_corpus(data)
     check_tiles(shape, precision)
     precision.bind(seed, shape.layers)

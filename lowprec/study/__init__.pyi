@@ -6,11 +6,6 @@ from .design.arms import Tail as Tail
 from .design.expectations import Claim as Claim
 from .design.expectations import Expectation as Expectation
 from .design.expectations import Measured as Measured
-from .design.stress import AlignedSwiGLU as AlignedSwiGLU
-from .design.stress import ChannelOutliers as ChannelOutliers
-from .design.stress import Healthy as Healthy
-from .design.stress import ScaledLoss as ScaledLoss
-from .design.stress import UnevenTokens as UnevenTokens
 from .kinds.branches.ablation import Ablation as Ablation
 from .kinds.branches.ablation import Setting as Setting
 from .kinds.catalogue import plan as plan
@@ -22,10 +17,6 @@ from .kinds.errors.study import ErrorFigure as ErrorFigure
 from .kinds.errors.study import ErrorSetting as ErrorSetting
 from .kinds.errors.study import ErrorStudy as ErrorStudy
 from .kinds.errors.study import PublishedTable as PublishedTable
-from .kinds.readings.acceptance import Acceptance as Acceptance
-from .kinds.readings.faults import Faults as Faults
-from .kinds.readings.positions import ByPosition as ByPosition
-from .kinds.readings.reduced import ReducedGradients as ReducedGradients
 from .kinds.readings.study import Readings as Readings
 from .kinds.replay.study import Replay as Replay
 from .kinds.replay.study import ReplayArm as ReplayArm
@@ -39,5 +30,14 @@ from .kinds.tensors.study import Operands as Operands
 from .kinds.tensors.study import TensorArm as TensorArm
 from .kinds.tensors.study import TensorSetting as TensorSetting
 from .kinds.tensors.study import TensorStudy as TensorStudy
+from .measurements.all_reduce import ReducedGradients as ReducedGradients
+from .measurements.conditions import AlignedSwiGLU as AlignedSwiGLU
+from .measurements.conditions import ChannelOutliers as ChannelOutliers
+from .measurements.conditions import Healthy as Healthy
+from .measurements.conditions import ScaledLoss as ScaledLoss
+from .measurements.conditions import UnevenTokens as UnevenTokens
+from .measurements.faults import Faults as Faults
+from .measurements.predictions import Acceptance as Acceptance
+from .measurements.predictions import ByPosition as ByPosition
 from .run.plan import Plan as Plan
 from .run.runner import run_study as run_study

@@ -167,7 +167,7 @@ class TrainingContract:
         assert not list(tmp_path.iterdir())
         names = [task.name for task in planned.tasks]
         assert len(set(names)) == len(names)
-        assert {task.checkpoint for task in planned.arms} - {""} == {task.name for task in planned.checkpoints}
+        assert {task.start_name for task in planned.arms} - {""} == {task.name for task in planned.checkpoints}
         assert {task.study for task in planned.arms} == {tmp_path / "toy"}
         other = toy.plan(tmp_path / "other", name="other")
         assert [task.folder.path for task in other.checkpoints] == [task.folder.path for task in planned.checkpoints]

@@ -40,9 +40,9 @@ def real(folder, setting, *arms):
 
 def branched(task, recipe):
     """The trainer of an arm, by hand, before its first step."""
-    schedule = Schedule(**task.schedule)
+    schedule = Schedule(**task.work.schedule)
     return Trainer.load(
-        task.checkpoint_file, recipe=recipe, schedule=schedule, data_seed=task.seed, data=load_corpus("stdlib")
+        task.start_file, recipe=recipe, schedule=schedule, data_seed=task.seed, data=load_corpus("stdlib")
     )
 
 
@@ -61,7 +61,7 @@ def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
     planned = make(tmp_path, arm)
     task = next(task for task in planned.arms if task.name == "switched/c0-s0")
     assert arm.recipe_name == "dsv3, bf16 for the last 25 %"
-    assert task.tail == (15, "bf16")
+    assert task.work.tail == (15, "bf16")
     assert task.fingerprint["tail"] == {"from_step": 15, "recipe": recipes["bf16"].as_dict()}
     assert "tail" not in next(task for task in planned.arms if task.name == "dsv3/c0-s0").fingerprint
     run_study(planned, jobs=0)
@@ -102,10 +102,10 @@ def test_calibration_is_part_of_what_runs_are_and_no_longer_than_the_checkpoint(
     arms = (Arm("bf16", role="reference"), Arm("cold", recipe="te_delayed"), Arm("warm", "te_delayed", calibration=9))
     study = Ablation("calibrated", "Does it?", arms, ONE_STEP, ONE_STEP)
     tasks = {task.name.partition("/")[0]: task for task in plan(study, ONE_STEP, tmp_path).arms}
-    assert [tasks[name].calibration for name in ("bf16", "cold", "warm")] == [0, 0, 2]
+    assert [tasks[name].work.calibration for name in ("bf16", "cold", "warm")] == [0, 0, 2]
     assert tasks["warm"].fingerprint == {**tasks["cold"].fingerprint, "calibration": 2}
     fresh = replace(ONE_STEP, checkpoint_steps=0)
-    assert {task.calibration for task in plan(study, fresh, tmp_path).arms} == {0}
+    assert {task.work.calibration for task in plan(study, fresh, tmp_path).arms} == {0}
 
 
 @pytest.mark.slow
@@ -139,8 +139,8 @@ def test_arms_from_scratch_have_no_checkpoint_but_pairs(finished, study):
     assert (planned.study.tier, ablation().tier) == ("T4", "T3")
     by_name = {task.name: task for task in planned.arms}
     ours, theirs = by_name["none/c1-s0"], by_name["bf16/c1-s0"]
-    assert (ours.weights_seed, ours.seed) == (theirs.weights_seed, theirs.seed) == (1, 2000)
-    assert ours.schedule == {"peak": 2e-3, "warmup_steps": 4, "total_steps": 20, "kind": "linear_to_zero"}
+    assert (ours.work.weights_seed, ours.seed) == (theirs.work.weights_seed, theirs.seed) == (1, 2000)
+    assert ours.work.schedule == {"peak": 2e-3, "warmup_steps": 4, "total_steps": 20, "kind": "linear_to_zero"}
     assert [task.fingerprint["config"]["bias_rate"] for task in (ours, theirs)] == [0.0, 0.003]
     assert study.arm("again").verdict == "bit-identical"
     assert "from scratch, 2 pairs (2 initial weights x 1 data seed)" in study.size

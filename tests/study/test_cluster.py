@@ -25,7 +25,7 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.02")
     planned = make(tmp_path / "dask")
     killed = []
-    with cluster("local", patience=60.0) as executor:
+    with cluster("local", connect_timeout=60.0) as executor:
         pids = list(executor._client.run(os.getpid).values())
 
         def kill_one():
@@ -47,7 +47,7 @@ def test_a_killed_worker_loses_nothing(tmp_path, monkeypatch):
 
 def test_a_scheduler_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("lowprec.study.run.backend.BACKEND", FAKE)
-    monkeypatch.setattr(executors, "PATIENCE", 0.3)
+    monkeypatch.setattr(executors, "CONNECT_TIMEOUT", 0.3)
     nowhere = "tcp://127.0.0.1:9"
     result = command("ablate", "fp8_vs_bf16", "--quick", "--no-plot", "--scheduler", nowhere, "--out", tmp_path)
     assert result.exit_code == 2
@@ -55,7 +55,7 @@ def test_a_scheduler_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
     assert message.startswith(f"error: scheduler '{nowhere}' cannot be reached")
     assert not list(tmp_path.iterdir())
     for nonsense in ("no address", "ftp://here"):
-        with pytest.raises(StudyError, match="cannot be reached"), cluster(nonsense, patience=0.3):
+        with pytest.raises(StudyError, match="cannot be reached"), cluster(nonsense, connect_timeout=0.3):
             pass
 
 
@@ -63,7 +63,7 @@ def test_a_scheduler_without_workers_is_said_so():
     with (
         distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty,
         pytest.raises(StudyError, match="has no workers; start one with `dask worker"),
-        cluster(empty.scheduler_address, patience=0.5),
+        cluster(empty.scheduler_address, connect_timeout=0.5),
     ):
         pass
 

@@ -23,7 +23,7 @@ import lowprec as lp
 from lowprec.study import Setting, run_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run import executors, runner, warm
-from lowprec.study.run.progress import Lines, Silent, Snapshot
+from lowprec.study.run.progress import Display, Lines, Snapshot
 from lowprec.tensorcore.engines.selection import kernel_in_use
 
 TOY = branches()
@@ -74,7 +74,7 @@ def test_two_threads_here_and_single_thread_workers_of_the_real_trainer_give_the
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
-class Seen(Silent):
+class Seen(Display):
     """Keeps what a display is told, and lets every run go on once it was seen in progress."""
 
     def __init__(self, gate):
@@ -90,7 +90,7 @@ class Seen(Silent):
 def test_progress_is_shown_while_a_run_is_in_progress(tmp_path, monkeypatch, jobs):
     monkeypatch.setenv("FAKE_GATE", str(tmp_path / "gate"))
     monkeypatch.setenv("PYTHONPATH", SEARCH)
-    monkeypatch.setattr(runner, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(runner, "POLL_INTERVAL", 0.01)
     shown, planned = Seen(tmp_path / "gate"), make(tmp_path, setting=replace(SMALL, checkpoints=1, seeds=1))
     shown.update(Snapshot(0, 1, 0, 1, [], None))
     run_study(planned, jobs=jobs, display=shown)
@@ -206,8 +206,9 @@ def test_products_are_compiled_elsewhere_only_where_nothing_is(cold, alone, monk
     monkeypatch.setattr(executors, "workers", workers)
     monkeypatch.setattr(executors, "cores", lambda: 2)
     backend = SimpleNamespace(name="counts steps", load_corpus=str, new=new)
-    tasks = [SimpleNamespace(recipe_name=r, recipe=r, backend=backend, schedule={}, data="") for r in ("dsv3", "mxfp8")]
-    warm.warm(tasks, Silent(), alone=alone)
+    context = SimpleNamespace(backend=backend, data="")
+    tasks = [SimpleNamespace(recipe_name=r, recipe=r, context=context) for r in ("dsv3", "mxfp8")]
+    warm.compile_kernels(tasks, Display(), in_process=alone)
     beside = cold and not alone
     assert elsewhere == ([["dsv3", "mxfp8"]] if beside else [])
     assert steps == [*(["bf16"] if beside else []), "dsv3", "mxfp8"]

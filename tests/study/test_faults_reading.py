@@ -6,7 +6,7 @@ import pytest
 import lowprec as lp
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
-from lowprec.study.kinds.readings.faults import BITS, Fault, Faults, Part, Struck, emulated, flip
+from lowprec.study.measurements.faults import BITS, Fault, Faults, Part, emulated, flip, with_fault
 
 DSV3 = lp.recipes["dsv3"]
 LAYER = "layers.0.attn.wo"
@@ -86,7 +86,7 @@ def test_only_the_struck_layer_differs_and_the_rest_is_as_without(tokens):
     model = Model("nano", "bf16", seed=1)
     bound = DSV3.bind(layers=3)
     fault = Fault("float32 sum", 10, LAYER, np.random.default_rng(0))
-    struck = Struck(bound, fault)
+    struck = with_fault(bound, fault)
     assert struck.linear("layers.1.attn.wo") is bound.linear("layers.1.attn.wo")
     x = np.random.default_rng(0).standard_normal((256, 128)).astype(np.float32)
     w = model.params[LAYER]
@@ -98,14 +98,14 @@ def test_only_the_struck_layer_differs_and_the_rest_is_as_without(tokens):
 @pytest.mark.ci
 def test_flips_of_every_place_are_measured_and_repeat(tokens):
     model = Model("nano", "bf16", seed=1)
-    rows = list(Faults(trials=1, sequences=1).read(model, DSV3, DSV3, tokens, 7))
+    rows = list(Faults(trials=1, sequences=1).measure(model, DSV3, DSV3, tokens, 7))
     assert [place for place, _ in rows] == [f"{place}, bit {bit}" for place, bits in BITS.items() for bit in bits]
     found = dict(rows)
     assert all(values["false_alarms"] == 0.0 or np.isnan(values["false_alarms"]) for values in found.values())
     assert any(values["detected"] for values in found.values())
     assert all(values["missed"] <= values["harmful"] for values in found.values())
     assert found["master weight, bit 30"]["detected"] == 0.0
-    again = list(Faults(trials=1, sequences=1).read(model, DSV3, DSV3, tokens, 7))
+    again = list(Faults(trials=1, sequences=1).measure(model, DSV3, DSV3, tokens, 7))
     assert repr(again) == repr(rows)  # nan and all
 
 
@@ -123,7 +123,7 @@ def test_logits_that_are_no_numbers_do_no_harm_to_memory(tokens):
 
     fault = Ruined("router logit", 0, "layers.1.ffn.gate", np.random.default_rng(0))
     with np.errstate(all="ignore"):
-        loss, gradients = model.with_bound(Struck(DSV3.bind(layers=3), fault)).loss_and_grads(tokens)
+        loss, gradients = model.with_bound(with_fault(DSV3.bind(layers=3), fault)).loss_and_grads(tokens)
     assert set(gradients) == set(model.params)
     assert np.isnan(loss) or loss > 0
 

@@ -2,7 +2,6 @@
 
 import ast
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from contract import branches, edited
 from fake_trainer import FAKE
 from toys import SMALL, snapshot
 
-from lowprec._code import EXECUTE_RUNS, NOT_NUMERICS, code_hash, makes_numbers
+from lowprec import _code
+from lowprec._code import PACKAGE, ROOTS, code_hash, numeric_sources
 from lowprec.study import plan, run_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run.fingerprint import differences
@@ -84,42 +84,69 @@ def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_
 
 # --- what is in the hash ---------------------------------------------------------------------------------------------
 
-#: What a run's code imports and is not in the hash: it writes, describes or shows what was computed.
-KEEPS_BOOKS = {
-    "_code", "_files", "_show", "format/picture", "recipe/picture", "study/design/modules", "study/run/fingerprint",
-    "study/run/store", "tensorcore/order",
-}  # fmt: skip
+
+@pytest.fixture(scope="module")
+def sources():
+    return set(numeric_sources(PACKAGE))
 
 
-def test_every_source_that_is_named_exists():
-    """A renamed file would leave the hash, or enter it, unseen."""
-    copied = tomllib.loads((rooms.PACKAGE.parent / "pyproject.toml").read_text())
-    copied = copied["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    places = {f"{target.removeprefix('lowprec/')}/": rooms.PACKAGE.parent / source for source, target in copied.items()}
-    for name in NOT_NUMERICS + EXECUTE_RUNS:
-        path = places.get(name, rooms.PACKAGE / (name if name.endswith("/") else f"{name}.py"))
-        assert path.is_dir() if name.endswith("/") else path.is_file(), name
+def test_what_computes_is_in_the_hash_and_what_shows_is_not(sources):
+    inside = {
+        "study/run/tasks", "study/run/branch", "study/measurements/gradients", "study/measurements/gemms",
+        "moe/run/trainer", "moe/run/train", "recipe/catalogue", "kernels/cast/rounding", "tensorcore/mma",
+        "tensorcore/checksum", "codec/reductions", "measure/spread", "cast/casts",
+    }  # fmt: skip
+    assert inside <= sources
+    outside = ("study/report/", "study/analysis/", "study/kinds/", "cli/", "plot/", "oracle/", "conformance/", "costs/")
+    assert not {name for name in sources if name.startswith((*outside, "study/catalogue", "torch/"))}
+
+
+@pytest.mark.parametrize(
+    ("edit", "changes"),
+    [
+        ("kernels/cast/rounding", True), ("recipe/catalogue", True), ("study/run/store", True),
+        ("study/measurements/faults", True), ("study/report/training", False), ("study/kinds/branches/curves", False),
+        ("plot/style", False), ("cli/studies", False),
+    ],
+)  # fmt: skip
+def test_an_edit_starts_runs_afresh_only_where_numbers_are_made(edit, changes, sources):
+    assert (edit in sources) == changes
+    assert (PACKAGE / f"{edit}.py").is_file()
+
+
+def test_the_hash_follows_imports_of_every_form(tmp_path, monkeypatch):
+    package = tmp_path / "lowprec"
+    texts = {
+        "__init__.py": "", "__init__.pyi": "from .lazy.file import thing as thing\n",
+        "study/run/a.py": "import lowprec as lp\nfrom . import b\nif b:\n    from ...room.c import x\nlp.thing()\n",
+        "study/run/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lowprec.room import typed\n",
+        "study/run/__init__.py": "", "room/__init__.py": "", "room/c.py": "import lowprec.room.d\n", "room/d.py": "",
+        "room/typed.py": "", "room/unused.py": "", "lazy/__init__.py": "", "lazy/file.py": "thing = 1\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    found = set(numeric_sources(package))
+    assert {"study/run/a", "study/run/b", "room/c", "room/d", "lazy/file"} <= found
+    assert not found & {"room/typed", "room/unused"}
+
+    def hashed():
+        code_hash.cache_clear()
+        return code_hash()
+
+    monkeypatch.setattr(_code, "PACKAGE", package)
+    before = hashed()
+    (package / "room/unused.py").write_text("1")
+    assert hashed() == before
+    (package / "room/d.py").write_text("1")
+    assert hashed() != before
+    code_hash.cache_clear()
 
 
 @pytest.mark.slow
-def test_all_that_a_run_executes_is_in_the_hash():
-    graph = {name.removeprefix("lowprec.").replace(".", "/"): used for name, used in rooms.file_graph().items()}
-    todo, seen = [*EXECUTE_RUNS], set()
-    while todo:
-        name = todo.pop()
-        if name in seen or name not in graph:
-            continue
-        seen.add(name)
-        if name not in KEEPS_BOOKS:
-            assert makes_numbers(name), f"{name} takes part in runs: its changes must start them afresh"
-            todo += [used.removeprefix("lowprec.").replace(".", "/") for used in graph[name]]
-    assert {"moe/run/trainer", "kernels/cast/rounding", "study/run/tasks"} <= seen
-
-
-@pytest.mark.slow
-def test_every_sort_of_run_is_in_the_hash():
+def test_every_work_stands_where_it_is_hashed():
     for path in rooms.files():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and "Task" in [node.name, *map(ast.unparse, node.bases)]:
-                name = path.relative_to(rooms.PACKAGE).with_suffix("").as_posix()
-                assert name in EXECUTE_RUNS, f"{node.name} is executed by workers: EXECUTE_RUNS has to name {name}"
+            if isinstance(node, ast.ClassDef) and {"Work", "Measurement"} & {*map(ast.unparse, node.bases)}:
+                name = path.relative_to(rooms.PACKAGE).as_posix()
+                assert name.startswith(ROOTS) or node.name == "Described", f"{node.name} is executed by workers"

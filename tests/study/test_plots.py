@@ -25,7 +25,7 @@ from lowprec.study.kinds.branches.sentences import sentence
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.report import style
 from lowprec.study.report.parts import count, interval, percent
-from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, briefly, clock, display
+from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, clock, display, status
 from lowprec.study.run.store import StudyError
 
 TOY = branches(Arm("boom", recipe="explodes", pairs=1))
@@ -255,7 +255,7 @@ def test_what_takes_a_moment_is_said_on_a_terminal_alone(terminal, capsys, monke
     shown = []
     monkeypatch.setattr(Bars, "stage", lambda self, text: shown.append(text))
     for console in (terminal, Console(force_terminal=False)):
-        with briefly(console, "reading the text"):
+        with status(console, "reading the text"):
             pass
     assert shown == ["reading the text"]
     assert capsys.readouterr().out == ""

@@ -17,16 +17,19 @@ from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
 from lowprec.moe.run.parallel import bucket
 from lowprec.study import Acceptance, Arm, ByPosition, Expectation, Readings, ReducedGradients, WeightsSetting
-from lowprec.study.analysis.comparison import kl_of_tokens, losses_of_tokens
 from lowprec.study.analysis.estimate import half_width
-from lowprec.study.kinds.readings.acceptance import probabilities
-from lowprec.study.kinds.readings.positions import octaves
-from lowprec.study.kinds.readings.reading import ALL, Reading, predicted
 from lowprec.study.kinds.readings.study import read_study
 from lowprec.study.kinds.readings.summary import summarize
+from lowprec.study.measurements.gradients import kl_of_tokens, losses_of_tokens
+from lowprec.study.measurements.measurement import ALL_CONDITIONS, Measurement, Row, predicted
+from lowprec.study.measurements.predictions import octaves, probabilities
 
 SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=2, seeds=2, warmup_steps=1)
 BF16, FP4 = lp.recipes["bf16"], lp.recipes["fp4_naive"]
+
+
+def by_condition(measurement, *arguments):
+    return {row.condition: row.values for row in measurement.measure(*arguments)}
 
 
 TOY = Toy(
@@ -41,7 +44,7 @@ TOY = Toy(
     ),
     SMALL, small_trainer.SMALL, ("as expected",), lost=("e5m2/c1", "again/c0"),
     damage={
-        "again is NOT bit-identical to bf16": replaced("again/c0/readings.csv", "\n0,", "\n7,"),
+        "again is NOT bit-identical to bf16": replaced("again/c0/rows.csv", "\n0,", "\n7,"),
         "fp4_naive (positive control) is NOT detected": same_results("", "fp4_naive", "bf16"),
         "fp4_naive/c1 has 1 of 2 rows": cut("fp4_naive/c1/metrics.csv", 1),
     },
@@ -80,18 +83,21 @@ def test_octaves_partition_positions():
 
 @pytest.mark.slow
 def test_by_position_agrees_with_its_definition(model, tokens):
-    rows = dict(ByPosition().read(model, FP4, BF16, tokens, 0))
+    rows = by_condition(ByPosition(), model, FP4, BF16, tokens, 0)
     ours, theirs = (predicted(model, recipe, tokens, 0)[0] for recipe in (FP4, BF16))
     kl = kl_of_tokens(theirs.reshape(-1, 256), ours.reshape(-1, 256)).reshape(4, 128)
     base, loss = (losses_of_tokens(x, tokens[:, 1:]) for x in (theirs, ours))
-    assert [*rows][-1] == ALL
-    assert rows[ALL]["kl_percent"] == pytest.approx(100 * kl.sum() / base.sum())
+    assert [*rows][-1] == ALL_CONDITIONS
+    assert rows[ALL_CONDITIONS]["kl_percent"] == pytest.approx(100 * kl.sum() / base.sum())
     assert rows["64-127"]["loss_percent"] == pytest.approx(100 * (loss[:, 64:].sum() / base[:, 64:].sum() - 1))
-    assert dict(ByPosition().read(model, BF16, BF16, tokens, 0))[ALL] == {"kl_percent": 0.0, "loss_percent": 0.0}
+    assert by_condition(ByPosition(), model, BF16, BF16, tokens, 0)[ALL_CONDITIONS] == {
+        "kl_percent": 0.0,
+        "loss_percent": 0.0,
+    }
 
 
 def test_acceptance_agrees_with_its_definition(model, tokens):
-    rows = dict(Acceptance().read(model, BF16, BF16, tokens, 0))
+    rows = by_condition(Acceptance(), model, BF16, BF16, tokens, 0)
     logits, further = predicted(model, BF16, tokens, 0)
     accepted, overlap = [], []
     for b in range(4):
@@ -99,11 +105,11 @@ def test_acceptance_agrees_with_its_definition(model, tokens):
             p, q = (np.exp(x.astype(np.float64)) for x in (logits[b, i + 1], further[b, i]))
             accepted.append(p.argmax() == q.argmax())
             overlap.append(np.minimum(p / p.sum(), q / q.sum()).sum())
-    assert rows[ALL]["greedy"] == pytest.approx(100 * np.mean(accepted))
-    assert rows[ALL]["sampled"] == pytest.approx(100 * np.mean(overlap))
-    assert rows[ALL]["speed"] == pytest.approx((1 + np.mean(accepted)) * 61 / 62)
-    quarters = [values["greedy"] for place, values in rows.items() if place != ALL]
-    assert np.mean(quarters) == pytest.approx(rows[ALL]["greedy"])
+    assert rows[ALL_CONDITIONS]["greedy"] == pytest.approx(100 * np.mean(accepted))
+    assert rows[ALL_CONDITIONS]["sampled"] == pytest.approx(100 * np.mean(overlap))
+    assert rows[ALL_CONDITIONS]["speed"] == pytest.approx((1 + np.mean(accepted)) * 61 / 62)
+    quarters = [values["greedy"] for place, values in rows.items() if place != ALL_CONDITIONS]
+    assert np.mean(quarters) == pytest.approx(rows[ALL_CONDITIONS]["greedy"])
 
 
 def test_probabilities_sum_to_one():
@@ -146,24 +152,24 @@ def test_a_study_has_means_at_every_place(finished, reported):
     assert summary.mean("kl_percent", "fp4_naive") > summary.mean("kl_percent", "float32") > 0
     assert summary.shown == ["float32", "e5m2", "fp4_naive"]
     rows = list(csv.DictReader(reported.table_csv().splitlines()))
-    assert {row["place"] for row in rows} == {"", ALL, *octaves(128)}
+    assert {row["place"] for row in rows} == {"", ALL_CONDITIONS, *octaves(128)}
     one = next(row for row in rows if (row["arm"], row["place"], row["metric"]) == ("e5m2", "8-15", "kl_percent"))
     assert int(one["count"]) == 4
     read, setting = read_study(finished)
     assert (read.reading.metrics, setting) == (dict(ByPosition.metrics), SMALL)
     with pytest.raises(TypeError, match="was made"):
-        read.reading.read()
+        read.reading.measure()
 
 
 @dataclass(frozen=True)
-class Two(Reading):
+class Two(Measurement):
     metrics: ClassVar = {"m": "a number"}
     panels: ClassVar = ("m",)
     number: int = 1
 
-    def read(self, model, recipe, reference, tokens, seed):
-        yield "a", {"m": float(self.number)}
-        yield "b", {"m": float("nan") if seed % 2 else 3.0 * self.number}
+    def measure(self, model, recipe, reference, tokens, seed):
+        yield Row("a", {"m": float(self.number)})
+        yield Row("b", {"m": float("nan") if seed % 2 else 3.0 * self.number})
 
 
 @pytest.mark.slow
@@ -192,7 +198,7 @@ def sequences():
 @pytest.mark.slow
 def test_errors_are_those_of_the_reduction(sequences):
     model, recipe = Model("nano", "bf16", seed=0), BF16.with_(all_reduce="2 ring e5m2_1x128")
-    rows = dict(ReducedGradients(ranks=(2, 8)).read(model, recipe, BF16, sequences, 0))
+    rows = by_condition(ReducedGradients(ranks=(2, 8)), model, recipe, BF16, sequences, 0)
     assert [*rows] == ["2", "8"]
     parts = [model.loss_and_grads(part)[1] for part in np.split(sequences, 8)]
     shards = np.stack([bucket(part) for part in parts]) / np.float32(8)
@@ -204,12 +210,12 @@ def test_errors_are_those_of_the_reduction(sequences):
 
 
 def test_without_a_reduction_float32_is_all_that_is_lost(sequences):
-    rows = dict(ReducedGradients(ranks=(2, 8)).read(Model("nano", "bf16", seed=0), BF16, BF16, sequences, 0))
+    rows = by_condition(ReducedGradients(ranks=(2, 8)), Model("nano", "bf16", seed=0), BF16, BF16, sequences, 0)
     assert all(0 < row["gradient_error"] < 1e-6 for row in rows.values())
 
 
 def read(reading, tokens=None):
-    return next(iter(reading.read(Model("nano", "bf16", seed=0), BF16, BF16, tokens, 0)))
+    return next(iter(reading.measure(Model("nano", "bf16", seed=0), BF16, BF16, tokens, 0)))
 
 
 test_refused = refusals([

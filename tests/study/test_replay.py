@@ -14,9 +14,9 @@ from lowprec.moe.data.corpus import batches
 from lowprec.moe.data.sources import load_corpus
 from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, load
 from lowprec.study.analysis.crossed import crossed
-from lowprec.study.kinds.replay import operands
-from lowprec.study.kinds.replay.measurement import Product, coherence_of, errors, exact, growth_of, measure
-from lowprec.study.kinds.replay.operands import Recorder, extended, recorded, shared, spread_rows
+from lowprec.study.measurements import operands
+from lowprec.study.measurements.gemms import GemmOperands, coherence_of, errors, exact, multiply, variance_growth
+from lowprec.study.measurements.operands import recorded, sample_rows, shared, tile_operands
 
 FP22 = ReplayArm("fp22", "FP22", "hopper_fp8", role="control")
 ARMS = (
@@ -49,12 +49,12 @@ def test_errors_are_seen_apart():
 
 def test_coherence_is_the_correlation_of_products():
     ones = np.ones((2, 512), np.float32)
-    assert coherence_of(growth_of(ones, ones), 512) == 1.0
+    assert coherence_of(variance_growth(ones, ones), 512) == 1.0
     for wanted in (0.0, 0.04):
         rng = np.random.default_rng(5)
-        found = [coherence_of(growth_of(*shared(wanted)(rng, (128, 256))), 256) for _ in range(4)]
+        found = [coherence_of(variance_growth(*shared(wanted)(rng, (128, 256))), 256) for _ in range(4)]
         assert np.mean(found) == pytest.approx(wanted, rel=0.25, abs=2e-4)
-    assert math.isnan(growth_of(0 * ones, ones))
+    assert math.isnan(variance_growth(0 * ones, ones))
 
 
 @pytest.mark.sampled(4)
@@ -64,14 +64,14 @@ def test_coherence_is_the_correlation_of_products():
 ])  # fmt: skip
 def test_figures_known_from_elsewhere(family, length, expected):
     pair = operands.FAMILIES[family](np.random.default_rng(1), (64, length))
-    row = measure(Product("synthetic", 0, "", family, 0, *pair), ARMS[-1:])[0]
+    row = multiply(GemmOperands("synthetic", 0, "", family, 0, *pair), ARMS[-1:])[0]
     assert row[9] / row[8] == pytest.approx(expected, rel=0.15)
 
 
 def test_an_arm_is_what_the_gemm_makes_of_the_operands():
     rng = np.random.default_rng(2)
     a, b = rng.standard_normal((8, 640), np.float32), rng.standard_normal((4, 640), np.float32)
-    rows = {row[7]: row for row in measure(Product("fprop", 0, "", "x", 3, a, b), ARMS)}
+    rows = {row[7]: row for row in multiply(GemmOperands("fprop", 0, "", "x", 3, a, b), ARMS)}
     assert all(row[:6] == ("fprop", 0, "", "x", 3, 640) for row in rows.values())
     qa, qb = (lp.quantize(x, "e4m3fn tensor") for x in (a, b))
     truth = exact(qa.dequantize(), qb.dequantize())
@@ -79,7 +79,7 @@ def test_an_arm_is_what_the_gemm_makes_of_the_operands():
     assert rows["fp22_128"][9] == errors(got.astype(np.float64), truth)[0]
     assert rows["bits_9"][9] > 4 * rows["fp22"][9] > 4 * rows["fp22_128"][9] > 16 * rows["bits_20"][9]
     assert rows["fp22"][8] != rows["tiles"][8]  # tiles lose less in quantization
-    short = measure(Product("fprop", 0, "", "x", 3, np.abs(a), np.abs(b)), [FP22])[0]
+    short = multiply(GemmOperands("fprop", 0, "", "x", 3, np.abs(a), np.abs(b)), [FP22])[0]
     assert -short[9] == pytest.approx(short[10], rel=0.02)  # truncation is towards zero: all error is bias
 
 
@@ -112,28 +112,27 @@ def test_a_recorder_changes_no_bit_and_notes_whole_multiplications(trainer):
     assert some.x.shape == (9, 128)
     assert some.dy_columns.shape == (5, 128)
     assert {row.tobytes() for row in some.x} <= {row.tobytes() for row in everything.x}
-    assert isinstance(Recorder(lp.recipes["bf16"].bind(), lambda name: False, 1, 1).step, int)
 
 
 def test_rows_are_no_comb():
     """At equal distances all rows would be the first tokens of sequences, whose queries have no gradient."""
-    places = spread_rows(np.arange(2048.0)[:, None], 16).ravel()
+    places = sample_rows(np.arange(2048.0)[:, None], 16).ravel()
     assert len(set(places % 128)) > 10
     assert (np.diff(places) > 0).all()
-    assert spread_rows(np.ones((3, 2)), 5).shape == (3, 2)
+    assert sample_rows(np.ones((3, 2)), 5).shape == (3, 2)
 
 
 @pytest.mark.parametrize("coherence", [0.0, 1e-3, 3e-2])
 def test_extended_operands_are_as_coherent_as_asked(coherence):
     rng = np.random.default_rng(7)
     a, b = shared(coherence)(rng, (96, 192))
-    growth = growth_of(a, b)
+    growth = variance_growth(a, b)
     here = coherence_of(growth, 192)
-    longer = extended(a, b, 6144, growth, 1 + here * (6144 - 1), rng)
+    longer = tile_operands(a, b, 6144, growth, 1 + here * (6144 - 1), rng)
     assert longer[0].shape == longer[1].shape == (96, 6144)
-    assert coherence_of(growth_of(*longer), 6144) == pytest.approx(max(here, 0.0), rel=0.2, abs=1e-4)
-    same = extended(a, b, 6144, growth, growth, rng)
-    assert growth_of(*same) == pytest.approx(growth, rel=0.2)
+    assert coherence_of(variance_growth(*longer), 6144) == pytest.approx(max(here, 0.0), rel=0.2, abs=1e-4)
+    same = tile_operands(a, b, 6144, growth, growth, rng)
+    assert variance_growth(*same) == pytest.approx(growth, rel=0.2)
     assert np.array_equal(np.sort(np.abs(longer[0][0])), np.sort(np.tile(np.abs(a[0]), 32)))
 
 

@@ -17,7 +17,7 @@ from lowprec.study import Arm, plan, run_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run import runner as runner_module
 from lowprec.study.run import tasks as tasks_module
-from lowprec.study.run.progress import Silent
+from lowprec.study.run.progress import Display
 from lowprec.study.run.store import RunFailed, RunFolder, StudyError, read_json
 
 TOY = branches()
@@ -76,7 +76,7 @@ def test_preparing_a_checkpoint_continues_where_it_was_saved(copied, run, monkey
     (folder / "checkpoint.npz").unlink()
     shutil.rmtree(copied / "dsv3/c0-s0")
     # As an interruption after 17 of 30 steps leaves it, saved after 12.
-    schedule = fake_trainer.Schedule(**checkpoint.schedule)
+    schedule = fake_trainer.Schedule(**checkpoint.work.schedule)
     trainer = fake_trainer.Trainer("nano", "bf16", None, seed=0, schedule=schedule)
     for _ in range(12):
         trainer.step()
@@ -86,7 +86,7 @@ def test_preparing_a_checkpoint_continues_where_it_was_saved(copied, run, monkey
     if state == "cut":
         (folder / "partial-12.npz").write_text((folder / "partial-12.npz").read_text()[:-20])
     steps = noted(monkeypatch, fake_trainer.Trainer, "step")
-    monkeypatch.setattr(runner_module, "warm", lambda *_, **__: None)
+    monkeypatch.setattr(runner_module, "compile_kernels", lambda *_, **__: None)
     run()
     assert results(copied) == expected
     assert len(steps) == (18 if state is None else 30) + 20
@@ -120,7 +120,7 @@ def test_two_processes_do_not_work_in_one_folder(copied, run):
     run()  # a lock dies with its holder
 
 
-class Notes(Silent):
+class Notes(Display):
     def __init__(self):
         self.notes = []
 

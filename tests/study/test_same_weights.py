@@ -20,14 +20,14 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting
-from lowprec.study.analysis.comparison import compare, compare_layers, kl_of_tokens, record
 from lowprec.study.analysis.estimate import Values
-from lowprec.study.analysis.probe import TILE, describe
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
-from lowprec.study.design.stress import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.kinds.same_weights.report import table_csv
 from lowprec.study.kinds.same_weights.study import METRICS
 from lowprec.study.kinds.same_weights.summary import summarize
+from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
+from lowprec.study.measurements.gradients import compare, compare_layers, kl_of_tokens, record
+from lowprec.study.measurements.tensors import TILE, describe
 
 SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
 F32, BF16, DSV3 = (lp.recipes[name] for name in ("float32", "bf16", "dsv3"))
@@ -46,8 +46,8 @@ TOY = Toy(
     damage={
         "again is NOT bit-identical to bf16": replaced("again/c0/layers.csv", "0.0", "0.1"),
         "fp4_naive (positive control) is NOT detected": same_results("", "fp4_naive", "bf16"),
-        "dsv3/c0 has 1 of 2 rows in metrics.csv": cut("dsv3/c0/metrics.csv", 1),
-        "fp4_naive/c0 has 0 of 2 rows in metrics.csv": cut("fp4_naive/c0/metrics.csv", 0),
+        "dsv3/c0 lacks rows in rows.csv": cut("dsv3/c0/rows.csv", 1),
+        "fp4_naive/c0 has 0 of 1 rows in metrics.csv": cut("fp4_naive/c0/metrics.csv", 0),
         "hybrid/c0 lacks rows in layers.csv": cut("hybrid/c0/layers.csv", 20),
         "again/c0 lacks rows in layers.csv": cut("again/c0/layers.csv", 0),
     },

@@ -117,10 +117,10 @@ def test_the_plan_holds_every_cell_once(tmp_path):
     assert len(planned.checkpoints) == 4 * 3
     assert len(planned.arms) == 4 * 3 * (4 * 2 + 1)
     assert {task.study for task in planned.checkpoints} == {tmp_path / "checkpoints"}
-    assert all(task.checkpoint_file.is_relative_to(tmp_path / "checkpoints") for task in planned.arms)
+    assert all(task.start_file.is_relative_to(tmp_path / "checkpoints") for task in planned.arms)
     seeds = [task.name.rpartition("-s")[2] for task in planned.arms]
     assert seeds == sorted(seeds)  # the first pairs of all cells come before the second
-    assert {task.data for task in planned.arms} == {"stdlib", "bible"}
+    assert {task.context.data for task in planned.arms} == {"stdlib", "bible"}
 
 
 def test_a_corpus_of_ones_own_takes_the_place_of_the_default(tmp_path):
@@ -128,7 +128,7 @@ def test_a_corpus_of_ones_own_takes_the_place_of_the_default(tmp_path):
     text.write_text("x")
     setting = replace(SIZE, cells=CELLS[:2])
     planned = plan(STUDY, setting, tmp_path / "toy", data=str(text), backend=Sized())
-    assert {task.data for task in planned.arms} == {str(text)}
+    assert {task.context.data for task in planned.arms} == {str(text)}
     assert {task.name.split("/")[0] for task in planned.arms} == {"nano-20-book", "nano-80-book"}
 
 

@@ -53,7 +53,7 @@ def test_every_pair_shares_checkpoint_and_batches_and_only_those(tmp_path):
     for arm in ("perturb", "dsv3", "fp4_naive"):
         for pair in ("c0-s0", "c0-s1", "c1-s0", "c1-s1"):
             ours, theirs = by_name[f"{arm}/{pair}"], by_name[f"bf16/{pair}"]
-            assert (ours.seed, ours.checkpoint) == (theirs.seed, theirs.checkpoint)
+            assert (ours.seed, ours.start) == (theirs.seed, theirs.start)
     seeds = {task.seed for task in planned.arms}
     assert len(seeds) == 4
     assert not seeds & {task.seed for task in planned.checkpoints}
@@ -67,8 +67,8 @@ def test_seeds_and_checkpoints_only_add_runs(tmp_path):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_corpora_are_planned_by_name_and_texts_by_path(tmp_path, name):
-    assert {task.data for task in make(tmp_path, data=name).tasks} == {name}
-    assert {task.data for task in make(tmp_path, data="book.txt").tasks} == {str(Path("book.txt").resolve())}
+    assert {task.context.data for task in make(tmp_path, data=name).tasks} == {name}
+    assert {task.context.data for task in make(tmp_path, data="book.txt").tasks} == {str(Path("book.txt").resolve())}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_study_from_start_to_verdict(finished):
 def test_metrics_hold_every_bit_and_no_clock(finished):
     columns = RunFolder(finished / "bf16/c0-s0").columns()
     assert list(columns) == ["step", "loss", "learning_rate", "tokens", "max_violation"]
-    start, schedule = TOY.plan(finished).arms[0].checkpoint_file, fake_trainer.Schedule(2e-3, 0, 20)
+    start, schedule = TOY.plan(finished).arms[0].start_file, fake_trainer.Schedule(2e-3, 0, 20)
     trainer = fake_trainer.Trainer.load(start, recipe="bf16", schedule=schedule, data_seed=1000)
     assert columns["loss"] == [trainer.step().loss for _ in range(20)]
 

@@ -71,33 +71,6 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
     return float(np.max(np.abs(a[start:] - b[start:]) / b[start:]))
 
 
-def exponent(seen: ArrayLike, losses: ArrayLike) -> float:
-    """Return d ln(loss) / d ln(bytes seen), by least squares over the later half of a training curve.
-
-    Parameters
-    ----------
-    seen, losses : array_like of float, shape (steps,)
-        Bytes seen and the raw training loss at every step.
-
-    Returns
-    -------
-    float
-        nan for fewer than four steps.
-
-    Examples
-    --------
-    >>> seen = np.arange(1, 101)
-    >>> round(exponent(seen, 3.0 * seen**-0.25), 6)
-    -0.25
-    """
-    x, y = np.log(np.asarray(seen, dtype=np.float64)), np.log(np.asarray(losses, dtype=np.float64))
-    x, y = x[x.size // 2 :], y[y.size // 2 :]
-    if x.size < 2 or x[0] == x[-1]:
-        return math.nan
-    x = x - x.mean()
-    return float(np.sum(x * y) / np.sum(x * x))
-
-
 def data_lost(effect: float, slope: float) -> float:
     """Return the share of the data that a relative rise of the loss is worth, where the loss goes as bytes**slope.
 

@@ -41,7 +41,7 @@ SINGLE_THREAD = {
 #: What `--scheduler` takes for a cluster of its own on this computer.
 LOCAL = "local"
 #: Seconds to wait for a scheduler's answer, and for its first worker.
-PATIENCE = 10.0
+CONNECT_TIMEOUT = 10.0
 
 
 class InlineExecutor(ThreadPoolExecutor):
@@ -150,15 +150,15 @@ def _die_with_parent() -> None:
 
 
 @contextmanager
-def cluster(address: str, *, patience: float | None = None) -> Iterator[Executor]:
+def cluster(address: str, *, connect_timeout: float | None = None) -> Iterator[Executor]:
     """Provide an executor on a Dask cluster.
 
     Parameters
     ----------
     address : str
         "tcp://host:8786" of a scheduler, or "local" for a cluster of one worker per core, which ends with the block.
-    patience : float, optional
-        Seconds to wait for an answer, `PATIENCE` by default.
+    connect_timeout : float, optional
+        Seconds to wait for an answer, `CONNECT_TIMEOUT` by default.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def cluster(address: str, *, patience: float | None = None) -> Iterator[Executor
         raise StudyError("--scheduler needs Dask: pip install 'lowprec[cluster]'")
     import distributed
 
-    patience = PATIENCE if patience is None else patience
+    connect_timeout = CONNECT_TIMEOUT if connect_timeout is None else connect_timeout
     with _single_threaded(), contextlib.ExitStack() as stack:
         target: Any = address
         if address == LOCAL:
@@ -177,17 +177,17 @@ def cluster(address: str, *, patience: float | None = None) -> Iterator[Executor
                 n_workers=cores(), threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=40
             )
             stack.callback(target.close)
-        client = _connect(target, patience)
+        client = _connect(target, connect_timeout)
         stack.callback(client.close)
-        _require_workers(client, address, patience)
+        _require_workers(client, address, connect_timeout)
         yield client.get_executor(pure=False)
 
 
-def _connect(target: Any, patience: float) -> Any:
+def _connect(target: Any, connect_timeout: float) -> Any:
     import distributed
 
     try:
-        return distributed.Client(target, timeout=patience, set_as_default=False)
+        return distributed.Client(target, timeout=connect_timeout, set_as_default=False)
     except (OSError, ValueError) as error:  # TimeoutError is an OSError; an address without sense is a ValueError
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise StudyError(
@@ -196,9 +196,9 @@ def _connect(target: Any, patience: float) -> Any:
         ) from None
 
 
-def _require_workers(client: Any, address: str, patience: float) -> None:
+def _require_workers(client: Any, address: str, connect_timeout: float) -> None:
     try:
-        client.wait_for_workers(1, timeout=patience)
+        client.wait_for_workers(1, timeout=connect_timeout)
     except TimeoutError:
         raise StudyError(
             f"scheduler {address!r} has no workers; start one with `dask worker {address} --nthreads 1`"

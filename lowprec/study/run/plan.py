@@ -11,7 +11,7 @@ from ..._show import table
 from . import backend as backends
 from .backend import Backend
 from .fingerprint import code_hash, key_of, versions
-from .tasks import Task
+from .tasks import Prepare, RunContext, Task
 
 
 @dataclass(frozen=True)
@@ -54,51 +54,32 @@ class Plan:
         return table(rows, title=self.study.name)
 
 
-@dataclass(frozen=True)
-class Common:
-    """What all runs of a study have in common.
+def create_context(data: str, backend: Backend | None = None) -> RunContext:
+    """Load the data, and return what runs on it share; `BACKEND` is the default.
 
-    Attributes
-    ----------
-    backend : Backend
-        Makes the trainers.
-    data : str
-        A corpus by name, or a whole path.
-    fingerprint : dict
-        What their numbers depend on: data, code, versions, backend.
+    Raises
+    ------
+    ValueError
+        If the data cannot be used.
     """
+    from lowprec.moe.data.sources import SOURCES
 
-    backend: Backend
-    data: str
-    fingerprint: dict[str, Any]
-
-    @classmethod
-    def of(cls, data: str, backend: Backend | None = None) -> Common:
-        """Load the data, and return what runs on it share; `BACKEND` is the default.
-
-        Raises
-        ------
-        ValueError
-            If the data cannot be used.
-        """
-        from lowprec.moe.data.sources import SOURCES
-
-        backend = backend or backends.BACKEND
-        data = data if data in SOURCES else str(Path(data).resolve())
-        fingerprint = {
-            "data": backend.load_corpus(data).sha256,
-            "code": code_hash(),
-            "versions": versions(),
-            "backend": backend.name,
-        }
-        return cls(backend, data, fingerprint)
+    backend = backend or backends.BACKEND
+    data = data if data in SOURCES else str(Path(data).resolve())
+    fingerprint = {
+        "data": backend.load_corpus(data).sha256,
+        "code": code_hash(),
+        "versions": versions(),
+        "backend": backend.name,
+    }
+    return RunContext(backend, data, fingerprint)
 
 
 #: Folder, beside those of the studies, of the BF16 checkpoints that they share.
 SHARED_CHECKPOINTS = "checkpoints"
 
 
-def checkpoint_task(setting: Any, number: int, common: Common, studies: Path, config: Any = None) -> Task:
+def checkpoint_task(setting: Any, number: int, context: RunContext, studies: Path, config: Any = None) -> Task:
     """Return the run that trains BF16 checkpoint `number` of a setting, or of another configuration than its own.
 
     It lies beside the studies' folders, named after everything that its numbers depend on: it is trained once for all
@@ -111,10 +92,8 @@ def checkpoint_task(setting: Any, number: int, common: Common, studies: Path, co
         "kind": "constant",
     }
     config = setting.config if config is None else config
-    what = {**common.backend.describe(config, "bf16"), "schedule": schedule, "seed": number}
-    what |= common.fingerprint
-    return Task(
-        f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key_of(plain(what))}",
-        studies / SHARED_CHECKPOINTS, common.backend, config, "bf16", common.data, number,
-        setting.checkpoint_steps, schedule, what,
-    )  # fmt: skip
+    what = {**context.backend.describe(config, "bf16"), "schedule": schedule, "seed": number}
+    what |= context.fingerprint
+    name = f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key_of(plain(what))}"
+    work, steps = Prepare(schedule), setting.checkpoint_steps
+    return Task(name, studies / SHARED_CHECKPOINTS, context, config, "bf16", number, steps, work, what)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 COMPILING = "compiling kernels, once per version of lowprec"
 #: Seconds between two lines where there is no terminal.
@@ -47,8 +47,8 @@ class Snapshot:
     seconds_left: float | None
 
 
-class Display(Protocol):
-    """What a study tells about itself while it runs."""
+class Display:
+    """What a study tells about itself while it runs; this one shows nothing."""
 
     def stage(self, text: str) -> None:
         """Announce what happens next."""
@@ -61,22 +61,6 @@ class Display(Protocol):
 
     def update(self, snapshot: Snapshot) -> None:
         """Show where the study stands."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def stage(self, text: str) -> None:
-        """Do nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    def compiling(self, count: int) -> None:
-        """Do nothing."""
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Do nothing."""
 
 
 def clock(seconds: float) -> str:
@@ -93,7 +77,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class Lines:
+class Lines(Display):
     """Plain lines, one every few seconds.
 
     Parameters
@@ -146,7 +130,7 @@ class Lines:
         )
 
 
-class Bars:
+class Bars(Display):
     """Live bars on a terminal: the whole study, and one line per run in progress.
 
     Parameters
@@ -224,7 +208,7 @@ def display(console: Any) -> Iterator[Display]:
 
 
 @contextmanager
-def briefly(console: Any, text: str) -> Iterator[None]:
+def status(console: Any, text: str) -> Iterator[None]:
     """Say on a terminal what takes a moment; nothing is left of it, and nothing comes where there is no terminal."""
     if not console.is_terminal:
         yield

@@ -13,10 +13,10 @@ from ..._files import place_aside, set_aside, write_json
 from . import executors, store
 from .fingerprint import differences
 from .plan import Plan
-from .progress import Display, Running, Silent, Snapshot
+from .progress import Display, Running, Snapshot
 from .store import STUDY_FILE, RunFailed, StudyError
 from .tasks import Stopped, Task, run_task
-from .warm import warm
+from .warm import compile_kernels
 
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Seconds that runs have to notice that the study stops: a step of a large model, and a scheduler that is gone.
 STOP_WITHIN = 60.0
 #: Seconds between two looks at the runs in progress.
-LOOK_EVERY = 0.5
+POLL_INTERVAL = 0.5
 
 
 def check_same(tasks: Sequence[Task]) -> None:
@@ -109,7 +109,7 @@ def run_study(
     KeyboardInterrupt
         Passed on after the workers stopped.
     """
-    show = Silent() if display is None else display
+    show = Display() if display is None else display
     if fresh:
         start_afresh(planned.folder)
     check_same(planned.tasks)
@@ -125,9 +125,9 @@ def run_study(
         todo = unfinished(planned)
         for task in todo:
             if task.folder.finished() and task.is_arm:
-                show.note(f"{task.name} {task.lacks()}")
+                show.note(f"{task.name} {task.missing_output()}")
         if todo:
-            warm(todo, show, alone=jobs == 0)
+            compile_kernels(todo, show, in_process=jobs == 0)
             workers = executors.cores() if jobs is None else max(1, jobs)
             context = contextlib.nullcontext(executor) if executor is not None else executors.workers(jobs)
             with context as pool:
@@ -144,7 +144,7 @@ def stop_files(planned: Plan) -> set[Path]:
 def unfinished(planned: Plan) -> list[Task]:
     """Return the runs that are still to be done: arms, and the checkpoints that these need."""
     arms = [task for task in planned.arms if not task.finished()]
-    needed = {task.checkpoint for task in arms}
+    needed = {task.start_name for task in arms}
     return [task for task in planned.checkpoints if task.name in needed and not task.finished()] + arms
 
 
@@ -169,10 +169,10 @@ class _Runner:
             for task in list(self.todo.values()):
                 if task.is_arm:
                     task.folder.remove()  # leftovers of a killed study
-                if task.checkpoint not in self.todo:
+                if task.start_name not in self.todo:
                     self._submit(task)
             while self.futures:
-                done, _ = wait(self.futures, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
+                done, _ = wait(self.futures, timeout=POLL_INTERVAL, return_when=FIRST_COMPLETED)
                 for future in done:
                     self._collect(future)
                 self.show.update(self.snapshot())
@@ -219,7 +219,7 @@ class _Runner:
             seconds = float(run["seconds"]) + float(run["evaluation_seconds"])
             self.rates[task.recipe] = seconds / int(run["timed_steps"])
         for waiting in self.todo.values():
-            if waiting.checkpoint == task.name:
+            if waiting.start_name == task.name:
                 self._submit(waiting)
         if task.is_arm and self.ended is not None:
             self.ended()

@@ -18,6 +18,8 @@ from ..._files import csv_rows, make_folder, read_csv, write_json, write_text
 
 STUDY_FILE, RUN_FILE, METRICS_FILE = "study.json", "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
+#: What helps where files of a run are incomplete.
+AGAIN = "(the same command does that run again)"
 
 
 class StudyError(RuntimeError):
@@ -152,7 +154,7 @@ class RunFolder:
         steps = record.get("timed_steps" if record.get("status") == "diverged" else "steps")
         if (rows := self.rows()) == steps:
             return ""
-        return f"has {rows} of {steps} rows in {METRICS_FILE} (the same command does that run again)"
+        return f"has {rows} of {steps} rows in {METRICS_FILE} {AGAIN}"
 
     def columns(self) -> dict[str, list[float]]:
         """Return the metrics as columns of floats.

@@ -1,28 +1,35 @@
-"""Kernels are compiled before runs start: once, on two cores, and only those that the runs need.
+"""Kernels are compiled before runs start: once, on two cores, and only those that the runs need; what runs take.
 
 Numba compiles on one thread of a process. So where nothing is compiled yet, a process of its own compiles what the
 multiplications and codecs of the recipes need, while this one compiles the rest of a step.
+
+What studies will take is estimated from one step and one forward pass of every recipe. Times are the processor's,
+of all threads, so what else runs does not count; two free cores take half of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lowprec.recipe import Recipe, recipes
 
 from . import executors
+from .plan import Plan
 from .progress import Display
 from .tasks import Task
 
 _STORED = "bf16"  # the recipe whose step holds what every step does and no quantized multiplication
 
 
-def warm(tasks: Sequence[Task], show: Display, *, alone: bool = False) -> None:
+def compile_kernels(tasks: Sequence[Task], show: Display, *, in_process: bool = False) -> None:
     """Run one small step of every recipe in this process: kernels are compiled once here, found on disk by workers.
 
     Parameters
@@ -31,14 +38,14 @@ def warm(tasks: Sequence[Task], show: Display, *, alone: bool = False) -> None:
         Runs that are about to start.
     show : Display
         Where the step is told, and what is compiled.
-    alone : bool
+    in_process : bool
         Start no other process.
     """
     from lowprec import _jit
 
     wanted = {task.recipe: task for task in tasks}
     with _jit.compiling(show.compiling):
-        if not alone and executors.cores() > 1 and wanted and _nothing_is_compiled():
+        if not in_process and executors.cores() > 1 and wanted and _nothing_is_compiled():
             show.stage(f"before the runs, one step of {_STORED}; what other recipes need is compiled beside it")
             with _products_elsewhere(list(wanted)):
                 _warm(_STORED, next(iter(wanted.values())))
@@ -53,12 +60,12 @@ def _warmed() -> set[tuple[str, str | Recipe]]:
 
 
 def _warm(recipe: str | Recipe, task: Task) -> None:
-    key = task.backend.name, recipe
+    key = task.context.backend.name, recipe
     if key in _warmed():
         return
-    schedule = {"peak": 1e-3, **task.schedule, "warmup_steps": 0, "total_steps": 1}
-    corpus = task.backend.load_corpus(task.data)
-    task.backend.new("nano", recipe, corpus, seed=0, schedule=schedule).step()
+    schedule = {"peak": 1e-3, "warmup_steps": 0, "total_steps": 1, "kind": "constant"}
+    backend = task.context.backend
+    backend.new("nano", recipe, backend.load_corpus(task.context.data), seed=0, schedule=schedule).step()
     _warmed().add(key)
 
 
@@ -97,3 +104,78 @@ def multiply_once(given: Sequence[str | Recipe]) -> None:
         for direction in DIRECTIONS:
             if bound.changes(direction):
                 bound.codec(direction).round_trip(x)
+
+
+# --- how long runs take ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Seconds of one core: a training step, and a forward pass of one batch."""
+
+    step: float
+    forward: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a study will take.
+
+    Attributes
+    ----------
+    runs, checkpoints : int
+        Runs of arms that are still to be done, and checkpoints.
+    arm_minutes, checkpoint_minutes : float
+        Minutes of one core.
+    """
+
+    runs: int
+    checkpoints: int
+    arm_minutes: float
+    checkpoint_minutes: float
+
+
+class Estimator:
+    """Times what it has not timed yet, and remembers which shared checkpoints were counted already."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, str, str], Rate] = {}
+        self._counted: set[str] = set()
+
+    def estimate(self, planned: Plan) -> Estimate:
+        """Return what is still to be done of a study; a checkpoint that an earlier one has is not counted again."""
+        arms = [task for task in planned.arms if not task.finished()]
+        needed = {task.start_name for task in arms} - self._counted
+        checkpoints = [task for task in planned.checkpoints if task.name in needed and not task.finished()]
+        self._counted |= needed
+        return Estimate(len(arms), len(checkpoints), *(self._minutes(tasks) for tasks in (arms, checkpoints)))
+
+    def _minutes(self, tasks: Iterable[Task]) -> float:
+        return sum(self._seconds(task) for task in tasks) / 60
+
+    def _seconds(self, task: Task) -> float:
+        found = [(self.rate(task, recipe), steps, batches) for recipe, steps, batches in task.work.passes(task)]
+        return sum(steps * rate.step + batches * rate.forward for rate, steps, batches in found)
+
+    def rate(self, task: Task, recipe: Any) -> Rate:
+        """Return the rate of a recipe with a task's configuration."""
+        described = task.context.backend.describe(task.config, recipe)
+        key = task.context.backend.name, repr(described["config"]), repr(described["recipe"])
+        if key not in self._rates:
+            self._rates[key] = _timed(task, recipe, described["config"])
+        return self._rates[key]
+
+
+def _timed(task: Task, recipe: Any, shape: dict[str, Any]) -> Rate:
+    schedule = {"peak": 1e-3, "warmup_steps": 0, "total_steps": 3, "kind": "constant"}
+    backend = task.context.backend
+    corpus = backend.load_corpus(task.context.data)
+    trainer = backend.new(task.config, recipe, corpus, seed=0, schedule=schedule, data_seed=0)
+    trainer.step()  # kernels are loaded, or compiled
+    one = shape["batch"] * shape["sequence"]
+    trainer.window_losses(n_bytes=one)
+    began = time.process_time()
+    trainer.step()
+    stepped = time.process_time()
+    trainer.window_losses(n_bytes=one)
+    return Rate(stepped - began, time.process_time() - stepped)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...analysis.levels import Levels, Ratio, levels_of
 from ...analysis.statistics import Paired, paired, relative_differences
-from ...run.evaluation import BF16
+from ...run.branch import BF16
 from .ablation import EFFECTS
 from .runs import PairRun
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from ...design.arms import Arm
 from ...run.backend import Backend, Forward
-from ...run.evaluation import BF16, Evaluation
-from ...run.plan import Common, Plan, checkpoint_task
-from ...run.tasks import Task
+from ...run.branch import BF16, Branch, Evaluation
+from ...run.plan import Plan, checkpoint_task, create_context
+from ...run.tasks import RunContext, Task
 from ..kept import describe
 from ..kind import Report, TrainingKind
 from .ablation import Ablation, Setting, pairs_of, run_name
@@ -45,15 +45,15 @@ class BranchKind(TrainingKind[Ablation, Setting]):
         if setting.seeds > SEEDS_PER_CHECKPOINT:
             raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
         study = study.at(setting)
-        common, folder = Common.of(data, backend), folder.resolve()
+        context, folder = create_context(data, backend), folder.resolve()
         checkpoints = [
-            checkpoint_task(setting, number, common, folder.parent)
+            checkpoint_task(setting, number, context, folder.parent)
             for number in range(0 if setting.from_scratch else setting.checkpoints)
         ]
-        plain, forwards = common.backend.forward(BF16), _forwards(study, common.backend)
+        plain, forwards = context.backend.forward(BF16), _forwards(study, context.backend)
         arms = [
             _arm_task(
-                arm, number, seed, study, setting, common, checkpoints[number] if checkpoints else None, folder,
+                arm, number, seed, study, setting, context, checkpoints[number] if checkpoints else None, folder,
                 _evaluation(arm, setting, forwards, plain),
             )
             for arm in study.arms
@@ -84,8 +84,8 @@ class BranchKind(TrainingKind[Ablation, Setting]):
 
 
 def _place(task: Task) -> tuple[str, bool, bool]:
-    assert task.evaluation is not None
-    return task.name.rpartition("-s")[2].zfill(4), not task.evaluation.others, task.recipe == BF16
+    assert isinstance(task.work, Branch)
+    return task.name.rpartition("-s")[2].zfill(4), not task.work.evaluation.others, task.recipe == BF16
 
 
 def _forwards(study: Ablation, backend: Backend) -> dict[str, Forward]:
@@ -106,11 +106,11 @@ def _evaluation(arm: Arm, setting: Setting, forwards: dict[str, Forward], plain:
 
 
 def _arm_task(
-    arm: Arm, number: int, seed: int, study: Ablation, setting: Setting, common: Common, checkpoint: Task | None,
+    arm: Arm, number: int, seed: int, study: Ablation, setting: Setting, context: RunContext, checkpoint: Task | None,
     folder: Path, evaluation: Evaluation,
 ) -> Task:  # fmt: skip
     """Return one run of an arm, from a checkpoint or, without one, from initial weights `number`."""
-    backend = common.backend
+    backend = context.backend
     schedule = {
         "peak": setting.learning_rate,
         "warmup_steps": setting.warmup_steps if checkpoint is None else 0,
@@ -133,9 +133,8 @@ def _arm_task(
     if arm.tail is not None:
         tail = (arm.tail.begins(setting.branch_steps), arm.tail.precision)
         what["tail"] = {"from_step": tail[0], "recipe": backend.describe(config, tail[1])["recipe"]}
+    work = Branch(schedule, evaluation, what["perturb"], number if checkpoint is None else None, tail, calibration)
     return Task(
-        run_name(arm, number, seed), folder, backend, config, arm.precision, common.data, what["seed"],
-        setting.branch_steps, schedule, {**what, **common.fingerprint}, "" if checkpoint is None else checkpoint.name,
-        what["perturb"], None if checkpoint is None else checkpoint.study,
-        weights_seed=number if checkpoint is None else None, tail=tail, calibration=calibration, evaluation=evaluation,
+        run_name(arm, number, seed), folder, context, config, arm.precision, what["seed"], setting.branch_steps, work,
+        {**what, **context.fingerprint}, checkpoint,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...run.evaluation import BF16, read_windows
+from ...run.branch import BF16, read_windows
 from ...run.store import RUN_FILE, RunFolder, StudyError
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...._files import plain
+from ...measurements.measurement import Measure
 from ...run.backend import Backend
-from ...run.plan import Common, Plan, checkpoint_task
+from ...run.plan import Plan, checkpoint_task, create_context
+from ...run.tasks import Task
 from ..kind import Report, TrainingKind
 from ..same_weights.study import WeightsSetting
-from .measurement import Read
 from .study import Readings, describe
 
 
@@ -38,27 +39,27 @@ class ReadingKind(TrainingKind[Readings, WeightsSetting]):
         ValueError
             If the data cannot be used.
         """
-        common, folder = Common.of(data, backend), folder.resolve()
-        config = common.backend.configuration(setting.config, study.config)
+        context, folder = create_context(data, backend), folder.resolve()
+        backend = context.backend
+        config = backend.configuration(setting.config, study.config)
         checkpoints = [
-            checkpoint_task(setting, number, common, folder.parent, config) for number in range(setting.checkpoints)
+            checkpoint_task(setting, number, context, folder.parent, config) for number in range(setting.checkpoints)
         ]
-        reference = common.backend.describe(config, study.reference.precision)["recipe"]
-        arms = []
-        for number, checkpoint in enumerate(checkpoints):
-            for arm in study.arms:
-                what = {
-                    **common.backend.describe(config, arm.precision), "reference": reference,
-                    "reading": plain(study.reading.describe()), "batches": setting.seeds, "seed": number,
-                    "checkpoint": checkpoint.fingerprint,
-                }  # fmt: skip
-                arms.append(
-                    Read(
-                        f"{arm.name}/c{number}", folder, common.backend, config, arm.precision, common.data, number,
-                        setting.seeds, {}, {**what, **common.fingerprint}, checkpoint.name, False, checkpoint.study,
-                        reference=study.reference.precision, reading=study.reading,
-                    )
-                )  # fmt: skip
+        work = Measure(study.reading, study.reference.precision)
+        same = {
+            "reference": backend.describe(config, study.reference.precision)["recipe"],
+            "measurement": plain(study.reading.describe()), "batches": setting.seeds,
+        }  # fmt: skip
+        arms = [
+            Task(
+                f"{arm.name}/c{number}", folder, context, config, arm.precision, number, setting.seeds, work,
+                {**backend.describe(config, arm.precision), **same, "seed": number,
+                 "checkpoint": checkpoint.fingerprint, **context.fingerprint},
+                checkpoint,
+            )
+            for number, checkpoint in enumerate(checkpoints)
+            for arm in study.arms
+        ]  # fmt: skip
         description = {"kind": self.name, **describe(study, setting)}
         return Plan(study, setting, folder, description, tuple(checkpoints), tuple(arms))
 

@@ -77,8 +77,8 @@ def _panels(summary: ReadingSummary) -> tuple[Any, list[Sequence[Any]]]:
             means = np.array([summary.mean(metric, arm, place) for place in places])
             halves = np.nan_to_num(np.array([summary.half(metric, arm, place) for place in places]))
             rows += [(metric, arm, place, m, m - h, m + h) for place, m, h in zip(places, means, halves, strict=True)]
-            x = np.arange(len(places)) + (0.0 if reading.lines else 0.5 * ((j + 0.5) / len(arms) - 0.5))
-            dash = DASHES[j // len(PALETTE) % len(DASHES)] if reading.lines else ""
+            x = np.arange(len(places)) + (0.0 if reading.joined else 0.5 * ((j + 0.5) / len(arms) - 0.5))
+            dash = DASHES[j // len(PALETTE) % len(DASHES)] if reading.joined else ""
             axes.errorbar(x, means, halves, color=shades[arm], linestyle=dash, label=arm, **MARKS)
             positive &= bool(np.all(means[~np.isnan(means)] > 0))
         _scale(axes, [row[3] for row in rows if row[0] == metric and not np.isnan(row[3])], positive)
@@ -95,8 +95,8 @@ def _panels(summary: ReadingSummary) -> tuple[Any, list[Sequence[Any]]]:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=7.5, ncols=min(8, len(labels)), frameon=False, loc="lower center",
                   bbox_to_anchor=(0.53, 0.0))  # fmt: skip
-    if reading.places:
-        figure.text(0.53, 0.5 / height, reading.places, ha="center", fontsize=8.5, color="#404040")
+    if reading.axis:
+        figure.text(0.53, 0.5 / height, reading.axis, ha="center", fontsize=8.5, color="#404040")
     return figure, rows
 
 

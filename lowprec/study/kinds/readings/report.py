@@ -33,7 +33,7 @@ def overview(summary: ReadingSummary) -> Table:
 
 def by_place(summary: ReadingSummary, metric: str) -> Table:
     """Return the table of one metric: places and arms."""
-    head = (summary.study.reading.places, *summary.shown)
+    head = (summary.study.reading.axis, *summary.shown)
     rows = tuple((place, *(cell(summary, metric, arm, place) for arm in summary.shown)) for place in summary.places)
     return Table(head, rows, summary.study.reading.metrics[metric])
 
@@ -58,7 +58,7 @@ def document(summary: ReadingSummary, folder: Path, figures: Sequence[tuple[str,
     parts += [Heading("Measured"), overview(summary)]
     if len(summary.places) > 1:
         for metric in study.reading.panels:
-            parts += [Heading(f"{metric.replace('_', ' ').capitalize()} by {study.reading.places}"),
+            parts += [Heading(f"{metric.replace('_', ' ').capitalize()} by {study.reading.axis}"),
                       by_place(summary, metric)]  # fmt: skip
     parts += last_parts(study, summary.about, summary.recipes)
     return Document(study.name, study.question, study.tier, tuple(parts), made_of(summary.about), folder)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
+from ...measurements.measurement import Measurement
 from .. import kept
 from ..same_weights.study import WeightsSetting
-from .reading import Reading
 
 QUICK, FULL = WeightsSetting(), WeightsSetting("pilot", checkpoint_steps=400, checkpoints=4, seeds=4)
 
@@ -43,7 +43,7 @@ class Readings:
 
     name: str
     question: str
-    reading: Reading
+    reading: Measurement
     arms: tuple[Arm, ...]
     expectations: tuple[Expectation, ...] = ()
     published: str = ""
@@ -80,21 +80,21 @@ class Readings:
 
 
 @dataclass(frozen=True)
-class Described(Reading):
+class Described(Measurement):
     """A reading that was made: what a report needs to know of it."""
 
     words: Mapping[str, str] = field(default_factory=dict, hash=False)
-    axis: str = ""
+    described: str = ""
     drawn: tuple[str, ...] = ()
-    joined: bool = True
+    lines: bool = True
 
     def __post_init__(self) -> None:
         for name, value in (
-            ("metrics", self.words), ("places", self.axis), ("panels", tuple(self.drawn)), ("lines", self.joined),
+            ("metrics", self.words), ("axis", self.described), ("panels", tuple(self.drawn)), ("joined", self.lines),
         ):  # fmt: skip
             object.__setattr__(self, name, value)
 
-    def read(self, *_: Any) -> Any:
+    def measure(self, *_: Any) -> Any:
         """Raise: this is what was read, not what reads."""
         raise TypeError("this reading was made; the ablation's file has the one that reads")
 
@@ -102,7 +102,7 @@ class Described(Reading):
 def describe(study: Readings, setting: WeightsSetting) -> dict[str, Any]:
     """Return what `study.json` keeps; of the reading, what a report needs to know."""
     reading = study.reading
-    made = {"words": dict(reading.metrics), "axis": reading.places, "drawn": reading.panels, "joined": reading.lines}
+    made = {"words": dict(reading.metrics), "described": reading.axis, "drawn": reading.panels, "lines": reading.joined}
     return kept.describe(study, setting, reading=made)
 
 

@@ -16,15 +16,14 @@ from ...analysis.estimate import all_sizes, crossed_variance, half_width, weight
 from ...analysis.validity import not_detected, not_identical
 from ...catalogue import registered_in
 from ...design.expectations import Finding
+from ...measurements.measurement import ALL_CONDITIONS, ROWS_FILE, missing_rows
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
 from ..same_weights.study import WeightsSetting
-from .measurement import READINGS_FILE
-from .reading import ALL
 from .study import Readings, read_study
 
-#: The mean over all places: what a reading says of `ALL` of them, else their mean.
+#: The mean over all places: what a reading says of `ALL_CONDITIONS` of them, else their mean.
 EVERYWHERE = ""
 
 
@@ -62,7 +61,7 @@ class ReadingSummary:
     def of(self, metric: str, arm: str, place: str = EVERYWHERE) -> NDArray[np.float64]:
         """Return rows (checkpoint, batch, value) of a metric; nan is left out."""
         column = 2 + [*self.study.reading.metrics].index(metric)
-        everywhere = (ALL,) if ALL in self.places else self.places
+        everywhere = (ALL_CONDITIONS,) if ALL_CONDITIONS in self.places else self.places
         places = everywhere if place == EVERYWHERE else (place,)
         rows = np.concatenate([self.values[arm, name][:, [0, 1, column]] for name in places])
         found: NDArray[np.float64] = rows[~np.isnan(rows[:, 2])]
@@ -135,9 +134,9 @@ def summarize(folder: Path) -> ReadingSummary:
                 continue
             about = about or record
             check_mixture(folder, record["name"], record, about, records.setdefault(arm.name, record))
-            if lacks := run.lacks(record):
+            if lacks := missing_rows(run.path, record):
                 broken.append(f"{record['name']} {lacks}")
-            path = run.path / READINGS_FILE
+            path = run.path / ROWS_FILE
             contents.setdefault(arm.name, []).append(path.read_bytes())
             for batch, place, *row in read_csv(path)[1]:
                 places[place] = None

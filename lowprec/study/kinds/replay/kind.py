@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...._files import plain
+from ...measurements.gemms import MultiplyRecorded, MultiplySynthetic
+from ...measurements.operands import FAMILIES, lengths
 from ...run.backend import Backend
-from ...run.plan import Common, Plan, checkpoint_task
+from ...run.plan import Plan, checkpoint_task, create_context
+from ...run.tasks import Task
 from ..kept import describe
 from ..kind import Report, TrainingKind
-from .measurement import Replayed, Synthetic
-from .operands import FAMILIES, lengths
 from .study import Replay, ReplaySetting, arm_data
 
 #: Folders of the runs, before the number of the checkpoint, or of the draw.
@@ -44,27 +45,26 @@ class ReplayKind(TrainingKind[Replay, ReplaySetting]):
         ValueError
             If the data cannot be used.
         """
-        common, folder = Common.of(data, backend), folder.resolve()
-        checkpoints = [checkpoint_task(setting, i, common, folder.parent) for i in range(setting.checkpoints)]
-        described = common.backend.describe(setting.config, study.quantized_by)
+        context, folder = create_context(data, backend), folder.resolve()
+        checkpoints = [checkpoint_task(setting, i, context, folder.parent) for i in range(setting.checkpoints)]
+        described = context.backend.describe(setting.config, study.quantized_by)
         arms = plain([arm_data(arm) for arm in study.arms])
         size = {name: getattr(setting, name) for name in ("seeds", "tokens", "rows", "columns")}
-        what = {**described, "arms": arms, "size": size, **common.fingerprint}
+        what = {**described, "arms": arms, "size": size, **context.fingerprint}
         per_batch = int(described["config"]["batch"]) * int(described["config"]["sequence"])
         steps = max(setting.seeds, lengths(setting.tokens, per_batch)[-1] // per_batch)
         runs = [
-            Replayed(
-                f"{RECORDED}/c{number}", folder, common.backend, setting.config, study.quantized_by, common.data,
-                number, steps, {}, {**what, "seed": number, "checkpoint": checkpoint.fingerprint}, checkpoint.name,
-                False, checkpoint.study, arms=study.arms, setting=setting, quantized_by=study.quantized_by,
+            Task(
+                f"{RECORDED}/c{number}", folder, context, setting.config, study.quantized_by, number, steps,
+                MultiplyRecorded(study.arms, setting), {**what, "seed": number, "checkpoint": checkpoint.fingerprint},
+                checkpoint,
             )
             for number, checkpoint in enumerate(checkpoints)
         ]  # fmt: skip
         lines = [
-            Synthetic(
-                f"{SYNTHETIC}/s{number}", folder, common.backend, setting.config, study.quantized_by, common.data,
-                number, len(FAMILIES), {}, {**what, "seed": number}, weights_seed=number,
-                arms=study.arms, setting=setting,
+            Task(
+                f"{SYNTHETIC}/s{number}", folder, context, setting.config, study.quantized_by, number, len(FAMILIES),
+                MultiplySynthetic(study.arms, setting), {**what, "seed": number},
             )
             for number in range(setting.seeds)
         ]  # fmt: skip

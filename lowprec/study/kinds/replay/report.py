@@ -8,12 +8,12 @@ from typing import Any
 
 from ...._files import to_csv
 from ...analysis.crossed import Crossed
+from ...measurements.operands import EXTRAPOLATED_K
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table
 from ...report.parts import finding_sentence, number
 from ..kind import Report
 from ..measuring import show_table
 from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
-from .operands import FAR
 from .study import ENOUGH, REPLAY_METRICS
 from .summary import ReplaySummary, summarize, words_of
 
@@ -30,7 +30,7 @@ def sums_table(summary: ReplaySummary) -> Table:
     caption = (
         "Frobenius error of the sums over the error of quantizing the operands: 1 doubles the mean square, "
         f"{ENOUGH:g} adds half a per cent to the error. Means over layers and checkpoints, 90 % intervals over both. "
-        f"At K = {FAR}: extrapolated. {summary.size}."
+        f"At K = {EXTRAPOLATED_K}: extrapolated. {summary.size}."
     )
     return Table(("arm", *map(words_of, where)), tuple(rows), caption)
 
@@ -127,7 +127,7 @@ def title(summary: ReplaySummary) -> str:
     arm, longest = summary.control, summary.classes[-1]
     here = summary.of("over_quantization", arm.name, longest)
     far = [summary.of("over_quantization", arm.name, where).mean for where in summary.far]
-    beyond = f", {number(min(far))} to {number(max(far))} if extrapolated to K = {FAR}" if far else ""
+    beyond = f", {number(min(far))} to {number(max(far))} if extrapolated to K = {EXTRAPOLATED_K}" if far else ""
     least = [summary.enough(where) for where in (*summary.classes, *summary.far)]
     known = [bits for bits in least if bits is not None]
     enough = f"; {max(known)} fraction bits suffice everywhere" if len(known) == len(least) else ""

@@ -18,8 +18,8 @@ from ...._files import safe_name
 from ....definitions import described
 from ...design.expectations import Expectation
 from ...design.settings import WarmedUp, check_whole, fit_warmup
+from ...measurements.operands import EXTRAPOLATED_K
 from .. import kept
-from .operands import FAR
 
 if TYPE_CHECKING:
     from lowprec.tensorcore.accumulator import Accumulator
@@ -31,7 +31,7 @@ REPLAY_METRICS = {
     "bias_percent": "gain - 1 of the sums along the exact product, per cent",
 }
 #: Behind the name of a class: operands were extended to so much.
-AT_FAR = f"_at_{FAR // 1024}k"
+AT_FAR = f"_at_{EXTRAPOLATED_K // 1024}k"
 #: Accumulation that costs less than this share of what quantization costs adds less than half a per cent to the error.
 ENOUGH = 0.1
 

@@ -18,11 +18,11 @@ from ...analysis.estimate import Resampled
 from ...catalogue import registered_in
 from ...design.expectations import Finding
 from ...design.registration import Registration
+from ...measurements.gemms import COLUMNS, PRODUCTS_FILE
+from ...measurements.operands import EXTRAPOLATED_K
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder, StudyError
-from .measurement import COLUMNS, PRODUCTS_FILE
-from .operands import FAR
 from .study import AT_FAR, ENOUGH, Replay, ReplayArm, ReplaySetting, class_name, read_study
 
 #: What is measured of one multiplication on one arm, by its metric.
@@ -42,8 +42,8 @@ class ReplaySummary:
     study, setting : Replay, ReplaySetting
         What was asked, and at which size.
     classes, far, checks : tuple of str
-        The classes of multiplications, see `class_name`: of recorded operands, of operands extended to `FAR`, and of
-        extended ones whose own length was recorded, too.
+        The classes of multiplications, see `class_name`: of recorded operands, of operands extended to
+        `EXTRAPOLATED_K`, and of extended ones whose own length was recorded, too.
     values : dict
         By class and arm, then by checkpoint and layer: `REPLAY_METRICS`, `OF_OPERANDS`, "quantization" (per cent) and
         "largest" (per cent), means over draws.
@@ -193,7 +193,7 @@ def words_of(where: str) -> str:
     product, _, rest = where.partition("_")
     if AT_FAR in where:
         how = "less coherent" if where.endswith("_diluted") else "as coherent"
-        return f"{product.capitalize()} at K = {FAR}, {how}"
+        return f"{product.capitalize()} at K = {EXTRAPOLATED_K}, {how}"
     tokens = rest.removesuffix("_extended")
     made = ", extended" if tokens != rest else ""
     return f"{product.capitalize()}, {tokens} tokens{made}" if rest else product.capitalize()

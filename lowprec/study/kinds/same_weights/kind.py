@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...._files import plain
+from ...measurements.gradients import GradientComparison
+from ...measurements.measurement import Measure
 from ...run.backend import Backend
-from ...run.plan import Common, Plan, checkpoint_task
+from ...run.plan import Plan, checkpoint_task, create_context
+from ...run.tasks import Task
 from ..kind import Report, TrainingKind
-from .measurement import Measurement
 from .study import SameWeights, WeightsSetting, describe
 
 
@@ -39,25 +41,25 @@ class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
         ValueError
             If the data cannot be used.
         """
-        common, folder = Common.of(data, backend), folder.resolve()
-        backend = common.backend
-        checkpoints = [checkpoint_task(setting, number, common, folder.parent) for number in range(setting.checkpoints)]
-        reference = backend.describe(setting.config, study.reference.precision)["recipe"]
-        stresses = [{"kind": type(stress).__name__, **plain(stress)} for stress in study.stresses]
-        arms = []
-        for number, checkpoint in enumerate(checkpoints):
-            for arm in study.arms:
-                what = {
-                    **backend.describe(setting.config, arm.precision), "reference": reference, "stresses": stresses,
-                    "batches": setting.seeds, "seed": number, "checkpoint": checkpoint.fingerprint,
-                }  # fmt: skip
-                arms.append(
-                    Measurement(
-                        f"{arm.name}/c{number}", folder, backend, setting.config, arm.precision, common.data, number,
-                        setting.seeds * len(study.stresses), {}, {**what, **common.fingerprint}, checkpoint.name, False,
-                        checkpoint.study, study.reference.precision, study.stresses,
-                    )
-                )  # fmt: skip
+        context, folder = create_context(data, backend), folder.resolve()
+        backend = context.backend
+        checkpoints = [checkpoint_task(setting, i, context, folder.parent) for i in range(setting.checkpoints)]
+        measurement = GradientComparison(study.stresses)
+        work = Measure(measurement, study.reference.precision)
+        same = {
+            "reference": backend.describe(setting.config, study.reference.precision)["recipe"],
+            "measurement": plain(measurement.describe()), "batches": setting.seeds,
+        }  # fmt: skip
+        arms = [
+            Task(
+                f"{arm.name}/c{number}", folder, context, setting.config, arm.precision, number, setting.seeds, work,
+                {**backend.describe(setting.config, arm.precision), **same, "seed": number,
+                 "checkpoint": checkpoint.fingerprint, **context.fingerprint},
+                checkpoint,
+            )
+            for number, checkpoint in enumerate(checkpoints)
+            for arm in study.arms
+        ]  # fmt: skip
         description = {"kind": self.name, **describe(study, setting)}
         return Plan(study, setting, folder, description, tuple(checkpoints), tuple(arms))
 

@@ -15,26 +15,12 @@ from ...._files import safe_name
 from ...design.arms import Arm
 from ...design.expectations import Expectation
 from ...design.settings import WarmedUp, check_whole, fit_warmup
-from ...design.stress import Healthy, Stress
+from ...measurements.conditions import Healthy, Stress
+from ...measurements.gradients import GradientComparison
 from .. import kept
 
-#: Of all metrics, the ones of a whole batch, in the order of the table, and what they are.
-METRICS = {
-    "loss": "cross-entropy, nats per byte",
-    "kl": "KL(reference || arm) of the predictions, nats per byte",
-    "kl_percent": "KL(reference || arm) of the predictions, in per cent of the reference's loss",
-    "gradient_error": "|g - g_ref| / |g_ref| over all linear layers",
-    "one_minus_cos": "1 - cosine of the two gradients, all linear layers",
-    "embedding_error": "|g - g_ref| / |g_ref| of the embedding",
-    "token_error_median": "median over tokens of |d(dx)| / |dx|, all linear layers whose rows are tokens",
-    "token_error_p99": "99th percentile of the same",
-    "routing_flips": "share of tokens, over the layers with a router, whose set of experts differs",
-    "flushed": "share of non-zero values that quantization made 0",
-    "saturated": "share of non-zero values that were cut to the largest magnitude",
-    "tokens_flushed": "share of the rows of output gradients that became all 0",
-    "kurtosis": "median over linear layers of the inputs' kurtosis",
-    "tile_range": "median over linear layers of the inputs' range in a tile, octaves",
-}
+#: What is measured.
+METRICS = GradientComparison.metrics
 
 
 @dataclass(frozen=True)

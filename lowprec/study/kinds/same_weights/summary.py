@@ -17,12 +17,14 @@ from ...analysis.statistics import spread
 from ...analysis.validity import not_detected, not_identical
 from ...catalogue import registered_in
 from ...design.expectations import Finding
+from ...measurements.gradients import GradientComparison
+from ...measurements.measurement import LAYERS_FILE, ROWS_FILE, missing_rows, read_rows
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
-from .measurement import LAYER_METRICS, LAYERS_FILE, missing_rows, read_rows
 from .study import METRICS, SameWeights, WeightsSetting, read_study
 
+LAYER_METRICS = GradientComparison.layer_metrics
 #: Arm and condition.
 Key = tuple[str, str]
 #: Layer (-1 for none) and kind of parameter.
@@ -138,18 +140,18 @@ def summarize(folder: Path) -> WeightsSummary:
                 continue
             about = about or record
             check_mixture(folder, record["name"], record, about, records.setdefault(arm.name, record))
-            if lacks := missing_rows(run, record):
+            if lacks := missing_rows(run.path, record):
                 lost.append(f"{record['name']} {lacks}")
                 continue
             contents.setdefault(arm.name, []).append(
-                run.metrics.read_bytes() + (run.path / LAYERS_FILE).read_bytes()
+                (run.path / ROWS_FILE).read_bytes() + (run.path / LAYERS_FILE).read_bytes()
             )  # fmt: skip
-            for row in read_rows(run.metrics):
-                values.setdefault((arm.name, row["stress"]), []).append({key: float(row[key]) for key in METRICS})
+            for row in read_rows(run.path / ROWS_FILE):
+                values.setdefault((arm.name, row["condition"]), []).append({key: float(row[key]) for key in METRICS})
             for row in read_rows(run.path / LAYERS_FILE):
                 place = int(row["layer"]), row["kind"]
                 numbers = [float(row[key]) for key in LAYER_METRICS]
-                collected.setdefault((arm.name, row["stress"]), {}).setdefault(place, []).append(numbers)
+                collected.setdefault((arm.name, row["condition"]), {}).setdefault(place, []).append(numbers)
     if missing:
         raise unfinished_error(folder, missing)
     layers = {

@@ -47,9 +47,10 @@ class ScalingKind(TrainingKind[Scaling, ScalingSetting]):
             )
             # Checkpoints lie beside the study's folder, where other studies find them; a run's name says its cell.
             shared = folder.parent / SHARED_CHECKPOINTS
-            checkpoints += [replace(task, study=shared) for task in planned.checkpoints]
+            moved = {task.name: replace(task, study=shared) for task in planned.checkpoints}
+            checkpoints += moved.values()
             arms += [
-                replace(task, name=f"{cell.name}/{task.name}", study=folder, checkpoints=shared)
+                replace(task, name=f"{cell.name}/{task.name}", study=folder, start=moved[task.start_name])
                 for task in planned.arms
             ]  # fmt: skip
         arms.sort(key=lambda task: task.name.rpartition("-s")[2].zfill(4))  # every cell's first pairs before the second

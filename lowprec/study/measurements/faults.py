@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .reading import Reading, Row
+from .measurement import Measurement, Passing, Row, intercept, relative_error
 
 if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
@@ -35,7 +35,7 @@ BITS: dict[str, tuple[int, ...]] = {
 
 
 @dataclass(frozen=True)
-class Faults(Reading):
+class Faults(Measurement):
     """Flips single bits in the forward pass, or in a weight, and compares loss and gradients with those without.
 
     Each flip is in one linear layer drawn at random, at a random place of its operands or results. A checksum of that
@@ -63,12 +63,12 @@ class Faults(Reading):
         "gradient_error": "|g - g_without| / |g_without|, of flips after which it is finite",
         "false_alarms": "share of products without a flip that the checksum takes for wrong, %",
     }
-    places: ClassVar[str] = "place and bit"
+    axis: ClassVar[str] = "place and bit"
     panels: ClassVar[tuple[str, ...]] = ("harmful", "detected", "missed", "gradient_error")
-    lines: ClassVar[bool] = False
+    joined: ClassVar[bool] = False
     own_controls: ClassVar[bool] = True
 
-    def read(
+    def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
         """Yield a row for each flip."""
@@ -86,17 +86,17 @@ class Faults(Reading):
                     rng = np.random.default_rng([seed, at, bit, trial])
                     found = list(model.biases) if place == "router logit" else layers
                     fault = Fault(place, bit, found[int(rng.integers(len(found)))], rng)
-                    yield f"{place}, bit {bit}", self._effect(model, recipe, batch, fault, loss, gradients)
+                    yield Row(f"{place}, bit {bit}", self._effect(model, recipe, batch, fault, loss, gradients))
 
     def _effect(
         self, model: Model, recipe: Recipe, batch: Array, fault: Fault, loss: float, gradients: Mapping[str, Array]
     ) -> dict[str, float]:
         struck = copy.copy(model)
         struck.params = fault.weights(model.params)
-        bound: Any = Struck(recipe.bind(0, layers=model.config.layers), fault)
+        bound = with_fault(recipe.bind(0, layers=model.config.layers), fault)
         with np.errstate(all="ignore"):
             got, ours = struck.with_bound(bound).loss_and_grads(batch)
-            error = _distance(ours, gradients)
+            error = relative_error((ours[name], gradient) for name, gradient in gradients.items())
         finite = math.isfinite(got) and math.isfinite(error)
         change = 100 * abs(got / loss - 1) if math.isfinite(got) else math.inf
         harmful = not change <= self.harm
@@ -109,14 +109,6 @@ class Faults(Reading):
             "gradient_error": error if finite else math.nan,
             "false_alarms": math.nan if fault.false_alarm is None else 100.0 * fault.false_alarm,
         }
-
-
-def _distance(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
-    error = size = 0.0
-    for name, gradient in theirs.items():
-        error += float(np.sum(np.square(ours[name].astype(np.float64) - gradient)))
-        size += float(np.sum(np.square(gradient.astype(np.float64))))
-    return math.sqrt(error / size) if math.isfinite(error) else math.inf
 
 
 # --- where a bit is flipped ------------------------------------------------------------------------------------------
@@ -244,34 +236,22 @@ def emulated(a: Part, b: Part, spec: GemmSpec, struck: tuple[int, int] | None, s
     return total
 
 
-class Struck:
-    """A bound recipe in which one fault strikes."""
-
-    def __init__(self, bound: BoundRecipe, fault: Fault) -> None:
-        self._bound, self._fault = bound, fault
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bound, name)
-
-    def linear(self, layer: str) -> Any:
-        """Return the layer's three GEMMs, the forward one struck if it is its turn."""
-        ops = self._bound.linear(layer)
-        if layer != self._fault.layer or self._fault.place == "master weight":
-            return ops
-        return _StruckOps(ops, self._fault, self._bound)
+def with_fault(bound: BoundRecipe, fault: Fault) -> Any:
+    """Return a bound recipe in which one fault strikes the forward pass of its layer."""
+    if fault.place == "master weight":
+        return bound
+    return intercept(bound, lambda layer, ops: _Struck(ops, fault, bound) if layer == fault.layer else ops)
 
 
-class _StruckOps:
+class _Struck(Passing):
     def __init__(self, ops: Any, fault: Fault, bound: BoundRecipe) -> None:
-        self._ops, self._fault, self._bound = ops, fault, bound
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ops, name)
+        super().__init__(ops)
+        self._fault, self._bound = fault, bound
 
     def fprop(self, x: Array, w: Array, **rest: Any) -> tuple[Array, Any]:
         import lowprec as lp
 
-        y, saved = self._ops.fprop(x, w, **rest)
+        y, saved = self._inner.fprop(x, w, **rest)
         if self._fault.place == "router logit":
             return self._fault.result(y), saved
         spec = self._bound.recipe.spec(self._fault.layer, self._bound.layers).fprop

@@ -1,4 +1,4 @@
-"""How often the second byte that a prediction module drafts would be accepted, and what that buys."""
+"""Predictions: what a precision costs at each place in the context, and how often a drafted second byte is accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .reading import ALL, Reading, Row, predicted
+from .measurement import ALL_CONDITIONS, Measurement, Row, predicted
 
 if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
@@ -20,7 +20,7 @@ QUARTERS = ("surest quarter", "2nd quarter", "3rd quarter", "least sure quarter"
 
 
 @dataclass(frozen=True)
-class Acceptance(Reading):
+class Acceptance(Measurement):
     """Drafts of the byte after the next, judged by what the model itself then says of that byte.
 
     At position i the module, which knows byte i + 1, drafts byte i + 2; with one byte more the main model predicts the
@@ -41,10 +41,10 @@ class Acceptance(Reading):
         "right_main": "share of bytes that the model itself has right, %",
         "right_draft": "share of bytes that the draft has right, %",
     }
-    places: ClassVar[str] = "bytes by the model's certainty"
+    axis: ClassVar[str] = "bytes by the model's certainty"
     panels: ClassVar[tuple[str, ...]] = ("greedy", "sampled", "speed")
 
-    def read(
+    def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
         """Yield a row of all bytes, and one of each quarter of them by the largest probability of the main model."""
@@ -55,10 +55,10 @@ class Acceptance(Reading):
         truth = tokens[:, 2:].reshape(-1)
         sure = np.argsort(-p.max(axis=1), kind="stable")
         greedy, sampled = p.argmax(axis=1) == q.argmax(axis=1), np.minimum(p, q).sum(axis=1)
-        for place, these in ((ALL, sure), *zip(QUARTERS, np.array_split(sure, 4), strict=True)):
+        for condition, these in ((ALL_CONDITIONS, sure), *zip(QUARTERS, np.array_split(sure, 4), strict=True)):
             share = float(np.mean(greedy[these]))
-            yield (
-                place,
+            yield Row(
+                condition,
                 {
                     "greedy": 100 * share,
                     "sampled": 100 * float(np.mean(sampled[these])),
@@ -97,4 +97,60 @@ def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
     cross_entropy(wide, np.zeros(rows, np.int64), np.empty(rows), found, 0, rows)
     found *= rows
     found[:, 0] += 1.0
+    return found
+
+
+@dataclass(frozen=True)
+class ByPosition(Measurement):
+    """Loss and KL of the predictions by position in the context, in octaves: 0, 1, 2-3, 4-7 ...
+
+    Examples
+    --------
+    >>> [octave(position) for position in (0, 1, 2, 3, 4, 500)]
+    ['0', '1', '2-3', '2-3', '4-7', '256-511']
+    """
+
+    metrics: ClassVar[Mapping[str, str]] = {
+        "kl_percent": "KL(reference || arm) of the predictions, % of the reference's loss there",
+        "loss_percent": "loss over the reference's, %",
+    }
+    axis: ClassVar[str] = "position in the context"
+    panels: ClassVar[tuple[str, ...]] = ("kl_percent", "loss_percent")
+
+    def measure(
+        self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
+    ) -> Iterator[Row]:
+        """Yield a row for each octave of positions, and one of all."""
+        from .gradients import kl_of_tokens, losses_of_tokens
+
+        ours, theirs = (predicted(model, precision, tokens, seed)[0] for precision in (recipe, reference))
+        shape = ours.shape[:2]
+        kl = kl_of_tokens(*(logits.reshape(-1, logits.shape[2]) for logits in (theirs, ours))).reshape(shape)
+        loss, base = (losses_of_tokens(logits, tokens[:, 1:]) for logits in (ours, theirs))
+        for name, columns in {**octaves(shape[1]), ALL_CONDITIONS: slice(None)}.items():
+            total = float(np.sum(base[:, columns]))
+            yield Row(
+                name,
+                {
+                    "kl_percent": 100 * float(np.sum(kl[:, columns])) / total,
+                    "loss_percent": 100 * (float(np.sum(loss[:, columns])) / total - 1),
+                },
+            )
+
+
+def octave(position: int) -> str:
+    """Return the name of the octave that a position is in."""
+    low = 1 << position.bit_length() >> 1
+    high = 2 * low - 1
+    return f"{low}-{high}" if high > low else str(low)
+
+
+def octaves(length: int) -> dict[str, slice]:
+    """Return the octaves of positions 0 to length - 1 by name."""
+    found: dict[str, slice] = {}
+    start = 0
+    while start < length:
+        stop = min(max(2 * start, 1), length)
+        found[octave(start)] = slice(start, stop)
+        start = stop
     return found

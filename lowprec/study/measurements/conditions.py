@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from lowprec.recipe import BoundRecipe
 
 Array = NDArray[Any]
 Parameters = dict[str, Array]
@@ -206,45 +203,3 @@ class AlignedSwiGLU(Stress):
                     changed[target] = parameters[target].copy()
                     changed[target][:: self.every] = rows
         return changed
-
-
-class WeightedLoss:
-    """A bound recipe whose head multiplies the gradient of each token's logits by a factor.
-
-    The loss's gradient is linear in the weights of the tokens, so this is the gradient of the weighted loss; factors
-    that are powers of two commute with its rounding to bfloat16.
-
-    Parameters
-    ----------
-    bound : BoundRecipe
-        The precision.
-    factors : float32 array [T]
-        One for each token.
-    """
-
-    def __init__(self, bound: BoundRecipe, factors: NDArray[np.float32]) -> None:
-        self._bound, self._factors = bound, factors
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bound, name)
-
-    def linear(self, layer: str) -> Any:
-        """Return the layer's three GEMMs; those of the head see weighted gradients."""
-        ops = self._bound.linear(layer)
-        return _WeightedHead(ops, self._factors[:, None]) if layer == "head" else ops
-
-
-class _WeightedHead:
-    def __init__(self, ops: Any, factors: Array) -> None:
-        self._ops, self._factors = ops, factors
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ops, name)
-
-    def dgrad(self, dy: Array, saved: Any) -> Array:
-        found: Array = self._ops.dgrad(dy * self._factors, saved)
-        return found
-
-    def wgrad(self, dy: Array, saved: Any) -> Array:
-        found: Array = self._ops.wgrad(dy * self._factors, saved)
-        return found

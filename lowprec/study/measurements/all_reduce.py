@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .reading import Reading, Row
+from .measurement import Measurement, Row, relative_error
 
 if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReducedGradients(Reading):
+class ReducedGradients(Measurement):
     """The gradient of one batch, its sequences dealt out to more and more ranks, reduced as the recipe says.
 
     Every rank's gradient is the mean over its sequences in float32, in one bucket; the truth is their float64 sum. A
@@ -36,10 +36,10 @@ class ReducedGradients(Reading):
         "worst_tensor": "the same of the parameter where it is largest",
         "one_minus_cos": "1 - cosine of both",
     }
-    places: ClassVar[str] = "ranks"
+    axis: ClassVar[str] = "ranks"
     panels: ClassVar[tuple[str, ...]] = ("gradient_error", "worst_tensor")
 
-    def read(
+    def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
         """Yield a row for each number of ranks."""
@@ -57,18 +57,15 @@ class ReducedGradients(Reading):
             shards = parts.reshape(ranks, -1, *parts.shape[1:]).mean(axis=1, dtype=np.float32) / np.float32(ranks)
             got = all_reduce(shards, way.codec, way.algorithm).astype(np.float64)
             exact = shards.astype(np.float64).sum(axis=0)
-            error, size, ours = (float(np.sum(np.square(x))) for x in (got - exact, exact, got))
-            product, worst = float(np.sum(got * exact)), 0.0
+            size, ours = (float(np.sum(np.square(x))) for x in (exact, got))
             wide = {name: weight.astype(np.float64) for name, weight in model.params.items()}
             theirs = unpacked(exact, wide)
-            for name, gradient in unpacked(got, wide).items():
-                off, there = (float(np.sum(np.square(x))) for x in (gradient - theirs[name], theirs[name]))
-                worst = max(worst, math.sqrt(off / there) if there else 0.0)
-            yield (
+            tensors = [relative_error([(gradient, theirs[name])]) for name, gradient in unpacked(got, wide).items()]
+            yield Row(
                 str(ranks),
                 {
-                    "gradient_error": math.sqrt(error / size),
-                    "worst_tensor": worst,
-                    "one_minus_cos": 1.0 - product / math.sqrt(ours * size),
+                    "gradient_error": relative_error([(got, exact)]),
+                    "worst_tensor": max((error for error in tensors if not math.isnan(error)), default=0.0),
+                    "one_minus_cos": 1.0 - float(np.sum(got * exact)) / math.sqrt(ours * size),
                 },
             )

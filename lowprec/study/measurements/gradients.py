@@ -9,25 +9,82 @@ from __future__ import annotations
 import copy
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.kernels.model.divergence import relative_entropy
-from lowprec.kernels.model.nn import cross_entropy
-from lowprec.moe.model.routing import route
-
-from ..design.stress import Stress, WeightedLoss
-from .probe import LinearRecord, Probe, keeps_rows
+from ..._files import plain
+from .conditions import Healthy, Stress
+from .measurement import Measurement, Row, relative_error
+from .tensors import LinearRecord, keeps_rows, observed
 
 if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
     from lowprec.recipe import Recipe
 
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GradientComparison(Measurement):
+    """One batch forward and backward through the same weights, in the arm's precision and in the reference's.
+
+    Nothing is noisy: the same bits come out every time, and a difference of recipes is seen where branches of trainings
+    would need hours. What it cannot show is where a training ends.
+
+    Parameters
+    ----------
+    conditions : tuple of Stress
+        What is done to weights and loss first; every arm is measured under each.
+    """
+
+    conditions: tuple[Stress, ...] = (Healthy(),)
+    metrics: ClassVar[Mapping[str, str]] = {
+        "loss": "cross-entropy, nats per byte",
+        "kl": "KL(reference || arm) of the predictions, nats per byte",
+        "kl_percent": "KL(reference || arm) of the predictions, in per cent of the reference's loss",
+        "gradient_error": "|g - g_ref| / |g_ref| over all linear layers",
+        "one_minus_cos": "1 - cosine of the two gradients, all linear layers",
+        "embedding_error": "|g - g_ref| / |g_ref| of the embedding",
+        "token_error_median": "median over tokens of |d(dx)| / |dx|, all linear layers whose rows are tokens",
+        "token_error_p99": "99th percentile of the same",
+        "routing_flips": "share of tokens, over the layers with a router, whose set of experts differs",
+        "flushed": "share of non-zero values that quantization made 0",
+        "saturated": "share of non-zero values that were cut to the largest magnitude",
+        "tokens_flushed": "share of the rows of output gradients that became all 0",
+        "kurtosis": "median over linear layers of the inputs' kurtosis",
+        "tile_range": "median over linear layers of the inputs' range in a tile, octaves",
+    }
+    panels: ClassVar[tuple[str, ...]] = ("kl_percent", "gradient_error", "token_error_median")
+    layer_metrics: ClassVar[tuple[str, ...]] = (
+        "gradient_error", "token_error_median", "flushed", "saturated", "kurtosis", "tile_range",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        names = [condition.name for condition in self.conditions]
+        if len(set(names)) < len(names) or not names:
+            raise ValueError(f"GradientComparison: every condition must have a name of its own, got {names}")
+
+    def measure(
+        self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
+    ) -> Iterator[Row]:
+        """Yield a row for each condition."""
+        for condition in self.conditions:
+            theirs, ours = (record(model, precision, condition, tokens, seed) for precision in (reference, recipe))
+            layers = [(layer, kind, *values.values()) for layer, kind, values in compare_layers(ours, theirs)]
+            yield Row(condition.name, compare(ours, theirs), layers)
+
+    def seed_of(self, checkpoint: int, batch: int) -> int:
+        """Return the checkpoint's number: stochastic rounding draws the same in every batch."""
+        return checkpoint
+
+    def describe(self) -> dict[str, Any]:
+        """Return its kind and its conditions, in JSON's types."""
+        conditions = [{"kind": type(item).__name__, **plain(item)} for item in self.conditions]
+        return {"kind": type(self).__name__, "conditions": conditions}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +136,22 @@ def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint
     -------
     Recording
     """
-    bound: Any = recipe.bind(seed, layers=model.config.layers)
+    from lowprec.moe.model.routing import route
+
     factors = stress.token_weights(tokens.shape[0] * (tokens.shape[1] - 1))
-    probe = Probe(bound if factors is None else WeightedLoss(bound, factors))  # type: ignore[arg-type]
+    records: dict[str, LinearRecord] = {}
+    bound = observed(recipe.bind(seed, layers=model.config.layers), records, factors)
     weighted = copy.copy(model)
     weighted.config = replace(model.config, balance_alpha=stress.balance_weight * model.config.balance_alpha)
-    observed = weighted.with_bound(probe)  # type: ignore[arg-type]
-    observed.params = stress.change(model.params)
-    loss, gradients = observed.loss_and_grads(tokens)
+    changed = weighted.with_bound(bound)
+    changed.params = stress.change(model.params)
+    loss, gradients = changed.loss_and_grads(tokens)
     chosen = {}
     for gate, bias in model.biases.items():
-        logits = probe.records[gate].y
+        logits = records[gate].y
         assert logits is not None
         chosen[gate] = np.sort(route(logits, bias, model.config, tokens.shape[1] - 1).chosen, axis=1)
-    return Recording(float(loss), gradients, probe.records, chosen)
+    return Recording(float(loss), gradients, records, chosen)
 
 
 def compare(arm: Recording, reference: Recording) -> dict[str, float]:
@@ -173,6 +232,8 @@ def kl_of_tokens(reference: Array, arm: Array) -> NDArray[np.float64]:
     >>> kl_of_tokens(np.zeros((1, 2), np.float32), np.array([[0.0, 1.0]], np.float32)).round(6)
     array([0.120115])
     """
+    from lowprec.kernels.model.divergence import relative_entropy
+
     out = np.empty(len(reference))
     relative_entropy(reference, arm, out, 0, len(reference))
     return out
@@ -186,6 +247,8 @@ def losses_of_tokens(logits: Array, targets: Array) -> NDArray[np.float64]:
     >>> losses_of_tokens(np.zeros((1, 2, 4), np.float32), np.array([[0, 3]], np.uint8)).round(6)
     array([[1.386294, 1.386294]])
     """
+    from lowprec.kernels.model.nn import cross_entropy
+
     losses, flat = np.empty(targets.size), np.ascontiguousarray(logits).reshape(targets.size, -1)
     cross_entropy(flat, targets.reshape(-1).astype(np.int64), losses, np.empty_like(flat), 0, targets.size)
     return losses.reshape(targets.shape)
@@ -193,12 +256,7 @@ def losses_of_tokens(logits: Array, targets: Array) -> NDArray[np.float64]:
 
 def gradient_error(arm: Recording, reference: Recording, names: Iterable[str]) -> float:
     """Return |g - g_ref| / |g_ref| of some parameters together; nan where the reference has no gradient."""
-    error = size = 0.0
-    for name in names:
-        theirs = reference.gradients[name].astype(np.float64)
-        error += float(np.sum(np.square(arm.gradients[name] - theirs)))
-        size += float(np.sum(np.square(theirs)))
-    return float(np.sqrt(error / size)) if size else float("nan")
+    return relative_error((arm.gradients[name], reference.gradients[name]) for name in names)
 
 
 def one_minus_cos(arm: Recording, reference: Recording, names: Iterable[str]) -> float:
@@ -233,9 +291,3 @@ def _share(pairs: Iterable[tuple[int, int]]) -> float:
 def _median(values: Iterable[float]) -> float:
     seen = [value for value in values if not np.isnan(value)]
     return float(np.median(seen)) if seen else float("nan")
-
-
-def mean_over(rows: Iterable[Mapping[str, float]], key: str) -> float:
-    """Return the mean of one metric over batches."""
-    values = [row[key] for row in rows]
-    return float(np.sum(values)) / len(values)

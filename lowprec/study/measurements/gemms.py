@@ -1,18 +1,20 @@
-"""One run of a replay: operands multiplied on every accumulator; this is what worker processes execute."""
+"""GEMMs of recorded and of synthetic operands, multiplied on many accumulators: the work of a replay's runs."""
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...._files import to_csv, write_text
-from ...run.tasks import Task, corpus_of, described, stop
-from .operands import FAMILIES, FAR, Matrix, Operands, extended, lengths, recorded, spread_rows
+from ..._files import to_csv, write_text
+from ..run.tasks import Task, Work, corpus_of, raise_if_stopped, run_record
+from .measurement import relative_error
+from .operands import EXTRAPOLATED_K, FAMILIES, Matrix, Operands, lengths, recorded, sample_rows, tile_operands
 
 PRODUCTS_FILE = "products.csv"
 #: A row of that file: which multiplication, what its operands are like, and what an arm makes of it.
@@ -26,12 +28,12 @@ SYNTHETIC_LENGTHS = (256, 384, 1024, 2048, 4096, 16384, 65536)
 Values = NDArray[np.float64]
 
 
-class Product(NamedTuple):
+class GemmOperands(NamedTuple):
     """One multiplication ``A @ B.T`` of float32 a [M, K] and b [N, K], and what it is called (see `class_name`)."""
 
     product: str
     tokens: int
-    kept: str
+    preserves: str
     layer: str
     draw: int
     a: Matrix
@@ -39,125 +41,116 @@ class Product(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Replayed(Task):
-    """The multiplications of one checkpoint.
+class MultiplyGemms(Work):
+    """Multiplies operands on every accumulator.
 
     Parameters
     ----------
     arms : tuple
-        What they are repeated on, each with `name`, `accumulator`, `promote_every` and `blocks`.
-    setting : Any
+        Each with `name`, `accumulator`, `promote_every` and `blocks`.
+    size : Any
         How many: `seeds`, `tokens`, `rows`, `columns`.
-    quantized_by : str
-        The recipe whose quantized layers are recorded.
     """
 
-    arms: tuple[Any, ...] = field(default=(), kw_only=True)
-    setting: Any = field(default=None, kw_only=True)
-    quantized_by: str = field(default="dsv3", kw_only=True)
+    arms: tuple[Any, ...]
+    size: Any
 
-    def execute(self) -> dict[str, Any]:
-        """Record, multiply, and return the finished `run.json`."""
-        return _measured(self, self._products())
+    def execute(self, task: Task) -> dict[str, Any]:
+        """Multiply, write the table, and return the finished `run.json`."""
+        folder = task.folder
+        folder.remove()
+        folder.start(run_record(task))
+        began = time.monotonic()
+        rows: list[tuple[Any, ...]] = []
+        for product in self.products(task):
+            raise_if_stopped(task)
+            if product.a.any() and product.b.any():
+                rows += multiply(product, self.arms)
+        write_text(folder.path / PRODUCTS_FILE, to_csv(COLUMNS, rows))
+        folder.finish("done", seconds=time.monotonic() - began, evaluation_seconds=0.0, timed_steps=task.steps)
+        return folder.read() or {}
 
-    def _products(self) -> Iterator[Product]:
-        from lowprec.moe.data.corpus import batches
-        from lowprec.recipe import recipes
-
-        corpus, setting = corpus_of(self), self.setting
-        trainer = self.backend.load(self.checkpoint_file, corpus)
-        config, recipe = trainer.config, recipes.get(self.quantized_by)
-        per_batch = config.batch * config.sequence
-        windows = batches(corpus, self.seed, config.batch, config.sequence)
-        passes: list[dict[str, Operands]] = []
-        for step in range(self.steps):
-            stop(self)
-            loss, operands = recorded(
-                trainer.model, windows[step], lambda name: recipe.spec(name, config.layers).quantized,
-                setting.rows, setting.columns,
-            )  # fmt: skip
-            self.folder.append({"batch": step, "loss": loss})
-            passes.append(operands)
-        for layer in passes[0]:
-            yield from products_of(layer, [found[layer] for found in passes if layer in found], setting, per_batch)
+    @abstractmethod
+    def products(self, task: Task) -> Iterator[GemmOperands]:
+        """Yield the multiplications."""
 
 
 @dataclass(frozen=True)
-class Synthetic(Task):
-    """Synthetic operands in place of a checkpoint's: the lines that recorded ones are seen against.
+class MultiplyRecorded(MultiplyGemms):
+    """Multiplies the operands of one checkpoint, in the layers that the task's recipe quantizes."""
 
-    Parameters
-    ----------
-    arms, setting : tuple, Any
-        As in `Replayed`.
-    """
+    def products(self, task: Task) -> Iterator[GemmOperands]:
+        """Record, and yield the multiplications."""
+        from lowprec.moe.data.corpus import batches
+        from lowprec.recipe import recipes
 
-    arms: tuple[Any, ...] = field(default=(), kw_only=True)
-    setting: Any = field(default=None, kw_only=True)
+        corpus, size = corpus_of(task), self.size
+        trainer = task.context.backend.load(task.start_file, corpus)
+        config, recipe = trainer.config, recipes.get(task.recipe)
+        per_batch = config.batch * config.sequence
+        windows = batches(corpus, task.seed, config.batch, config.sequence)
+        passes: list[dict[str, Operands]] = []
+        for step in range(task.steps):
+            raise_if_stopped(task)
+            loss, operands = recorded(
+                trainer.model, windows[step], lambda name: recipe.spec(name, config.layers).quantized,
+                size.rows, size.columns,
+            )  # fmt: skip
+            task.folder.append({"batch": step, "loss": loss})
+            passes.append(operands)
+        for layer in passes[0]:
+            yield from products_of(layer, [found[layer] for found in passes if layer in found], size, per_batch)
 
-    def execute(self) -> dict[str, Any]:
-        """Multiply, and return the finished `run.json`."""
-        return _measured(self, self._products())
 
-    def _products(self) -> Iterator[Product]:
+@dataclass(frozen=True)
+class MultiplySynthetic(MultiplyGemms):
+    """Multiplies synthetic operands: the lines that recorded ones are seen against."""
+
+    def products(self, task: Task) -> Iterator[GemmOperands]:
+        """Draw, and yield the multiplications."""
         for place, (name, draw) in enumerate(FAMILIES.items()):
             for length in SYNTHETIC_LENGTHS:
-                rng = np.random.default_rng([self.seed, place, length])
-                yield Product("synthetic", 0, "", name, self.seed, *draw(rng, (self.setting.columns, length)))
-            self.folder.append({"family": place})
+                rng = np.random.default_rng([task.seed, place, length])
+                yield GemmOperands("synthetic", 0, "", name, task.seed, *draw(rng, (self.size.columns, length)))
+            task.folder.append({"family": place})
 
 
-def products_of(layer: str, found: Sequence[Operands], setting: Any, per_batch: int) -> Iterator[Product]:
+def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int) -> Iterator[GemmOperands]:
     """Yield the multiplications of a layer, given its operands in every batch: the first batches, pieces of all."""
-    for draw, operands in enumerate(found[: setting.seeds]):
+    for draw, operands in enumerate(found[: size.seeds]):
         pairs = {"fprop": (operands.x, operands.w), "dgrad": (operands.dy, np.ascontiguousarray(operands.w.T))}
         for name, pair in pairs.items():
-            yield Product(name, 0, "", layer, draw, *pair)
-            few = [spread_rows(operand, setting.columns) for operand in pair]
-            for kept in ("coherence", "growth"):
-                yield _longer(Product(name, 0, kept, layer, draw, *few), FAR)
-    for length in lengths(setting.tokens, per_batch):
-        size = length // per_batch
-        for draw in range(min(setting.seeds, len(found) // size)):
-            piece = found[draw * size : (draw + 1) * size]
+            yield GemmOperands(name, 0, "", layer, draw, *pair)
+            few = [sample_rows(operand, size.columns) for operand in pair]
+            for preserves in ("coherence", "growth"):
+                yield _longer(GemmOperands(name, 0, preserves, layer, draw, *few), EXTRAPOLATED_K)
+    for length in lengths(size.tokens, per_batch):
+        each = length // per_batch
+        for draw in range(min(size.seeds, len(found) // each)):
+            piece = found[draw * each : (draw + 1) * each]
             a, b = (np.concatenate([getattr(operands, name) for operands in piece], axis=1)
                     for name in ("dy_columns", "x_columns"))  # fmt: skip
-            yield Product("wgrad", length, "", layer, draw, a, b)
-            if length == per_batch < setting.tokens:
-                longest = lengths(setting.tokens, per_batch)[-1]
-                yield _longer(Product("wgrad", longest, "coherence", layer, draw, a, b), longest * a.shape[1] // length)
+            yield GemmOperands("wgrad", length, "", layer, draw, a, b)
+            if length == per_batch < size.tokens:
+                longest = lengths(size.tokens, per_batch)[-1]
+                longer = GemmOperands("wgrad", longest, "coherence", layer, draw, a, b)
+                yield _longer(longer, longest * a.shape[1] // length)
 
 
-def _longer(product: Product, length: int) -> Product:
+def _longer(product: GemmOperands, length: int) -> GemmOperands:
     """Return a product of extended operands that keep what it says."""
-    growth = growth_of(product.a, product.b)
+    growth = variance_growth(product.a, product.b)
     if not growth > 0:
         return product
     copies = max(2, round(length / product.a.shape[1]))
     coherence = coherence_of(growth, product.a.shape[1])
-    wanted = 1.0 + coherence * (copies * product.a.shape[1] - 1) if product.kept == "coherence" else growth
+    wanted = 1.0 + coherence * (copies * product.a.shape[1] - 1) if product.preserves == "coherence" else growth
     rng = np.random.default_rng([product.draw, product.a.shape[1]])
-    a, b = extended(product.a, product.b, length, growth, wanted, rng)
+    a, b = tile_operands(product.a, product.b, length, growth, wanted, rng)
     return product._replace(a=a, b=b)
 
 
-def _measured(task: Any, products: Iterator[Product]) -> dict[str, Any]:
-    """Measure every arm on every product, write the table, and return the finished `run.json`."""
-    folder = task.folder
-    folder.remove()
-    folder.start(described(task))
-    began = time.monotonic()
-    rows: list[tuple[Any, ...]] = []
-    for product in products:
-        stop(task)
-        if product.a.any() and product.b.any():
-            rows += measure(product, task.arms)
-    write_text(folder.path / PRODUCTS_FILE, to_csv(COLUMNS, rows))
-    folder.finish("done", seconds=time.monotonic() - began, evaluation_seconds=0.0, timed_steps=task.steps)
-    return folder.read() or {}
-
-
-def measure(product: Product, arms: Sequence[Any]) -> list[tuple[Any, ...]]:
+def multiply(product: GemmOperands, arms: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Return a row of `COLUMNS` for every arm, errors relative to norms.
 
     The exact products of quantized and of unquantized operands are float64 sums in a fixed order: no more than 1e-12
@@ -166,7 +159,7 @@ def measure(product: Product, arms: Sequence[Any]) -> list[tuple[Any, ...]]:
     import lowprec as lp
 
     length = product.a.shape[1]
-    named = *product[:5], length, coherence_of(growth_of(product.a, product.b), length)
+    named = *product[:5], length, coherence_of(variance_growth(product.a, product.b), length)
     source = exact(product.a, product.b)
     scale = float(np.sqrt(np.sum(np.square(source))))
     rows, seen = [], {}
@@ -199,11 +192,11 @@ def errors(got: Values, truth: Values) -> tuple[float, float, float]:
     (0.5, 0.0, 0.5)
     """
     off, size = got - truth, float(np.sum(np.square(truth)))
-    frobenius = float(np.sqrt(np.sum(np.square(off)) / size))
-    return frobenius, float(np.sum(off * truth)) / size, float(np.abs(off).max() / np.abs(truth).mean())
+    largest = float(np.abs(off).max() / np.abs(truth).mean())
+    return relative_error([(got, truth)]), float(np.sum(off * truth)) / size, largest
 
 
-def growth_of(a: NDArray[Any], b: NDArray[Any]) -> float:
+def variance_growth(a: NDArray[Any], b: NDArray[Any]) -> float:
     """Return the mean square of sums over that of sums of independent products; nan if all are 0."""
     squares = float(np.sum(exact(np.square(a, dtype=np.float64), np.square(b, dtype=np.float64))))
     return float(np.sum(np.square(exact(a, b)))) / squares if squares else float("nan")

@@ -1,9 +1,4 @@
-"""Watch a model compute without a word in its layers: a probe stands where the bound recipe stands.
-
-A layer's GEMMs come from ``recipe.linear(name)``. A `Probe` wraps a bound recipe and hands out the same three GEMMs,
-noting what goes in and comes out; everything else passes through. So precision stays an object that layers hold, and
-so does its observer.
-"""
+"""What the linear layers of a model compute with: the range of each tensor, and what quantization loses of it."""
 
 from __future__ import annotations
 
@@ -13,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.measure.spread import kurtosis, tile_range
 from lowprec.recipe.operands import quantize_operand
 
+from .measurement import Passing, intercept
+
 if TYPE_CHECKING:
-    from lowprec.recipe import BoundRecipe, TensorSpec
+    from lowprec.recipe import TensorSpec
 
 Array = NDArray[Any]
 #: A linear layer's operands: its input, its weight and the gradient of its output.
@@ -73,61 +69,62 @@ class LinearRecord:
     dx: Array | None = None
 
 
-class Probe:
-    """A bound recipe that notes what passes.
+def observed(bound: Any, records: dict[str, LinearRecord], factors: Array | None = None) -> Any:
+    """Return a bound recipe that notes in `records` what its linear layers compute with, by their names.
 
-    Parameters
-    ----------
-    bound : BoundRecipe
-        The precision; a probe changes no bit of it.
-
-    Attributes
-    ----------
-    records : dict of str to LinearRecord
-        By the layers' names; experts compute side by side, so the order means nothing.
+    Experts compute side by side, so the order means nothing. `factors` [T] multiply the gradient of each token's
+    logits: the loss's gradient is linear in the weights of the tokens, so it is that of the weighted loss, and powers
+    of two commute with its rounding to bfloat16.
 
     Examples
     --------
     >>> import lowprec as lp
-    >>> probe = Probe(lp.recipes["bf16"].bind())
-    >>> y, saved = probe.linear("head").fprop(np.ones((2, 128), np.float32), np.ones((3, 128), np.float32))
-    >>> probe.records["head"].y.shape, probe.records["head"].tensors["x"].nonzero
+    >>> records = {}
+    >>> head = observed(lp.recipes["bf16"].bind(), records).linear("head")
+    >>> y, saved = head.fprop(np.ones((2, 128), np.float32), np.ones((3, 128), np.float32))
+    >>> records["head"].y.shape, records["head"].tensors["x"].nonzero
     ((2, 3), 256)
     """
 
-    def __init__(self, bound: BoundRecipe) -> None:
-        self._bound = bound
-        self.records: dict[str, LinearRecord] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bound, name)
-
-    def linear(self, layer: str) -> Any:
-        """Return the layer's three GEMMs, watched."""
-        spec = self._bound.recipe.spec(layer, self._bound.layers)
+    def watch(layer: str, ops: Any) -> Any:
+        spec = bound.recipe.spec(layer, bound.layers)
         # Behind a Hadamard transform no quantized value belongs to one of the tensor, so none can be counted.
         specs = {
             role: None if (tensor := getattr(spec, role)).plain or tensor.resolved.hadamard else tensor
             for role in ROLES
         }
-        return _Watched(layer, self._bound.linear(layer), specs, self.records)
+        if layer == "head" and factors is not None:
+            ops = _Weighted(ops, factors[:, None])
+        return _Watched(layer, ops, specs, records)
+
+    return intercept(bound, watch)
 
 
-class _Watched:
-    """Three GEMMs and what they saw."""
+class _Weighted(Passing):
+    def __init__(self, ops: Any, factors: Array) -> None:
+        super().__init__(ops)
+        self._factors = factors
 
+    def dgrad(self, dy: Array, saved: Any) -> Array:
+        found: Array = self._inner.dgrad(dy * self._factors, saved)
+        return found
+
+    def wgrad(self, dy: Array, saved: Any) -> Array:
+        found: Array = self._inner.wgrad(dy * self._factors, saved)
+        return found
+
+
+class _Watched(Passing):
     def __init__(
         self, layer: str, ops: Any, specs: dict[str, TensorSpec | None], records: dict[str, LinearRecord]
     ) -> None:
-        self.layer, self.ops, self.specs, self.records = layer, ops, specs, records
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.ops, name)
+        super().__init__(ops)
+        self.layer, self.specs, self.records = layer, specs, records
 
     def fprop(self, x: Array, w: Array, **rest: Any) -> tuple[Array, Any]:
         record = self.records.setdefault(self.layer, LinearRecord())
         record.tensors |= {"x": describe(x, self.specs["x"]), "w": describe(w, self.specs["w"])}
-        y, saved = self.ops.fprop(x, w, **rest)
+        y, saved = self._inner.fprop(x, w, **rest)
         if keeps_rows(self.layer):
             record.y = y.copy()
         return y, saved
@@ -135,7 +132,7 @@ class _Watched:
     def dgrad(self, dy: Array, saved: Any) -> Array:
         record = self.records.setdefault(self.layer, LinearRecord())
         record.tensors["dy"] = describe(dy, self.specs["dy"])
-        dx: Array = self.ops.dgrad(dy, saved)
+        dx: Array = self._inner.dgrad(dy, saved)
         if keeps_rows(self.layer):
             record.dx = dx.copy()
         return dx
@@ -164,6 +161,8 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
     >>> record.nonzero, record.flushed, round(record.tile_range, 9)
     (3, 1, 31.0)
     """
+    from lowprec.measure.spread import kurtosis, tile_range
+
     wide = np.ascontiguousarray(x, dtype=np.float64)
     used = wide != 0
     nonzero, rows = int(np.count_nonzero(used)), used.any(axis=1)

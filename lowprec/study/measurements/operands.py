@@ -1,4 +1,4 @@
-"""Operands on their way into the multiplications of a model, noted without a word in its layers, and synthetic ones."""
+"""Operands of GEMMs: those of a model, recorded on their way in, and synthetic ones; and longer ones made of either."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .measurement import Passing, intercept
+
 if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
-    from lowprec.recipe import BoundRecipe
 
 Array = NDArray[Any]
 Matrix = NDArray[np.float32]
@@ -18,7 +19,7 @@ Matrix = NDArray[np.float32]
 #: Parts of a study's tokens that Wgrad sums over.
 PARTS = (32, 8, 2, 1)
 #: K that is extrapolated to.
-FAR = 16384
+EXTRAPOLATED_K = 16384
 
 
 def lengths(tokens: int, batch: int) -> tuple[int, ...]:
@@ -55,59 +56,43 @@ class Operands(NamedTuple):
 
 
 class Recorder:
-    """A bound recipe that notes the operands of some layers; it changes no bit.
+    """Notes the operands of layers.
 
     Parameters
     ----------
-    bound : BoundRecipe
-        The precision.
-    wanted : callable
-        Whether a layer, by its name, is recorded.
     rows, columns : int
         How much is kept, see `Operands`.
     """
 
-    def __init__(self, bound: BoundRecipe, wanted: Callable[[str], bool], rows: int, columns: int) -> None:
-        self._bound, self._wanted, self._rows, self._columns = bound, wanted, rows, columns
-        self.inputs: dict[str, tuple[Matrix, Matrix, Matrix]] = {}
+    def __init__(self, rows: int, columns: int) -> None:
+        self._rows, self._columns = rows, columns
+        self._inputs: dict[str, tuple[Matrix, Matrix, Matrix]] = {}
         self.operands: dict[str, Operands] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bound, name)
-
-    def linear(self, layer: str) -> Any:
-        """Return the layer's three multiplications, recorded."""
-        ops = self._bound.linear(layer)
-        return _Recorded(layer, ops, self) if self._wanted(layer) else ops
 
     def forward(self, layer: str, x: Array, w: Array) -> None:
         """Note Fprop's operands."""
-        self.inputs[layer] = (spread_rows(x, self._rows), _kept(w), spread_rows(x.T, self._columns))
+        self._inputs[layer] = (sample_rows(x, self._rows), _copied(w), sample_rows(x.T, self._columns))
 
     def backward(self, layer: str, dy: Array) -> None:
         """Note the backward operands beside them."""
-        x, w, x_columns = self.inputs[layer]
-        found = Operands(x, w, spread_rows(dy, self._rows), spread_rows(dy.T, self._columns), x_columns)
+        x, w, x_columns = self._inputs[layer]
+        found = Operands(x, w, sample_rows(dy, self._rows), sample_rows(dy.T, self._columns), x_columns)
         self.operands[layer] = found
 
 
-class _Recorded:
-    """Three multiplications and their operands."""
-
+class _Recorded(Passing):
     def __init__(self, layer: str, ops: Any, recorder: Recorder) -> None:
-        self.layer, self.ops, self.recorder = layer, ops, recorder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.ops, name)
+        super().__init__(ops)
+        self._layer, self._recorder = layer, recorder
 
     def fprop(self, x: Array, w: Array, **rest: Any) -> tuple[Array, Any]:
-        self.recorder.forward(self.layer, x, w)
-        result: tuple[Array, Any] = self.ops.fprop(x, w, **rest)
+        self._recorder.forward(self._layer, x, w)
+        result: tuple[Array, Any] = self._inner.fprop(x, w, **rest)
         return result
 
     def dgrad(self, dy: Array, saved: Any) -> Array:
-        self.recorder.backward(self.layer, dy)
-        result: Array = self.ops.dgrad(dy, saved)
+        self._recorder.backward(self._layer, dy)
+        result: Array = self._inner.dgrad(dy, saved)
         return result
 
 
@@ -117,12 +102,16 @@ def recorded(
     """Send a batch uint8 [B, S + 1] through a model in BF16; return the loss, and what its layers multiplied."""
     from lowprec.recipe import recipes
 
-    recorder = Recorder(recipes["bf16"].bind(0, layers=model.config.layers), wanted, rows, columns)
-    loss, _ = model.with_bound(recorder).loss_and_grads(tokens)  # type: ignore[arg-type]
+    recorder = Recorder(rows, columns)
+    bound = intercept(
+        recipes["bf16"].bind(0, layers=model.config.layers),
+        lambda layer, ops: _Recorded(layer, ops, recorder) if wanted(layer) else ops,
+    )
+    loss, _ = model.with_bound(bound).loss_and_grads(tokens)
     return float(loss), {name: recorder.operands[name] for name in model.params if name in recorder.operands}
 
 
-def spread_rows(x: Array, count: int) -> Matrix:
+def sample_rows(x: Array, count: int) -> Matrix:
     """Return `count` rows of a matrix, in order, or all if there are no more.
 
     Which ones is random, though always the same: at equal distances all might be the first of their sequences, whose
@@ -130,21 +119,21 @@ def spread_rows(x: Array, count: int) -> Matrix:
 
     Examples
     --------
-    >>> spread_rows(np.arange(10.0).reshape(10, 1), 3).shape
+    >>> sample_rows(np.arange(10.0).reshape(10, 1), 3).shape
     (3, 1)
     """
     size = len(x)
-    return _kept(x if count >= size else x[np.sort(np.random.default_rng(size).permutation(size)[:count])])
+    return _copied(x if count >= size else x[np.sort(np.random.default_rng(size).permutation(size)[:count])])
 
 
-def _kept(x: Array) -> Matrix:
+def _copied(x: Array) -> Matrix:
     return np.array(x, dtype=np.float32, order="C")
 
 
 # --- longer operands than were recorded ----------------------------------------------------------------------------
 
 
-def extended(
+def tile_operands(
     a: Matrix, b: Matrix, length: int, growth: float, wanted: float, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
     """Return operands of about `length` columns made of copies of shorter ones, as coherent as asked.

@@ -1,0 +1,1 @@
+"""What is measured of a model's weights, or of its multiplications: everything here makes numbers of runs."""

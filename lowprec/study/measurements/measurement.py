@@ -1,0 +1,240 @@
+"""What is measured of the weights of a model, on batches of held-out text, and the work of a run that measures it."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._files import read_csv, to_csv, write_text
+from ..run.store import StudyError
+from ..run.tasks import AGAIN, Task, Work, corpus_of, raise_if_stopped, run_record
+
+if TYPE_CHECKING:
+    from lowprec.moe.model.model import Model
+    from lowprec.recipe import Recipe
+
+#: The condition that stands for all others, where a measurement has one.
+ALL_CONDITIONS = "all"
+ROWS_FILE, LAYERS_FILE = "rows.csv", "layers.csv"
+
+
+class Row(NamedTuple):
+    """What was measured under a condition.
+
+    Attributes
+    ----------
+    condition : str
+        A position in the context, a bit, a stress.
+    values : dict of str to float
+        By metric.
+    layers : sequence of tuple
+        Layer (-1 for none), kind of parameter and a number for each of the measurement's `layer_metrics`.
+    """
+
+    condition: str
+    values: Mapping[str, float]
+    layers: Sequence[tuple[Any, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Measurement(ABC):
+    """Measures one thing of a model.
+
+    Modules that compute are imported within `measure`, so that listing studies does not wait for them.
+    """
+
+    metrics: ClassVar[Mapping[str, str]]
+    """What is measured, in words, by name."""
+    axis: ClassVar[str] = ""
+    """What the conditions are, for an axis; empty where there is one."""
+    panels: ClassVar[tuple[str, ...]]
+    """The metrics that are drawn and have tables."""
+    joined: ClassVar[bool] = True
+    """Whether conditions are points of a line; else each stands for itself."""
+    own_controls: ClassVar[bool] = False
+    """Whether what must be seen, and what cannot matter, are among the conditions, so that no arms have these roles."""
+    layer_metrics: ClassVar[tuple[str, ...]] = ()
+    """What is measured of every layer, too."""
+
+    @abstractmethod
+    def measure(
+        self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
+    ) -> Iterator[Row]:
+        """Yield what is measured under each condition; the weights are left as they are.
+
+        Parameters
+        ----------
+        model : Model
+            The weights.
+        recipe, reference : Recipe
+            The arm's precision, and the one that it is compared with.
+        tokens : uint8 array [B, S + 1]
+            Held-out text.
+        seed : int
+            Of everything random: the same seed draws the same, whatever the recipe.
+        """
+
+    def seed_of(self, checkpoint: int, batch: int) -> int:
+        """Return the seed of `measure` for a batch at a checkpoint."""
+        return 1000 * checkpoint + batch
+
+    def describe(self) -> dict[str, Any]:
+        """Return its kind and numbers, in JSON's types."""
+        return {"kind": type(self).__name__, **self.__dict__}
+
+
+@dataclass(frozen=True)
+class Measure(Work):
+    """Measures one arm at one checkpoint: all batches.
+
+    Parameters
+    ----------
+    measurement : Measurement
+        What is measured.
+    reference : str or Recipe
+        The precision to compare with.
+    """
+
+    measurement: Measurement
+    reference: Any
+
+    def execute(self, task: Task) -> dict[str, Any]:
+        """Measure, and return the finished `run.json`."""
+        from lowprec.recipe import recipes
+
+        corpus, folder, measurement = corpus_of(task), task.folder, self.measurement
+        folder.remove()
+        folder.start(run_record(task))
+        began = time.monotonic()
+        trainer = task.context.backend.load(task.start_file, corpus)
+        precision, reference = recipes.get(task.recipe), recipes.get(self.reference)
+        rows: list[tuple[Any, ...]] = []
+        layers: list[tuple[Any, ...]] = []
+        for batch, tokens in enumerate(_held_out_batches(corpus, trainer.config, task.steps)):
+            raise_if_stopped(task)
+            seed = measurement.seed_of(task.seed, batch)
+            for row in measurement.measure(trainer.model, precision, reference, tokens, seed):
+                rows.append((batch, row.condition, *(float(row.values[name]) for name in measurement.metrics)))
+                layers += [(batch, row.condition, *layer) for layer in row.layers]
+            folder.append({"batch": batch, "rows": len(rows), "layers": len(layers)})
+        write_text(folder.path / ROWS_FILE, to_csv(("batch", "condition", *measurement.metrics), rows))
+        if measurement.layer_metrics:
+            head = ("batch", "condition", "layer", "kind", *measurement.layer_metrics)
+            write_text(folder.path / LAYERS_FILE, to_csv(head, layers))
+        folder.finish("done", seconds=time.monotonic() - began, evaluation_seconds=0.0, timed_steps=task.steps)
+        return folder.read() or {}
+
+    def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
+        """Return what a finished run's files lack: batches, or rows of a batch."""
+        return missing_rows(task.folder.path, record)
+
+
+def missing_rows(path: Path, record: Mapping[str, Any]) -> str:
+    """Return what the files of a finished measurement lack, in words; empty if nothing."""
+    from ..run.store import RunFolder
+
+    run = RunFolder(path)
+    if lacks := run.lacks(record):
+        return lacks
+    try:
+        columns = run.columns()
+        for name, file in (("rows", ROWS_FILE), ("layers", LAYERS_FILE)):
+            if (wanted := columns[name][-1]) and len(read_csv(path / file)[1]) != wanted:
+                return f"lacks rows in {file} {AGAIN}"
+    except (KeyError, ValueError, OSError, StudyError):
+        return f"has a damaged {ROWS_FILE}, {LAYERS_FILE} or {run.metrics.name} {AGAIN}"
+    return ""
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table by the names of its columns."""
+    head, rows = read_csv(path)
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def _held_out_batches(corpus: Any, config: Any, batches: int) -> list[Any]:
+    """Return batches of held-out text, uint8 [batch, sequence + 1] each."""
+    from lowprec.moe.data.corpus import held_out_windows
+
+    batch = config.batch
+    windows = held_out_windows(corpus, config.sequence, batches * batch * config.sequence)
+    if len(windows) < batches * batch:
+        raise StudyError(
+            f"the held-out text has {len(windows)} windows, {batches} batches of {batch} are needed: fewer --seeds"
+        )
+    return [windows[i * batch : (i + 1) * batch] for i in range(batches)]
+
+
+# --- what measurements share -----------------------------------------------------------------------------------------
+
+
+class Passing:
+    """An object in place of another: attributes that it does not define are those of the other."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Intercepted(Passing):
+    def __init__(self, bound: Any, wrap: Callable[[str, Any], Any]) -> None:
+        super().__init__(bound)
+        self._wrap = wrap
+
+    def linear(self, layer: str) -> Any:
+        return self._wrap(layer, self._inner.linear(layer))
+
+
+def intercept(bound: Any, wrap: Callable[[str, Any], Any]) -> Any:
+    """Return a bound recipe whose layers have other multiplications.
+
+    Parameters
+    ----------
+    bound : BoundRecipe
+        The precision; all but the multiplications of its layers passes through.
+    wrap : callable
+        ``wrap(layer, ops)`` returns what stands in place of a layer's multiplications, `ops` itself to leave them.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> seen = []
+    >>> bound = intercept(lp.recipes["bf16"].bind(), lambda layer, ops: seen.append(layer) or ops)
+    >>> y, saved = bound.linear("head").fprop(np.ones((2, 128), np.float32), np.ones((3, 128), np.float32))
+    >>> seen
+    ['head']
+    """
+    return _Intercepted(bound, wrap)
+
+
+def relative_error(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> float:
+    """Return |ours - theirs| / |theirs| over all pairs (ours, theirs) of arrays together; nan if theirs are all 0.
+
+    Examples
+    --------
+    >>> relative_error([(np.array([3.0, 0.0]), np.array([3.0, 4.0]))])
+    0.8
+    """
+    error = size = 0.0
+    for ours, theirs in pairs:
+        wide = theirs.astype(np.float64)
+        error += float(np.sum(np.square(ours - wide)))
+        size += float(np.sum(np.square(wide)))
+    return math.sqrt(error / size) if size else math.nan
+
+
+def predicted(model: Model, recipe: Recipe, tokens: NDArray[np.uint8], seed: int) -> tuple[Any, Any]:
+    """Return the logits [B, S, V] of the next byte and of the byte after it in a precision, as in an evaluation."""
+    bound = recipe.bind(seed, layers=model.config.layers)
+    with bound.evaluating():
+        return model.with_bound(bound).predictions(tokens)
