@@ -97,7 +97,17 @@ def test_what_computes_is_in_the_hash_and_what_shows_is_not(sources):
         "tensorcore/checksum", "codec/reductions", "measure/spread", "cast/casts",
     }  # fmt: skip
     assert inside <= sources
-    outside = ("study/report/", "study/analysis/", "study/kinds/", "cli/", "plot/", "oracle/", "conformance/", "costs/")
+    outside = (
+        "study/report/",
+        "study/analysis/",
+        "study/kinds/",
+        "cli/",
+        "plot/",
+        "oracle/",
+        "vectors/",
+        "diagnose/",
+        "costs/",
+    )
     assert not {name for name in sources if name.startswith((*outside, "study/catalogue", "torch/"))}
 
 
