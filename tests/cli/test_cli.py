@@ -180,7 +180,7 @@ def test_ctrl_c_is_quiet(fake, tmp_path, monkeypatch):
 
 def test_an_output_folder_that_cannot_be_written_is_refused_before_the_work(fake, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(runner, "warm", lambda tasks: pytest.fail("work began"))
+    monkeypatch.setattr(runner, "compile_kernels", lambda *work, **options: pytest.fail("work began"))
     result = run(*ABLATE, "--out", tmp_path / "file", code=2)
     assert "cannot be written: Not a directory" in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.output

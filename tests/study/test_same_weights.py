@@ -1,11 +1,9 @@
 """Studies of the same weights: the probe changes nothing, the metrics are what they say, the study runs and resumes."""
 
 import csv
-import functools
 import math
 from dataclasses import replace
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -133,8 +131,7 @@ def test_flush_and_saturation_are_counted_from_the_specs():
     # Scales rounded down cut the largest value of a block; rounded up they do not.
     large = np.array([[1.9, 1.0]], np.float32)
     for name, saturated in (("mxfp8_floor", 1), ("mxfp8_ceil", 0)):
-        spec = SimpleNamespace(quantize=functools.partial(lp.quantize, quantizer=name))
-        assert describe(large, spec).saturated == saturated
+        assert describe(large, TensorSpec.parse(name)).saturated == saturated
     uneven = np.full((2, 128), [[1.0], [2.0**-30]], np.float32)
     assert describe(uneven, TensorSpec.parse("e4m3fn 128x128")).rows_flushed == 1
     assert describe(uneven, TensorSpec.parse("e4m3fn 1x128")).rows_flushed == 0

@@ -49,7 +49,7 @@ def test_a_trial_is_passed_by_every_kernel_and_failed_by_a_wrong_one(name: str) 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_chosen_by_name(name: str, keep_threads: None) -> None:
     """It gives the bits that others give, and leaves threads in the default rounding."""
-    q = lp.quantize(normal(0, 512, 512), "e4m3fn")
+    q = lp.quantize(normal(0, 512, 512), "e4m3fn 1x128")
     lp.set_num_threads(2)
     answers = set()
     for kernel in ("portable", name):
@@ -91,7 +91,7 @@ def path_of(call: Any) -> tuple[set[str], int]:
 
 
 def test_the_path_of_a_product_is_short() -> None:
-    x, w = (lp.quantize(normal(0, 64, 256), "e4m3fn", granularity) for granularity in ("1x128", "128x128"))
+    x, w = (lp.quantize(normal(0, 64, 256), f"e4m3fn {granularity}") for granularity in ("1x128", "128x128"))
     files, depth = path_of(lambda: lp.gemm(x, w))
     assert len(files) <= 9, sorted(files)
     assert depth <= 10

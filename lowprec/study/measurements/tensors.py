@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.recipe.operands import quantize_operand
-
 from .measurement import Passing, intercept
 
 if TYPE_CHECKING:
@@ -162,6 +160,7 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
     (3, 1, 31.0)
     """
     from lowprec.measure.spread import kurtosis, tile_range
+    from lowprec.recipe.operands import quantize_operand
 
     wide = np.ascontiguousarray(x, dtype=np.float64)
     used = wide != 0
