@@ -19,7 +19,7 @@ from .._values import ByBits
 from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
 from ..format.dtypes import dtype_of
-from ..kernels.float32.gemm import transpose
+from ..kernels.tensorcore.chain.gemm import transpose
 from . import file
 from .convert import converted, reduced
 from .granularity import Granularity

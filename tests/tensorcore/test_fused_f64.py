@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec.format.catalogue import Format, formats
-from lowprec.kernels.tensorcore import wide_pack as pack
-from lowprec.kernels.tensorcore.wide_sum import FACTOR
+from lowprec.kernels.tensorcore.float64_lanes import pack
+from lowprec.kernels.tensorcore.float64_lanes.sums import FACTOR
 from lowprec.tensorcore.accumulator import ALIGNMENTS, Align
 from lowprec.tensorcore.engines.float64_lanes import Extent, Float64Lanes
 from lowprec.tensorcore.engines.selection import kernel_in_use, proves, solve, way_for
@@ -123,7 +123,7 @@ def test_the_exponent_of_zeros_shows() -> None:
     assert Float64Lanes.find(machine(4, 3, zero=-125), BF16, BF16, "portable") is None
 
 
-# --- the bounds of `wide_tile`'s docstring -----------------------------------------------------------------------
+# --- the bounds of `float64_lanes.tile`'s docstring ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("align", ALIGNMENTS)
@@ -318,7 +318,7 @@ def test_kernels_are_found_in_the_cache_again(tmp_path: Path) -> None:
     """A second process compiles nothing: neither the kernels nor what they call."""
     script = (
         "import numpy as np, lowprec as lp\n"
-        "from lowprec.kernels.tensorcore.wide_tile import FORMS\n"
+        "from lowprec.kernels.tensorcore.float64_lanes.tile import FORMS\n"
         "x = lp.encode(np.ones((4, 16), np.float32), 'bfloat16')\n"
         "lp.mma(x, x, accumulator='hopper_bf16')\n"
         "stats = FORMS['truncate']['portable']['float32'].stats\n"

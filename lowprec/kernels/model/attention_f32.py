@@ -1,4 +1,4 @@
-"""The matrix products of attention in float32, on the tile of `gemm_f32`: several times as fast as `attention`'s own.
+"""The matrix products of attention in float32, on the tile of `chain.tile`: several times as fast as `attention`'s own.
 
 Each output is a chain of fused multiply-adds in order of the inner index. Where the operands hold BF16 values, as in
 training, products are exact and the chain has the bits of products and sums one by one. Positions that the causal mask
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from lowprec._jit import kernel
-from lowprec.kernels.float32.gemm import (
+from lowprec.kernels.model.attention import causal_softmax, causal_softmax_gradient, copy_head, output_means
+from lowprec.kernels.tensorcore.chain.gemm import (
     BATCH,
     DEPTH,
     gemm_packed,
@@ -24,8 +25,7 @@ from lowprec.kernels.float32.gemm import (
     pack_quads_transposed,
     tile,
 )
-from lowprec.kernels.float32.tile import COLUMNS
-from lowprec.kernels.model.attention import causal_softmax, causal_softmax_gradient, copy_head, output_means
+from lowprec.kernels.tensorcore.chain.tile import COLUMNS
 from lowprec.kernels.vectors import aligned_f32
 
 LATER_COLUMNS, LATER_TERMS, EARLIER_TERMS = 0, 1, 2  # what `_product` leaves out

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..._threads import over_rows, run_chunks, scratch
 from ...format.catalogue import Format
-from ...kernels.float32 import gemm as gemm_f32
-from ...kernels.float32 import tile as f32_tile
-from ...kernels.tensorcore.float64_dot import sequential64
+from ...kernels.tensorcore.chain import gemm as kernels
+from ...kernels.tensorcore.chain.tile import COLUMNS
+from ...kernels.tensorcore.reference.exact import sequential64
 from ..accumulator import FLOAT32
 from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Computed, Engine, not_finite, short
@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 512
 def accumulate_f32(
     x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None
 ) -> None:
-    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.float32.gemm`.
+    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.tensorcore.chain.gemm`.
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants`, those of
     `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.
@@ -32,22 +32,22 @@ def accumulate_f32(
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n) or (k == 0 and constants is None):
         return
-    panels = scratch("b32", -(-n // f32_tile.COLUMNS) * f32_tile.COLUMNS * k, np.float32)
+    panels = scratch("b32", -(-n // COLUMNS) * COLUMNS * k, np.float32)
     if y.flags.c_contiguous:
-        gemm_f32.pack_panels(y, panels)
+        kernels.pack_panels(y, panels)
     else:
-        gemm_f32.pack_panels_transposed(y.T, panels)
+        kernels.pack_panels_transposed(y.T, panels)
 
     def some_rows(first: int, stop: int) -> None:
         quads = scratch("a32", -(-(stop - first) // 4) * 4 * k, np.float32)
         if x.flags.c_contiguous:
-            gemm_f32.pack_quads(x[first:stop], quads)
+            kernels.pack_quads(x[first:stop], quads)
         else:
-            gemm_f32.pack_quads_transposed(x.T, first, stop, quads)
+            kernels.pack_quads_transposed(x.T, first, stop, quads)
         if constants is None:
-            gemm_f32.gemm_packed(quads, panels, k, out[first:stop], 0, stop - first)
+            kernels.gemm_packed(quads, panels, k, out[first:stop], 0, stop - first)
         else:
-            gemm_f32.gemm_packed_rounded(quads, panels, k, constants, out[first:stop], 0, stop - first)
+            kernels.gemm_packed_rounded(quads, panels, k, constants, out[first:stop], 0, stop - first)
 
     over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
 

@@ -11,7 +11,7 @@ from ..._threads import over_rows, scratch
 from ...cast.constants import decode_constants
 from ...format.catalogue import Format
 from ...kernels.cast.nearest import decode32
-from ...kernels.tensorcore import floored_columns as kernels
+from ...kernels.tensorcore import columns as kernels
 from ..accumulator import FLOAT32
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .dots import Spread

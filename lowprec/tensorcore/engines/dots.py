@@ -1,4 +1,4 @@
-"""Dot products in plain float32 and float64 lanes: CPUs, CDNA1 and CDNA2 (`kernels.tensorcore.dot_tile`)."""
+"""Dot products in plain float32 and float64 lanes: CPUs, CDNA1 and CDNA2 (`kernels.tensorcore.dots.tile`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..._threads import Allocate, fresh, over_rows, scratch
 from ...format.catalogue import Format
-from ...kernels.tensorcore import dot_gemm
-from ...kernels.tensorcore.dot_tile import COLUMNS, ROWS, Form
+from ...kernels.tensorcore.dots import loop
+from ...kernels.tensorcore.dots.tile import COLUMNS, ROWS, Form
 from ...kernels.vectors import F32
 from ..accumulator import Accumulator
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
@@ -33,7 +33,7 @@ class Spread(NamedTuple):
     def of(cls, x: Float32Matrix, least: int) -> Spread:
         """Find those of rows [R, K], at least the smallest normal number's `least`; Inf and NaN have 128."""
         low, high = (np.empty(len(x), np.uint32) for _ in range(2))
-        dot_gemm.extents(x, low, high)
+        loop.extents(x, low, high)
         exponents = [np.maximum((bits >> 23).astype(np.int32) - 127, least) for bits in (low, high)]
         exponents[0][high == 0], exponents[1][high == 0] = 127, -127
         return cls(exponents[0], exponents[1])
@@ -70,7 +70,7 @@ class Dots(Engine):
         y = self.accumulator.values(b, fmt)
         columns, dtype = -(-len(b) // COLUMNS) * COLUMNS, np.float32 if self.form.element is F32 else np.float64
         panels = allocate("dots_b", columns * self._depth(b.shape[1])[1], dtype)
-        dot_gemm.pack_panels(y, dtype(2.0**self.accumulator.product_exponent), panels)
+        loop.pack_panels(y, dtype(2.0**self.accumulator.product_exponent), panels)
         return LaidOut(panels, Spread.of(y, fmt.emin))
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
@@ -84,11 +84,11 @@ class Dots(Engine):
                 out += np.float32(0)
         left, bounds = Spread.of(x, p.fa.emin), self._bounds_normal if form.element is F32 else self._bounds_exact
         beyond = bounds(left, right, k, p.start)
-        dots, steps = dot_gemm.dots[form], self.accumulator.group // form.products if form.lanes else 0
+        dots, steps = loop.dots[form], self.accumulator.group // form.products if form.lanes else 0
 
         def some_rows(first: int, stop: int) -> None:
             quads = scratch("dots_a", -(-(stop - first) // ROWS) * ROWS * depth, panels.dtype)
-            dot_gemm.pack_quads(x[first:stop], whole, quads)
+            loop.pack_quads(x[first:stop], whole, quads)
             dots(quads, panels, form.products, steps, out[first:stop])
 
         over_rows(some_rows, m, n * depth, _WORK, _ROWS_AT_ONCE)

@@ -1,7 +1,7 @@
 """Aligned sums of FP8 products in float32 lanes: NVIDIA's FP8 tensor cores.
 
 ``avx512`` and ``fma`` round toward zero in the FPU, by the instruction's encoding or by the thread's rounding mode,
-which the kernel restores; ``portable`` needs neither. `kernels.tensorcore.narrow_sum` proves the sums exact.
+which the kernel restores; ``portable`` needs neither. `kernels.tensorcore.float32_lanes.sums` proves the sums exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from ..._threads import Allocate, fresh, over_rows, run_chunks, scratch
 from ...format.catalogue import Format, formats
-from ...kernels.tensorcore import fused_dot, narrow_gemm, narrow_pack
+from ...kernels.tensorcore.float32_lanes import pack, product
+from ...kernels.tensorcore.float32_lanes.pack import Signed
+from ...kernels.tensorcore.reference import aligned
 from ..accumulator import FLOAT16, FP22, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .engine import NONE, Computed, Engine, Trial
@@ -52,13 +54,13 @@ class Float32Lanes(Engine):
 
     Parameters
     ----------
-    form : narrow_gemm.Form
+    form : product.Form
         The machine's kernel for the accumulator's alignment.
     limits : Limits
     """
 
     accumulator: AlignedSum
-    form: narrow_gemm.Form = field(compare=False)
+    form: product.Form = field(compare=False)
     limits: Limits = field(compare=False)
 
     whole = True
@@ -69,7 +71,7 @@ class Float32Lanes(Engine):
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float32Lanes | None:
         """Return the engine for FP8 and zeros below all that the lanes hold, without scales inside."""
-        a, limits, form = accumulator, LIMITS[machine], narrow_gemm.FORMS[machine].get(accumulator.align)
+        a, limits, form = accumulator, LIMITS[machine], product.FORMS[machine].get(accumulator.align)
         if (
             form is not None
             and a.group % 4 == 0
@@ -108,8 +110,8 @@ class Float32Lanes(Engine):
         largest: list[tuple[int, int]] = []
 
         def some_rows(first: int, stop: int) -> None:
-            quads = -(-(stop - first) // narrow_pack.ROWS) * narrow_pack.ROWS * groups
-            room = quads * group + narrow_pack.SLACK
+            quads = -(-(stop - first) // pack.ROWS) * pack.ROWS * groups
+            room = quads * group + pack.SLACK
             scale = scale_a if stop - first == m else np.ascontiguousarray(scale_a[:, first:stop])
             largest.append(kernel(
                 a[first:stop], b, lay_out, *numbers, block, promote, use_c, scratch("a_values", room, np.float32),
@@ -139,19 +141,19 @@ class Float32Lanes(Engine):
     def _specials(self) -> tuple[_Specials, _Specials]:
         return _Specials.of(self.fa), _Specials.of(self.fb)
 
-    def _panels(self, b: Matrix, allocate: Allocate) -> narrow_pack.Signed:
+    def _panels(self, b: Matrix, allocate: Allocate) -> Signed:
         """Lay out B [N, K]."""
         group, packed = self.accumulator.group, self._room(b, allocate)
         depth = _up(max(b.shape[1], 1), group)
         options = group, depth, self._kernel[1][1], np.float32(self.form.factor), packed
         grain = max(1, (1 << 20) // (64 * depth)) * 64
-        run_chunks(lambda i, j: narrow_pack.pack_panels(b, *options, i, j), len(b), grain)
+        run_chunks(lambda i, j: pack.pack_panels(b, *options, i, j), len(b), grain)
         return packed
 
-    def _room(self, b: Matrix, allocate: Allocate) -> narrow_pack.Signed:
+    def _room(self, b: Matrix, allocate: Allocate) -> Signed:
         (n, k), group = b.shape, self.accumulator.group
-        columns, depth = -(-n // narrow_pack.COLUMNS) * narrow_pack.COLUMNS, (-(-k // group) or 1) * group
-        return narrow_pack.Signed(
+        columns, depth = -(-n // pack.COLUMNS) * pack.COLUMNS, (-(-k // group) or 1) * group
+        return Signed(
             allocate("b_values", columns * depth, np.float32),
             allocate("b_exponents", columns * depth, np.uint8),
             allocate("b_signs", columns * (depth // group) if self.form.counts else 0, np.uint32),
@@ -169,7 +171,7 @@ class _Specials(NamedTuple):
     @classmethod
     def of(cls, fmt: Format) -> _Specials:
         values = fmt.values()
-        kind = np.where(np.isnan(values), fused_dot.NOT_A_NUMBER, np.where(np.isinf(values), fused_dot.INFINITE, 0))
+        kind = np.where(np.isnan(values), aligned.NOT_A_NUMBER, np.where(np.isinf(values), aligned.INFINITE, 0))
         above = None if fmt.specials == "fnuz" else fmt.max_code
         return cls(kind.astype(np.int8), bool(kind.any()), above, _reading(fmt))
 
@@ -179,24 +181,24 @@ class _Specials(NamedTuple):
             return NONE
         if self.above is not None:
             if largest is None:
-                largest = narrow_pack.largest_magnitude(codes, self.reading)
+                largest = pack.largest_magnitude(codes, self.reading)
             if largest <= self.above:  # specials are rare
                 return NONE
         out = np.empty(len(codes), np.bool_)
-        fused_dot.rows_with_special(codes, self.kind, out)
+        aligned.rows_with_special(codes, self.kind, out)
         return np.flatnonzero(out)
 
 
 @functools.lru_cache(maxsize=32)
 def _reading(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
-    """Return `narrow_pack.Reading` of a format, as the packers take it."""
+    """Return `pack.Reading` of a format, as the packers take it."""
     m = fmt.mantissa_bits
-    numbers = narrow_pack.Reading(
+    numbers = pack.Reading(
         mantissa_bits=m,
         offset=(127 + fmt.emin - 1) << 23,
         quantum=(127 + fmt.emin - m) << 23,
-        emin_a=fmt.emin - 1 + narrow_pack.A_BIAS,
-        emin_b=narrow_pack.B_BIAS - (fmt.emin - 1),
+        emin_a=fmt.emin - 1 + pack.A_BIAS,
+        emin_b=pack.B_BIAS - (fmt.emin - 1),
         magnitude=0xFF & ~fmt.sign_mask,
         to_bit_7=8 - fmt.bits,
         zero=1 << 23 if tiny_zeros else 0,

@@ -1,8 +1,8 @@
 """Aligned sums in float64 lanes: formats and sums too wide for float32 lanes, and scales inside the instruction.
 
-`Float64Lanes` multiplies values (`kernels.tensorcore.wide_tile`), `HalvesInFloat64Lanes` does so for two float16
-instructions a step, and `RunsInFloat64Lanes` sums FP4 products in bytes first (`kernels.tensorcore.runs_tile`). B is
-laid out in panels, some hundred columns of the result each.
+`Float64Lanes` multiplies values (`kernels.tensorcore.float64_lanes.tile`), `HalvesInFloat64Lanes` does so for two
+float16 instructions a step, and `RunsInFloat64Lanes` sums FP4 products in bytes first (`runs_tile`). B is laid out in
+panels, some hundred columns of the result each.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..._threads import Allocate, fresh, over_rows, scratch
 from ...cast.constants import decode_constants
 from ...format.catalogue import Format, formats
 from ...kernels.cast.nearest import decode32
-from ...kernels.tensorcore import runs_pack, runs_tile, wide_pack, wide_tile
-from ...kernels.tensorcore.gemm import Chains, Operand, Sums
-from ...kernels.tensorcore.wide_sum import COLUMNS, MAX_FRACTION_BITS, ROWS
+from ...kernels.tensorcore.float64_lanes import pack, runs_pack, runs_tile, tile
+from ...kernels.tensorcore.float64_lanes.sums import COLUMNS, MAX_FRACTION_BITS, ROWS
+from ...kernels.tensorcore.loop import Chains, Operand, Sums
 from ..accumulator import FLOAT16, FLOAT32, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Computed, Engine, Trial, not_finite
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
         """Return the exponents of `x`, values of a format."""
         if fmt.emin > -50:  # whatever they are, nothing leaves float32
             return cls(fmt.emin, fmt.emax + 1)
-        low, high = wide_pack.exponent_range(x.reshape(-1))
+        low, high = pack.exponent_range(x.reshape(-1))
         return cls(max(int(low), fmt.emin), int(high))
 
     def joined(self, other: Extent) -> Extent:
@@ -72,7 +72,7 @@ class Panel(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A machine's kernels by kind of result (`wide_sum.RESULTS`), and the factor of B's values or scales."""
+    """A machine's kernels by kind of result (`sums.RESULTS`), and the factor of B's values or scales."""
 
     kernels: Mapping[str, Callable[..., None]]
     factor: float
@@ -194,7 +194,7 @@ class Float64Lanes(_Panels):
                 x, shift = _decoded(b[rows], fmt), shifts[rows]
                 extent = extent.joined(Extent.of(x, fmt).shifted(shift))
                 some = Operand(values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :])
-                wide_pack.pack_panels(x, fmt.emin, group, self.form.factor, shift, block, some)
+                pack.pack_panels(x, fmt.emin, group, self.form.factor, shift, block, some)
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
@@ -208,7 +208,7 @@ class Float64Lanes(_Panels):
             scratch("wide_a_exponents", padded * groups * depth, np.int32),
             scratch("wide_a_masks", padded * groups * words, np.uint64),
         )
-        wide_pack.pack_quads(x, fmt.emin, group, shift, block, left)
+        pack.pack_quads(x, fmt.emin, group, shift, block, left)
         return left, Extent.of(x, fmt).shifted(shift)
 
     def _shifts(self, inside: Matrix | None, rows: int) -> tuple[NDArray[np.int16], int]:
@@ -221,18 +221,18 @@ class Float64Lanes(_Panels):
 
 def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Form | None:
     """Return the kernels that sum products of two formats exactly as an accumulator does; None if there are none."""
-    a, kernels, stored = accumulator, wide_tile.FORMS[accumulator.align].get(machine), accumulator.stored_format
+    a, kernels, stored = accumulator, tile.FORMS[accumulator.align].get(machine), accumulator.stored_format
     if (
         kernels is not None
         and (stored == FLOAT32 or stored.name in kernels)
         and a.fraction_bits <= MAX_FRACTION_BITS
         # Where no term is zero, C is not, and then E is at least its exponent anyway.
         and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= stored.emin)
-        and all(f.mantissa_bits < wide_tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
+        and all(f.mantissa_bits < tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
         and all(f.has_zero for f in (fa, fb))
         and (a.scale_format is None or (_multiplies_in(a.scale_format) and a.group % 4 == 0))
     ):
-        return Form(kernels, 1.0 if machine == "portable" else wide_tile.ALIGNED[a.align].factor)
+        return Form(kernels, 1.0 if machine == "portable" else tile.ALIGNED[a.align].factor)
     return None
 
 
@@ -246,7 +246,7 @@ def _multiplies_in(scale: Format) -> bool:
 def _exponents_of(fmt: Format) -> NDArray[np.int16]:
     """Return the exponent of every code of a power-of-two format."""
     values = fmt.values()
-    return np.where(np.isnan(values), wide_pack.NOT_A_NUMBER, np.frexp(values)[1] - 1).astype(np.int16)
+    return np.where(np.isnan(values), pack.NOT_A_NUMBER, np.frexp(values)[1] - 1).astype(np.int16)
 
 
 def _decoded(codes: Matrix, fmt: Format) -> Float32Matrix:

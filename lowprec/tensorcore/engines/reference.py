@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from ... import _threads
 from ...format.catalogue import Format
-from ...kernels.tensorcore import epilogue, fused_dot
-from ...kernels.tensorcore.fused_dot import Parts, Result, Rule
+from ...kernels.tensorcore import epilogue
+from ...kernels.tensorcore.reference import aligned
+from ...kernels.tensorcore.reference.aligned import Parts, Result, Rule
 from ..accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
@@ -68,15 +69,15 @@ def take_apart(
     rows, k = codes.shape
     significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
     kind = np.empty((rows, k), np.int8)
-    fused_dot.take_apart(codes, fmt.params, significand, exponent, kind)
+    aligned.take_apart(codes, fmt.params, significand, exponent, kind)
     if scale is not None and scale_format is not None:
         _, x, nan = scale_parts(scale, scale_format)
         by_code = np.repeat(x, block, axis=1)[:, :k].astype(np.int16)
         np.add(exponent, by_code, out=exponent, where=significand != 0)
-        kind[np.repeat(nan, block, axis=1)[:, :k]] = fused_dot.NOT_A_NUMBER
+        kind[np.repeat(nan, block, axis=1)[:, :k]] = aligned.NOT_A_NUMBER
     groups = max(-(-k // group), 1)
     padded = np.zeros((rows, groups * group), np.bool_)
-    padded[:, :k] = kind != fused_dot.FINITE
+    padded[:, :k] = kind != aligned.FINITE
     special: NDArray[np.bool_] = np.any(padded.reshape(rows, groups, group), axis=2)
     return Parts(significand, exponent, kind, special)
 
@@ -85,7 +86,7 @@ def scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.
     """Return significands, exponents and NaN flags of scale codes; a sign bit is ignored, as the hardware does."""
     unsigned = scale & fmt.code_dtype.type((1 << fmt.bits) - 1 - fmt.sign_mask)
     parts = take_apart(np.ascontiguousarray(unsigned), fmt, 1)
-    nan = parts.kind != fused_dot.FINITE
+    nan = parts.kind != aligned.FINITE
     exponent = np.where(nan, 0, parts.exponent).astype(np.int32)
     return parts.significand, exponent, nan
 
@@ -96,7 +97,7 @@ def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
     They are truncated unless they are float16, or `nearest`.
     """
     stored = accumulator.stored_format
-    rounding = fused_dot.NEAREST if nearest or accumulator.output_format == FLOAT16 else fused_dot.TRUNCATE
+    rounding = aligned.NEAREST if nearest or accumulator.output_format == FLOAT16 else aligned.TRUNCATE
     assert stored.inf_code is not None
     return Result(
         stored.mantissa_bits, accumulator.output_bits, stored.emin, stored.inf_code, stored.sign_mask, rounding
@@ -105,8 +106,8 @@ def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
 
 def group_rule(accumulator: AlignedSum, low_bits: int) -> Rule:
     """Return the constants of a fused sum of products whose significands end at 2^-low_bits."""
-    zero = fused_dot.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
-    align = (fused_dot.TRUNCATE, fused_dot.FLOOR, fused_dot.NEAREST)[ALIGNMENTS.index(accumulator.align)]
+    zero = aligned.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
+    align = (aligned.TRUNCATE, aligned.FLOOR, aligned.NEAREST)[ALIGNMENTS.index(accumulator.align)]
     return Rule(low_bits, accumulator.group, accumulator.fraction_bits, align, zero)
 
 

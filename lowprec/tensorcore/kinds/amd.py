@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...format.catalogue import Format
-from ...kernels.tensorcore import amd_dot
-from ...kernels.tensorcore.dot_tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
+from ...kernels.tensorcore.dots.tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
+from ...kernels.tensorcore.reference import amd
 from ..accumulator import Accumulator, StepError
 from ..engines.columns import Columns
 from ..engines.dots import DotSum
@@ -40,7 +40,7 @@ class ExactGroupSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain: a group's products and C exactly, one rounding to nearest even."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: amd_dot.exact_group_dot(x, y, self.group, state, start, stop), p)
+        by_rows(lambda start, stop: amd.exact_group_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
@@ -85,7 +85,7 @@ class PairwiseSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain; subnormals are flushed, of operands and C to +0, of results to the zero of their sign."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: amd_dot.pairwise_dot(x, y, self.group, state, start, stop), p)
+        by_rows(lambda start, stop: amd.pairwise_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
@@ -152,10 +152,10 @@ class TruncateFloorSum(Accumulator):
         left, right = take_apart(p.a, p.fa, group), take_apart(p.b, p.fb, group)
         state, layout = bits_of(p.start), result_layout(self, nearest=True)
         low_bits = p.fa.mantissa_bits + p.fb.mantissa_bits
-        rule = amd_dot.Floors(low_bits, group, self.run, self.fraction_bits, _WIDE_BITS, self.window)
+        rule = amd.Floors(low_bits, group, self.run, self.fraction_bits, _WIDE_BITS, self.window)
 
         def piece(start: int, stop: int) -> None:
-            amd_dot.floored_dot(left, right, rule, layout, state, start, stop)
+            amd.floored_dot(left, right, rule, layout, state, start, stop)
 
         by_rows(piece, p)
         return values_of(state, self)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...format.catalogue import Format
-from ...kernels.tensorcore import cpu_dot
-from ...kernels.tensorcore import dot_tile as tile
+from ...kernels.tensorcore.dots import tile
+from ...kernels.tensorcore.reference import cpu
 from ..accumulator import FLOAT16, FLOAT32, StepError
 from ..engines.chain import ScaledChain
 from ..engines.dots import Dots, DotSum
@@ -47,7 +47,7 @@ class RoundToOddSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: cpu_dot.odd_dot(x, y, self.group, state, start, stop), p)
+        by_rows(lambda start, stop: cpu.odd_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
@@ -77,7 +77,7 @@ class RoundedGroupSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, group by group."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: cpu_dot.rounded_groups_dot(x, y, self.group, state, start, stop), p)
+        by_rows(lambda start, stop: cpu.rounded_groups_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
@@ -131,7 +131,7 @@ class ScaledGroupSum(DotSum):
         beyond = float(stored.max) if self.saturate else np.inf
         layout = float(stored.smallest_normal), stored.mantissa_bits, float(stored.max), beyond
         factor, group = 2.0**self.product_exponent, self.group
-        by_rows(lambda start, stop: cpu_dot.scaled_groups_dot(x, y, group, factor, layout, state, start, stop), p)
+        by_rows(lambda start, stop: cpu.scaled_groups_dot(x, y, group, factor, layout, state, start, stop), p)
         with np.errstate(invalid="ignore"):
             return canonical_nan(state.astype(self.dtype))
 

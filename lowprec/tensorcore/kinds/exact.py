@@ -9,7 +9,7 @@ import numpy as np
 from ..._threads import over_rows
 from ...cast.casts import decode
 from ...format.catalogue import Format
-from ...kernels.tensorcore import float64_dot
+from ...kernels.tensorcore.reference import exact
 from ..accumulator import Accumulator, StepError
 from ..order import Products, Rounded, Sum
 from ..problem import GemmProblem, Matrix, canonical_nan
@@ -67,5 +67,5 @@ class ExactSum(Accumulator):
         if k > _MAX_K:
             raise ValueError(f"{self.name}: K = {k} is beyond {_MAX_K}")
         x, y, out = decode(p.a, p.fa), decode(p.b, p.fb), np.empty_like(c)
-        over_rows(lambda i, j: float64_dot.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
+        over_rows(lambda i, j: exact.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
         return canonical_nan(out)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ...cast.casts import decode, encode
 from ...format.catalogue import Format
-from ...kernels.tensorcore import fused_dot
-from ...kernels.tensorcore.scaled_dot import ScaledParts, scaled_dot
+from ...kernels.tensorcore.reference.aligned import fused_dot
+from ...kernels.tensorcore.reference.runs import ScaledParts, scaled_dot
 from ..accumulator import FLOAT16, FLOAT32, Accumulator, AlignedSum, StepError
 from ..engines.float32_lanes import Float32Lanes
 from ..engines.float64_lanes import Float64Lanes, HalvesInFloat64Lanes, RunsInFloat64Lanes
@@ -95,7 +95,7 @@ class FusedSum(AlignedSum):
         state, layout = bits_of(p.start), result_layout(self)
 
         def piece(start: int, stop: int) -> None:
-            fused_dot.fused_dot(left, right, rule, layout, state, start, stop)
+            fused_dot(left, right, rule, layout, state, start, stop)
 
         by_rows(piece, p)
         return values_of(state, self)

@@ -9,11 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...format.catalogue import Format
-from ...kernels.tensorcore import cpu_dot
-from ...kernels.tensorcore.dot_tile import FlushedFma as FlushedFmaForm
-from ...kernels.tensorcore.dot_tile import Form
-from ...kernels.tensorcore.dot_tile import Lanes as LanesForm
-from ...kernels.tensorcore.dot_tile import PairLanes as PairLanesForm
+from ...kernels.tensorcore.dots import tile
+from ...kernels.tensorcore.reference import cpu
 from ..accumulator import Accumulator, StepError
 from ..engines.dots import DotSum
 from ..engines.reference import by_rows
@@ -41,7 +38,7 @@ class _X86Sum(DotSum):
     group: int = 2
     daz_formats: tuple[Format, ...] = ()
 
-    form: ClassVar[type[Form]]
+    form: ClassVar[type[tile.Form]]
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
         """Return the values; subnormals that are flushed are the zeros of their signs."""
@@ -82,7 +79,7 @@ class FlushedFmaSum(_X86Sum):
 
     words = "fused multiply-adds, the last product of a group first, subnormals flushed"
     oracle = "FlushedFma"
-    form = FlushedFmaForm
+    form = tile.FlushedFma
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Multiply and add, the last product first."""
@@ -98,9 +95,9 @@ class FlushedFmaSum(_X86Sum):
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
         """Add rows i to j."""
-        cpu_dot.flushed_fma_dot(x, y, self.group, state, i, j)
+        cpu.flushed_fma_dot(x, y, self.group, state, i, j)
 
-    def dots_form(self) -> type[Form] | None:
+    def dots_form(self) -> type[tile.Form] | None:
         """Return the form for pairs."""
         return self.form if self.group == 2 else None
 
@@ -119,7 +116,7 @@ class LaneChains(_X86Sum):
 
     words = "interleaved chains of fused multiply-adds, their sum added to C, subnormals flushed"
     oracle = "Lanes"
-    form: ClassVar[type[Form]] = LanesForm
+    form: ClassVar[type[tile.Form]] = tile.Lanes
     together: ClassVar[int] = 1
 
     def check(self) -> None:
@@ -152,9 +149,9 @@ class LaneChains(_X86Sum):
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
         """Add rows i to j."""
-        cpu_dot.lanes_dot(x, y, self.group, self.run, self.together, state, i, j)
+        cpu.lanes_dot(x, y, self.group, self.run, self.together, state, i, j)
 
-    def dots_form(self) -> type[Form] | None:
+    def dots_form(self) -> type[tile.Form] | None:
         """Return the form for two lanes and whole rounds of the tile."""
         whole = self.run == self.form.lanes and self.group % (4 * self.form.products) == 0
         return self.form if whole else None
@@ -165,5 +162,5 @@ class PairedLaneChains(LaneChains):
     """Interleaved chains of sums of two products, whose sum is added to C: AMX-FP8."""
 
     words = "interleaved chains of sums of two products, their sum added to C, subnormals flushed"
-    form = PairLanesForm
+    form = tile.PairLanes
     together = 2

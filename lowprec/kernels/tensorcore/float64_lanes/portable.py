@@ -1,4 +1,4 @@
-"""Groups of products in float64 lanes and the default rounding: what `wide_tile` does, for every CPU.
+"""Groups of products in float64 lanes and the default rounding: what `tile` does, for every CPU.
 
 A product of two operands of up to 11 significant bits is exact in float64, and so is its multiple by the power of two
 1 / q; what is left of it without its fraction is a whole number below 2^(F + 2), and sums of 256 of these and C stay
@@ -12,8 +12,8 @@ import numpy as np
 
 from lowprec._jit import bits64, float64_from_bits, kernel, variant
 
-from ..vectors import aligned_f64
-from .wide_sum import COLUMNS, ROWS
+from ...vectors import aligned_f64
+from .sums import COLUMNS, ROWS
 
 L = np.uint64
 N = COLUMNS

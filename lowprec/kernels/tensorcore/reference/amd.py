@@ -10,8 +10,8 @@ import numpy as np
 
 from lowprec._jit import bits32, float32_from_bits, kernel
 
-from .float64_dot import collapse, grow
-from .fused_dot import FAR, FLOOR, TRUNCATE, close_result, cut, open_result, special_sum
+from .aligned import FAR, FLOOR, TRUNCATE, close_result, cut, open_result, special_sum
+from .exact import collapse, grow
 
 U = np.uint32
 
@@ -82,7 +82,7 @@ def exact_group_dot(a, b, group, state, start, stop):
 class Floors(NamedTuple):
     """How CDNA3 sums the products of a group and C."""
 
-    low_bits: int  # as `fused_dot.Rule`
+    low_bits: int  # as `aligned.Rule`
     group: int
     # 1: All products share one alignment. 2: Even and odd k have each their own, and are joined by cutting both sums
     # downward at the larger exponent.
@@ -98,11 +98,11 @@ def floored_dot(a, b, rule, result, state, start, stop):
 
     Parameters
     ----------
-    a, b : fused_dot.Parts
+    a, b : aligned.Parts
         Of [M, K] and [N, K].
     rule : Floors
     result, state
-        As for `fused_dot.fused_dot`.
+        As for `aligned.fused_dot`.
     """
     low_bits, group, lanes, fraction_bits, wide_bits, window = rule
     significand_a, exponent_a, kind_a, special_a = a

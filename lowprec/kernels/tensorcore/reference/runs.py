@@ -1,7 +1,7 @@
 """Tensor cores that scale runs of products inside the instruction: Blackwell's mxf4 and mxf4nvf4.
 
 Runs of (16) products are summed exactly and unscaled; the run's sum times both scales' significands is one term,
-whose exponent is that of the scales alone. The terms of a group and C then take the course of `fused_dot`.
+whose exponent is that of the scales alone. The terms of a group and C then take the course of `aligned.fused_dot`.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 
 from lowprec._jit import kernel
 
-from .fused_dot import COLUMNS, FAR, NONZERO, close_result, cut, open_result
+from .aligned import COLUMNS, FAR, NONZERO, close_result, cut, open_result
 
 U = np.uint32
 
@@ -40,7 +40,7 @@ def scaled_dot(a, b, rule, spans, result, state, start, stop):
     spans : (int, int)
         Products per exact sum, and codes per scale; these and the group each divide the next or are multiples of it.
     result, state
-        As for `fused_dot.fused_dot`.
+        As for `aligned.fused_dot`.
     """
     (low_bits, group, fraction_bits, align, zero_exponent), (run, scale_block) = rule, spans
     value_a, scale_a, exponent_a, nan_a = a

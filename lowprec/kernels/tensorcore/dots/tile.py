@@ -22,7 +22,7 @@ from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types
 
-from ..vectors import F32, F64, I32, I64, VectorCode, fill
+from ...vectors import F32, F64, I32, I64, VectorCode, fill
 
 ROWS, COLUMNS = 4, 64
 

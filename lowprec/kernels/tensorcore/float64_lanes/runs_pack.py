@@ -27,7 +27,7 @@ import numpy as np
 
 from lowprec._jit import intrinsic, ir, kernel, types
 
-from .wide_sum import COLUMNS, ROWS
+from .sums import COLUMNS, ROWS
 
 RUN = 16
 LARGEST = 12

@@ -9,8 +9,8 @@ import numpy as np
 
 from lowprec._jit import bits64, float64_from_bits, kernel
 
-from .amd_dot import flushed
-from .float64_dot import collapse, grow, round_to_odd, two_sum
+from .amd import flushed
+from .exact import collapse, grow, round_to_odd, two_sum
 
 L = np.uint64
 _BELOW = L((1 << 29) - 1)  # bits of a float64 below float32's last

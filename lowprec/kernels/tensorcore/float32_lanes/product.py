@@ -1,4 +1,4 @@
-"""Products of FP8 codes in float32 lanes: both operands laid out, then the loop of `gemm` around the tile.
+"""Products of FP8 codes in float32 lanes: both operands laid out, then the loop of `loop` around the tile.
 
 It is one compiled function, as calling one takes as long as a small product. Arrays and numbers come one by one: a call
 with tuples of them takes five times as long.
@@ -10,11 +10,11 @@ import numpy as np
 
 from lowprec._jit import cpu_features, variant
 
-from ..vectors import aligned_f32, aligned_i8
-from . import narrow_sum
-from .gemm import Chains, Sums, make_gemm
-from .narrow_pack import COLUMNS, ROWS, Signed, largest_magnitude, pack_panels, pack_quads
-from .narrow_tile import PANEL, Shape, make_first_exponents, make_tile
+from ...vectors import aligned_f32, aligned_i8
+from ..loop import Chains, Sums, make_gemm
+from .pack import COLUMNS, ROWS, Signed, largest_magnitude, pack_panels, pack_quads
+from .sums import FACTOR, Biased, Encoded, EncodedFloored, Floored, Rounded, TowardZero
+from .tile import PANEL, Shape, make_first_exponents, make_tile
 
 # A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 64 of
 # them at a time, whose slice of B stays in the first. Running sums are kept meanwhile.
@@ -36,15 +36,15 @@ def _product(
     lay_out : int
         1: B is laid out here; 0: it was before, and the largest code of B is not looked for.
     reading_a, reading_b : int64
-        `narrow_pack.Reading` of both formats, as arrays.
+        `pack.Reading` of both formats, as arrays.
     factor : float
         Of B's values: a float32.
     group, fraction_bits, keep, block, promote, use_c
-        As in `gemm.Sums` and `gemm.Chains`.
+        As in `loop.Sums` and `loop.Chains`.
     a_values, a_exponents, a_signs, b_values, b_exponents, b_signs
-        Room for both as `narrow_pack` lays them out.
+        Room for both as `pack` lays them out.
     scale_a, scale_b, c, out
-        As for the loop of `gemm`.
+        As for the loop of `loop`.
     """
     n, k = out.shape[1], a.shape[1]
     groups = (max(k, 1) + group - 1) // group
@@ -63,7 +63,7 @@ tile, first_exponents = None, None  # what `variant` gives another meaning
 
 
 def _sweep(a, b, state, place, sums, groups):
-    """Add a block's products onto the running sums; A and B are laid out by `narrow_pack`, in quads and panels."""
+    """Add a block's products onto the running sums; A and B are laid out by `pack`, in quads and panels."""
     k, group = groups * sums.group, sums.group
     top = aligned_i8(2 * ROWS * COLUMNS)
     top_at = np.intp(top.ctypes.data)
@@ -110,17 +110,17 @@ def _form(name: str, shape: Shape, toward_zero: bool = False, factor: float = 1.
 
 # By the way terms are aligned. Machine code is cached by the CPU's name and features.
 _LANES = 16 if "avx512f" in cpu_features() else 8
-_ROUNDED = _form("nearest", Shape(_LANES, 2, narrow_sum.Rounded))
+_ROUNDED = _form("nearest", Shape(_LANES, 2, Rounded))
 FORMS = {
     "avx512": {
-        "truncate": _form("avx512", Shape(16, 4, narrow_sum.Encoded), factor=narrow_sum.FACTOR),
-        "floor": _form("avx512_floor", Shape(16, 4, narrow_sum.EncodedFloored)),
+        "truncate": _form("avx512", Shape(16, 4, Encoded), factor=FACTOR),
+        "floor": _form("avx512_floor", Shape(16, 4, EncodedFloored)),
         "nearest": _ROUNDED,
     },
     "fma": {
-        "truncate": _form("fma", Shape(8, 2, narrow_sum.TowardZero), toward_zero=True, factor=narrow_sum.FACTOR),
-        "floor": _form("fma_floor", Shape(8, 2, narrow_sum.Floored), toward_zero=True),
+        "truncate": _form("fma", Shape(8, 2, TowardZero), toward_zero=True, factor=FACTOR),
+        "floor": _form("fma_floor", Shape(8, 2, Floored), toward_zero=True),
         "nearest": _ROUNDED,
     },
-    "portable": {"truncate": _form("portable", Shape(_LANES, 2, narrow_sum.Biased)), "nearest": _ROUNDED},
+    "portable": {"truncate": _form("portable", Shape(_LANES, 2, Biased)), "nearest": _ROUNDED},
 }

@@ -1,8 +1,8 @@
 """Operand layouts of the float32 tensor-core kernels: values, un-normalised exponents and signs of FP8 codes.
 
 A is laid out by quads of rows, each [padded K][4]; B by panels of 64 columns, each [padded K][64]. Padding is zero. A
-zero may be laid out as 2^-126 with its sign (`narrow_sum` says why). Signs are bit masks of each group of up to 32
-products; they are left out where their array is empty. Exponents are those that `narrow_tile` describes, A's four
+zero may be laid out as 2^-126 with its sign (`sums` says why). Signs are bit masks of each group of up to 32
+products; they are left out where their array is empty. Exponents are those that `tile` describes, A's four
 times, so that one 32-bit load brings a vector of them.
 
 Codes are interleaved or transposed as bytes first, so that all the rest runs in lines. NaN and Inf are laid out like
@@ -15,7 +15,7 @@ import numpy as np
 
 from lowprec._jit import cgutils, intrinsic, ir, kernel, types
 
-from ..vectors import F32, I8, I32, I64, VectorCode, fields, fill, indices
+from ...vectors import F32, I8, I32, I64, VectorCode, fields, fill, indices
 
 U = np.uint32
 ROWS, COLUMNS = 4, 64

@@ -10,7 +10,7 @@ result is truncated to the accumulator's format.
   a's stands in r beforehand.
 * A term is t = r * s with s = sa * sb, scales' significands being below 2 with at most 4 bits, times the elements'
   units: |t| <= 2304 * 4 u 2^e <= 576 * 4 * 2^E for E2M1, whose u is 1 / 4. It has at most 12 + 8 = 20 significant bits.
-* As in `wide_tile` the sum is kept as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward
+* As in `tile` the sum is kept as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward
   zero, r * s onto it, multiplies, aligns, rounds down and adds. |S| <= runs * 2304 * 2^F + 2^(F + 1) + runs + 1 must
   be below 2^51: F <= 37 for groups of 64.
 * B's scales are multiplied by 1 + 2^-49, exact in 53 bits. s = sa * sb then is rounded to 53 bits, so that its excess
@@ -23,7 +23,7 @@ result is truncated to the accumulator's format.
 * A run takes part in the search for E if it has a product that is not zero, which a bit mask for each side tells; a
   sum that cancels keeps its exponent, and so does a term that is lost.
 
-C, M, and the end of the sum are `wide_sum`'s. NaN in a scale makes the sum NaN; the caller does such outputs anew.
+C, M, and the end of the sum are `sums`'s. NaN in a scale makes the sum NaN; the caller does such outputs anew.
 """
 
 from typing import Any
@@ -32,11 +32,11 @@ import numpy as np
 
 from lowprec._jit import cgutils, cpu_features, intrinsic, ir, kernel, types, variant
 
-from ..vectors import F64, I8, I16, I32, I64, address, aligned_f64, fields, fill
-from .gemm import make_gemm
+from ...vectors import F64, I8, I16, I32, I64, address, aligned_f64, fields, fill
+from ..loop import make_gemm
+from .portable import close_sums, open_sums
 from .runs_pack import A_BYTES, B_BYTES, RUN
-from .wide_portable import close_sums, open_sums
-from .wide_sum import COLUMNS, ROWS, Shape, WideSum
+from .sums import COLUMNS, ROWS, Shape, WideSum
 
 RESULTS = ("normal", "float32")
 BATCH = 256  # rows that sweep over one slice of a panel
@@ -53,7 +53,7 @@ def make_tile(shape: Shape, dot_instruction: bool) -> Any:
         a, b        uint8: records of `runs_pack`
         state       [4][32] float64: C on entry (zero is +0), D on return
         groups      at least 1
-        sums        `gemm.Sums`: the group is whole runs
+        sums        `loop.Sums`: the group is whole runs
 
     `dot_instruction` tells whether the CPU sums four products of bytes in one step (AVX-512 VNNI).
     """

@@ -1,4 +1,4 @@
-"""Matrix products of plain dot products, for operands that `dot_tile` takes: packing, and the loop."""
+"""Matrix products of plain dot products, for operands that `tile` takes: packing, and the loop."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import numpy as np
 
 from lowprec._jit import bits32, cpu_features, kernel, set_rounding, variant
 
-from ..vectors import F64, aligned_f32
-from .dot_tile import (
+from ...vectors import F64, aligned_f32
+from ..loop import TO_NEAREST, TOWARD_ZERO
+from .tile import (
     COLUMNS,
     ExactPairs,
     ExactQuads,
@@ -22,7 +23,6 @@ from .dot_tile import (
     ScaledGroups,
     make_dot_tile,
 )
-from .gemm import TO_NEAREST, TOWARD_ZERO
 
 U = np.uint32
 BATCH = 128  # rows in a sweep; their sums are kept meanwhile

@@ -44,10 +44,10 @@ from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types, variant
 
-from ..vectors import F64, I8, I16, I32, I64, address, aligned_f64, aligned_i16, fields, fill, indices
-from . import wide_portable
-from .gemm import Operand, make_gemm
-from .wide_sum import COLUMNS, FLOOR, NEAREST, RESULTS, ROWS, TRUNCATE, Align, Shape, WideSum
+from ...vectors import F64, I8, I16, I32, I64, address, aligned_f64, aligned_i16, fields, fill, indices
+from ..loop import Operand, make_gemm
+from .portable import tiles as portable_tiles
+from .sums import COLUMNS, FLOOR, NEAREST, RESULTS, ROWS, TRUNCATE, Align, Shape, WideSum
 
 MAX_SIGNIFICANT_BITS = 11  # of an operand
 # A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 32 of
@@ -66,7 +66,7 @@ def make_tile(shape: Shape) -> Any:
                     masks               [groups][words][32] uint64: negative << 32 | positive
         state       [4] lines of 32 float64, `PANEL` apart: C on entry (zero is +0), D on return
         groups      at least 1
-        sums        `gemm.Sums`
+        sums        `loop.Sums`
         top         [4][32] int16: the largest exponents of the first group's products on entry (from
                     `make_first_exponents`), on return those of the group at b's and
         following   the exponents of A that come next; both are only used if `shape.interleaved`
@@ -283,7 +283,7 @@ tile, first_exponents, interleaved = None, None, False
 
 
 def _sweep(a, b, state, place, sums, groups):
-    """Add a block's products onto the running sums; A and B are laid out by `wide_pack`."""
+    """Add a block's products onto the running sums; A and B are laid out by `pack`."""
     depth, words = (sums.group + 3) // 4 * 4, (sums.group + 31) // 32
     chunk = max(SLICE // depth, 1)
     top = aligned_i16(ROWS * COLUMNS)
@@ -322,9 +322,9 @@ def _fast(align: Align, name: str, result: str, lanes: int, vectors: int, embedd
 
 def _forms(align: Align, name: str) -> dict[str, dict[str, Any]]:
     """Return the compiled kernels of a way to align, by form and by kind of result (`RESULTS`)."""
-    tiles = wide_portable.tiles[name]
     portable = {
-        result: _variant(f"portable_{name}_{result}", tile, False, panel=COLUMNS) for result, tile in tiles.items()
+        result: _variant(f"portable_{name}_{result}", tile, False, panel=COLUMNS)
+        for result, tile in portable_tiles[name].items()
     }
     forms = {
         "avx512": {result: _fast(align, name, result, 8, 2 if align.to_nearest else 4, True) for result in RESULTS},

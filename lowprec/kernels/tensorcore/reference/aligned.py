@@ -225,35 +225,6 @@ def fused_dot(a, b, rule, result, state, start, stop):
 
 
 @kernel
-def fused_dot_reference(a, b, table_a, table_b, rule, keep, c, out):
-    """Compute ``D = A @ B.T + C`` for finite 8-bit codes: what kernels test themselves against.
-
-    Tables hold significands and exponents by code. The result is float32 of `keep` fraction bits.
-    """
-    (significand_a, exponent_a), (significand_b, exponent_b), group = table_a, table_b, rule.group
-    m, k = a.shape
-    n = b.shape[0]
-    groups = max((k + group - 1) // group, 1)
-    sa, ea, ka = np.empty((m, k), np.int32), np.empty((m, k), np.int16), np.zeros((m, k), np.int8)
-    sb, eb, kb = np.empty((k, n), np.int32), np.empty((k, n), np.int16), np.zeros((k, n), np.int8)
-    for p in range(k):
-        for i in range(m):
-            s = significand_a[a[i, p]]
-            sa[i, p], ea[i, p] = s, exponent_a[a[i, p]] if s != 0 else FAR
-        for j in range(n):
-            s = significand_b[b[j, p]]
-            sb[p, j], eb[p, j] = s, exponent_b[b[j, p]] if s != 0 else FAR
-    result = Result(23, keep, -126, 0x7F800000, 0x80000000, TRUNCATE)
-    bits, given = out.view(np.uint32), c.view(np.uint32)
-    for i in range(m):  # one by one: an assignment of arrays compiles messages about their shapes, for seconds
-        for j in range(n):
-            bits[i, j] = given[i, j]
-    left = Parts(sa, ea, ka, np.zeros((m, groups), np.bool_))
-    right = Parts(sb, eb, kb, np.zeros((groups, n), np.bool_))
-    fused_dot(left, right, rule, result, bits, 0, m)
-
-
-@kernel
 def rows_with_special(codes, kind, out):
     """Tell for each row of codes [M, K] whether any of them is NaN or Inf."""
     for i in range(codes.shape[0]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from lowprec._jit import cgutils, intrinsic, ir, types
 
-from ..vectors import F32, I64, VectorCode
+from ...vectors import F32, I64, VectorCode
 
 ROWS, COLUMNS = 4, 64
 

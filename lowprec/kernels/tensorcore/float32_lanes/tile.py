@@ -1,7 +1,7 @@
 """Groups of FP8 products in float32 lanes: the innermost step, for 4 rows x 64 columns.
 
 Written in LLVM's vector IR because two things cannot be said in Python syntax: rounding by an instruction's own
-encoding, and sums that stay in registers over the whole group. `narrow_sum` says why it is exact.
+encoding, and sums that stay in registers over the whole group. `sums` says why it is exact.
 
 E is found by bytes, 64 columns to a vector: exponents are unsigned, A's carry the bias of a float32 and 15 more, B's
 are taken away from them with saturation, so that zero operands (A's are 0, B's 255) lose against every product. The
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from lowprec._jit import cgutils, intrinsic, ir, types
 
-from ..vectors import F32, I8, I32, I64, VectorCode, fields, fill, indices
-from . import narrow_sum
-from .narrow_pack import COLUMNS, ROWS
+from ...vectors import F32, I8, I32, I64, VectorCode, fields, fill, indices
+from .pack import COLUMNS, ROWS
+from .sums import GroupSum
 
 PANEL = 128  # columns of the running sums
 LEAST = 127 - 95  # E, biased, of a group without a product: not above any C's
@@ -26,7 +26,7 @@ class Shape(NamedTuple):
 
     lanes: int
     vectors: int
-    sum: type[narrow_sum.GroupSum]
+    sum: type[GroupSum]
 
     @property
     def parts(self) -> int:
@@ -45,7 +45,7 @@ def make_tile(shape: Shape) -> Any:
                     signs               [groups][64] uint32
         state       [4] lines of 64 float32, `PANEL` apart: C on entry (zero is +0), S on return
         groups      at least 1
-        sums        `gemm.Sums`: the group is a multiple of 4, at most 32 where products are counted
+        sums        `loop.Sums`: the group is a multiple of 4, at most 32 where products are counted
         following   top [2][4][64] uint8: the largest exponents of the first group's products on entry (from
                     `make_first_exponents`), on return those of the group at a's and b's exponents, the two addresses
                     that come next; then the mask that S's bits are cut with at the end

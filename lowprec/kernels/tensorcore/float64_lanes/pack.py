@@ -3,7 +3,7 @@
 Operands come as float32 values [rows, K] of a format whose smallest normal exponent is `emin`. A is laid out by quads
 of rows, each [K][4]; B by panels of 32 columns, each [K][32]. Every group is padded with zeros to a multiple of 4.
 Masks hold the bits of each group's positive and of its negative nonzero operands, 32 to a word. Exponents are those
-that `wide_tile` describes; NaN and Inf are laid out like numbers.
+that `tile` describes; NaN and Inf are laid out like numbers.
 
 Scales inside the instruction are powers of two. What they do to a product is add to its exponent (ST-FDPA of
 arXiv:2511.10909), which is what multiplying the values by them does: exactly so, as 2^-381 (the smallest scaled
@@ -15,7 +15,7 @@ import numpy as np
 
 from lowprec._jit import bits32, float64_from_bits, intrinsic, ir, kernel, types
 
-from ..vectors import F32, F64, I32, I64, VectorCode, fill, indices
+from ...vectors import F32, F64, I32, I64, VectorCode, fill, indices
 
 U, L = np.uint32, np.uint64
 ROWS, COLUMNS = 4, 32

@@ -1,4 +1,4 @@
-"""CDNA3's sums, 128 columns of the result side by side in float64 lanes: what `amd_dot.floored_dot` does to one.
+"""CDNA3's sums, 128 columns of the result side by side in float64 lanes: what `reference.amd.floored_dot` does to one.
 
 With P = 2^E, the power of two of the largest product of a lane, a product in units of P 2^-F is p * (2^F / P): exact,
 as are its cut and sums of cut ones, which stay below 2^(F + 10) for groups of up to 256. All that follows are whole

@@ -44,14 +44,14 @@ from typing import Any
 
 from lowprec._jit import cpu_features, ir
 
-from ..vectors import F32, I8, I16, I32, TOWARD_ZERO, VectorCode, fill
+from ...vectors import F32, I8, I16, I32, TOWARD_ZERO, VectorCode, fill
 
 FACTOR = 1 + 2.0**-16  # of B's values, where products round toward zero
 _EXPONENT, _SIGN = 0x7F800000, 0x80000000
 
 
 class GroupSum(VectorCode):
-    """Emits a group's sum for vectors of `lanes` outputs; what it needs of `gemm.Sums` is given at the beginning."""
+    """Emits a group's sum for vectors of `lanes` outputs; what it needs of `loop.Sums` is given at the beginning."""
 
     counts = False  # whether `begin` wants the negative products, as bit masks; zeros then are 2^-126
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from lowprec._jit import bits32, cpu_features, float32_from_bits, fma32, kernel
 
-from ..cast.nearest import round_bits
-from ..tensorcore.epilogue import canonical
-from ..vectors import aligned_f32
+from ...cast.nearest import round_bits
+from ...vectors import aligned_f32
+from ..epilogue import canonical
 from .tile import COLUMNS, make_f32_tile
 
 DEPTH = 128  # k per pass: that slice of 64 columns stays in the L1 cache while rows sweep over it

@@ -1,13 +1,13 @@
 """The ends of a fused group sum in float64 lanes: M and C on the way in, the accumulator's format on the way out.
 
-`wide_tile` says why this is exact; what lies between, products or scaled runs of them, is the tiles' own.
+`tile` says why this is exact; what lies between, products or scaled runs of them, is the tiles' own.
 """
 
 from typing import Any, NamedTuple
 
 from lowprec._jit import ir
 
-from ..vectors import F32, F64, I8, I32, I64, TOWARD_ZERO, VectorCode, fill
+from ...vectors import F32, F64, I8, I32, I64, TOWARD_ZERO, VectorCode, fill
 
 ROWS, COLUMNS = 4, 32  # of a tile
 RESULTS = ("normal", "float32", "float16")

@@ -1,1 +1,0 @@
-"""Float32 products in one fixed order."""

@@ -1,0 +1,1 @@
+"""Chains of float32 fused multiply-adds in increasing k."""

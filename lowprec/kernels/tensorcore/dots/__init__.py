@@ -1,0 +1,1 @@
+"""Dot products in plain float32 and float64 lanes."""

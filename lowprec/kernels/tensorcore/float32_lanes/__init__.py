@@ -1,0 +1,1 @@
+"""Aligned sums of FP8 products in float32 lanes."""

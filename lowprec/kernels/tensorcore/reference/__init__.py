@@ -1,0 +1,1 @@
+"""References of the kinds of accumulators: plain loops over integers and exact float64 numbers."""
