@@ -230,22 +230,6 @@ def test_float16_results_round_once_and_overflow_to_infinity() -> None:
     assert d[2, 8] == -np.inf
 
 
-@pytest.mark.parametrize("where", ["a", "b", "c"])
-@pytest.mark.parametrize("output", ["float32", "float16"])
-def test_specials_anywhere(where: str, output: str) -> None:
-    rng = np.random.default_rng(5)
-    unit = machine(8, 25, output, ZEROS[output])
-    a, b = some_codes(rng, (9, 40), HALF, 2.0**-6, 2), some_codes(rng, (35, 40), HALF, 2.0**-6, 2)
-    c = rng.standard_normal((9, 35)).astype(unit.dtype)
-    if where == "c":
-        c[0, 0], c[3, 34], c[3, 3] = np.inf, -np.inf, np.nan
-    else:  # Inf, both in a row, NaN, a signalling one
-        last = (5, 6) if where == "a" else (34, 33)
-        places = (2, 4, 4, *last), (7, 0, 9, 39, 1)
-        (a if where == "a" else b)[places] = 0x7C00, 0x7C00, 0xFC00, 0x7E01, 0xFC01
-    check(unit, HALF, a, b, c)
-
-
 @pytest.mark.parametrize("promote", [False, True])
 @pytest.mark.parametrize("output", ["float32", "fp22", "float16"])
 def test_scales_and_promotion(promote: bool, output: str) -> None:
@@ -272,15 +256,6 @@ def test_scales_and_promotion(promote: bool, output: str) -> None:
 # --- the machinery ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k"), [(1, 1, 0), (1, 1, 1), (4, 32, 16), (5, 33, 17), (513, 3, 5), (3, 513, 5), (5, 1030, 20)]
-)
-def test_shapes(m: int, n: int, k: int) -> None:
-    rng = np.random.default_rng(m + n + k)
-    a, b = (some_codes(rng, (rows, k), BF16, 0.5, 2) for rows in (m, n))
-    check(machine(16, 25), BF16, a, b, rng.standard_normal((m, n)).astype(np.float32))
-
-
 @pytest.mark.parametrize("align", ALIGNMENTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_trial_notices_a_wrong_kernel(align: Align, name: str) -> None:
@@ -295,14 +270,6 @@ def test_the_trial_notices_a_wrong_kernel(align: Align, name: str) -> None:
     wrong += [own.form._replace(kernels=other.form.kernels) for other in found.values() if other is not None]
     for form in wrong:
         assert not proves(dataclasses.replace(own, form=form))
-
-
-def test_the_chosen_kernel_is_used_here_too() -> None:
-    for name in NAMES:
-        with lp.use_kernel(name):
-            found = way_for(machine(16, 25), HALF, HALF).engine
-        assert isinstance(found, Float64Lanes)
-        assert found.machine == name
 
 
 @pytest.mark.skipif("fma" not in NAMES, reason="needs AVX2")

@@ -73,6 +73,25 @@ def test_instructions(name: str) -> None:
     instructions(lp.accumulators[name], formats_of(lp.accumulators[name]))
 
 
+#: One accumulator per engine.
+ENGINES = (
+    "hopper_fp8", "hopper_bf16", "hopper_f16_f16", "blackwell_mxf8", "blackwell_nvfp4", "hopper_fp8_mma", "cdna2_f16",
+    "cdna1_f16", "cdna3_f16", "avx512_bf16", "arm_fp8_fmlall",
+)  # fmt: skip
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("shape", [(514, 3), (3, 1030), (261, 97)], ids=str)
+@pytest.mark.parametrize("name", ENGINES)
+def test_more_rows_and_columns_than_are_laid_out_together(name: str, shape: tuple[int, int]) -> None:
+    unit = lp.accumulators[name]
+    formats = formats_of(unit)
+    a, b, c, scales = chain(unit, formats, "usual", "edges", (*shape, unit.step() + 1), name, shape)
+    options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1]}
+    options |= dict(zip(("a_scale", "b_scale"), scales or (), strict=False))
+    agree(lambda: lp.mma(a, b, c, **options), name, shape)
+
+
 def quantized(
     unit: Unit, rng: np.random.Generator, operands: str, kind: str, shape: tuple[int, int, int], changing: bool
 ) -> tuple[lp.Quantized, lp.Quantized]:

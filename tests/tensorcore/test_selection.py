@@ -47,6 +47,19 @@ def test_a_trial_is_passed_by_every_kernel_and_failed_by_a_wrong_one(name: str) 
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("unit", ["hopper_fp8", "hopper_bf16", "blackwell_nvfp4", "hopper_fp8_mma"])
+def test_every_engine_takes_the_named_kernel(unit: str, name: str) -> None:
+    accumulator = lp.accumulators[unit]
+    fmt = accumulator.default_format
+    with lp.use_kernel(name):
+        engine = way_for(accumulator, fmt, fmt).engine
+    assert engine is not None
+    assert engine.machine == name
+    with lp.use_kernel("reference"):
+        assert way_for(accumulator, fmt, fmt).engine is None
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_chosen_by_name(name: str, keep_threads: None) -> None:
     """It gives the bits that others give, and leaves threads in the default rounding."""
     q = lp.quantize(normal(0, 512, 512), "e4m3fn 1x128")
@@ -54,9 +67,6 @@ def test_chosen_by_name(name: str, keep_threads: None) -> None:
     answers = set()
     for kernel in ("portable", name):
         with lp.use_kernel(kernel):
-            engine = way_for(HOPPER, q.format, q.format).engine
-            assert engine is not None
-            assert engine.machine == kernel
             answers.add(lp.gemm(q, q).tobytes())
     assert len(answers) == 1
     modes: list[bool] = []

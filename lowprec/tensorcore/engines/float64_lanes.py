@@ -1,8 +1,7 @@
 """Aligned sums in float64 lanes: formats and sums too wide for float32 lanes, and scales inside the instruction.
 
 `Float64Lanes` multiplies values (`kernels.tensorcore.float64_lanes.tile`), `HalvesInFloat64Lanes` does so for two
-float16 instructions a step, and `RunsInFloat64Lanes` sums FP4 products in bytes first (`runs_tile`). B is laid out in
-panels, some hundred columns of the result each.
+float16 instructions a step. B is laid out in panels, some hundred columns of the result each.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from numpy.typing import NDArray
 
 from ..._threads import Allocate, fresh, over_rows, scratch
 from ...cast.constants import decode_constants
-from ...format.catalogue import Format, formats
+from ...format.catalogue import Format
 from ...kernels.cast.nearest import decode32
-from ...kernels.tensorcore.float64_lanes import pack, runs_pack, runs_tile, tile
+from ...kernels.tensorcore.float64_lanes import pack, tile
 from ...kernels.tensorcore.float64_lanes.sums import COLUMNS, MAX_FRACTION_BITS, ROWS
 from ...kernels.tensorcore.loop import Chains, Operand, Sums
 from ..accumulator import FLOAT16, FLOAT32, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Computed, Engine, Trial, not_finite
-from .reference import scale_parts
 
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 _ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
@@ -79,7 +77,7 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Panels(Engine):
+class Panels(Engine):
     """Base of the engines: they lay operands out in their own ways and share the loop over panels.
 
     Parameters
@@ -162,7 +160,7 @@ _COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
 
 
 @dataclass(frozen=True)
-class Float64Lanes(_Panels):
+class Float64Lanes(Panels):
     """Fused sums of any operands of up to 11 significant bits; scales inside are multiplied into them."""
 
     trial = Trial(
@@ -309,108 +307,3 @@ class HalvesInFloat64Lanes(Float64Lanes):
         chains = GemmProblem(x, y, FLOAT16, FLOAT16, None, None, None, scale_a, scale_b, step, promote=True)
         self._add(chains, out, None, onto=1)
         return Computed(out.astype(self.accumulator.dtype, copy=False), *not_finite(out))
-
-
-# --- runs in bytes ----------------------------------------------------------------------------------------------------
-
-_RUN_COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at a time
-_RUN_KERNELS = {"avx512": runs_tile.gemm_avx512, "fma": runs_tile.gemm_fma, "portable": runs_tile.gemm_portable}
-
-
-@dataclass(frozen=True)
-class RunsInFloat64Lanes(_Panels):
-    """Fused sums of runs of FP4 products, summed in bytes and scaled inside the instruction (mxf4, mxf4nvf4)."""
-
-    trial = Trial(
-        {
-            "group": 64, "fraction_bits": 35, "output_format": FLOAT32, "zero_exponent": -139,
-            "scale_format": formats["e4m3fn"], "scale_block": 16, "run": 16,
-        },
-        formats["e2m1fn"], formats["e2m1fn"],
-    )  # fmt: skip
-    _WORTH = 1 << 21
-    _GROWTH = 36 * 4
-
-    @classmethod
-    def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> RunsInFloat64Lanes | None:
-        """Return the engine for runs of 16 truncated products whose sums stay below 2^51."""
-        a, scale = accumulator, accumulator.scale_format
-        assert scale is not None
-        term = 4 * runs_tile.MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**a.fraction_bits
-        if (
-            a.run == runs_pack.RUN
-            and a.align == "truncate"
-            and all(_is_small(f) for f in (fa, fb))
-            and scale.bits <= 8
-            and scale.mantissa_bits <= 3
-            and scale.emin >= -127
-            and scale.emax <= 128
-            and a.output_format != FLOAT16
-            and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= -126)
-            and a.group // a.run * (term + 1) + 2 ** (a.fraction_bits + 1) + 1 < 2**51
-            and term < 2**48.5
-        ):
-            factor = 1.0 if machine == "portable" else runs_tile.FACTOR
-            return cls(a, fa, fb, machine, Form(_RUN_KERNELS[machine], factor))
-        return None
-
-    def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
-        """Lay out records of elements and scales."""
-        assert inside is not None
-        (n, k), a, scales = b.shape, self.accumulator, self._scales
-        runs = -(-max(k, 1) // a.group) * (a.group // runs_pack.RUN)
-        tables = runs_pack.Tables(_elements_of(fmt), *scales, self.form.factor * fmt.smallest_subnormal)
-        for first in range(0, n, _RUN_COLUMNS_AT_ONCE):
-            columns = slice(first, min(first + _RUN_COLUMNS_AT_ONCE, n))
-            width = columns.stop - first
-            records = allocate("runs_b", -(-width // COLUMNS) * runs * runs_pack.B_BYTES, np.uint8)
-            runs_pack.pack_panels(b[columns], inside[columns], a.scale_block, tables, runs, records)
-            yield Panel(records, first, width, scales.extent(inside[columns]))
-
-    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
-        """Lay out records of elements and scales."""
-        assert inside is not None
-        (m, k), group, scales = a.shape, self.accumulator.group, self._scales
-        runs = -(-max(k, 1) // group) * (group // runs_pack.RUN)
-        tables = runs_pack.Tables(_elements_of(fmt), *scales, fmt.smallest_subnormal)
-        records = scratch("runs_a", -(-m // ROWS) * runs * runs_pack.A_BYTES, np.uint8)
-        runs_pack.pack_quads(a, inside, self.accumulator.scale_block, tables, runs, records)
-        return records, scales.extent(inside)
-
-    @property
-    def _scales(self) -> _Scales:
-        return _scales_of(self.accumulator.scale_format)
-
-
-class _Scales(NamedTuple):
-    """Per code of a scale format, its sign ignored: value, and un-normalised exponent (0 for NaN and zero)."""
-
-    value: NDArray[np.float64]
-    exponent: NDArray[np.int16]
-
-    def extent(self, codes: Matrix) -> Extent:
-        """Return the smallest and the largest exponent of some scales."""
-        if codes.size == 0:
-            return Extent(0, 0)
-        exponents = self.exponent[codes]
-        return Extent(int(exponents.min()), int(exponents.max()))
-
-
-@functools.lru_cache(maxsize=8)
-def _scales_of(fmt: Format) -> _Scales:
-    significand, exponent, nan = scale_parts(np.arange(1 << fmt.bits, dtype=fmt.code_dtype)[:, None], fmt)
-    exponent = np.where((significand == 0) | nan, 0, exponent)
-    value = np.ldexp(significand.astype(np.float64), exponent - fmt.mantissa_bits)
-    return _Scales(np.where(nan, np.nan, value)[:, 0], exponent[:, 0].astype(np.int16))
-
-
-@functools.lru_cache(maxsize=8)
-def _elements_of(fmt: Format) -> NDArray[np.int8]:
-    """Return the value of every code, in units of the smallest subnormal."""
-    return (fmt.values().astype(np.float64) / fmt.smallest_subnormal).astype(np.int8)
-
-
-def _is_small(fmt: Format) -> bool:
-    """Return whether all values are multiples, up to twelve times, of the smallest number, and none exceeds 6."""
-    plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_zero and fmt.bits <= 8
-    return plain and fmt.max / fmt.smallest_subnormal <= runs_pack.LARGEST and fmt.max <= 6

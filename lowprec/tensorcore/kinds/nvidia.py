@@ -17,8 +17,9 @@ from ...kernels.tensorcore.reference.aligned import fused_dot
 from ...kernels.tensorcore.reference.runs import ScaledParts, scaled_dot
 from ..accumulator import FLOAT16, FLOAT32, Accumulator, AlignedSum, StepError
 from ..engines.float32_lanes import Float32Lanes
-from ..engines.float64_lanes import Float64Lanes, HalvesInFloat64Lanes, RunsInFloat64Lanes
+from ..engines.float64_lanes import Float64Lanes, HalvesInFloat64Lanes
 from ..engines.reference import bits_of, by_rows, group_rule, result_layout, scale_parts, take_apart, values_of
+from ..engines.runs import Runs
 from ..order import Aligned, Particular, Products, Rounded, Sum
 from ..problem import GemmProblem, Matrix, canonical_nan
 
@@ -114,7 +115,7 @@ class GroupedFusedSum(AlignedSum):
     run: int = 1
 
     words = "as fused, for runs of products that are first summed exactly and then scaled"
-    engines = (RunsInFloat64Lanes,)
+    engines = (Runs,)
 
     def check(self) -> None:
         """Ask for scales, and for runs that divide their blocks and the group."""
