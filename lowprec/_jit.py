@@ -16,10 +16,12 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import multiprocessing
 import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -219,8 +221,49 @@ def compiling(tell: Callable[[int], object]) -> Iterator[None]:
     tell : callable
         Called with 1 when the first kernel is compiled, with 2 for the second ..., and with 0 when none is any more.
     """
-    with numba.core.event.install_listener("numba:compile", _Listener(tell)):
-        yield
+    _notice.watchers += 1
+    try:
+        with numba.core.event.install_listener("numba:compile", _Listener(tell)):
+            yield
+    finally:
+        _notice.watchers -= 1
+
+
+class _Notice(numba.core.event.Listener):
+    """Write one line to stderr when a process has compiled for two seconds and nobody else shows it.
+
+    A worker process is silent: the one that started it says what happens.
+    """
+
+    patience = 2.0
+
+    def __init__(self) -> None:
+        self.watchers, self.depth, self.began, self.seconds = 0, 0, 0.0, 0.0
+        self.timer: threading.Timer | None = None
+        self.told = multiprocessing.parent_process() is not None
+
+    def on_start(self, event: Any) -> None:
+        self.depth += 1
+        if self.depth == 1 and not self.told and not self.watchers:
+            self.began = time.monotonic()
+            self.timer = threading.Timer(max(self.patience - self.seconds, 0.0), self.tell)
+            self.timer.daemon = True
+            self.timer.start()
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        if self.depth == 0 and self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+            self.seconds += time.monotonic() - self.began
+
+    def tell(self) -> None:
+        self.told = True
+        sys.stderr.write("lowprec: compiling kernels, once per version; `lowprec warm` compiles all of them\n")
+
+
+_notice = _Notice()
+numba.core.event.register("numba:compile", _notice)
 
 
 def _bitcast(source: Any, target: Any) -> Any:

@@ -26,6 +26,7 @@ from . import studies as cli_studies
 from . import train as cli_train
 from . import vectors as cli_vectors
 from . import verify as cli_verify
+from . import warm as cli_warm
 from .output import Cell, CommandError, emit, machine_readable
 
 
@@ -149,5 +150,6 @@ for _command in (
     cli_train.train,
     cli_vectors.vectors_command,
     cli_verify.verify,
+    cli_warm.warm,
 ):
     cli.add_command(_command)

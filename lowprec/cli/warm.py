@@ -1,0 +1,134 @@
+"""The command `warm`: all kernels compiled at once, so that no later call waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import click
+
+#: Blocks that quantizers are given beside their own.
+_BLOCKS = ("1x16", "1x32", "1x128", "128x1", "128x128", "row", "tensor")
+
+
+@click.command()
+def warm() -> None:
+    """Compile all kernels and keep them on disk.
+
+    lowprec compiles a kernel when a call first needs it, once per version of the package on a machine. This does it for
+    everything in the catalogues: some minutes the first time, a few seconds afterwards.
+    """
+    from rich.console import Console
+
+    from .. import _jit
+    from ..study.run.progress import display
+
+    if _jit.cache_folder is None:
+        click.echo("no folder for kernels can be written: they are compiled in every process (see LOWPREC_CACHE_DIR)")
+        raise SystemExit(1)
+    seen: set[int] = set()
+    with display(Console(stderr=True)) as shown:
+
+        def tell(count: int) -> None:
+            seen.add(count)
+            shown.compiling(count)
+
+        with _jit.compiling(tell):
+            for name, work in _works():
+                shown.stage(name)
+                work()
+    click.echo(f"{max(seen, default=0)} functions compiled; kernels are in {_jit.cache_folder}")
+
+
+def _works() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield what runs every kernel once."""
+    yield "casts", _cast
+    yield "block scales", _quantize
+    yield "products", _multiply
+    yield "codecs", _encode
+    yield "training", _train
+
+
+def _cast() -> None:
+    import numpy as np
+
+    import lowprec as lp
+
+    x = np.linspace(-2, 2, 96, dtype=np.float32).reshape(3, 32)
+    for name in lp.formats.names():
+        fmt = lp.formats[name]
+        for rounding in lp.roundings.names():
+            seed = 0 if lp.roundings[rounding].is_stochastic else None
+            for values in (x, x.astype(np.float64)):
+                codes = lp.encode(values, fmt, rounding=rounding, seed=seed)
+                lp.round_to(values, fmt, rounding=rounding, seed=seed)
+        lp.decode(codes, fmt)
+        if fmt.bits <= 16:
+            lp.unpack(lp.pack(codes, fmt.bits), fmt.bits, codes.size)
+
+
+def _quantize() -> None:
+    import numpy as np
+
+    import lowprec as lp
+
+    x = np.ones((128, 256), np.float32)
+    for name in lp.quantizers.names():
+        q = lp.quantizers[name]
+        if q.history is not None:
+            lp.DelayedScaling(name).quantize(x)
+            continue
+        for block in (q.granularity, *map(lp.Granularity.parse, _BLOCKS)):
+            if q.has_row_scales and 1 not in (block.rows, block.columns):
+                continue
+            own = q.with_(granularity=block)
+            lp.quantize_both(x, own)
+            lp.quantize(x, own).dequantize()
+            lp.quantize_dequantize(x, own)
+            if isinstance(q.rule, lp.AmaxRule) and q.rule.choice is None:
+                lp.quantize(x, own, rounding="stochastic", seed=0)
+
+
+def _multiply() -> None:
+    import numpy as np
+
+    import lowprec as lp
+
+    x = np.ones((64, 256), np.float32)
+    for name in lp.accumulators.names():
+        machine = lp.accumulators[name]
+        for fmt in machine.input_formats or (lp.formats["e4m3fn"], lp.formats["e2m1fn"]):
+            if machine.dtype == np.float64:
+                lp.mma(x.astype(np.float64), x.astype(np.float64), accumulator=machine)
+                continue
+            if machine.scale_format is None:
+                codes = lp.encode(x, fmt)
+                lp.mma(codes, codes, accumulator=machine, a_format=fmt, b_format=fmt)
+            if fmt.bits > 16:
+                continue
+            rule = lp.AmaxRule("alone" if machine.scale_format and machine.scale_format.mantissa_bits else "amax/max")
+            spec = lp.Quantizer(
+                format=fmt, granularity=lp.Granularity(1, machine.scale_block or 128),
+                scale_format=machine.scale_format or lp.formats["float32"], rule=rule,
+            )  # fmt: skip
+            lp.gemm(lp.quantize(x, spec), lp.quantize(x, spec), accumulator=machine)
+    lp.matmul_f32(x, x)
+
+
+def _encode() -> None:
+    import numpy as np
+
+    import lowprec as lp
+
+    x = np.ones((4, 512), np.float32)
+    for name in lp.codecs.names():
+        lp.codecs[name].round_trip(x)
+    for bits in (8, 10):
+        lp.logfmt.encode(x, bits).decode()
+    lp.compare(x, x)
+
+
+def _train() -> None:
+    import lowprec as lp
+
+    for name in lp.recipes.names():
+        lp.train(config="nano", recipe=name, steps=1, evaluate=False)
