@@ -14,8 +14,8 @@ import lowprec as lp
 from lowprec.diagnose.identify.candidate import Candidate
 from lowprec.diagnose.identify.probes import operands, probes_for
 from lowprec.diagnose.identify.search import Search, cost
+from lowprec.diagnose.identify.search_plan import find
 from lowprec.diagnose.identify.space import FIELDS, plain_fields_of
-from lowprec.diagnose.identify.stages import find, refine
 from lowprec.tensorcore.accumulator import heeded_fields
 from lowprec.tensorcore.kinds import KINDS
 from lowprec.vectors.recordings import RECORDINGS, Recording, read
@@ -266,7 +266,7 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
         dumps.append(plain_dump(a, b, None, mma(machine, a, b)))
     search = Search(tuple(dumps), 5, 50_000)
     known = [candidate(name) for name in ("exact", "hopper_fp8", "cdna1_f16")]
-    found = refine(search, known) or find(search, known)
+    found = find(search, known, known)
     assert [(type(c.accumulator), c.accumulator.group) for c in found] == [(type(machine), 114)]
     assert search.tried < search.limit
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy as np
 from ...tensorcore.accumulator import heeded_fields
 from .candidate import Candidate, nearest
 from .forms import Forms
-from .moves import RUNS, coarse, neighbours
 from .search import Score, Search
-from .space import arounds, axes, changed, field_of, kinds_for, plain_fields_of, starts
+from .space import axes, changed, field_of, kinds_for, neighbours, orders, plain_fields_of, starts, within
 
 Alike = dict[str, tuple[Any, ...]]
 _PAIRS = (
@@ -23,7 +21,6 @@ _PAIRS = (
 _OF_EACH = 12  # pairs of two fields that are listed
 _LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
 _WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
-_OF_KIND = 8  # one kind's widths have one of so many parts of what may still be tried
 _UNORDERED = ("fraction_bits", "input_formats")  # none of whose values is plainer than another
 
 
@@ -53,16 +50,9 @@ def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Al
 
 def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
     """Return the same accumulator within every other order of operations that leaves no more outputs."""
-    own, every = search.whole(candidate), field_of(candidate, "promote_every")
-    machine = candidate.accumulator
-    if candidate.library is None and every is not None:
-        machine = dataclasses.replace(machine, promote_every=None)
-    found = []
-    for around in arounds(search.dump):
-        other = around.candidate(machine, every)
-        if other.key() != candidate.key() and _as_good(search, other, own):
-            found.append(other)
-    return found
+    own = search.whole(candidate)
+    others = (within(candidate, order) for order in orders(search.dump))
+    return [c for c in others if c is not None and c.key() != candidate.key() and _as_good(search, c, own)]
 
 
 def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
@@ -110,41 +100,6 @@ def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any
         for pair in both for output in outputs
     ]  # fmt: skip
     return [taken for i, taken in enumerate(chosen) if taken not in chosen[:i]]
-
-
-def of_other_widths(search: Search, candidate: Candidate) -> list[Candidate]:
-    """Return what leaves fewer outputs with any width, and a candidate's groups, result and interval, or coarse ones.
-
-    For a candidate that leaves a few outputs, which need not be damaged: a sum cut far below its largest term is nearly
-    an exact one. Only what gives some of those few is computed on all outputs.
-    """
-    own, tried = search.whole(candidate), set()
-    search.learn(candidate)
-    best, few = [candidate], search.few(candidate)
-    own_group, own_every = field_of(candidate, "group"), field_of(candidate, "promote_every")
-    for kind in kinds_for(search.dump):
-        fields = axes(kind, search.dump)
-        taken: dict[str, tuple[Any, ...]] = {
-            "promote_every": tuple(dict.fromkeys((own_every, None))),
-            "group": tuple(dict.fromkeys((own_group, own_every or own_group, *coarse(fields).get("group", ())))),
-            "run": tuple(n for n in fields.get("run", ()) if n in RUNS),
-            "output_format": (field_of(candidate, "output_format"),),
-            "fraction_bits": fields.get("fraction_bits", ()),
-        }
-        taken = {name: values for name, values in taken.items() if name in ("promote_every", *heeded_fields(kind))}
-        with search.share(_OF_KIND):
-            for machine, chosen in itertools.product(starts(kind, search.dump), itertools.product(*taken.values())):
-                if search.spent:
-                    break
-                other = changed(Candidate(machine, candidate.library), **dict(zip(taken, chosen, strict=True)))
-                if other is None or other.key() in tried:
-                    continue
-                tried.add(other.key())
-                if search.few(other, few.wrong - 1).wrong < few.wrong and (new := search.whole(other)) < own:
-                    own, best = new, [other]
-                    if own.wrong == 0:
-                        return best
-    return best
 
 
 def pairs(search: Search, candidate: Candidate, forms: Forms) -> tuple[Candidate, ...]:

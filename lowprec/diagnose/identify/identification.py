@@ -18,16 +18,16 @@ from ...format.catalogue import Format
 from ...registry import cached
 from ...tensorcore.accumulator import ALIGNMENTS, Accumulator
 from ...tensorcore.library import Library
-from .alike import Alike, alike, of_other_widths, other_kinds, other_orders, pairs, plainest, spelled
+from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
 from .candidate import Candidate, known, known_library
 from .dump import FLOAT64, Dump, dump_of
 from .forms import Forms
 from .probes import Probes, probes_for
 from .ranking import Ranked, count, first_apart, rank
 from .search import Search
+from .search_plan import find
 from .smallest import Example, smallest
 from .space import changed
-from .stages import find, refine
 
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
 DAMAGED = 0.01
@@ -296,11 +296,8 @@ def _explained(dumps: Sequence[Dump], limit: int) -> Identification:
     if least:
         before = explain(dumps[:-1], limit) if len(dumps) > 1 else None
         earlier = () if before is None else before.explaining or explain(dumps[:1], limit).explaining
-        found = refine(search, earlier) or find(search, ranked)
+        found = find(search, ranked, earlier)
         left = min((search.whole(c).wrong for c in found), default=least)
-        if 0 < left <= search.allowed and dump.out != FLOAT64:
-            found = of_other_widths(search, min(found, key=search.whole))
-            left = search.whole(found[0]).wrong
         if left < least and left <= search.allowed:
             least, fit = left, [c for c in found if search.whole(c).wrong == left]
         elif not fit and found and left < least:

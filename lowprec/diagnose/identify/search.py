@@ -1,13 +1,11 @@
-"""A search for an arithmetic: what candidates cost and leave, the best of some, a descent one field after the other.
+"""Scores of candidates on the outputs of dumps, and the budget of a search.
 
-A candidate is first computed on a few outputs, which most do not survive, then on all; outputs that refute it join the
-few. The order is fixed, so that the same dump has the same answer.
+A candidate is computed on a few outputs first, which refute most, then on all; outputs that refute it join the few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,17 +18,11 @@ from ...tensorcore.accumulator import Accumulator
 from ...tensorcore.engines.selection import engine_for
 from .candidate import Candidate
 from .dump import Dump, Part
-from .moves import moves
-from .space import Values, field_of
+from .space import field_of
 
 _FEW = 5  # rows and columns of the first outputs
 _TOLD = 16  # and of those of further dumps: of probes few outputs tell candidates apart, and all of them are needed
-_HARD = 12  # outputs that the best candidate leaves, on which others are compared before all outputs
-_WORTH = 4  # so many times more outputs must there be in all
 _LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
-BEST = 4  # candidates of a grid that are gone on with
-_SWEEPS = 4
-_ROUNDS = 6
 _KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
 _COUNTED = 500  # microseconds that count as a candidate more
 _SLOW = (20, 12.0)  # microseconds of a call of a reference, and nanoseconds of a product
@@ -63,46 +55,21 @@ class Search:
         Candidates to try before it ends.
     tried : int
         Candidates tried so far; one that takes longer counts as several, by what its kind is known to take.
-    stop : int
-        At so many tried ends what is looked at now: `limit`, or a share of it.
     """
 
     dumps: tuple[Dump, ...]
     allowed: int
     limit: int
     tried: int = 0
-    stop: int = 0
 
     def __post_init__(self) -> None:
-        self.stop = self.limit
         self._few = [dump.sample(_TOLD if i else _FEW) for i, dump in enumerate(self.dumps)]
-        self._hard: list[tuple[Part, int]] = []
-        self._bar = self.allowed + 1  # outputs that the best candidate so far leaves
         self._all = [dump.parts() for dump in self.dumps]
 
     @property
     def dump(self) -> Dump:
         """The first dump, whose formats decide what there is to search."""
         return self.dumps[0]
-
-    @property
-    def near(self) -> bool:
-        """Whether a candidate was found that leaves no more outputs than may be damaged."""
-        return self._bar <= self.allowed
-
-    @property
-    def spent(self) -> bool:
-        """Whether as many candidates were tried as may be of what is looked at now."""
-        return self.tried >= self.stop
-
-    @contextmanager
-    def share(self, part: int) -> Iterator[None]:
-        """Leave to what is looked at within one of so many parts of what may still be tried."""
-        before, self.stop = self.stop, self.tried + max(self.stop - self.tried, 0) // part
-        try:
-            yield
-        finally:
-            self.stop = before
 
     def few(self, candidate: Candidate, most: int | None = None) -> Score:
         """Score a candidate on a few outputs; one that gives more than `most` of them otherwise is left there."""
@@ -152,19 +119,6 @@ class Search:
     def _hope(self) -> int:
         return max(1, sum(len(part.wanted) for part in self._few) // 12)
 
-    def _may(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate may leave fewer outputs than the best so far, by some that it leaves."""
-        return all(self._score(candidate, [part]).wrong < most for part, most in self._hard)
-
-    def _best_so_far(self, candidate: Candidate, wrong: int) -> None:
-        """Keep how many outputs a candidate leaves, if they are the fewest, and some of them."""
-        if wrong >= self._bar:
-            return
-        self._bar, self._hard = wrong, []
-        part = self._left(candidate, self.dump, _HARD) if wrong else None
-        if part is not None and _WORTH * len(part.wanted) <= self.dump.d.size:
-            self._hard = [(part, self._score(candidate, [part]).wrong)]
-
     def _left(self, candidate: Candidate, dump: Dump, most: int) -> Part | None:
         """Return the rows and columns of some outputs that a candidate does not give."""
         at = np.flatnonzero(np.concatenate([candidate.differing(part) for part in dump.parts()]))
@@ -179,59 +133,6 @@ class Search:
         self._few += [part for dump in self.dumps if (part := self._left(candidate, dump, _LEARNT)) is not None]
         first = len(self.dumps)
         self._few = self._few[:first] + self._few[first:][-_KEPT + 1 :]
-
-    def best(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Return the nearest of some candidates on the few outputs; or one alone that explains all outputs."""
-        found: list[tuple[Score, int, Candidate]] = []
-        for i, candidate in enumerate(candidates):
-            if self.spent:
-                break
-            most = None if len(found) < BEST else max(found[-1][0].wrong, self._hope)
-            own = self.few(candidate, most)
-            if own == FAILED or (most is not None and own.wrong > most):
-                continue
-            if self.passes(own) and self._may(candidate) and self.whole(candidate).wrong <= max(self._bar - 1, 0):
-                return [candidate]
-            found = sorted([*found, (own, i, candidate)], key=lambda x: x[:2])[:BEST]
-        return [candidate for _, _, candidate in found]
-
-    def improve(self, candidate: Candidate, fields: dict[str, Values]) -> tuple[Score, Candidate]:
-        """Change one field after the other to what is nearest; go on with outputs that were not looked at yet."""
-        own = self.whole(candidate)
-        for field, values in fields.items():  # one step may be all; a way down begins with the first field's
-            for other in moves(candidate, field, values):
-                if self.spent:
-                    break
-                if self.few(other, 0).wrong == 0 and (new := self.whole(other)) < own:
-                    own, candidate = new, other
-            if own.wrong <= self.allowed:
-                break
-        for _ in range(_ROUNDS):
-            if own.wrong == 0 or self.spent:
-                break
-            other = self._descend(candidate, fields)
-            new = self.whole(other) if other != candidate else own
-            better = new < own
-            if better:
-                own, candidate = new, other
-            if own.wrong == 0 or not self.passes(self.few(candidate)) or (own.wrong <= self.allowed and not better):
-                break
-            self.learn(candidate)
-        self._best_so_far(candidate, own.wrong)
-        return own, candidate
-
-    def _descend(self, candidate: Candidate, fields: dict[str, Values]) -> Candidate:
-        own = self.few(candidate)
-        for _ in range(_SWEEPS):
-            before = own
-            for field, values in fields.items():
-                for other in moves(candidate, field, values if not self.spent else ()):
-                    new = self.few(other, own.wrong)
-                    if new < own:
-                        own, candidate = new, other
-            if own == before or own.wrong == 0 or self.spent:
-                break
-        return candidate
 
 
 def cost(candidate: Candidate, part: Part) -> int:

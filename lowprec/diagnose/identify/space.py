@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...format.catalogue import Format, formats
@@ -42,40 +41,19 @@ FIELDS: dict[str, Callable[[Kind, Dump], Values]] = {
     "scale_block": lambda kind, dump: (0,) if dump.scales is None else (dump.k // dump.scales.a.shape[1],),
     "input_formats": lambda kind, dump: _FLOAT32_READINGS if "float32" in (dump.fa, dump.fb) else ((),),
 }
-#: The few values of a field from which a search starts.
-COARSE: dict[str, Callable[[Any], bool]] = {
-    "group": lambda n: n & (n - 1) == 0,
-    "promote_every": lambda n: n is None or (n >= 16 and n & (n - 1) == 0),
-    "run": lambda n: n in (1, 2, 4, 8, 16),
-    "zero_exponent": lambda e: e is None,
-    "product_exponent": lambda e: e == 0,
-}
 
 
-@dataclass(frozen=True)
-class Around:
-    """What is done around chains: nothing, or a library's order without its interval."""
-
-    library: Library | None = None
-
-    def candidate(self, machine: Accumulator, every: int | None) -> Candidate:
-        """Return an accumulator within it that leaves the tensor core every so many products."""
-        if self.library is None:
-            return Candidate(machine.with_(promote_every=every) if every is not None else machine)
-        return Candidate(machine, dataclasses.replace(self.library, promote_every=every))
-
-
-def arounds(dump: Dump) -> tuple[Around, ...]:
-    """Return every order of operations that this dump can show, the plain ones first."""
-    plain = () if dump.blocks is not None or dump.out not in ("float32", "float16", FLOAT64) else (Around(),)
+def orders(dump: Dump) -> tuple[Library | None, ...]:
+    """Return every order of operations that a dump can show, the plain ones first; None: an instruction alone."""
+    plain = () if dump.blocks is not None or dump.out not in ("float32", "float16", FLOAT64) else (None,)
     if dump.quantized is None:
         return plain
     found: list[Library] = []
     splits = {-(-_tiles(dump) // n): n for n in range(_tiles(dump), 0, -1)}  # each length of a run once
     for scales, fused in (("promotion", True), ("promotion", False), ("end", True)):
         if dump.blocks is None and (scales, fused) != ("end", True):
-            continue  # no scales: nothing shows where they are multiplied in
-        if scales == "end" and dump.quantized is not None and dump.quantized[0].scale.shape[1] > 1:
+            continue  # without scales nothing shows where they are applied
+        if scales == "end" and dump.quantized[0].scale.shape[1] > 1:
             continue
         for k_order in ("increasing", "interleaved"):
             for n in sorted(splits.values()):
@@ -85,9 +63,20 @@ def arounds(dump: Dump) -> tuple[Around, ...]:
                     )
     first = Library("found", "end", None)
     if plain and dump.c is None:
-        found = [library for library in found if library != first]  # the same as nothing
+        found = [library for library in found if library != first]  # the same as an instruction alone
     found.sort(key=lambda x: (_changes(x), x.split_k))
-    return (*plain, *map(Around, found))
+    return (*plain, *found)
+
+
+def within(candidate: Candidate, order: Library | None) -> Candidate | None:
+    """Return a candidate within another order of operations, promoted as before; None if that is not possible."""
+    every = field_of(candidate, "promote_every")
+    machine = candidate.accumulator
+    if candidate.library is None and every is not None:
+        machine = dataclasses.replace(machine, promote_every=None)
+    if order is None:
+        return changed(Candidate(machine), promote_every=every)
+    return Candidate(machine, dataclasses.replace(order, promote_every=every))
 
 
 def _changes(x: Library) -> int:
@@ -157,6 +146,26 @@ def field_of(candidate: Candidate, field: str) -> Any:
     if field == "promote_every" and candidate.library is not None:
         return candidate.library.promote_every
     return getattr(candidate.accumulator, field)
+
+
+def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Candidate]:
+    """Yield candidates with another value of one field; a group takes the interval of promotion with it."""
+    for value in values:
+        other = changed(candidate, **{field: value})
+        if other is None and field == "group":
+            other = _with_group(candidate, value)
+        if other is not None and other != candidate:
+            yield other
+
+
+def _with_group(candidate: Candidate, group: int) -> Candidate | None:
+    """Return a candidate with another group, promoted after as many whole steps as reach its interval."""
+    every = candidate.accumulator.promote_every
+    other = None if every is None else changed(candidate, group=group, promote_every=None)
+    if every is None or other is None:
+        return None
+    step = other.accumulator.step()
+    return changed(other, promote_every=-(-every // step) * step)
 
 
 # Exponents of zeros

@@ -1,0 +1,228 @@
+"""Best-first search for the arithmetic of a dump: changes of one field, and of fields that hide each other.
+
+A node is a candidate with its distance on a few outputs: the mean logarithm of the error in units of the last place.
+Each node is expanded by one change of `CHANGES` after the other. A heap per kind of accumulator holds the expansions
+that are open; the next one has the least sum of the logarithms of distance and size, of the changes made so far, and of
+the candidates that its kind has already taken. The search ends with the first candidate that gives every output.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .candidate import Candidate
+from .dump import FLOAT64
+from .search import FAILED, Score, Search
+from .space import Kind, Values, axes, changed, field_of, kinds_for, orders, starts, within
+
+#: Changes of a node, in the order in which they are tried: names of fields, or of lists of `_SOME` and `_STEPS`.
+CHANGES: tuple[tuple[str, ...], ...] = (
+    ("output_format",), ("align",), ("run",), ("daz_formats",), ("saturate",), ("input_formats",), ("fraction_bits",),
+    ("group",), ("steps",), ("promote_every",), ("zero_exponent",), ("product_exponent",), ("scale_format",),
+    ("order",),
+    ("group", "steps"),
+    ("fraction_bits", "align", "output_format"),
+    ("binary group", "fraction_bits"),
+    ("short run", "binary group", "steps"),
+    ("short run", "binary group", "fraction_bits"),
+    ("product_exponent", "output_format", "saturate"),  # an exponent out of range hides the other two
+    ("fraction_bits", "large zero_exponent"),
+    ("order", "steps"),
+    ("group", "align"),
+    ("binary group", "large zero_exponent"),
+    ("binary group", "product_exponent", "output_format", "saturate"),
+    ("binary group", "fraction_bits", "align", "output_format"),
+    ("binary group", "fraction_bits", "align", "few steps"),
+    ("group", "fraction_bits"),
+    ("group", "many steps"),
+)  # fmt: skip
+#: Lists with some values of a field.
+_SOME: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "binary group": ("group", lambda n: n & (n - 1) == 0),
+    "short run": ("run", lambda n: n in (1, 2, 4, 8, 16)),
+    "large zero_exponent": ("zero_exponent", lambda e: e is None or e > -32),
+}
+#: Promotion intervals in steps of the candidate: None is no promotion, 0 one promotion after all of K.
+_STEPS: dict[str, Values] = {
+    "steps": (None, 1, 2, 3, 4, 8, 16, 0), "few steps": (None, 1, 2, 3, 4), "many steps": (None, *range(1, 33)),
+}  # fmt: skip
+
+# The weights were set on nine drawn accumulators; half or twice as much of each names as many.
+_DISTANCE = 1.5  # doublings of a change's size that halving the distance is worth
+_PATIENCE = 2000  # candidates of a kind that count as one doubling, so that kinds take turns
+_LATER = 1.5  # changes that a start counts as, for each start like it that is nearer
+_WITHIN = 4  # cost of a candidate within a library, in candidates without one
+_KEPT = 3  # children of an expansion that become nodes
+_NEARER = 0.96  # of the parent's distance, that a child must be below; larger changes of the parent reach the others
+_RANKED = 6  # entries of the ranking that are starts
+_EARLIER = 4  # explanations of earlier dumps that are starts
+_DAMAGED = 4000  # candidates that are tried after one that leaves few outputs, which may be damaged
+
+
+def find(search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidate] = ()) -> list[Candidate]:
+    """Return the candidates that explain the dumps, else the nearest one.
+
+    Parameters
+    ----------
+    search : Search
+        The dumps, and the limit of candidates.
+    ranked : sequence of Candidate
+        Entries of the catalogue, the nearest first.
+    earlier : sequence of Candidate
+        Explanations of the first dumps: those that explain all are returned, and the search starts from the others.
+    """
+    few = [(search.few(c), c) for c in earlier]
+    if good := [c for own, c in few if search.passes(own) and search.whole(c).wrong == 0]:
+        return good
+    if search.dump.out == FLOAT64:
+        return []
+    if len(search.dumps) > 1:  # the first dump alone may not distinguish kinds
+        ranked = sorted(ranked, key=search.whole)
+    nearest = [c for _, c in sorted(few, key=lambda x: x[0])][:_EARLIER]
+    return BestFirst(search).run([*nearest, *ranked][:_RANKED])
+
+
+class BestFirst:
+    """A best-first search in dumps.
+
+    Parameters
+    ----------
+    search : Search
+        The dumps, and the limit of candidates.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._orders = orders(search.dump)
+        self._values = {kind: self._lists(kind) for kind in kinds_for(search.dump)} if self._orders else {}
+        self._open: dict[Kind, list[Any]] = {kind: [] for kind in self._values}
+        self._spent: dict[Kind, int] = dict.fromkeys(self._values, 0)
+        self._seen: set[Any] = set()
+        self._best: list[tuple[Score, Candidate]] = []  # candidates that few outputs do not refute, on all outputs
+        self._turn = itertools.count()
+
+    def run(self, first: Sequence[Candidate]) -> list[Candidate]:
+        """Search from the catalogue and some other candidates; return the explanations, else the nearest candidate."""
+        search, stop = self._search, self._search.limit
+        self._start(first)
+        while any(self._open.values()) and not self._solved and search.tried < stop:
+            kind = min((k for k in self._open if self._open[k]),
+                       key=lambda k: self._open[k][0][0] + self._spent[k] / _PATIENCE)  # fmt: skip
+            _, _, own, i, c, depth = heapq.heappop(self._open[kind])
+            before = search.tried
+            for new, other in self._children(c, CHANGES[i]):
+                if new.far < own.far * _NEARER:
+                    self._push(other, new, 0, depth + 1)
+            self._spent[kind] += search.tried - before
+            self._push(c, own, i + 1, depth)
+            if stop == search.limit and any(own.wrong <= search.allowed for own, _ in self._best):
+                stop = min(stop, search.tried + max(_DAMAGED, search.tried // 2))
+        if not self._best:
+            nodes = [(own.far, turn, c) for heap in self._open.values() for _, turn, own, _, c, _ in heap]
+            return [min(nodes)[2]] if nodes else []
+        least = min(own.wrong for own, _ in self._best)
+        if least > search.allowed:
+            return [min(self._best, key=lambda x: x[0])[1]]
+        return list(dict.fromkeys(c for own, c in self._best if own.wrong == least))
+
+    @property
+    def _solved(self) -> bool:
+        return any(own.wrong == 0 for own, _ in self._best)
+
+    def _lists(self, kind: Kind) -> dict[str, Values]:
+        """Return the values of every list that a change names, for a kind."""
+        fields = axes(kind, self._search.dump)
+        some = {name: tuple(v for v in fields.get(field, ()) if fits(v)) for name, (field, fits) in _SOME.items()}
+        return {**dict.fromkeys(itertools.chain(*CHANGES), ()), **fields, **some, **_STEPS, "order": self._orders}
+
+    def _start(self, first: Sequence[Candidate]) -> None:
+        """Make nodes of given candidates, of the catalogue's entries, and of these with the most fraction bits."""
+        nodes = list(first)
+        for kind, values in self._values.items():
+            plain = [within(Candidate(machine), self._orders[0]) for machine in starts(kind, self._search.dump)]
+            nodes += [c for c in plain if c is not None]
+            if values["fraction_bits"]:
+                wide = [dict.fromkeys(("fraction_bits",), max(values["fraction_bits"])) | {"output_format": output}
+                        for output in values["output_format"]]  # fmt: skip
+                nodes += [other for c in plain if c is not None for w in wide if (other := changed(c, **w)) is not None]
+        looked = [(own, n, c) for n, c in enumerate(nodes)
+                  if type(c.accumulator) in self._open and (own := self._look(c)) is not None]  # fmt: skip
+        alike: Counter[Any] = Counter()
+        for own, _, c in sorted(looked, key=lambda x: (x[0].far, x[1])):
+            m = c.accumulator
+            exact = "fraction_bits" in axes(type(m), self._search.dump) and field_of(c, "fraction_bits") == 40
+            like = type(m), m.output_format, exact, c.library is None
+            self._push(c, own, 0, _LATER * alike[like])
+            alike[like] += 1
+
+    def _push(self, c: Candidate, own: Score, i: int, depth: float) -> None:
+        """Put a node on its heap with the next change that has several values for its kind."""
+        kind = type(c.accumulator)
+        for at in range(i, len(CHANGES)):
+            size = math.prod(len(self._values[kind][name]) for name in CHANGES[at])
+            if size > 1:
+                size *= 1 if c.library is None else _WITHIN
+                key = _DISTANCE * math.log2(own.far + 0.02) + math.log2(size) + depth
+                heapq.heappush(self._open[kind], (key, next(self._turn), own, at, c, depth))
+                return
+
+    def _look(self, c: Candidate) -> Score | None:
+        """Score a candidate on a few outputs, and on all if these do not refute it; None if it was seen or fails."""
+        if (key := c.key()) in self._seen:
+            return None
+        self._seen.add(key)
+        search = self._search
+        own = search.few(c)
+        if own == FAILED:
+            return None
+        if search.passes(own):
+            whole = search.whole(c)
+            self._best.append((whole, c))
+            if whole.wrong > search.allowed and own.wrong == 0:
+                search.learn(c)
+        return own
+
+    def _children(self, c: Candidate, change: tuple[str, ...]) -> list[tuple[Score, Candidate]]:
+        """Return the nearest candidates that a change makes of a node."""
+        found: list[tuple[Score, int, Candidate]] = []
+        for n, other in enumerate(expand(c, change, self._values[type(c.accumulator)], self._search.dump.k)):
+            if (own := self._look(other)) is not None:
+                found = sorted([*found, (own, n, other)], key=lambda x: (x[0].far, x[1]))[:_KEPT]
+                if self._solved:
+                    break
+        return [(own, other) for own, _, other in found]
+
+
+def expand(c: Candidate, change: tuple[str, ...], values: dict[str, Values], k: int) -> Iterator[Candidate]:
+    """Yield a candidate with every combination of a change's values.
+
+    A group moves with the promotion interval in two ways: the interval stays, or the number of steps does.
+    """
+    every = field_of(c, "promote_every")
+    for combination in itertools.product(*(values[name] for name in change)):
+        chosen = dict(zip(change, combination, strict=True))
+        base = within(c, chosen.pop("order")) if "order" in chosen else c
+        of_steps = [chosen.pop(name) for name in _STEPS if name in chosen]
+        fields = {_SOME[name][0] if name in _SOME else name: value for name, value in chosen.items()}
+        if base is None:
+            continue
+        if "group" in fields and not of_steps and every is not None:
+            other = changed(base, **fields)
+            if other is not None and every % _step(other) == 0:
+                yield other
+            of_steps = [max(every // _step(c), 1)]
+        other = changed(base, **fields, **({"promote_every": None} if of_steps else {}))
+        if other is not None and of_steps and of_steps[0] is not None:
+            step = _step(other)
+            other = changed(other, promote_every=of_steps[0] * step or -(-k // step) * step)
+        if other is not None:
+            yield other
+
+
+def _step(c: Candidate) -> int:
+    return max(c.accumulator.step(), 1)
