@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...cast.casts import encode
 from ...format.catalogue import Format, formats
-from ...tensorcore.accumulator import Accumulator, heeded_fields
+from ...tensorcore.accumulator import FLOAT32, FLOAT64, Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.engines import reference
 from ...tensorcore.engines.chain import sequential_f64
@@ -20,7 +20,7 @@ from ...tensorcore.gemm import gemm
 from ...tensorcore.library import Library, libraries
 from ...tensorcore.operands import as_multiplied
 from ...tensorcore.problem import GemmProblem
-from .dump import FLOAT64, Dump, Part, canonical
+from .dump import Dump, Part, canonical
 
 Array = NDArray[Any]
 _FEW = 1 << 14  # products that are few: a call takes longer than they do
@@ -57,9 +57,9 @@ class Candidate:
             every = m.promote_every if own else self.library.promote_every  # as it is: not fitted to scales and groups
             x = gemm(*part.quantized, part.c, accumulator=m, promote_every=every, library=self.library, out=out)
             return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
-        stored = m.stored_format.name
+        stored = m.stored_format
         if stored != out:
-            raise TypeError(f"{m} gives {stored}")
+            raise TypeError(f"{m} gives {stored.name}")
         if (FLOAT64 in (part.fa, part.fb)) != (stored == FLOAT64):
             raise TypeError(f"{m} multiplies other formats")
         start = np.zeros((len(part.a), len(part.b)), m.dtype) if part.c is None else part.c.astype(m.dtype)
@@ -71,11 +71,10 @@ class Candidate:
             raise ValueError(f"{m} takes {'no ' if m.scale_format is None else ''}scales")
         if part.scales is not None and part.scales.a.shape[1] * m.scale_block != part.a.shape[1]:
             raise ValueError(f"{m} takes scales for {m.scale_block}")
-        fa, fb = formats[part.fa], formats[part.fb]
-        m.check_inputs(fa, fb)
-        (x, left), (y, right) = as_multiplied(part.a, fa, m), as_multiplied(part.b, fb, m)
+        m.check_inputs(part.fa, part.fb)
+        (x, left), (y, right) = as_multiplied(part.a, part.fa, m), as_multiplied(part.b, part.fb, m)
         p = GemmProblem(x, y, left, right, start, *(part.scales or ()))
-        d = part.pick(_multiplied(m, (fa, fb), p, part.c is None))
+        d = part.pick(_multiplied(m, (part.fa, part.fb), p, part.c is None))
         return d.view(part.wanted.dtype)
 
     def differing(self, part: Part) -> NDArray[np.bool_]:
@@ -110,17 +109,17 @@ class Candidate:
             given = ["a", "b"] + (["c"] if dump.c is not None else [])
             said = [f"accumulator={m}"]
             if dump.fa != FLOAT64:
-                said += [f'a_format="{dump.fa}"', f'b_format="{dump.fb}"']
+                said += [f'a_format="{dump.fa.name}"', f'b_format="{dump.fb.name}"']
             if dump.scales is not None:
                 said += ["a_scale=a_scale", "b_scale=b_scale"]
             return f"lp.mma({', '.join([*given, *said])})"
-        sides = zip("ab", (dump.fa, dump.fb), dump.blocks or ("tensor", "tensor"), strict=True)
+        sides = zip("ab", (dump.fa.name, dump.fb.name), dump.blocks or ("tensor", "tensor"), strict=True)
         given = [
             f'lp.Quantized({x}, {f"{x}_scale" if dump.scaled else "np.ones((1, 1), np.float32)"}, "{fmt}", "{block}")'
             for x, fmt, block in sides
         ] + (["c"] if dump.c is not None else [])
         said = [f"accumulator={m}", f"library={library_line(self.library)}"]
-        said += [] if dump.out == "float32" else [f'out="{dump.out}"']
+        said += [] if dump.out == FLOAT32 else [f'out="{dump.out.name}"']
         return f"lp.gemm({', '.join([*given, *said])})"
 
 
@@ -200,4 +199,4 @@ def takes(machine: Accumulator, dump: Dump) -> bool:
     """Tell whether an accumulator multiplies a dump's formats."""
     if FLOAT64 in (dump.fa, dump.fb):
         return machine.dtype == np.float64
-    return not machine.input_formats or all(machine.lists(formats[fmt]) for fmt in (dump.fa, dump.fb))
+    return not machine.input_formats or all(map(machine.lists, (dump.fa, dump.fb)))

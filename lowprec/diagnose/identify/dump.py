@@ -15,11 +15,11 @@ from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ...scaling.granularity import Granularity
 from ...scaling.quantized import Quantized
+from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64
 
 Array = NDArray[Any]
-FLOAT64 = "float64"  # what a dump calls numbers that are no codes of a format
-_OWN = {"float16": "float16", "float32": "float32", "float64": FLOAT64}  # NumPy's own types
-_WORDS = {2: "float16", 4: "float32", 8: FLOAT64}  # what words of so many bytes are taken to be
+_OWN = {"float16": FLOAT16, "float32": FLOAT32, "float64": FLOAT64}  # NumPy's own types
+_WORDS = {2: FLOAT16, 4: FLOAT32, 8: FLOAT64}  # default formats of words, by their bytes
 _ROWS_AT_ONCE = 32
 
 
@@ -38,15 +38,15 @@ class Part:
     ----------
     a, b : ndarray of codes, shapes (M, K) and (N, K)
         Operands.
-    fa, fb : str
-        Their formats; ``float64`` for numbers of that type.
+    fa, fb : Format
+        Their formats; `FLOAT64` for numbers of that type, which are their own codes.
     c : ndarray or None
         The addend [M, N].
     scales : BlockScales or None
         Codes of scales inside the instruction.
     quantized : pair of Quantized or None
         The operands with scales as numbers, one for each row and block of K; of 1 where the dump has none.
-    out : str
+    out : Format
         Format of the outputs.
     wanted : ndarray of unsigned integers, shape (outputs,)
         Their bits, with one NaN for all.
@@ -56,12 +56,12 @@ class Part:
 
     a: Array
     b: Array
-    fa: str
-    fb: str
+    fa: Format
+    fb: Format
     c: Array | None
     scales: BlockScales | None
     quantized: tuple[Quantized, Quantized] | None
-    out: str
+    out: Format
     wanted: Array
     diagonal: bool
 
@@ -79,13 +79,13 @@ class Dump:
 
     a: Array
     b: Array
-    fa: str
-    fb: str
+    fa: Format
+    fb: Format
     c: Array | None
     scales: BlockScales | None
     quantized: tuple[Quantized, Quantized] | None
     blocks: tuple[str, str] | None
-    out: str
+    out: Format
     d: Array
 
     @property
@@ -96,7 +96,7 @@ class Dump:
     @property
     def content(self) -> str:
         """A digest of operands, scales and outputs: dumps that have it in common are the same."""
-        found = hashlib.sha256(repr((self.fa, self.fb, self.out, self.blocks)).encode())
+        found = hashlib.sha256(repr((_layout(self.fa), _layout(self.fb), _layout(self.out), self.blocks)).encode())
         scales = (*(self.scales or ()), *(q.scale for q in self.quantized or ()))
         for x in (self.a, self.b, self.d, self.c, *scales):
             found.update(
@@ -172,8 +172,17 @@ def _of_rows(q: Quantized, rows: Array) -> Quantized:
     )  # fmt: skip
 
 
-def values(codes: Array, fmt: str) -> NDArray[np.float64]:
-    """Return what codes mean; float64 numbers are their own."""
+def _layout(fmt: Format) -> Any:
+    return "float64" if fmt == FLOAT64 else fmt.layout
+
+
+def word_of(fmt: Format) -> np.dtype[Any]:
+    """Return the unsigned integer type of a format's bits."""
+    return np.dtype(np.uint64) if fmt == FLOAT64 else fmt.code_dtype
+
+
+def values(codes: Array, fmt: Format) -> NDArray[np.float64]:
+    """Return the values of codes; numbers of float64 are their own codes."""
     return codes if fmt == FLOAT64 else decode(codes, fmt).astype(np.float64)
 
 
@@ -190,7 +199,7 @@ def dump_of(
                 raise ValueError(f"identify: {name} is Quantized and has its scales; {name}_scale came as well")
             if given.tensor_scale is not None:
                 raise ValueError(f"identify: {name} has a tensor_scale, which no search covers; leave it out of d")
-            found[name] = given.codes, given.format.name, given
+            found[name] = given.codes, given.format, given
         else:
             found[name] = *_codes(name, given, fmt), scale
     (x, fa, scale_a), (y, fb, scale_b) = found["a"], found["b"]
@@ -198,7 +207,7 @@ def dump_of(
     if 0 in (*x.shape, len(y)):
         raise ValueError(f"identify: a is {x.shape}, b is {y.shape}: there is nothing to look at")
     if (fa == FLOAT64) != (fb == FLOAT64):
-        raise ValueError(f"identify: a holds {fa}, b holds {fb}; both or none can be {FLOAT64}")
+        raise ValueError(f"identify: a and b must both be float64 or both be codes, got {fa.name} and {fb.name}")
     bits, out = _outputs(d, d_format)
     _check_outputs(bits, x.shape, y.shape)
     addend = _addend(c, bits.shape, out)
@@ -208,53 +217,65 @@ def dump_of(
     return Dump(x, y, fa, fb, addend, inside, pair, blocks, out, canonical(bits, out))
 
 
-def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, str]:
+def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Format]:
     array = np.asarray(host(given))
-    said = said_format(array) or _OWN.get(array.dtype.name)
+    said = _own_format(array)
     if said == FLOAT64:
-        if fmt is not None and str(fmt) != FLOAT64:
+        if fmt is not None and _format(fmt) != FLOAT64:
             raise TypeError(f"identify: {name} is float64, codes of {fmt} are unsigned integers; see lowprec.encode")
         return np.ascontiguousarray(array), FLOAT64
     if fmt is None and said is None:
         raise ValueError(f"identify: {name} is {array.dtype}, whose meaning nobody said; {name}_format='e4m3fn' does")
-    chosen = fmt if fmt is not None else str(said)
-    if chosen == FLOAT64:
+    f = said if fmt is None else _format(fmt)
+    assert f is not None
+    if f == FLOAT64:
         return np.ascontiguousarray(array, np.uint64).view(np.float64), FLOAT64
-    f = formats.get(chosen)
-    if said in ("float16", "float32"):  # NumPy's own floats
-        if not formats[said].same_codes(f) and not (said == "float32" and f.same_codes(formats["tf32"])):
+    if said is not None and array.dtype.kind == "f" and array.dtype.name in _OWN:  # NumPy's own floats
+        if not said.same_codes(f) and not (said == FLOAT32 and f.same_codes(formats["tf32"])):
             raise TypeError(
                 f"identify: {name} is {array.dtype}, codes of {f} are unsigned integers; see lowprec.encode"
             )
-        f = formats[said]
+        f = said
         array = np.ascontiguousarray(array).view(f.code_dtype)
-    return as_codes(array, f), f.name
+    return as_codes(array, f), f
 
 
-def _outputs(d: ArrayLike, fmt: str | Format | None) -> tuple[Array, str]:
-    """Return bits, and the format that they are of."""
+def _own_format(array: Array) -> Format | None:
+    """Return the format that an array's type implies, if any."""
+    said = said_format(array)
+    return _OWN.get(array.dtype.name) if said is None else formats[said]
+
+
+def _format(fmt: str | Format) -> Format:
+    return FLOAT64 if fmt in ("float64", FLOAT64) else formats.get(fmt)
+
+
+def _outputs(d: ArrayLike, fmt: str | Format | None) -> tuple[Array, Format]:
+    """Return the bits of the outputs, and their format."""
     array = np.asarray(host(d))
-    name = said_format(array) or _OWN.get(array.dtype.name)
-    if name is None and array.dtype.kind == "u":
-        name = _WORDS.get(array.dtype.itemsize) if fmt is None else str(fmt)
-    if name is None or (name != FLOAT64 and name not in formats):
+    found = _own_format(array)
+    if found is None and array.dtype.kind == "u":
+        found = _WORDS.get(array.dtype.itemsize) if fmt is None else _format(fmt)
+    if found is None:
         raise TypeError(
             f"identify: d is {array.dtype}; float32, float16, bfloat16, float64 or their bits (d_format says of what) "
             "are needed"
         )
-    if fmt is not None and name != str(fmt) and not formats.get(fmt).same_codes(formats[name]):
+    if fmt is not None and not _format(fmt).same_codes(found):
         raise TypeError(f"identify: d is {array.dtype}, not {fmt}")
-    size = 8 if name == FLOAT64 else formats[name].code_dtype.itemsize
-    if array.dtype.itemsize != size:
-        raise TypeError(f"identify: d holds words of {array.dtype.itemsize} bytes, {name} has {size}")
-    return np.ascontiguousarray(array).view(f"u{size}").reshape(array.shape), name
+    word = word_of(found)
+    if array.dtype.itemsize != word.itemsize:
+        raise TypeError(
+            f"identify: d must hold words of {word.itemsize} bytes for {found.name}, got {array.dtype.itemsize}"
+        )
+    return np.ascontiguousarray(array).view(word).reshape(array.shape), found
 
 
-def canonical(bits: Array, fmt: str) -> Array:
+def canonical(bits: Array, fmt: Format) -> Array:
     """Return bits with the same word, all ones but the sign, for every NaN: payloads are no arithmetic."""
     if fmt == FLOAT64:
         return np.where(np.isnan(bits.view(np.float64)), np.uint64((1 << 63) - 1), bits)
-    ones = bits.dtype.type((1 << (formats[fmt].bits - 1)) - 1)
+    ones = bits.dtype.type((1 << (fmt.bits - 1)) - 1)
     return np.where(np.isnan(decode(bits, fmt)), ones, bits)
 
 
@@ -267,32 +288,31 @@ def _check_outputs(bits: Array, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     )
 
 
-def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: str) -> Array | None:
+def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: Format) -> Array | None:
     if c is None:
         return None
     array = np.asarray(host(c))
     if array.dtype.kind == "u":  # bits, as those of d
         size = array.dtype.itemsize
-        own = 8 if out == FLOAT64 else formats[out].code_dtype.itemsize
-        name = out if size == own else _WORDS.get(size)
-        if name is None:
+        fmt = out if size == word_of(out).itemsize else _WORDS.get(size)
+        if fmt is None:
             raise TypeError(f"identify: c is {array.dtype}; numbers, or their bits in 16, 32 or 64, are needed")
         bits = np.ascontiguousarray(array)
-        array = bits.view(name) if name in _OWN else decode(bits, name)
+        array = bits.view(fmt.name) if fmt in _OWN.values() else decode(bits, fmt)
     array = real_numbers("identify: c", array)
     check_shape("identify", "c", array, shape)
     return np.ascontiguousarray(array)
 
 
 def _scales(
-    given: tuple[Any, Any], codes: tuple[Array, Array], names: tuple[str, str]
+    given: tuple[Any, Any], codes: tuple[Array, Array], names: tuple[Format, Format]
 ) -> tuple[BlockScales | None, tuple[Quantized, Quantized] | None, tuple[str, str] | None]:
     """Return scales as codes for the instruction, or operands with scales as numbers and what blocks they are of."""
     if (given[0] is None) != (given[1] is None):
         raise ValueError("identify: scales of one operand came; both or none have some")
     if FLOAT64 in names:
         if given[0] is not None:
-            raise ValueError(f"identify: operands are {FLOAT64}, which take no scales")
+            raise ValueError("identify: a_scale and b_scale must be None for float64 operands")
         return None, None, None
     if given[0] is None:
         ones = [np.ones((len(x), 1), np.float32) for x in codes]
@@ -316,11 +336,11 @@ def _scales(
     return None, (pair[0][0], pair[1][0]), (pair[0][1], pair[1][1])
 
 
-def _pair(codes: Array, scale: Array, fmt: str, columns: int | None = None) -> Quantized:
-    return Quantized(codes, scale, formats[fmt], Granularity(1, columns))
+def _pair(codes: Array, scale: Array, fmt: Format, columns: int | None = None) -> Quantized:
+    return Quantized(codes, scale, fmt, Granularity(1, columns))
 
 
-def _with_scale(name: str, codes: Array, scale: Array, fmt: str) -> tuple[Quantized, str]:
+def _with_scale(name: str, codes: Array, scale: Array, fmt: Format) -> tuple[Quantized, str]:
     """Return codes with scales as numbers, and how many rows and columns share one, as the shape says."""
     numbers = np.asarray(real_numbers(f"identify: {name}_scale", scale), np.float32)
     rows, columns = (

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ...format.catalogue import Format, formats
-from ...tensorcore.accumulator import Accumulator
+from ...tensorcore.accumulator import FLOAT64, Accumulator
 from ...tensorcore.library import Library
 from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
 from .candidate import Candidate
-from .dump import FLOAT64, Dump
+from .dump import Dump
 from .space import plain_fields_of
 from .values import ALIGNED, BITS, FINITE, LARGEST, LEAST, Value, exponent_of, hides, holds_all, kept_whole
 
@@ -113,7 +113,7 @@ def _sides(m: Accumulator, dump: Dump) -> tuple[_Operands, _Operands] | None:
     """Return what is known of both sides; None where products are not numbers of float32, or not known one by one."""
     if FLOAT64 in (dump.fa, dump.fb):
         return None
-    found = [_operands(m, formats[name]) for name in (dump.fa, dump.fb)]
+    found = [_operands(m, fmt) for fmt in (dump.fa, dump.fb)]
     if any(side is None for side in found):
         return None
     a, b = (side for side in found if side is not None)
@@ -174,7 +174,7 @@ class _Chain:
 
     def within(self, library: Library, dump: Dump, addend: Value) -> Value:
         """Return what `lowprec.gemm` makes of chains, with scales that are all 1."""
-        m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out)
+        m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out.name)
         if library.k_order == "interleaved":
             ks = _interleaved(dump.k, m.step())
         every, tiles = m.promote_every or library.promote_every or len(ks), -(-len(ks) // _TILE)

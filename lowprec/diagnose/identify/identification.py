@@ -16,11 +16,11 @@ from ..._ieee import standard
 from ..._show import table
 from ...format.catalogue import Format
 from ...registry import cached
-from ...tensorcore.accumulator import ALIGNMENTS, Accumulator
+from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import Library
 from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
 from .candidate import Candidate, known, known_library
-from .dump import FLOAT64, Dump, dump_of
+from .dump import Dump, dump_of
 from .forms import Forms
 from .probes import Probes, probes_for
 from .ranking import Ranked, count, first_apart, rank

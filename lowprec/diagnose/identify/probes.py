@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ...format.catalogue import Format, formats
 from ...oracle.values import fields
-from ...tensorcore.accumulator import heeded_fields
+from ...tensorcore.accumulator import FLOAT64, heeded_fields
 from ...vectors.drawing import Stream
 from ...vectors.operands import ADDENDS, FAMILIES, Maker, addend, code_of, signed
 from .candidate import Candidate
-from .dump import FLOAT64, Dump, dump_of
+from .dump import Dump, dump_of, word_of
 from .far_below import heaps, pairs, ties, with_exponent
 
 Array = NDArray[Any]
@@ -93,7 +93,7 @@ def operands(
     """
     if FLOAT64 in (dump.fa, dump.fb) or dump.scaled:
         return
-    fa, fb = (formats[name] for name in (dump.fa, dump.fb))
+    fa, fb = dump.fa, dump.fb
     distances = (32, 33, 34, *(n + more for n in bits[:8] for more in (0, 1)))
     families: dict[str, tuple[Maker, Maker]] = dict(FAMILIES)
     turns = range(seed * _HEAPS, (seed + 1) * _HEAPS)
@@ -125,10 +125,7 @@ def operands(
 def _nothing_but_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield zeros with C of every exponent: what zeros do to it shows nowhere else."""
     assert dump.c is not None
-    zeros = (
-        np.zeros((_SIDE, dump.k), formats[dump.fa].code_dtype),
-        np.zeros((_SIDE, dump.k), formats[dump.fb].code_dtype),
-    )
+    zeros = [np.zeros((_SIDE, dump.k), fmt.code_dtype) for fmt in (dump.fa, dump.fb)]
     out = formats["float16" if dump.c.dtype == np.float16 else "float32"]
     for turn in range(_ALONE):
         s = Stream(seed, f"probes/nothing but c/{turn}")
@@ -140,13 +137,12 @@ def _nothing_but_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array
 def _one_product_and_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield one product an output, a power of two, and a C near half a unit in its last place, with a bit far below."""
     assert dump.c is not None
-    pair = [formats[name] for name in (dump.fa, dump.fb)]
     out = formats["float16" if dump.c.dtype == np.float16 else "float32"]
     for turn in range(_BESIDE):
         s = Stream(seed, f"probes/one product and c/{turn}")
         at = s.below(dump.k)
         sides, exponents = [], []
-        for fmt in pair:
+        for fmt in (dump.fa, dump.fb):
             codes = np.zeros((_SIDE, dump.k), fmt.code_dtype)
             some = [s.between(max(fmt.emin, -8), max(min(fmt.emax, 8), fmt.emin)) for _ in range(_SIDE)]
             codes[:, at] = [with_exponent(s, fields(fmt), e) for e in some]
@@ -171,8 +167,7 @@ def _addends(
 
 
 def _as_dump(dump: Dump, arrays: dict[str, Array]) -> Dump:
-    size = 8 if dump.out == FLOAT64 else formats[dump.out].code_dtype.itemsize
-    d = np.zeros((len(arrays["a"]), len(arrays["b"])), f"u{size}")
+    d = np.zeros((len(arrays["a"]), len(arrays["b"])), word_of(dump.out))
     return dump_of(
         arrays["a"], arrays["b"], arrays.get("c"), d, a_format=dump.fa, b_format=dump.fb, d_format=dump.out,
         a_scale=None, b_scale=None,

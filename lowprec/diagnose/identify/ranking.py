@@ -83,7 +83,7 @@ def _arithmetic(candidate: Candidate, dump: Dump) -> Any:
     if library is None or dump.scaled:
         return kind, fields, tf32, library
     every = library.promote_every
-    if (every is None or every >= dump.k) and dump.c is None and candidate.accumulator.stored_format.name == dump.out:
+    if (every is None or every >= dump.k) and dump.c is None and candidate.accumulator.stored_format == dump.out:
         return kind, fields, tf32, None
     return kind, fields, tf32, every if every is not None and every < dump.k else None, "around"
 

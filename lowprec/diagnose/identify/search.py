@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...format.catalogue import formats
+from ...format.catalogue import Format
 from ...registry import cached
 from ...tensorcore.accumulator import Accumulator
 from ...tensorcore.engines.selection import engine_for
@@ -153,8 +153,8 @@ def cost(candidate: Candidate, part: Part) -> int:
 
 
 @cached(1024)
-def _has_kernel(machine: Accumulator, fa: str, fb: str) -> bool:
-    return engine_for(machine, machine.multiplied(formats[fa]), machine.multiplied(formats[fb])) is not None
+def _has_kernel(machine: Accumulator, fa: Format, fb: Format) -> bool:
+    return engine_for(machine, machine.multiplied(fa), machine.multiplied(fb)) is not None
 
 
 def score(ours: NDArray[Any], theirs: NDArray[Any]) -> Score:

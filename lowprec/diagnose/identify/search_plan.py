@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ...tensorcore.accumulator import FLOAT64
 from .candidate import Candidate
-from .dump import FLOAT64
 from .search import FAILED, Score, Search
 from .space import Kind, Values, axes, changed, field_of, kinds_for, orders, starts, within
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...format.catalogue import formats
+from ...format.catalogue import Format
+from ...tensorcore.accumulator import FLOAT64
 from .candidate import Candidate
-from .dump import FLOAT64, Dump, values
+from .dump import Dump, values, word_of
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def terms(dump: Dump, place: tuple[int, ...]) -> tuple[Term, ...]:
     return tuple(Term(int(k), int(codes[0][k]), float(x[k]), int(codes[1][k]), float(y[k])) for k in kept)
 
 
-def value(bits: int, fmt: str) -> float:
+def value(bits: int, fmt: Format) -> float:
     """Return what an output's bits mean."""
-    word = np.array([bits], f"u{8 if fmt == FLOAT64 else formats[fmt].code_dtype.itemsize}")
+    word = np.array([bits], word_of(fmt))
     return float(values(word.view(np.float64) if fmt == FLOAT64 else word, fmt)[0])

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...format.catalogue import Format, formats
-from ...tensorcore.accumulator import FLOAT16, Accumulator, heeded_fields
+from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64, Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.kinds import KINDS
 from ...tensorcore.library import Library
 from .candidate import Candidate
-from .dump import FLOAT64, Dump
+from .dump import Dump
 
 Kind = type[Accumulator]
 _TILE = 128  # of which runs of a split K are made
-_TF32_READING = (formats["float32"], formats["tf32"])
+_TF32_READING = (FLOAT32, formats["tf32"])
 _FLOAT32_READINGS = ((), _TF32_READING)
 
 _SCALE_FORMATS = (formats["e8m0fnu"], formats["e4m3fn"])
@@ -34,18 +34,18 @@ FIELDS: dict[str, Callable[[Kind, Dump], Values]] = {
     "zero_exponent": lambda kind, dump: (None, *range(least_exponent(dump) + 1, _largest_exponent(dump) + 1)),
     "run": lambda kind, dump: tuple(sorted(range(1, 33), key=lambda n: (n & (n - 1) != 0, n))),
     "promote_every": lambda kind, dump: (None, *range(1, dump.k + (256 if dump.c is not None else 0))),
-    "daz_formats": lambda kind, dump: ((), tuple(formats[name] for name in dict.fromkeys((dump.fa, dump.fb)))),
+    "daz_formats": lambda kind, dump: ((), tuple(dict.fromkeys((dump.fa, dump.fb)))),
     "product_exponent": lambda kind, dump: tuple(sorted(range(-127, 128), key=abs)),
     "saturate": lambda kind, dump: (False, True),
     "scale_format": lambda kind, dump: (None,) if dump.scales is None else _SCALE_FORMATS,
     "scale_block": lambda kind, dump: (0,) if dump.scales is None else (dump.k // dump.scales.a.shape[1],),
-    "input_formats": lambda kind, dump: _FLOAT32_READINGS if "float32" in (dump.fa, dump.fb) else ((),),
+    "input_formats": lambda kind, dump: _FLOAT32_READINGS if FLOAT32 in (dump.fa, dump.fb) else ((),),
 }
 
 
 def orders(dump: Dump) -> tuple[Library | None, ...]:
     """Return every order of operations that a dump can show, the plain ones first; None: an instruction alone."""
-    plain = () if dump.blocks is not None or dump.out not in ("float32", "float16", FLOAT64) else (None,)
+    plain = () if dump.blocks is not None or dump.out not in (FLOAT32, FLOAT16, FLOAT64) else (None,)
     if dump.quantized is None:
         return plain
     found: list[Library] = []
@@ -94,14 +94,14 @@ def _tiles(dump: Dump) -> int:
 
 
 def _rounding_shows(dump: Dump) -> bool:
-    return dump.out != "float32" or dump.scaled or dump.c is not None
+    return dump.out != FLOAT32 or dump.scaled or dump.c is not None
 
 
 def _fits(output: Format, dump: Dump) -> bool:
     """Tell whether results of a type can have become a dump's outputs."""
-    if (output.name == FLOAT64) != (dump.out == FLOAT64):
+    if (output == FLOAT64) != (dump.out == FLOAT64):
         return False
-    return output == FLOAT16 or dump.out != "float16" or dump.quantized is not None
+    return output == FLOAT16 or dump.out != FLOAT16 or dump.quantized is not None
 
 
 def axes(kind: Kind, dump: Dump) -> dict[str, Values]:
@@ -122,7 +122,7 @@ def starts(kind: Kind, dump: Dump) -> list[Accumulator]:
     for name in accumulators:
         machine = accumulators[name]
         if type(machine) is kind:
-            tf32 = machine.lists(formats["tf32"]) and "float32" in (dump.fa, dump.fb)
+            tf32 = machine.lists(formats["tf32"]) and FLOAT32 in (dump.fa, dump.fb)
             free = dataclasses.replace(machine, name="found", input_formats=_TF32_READING if tf32 else ())
             found.setdefault(Candidate(free).key(), free)
     return list(found.values())
@@ -177,18 +177,18 @@ def least_exponent(dump: Dump) -> int:
     A nonzero product has the sum of its operands' exponents, subnormals that of the smallest normal number, and what a
     sum starts from that of the result's.
     """
-    return min(_format(dump.fa).emin + _format(dump.fb).emin - _scale_range(dump), _stored(dump).emin)
+    return min(dump.fa.emin + dump.fb.emin - _scale_range(dump), _stored(dump).emin)
 
 
 def _largest_exponent(dump: Dump) -> int:
     """Return an exponent above all terms that do not overflow, and above which zeros leave nothing."""
-    top = _format(dump.fa).emax + _format(dump.fb).emax + _scale_range(dump) + 2
+    top = dump.fa.emax + dump.fb.emax + _scale_range(dump) + 2
     return min(max(top, 0), 128) + 40
 
 
 def _unit(dump: Dump) -> int:
     """Return the exponent of two of which every product and every sum of them, with C, is a multiple."""
-    fa, fb = _format(dump.fa), _format(dump.fb)
+    fa, fb = dump.fa, dump.fb
     unit = fa.emin - fa.mantissa_bits + fb.emin - fb.mantissa_bits - _scale_range(dump)
     stored = _stored(dump)
     return unit if dump.c is None else min(unit, stored.emin - stored.mantissa_bits)
@@ -198,12 +198,8 @@ def _scale_range(dump: Dump) -> int:
     return 0 if dump.scales is None else 256
 
 
-def _format(name: str) -> Format:
-    return formats["float32" if name == FLOAT64 else name]
-
-
 def _stored(dump: Dump) -> Format:
-    return formats["float16" if dump.out == "float16" and dump.blocks is None else "float32"]
+    return FLOAT16 if dump.out == FLOAT16 and dump.blocks is None else FLOAT32
 
 
 def plain_fields_of(candidate: Candidate, dump: Dump) -> Mapping[str, Any]:
