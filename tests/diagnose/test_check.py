@@ -11,8 +11,8 @@ from refusals import refusals
 from tools import command
 
 import lowprec as lp
-from lowprec.diagnose.check.cause import add, causes
-from lowprec.diagnose.check.elements import FOLLOWS
+from lowprec.diagnose.check.attribution import FOLLOWS
+from lowprec.diagnose.check.causes import add, causes
 from lowprec.diagnose.check.result import Check
 from lowprec.diagnose.check.search import UNEXPLAINED
 from lowprec.scaling.constants import bound_of

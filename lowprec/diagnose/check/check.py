@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._arrays import as_matrix
@@ -15,9 +16,9 @@ from ...scaling.quantize import specified, stateless
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import AmaxRule
-from .arrivals import Given, fitted, read, read_values, shaped
-from .dump import F32, Dump, Made
-from .elements import reasons
+from .attribution import reasons
+from .expected import F32, Dump, Made
+from .inputs import Given, fitted, read, read_values, shaped
 from .result import Check, Counts
 from .search import Explanation, codes_left, explanations, scales_left, tensor_left
 
@@ -25,6 +26,7 @@ _NEAREST = 4  # quantizers whose causes are looked for, where none is named
 
 
 @standard
+@np.errstate(all="ignore")  # predictions divide by scales of zero, and round beyond formats
 def check(
     q: Quantized | ArrayLike | str | os.PathLike[str],
     values: ArrayLike | str | os.PathLike[str],

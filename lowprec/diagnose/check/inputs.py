@@ -1,82 +1,167 @@
-"""Causes before the quantizer: other values came in."""
+"""What `check` is given: files, arrays of other packages, `Quantized`; brought into one form or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from ...cast.casts import round_to
-from .cause import add
-from .dump import F32, Dump, Made, values_of
-from .places import order_of_rows, spoken
+from ..._arrays import as_float32, as_matrix, host, matrix_shape, real32
+from ..._npy import Archive, read_npy
+from ...cast.arrays import said_format
+from ...scaling.quantized import Quantized
+from ...scaling.quantizer import Quantizer
+from ...scaling.rules import AmaxRule, arithmetics
+from .expected import F32, Dump
 
-_SMALLEST = np.finfo(np.float32).smallest_normal
+_NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
 
 
-@add("input rounded first", "making", "quantize the float32 values themselves, or compare with the rounded ones")
-def _rounded(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
-    x = made.x
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A dump as it came.
+
+    Attributes
+    ----------
+    dump : Dump
+        Codes as a matrix, scales of whatever shape.
+    quantizer : Quantizer, optional
+        What is said to have made it.
+    like : tuple of Quantizer
+        Where no quantizer is said but format and blocks are: all that could be meant.
+    format : str, optional
+        What the codes' type says that they are.
+    """
+
+    dump: Dump
+    quantizer: Quantizer | None = None
+    like: tuple[Quantizer, ...] = ()
+    format: str | None = None
+
+
+def read(
+    q: Quantized | ArrayLike | str | os.PathLike[str], scale: ArrayLike | None, tensor_scale: float | None
+) -> Given:
+    """Bring codes and scales into one form.
+
+    Raises
+    ------
+    ValueError
+        If a file is no dump, or scales are missing or come twice.
+    TypeError
+        If codes are no unsigned integers of 8 or 16 bits, or scales no numbers.
+    """
+    if isinstance(q, (str, os.PathLike)):
+        if scale is not None or tensor_scale is not None:
+            raise ValueError(f"check: {os.fspath(q)} holds its scales; scale and tensor_scale are for arrays of codes")
+        return _from_file(q)
+    if isinstance(q, Quantized):
+        if scale is not None or tensor_scale is not None:
+            raise ValueError("check: a Quantized holds its scales; scale and tensor_scale are for arrays of codes")
+        return _from_quantized(q)
+    if scale is None:
+        raise ValueError("check: scale is needed beside an array of codes; or give a Quantized, or a file")
+    tensor = None if tensor_scale is None else real32("check", "tensor_scale", tensor_scale)
+    return _from_arrays("check", np.asarray(host(q)), np.asarray(host(scale)), tensor)
+
+
+def _from_quantized(q: Quantized) -> Given:
+    if isinstance(q.tensor_scale, np.ndarray):
+        raise ValueError(
+            f"check: tensor_scale must be a number of the tensor, got an array of shape {q.tensor_scale.shape}; rows "
+            "can be checked one by one"
+        )
+    dump = Dump(as_matrix(np.ascontiguousarray(q.codes)), q.scale, q.tensor_scale)
+    if q.quantizer is not None:
+        return Given(dump, q.quantizer)
+    blocks = f"{q.format.name} {q.granularity} {q.scale_format}"
+    return Given(dump, None, tuple(Quantizer(f"{blocks}, {a}", q.format, q.granularity, q.scale_format, AmaxRule(a))
+                                   for a in arithmetics(q.scale_format)))  # fmt: skip
+
+
+def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> Given:
+    said = said_format(codes)
+    if said is not None:
+        codes = np.ascontiguousarray(codes).view(f"u{codes.dtype.itemsize}")
+    if codes.dtype not in (np.uint8, np.uint16):
+        raise TypeError(
+            f"{who}: codes are {codes.dtype}, uint8 (or uint16, beyond 8 bits) is needed, or a type of "
+            "ml_dtypes or torch"
+        )
+    if scale.dtype.kind not in "fiu" and said_format(scale) is None:
+        raise TypeError(f"{who}: scale is {scale.dtype}, numbers are needed")
+    if codes.ndim == 0 or not codes.size:
+        raise ValueError(f"{who}: codes of shape {codes.shape}: there is nothing to compare")
     with np.errstate(over="ignore"):
-        half = x.astype(np.float16).astype(np.float32)
-    cut = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    cut = np.where(np.isfinite(x), cut, x)
-    forms = {"to bfloat16": round_to(x, "bfloat16"), "to float16": half, "toward zero to bfloat16": cut}
-    yield from _of(made, forms)
+        numbers = np.ascontiguousarray(scale, dtype=np.float32).reshape(scale.shape)
+    return Given(Dump(np.ascontiguousarray(codes), numbers, tensor), format=said)
 
 
-@add(
-    "subnormal inputs flushed to zero", "making", "compile without flush-to-zero (-ftz=false), or flush the values too"
-)
-def _flushed(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
-    small = np.abs(made.x) < _SMALLEST
-    yield from _of(made, {"": np.where(small, np.copysign(np.float32(0), made.x), made.x)})
+def _from_file(path: str | os.PathLike[str]) -> Given:
+    where = os.fspath(path)
+    with Archive(path, "an .npz with the arrays codes and scale, as lowprec quantize --out writes it") as held:
+        if "header" in held.names:
+            return _from_quantized(Quantized.load(path))
+        if not {"codes", "scale"} <= set(held.names):
+            raise ValueError(f"{where}: it holds {', '.join(held.names)[:200] or 'no array'}; {_NEEDED}")
+        arrays = {name: held[name] for name in ("codes", "scale", "tensor_scale") if name in held.names}
+    tensor = arrays.get("tensor_scale")
+    if tensor is not None and (tensor.size != 1 or tensor.dtype.kind not in "fiu"):
+        raise ValueError(f"{where}: tensor_scale is {tensor.dtype} of shape {tensor.shape}, a single number is needed")
+    number = None if tensor is None else real32(where, "tensor_scale", tensor.reshape(-1)[0].item())
+    return _from_arrays(where, arrays["codes"], arrays["scale"], number)
 
 
-@add("NaN or Inf replaced first", "making", "give the values that were quantized; here NaN and Inf reach the scales")
-def _replaced(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
-    if np.isfinite(made.x).all():
-        return
-    zeros = np.where(np.isfinite(made.x), made.x, np.float32(0))
-    yield from _of(made, {"by zero": zeros, "as numpy.nan_to_num does": np.nan_to_num(made.x)})
+def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
+    """Return values as a matrix of float32.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or the file holds none.
+    """
+    array: Any = values
+    if isinstance(values, (str, os.PathLike)):
+        array = read_npy(values, "a .npy file of numbers")
+    x = as_float32("check: values", array)
+    if not x.size:
+        raise ValueError(f"check: values of shape {x.shape}: there is nothing to compare")
+    return x
 
 
-@add("rows in another order", "making", "compare with the values in that order, or mend the index of the row", 1.5)
-def _rows(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
-    for meant in _meant(made, found):
-        if (order := order_of_rows(made.turned, meant)) is not None:
-            yield from _of(made, {spoken(order): made.x[order]})
-            return
+def fitted(given: Given, shape: tuple[int, ...]) -> Given:
+    """Return a dump whose codes are a matrix as the values are; pairs of 4-bit codes in a byte are taken apart.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many codes as values.
+    """
+    codes, wanted = given.dump.codes, matrix_shape(shape)
+    if codes.size == wanted[0] * wanted[1] and matrix_shape(codes.shape) == wanted:
+        return replace(given, dump=replace(given.dump, codes=codes.reshape(wanted)))
+    halves = matrix_shape(codes.shape)
+    if codes.dtype == np.uint8 and (halves[0], 2 * halves[1]) == wanted:
+        pairs = np.stack([codes & 15, codes >> 4], axis=-1)
+        return replace(given, dump=replace(given.dump, codes=pairs.reshape(wanted)), format=given.format)
+    raise ValueError(
+        f"check: codes {codes.shape} for values {shape}; needed is a code for every value, or a byte for every two of "
+        "4 bits, along the last axis"
+    )
 
 
-@add(
-    "columns in another order", "making", "compare with the values in that order, or mend the index of the column", 1.5
-)
-def _columns(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
-    if made.q.hadamard is not None:
-        return
-    for meant in _meant(made, found):
-        if (order := order_of_rows(made.x.T, meant.T)) is not None:
-            yield from _of(made, {spoken(order): np.ascontiguousarray(made.x[:, order])})
-            return
+def shaped(scale: F32, wanted: tuple[int, int]) -> F32:
+    """Return scales in a quantizer's shape where only axes of length 1, or leading ones, are in the way."""
 
+    def long(shape: tuple[int, ...]) -> list[int]:
+        return [n for n in shape if n != 1]
 
-def _meant(made: Made, found: Dump) -> Iterator[F32]:
-    """Yield what codes mean, with their scales if they have such, and without: those may be what is wrong."""
-    values = values_of(found.codes, made.format)
-    if found.scale.shape == made.scale.shape:
-        with np.errstate(all="ignore"):
-            yield made.each(found.scale) * values
-    yield values
-
-
-@add("values transposed", "making", "quantize the matrix, not its transpose")
-def _transposed(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
-    if made.x.shape[0] == made.x.shape[1]:
-        yield from _of(made, {"": np.ascontiguousarray(made.x.T)})
-
-
-def _of(made: Made, forms: dict[str, F32]) -> Iterator[tuple[str, Made]]:
-    for form, x in forms.items():
-        if x.tobytes() != made.x.tobytes():
-            yield form, Made.of(np.ascontiguousarray(x), made.q)
+    if scale.shape != wanted and (long(scale.shape) == long(wanted) or
+                                  (scale.ndim > 2 and matrix_shape(scale.shape) == wanted)):  # fmt: skip
+        if scale.ndim == 2 and scale.size > 1:  # [n, 1] for [1, n] is transposed
+            return scale
+        return scale.reshape(wanted)
+    return scale

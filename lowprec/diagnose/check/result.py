@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..._show import table
 from ..._values import ByBits
-from .dump import Dump, Made, values_of
+from .expected import Dump, Made, values_of
 from .search import UNEXPLAINED, Explanation
 
 Cell = str | int | float | bool | None

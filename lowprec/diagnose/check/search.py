@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from . import codes as codes
-from . import inputs as inputs
-from . import scales as scales
-from . import scalings as scalings
-from .cause import Cause, causes
-from .dump import Dump, Made, Mask
+from . import causes_codes as causes_codes
+from . import causes_scaling as causes_scaling
+from . import causes_stored_scales as causes_stored_scales
+from .causes import Cause, causes
+from .expected import Dump, Made, Mask
 
 UNEXPLAINED = "not explained"
 _MOST = 16  # ties that are kept

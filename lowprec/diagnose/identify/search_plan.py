@@ -24,7 +24,6 @@ from .space import Kind, Values, axes, changed, field_of, kinds_for, orders, sta
 CHANGES: tuple[tuple[str, ...], ...] = (
     ("output_format",), ("align",), ("run",), ("daz_formats",), ("saturate",), ("input_formats",), ("fraction_bits",),
     ("group",), ("steps",), ("promote_every",), ("zero_exponent",), ("product_exponent",), ("scale_format",),
-    ("order",),
     ("group", "steps"),
     ("fraction_bits", "align", "output_format"),
     ("binary group", "fraction_bits"),
@@ -32,7 +31,6 @@ CHANGES: tuple[tuple[str, ...], ...] = (
     ("short run", "binary group", "fraction_bits"),
     ("product_exponent", "output_format", "saturate"),  # an exponent out of range hides the other two
     ("fraction_bits", "large zero_exponent"),
-    ("order", "steps"),
     ("group", "align"),
     ("binary group", "large zero_exponent"),
     ("binary group", "product_exponent", "output_format", "saturate"),
@@ -41,6 +39,8 @@ CHANGES: tuple[tuple[str, ...], ...] = (
     ("group", "fraction_bits"),
     ("group", "many steps"),
 )  # fmt: skip
+#: Changes of the order of operations, which a node tries beside those of its accumulator.
+ORDERS: tuple[tuple[str, ...], ...] = (("order",), ("order", "steps"))
 #: Lists with some values of a field.
 _SOME: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "binary group": ("group", lambda n: n & (n - 1) == 0),
@@ -56,6 +56,7 @@ _STEPS: dict[str, Values] = {
 _DISTANCE = 1.5  # doublings of a change's size that halving the distance is worth
 _PATIENCE = 2000  # candidates of a kind that count as one doubling, so that kinds take turns
 _LATER = 1.5  # changes that a start counts as, for each start like it that is nearer
+_LATER_ORDER = 0.5  # the same before its order changes: within another order distances show little
 _WITHIN = 4  # cost of a candidate within a library, in candidates without one
 _KEPT = 3  # children of an expansion that become nodes
 _NEARER = 0.96  # of the parent's distance, that a child must be below; larger changes of the parent reach the others
@@ -113,13 +114,14 @@ class BestFirst:
         while any(self._open.values()) and not self._solved and search.tried < stop:
             kind = min((k for k in self._open if self._open[k]),
                        key=lambda k: self._open[k][0][0] + self._spent[k] / _PATIENCE)  # fmt: skip
-            _, _, own, i, c, depth = heapq.heappop(self._open[kind])
+            _, _, own, changes, c, depth = heapq.heappop(self._open[kind])
             before = search.tried
-            for new, other in self._children(c, CHANGES[i]):
+            for new, other in self._children(c, changes[0]):
                 if new.far < own.far * _NEARER:
-                    self._push(other, new, 0, depth + 1)
+                    self._push(other, new, CHANGES, depth + 1)
+                    self._push(other, new, ORDERS, depth + 1)
             self._spent[kind] += search.tried - before
-            self._push(c, own, i + 1, depth)
+            self._push(c, own, changes[1:], depth)
             if stop == search.limit and any(own.wrong <= search.allowed for own, _ in self._best):
                 stop = min(stop, search.tried + max(_DAMAGED, search.tried // 2))
         if not self._best:
@@ -138,7 +140,13 @@ class BestFirst:
         """Return the values of every list that a change names, for a kind."""
         fields = axes(kind, self._search.dump)
         some = {name: tuple(v for v in fields.get(field, ()) if fits(v)) for name, (field, fits) in _SOME.items()}
-        return {**dict.fromkeys(itertools.chain(*CHANGES), ()), **fields, **some, **_STEPS, "order": self._orders}
+        return {
+            **dict.fromkeys(itertools.chain(*CHANGES, *ORDERS), ()),
+            **fields,
+            **some,
+            **_STEPS,
+            "order": self._orders,
+        }
 
     def _start(self, first: Sequence[Candidate]) -> None:
         """Make nodes of given candidates, of the catalogue's entries, and of these with the most fraction bits."""
@@ -147,9 +155,14 @@ class BestFirst:
             plain = [within(Candidate(machine), self._orders[0]) for machine in starts(kind, self._search.dump)]
             nodes += [c for c in plain if c is not None]
             if values["fraction_bits"]:
-                wide = [dict.fromkeys(("fraction_bits",), max(values["fraction_bits"])) | {"output_format": output}
-                        for output in values["output_format"]]  # fmt: skip
-                nodes += [other for c in plain if c is not None for w in wide if (other := changed(c, **w)) is not None]
+                bits = max(values["fraction_bits"])
+                nodes += [
+                    other
+                    for c in plain
+                    if c is not None
+                    for output in values["output_format"] or (None,)
+                    if (other := changed(c, fraction_bits=bits, output_format=output)) is not None
+                ]
         looked = [(own, n, c) for n, c in enumerate(nodes)
                   if type(c.accumulator) in self._open and (own := self._look(c)) is not None]  # fmt: skip
         alike: Counter[Any] = Counter()
@@ -157,18 +170,19 @@ class BestFirst:
             m = c.accumulator
             exact = "fraction_bits" in axes(type(m), self._search.dump) and field_of(c, "fraction_bits") == 40
             like = type(m), m.output_format, exact, c.library is None
-            self._push(c, own, 0, _LATER * alike[like])
+            self._push(c, own, CHANGES, _LATER * alike[like])
+            self._push(c, own, ORDERS, _LATER_ORDER * alike[like])
             alike[like] += 1
 
-    def _push(self, c: Candidate, own: Score, i: int, depth: float) -> None:
-        """Put a node on its heap with the next change that has several values for its kind."""
+    def _push(self, c: Candidate, own: Score, changes: tuple[tuple[str, ...], ...], depth: float) -> None:
+        """Put a node on its heap with the first of some changes that has several values for its kind."""
         kind = type(c.accumulator)
-        for at in range(i, len(CHANGES)):
-            size = math.prod(len(self._values[kind][name]) for name in CHANGES[at])
+        for at, change in enumerate(changes):
+            size = math.prod(len(self._values[kind][name]) for name in change)
             if size > 1:
                 size *= 1 if c.library is None else _WITHIN
                 key = _DISTANCE * math.log2(own.far + 0.02) + math.log2(size) + depth
-                heapq.heappush(self._open[kind], (key, next(self._turn), own, at, c, depth))
+                heapq.heappush(self._open[kind], (key, next(self._turn), own, changes[at:], c, depth))
                 return
 
     def _look(self, c: Candidate) -> Score | None:

@@ -14,8 +14,8 @@ from ...scaling.constants import bound_of, rule_of, tensor_scale
 from ...scaling.granularity import Granularity
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import FLOAT32, SPECIALS, are_powers, arithmetics
-from .cause import add
-from .dump import F32, Dump, Made, quotient_of, scales_of
+from .causes import add
+from .expected import F32, Dump, Made, quotient_of, scales_of
 
 _EPSILONS = (
     1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-20, 1e-30,
@@ -88,8 +88,7 @@ def _read_bounds(made: Made, found: Dump) -> set[float]:
     """Return bounds that the smallest scale found would be of; of a single scale, which may be of any, round ones."""
     if found.scale.shape != made.scale.shape or not found.scale.size:
         return set()
-    with np.errstate(all="ignore"):
-        least = float(np.nanmin(np.where(found.scale > 0, found.scale, np.inf))) * float(made.format.max)
+    least = float(np.nanmin(np.where(found.scale > 0, found.scale, np.inf))) * float(made.format.max)
     if not 0 < least < 1e30:
         return set()
     bounds = {float(f"{least:.{digits}g}") for digits in (2, 3)}
@@ -113,8 +112,7 @@ def _epsilon(made: Made, found: Dump) -> Forms:
                 both = _from(made, made.q, amax, _top(made) + epsilon)
                 yield f"amax + {epsilon:g}, of the tensor too", made.with_scale(*both)
         if made.q.scale_format == FLOAT32:
-            with np.errstate(over="ignore"):
-                scale = made.own + epsilon
+            scale = made.own + epsilon
             if not np.array_equal(scale, made.own, equal_nan=True):
                 yield f"scale + {epsilon:g}", made.with_scale(scale)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .dump import Dump, Made, Mask, values_of
+from .expected import Dump, Made, Mask, values_of
 from .search import UNEXPLAINED, Explanation, Step, given, makings, of_stage, same_scales, tensor_left
 
 FOLLOWS = "follows the scale"
@@ -86,11 +86,10 @@ def _codes(made: Made, found: Dump) -> NDArray[Any]:
 
     considered = base.each(np.isfinite(base.amax))
     _by_rules(names, open_, found.codes, base.codes, rules, considered)
-    with np.errstate(all="ignore"):
-        for name, fits in ALONE.items():
-            hit = open_ & fits(base, found.codes)
-            names[hit] = name
-            open_ &= ~hit
+    for name, fits in ALONE.items():
+        hit = open_ & fits(base, found.codes)
+        names[hit] = name
+        open_ &= ~hit
     names[open_] = UNEXPLAINED
     return names
 
@@ -114,9 +113,8 @@ def _scales(made: Made, found: Dump) -> NDArray[Any]:
     no_number = open_ & (np.isnan(found.scale) | np.isnan(made.scale))
     names[no_number] = "NaN"
     open_ &= ~no_number
-    with np.errstate(invalid="ignore"):
-        names[open_ & (found.scale > made.scale)] = "higher"
-        names[open_ & (found.scale < made.scale)] = "lower"
+    names[open_ & (found.scale > made.scale)] = "higher"
+    names[open_ & (found.scale < made.scale)] = "lower"
     return names
 
 

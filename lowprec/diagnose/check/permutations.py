@@ -1,4 +1,4 @@
-"""In which order rows came: an order read off what was found."""
+"""Permutations of rows, read off what was found."""
 
 from __future__ import annotations
 
@@ -37,6 +37,31 @@ def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int
         order = (np.arange(len(order)) - most) % len(order)
     moved = order != np.arange(len(order))
     return order if moved.any() and moved.mean() > min(0.02, 1.5 / len(order)) else None
+
+
+def exact_order(
+    expected: NDArray[Any], found: NDArray[Any], strangers: int = 0, least: int = 1
+) -> NDArray[np.int64] | None:
+    """Return the index of each found row among the expected ones; None where fewer than `least` rows moved.
+
+    At most `strangers` rows may be equal to none; they count as unmoved.
+
+    Examples
+    --------
+    >>> exact_order(np.array([[1, 2], [3, 4], [5, 6]]), np.array([[3, 4], [1, 2], [5, 6]]))
+    array([1, 0, 2])
+    """
+    if expected.shape != found.shape:
+        return None
+    rows, own = np.ascontiguousarray(found), np.arange(len(found))
+    known = {row.tobytes(): i for i, row in reversed(list(enumerate(np.ascontiguousarray(expected))))}
+    order = np.array([
+        i if np.array_equal(row, expected[i], equal_nan=True) else known.get(row.tobytes(), -1)
+        for i, row in enumerate(rows)
+    ])  # fmt: skip
+    strange = order < 0
+    order = np.where(strange, own, order)
+    return order if strange.sum() <= strangers and (order != own).sum() >= least else None
 
 
 def _unit(x: NDArray[Any]) -> NDArray[np.float64]:

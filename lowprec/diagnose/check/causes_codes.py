@@ -1,0 +1,198 @@
+"""Causes in codes, cast by another rule or stored in another place, and in values that were changed before."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...format.rounding import roundings
+from .causes import MEMORY, add, describe_flips, in_16_bits
+from .expected import F32, Codes, Dump, Made, values_of
+from .permutations import exact_order, order_of_rows, spoken
+
+Forms = dict[str, Codes]
+_FEW = 3  # flipped bits that are called so
+_SURE = 4.5  # standard deviations
+_SMALLEST = np.finfo(np.float32).smallest_normal
+_NEAREST = "round to nearest, ties to even"
+
+
+def _sign_of(made: Made) -> int:
+    """Return the mask of the sign bit, 0 where codes have none."""
+    return 0 if made.format.is_table else made.format.sign_mask
+
+
+def _zeroed(made: Made, at: Codes, zeros: Codes | int = 0) -> Codes:
+    return np.where(at, zeros, made.codes).astype(made.codes.dtype)
+
+
+add("sign of zero dropped", "codes", "keep the sign of what rounds to zero", pattern=False)(
+    lambda m, f: {"": _zeroed(m, m.codes == sign)} if (sign := _sign_of(m)) else {}
+)
+add("overflow not saturated", "codes", "saturate: convert with satfinite", pattern=False)(
+    lambda m, f: {"": m.cast(m.v, policy="ocp_nonsat")}
+)
+
+
+@add("tie rounded otherwise", "codes", _NEAREST, pattern=False)
+def _ties(made: Made, found: Dump) -> Forms:
+    low, high = (values_of(made.cast(made.v, mode), made.format).astype(np.float64) for mode in ("down", "up"))
+    ties = (low != high) & (low + high == 2.0 * made.v)  # float64 holds the sum of two neighbours
+    modes = {"away from zero": "nearest_away", "toward zero": "toward_zero", "up": "up"}
+    return {form: np.where(ties, made.cast(made.v, mode), made.codes) for form, mode in modes.items()}
+
+
+@add("rounded in another direction", "codes", _NEAREST)
+def _directions(made: Made, found: Dump) -> Iterator[tuple[str, Codes]]:
+    for name in roundings.names():
+        if name not in ("nearest_even", "nearest_away") and not roundings[name].is_stochastic:
+            yield name, made.cast(made.v, name)
+
+
+add("rounded twice", "codes", "cast the float32 quotient in one step", doubt=4)(
+    lambda m, f: {f"through {name}": m.cast(v) for name, v in in_16_bits(m.v).items()}
+)
+
+
+@add("subnormals flushed to zero", "codes", "keep subnormal elements", pattern=False)
+def _flushed(made: Made, found: Dump) -> Iterator[tuple[str, Codes]]:
+    if made.format.is_table:  # which has no normal numbers
+        return
+    for form, values in (("after rounding", values_of(made.codes, made.format)), ("before rounding", made.v)):
+        small = np.abs(values) < made.format.smallest_normal
+        yield form, _zeroed(made, small, made.codes & _sign_of(made))
+        yield f"{form}, signs too", _zeroed(made, small)
+
+
+@add("stochastic rounding", "codes", "round to nearest, or compare expectations: no bits can be compared", 1.2)
+def _stochastic(made: Made, found: Dump) -> Forms:
+    if found.codes.shape != made.codes.shape:
+        return {}
+    low, high = made.cast(made.v, "down"), made.cast(made.v, "up")
+    a, b = (values_of(c, made.format).astype(np.float64) for c in (low, high))
+    share = (made.v - a) / (b - a)
+    free = (a < b) & np.isfinite(share) & (share >= 0) & (share <= 1)
+    fits = free & ((found.codes == low) | (found.codes == high))
+    if not free.any() or fits.sum() < 0.98 * free.sum() or (made.codes != found.codes)[fits].sum() < 3:
+        return {}
+    up = (found.codes == high)[fits]
+    # Elements nearer to one neighbour: both halves must be rounded the other way as often as their probability says.
+    for half in (share[fits] < 0.5, share[fits] >= 0.5):
+        p, taken = share[fits][half], up[half]
+        spread = float(np.sqrt(np.sum(p * (1 - p))))
+        # The few random bits of hardware shift the probabilities by a little.
+        if spread == 0 or abs(float(taken.sum() - p.sum())) > _SURE * spread + 0.02 * len(p):
+            return {}
+    return {"": np.where(fits, found.codes, made.codes)}
+
+
+def _flips(made: Made, found: Dump, several: bool) -> Forms:
+    """Return the found codes where each that differs differs in one bit."""
+    if found.codes.shape != made.codes.shape or (np.count_nonzero(found.codes != made.codes) > 1) != several:
+        return {}
+    most = max(_FEW, found.codes.size // 10_000) if several else 1
+    where = describe_flips(found.codes != made.codes, found.codes ^ made.codes, most)
+    return {} if where is None else {where: found.codes}
+
+
+add("bit flipped", "codes", MEMORY, 1.3, pattern=False)(lambda m, f: _flips(m, f, False))
+add("bits flipped", "codes", MEMORY, 1.6, pattern=False)(lambda m, f: _flips(m, f, True))
+
+
+def _in_reverse(codes: Codes, word: int) -> Codes:
+    return codes.reshape(len(codes), -1, word)[:, :, ::-1].reshape(codes.shape)
+
+
+add("nibbles swapped", "codes", "the low four bits of a byte are the first of its two codes")(
+    lambda m, f: {"": _in_reverse(m.codes, 2)} if m.format.bits == 4 and m.codes.shape[1] % 2 == 0 else {}
+)
+add("code in the wrong half of the byte", "codes", "shift the codes: bit 0 of a byte is bit 0 of its code")(
+    lambda m, f: {"": (m.codes << (8 - m.format.bits)).astype(m.codes.dtype)} if m.format.bits < 8 else {}
+)
+add("bytes of a word in reverse", "codes", "store words little-endian, or view bytes as bytes")(
+    lambda m, f: {
+        f"of {word}": _in_reverse(m.codes, word)
+        for word in (2, 4, 8, 16)
+        if m.codes.shape[1] % word == 0 and (word > 2 or m.format.bits > 4)  # of two: two nibbles
+    }
+)
+add("codes transposed", "codes", "store codes row by row, K contiguous")(
+    lambda m, f: {"": np.ascontiguousarray(m.codes.T).reshape(m.codes.shape)}
+)
+
+
+def _permuted(made: Made, found: Dump, axis: int) -> Forms:
+    expected, rows = (np.moveaxis(codes, axis, 0) for codes in (made.codes, found.codes))
+    order = exact_order(expected, rows, 2 + len(rows) // 50)
+    return {} if order is None else {spoken(order): np.take(made.codes, order, axis)}
+
+
+for _axis, _name in enumerate(("row", "column")):
+    add(f"{_name}s of the codes in another order", "codes",
+        f"mend the index of the {_name}: scales are in their places", 1.5)(
+        functools.partial(_permuted, axis=_axis)
+    )  # fmt: skip
+add("signs inverted", "codes", "the sign bit is set for negative values")(
+    lambda m, f: {
+        "": (m.codes ^ sign).astype(m.codes.dtype), "dropped": (m.codes & (sign - 1)).astype(m.codes.dtype),
+    } if (sign := _sign_of(m)) else {}
+)  # fmt: skip
+
+
+# --- other values came in ---------------------------------------------------------------------------------------------
+
+
+def _of(made: Made, forms: dict[str, F32]) -> Iterator[tuple[str, Made]]:
+    """Yield what the quantizer makes of other values, those that are the same left out."""
+    for form, x in forms.items():
+        if x.tobytes() != made.x.tobytes():
+            yield form, Made.of(np.ascontiguousarray(x), made.q)
+
+
+@add("input rounded first", "making", "quantize the float32 values themselves, or compare with the rounded ones")
+def _input_rounded(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
+    cut = (made.x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    forms = {f"to {name}": x for name, x in in_16_bits(made.x).items()}
+    yield from _of(made, {**forms, "toward zero to bfloat16": np.where(np.isfinite(made.x), cut, made.x)})
+
+
+add("subnormal inputs flushed to zero", "making",
+    "compile without flush-to-zero (-ftz=false), or flush the values too")(
+    lambda m, f: _of(m, {"": np.where(np.abs(m.x) < _SMALLEST, np.copysign(np.float32(0), m.x), m.x)})
+)  # fmt: skip
+add("NaN or Inf replaced first", "making", "give the values that were quantized; here NaN and Inf reach the scales")(
+    lambda m, f: _of(m, {
+        "by zero": np.where(np.isfinite(m.x), m.x, np.float32(0)), "as numpy.nan_to_num does": np.nan_to_num(m.x),
+    })
+)  # fmt: skip
+
+
+def _reordered(made: Made, found: Dump, axis: int) -> Iterator[tuple[str, Made]]:
+    """Yield what the quantizer makes of permuted values; the order is read off the values that were found."""
+    if axis and made.q.hadamard is not None:
+        return
+    expected = np.moveaxis(made.x if axis else made.turned, axis, 0)
+    for meant in _meant(made, found):
+        if (order := order_of_rows(expected, np.moveaxis(meant, axis, 0))) is not None:
+            yield from _of(made, {spoken(order): np.ascontiguousarray(np.take(made.x, order, axis))})
+            return
+
+
+def _meant(made: Made, found: Dump) -> Iterator[F32]:
+    """Yield the values of codes, with their scales if the shape fits, and without: the scales may be wrong."""
+    values = values_of(found.codes, made.format)
+    if found.scale.shape == made.scale.shape:
+        yield made.each(found.scale) * values
+    yield values
+
+
+for _axis, _name in enumerate(("row", "column")):
+    add(f"{_name}s in another order", "making",
+        f"compare with the values in that order, or mend the index of the {_name}", 1.5)(
+        functools.partial(_reordered, axis=_axis)
+    )  # fmt: skip
+add("values transposed", "making", "quantize the matrix, not its transpose")(
+    lambda m, f: _of(m, {"": np.ascontiguousarray(m.x.T)}) if m.x.shape[0] == m.x.shape[1] else {}
+)

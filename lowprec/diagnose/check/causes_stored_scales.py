@@ -1,0 +1,246 @@
+"""Causes in the scales as they are stored: turned over, multiplied, of another type, in another place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cast.casts import encode
+from ...format.catalogue import formats
+from ...scaling.constants import bound_of
+from ...scaling.rules import FLOAT32, are_powers
+from .causes import MEMORY, add, describe_flips, in_16_bits
+from .expected import F32, Dump, Made
+from .permutations import exact_order, spoken
+
+Forms = Iterator[tuple[str, F32]]
+_NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
+_FEW = 3
+_SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
+
+
+def _where_near(found: F32, meant: F32) -> F32:
+    """Return the predicted scales, but the found ones where they are at most a rounding away."""
+    if found.shape != meant.shape:
+        return meant
+    near: F32 = np.where(np.abs(found - meant) <= np.spacing(np.abs(meant)), found, meant)
+    return near
+
+
+@add("scales inverted", "scale", "store what multiplies codes back to values; TransformerEngine calls that scale_inv")
+def _inverted(made: Made, found: Dump) -> Forms:
+    yield "", _where_near(found.scale, np.float32(1) / made.scale)
+    if made.tensor is not None:
+        yield "with the tensor's", _where_near(found.scale, np.float32(1) / (made.scale * made.tensor))
+
+
+add("scales missing", "scale", "store the scales; all that came are 1")(lambda m, f: {"": np.ones_like(m.scale)})
+
+
+@add(
+    "scales stored as raw bytes", "scale", "decode the bytes first: lp.decode(scale, 'e8m0fnu'), or 'e4m3fn' for NVFP4"
+)
+def _raw(made: Made, found: Dump) -> Forms:
+    stored = made.q.scale_format
+    if stored != FLOAT32:
+        yield f"{_SAID.get(stored, stored)} codes as numbers", encode(made.scale, stored).astype(np.float32)
+    if are_powers(stored):
+        yield "exponents as numbers", np.frexp(made.scale)[1].astype(np.float32) - 1
+    if stored == FLOAT32:
+        yield "bits of float32 as numbers", made.scale.view(np.uint32).astype(np.float32)
+
+
+@add("scales rounded", "scale", "store scales in the type that they have; or cast with the rounded ones")
+def _rounded(made: Made, found: Dump) -> Forms:
+    yield from ((f"to {name}", scale) for name, scale in in_16_bits(made.scale).items())
+    if made.q.scale_format == FLOAT32:
+        power = (made.scale.view(np.uint32) & np.uint32(0xFF800000)).view(np.float32)
+        yield "up to powers of two", np.where(power < made.scale, 2 * power, power)
+        yield "down to powers of two", power
+
+
+add("scales of the tensor multiplied in", "scale",
+    "keep the two levels apart: blocks' scales do not hold the tensor's")(
+    lambda m, f: {} if m.tensor is None else {
+        "": m.scale * m.tensor, "divided": _where_near(f.scale, m.scale / m.tensor),
+    }
+)  # fmt: skip
+
+
+@add("scales multiplied", "scale", "look for a factor: amax doubled, a maximum, an exponent's bias off by one", 1.2)
+def _multiplied(made: Made, found: Dump) -> Forms:
+    if found.scale.shape != made.scale.shape:
+        return
+    ratio = (found.scale / made.scale)[found.scale != made.scale]
+    factors = np.sort(ratio[np.isfinite(ratio) & (ratio != 0)])
+    if factors.size and abs((factor := factors[factors.size // 2]) - 1) > _NO_FACTOR:
+        meant = _where_near(found.scale, made.scale * factor)
+        if 2 * (meant == found.scale).sum() > meant.size:
+            yield f"by {_plain(float(factor))}", meant
+
+
+def _plain(factor: float) -> str:
+    return f"{factor:.6g}" if not 0 < factor < 0.01 else f"1/{1 / factor:.6g}"
+
+
+@add("scales transposed", "scale", "store scales as the matrix lies: one row of them for each row of blocks")
+def _transposed(made: Made, found: Dump) -> Forms:
+    turned = np.ascontiguousarray(made.scale.T)
+    yield "", turned
+    if turned.shape != made.scale.shape:
+        yield "and read in the other shape", turned.reshape(made.scale.shape)
+
+
+@add("scales in another shape", "scale", "give one scale a block, in a matrix", 1.1)
+def _shaped(made: Made, found: Dump) -> Forms:
+    if found.scale.shape == made.scale.shape:
+        return
+    if found.scale.size == made.scale.size:
+        yield f"{_by(found.scale.shape)}", made.scale.reshape(found.scale.shape)
+    each = made.each(made.scale)
+    if found.scale.shape == each.shape:
+        yield "one for each element", each
+
+
+@add("scales padded", "scale", "cut the padding off: scale[:rows, :columns]")
+def _padded(made: Made, found: Dump) -> Forms:
+    s = made.scale
+    shape: tuple[int, ...] = found.scale.shape
+    if len(shape) == 2 and shape != s.shape and all(a >= b for a, b in zip(shape, s.shape, strict=True)):
+        filled = found.scale.copy()
+        filled[: s.shape[0], : s.shape[1]] = s
+        yield f"to {_by(shape)}", filled
+
+
+@add("scales in tiles of 128 x 4", "scale", "undo the layout that cuBLAS and TransformerEngine take for block scales")
+def _tiled(made: Made, found: Dump) -> Forms:
+    """Of a tile of 128 rows and 4 columns, row i and column j lie at 16 (i % 32) + 4 (i // 32) + j."""
+    s = made.scale
+    rows, columns = -(-s.shape[0] // 128) * 128, -(-s.shape[1] // 4) * 4
+    if found.scale.size != rows * columns:
+        return
+    # What pads is nobody's: what was found is taken there.
+    places: NDArray[Any] = np.full((rows, columns), -1)
+    numbers: NDArray[Any] = np.arange(s.size).reshape(s.shape)
+    places[: s.shape[0], : s.shape[1]] = numbers
+    layouts = {"": places}
+    if (s.shape[1] % 128, s.shape[0] % 4) == (0, 0):
+        layouts["of the transposed"] = numbers.T
+    for form, wide in layouts.items():
+        tiles = wide.reshape(wide.shape[0] // 128, 4, 32, wide.shape[1] // 4, 4)
+        order = tiles.transpose(0, 3, 2, 1, 4).ravel()
+        filled = np.where(order < 0, found.scale.ravel(), s.ravel()[order])
+        yield form, filled.reshape(found.scale.shape)
+
+
+@add("scales shifted by blocks", "scale", "mend the index of the block, or the pointer that scales are read from")
+def _shifted(made: Made, found: Dump) -> Forms:
+    s = made.scale
+    if found.scale.shape != s.shape:
+        return
+    flat = s.ravel()
+    for by in (1, -1, 2, -2, 4, -4):
+        for axis, said in ((0, "rows"), (1, "columns")):
+            if s.shape[axis] > abs(by):
+                yield f"by {by} along {said}", np.roll(s, by, axis)
+                if s.shape[axis] >= 4 * abs(by):
+                    yield f"by {by} along {said}, with others at the edge", _slid(s, by, axis, found.scale)
+        if min(s.shape) > 1 and flat.size > abs(by):
+            yield f"by {by} in memory", np.roll(flat, by).reshape(s.shape)
+
+
+def _slid(s: F32, by: int, axis: int, found: F32) -> F32:
+    moved = np.roll(s, by, axis)
+    edge: list[Any] = [slice(None), slice(None)]
+    edge[axis] = slice(0, by) if by > 0 else slice(by, None)
+    moved[tuple(edge)] = found[tuple(edge)]
+    return moved
+
+
+@add("rows of scales in another order", "scale", "mend the index of the row: codes are in their places", 1.5)
+def _rows(made: Made, found: Dump) -> Forms:
+    for axis, said in ((0, "rows"), (1, "columns")):
+        if found.scale.ndim == 2:
+            expected, rows = (np.moveaxis(scale, axis, 0) for scale in (made.scale, found.scale))
+            order = exact_order(expected, rows, least=2)  # one row alone is soon like some other
+            if order is not None:
+                yield f"{said} {spoken(order)}", np.take(made.scale, order, axis)
+
+
+def _flips(made: Made, found: Dump, several: bool) -> dict[str, F32]:
+    """Return the found scales where each that differs differs in one bit, as it is stored."""
+    if found.scale.shape != made.scale.shape:
+        return {}
+    differing = (found.scale != made.scale) & ~(np.isnan(found.scale) & np.isnan(made.scale))
+    if not differing.any() or (np.count_nonzero(differing) > 1) != several:
+        return {}
+    stored = made.q.scale_format
+    a, b = (s.view(np.uint32) if stored == FLOAT32 else encode(s, stored) for s in (found.scale, made.scale))
+    where = describe_flips(differing, a ^ b, _FEW)
+    return {} if where is None else {where: found.scale}
+
+
+add("bit flipped in a scale", "scale", MEMORY, 1.3, pattern=False)(lambda m, f: _flips(m, f, False))
+add("bits flipped in scales", "scale", MEMORY, 1.6, pattern=False)(lambda m, f: _flips(m, f, True))
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "a single number"
+
+
+# --- the tensor's scale ----------------------------------------------------------------------------------------------
+
+_TENSOR = "store the tensor's scale, which multiplies codes and blocks' scales back to values"
+
+
+Tensor = dict[str, np.float32 | None]
+
+
+def _as_found(found: Dump, meant: np.float32) -> np.float32:
+    return np.float32(_where_near(np.asarray(found.tensor, np.float32), np.asarray(meant, np.float32)))
+
+
+def _is_scale(tensor: np.float32 | None) -> bool:
+    return tensor is not None and bool(np.isfinite(tensor) and tensor > 0)
+
+
+add("scale of the tensor missing", "tensor scale", _TENSOR)(
+    lambda m, f: {} if m.tensor is None else {"": None, "1 in its place": np.float32(1)}
+)
+add("scale of the tensor inverted", "tensor scale", _TENSOR)(
+    lambda m, f: {} if m.tensor is None or f.tensor is None else {"": _as_found(f, np.float32(1) / m.tensor)}
+)
+
+
+@add("the tensor's amax in place of its scale", "tensor scale", _TENSOR)
+def _tensor_amax(made: Made, found: Dump) -> Tensor:
+    if made.tensor is None or found.tensor is None:
+        return {}
+    top, aim = np.float32(made.format.max), np.float32(bound_of(made.q))
+    tensor = made.tensor
+    amaxes = {"amax": tensor * top * aim, f"amax / {aim:g}": tensor * top, f"amax / {top:g}": tensor * aim}
+    return {form: _as_found(found, amax) for form, amax in amaxes.items()}
+
+
+@add("scale of the tensor multiplied", "tensor scale", "look for a factor in the tensor's scale", 1.1)
+def _tensor_multiplied(made: Made, found: Dump) -> Tensor:
+    if made.tensor is None or found.tensor is None or not _is_scale(found.tensor) or not made.tensor:
+        return {}
+    factor = float(found.tensor) / float(made.tensor)
+    if not np.isfinite(factor) or factor == 1:
+        return {}
+    near = f"{'higher' if factor > 1 else 'lower'} by {abs(factor - 1):.2g}"
+    return {f"by {_plain(factor)}" if abs(factor - 1) > _NO_FACTOR else near: found.tensor}
+
+
+add("scale of the tensor is no positive number", "tensor scale", _TENSOR)(
+    lambda m, f: {f"{f.tensor:g}": f.tensor}
+    if m.tensor is not None and f.tensor is not None and not _is_scale(f.tensor) else {}
+)  # fmt: skip
+add("scale of a tensor where there is none", "tensor scale",
+    "the quantizer has one level: leave the tensor's scale out")(
+    lambda m, f: {f"{f.tensor:g}": f.tensor} if m.tensor is None and f.tensor is not None else {}
+)  # fmt: skip
