@@ -1,6 +1,6 @@
 """What gradients lose in an all-reduce of few bits, from 2 to 64 ranks."""
 
-from lowprec.study import Arm, Expectation, Readings, ReducedGradients, WeightsSetting, sources
+from lowprec.study import Arm, Expectation, Readings, ReducedGradients, CheckpointSize, sources
 
 
 def reduced(name: str, algorithm: str, codec: str, expected: str, role: str = "treatment") -> Arm:
@@ -40,7 +40,7 @@ ablation = Readings(
         Expectation("a ring in BF16 costs about 1 % at 64 ranks", "gradient_error", "ring_bf16",
                     expected=(0.003, 0.02), stress="64"),
     ),
-    full=WeightsSetting("pilot", checkpoint_steps=400, checkpoints=4, seeds=2),
+    full=CheckpointSize("pilot", checkpoint_steps=400, checkpoints=4, seeds=2),
     config={"sequence": 32, "batch": 64},
     notes="64 sequences of 32 bytes, dealt out to the ranks, so that at 64 each has one. Nothing else is rounded "
     "otherwise than in BF16. What training makes of it is in gradient_reduction_training.",

@@ -1,6 +1,6 @@
 """What a flipped bit does to a forward pass in FP8, and whether a checksum of the product sees it."""
 
-from lowprec.study import Arm, Expectation, Faults, Readings, WeightsSetting, sources
+from lowprec.study import Arm, Expectation, Faults, Readings, CheckpointSize, sources
 
 ablation = Readings(
     name="silent_corruption",
@@ -31,7 +31,7 @@ ablation = Readings(
                     expected=(0.0, 30.0), stress="FP22 register, bit 30"),
         Expectation("a 25-bit accumulator lets more be seen", "detected", "bits25", "dsv3", expected=(1.1, 3.0)),
     ),
-    full=WeightsSetting("pilot", checkpoint_steps=400, checkpoints=4, seeds=2),
+    full=CheckpointSize("pilot", checkpoint_steps=400, checkpoints=4, seeds=2),
     notes="Flips are transient: one product of one layer has the wrong operand or sum, but a struck master weight "
     "stays in all three multiplications. The checksum sums 128 rows, or columns, of a product and trips where they are "
     "off by more than rounding could take them, however the operands lie: a bound, not an estimate.",

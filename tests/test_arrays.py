@@ -286,7 +286,7 @@ test_sizes_and_fields_that_are_refused_before_the_work = refusals(
         ("codec.CastCodec('own', 'none')", KeyError, "unknown"),
         ("lp.train('nano', steps=2**64)", rf"steps={2**64}: a whole number from 1 to 1000000000"),
         ("lp.train('nano', steps=10**9 + 1)", r"steps=1000000001: a whole number from 1 to 1000000000"),
-        ("study.Setting('nano', 0, 2**64, 1, 1)", r"branch_steps=18446744073709551616: a whole number"),
+        ("study.CheckpointSize(seeds=2**64)", r"seeds=18446744073709551616: a whole number"),
         ("lp.Quantizer(history=2**40)", r"history=1099511627776: 1 to 2\^20"),
         ("lp.grouped_wgrad(q, q, [3, 4], align=2**40)", f"align={2**40}"),
         ("lp.grouped_wgrad(q, q, [3, 4], align=2**64)", f"align={2**64}"),

@@ -9,7 +9,7 @@ package plans the runs, pairs them by weights and bytes, and says what follows a
 import tempfile
 from pathlib import Path
 
-from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting, sources
+from lowprec.study import Arm, Expectation, SameWeights, CheckpointSize, sources
 from lowprec.study.kinds.catalogue import plan, report
 from lowprec.study.run.runner import run_study
 
@@ -18,7 +18,7 @@ from lowprec.study.run.runner import run_study
 # the same batch goes through the same weights in every arm, so nothing is noisy. Some arms are always needed beside
 # what is asked: the reference, BF16, BF16 again, and a **control** that must come out worse, or the study saw nothing.
 
-small = WeightsSetting(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10, warmup_steps=2)
+small = CheckpointSize(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10, warmup_steps=2)
 mine = SameWeights(
     name="one_scale",
     question="May output gradients have one scale a tensor?",

@@ -6,6 +6,8 @@ from .design.arms import Tail as Tail
 from .design.expectations import Claim as Claim
 from .design.expectations import Expectation as Expectation
 from .design.expectations import Measured as Measured
+from .design.study import CheckpointSize as CheckpointSize
+from .design.study import Study as Study
 from .kinds.branches.ablation import Ablation as Ablation
 from .kinds.branches.ablation import Setting as Setting
 from .kinds.catalogue import plan as plan
@@ -22,7 +24,6 @@ from .kinds.replay.study import Replay as Replay
 from .kinds.replay.study import ReplayArm as ReplayArm
 from .kinds.replay.study import ReplaySetting as ReplaySetting
 from .kinds.same_weights.study import SameWeights as SameWeights
-from .kinds.same_weights.study import WeightsSetting as WeightsSetting
 from .kinds.scaling.study import Cell as Cell
 from .kinds.scaling.study import Scaling as Scaling
 from .kinds.scaling.study import ScalingSetting as ScalingSetting

@@ -85,6 +85,6 @@ def test_exact_product_is_exact_or_refused():
 test_refused = refusals([
     ("replace(STUDY.quick, seeds=0)", "seeds=0: a whole number from 1 to 1000000000 is needed"),
     ("TensorSetting(rows=1, seeds=1, lengths=())", r"lengths=\(\): one length at least is needed"),
-    ("replace(STUDY, arms=(STUDY.arms[0], STUDY.arms[0]))", "arms need names of their own"),
+    ("replace(STUDY, arms=(STUDY.arms[0], STUDY.arms[0]))", "every arm must have a name of its own"),
     ("exact_product(*[np.full((1, 4), 0x7B, np.uint8)] * 2, 'e5m2')", "do not fit float64"),
 ], lambda: globals())  # fmt: skip

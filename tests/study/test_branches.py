@@ -15,7 +15,7 @@ from lowprec.moe.model.config import configs
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import recipes
-from lowprec.study import Ablation, Arm, Expectation, Setting, Tail, load, names, plan, run_study
+from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
 from lowprec.study.analysis.estimate import estimate
 from lowprec.study.design.expectations import AS_EXPECTED, BOTH, NEITHER
 from lowprec.study.kinds.branches.ablation import BRANCH_METRICS, LEAST_CHECKPOINTS, read_study
@@ -28,7 +28,7 @@ SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, se
 ONE_STEP = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
 UNBALANCED = Arm("none", config={"bias_rate": 0.0})
 LATE = Arm("late", tail=Tail(0.5))
-UNKNOWN = "unknown arm 'dsv4'; allowed are bf16, again"
+UNKNOWN = "unknown arm 'dsv4'; there are bf16, again"
 
 
 def real(folder, setting, *arms):
@@ -100,7 +100,7 @@ def test_a_tail_changes_the_precision_and_nothing_else(tmp_path):
 
 def test_calibration_is_part_of_what_runs_are_and_no_longer_than_the_checkpoint(tmp_path):
     arms = (Arm("bf16", role="reference"), Arm("cold", recipe="te_delayed"), Arm("warm", "te_delayed", calibration=9))
-    study = Ablation("calibrated", "Does it?", arms, ONE_STEP, ONE_STEP)
+    study = ablation(arms=arms, quick=ONE_STEP, full=ONE_STEP)
     tasks = {task.name.partition("/")[0]: task for task in plan(study, ONE_STEP, tmp_path).arms}
     assert [tasks[name].work.calibration for name in ("bf16", "cold", "warm")] == [0, 0, 2]
     assert tasks["warm"].fingerprint == {**tasks["cold"].fingerprint, "calibration": 2}
@@ -275,18 +275,22 @@ def test_storage_is_changed_by_tensor():
     assert recipe.bind().storage("layers.1.attn.k") is not recipe.bind().store
 
 
+def same_weights(*more):
+    return SameWeights(name="x", question="?", arms=(*sources.SAME_WEIGHTS_ARMS, *more))
+
+
 test_refused = refusals([
     *[(f"Tail({share})", "tail of .*: a share of the steps between 0 and 1 is needed")
       for share in ("0.0", "1.0", "-0.5", "math.nan", "'half'", "True")],
     *[(f"Arm('a', calibration={count})", "arm 'a': calibration=.*: a whole number >= 0 is needed")
       for count in ("-1", "1.5", "True")],
     ("ablation(UNBALANCED)", r"arm 'none' changes the configuration \(bias_rate\)"),
-    ("lp.study.SameWeights('x', '?', (*lp.study.sources.SAME_WEIGHTS_ARMS, UNBALANCED))", "goes with branches, not"),
-    ("lp.study.SameWeights('x', '?', (*lp.study.sources.SAME_WEIGHTS_ARMS, LATE))", "goes with branches, not"),
+    ("same_weights(UNBALANCED)", "goes with branches, not"),
+    ("same_weights(LATE)", "goes with branches, not"),
     ("replace(SCRATCH, warmup_steps=30)", "warmup_steps must be at most branch_steps=20, got 30"),
     ("replace(ablation().quick, checkpoint_steps=2)", "warmup_steps must be at most checkpoint_steps=2, got 20"),
     ("BACKEND.configuration('nano', {'bias_rat': 0.0})", TypeError, "bias_rat"),
-    ("ablation(expectations=(Expectation('x', 'kl', 'dsv3'),))", "unknown metric 'kl'; allowed are forward_perc"),
+    ("ablation(expectations=(Expectation('x', 'kl', 'dsv3'),))", "unknown metric 'kl'; there are forward_perc"),
     ("ablation(expectations=(Expectation('x', 'diverged', 'dsv4'),))", UNKNOWN),
     ("ablation(expectations=(Expectation('x', 'diverged', 'dsv3', 'dsv4'),))", UNKNOWN),
     ("ablation(expectations=(Expectation('x', 'diverged', 'dsv3', minus='dsv4'),))", UNKNOWN),

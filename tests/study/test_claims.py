@@ -20,8 +20,8 @@ EXPECTATIONS = (
 )
 MEASURED = {("m", "a"): 2.0, ("m", "b"): 1.0}
 TOY = Toy(
-    Claims("toy", "Is it?", (ClaimArm("a"), ClaimArm("b")), EXPECTATIONS,
-           lambda seeds: {key: seeds * value for key, value in MEASURED.items()}),
+    Claims(name="toy", question="Is it?", arms=(ClaimArm("a"), ClaimArm("b")), expectations=EXPECTATIONS,
+           measure=lambda seeds: {key: seeds * value for key, value in MEASURED.items()}),
     ClaimSetting(2),
 )  # fmt: skip
 

@@ -142,8 +142,8 @@ def test_wire_cost_in_small():
 
 
 test_refused = refusals([
-    ("replace(TOY.study, arms=TOY.study.arms[:1] * 2)", "arms need names of their own"),
-    ("replace(TOY.study, data=())", "datas need names"),
+    ("replace(TOY.study, arms=TOY.study.arms[:1] * 2)", "every arm must have a name of its own"),
+    ("replace(TOY.study, data=())", "every kind of data must have"),
     ("replace(TOY.study, tables=(PublishedTable('t', 'sqnr', '', ('gauss',), {'fp16': (1.0,)}),))", "which it lacks"),
     ("replace(SMALL, rows=0)", "rows=.*: a whole number from 1 to"),
     ("replace(SMALL, columns=-1)", "columns=.*: a whole number from 1 to"),

@@ -34,19 +34,19 @@ def test_names_that_would_lead_elsewhere(name):
 
 SIZE = ErrorSetting(1, 1, 1)
 ERRORS = functools.partial(
-    ErrorStudy, question="?", expected="", source="", arms=(ErrorArm("e4m3fn", "E4M3", "FP8"),), data=("normal",),
+    ErrorStudy, question="?", arms=(ErrorArm("e4m3fn", "E4M3", "FP8"),), data=("normal",),
     quick=SIZE, full=SIZE,
 )  # fmt: skip
 REFERENCE = (Arm("a", role="reference"),)
 MADE = {
     "Ablation": lambda name: ablation(name=name),
-    "SameWeights": lambda name: SameWeights(name, "?", REFERENCE),
-    "Claims": lambda name: Claims(name, "?", (), (), dict),
-    "ErrorStudy": ERRORS,
-    "TensorStudy": lambda name: TensorStudy(name, "?", "", "", (), (), None, None),
+    "SameWeights": lambda name: SameWeights(name=name, question="?", arms=REFERENCE),
+    "Claims": lambda name: Claims(name=name, question="?", arms=(), measure=dict),
+    "ErrorStudy": lambda name: ERRORS(name=name),
+    "TensorStudy": lambda name: TensorStudy(name=name, question="?", arms=(), data=(), quick=None, full=None),
     "Arm": Arm,
     "Figure": lambda name: Figure("title", name),
-    "ErrorFigure": lambda name: ERRORS("fine", figures=(ErrorFigure(f"/../{name}", list, list, ""),)),
+    "ErrorFigure": lambda name: ERRORS(name="fine", figures=(ErrorFigure(f"/../{name}", list, list, ""),)),
 }
 
 

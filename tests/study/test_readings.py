@@ -16,7 +16,7 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
 from lowprec.moe.run.parallel import bucket
-from lowprec.study import Acceptance, Arm, ByPosition, Expectation, Readings, ReducedGradients, WeightsSetting
+from lowprec.study import Acceptance, Arm, ByPosition, CheckpointSize, Expectation, Readings, ReducedGradients
 from lowprec.study.analysis.estimate import half_width
 from lowprec.study.kinds.readings.study import read_study
 from lowprec.study.kinds.readings.summary import summarize
@@ -24,7 +24,7 @@ from lowprec.study.measurements.gradients import kl_of_tokens, losses_of_tokens
 from lowprec.study.measurements.measurement import ALL_CONDITIONS, Measurement, Row, predicted
 from lowprec.study.measurements.predictions import octaves, probabilities
 
-SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=2, seeds=2, warmup_steps=1)
+SMALL = CheckpointSize("nano", checkpoint_steps=2, checkpoints=2, seeds=2, warmup_steps=1)
 BF16, FP4 = lp.recipes["bf16"], lp.recipes["fp4_naive"]
 
 
@@ -34,13 +34,14 @@ def by_condition(measurement, *arguments):
 
 TOY = Toy(
     Readings(
-        "toy", "Is it?", ByPosition(),
-        (
+        name="toy", question="Is it?", reading=ByPosition(),
+        arms=(
             Arm("bf16", role="reference"), Arm("again", role="repeat"), Arm("float32", recipe="float32", role="floor"),
             Arm("e5m2", change={"storage": {"layers.*.attn.kv_norm": "e5m2_1x128"}}, expected="more"),
             Arm("fp4_naive", recipe="fp4_naive", role="control", expected="more"),
         ),
-        (Expectation("more", "kl_percent", "e5m2", "float32", expected=(1.0, 1e9), stress="64-127"),), quick=SMALL,
+        expectations=(Expectation("more", "kl_percent", "e5m2", "float32", expected=(1.0, 1e9), stress="64-127"),),
+        quick=SMALL,
     ),
     SMALL, small_trainer.SMALL, ("as expected",), lost=("e5m2/c1", "again/c0"),
     damage={
@@ -221,7 +222,7 @@ def read(reading, tokens=None):
 test_refused = refusals([
     ("replace(TOY.study, expectations=(Expectation('w', 'm', 'e5m2'),))", "unknown metric 'm'"),
     ("replace(TOY.study, arms=(Arm('a', role='reference'), Arm('a')))", "name of its own"),
-    ("replace(TOY.study, arms=(Arm('a'),))", "exactly one arm is the reference"),
+    ("replace(TOY.study, arms=(Arm('a'),))", "exactly one arm must be the reference"),
     ("read(Acceptance(), np.zeros((4, 129), np.uint8))", "mtp_depth=1"),
     ("read(ReducedGradients(), np.zeros((8, 33), np.uint8))", "64 ranks cannot share 8 sequences"),
 ], lambda: globals())  # fmt: skip

@@ -19,14 +19,16 @@ RESULTS = sorted((catalogue.folder() / "results").glob("*.json"))
 EXPECTATION = Expectation("one is less", "size", "one", "two", expected=(0.4, 0.6), published=(0.0, 1.0))
 MINE = """
 from lowprec.study import ClaimArm, Claims, Expectation
-ablation = Claims("mine", "Which is less?", (ClaimArm("one"), ClaimArm("two")),
-    (Expectation("one is less", "size", "one", "two", expected=(0.4, {high})),),
-    lambda seeds: {{("size", "one"): 1.0, ("size", "two"): 2.0}})
+ablation = Claims(name="mine", question="Which is less?", arms=(ClaimArm("one"), ClaimArm("two")),
+    expectations=(Expectation("one is less", "size", "one", "two", expected=(0.4, {high})),),
+    measure=lambda seeds: {{("size", "one"): 1.0, ("size", "two"): 2.0}})
 """
 
 
 def study(*items):
-    return Claims("mine", "?", (ClaimArm("one"), ClaimArm("two")), items, lambda seeds: {})
+    return Claims(
+        name="mine", question="?", arms=(ClaimArm("one"), ClaimArm("two")), expectations=items, measure=lambda seeds: {}
+    )
 
 
 def results_of(file):

@@ -164,7 +164,7 @@ def test_intervals_of_little():
 
 TOY = Toy(
     Replay(
-        "toy", "Which?", ARMS, quick=SIZE, full=SIZE,
+        name="toy", question="Which?", arms=ARMS, quick=SIZE, full=SIZE,
         expectations=(
             Expectation("promotion helps", "over_quantization", "fp22_128", over="fp22", stress="wgrad_4k",
                         expected=(0.0, 1.0)),
@@ -221,8 +221,8 @@ def test_the_published_study_has_every_number_of_bits():
 
 
 test_refused = refusals([
-    ("Replay('x', '?', (FP22, FP22))", "every arm needs a name of its own"),
-    ("Replay('x', '?', ARMS, expectations=(Expectation('w', 'loss', 'fp22'),))", "unknown metric 'loss'"),
+    ("TOY.plan('x', arms=(FP22, FP22), expectations=())", "every arm must have a name of its own"),
+    ("TOY.plan('x', expectations=(Expectation('w', 'loss', 'fp22'),))", "unknown metric 'loss'"),
     ("ReplayArm('a', 'A', 'hopper_fp8', promote_every=0)", "promote_every"),
     ("TOY.plan('x', arms=(ReplayArm('a', 'A', 'hoper_fp8'),), expectations=())", KeyError, "hopper_fp8"),
 ], lambda: globals())  # fmt: skip

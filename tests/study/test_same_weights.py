@@ -17,7 +17,7 @@ from lowprec.measure.spread import kurtosis
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
-from lowprec.study import Arm, Expectation, SameWeights, WeightsSetting
+from lowprec.study import Arm, CheckpointSize, Expectation, SameWeights
 from lowprec.study.analysis.estimate import Values
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
 from lowprec.study.kinds.same_weights.report import table_csv
@@ -27,7 +27,7 @@ from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers
 from lowprec.study.measurements.gradients import compare, compare_layers, kl_of_tokens, record
 from lowprec.study.measurements.tensors import TILE, describe
 
-SMALL = WeightsSetting("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
+SMALL = CheckpointSize("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
 F32, BF16, DSV3 = (lp.recipes[name] for name in ("float32", "bf16", "dsv3"))
 ARMS = (
     Arm("float32", recipe="float32", role="reference"), Arm("bf16", role="floor"), Arm("again", role="repeat"),
@@ -39,7 +39,8 @@ EXPECTATIONS = (
     Expectation("never", "kl", "dsv3", expected=(-1.0, -0.5)),
 )
 TOY = Toy(
-    SameWeights("toy", "Does it?", ARMS, EXPECTATIONS, quick=SMALL, stresses=(Healthy(), UnevenTokens())),
+    SameWeights(name="toy", question="Does it?", arms=ARMS, expectations=EXPECTATIONS, quick=SMALL,
+                stresses=(Healthy(), UnevenTokens())),
     SMALL, small_trainer.SMALL, (AS_EXPECTED, NEITHER), lost=("dsv3/c0", "again/c0"),
     damage={
         "again is NOT bit-identical to bf16": replaced("again/c0/layers.csv", "0.0", "0.1"),
@@ -262,9 +263,9 @@ test_refused = refusals([
     ("changed(metric='kll')", "unknown metric 'kll'"),
     ("changed(arm='x')", "unknown arm 'x'"),
     ("changed(over='y')", "unknown arm 'y'"),
-    ("changed(stress='z')", "unknown stress 'z'"),
-    ("replace(TOY.study, arms=(Arm('a'),), expectations=())", "exactly one arm is the reference"),
-    ("replace(TOY.study, arms=(ARMS[0], ARMS[0]), expectations=())", "every arm needs a name of its own"),
+    ("changed(stress='z')", "unknown condition 'z'"),
+    ("replace(TOY.study, arms=(Arm('a'),), expectations=())", "exactly one arm must be the reference"),
+    ("replace(TOY.study, arms=(ARMS[0], ARMS[0]), expectations=())", "every arm must have a name of its own"),
     ("replace(TOY.study, headline='x')", "headline 'x' is not one of"),
     ("planned(dyy='e5m2 1x128')", (TypeError, ValueError, KeyError), "'dyy'"),
     ("planned(dy='e5m9 1x128')", (TypeError, ValueError, KeyError), "e5m9"),

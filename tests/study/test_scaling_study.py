@@ -44,7 +44,7 @@ CELLS = (
 )  # fmt: skip
 SIZE = ScalingSetting(CELLS, checkpoints=3, seeds=2)
 STUDY = Scaling(
-    "toy", "Which way?", ARMS, SIZE, SIZE, series=3,
+    name="toy", question="Which way?", arms=ARMS, quick=SIZE, full=SIZE, series=3,
     expectations=(
         Expectation("as set", "forward_percent", "fp4_naive", expected=(1.2, 1.3)),
         Expectation("as set", "forward_percent", "fp4_naive", over="dsv3", expected=(5.0, 500.0)),
@@ -222,6 +222,6 @@ test_refused = refusals([
     ("ScalingSetting((CELLS[0], CELLS[0]))", "two are called alike"),
     ("replace(SIZE, cells=('nano',))", "are needed, as `Cell`"),
     ("SIZE.with_({'cells': 'nano-*,tiny'})", r"cells='nano-\*,tiny': 'tiny' is no cell; there are nano-20-stdlib, nan"),
-    ("replace(STUDY, expectations=(Expectation('w', 'forward_slope', 'dsv3', stress='z'),))", "unknown axis 'z'"),
-    ("replace(STUDY, arms=ARMS[1:])", "exactly one arm is the reference"),
+    ("replace(STUDY, expectations=(Expectation('w', 'forward_slope', 'dsv3', stress='z'),))", "unknown condition 'z'"),
+    ("replace(STUDY, arms=ARMS[1:])", "exactly one arm must be the reference"),
 ], lambda: globals())  # fmt: skip

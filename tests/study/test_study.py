@@ -13,7 +13,7 @@ from refusals import refusals
 from toys import SMALL, ablation, make
 
 from lowprec.moe.data.sources import SOURCES
-from lowprec.study import Arm, Cell, Expectation, ReplaySetting, ScalingSetting, Setting, WeightsSetting, run_study
+from lowprec.study import Arm, Cell, CheckpointSize, Expectation, ReplaySetting, ScalingSetting, Setting, run_study
 from lowprec.study.kinds import catalogue as kinds
 from lowprec.study.kinds.branches import cost_figure, curves, forest
 from lowprec.study.kinds.branches.ablation import read_study
@@ -74,22 +74,25 @@ def test_corpora_are_planned_by_name_and_texts_by_path(tmp_path, name):
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda steps, **more: Setting("nano", steps, 30, 1, 1, **more), "checkpoint_steps"),
-        (lambda steps, **more: Setting("nano", 0, steps, 1, 1, **more), "branch_steps"),
-        (functools.partial(WeightsSetting, "nano"), "checkpoint_steps"),
-        (functools.partial(ReplaySetting, "nano"), "checkpoint_steps"),
+        (functools.partial(Setting, "nano", branch_steps=30, checkpoints=1, seeds=1), "checkpoint_steps"),
+        (functools.partial(Setting, "nano", checkpoint_steps=0, checkpoints=1, seeds=1), "branch_steps"),
+        (CheckpointSize, "checkpoint_steps"),
+        (ReplaySetting, "checkpoint_steps"),
     ],
 )
 def test_the_default_warm_up_is_no_longer_than_the_training(make, field):
     for steps in (1, 8, 19, 20, 21, 300):
-        assert make(steps).warmup_steps == min(20, steps)
-        assert make(steps) == make(steps, warmup_steps=min(20, steps))
-    assert make(300).with_({field: "8"}) == make(8)
-    assert make(8).with_({field: 300}) == make(300)
+        assert make(**{field: steps}).warmup_steps == min(20, steps)
+        assert make(**{field: steps}) == make(**{field: steps}, warmup_steps=min(20, steps))
+    assert make(**{field: 300}).with_({field: "8"}) == make(**{field: 8})
+    assert make(**{field: 8}).with_({field: 300}) == make(**{field: 300})
     for given, steps in (({"warmup_steps": 10}, 10), ({"warmup_steps": 5}, 5)):
-        assert make(300, **given).with_({field: 30}).warmup_steps == steps
-        assert make(300).with_({field: 30, **given}).warmup_steps == steps
-    for wrong in (lambda: make(8, warmup_steps=9), lambda: make(300, warmup_steps=9).with_({field: 8})):
+        assert make(**{field: 300}, **given).with_({field: 30}).warmup_steps == steps
+        assert make(**{field: 300}).with_({field: 30, **given}).warmup_steps == steps
+    for wrong in (
+        lambda: make(**{field: 8}, warmup_steps=9),
+        lambda: make(**{field: 300}, warmup_steps=9).with_({field: 8}),
+    ):
         with pytest.raises(ValueError, match=f"warmup_steps must be at most {field}=8, got 9"):
             wrong()
 
@@ -225,8 +228,8 @@ test_refused = refusals([
     ("SMALL.with_({'learning_rate': 'nan'})", "learning_rate=nan: a finite number > 0 is needed"),
     ("SMALL.with_({'warmup_steps': '-1'})", "warmup_steps=-1: a whole number from 0 to 10"),
     ("SMALL.with_({'branch_step': '3'})", "unknown setting 'branch_step': did you mean 'branch_steps'"),
-    ("ablation(arms=(Arm('a'), Arm('b')))", "exactly one arm is the reference, got"),
-    ("ablation(arms=(Arm('a', role='reference'), Arm('a')))", "two arms are called 'a'"),
+    ("ablation(arms=(Arm('a'), Arm('b')))", "exactly one arm must be the reference, got"),
+    ("ablation(arms=(Arm('a', role='reference'), Arm('a')))", "every arm must have a name of its own"),
     ("ablation(arms=(Arm('a', role='reference'), Arm('b', 'dsv3', 'repeat')))", "its recipe must be the reference's"),
     ("Arm('a/b')", "arm name 'a/b': letters, digits and"),
     ("Arm('')", "arm name '': letters, digits and"),

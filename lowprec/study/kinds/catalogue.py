@@ -67,7 +67,7 @@ def plan(study: Study, setting: Any, folder: Path, *, data: str = "stdlib", back
     ----------
     study : Ablation or SameWeights
         What is asked.
-    setting : Setting or WeightsSetting
+    setting : Setting or CheckpointSize
         At which size.
     folder : Path
         Where its runs will be.

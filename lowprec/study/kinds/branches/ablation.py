@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
-from ...._arrays import positive, whole
-from ...._files import safe_name
+from ...._arrays import whole
 from ...design.arms import Arm, same_precision
-from ...design.expectations import Expectation
-from ...design.settings import WarmedUp, check_whole, fit_warmup
+from ...design.study import CheckpointSize, Study, count
 from .. import kept
 
 #: What is told apart, L[f](w) being the validation loss of final weights w in the forward precision f.
@@ -33,8 +32,8 @@ BRANCH_METRICS = {
 }
 
 
-@dataclass(frozen=True)
-class Setting(WarmedUp):
+@dataclass(frozen=True, kw_only=True)
+class Setting(CheckpointSize):
     """How large a study is.
 
     Parameters
@@ -59,20 +58,18 @@ class Setting(WarmedUp):
         Names of arms that are left out at this size, with spaces between them.
     """
 
-    config: str
-    checkpoint_steps: int
-    branch_steps: int
-    checkpoints: int
-    seeds: int
-    learning_rate: float = 2e-3
-    warmup_steps: int | None = None
-    evaluation_bytes: int = 65_536
+    config: str = field(kw_only=False)
+    checkpoint_steps: int = count(0)
+    branch_steps: int = count()
+    checkpoints: int = count()
+    seeds: int = count()
+    evaluation_bytes: int = count(1, 65_536)
     without: str = ""
 
-    def __post_init__(self) -> None:
-        check_whole(self, checkpoint_steps=0, branch_steps=1, checkpoints=1, seeds=1, evaluation_bytes=1)
-        fit_warmup(self, "branch_steps" if self.from_scratch else "checkpoint_steps")
-        positive("", "learning_rate", self.learning_rate)
+    @property
+    def warmed_steps(self) -> str:
+        """The field with the steps of the training that warms up."""
+        return "branch_steps" if self.from_scratch else "checkpoint_steps"
 
     @property
     def from_scratch(self) -> bool:
@@ -91,28 +88,14 @@ class Setting(WarmedUp):
         return self.checkpoints * self.seeds
 
 
-@dataclass(frozen=True)
-class Ablation:
+@dataclass(frozen=True, kw_only=True)
+class Ablation(Study):
     """One question with its arms, its two sizes and the expected finding.
 
     Parameters
     ----------
-    name : str
-        Its name on the command line.
-    question : str
-        The question in one sentence.
-    arms : tuple of Arm
-        The arms, the reference among them.
-    quick, full : Setting
-        A size for minutes and a size for a result.
-    expected : str
-        The expected finding, written down before the first run.
-    source : str
-        Where it comes from.
     margin : float
         Equivalence margin on the relative difference of the validation loss.
-    notes : str
-        What the sizes cost and what they cannot show.
     expectations : tuple of Expectation
         Numbers that were expected, over metrics of `BRANCH_METRICS`.
     series : int
@@ -125,34 +108,23 @@ class Ablation:
         difference of two arms, so a table of these is added. None by default.
     """
 
-    name: str
-    question: str
     arms: tuple[Arm, ...]
     quick: Setting
     full: Setting
-    expected: str = ""
-    source: str = ""
     margin: float = 0.0025
-    notes: str = ""
-    expectations: tuple[Expectation, ...] = ()
     series: int = 0
     answer: str = "training"
     baseline: str = ""
+    kind: ClassVar[str] = "ablation"
 
     def __post_init__(self) -> None:
-        safe_name("ablation", self.name)
+        super().__post_init__()
         object.__setattr__(self, "series", whole(f"ablation {self.name!r}", "series", self.series, 0))
         if self.answer not in EFFECTS:
             raise ValueError(f"ablation {self.name!r}: answer {self.answer!r}; allowed are {', '.join(EFFECTS)}")
         names = [arm.name for arm in self.arms]
         if self.baseline and self.baseline not in names:
             raise ValueError(f"ablation {self.name!r}: baseline {self.baseline!r} is none of its arms {names}")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"ablation {self.name!r}: two arms are called {twice[0]!r}")
-        references = [arm.name for arm in self.arms if arm.role == "reference"]
-        if len(references) != 1:
-            raise ValueError(f"ablation {self.name!r}: exactly one arm is the reference, got {references}")
         for arm in self.arms:
             if arm.role in ("repeat", "floor") and not same_precision(arm, self.reference):
                 raise ValueError(f"arm {arm.name!r} is a {arm.role}: its recipe must be the reference's")
@@ -164,27 +136,16 @@ class Ablation:
                 )
         if not 0.0 < self.margin < 1.0:
             raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
-        for item in self.expectations:
-            for kind, name, allowed in (
-                ("metric", item.metric, list(BRANCH_METRICS)),
-                ("arm", item.arm, names),
-                ("arm", item.other, ["", *names]),
-            ):
-                if name not in allowed:
-                    raise ValueError(
-                        f"ablation {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}; "
-                        f"allowed are {', '.join(filter(None, allowed))}"
-                    )
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What is measured of the arms."""
+        return BRANCH_METRICS
 
     @property
     def tier(self) -> str:
         """T3, or T4 if its arms train from scratch."""
         return "T4" if self.full.from_scratch else "T3"
-
-    @property
-    def reference(self) -> Arm:
-        """The arm that the others are compared with."""
-        return next(arm for arm in self.arms if arm.role == "reference")
 
     def at(self, setting: Setting) -> Ablation:
         """Return the question as it is put at a size: without the arms that are left out there.
@@ -205,10 +166,6 @@ class Ablation:
             expectations=tuple(item for item in self.expectations if not {item.arm, item.other} & {*left}),
             baseline="" if self.baseline in left else self.baseline,
         )
-
-    def arms_of(self, *roles: str) -> tuple[Arm, ...]:
-        """Return the arms with one of these roles, in order."""
-        return tuple(arm for arm in self.arms if arm.role in roles)
 
 
 # --- its runs, and what study.json keeps of it -----------------------------------------------------------------------

@@ -159,7 +159,7 @@ class StudySummary:
         return False
 
     def _is_compared(self, name: str) -> bool:
-        return name != self.ablation.reference.name
+        return bool(name != self.ablation.reference.name)
 
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm."""

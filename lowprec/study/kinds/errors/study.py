@@ -20,7 +20,7 @@ from lowprec._files import safe_name
 from lowprec.measure.distributions import distributions
 
 from ...design.expectations import Claim, Measured
-from ...design.settings import check_whole
+from ...design.study import Size, Study, check_names, count
 from ..measuring import Claimed
 
 if TYPE_CHECKING:
@@ -49,19 +49,16 @@ class ErrorArm:
 
 
 @dataclass(frozen=True)
-class ErrorSetting:
+class ErrorSetting(Size):
     """How large a study is: arrays of `rows` x `columns` values of `seeds` seeds.
 
     `training_steps` is for figures that show what a small model makes of a format.
     """
 
-    rows: int
-    columns: int
-    seeds: int
-    training_steps: int = 1
-
-    def __post_init__(self) -> None:
-        check_whole(self, rows=1, columns=1, seeds=1, training_steps=1)
+    rows: int = count()
+    columns: int = count()
+    seeds: int = count()
+    training_steps: int = count(1, 1)
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.columns} values, {self.seeds} seeds"
@@ -124,20 +121,16 @@ class ErrorFigure:
     caption: str
 
 
-@dataclass(frozen=True)
-class ErrorStudy:
+@dataclass(frozen=True, kw_only=True)
+class ErrorStudy(Study):
     """One question about formats.
 
     Parameters
     ----------
-    name, question, expected, source : str
-        As in `Ablation`.
     arms : tuple of ErrorArm
         The formats.
     data : tuple of str
         Distributions.
-    quick, full : ErrorSetting
-        Two sizes.
     tables : tuple of PublishedTable
         Tables to be reproduced: a claim for each row.
     claims : tuple of Claim
@@ -146,27 +139,24 @@ class ErrorStudy:
         The figures.
     """
 
-    name: str
-    question: str
-    expected: str
-    source: str
     arms: tuple[ErrorArm, ...]
     data: tuple[str, ...]
-    quick: ErrorSetting
-    full: ErrorSetting
     tables: tuple[PublishedTable, ...] = ()
     claims: tuple[Claim, ...] = ()
     figures: tuple[ErrorFigure, ...] = ()
-    tier: ClassVar[str] = "T1"
+    kind: ClassVar[str] = "errors"
+    has_reference: ClassVar[bool] = False
+
+    @property
+    def tier(self) -> str:
+        """T1."""
+        return "T1"
 
     def __post_init__(self) -> None:
-        safe_name("study", self.name)
+        super().__post_init__()
         for figure in self.figures:
             safe_name("figure", f"{self.name}{figure.suffix}")
-        for kind, names in (("arm", [arm.name for arm in self.arms]), ("data", list(self.data))):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice or not names:
-                raise ValueError(f"study {self.name!r}: {kind}s need names of their own, got {names}")
+        check_names(self.name, "kind of data", self.data)
         for table in self.tables:
             unknown = (set(table.rows) - {arm.name for arm in self.arms}) | (set(table.data) - set(self.data))
             if unknown:

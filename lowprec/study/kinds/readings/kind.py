@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...._files import plain
+from ...design.study import CheckpointSize
 from ...measurements.measurement import Measure
 from ...run.backend import Backend
 from ...run.plan import Plan, checkpoint_task, create_context
 from ...run.tasks import Task
 from ..kind import Report, TrainingKind
-from ..same_weights.study import WeightsSetting
 from .study import Readings, describe
 
 
-class ReadingKind(TrainingKind[Readings, WeightsSetting]):
+class ReadingKind(TrainingKind[Readings, CheckpointSize]):
     """One thing measured of the same weights in several precisions, at named places."""
 
     name: ClassVar[str] = "readings"
@@ -24,7 +24,7 @@ class ReadingKind(TrainingKind[Readings, WeightsSetting]):
     def plan(
         self,
         study: Readings,
-        setting: WeightsSetting,
+        setting: CheckpointSize,
         folder: Path,
         *,
         data: str = "stdlib",

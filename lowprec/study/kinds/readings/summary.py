@@ -16,11 +16,11 @@ from ...analysis.estimate import all_sizes, crossed_variance, half_width, weight
 from ...analysis.validity import not_detected, not_identical
 from ...catalogue import registered_in
 from ...design.expectations import Finding
+from ...design.study import CheckpointSize
 from ...measurements.measurement import ALL_CONDITIONS, ROWS_FILE, missing_rows
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
-from ..same_weights.study import WeightsSetting
 from .study import Readings, read_study
 
 #: The mean over all places: what a reading says of `ALL_CONDITIONS` of them, else their mean.
@@ -33,7 +33,7 @@ class ReadingSummary:
 
     Attributes
     ----------
-    study, setting : Readings, WeightsSetting
+    study, setting : Readings, CheckpointSize
         What was asked, and at which size.
     places : tuple of str
         The places, in order.
@@ -50,7 +50,7 @@ class ReadingSummary:
     """
 
     study: Readings
-    setting: WeightsSetting
+    setting: CheckpointSize
     places: tuple[str, ...]
     values: dict[tuple[str, str], NDArray[np.float64]]
     findings: tuple[Finding, ...]

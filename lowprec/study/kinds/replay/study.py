@@ -9,15 +9,15 @@ as they were (the coherence that was recorded), or such that sums stay as much l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...._arrays import positive, whole_or_none
+from ...._arrays import whole_or_none
 from ...._files import safe_name
 from ....definitions import described
-from ...design.expectations import Expectation
-from ...design.settings import WarmedUp, check_whole, fit_warmup
+from ...design.study import CheckpointSize, Study, count
 from ...measurements.operands import EXTRAPOLATED_K
 from .. import kept
 
@@ -86,14 +86,12 @@ def _arm_of(**data: Any) -> ReplayArm:
     return ReplayArm(**{**data, "accumulator": reader({}, "study.json").made(data["accumulator"])})
 
 
-@dataclass(frozen=True)
-class ReplaySetting(WarmedUp):
-    """How large a replay is.
+@dataclass(frozen=True, kw_only=True)
+class ReplaySetting(CheckpointSize):
+    """How large a replay is; the BF16 checkpoints are those of `CheckpointSize`.
 
     Parameters
     ----------
-    config, checkpoint_steps, checkpoints, learning_rate, warmup_steps : str, int, int, float, int
-        The BF16 checkpoints, as in `WeightsSetting`.
     seeds : int
         Batches of Fprop and Dgrad, and pieces of Wgrad's tokens, that are multiplied of each layer at most.
     tokens : int
@@ -104,20 +102,10 @@ class ReplaySetting(WarmedUp):
         Inputs and outputs of a layer that are multiplied in Wgrad, and rows of synthetic operands.
     """
 
-    config: str = "nano"
-    checkpoint_steps: int = 300
-    checkpoints: int = 1
-    seeds: int = 1
-    tokens: int = 8192
-    rows: int = 64
-    columns: int = 16
-    learning_rate: float = 2e-3
-    warmup_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        check_whole(self, checkpoint_steps=1, checkpoints=1, seeds=1, tokens=1, rows=1, columns=1)
-        fit_warmup(self, "checkpoint_steps")
-        positive("", "learning_rate", self.learning_rate)
+    seeds: int = count(1, 1)
+    tokens: int = count(1, 8192)
+    rows: int = count(1, 64)
+    columns: int = count(1, 16)
 
     def __str__(self) -> str:
         before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"
@@ -147,58 +135,34 @@ def class_name(product: str, tokens: int, kept: str) -> str:
     return f"{product}_{size}{'_extended' if kept else ''}"
 
 
-@dataclass(frozen=True)
-class Replay:
+@dataclass(frozen=True, kw_only=True)
+class Replay(Study):
     """One question put to recorded operands.
 
     Parameters
     ----------
-    name, question : str
-        As in `Ablation`.
     arms : tuple of ReplayArm
         Accumulators and blocks; at most one is the reference.
     expectations : tuple of Expectation
         Numbers that were expected, over `REPLAY_METRICS`; their `stress` is a class of multiplications ("fprop",
         "wgrad_64k") or of extended ones ("fprop_at_16k"). One that the size at hand has no class for is not judged.
-    published, source : str
-        The published result, and where.
-    quick, full : ReplaySetting
-        Two sizes.
     quantized_by : str
         The recipe whose quantized layers are recorded.
-    notes : str
-        What this size cannot show.
     """
 
-    name: str
-    question: str
     arms: tuple[ReplayArm, ...]
-    expectations: tuple[Expectation, ...] = ()
-    published: str = ""
-    source: str = ""
     quick: ReplaySetting = ReplaySetting()
     full: ReplaySetting = ReplaySetting(
         "pilot", checkpoint_steps=800, checkpoints=4, seeds=2, tokens=65536, rows=256, columns=64, learning_rate=1.5e-3
     )
     quantized_by: str = "dsv3"
-    notes: str = ""
-    tier: ClassVar[str] = "T2"
+    kind: ClassVar[str] = "replay"
+    has_reference: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        safe_name("study", self.name)
-        names = [arm.name for arm in self.arms]
-        if len(set(names)) < len(names) or not names:
-            raise ValueError(f"study {self.name!r}: every arm needs a name of its own, got {names}")
-        for item in self.expectations:
-            for kind, name, known in (
-                ("metric", item.metric, list(REPLAY_METRICS)),
-                ("arm", item.arm, names),
-                ("arm", item.other, ["", *names]),
-            ):
-                if name not in known:
-                    raise ValueError(
-                        f"study {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}"
-                    )
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What is measured."""
+        return REPLAY_METRICS
 
 
 def read_study(folder: Path) -> tuple[Replay, ReplaySetting]:

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...._files import plain
+from ...design.study import CheckpointSize
 from ...measurements.gradients import GradientComparison
 from ...measurements.measurement import Measure
 from ...run.backend import Backend
 from ...run.plan import Plan, checkpoint_task, create_context
 from ...run.tasks import Task
 from ..kind import Report, TrainingKind
-from .study import SameWeights, WeightsSetting, describe
+from .study import SameWeights, describe
 
 
-class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
+class SameWeightsKind(TrainingKind[SameWeights, CheckpointSize]):
     """One batch forward and backward through the same weights in several precisions."""
 
     name: ClassVar[str] = "same_weights"
@@ -24,7 +25,7 @@ class SameWeightsKind(TrainingKind[SameWeights, WeightsSetting]):
     def plan(
         self,
         study: SameWeights,
-        setting: WeightsSetting,
+        setting: CheckpointSize,
         folder: Path,
         *,
         data: str = "stdlib",

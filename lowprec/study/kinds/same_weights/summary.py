@@ -17,12 +17,13 @@ from ...analysis.statistics import spread
 from ...analysis.validity import not_detected, not_identical
 from ...catalogue import registered_in
 from ...design.expectations import Finding
+from ...design.study import CheckpointSize
 from ...measurements.gradients import GradientComparison
 from ...measurements.measurement import LAYERS_FILE, ROWS_FILE, missing_rows, read_rows
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder
-from .study import METRICS, SameWeights, WeightsSetting, read_study
+from .study import METRICS, SameWeights, read_study
 
 LAYER_METRICS = GradientComparison.layer_metrics
 #: Arm and condition.
@@ -37,7 +38,7 @@ class WeightsSummary:
 
     Attributes
     ----------
-    study, setting : SameWeights, WeightsSetting
+    study, setting : SameWeights, CheckpointSize
         What was asked, and at which size.
     values : dict
         By arm and condition: one dict of metrics for every batch of every checkpoint.
@@ -54,7 +55,7 @@ class WeightsSummary:
     """
 
     study: SameWeights
-    setting: WeightsSetting
+    setting: CheckpointSize
     values: dict[Key, list[dict[str, float]]]
     layers: dict[Key, dict[Place, dict[str, float]]]
     findings: tuple[Finding, ...]

@@ -8,16 +8,15 @@ of a slope: the models of this field lie orders of magnitude further on.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from ...._arrays import positive, whole
 from ...._files import safe_name
 from ...design.arms import Arm
-from ...design.expectations import Expectation
-from ...design.settings import WARMUP, Changeable, check_whole
+from ...design.study import WARMUP, Size, Study, count
 from .. import kept
 from ..branches.ablation import Ablation, Setting
 
@@ -68,8 +67,8 @@ class Cell:
         return safe_name("cell", f"{self.config}-{self.checkpoint_steps}-{Path(self.corpus).stem}")
 
 
-@dataclass(frozen=True)
-class ScalingSetting(Changeable):
+@dataclass(frozen=True, kw_only=True)
+class ScalingSetting(Size):
     """How large a study of scaling is.
 
     Parameters
@@ -84,14 +83,14 @@ class ScalingSetting(Changeable):
         As in `Setting`.
     """
 
-    cells: tuple[Cell, ...]
-    checkpoints: int = 4
-    seeds: int = 2
-    warmup_steps: int = WARMUP
-    evaluation_bytes: int = 65_536
+    cells: tuple[Cell, ...] = field(kw_only=False)
+    checkpoints: int = count(1, 4)
+    seeds: int = count(1, 2)
+    warmup_steps: int = count(0, WARMUP)
+    evaluation_bytes: int = count(1, 65_536)
 
     def __post_init__(self) -> None:
-        check_whole(self, checkpoints=1, seeds=1, warmup_steps=0, evaluation_bytes=1)
+        super().__post_init__()
         names = [cell.name for cell in self.cells if isinstance(cell, Cell)]
         if len(names) < len(self.cells) or not names:
             raise ValueError(f"cells={self.cells!r}: sizes, lengths and texts are needed, as `Cell`")
@@ -99,7 +98,7 @@ class ScalingSetting(Changeable):
             raise ValueError(f"cells: two are called alike among {', '.join(names)}")
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
-        """Return the setting with some fields changed, as `Changeable`; text chooses cells, by names or patterns.
+        """Return the setting with some fields changed, as `Size.with_`; text chooses cells, by names or patterns.
 
         Raises
         ------
@@ -131,8 +130,9 @@ class ScalingSetting(Changeable):
     def of(self, cell: Cell) -> Setting:
         """Return the setting of a cell's branches."""
         return Setting(
-            cell.config, cell.checkpoint_steps, cell.branch_steps, self.checkpoints, self.seeds, cell.learning_rate,
-            min(self.warmup_steps, cell.checkpoint_steps), self.evaluation_bytes,
+            cell.config, checkpoint_steps=cell.checkpoint_steps, branch_steps=cell.branch_steps,
+            checkpoints=self.checkpoints, seeds=self.seeds, learning_rate=cell.learning_rate,
+            warmup_steps=min(self.warmup_steps, cell.checkpoint_steps), evaluation_bytes=self.evaluation_bytes,
         )  # fmt: skip
 
     def core_minutes(self, arms: int = 6) -> float:
@@ -149,14 +149,12 @@ class ScalingSetting(Changeable):
         return f"{len(self.cells)} cells of {pairs} pairs per arm, about {self.core_minutes():.0f} core-minutes"
 
 
-@dataclass(frozen=True)
-class Scaling:
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Study):
     """One question put to several sizes.
 
     Parameters
     ----------
-    name, question, source, notes : str
-        As in `Ablation`.
     arms : tuple of Arm
         The precisions, with reference, floor and control.
     quick, full : ScalingSetting
@@ -164,48 +162,42 @@ class Scaling:
     expectations : tuple of Expectation
         Numbers that were expected, over `SCALING_METRICS`; of a slope, `stress` is one of `AXES`. One along which a
         size does not vary is not judged.
-    published : str
-        The published result.
     margin : float
         Equivalence margin of a cell's verdicts.
     series : int
         As in `Ablation`.
     """
 
-    name: str
-    question: str
     arms: tuple[Arm, ...]
     quick: ScalingSetting
     full: ScalingSetting
-    expectations: tuple[Expectation, ...] = ()
-    published: str = ""
-    source: str = ""
-    notes: str = ""
     margin: float = 0.0025
     series: int = 0
-    tier: ClassVar[str] = "T3"
+    kind: ClassVar[str] = "scaling"
 
     def __post_init__(self) -> None:
         self.branches(self.quick.cells[0], self.quick)  # what is wrong with the arms is said here
-        names = [arm.name for arm in self.arms]
-        for item in self.expectations:
-            for kind, name, known in (
-                ("metric", item.metric, list(SCALING_METRICS)),
-                ("arm", item.arm, names),
-                ("arm", item.other, ["", *names]),
-                ("axis", item.stress, list(AXES) if item.metric.endswith("_slope") else [""]),
-            ):
-                if name not in known:
-                    raise ValueError(
-                        f"study {self.name!r}: expectation {item.words!r} names the unknown {kind} {name!r}; "
-                        f"allowed are {', '.join(filter(None, known))}"
-                    )
+        super().__post_init__()
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What is fitted."""
+        return SCALING_METRICS
+
+    def conditions(self, metric: str) -> Sequence[str]:
+        """Return the axes of a slope."""
+        return AXES if metric.endswith("_slope") else ("",)
+
+    @property
+    def tier(self) -> str:
+        """T3."""
+        return "T3"
 
     def branches(self, cell: Cell, setting: ScalingSetting) -> Ablation:
         """Return the study of branches that one cell is."""
         return Ablation(
-            f"{self.name}-{cell.name}", self.question, self.arms, setting.of(cell), setting.of(cell),
-            source=self.source, margin=self.margin, series=self.series,
+            name=f"{self.name}-{cell.name}", question=self.question, arms=self.arms, quick=setting.of(cell),
+            full=setting.of(cell), source=self.source, margin=self.margin, series=self.series,
         )  # fmt: skip
 
 

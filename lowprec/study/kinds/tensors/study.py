@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec._arrays import whole
-from lowprec._files import safe_name
 
 from ...design.expectations import Claim
-from ...design.settings import check_whole
+from ...design.study import Size, Study, check_names, count
 
 if TYPE_CHECKING:
     from lowprec.scaling.quantize import Quantized
@@ -65,15 +64,15 @@ class Operands:
 
 
 @dataclass(frozen=True)
-class TensorSetting:
+class TensorSetting(Size):
     """How large a study is: outputs of `rows` x `rows`, K of `lengths`, matrices of `seeds` seeds."""
 
-    rows: int
-    seeds: int
-    lengths: tuple[int, ...]
+    rows: int = count()
+    seeds: int = count()
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_whole(self, rows=1, seeds=1)
+        super().__post_init__()
         if not self.lengths:
             raise ValueError("lengths=(): one length at least is needed")
         for length in self.lengths:
@@ -83,20 +82,16 @@ class TensorSetting:
         return f"{self.rows} x {self.rows} outputs, K {self.lengths[0]} to {self.lengths[-1]}, {self.seeds} seeds"
 
 
-@dataclass(frozen=True)
-class TensorStudy:
+@dataclass(frozen=True, kw_only=True)
+class TensorStudy(Study):
     """One question about single GEMMs.
 
     Parameters
     ----------
-    name, question, expected, source : str
-        As in `Ablation`.
     arms : tuple of TensorArm
         The curves.
     data : tuple of Operands
         The panels.
-    quick, full : TensorSetting
-        Two sizes.
     claims : tuple of Claim
         The rows of the table.
     title : callable
@@ -105,25 +100,22 @@ class TensorStudy:
         Published points in the figure: panel, K, error, words.
     """
 
-    name: str
-    question: str
-    expected: str
-    source: str
     arms: tuple[TensorArm, ...]
     data: tuple[Operands, ...]
-    quick: TensorSetting
-    full: TensorSetting
     claims: tuple[Claim, ...] = ()
     title: Callable[[Errors], str] = lambda errors: ""
     marks: tuple[tuple[str, int, float, str], ...] = ()
-    tier: ClassVar[str] = "T1"
+    kind: ClassVar[str] = "tensors"
+    has_reference: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        safe_name("study", self.name)
-        for kind, names in (("arm", [a.name for a in self.arms]), ("data", [d.name for d in self.data])):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice or not names:
-                raise ValueError(f"study {self.name!r}: {kind}s need names of their own, got {names}")
+        super().__post_init__()
+        check_names(self.name, "kind of data", [data.name for data in self.data])
+
+    @property
+    def tier(self) -> str:
+        """T1."""
+        return "T1"
 
 
 @dataclass(frozen=True, eq=False)
