@@ -3,10 +3,15 @@
 import numpy as np
 
 import lowprec as lp
+from lowprec.codec import LogFMTCodec
+from lowprec.measure.atlas import pass_through
 from lowprec.measure.distributions import distributions
-from lowprec.measure.metrics import magnitude_bias
+from lowprec.measure.metrics import gain_bias, magnitude_bias
+from lowprec.measure.spread import tile_range
+from lowprec.plot.style import NEUTRAL, PALETTE
 from lowprec.study import Claim, ErrorArm, ErrorSetting, ErrorStudy, Measured, PublishedTable
-from lowprec.study.kinds.errors.figures import against_magnitude, bias, pareto, step
+from lowprec.study.kinds.errors.figures import FAMILIES, panel_title, pareto
+from lowprec.study.report.sheet import Figure, label_ends, panels
 
 SOURCE = "the same definitions in other code, one draw of 2^18 values; LogFMT: arXiv 2505.09343, section 3.2"
 OCTAVE = "the scale rounds down to a power of two: 30.1 to 30.9 dB as the deviation goes through an octave"
@@ -67,10 +72,15 @@ BIAS = {  # of the mean magnitude, 1e-6, for 4, 5, 6, 8, 10 bits
 }  # fmt: skip
 
 
+def step(x, bits):
+    """Return s, the step of LogFMT's grid in nats: root mean square over tiles, weighted with their energy."""
+    tiles = np.asarray(x, np.float64).reshape(-1, 128)
+    steps = tile_range(tiles)[:, 0] * np.log(2) / ((1 << (bits - 1)) - 2)
+    return float(np.sqrt(np.average(steps**2, weights=(tiles**2).sum(axis=1))))
+
+
 def biased(data: str, rounding: str) -> Measured:
     """Measure the bias of one threshold on one kind of data, all bit widths."""
-    from lowprec.codec import LogFMTCodec
-
     x = distributions[data].values((1024, 1024), 7)
     ours, holds = [], True
     spread = float(np.sqrt(np.mean(x**2.0)) / np.mean(np.abs(x)))
@@ -108,6 +118,120 @@ def bias_claim(data: str, rounding: str) -> Claim:
     return Claim(what, SOURCE.replace("2^18", "2^20"), words, lambda: biased(data, rounding))
 
 
+AGAINST_MAGNITUDE = ("bf16", "e5m6_1x128_ue8m0", "logfmt10", "logfmt8", "fp8_1x128", "e5m2_1x128", "int8_1x128",
+                     "int10_1x128", "mxfp8_floor", "nvfp4")  # fmt: skip
+
+
+def magnitude_rows(outcome, data="logn2", formats=AGAINST_MAGNITUDE, octaves=26):
+    """Return the relative error of values by their distance from the largest of their tile, one octave per row."""
+    x = distributions[data].values((outcome.setting.rows, outcome.setting.columns), 0)
+    tiles = np.abs(x).reshape(-1, 128)
+    with np.errstate(divide="ignore"):
+        below = np.floor(np.log2(tiles.max(axis=1, keepdims=True)) - np.log2(tiles)).reshape(x.shape)
+    labels = {arm.name: arm.label for arm in outcome.study.arms}
+    rows = []
+    for name in formats:
+        error = np.abs(pass_through(x, name).values - x).astype(np.float64) / np.abs(x)
+        for octave in range(octaves):
+            here = error[below == octave]
+            if here.size >= 30:
+                rows.append({
+                    "data": data, "format": name, "label": labels[name], "octaves_below_amax": octave,
+                    "values": int(here.size), "relative_rms": float(np.sqrt((here**2).mean())),
+                    "flushed": float((here == 1).mean()),
+                })  # fmt: skip
+    return rows
+
+
+def against_magnitude(outcome):
+    """Return the figure of a value's relative error against its distance from the largest of its tile."""
+    rows = magnitude_rows(outcome)
+
+    def draw(sheet, top):
+        (axes,) = panels(sheet, top, head=0.1, foot=0.56, right=0.83)
+        families, seen, ends = {arm.name: arm.family for arm in outcome.study.arms}, {}, []
+        for name in dict.fromkeys(row["format"] for row in rows):
+            family, here = families[name], [row for row in rows if row["format"] == name]
+            nth = seen[family] = seen.get(family, -1) + 1
+            y = [100 * row["relative_rms"] for row in here]
+            axes.plot([row["octaves_below_amax"] for row in here], y, color=FAMILIES[family], linewidth=1.8,
+                      linestyle=("-", (0, (5, 1.5)), (0, (1.5, 1.2)))[nth % 3])  # fmt: skip
+            ends.append((y[-1], here[0]["label"], FAMILIES[family]))
+        most = max(row["octaves_below_amax"] for row in rows)
+        axes.set(yscale="log", ylim=(0.08, 160), xlim=(-0.3, most + 0.3), xticks=range(0, 1 + most, 2),
+                 xlabel="octaves below the largest magnitude of the tile (0: the largest)",
+                 ylabel="relative error, root mean square (%)")  # fmt: skip
+        axes.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+        axes.minorticks_off()
+        label_ends(axes, ends)
+
+    return Figure(
+        "LogFMT's relative error is that of the whole tile; integers lose a bit an octave, E4M3 from 2⁻¹⁴ on",
+        "error_atlas_magnitude", rows, draw,
+        f"{panel_title(rows[0]['data'])}; {outcome.setting.rows} x {outcome.setting.columns} values, octaves with "
+        "fewer than 30 left out; 100 %: flushed to 0", csv="error_atlas_magnitude_figure",
+        caption="Relative error against magnitude within the tile",
+    )  # fmt: skip
+
+
+def bias_rows(data=("gauss", "laplace", "swiglu", "uniform"), bits=BITS, size=1024):
+    """Return biases of LogFMT's thresholds, and the theory: -s^2/12 for linear, +s^2/24 for log, 0 for logmean."""
+    rows = []
+    for name in data:
+        x = distributions[name].values((size, 1024), 7)
+        for n in bits:
+            s = step(x, n)
+            for rounding, theory in (("linear", -s * s / 12), ("log", s * s / 24), ("logmean", 0.0)):
+                y = LogFMTCodec("logfmt", n, rounding=rounding).round_trip(x)
+                rows.append({
+                    "data": name, "bits": n, "s": s, "rounding": rounding, "theory": theory,
+                    "magnitude_bias": magnitude_bias(y, x), "gain_bias": gain_bias(y, x),
+                })  # fmt: skip
+    return rows
+
+
+def bias(outcome):
+    """Return the figure of the bias of magnitudes against the step, a panel per threshold, with the theory's lines."""
+    rows = bias_rows()
+    shown = {
+        "linear": ("thresholds in linear space", "-s²/12", -1 / 12),
+        "log": ("thresholds in log space", "+s²/24", 1 / 24),
+        "logmean": ("thresholds at the logarithmic mean", "0 to the order of s²", 0.0),
+    }
+
+    def draw(sheet, top):
+        found = panels(sheet, top, 1, 3, head=0.30, foot=0.56, wspace=0.09)
+        for axes, (rounding, (words, theory, slope)) in zip(found, shown.items(), strict=True):
+            axes.axhline(0, color="#909090", linewidth=0.8)
+            if slope:
+                axes.axhline(slope, color="#202020", linewidth=1.4, linestyle=(0, (5, 1.5)))
+            axes.text(0.97, slope - 0.006, theory, fontsize=9, color="#202020", ha="right", va="top",
+                      transform=axes.get_yaxis_transform())  # fmt: skip
+            for i, data in enumerate(dict.fromkeys(row["data"] for row in rows)):
+                # Below a step of 0.04 nats, noise hides the bias of 2^20 values.
+                here = [r for r in rows if r["data"] == data and r["rounding"] == rounding and r["s"] >= 0.04]
+                s = np.array([row["s"] for row in here])
+                y = np.array([row["magnitude_bias"] for row in here]) / s**2
+                noise = 2 * 1.5 / np.sqrt(12 * 2.0**20) / s  # errors of s / sqrt(12) each; 1.5: rms over mean magnitude
+                axes.errorbar(s, y, yerr=noise, fmt="os^D"[i], color=(*PALETTE[:3], NEUTRAL)[i], markersize=5,
+                              linewidth=1, label=data, linestyle="-" if i < 3 else (0, (1, 1)))  # fmt: skip
+            axes.set(xscale="log", xlim=(0.04, 2), ylim=(-0.135, 0.135), xlabel="step s (nats)")
+            axes.set_xticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
+            axes.minorticks_off()
+            axes.set_title(words, fontsize=9.5, loc="left", color="#202020", pad=7)
+        found[0].set_ylabel("bias of the mean magnitude / s²")
+        found[0].legend(fontsize=8, frameon=False, loc="upper left")
+
+    return Figure(
+        "Rounding in linear space shrinks magnitudes, in log space it inflates them by half as much",
+        "error_atlas_bias", rows, draw,
+        "LogFMT, 4 to 8 bits; bias of the mean magnitude divided by s², s the step in nats; a uniform density has none "
+        "in linear space, the paper's sense of unbiased; 2²⁰ values, bars: 2 standard errors",
+        csv="error_atlas_bias_figure",
+        caption="Bias of LogFMT's thresholds against the theory's -s^2/12 and +s^2/24",
+    )  # fmt: skip
+
+
 ablation = ErrorStudy(
     name="error_atlas",
     question="What does every wire format lose on every kind of data, for how many bits?",
@@ -139,12 +263,10 @@ ablation = ErrorStudy(
         *(bias_claim(*key) for key in BIAS),
     ),
     figures=(
-        pareto("", ("expert", "logn1"), "SQNR against bits per value including scales; rings: the Pareto front"),
-        against_magnitude("_magnitude", "logn2", ("bf16", "e5m6_1x128_ue8m0", "logfmt10", "logfmt8", "fp8_1x128",
-                          "e5m2_1x128", "int8_1x128", "int10_1x128", "mxfp8_floor", "nvfp4"),
-                          "Relative error against magnitude within the tile"),
-        bias("_bias", ("gauss", "laplace", "swiglu", "uniform"), BITS,
-             "Bias of LogFMT's thresholds against the theory's -s^2/12 and +s^2/24"),
+        pareto("Per bit, integer blocks lead on experts' outputs; on heavier tails LogFMT does",
+               "SQNR against bits per value including scales; rings: the Pareto front", ("expert", "logn1")),
+        against_magnitude,
+        bias,
     ),
 )  # fmt: skip
 

@@ -93,7 +93,7 @@ def ablate(
         raise CommandError("--jobs and --scheduler exclude each other")
     settings = _settings([study for study, _ in training], quick, seeds, checkpoints, changes)
     if not no_plot:
-        from ..study.report.style import require_matplotlib
+        from ..study.report.sheet import require_matplotlib
 
         require_matplotlib()
     size = "quick" if quick else "full"
@@ -327,7 +327,7 @@ def report_command(runs: tuple[Path, ...], no_plot: bool, as_json: bool, as_csv:
         if not folder.is_dir():
             raise CommandError(f"{folder}: no such folder")
     if not no_plot:
-        from ..study.report.style import require_matplotlib
+        from ..study.report.sheet import require_matplotlib
 
         require_matplotlib()
     from ..study.report.training import runs_in
@@ -345,12 +345,12 @@ def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool, as_json
     """Compare plain training runs; the report lies beside them."""
     import os
 
-    from ..study.report.training import FOLDER, compare_runs, rows
+    from ..study.report.training import FOLDER, compare_runs, table
 
     above = given[0] if given[0] not in trained and len(given) == 1 else Path(os.path.commonpath(trained))
     document, files = compare_runs(trained, (above.parent if above in trained else above) / FOLDER, plot)
-    head, table = rows(document)
-    emit(head, table, "Training runs", as_json, as_csv)
+    head, rows = table(document)
+    emit(head, rows, "Training runs", as_json, as_csv)
     for path in files:
         click.echo(f"wrote {path}", err=True)
 

@@ -15,7 +15,6 @@ from .kinds.claims.study import ClaimArm as ClaimArm
 from .kinds.claims.study import Claims as Claims
 from .kinds.claims.study import ClaimSetting as ClaimSetting
 from .kinds.errors.study import ErrorArm as ErrorArm
-from .kinds.errors.study import ErrorFigure as ErrorFigure
 from .kinds.errors.study import ErrorSetting as ErrorSetting
 from .kinds.errors.study import ErrorStudy as ErrorStudy
 from .kinds.errors.study import PublishedTable as PublishedTable

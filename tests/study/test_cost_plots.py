@@ -14,11 +14,11 @@ from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
 from lowprec.study import Arm
 from lowprec.study.analysis.costs_of_recipes import COSTS, bits_of, multiply_adds
-from lowprec.study.kinds.branches import cost_figure, report
+from lowprec.study.kinds.branches import figures, report
 from lowprec.study.kinds.branches.summary import summarize
-from lowprec.study.report.cost_panels import Point, differing, draw_panels, front, height_of
 from lowprec.study.report.document import Figure, Text
-from lowprec.study.report.style import new_figure
+from lowprec.study.report.sheet import Figure as Drawing
+from lowprec.study.report.tradeoff import Point, differing, draw_tradeoff, front, height_of, on_front
 from lowprec.study.run.store import read_json
 
 NANO = configs["nano"]
@@ -91,16 +91,19 @@ def point(arm, operands, value, wires=16.0):
 
 
 def test_panels_are_of_what_differs():
-    assert differing([point("a", 16.0, 0.0), point("b", 8.0, 0.0)]) == ["operands"]
-    assert differing([point("a", 16.0, 0.0), point("b", 8.0, 0.0, 12.0)]) == ["operands", "wires"]
-    assert differing([point("a", 16.0, 0.0), point("b", 16.0, 1.0)]) == []
-    assert differing([]) == []
+    assert differing([point("a", 16.0, 0.0), point("b", 8.0, 0.0)], COSTS) == ["operands"]
+    assert differing([point("a", 16.0, 0.0), point("b", 8.0, 0.0, 12.0)], COSTS) == ["operands", "wires"]
+    assert differing([point("a", 16.0, 0.0), point("b", 16.0, 1.0)], COSTS) == []
+    assert differing([], COSTS) == []
 
 
 def test_the_front_holds_what_nothing_beats_in_both():
     points = [point("cheap", 4.0, 9.0), point("beaten", 8.0, 5.0), point("good", 8.0, 1.0), point("dear", 16.0, 2.0)]
     assert front(points, "operands") == ["cheap", "good"]
     assert front([point("gone", 4.0, math.nan), *points], "operands") == ["cheap", "good"]
+    assert on_front([(1, 1), (1, 2), (2, 2), (3, 1)]) == [False, True, False, False]
+    assert on_front([(1, 1), (1, 1)]) == [True, True]
+    assert on_front([]) == []
 
 
 # --- the figure ------------------------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ def test_the_csv_has_the_numbers_of_the_summary_bit_for_bit(finished, reported):
 
 def test_the_points_are_the_rows(reported):
     study = reported.outcome
-    points = {point.arm: point for point in cost_figure.points_of(study)}
+    points = {point.name: point for point in figures.points_of(study)}
     assert set(points) == {"bf16", "dsv3", "fp4_naive", "no_promotion"}  # boom has no cost
     assert points["bf16"].value == 0.0
     own, point = study.arm("dsv3").own, points["dsv3"]
@@ -138,8 +141,8 @@ def test_the_points_are_the_rows(reported):
 def test_the_figure_and_what_has_no_cost_are_in_the_report(finished, reported):
     told = "Without a cost, since the recipe does not name all its formats: boom."
     finding = "Accuracy against cost: dsv3 is the cheapest arm within the margin (8.5 bits an operand, bf16 16)"
-    assert cost_figure.note(reported.outcome) == told
-    assert cost_figure.title(reported.outcome) == finding
+    assert figures.note(reported.outcome) == told
+    assert figures.cost(reported.outcome).title == finding
     assert {Text(told), Figure(finding, "toy_cost")} <= {*reported.document.parts}
     page = (finished / "report.html").read_text()
     assert told in page
@@ -150,18 +153,18 @@ def test_the_figure_and_what_has_no_cost_are_in_the_report(finished, reported):
 def test_a_diverged_arm_has_no_value_and_is_drawn(reported, tmp_path):
     study = reported.outcome
     known = replace(study, recipes={**study.recipes, "boom": recipes["nvfp4"].as_dict()})
-    found = {point.arm: point for point in cost_figure.points_of(known)}["boom"]
+    found = {point.name: point for point in figures.points_of(known)}["boom"]
     assert math.isnan(found.value)
-    assert all(path.stat().st_size > 300 for path in cost_figure.draw(known, tmp_path / "figure"))
-    assert cost_figure.note(known) == ""
+    assert all(path.stat().st_size > 300 for path in figures.cost(known).write(tmp_path))
+    assert figures.note(known) == ""
 
 
 def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(finished, tmp_path):
     study = summarize(finished)
     same = replace(study, recipes=dict.fromkeys(study.recipes, recipes["bf16"].as_dict()))
-    (tmp_path / "figure.svg").write_text("of an earlier report")
-    assert [path.name for path in cost_figure.draw(same, tmp_path / "figure")] == ["figure.csv"]
-    assert not (tmp_path / "figure.svg").exists()
+    (tmp_path / "toy_cost.svg").write_text("of an earlier report")
+    assert [path.name for path in figures.cost(same).write(tmp_path)] == ["toy_cost.csv"]
+    assert not (tmp_path / "toy_cost.svg").exists()
     text = report.markdown(report.document(same))
     assert "Accuracy against cost is not drawn: all arms spend the same (16 bits of a multiplied operand, " in text
 
@@ -169,30 +172,44 @@ def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(finished,
 def test_a_tail_of_a_branch_is_counted(finished):
     study = summarize(finished)
     tailed = {**recipes["nvfp4"].as_dict(), "tail": {"from_step": 15, "recipe": recipes["bf16"].as_dict()}}
-    found = cost_figure.costs(replace(study, recipes={**study.recipes, "dsv3": tailed}))["dsv3"]
+    found = figures.costs(replace(study, recipes={**study.recipes, "dsv3": tailed}))["dsv3"]
     assert study.setting.branch_steps == SMALL.branch_steps == 20
     expected = 0.75 * bits(recipes["nvfp4"])["operands"] + 0.25 * bits(recipes["bf16"])["operands"]
     assert found["operands"] == pytest.approx(expected)
 
 
-def drawn(points, costs):
-    figure, top = new_figure(9.2, 0.9 + height_of(costs), "A finding", "Its size")
-    panels = draw_panels(figure, top, points, costs, "loss", lambda axes: axes.set_ylim(-1.0, 10.0))
-    figure.canvas.draw()
-    return figure, panels
+@pytest.fixture
+def drawn(tmp_path):
+    """Draw points as a figure of a report; return matplotlib's figure and panels."""
+
+    def draw(points, costs):
+        found = []
+
+        def panels(sheet, top):
+            words = {cost: COSTS[cost] for cost in costs}
+            found.append(draw_tradeoff(sheet, top, points, words, "loss", lambda axes: axes.set_ylim(-1.0, 10.0)))
+
+        Drawing("A finding", "toy", [{"a": 1}], panels, "Its size", height_of(costs)).write(tmp_path)
+        figure = found[0][0].figure
+        figure.canvas.draw()
+        return figure, found[0]
+
+    return draw
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("costs", [["operands"], ["operands", "wires"], ["operands", "wires", "kept"], [*COSTS]])
-def test_names_stand_apart_and_inside(costs):
+def test_names_stand_apart_and_inside(drawn, costs):
     """Nine arms in one place, and one far away: no name lies over another, or over a point, or runs out."""
     crowd = [point(f"{i}_with_a_name", 8.0, 1.0 + 0.01 * i) for i in range(9)]
     points = [*crowd, point("bf16", 16.0, 0.0), point("boom", 4.0, math.nan)]
-    figure, panels = drawn([replace(item, bits=dict.fromkeys(COSTS, item.bits["operands"])) for item in points], costs)
+    figure, panels = drawn(
+        [replace(item, costs=dict.fromkeys(COSTS, item.costs["operands"])) for item in points], costs
+    )
     assert len(panels) == len(costs)
     for axes in panels:
         boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
-        assert set(boxes) == {*(item.arm for item in crowd), "bf16", "boom (diverged)"}
+        assert set(boxes) == {*(item.name for item in crowd), "bf16", "boom (diverged)"}
         for (_, one), (_, other) in itertools.combinations(boxes.items(), 2):
             assert not one.overlaps(other)
         edge = figure.bbox
@@ -201,13 +218,13 @@ def test_names_stand_apart_and_inside(costs):
     assert not any(one.overlaps(other) for one, other in itertools.combinations(centres, 2))
 
 
-def test_a_crowd_of_names_is_led_to_its_points():
+def test_a_crowd_of_names_is_led_to_its_points(drawn):
     _, (axes,) = drawn([point(f"arm{i}", 8.0, 1.0) for i in range(5)] + [point("bf16", 16.0, 0.0)], ["operands"])
     leads = [line for line in axes.lines if line.get_linewidth() == 0.6]
     assert len(leads) == 3  # one name to the right, one to the left, the others further off
 
 
-def test_a_bar_spans_the_interval_and_a_divergence_is_a_cross_at_the_top():
+def test_a_bar_spans_the_interval_and_a_divergence_is_a_cross_at_the_top(drawn):
     one = replace(point("dsv3", 8.0, 1.0), interval=(0.5, 1.5))
     _, (axes,) = drawn([one, point("boom", 4.0, math.nan), point("bf16", 16.0, 0.0)], ["operands"])
     assert [list(line.get_ydata()) for line in axes.lines if line.get_linewidth() == 2.0] == [[0.5, 1.5]]

@@ -7,12 +7,10 @@ import pytest
 from contract import MeasuringContract, Toy
 from refusals import refusals
 
-from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, load
-from lowprec.study.kinds.errors import figures as error_figures
-from lowprec.study.kinds.errors import plots as error_plots
-from lowprec.study.kinds.errors.figures import bias_rows, magnitude_rows, on_front, pareto_rows
+from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, catalogue, load
+from lowprec.study.design import modules
+from lowprec.study.kinds.errors.figures import pareto, pareto_rows
 from lowprec.study.kinds.errors.study import claims_of, sweep
-from lowprec.study.kinds.errors.wire_cost import cost_rows
 from lowprec.study.run.store import read_json
 
 SMALL = ErrorSetting(rows=64, columns=1024, seeds=2)
@@ -20,7 +18,7 @@ TOY = Toy(
     ErrorStudy(
         name="mine", question="Which?", expected="One.", source="me", data=("gauss",),
         arms=(ErrorArm("bf16", "BF16", "cast"), ErrorArm("logfmt8", "LogFMT-8", "LogFMT")), quick=SMALL, full=SMALL,
-        figures=(error_figures.pareto("_front", ("gauss",), "The front"),),
+        figures=(pareto("A finding", "The front", ("gauss",)),),
         tables=(PublishedTable("SQNR", "sqnr", "me", ("gauss",), {"logfmt8": (37.0,)}, within=1.5),),
     ),
     ErrorSetting(4, 256, 1),
@@ -30,6 +28,11 @@ TOY = Toy(
 @pytest.fixture(scope="module")
 def study():
     return load("error_atlas")
+
+
+@pytest.fixture(scope="module")
+def atlas():
+    return modules.load(catalogue.folder() / "error_atlas.py")
 
 
 @pytest.fixture(scope="module")
@@ -76,38 +79,31 @@ def test_claims_of_bias_and_deepep(study, number):
     assert ours.holds, f"{claim.claim}: published {claim.published}, ours {ours.words}"
 
 
-def test_numbers_behind_the_figures(outcome):
-    rows = pareto_rows(outcome, ("gauss",))
+def test_numbers_behind_the_figures(outcome, atlas):
+    rows = pareto_rows(outcome, "gauss")
     assert [row["format"] for row in rows if row["on_front"]] == ["int8_1x128", "bf16"]
     assert {row["bits_per_value"] for row in rows if row["format"] == "logfmt8"} == {8.25}
-    rows = magnitude_rows(outcome, "gauss", ("logfmt8", "int8_1x128"), 9)
+    rows = atlas.magnitude_rows(outcome, "gauss", ("logfmt8", "int8_1x128"), 9)
     by = {(row["format"], row["octaves_below_amax"]): row["relative_rms"] for row in rows}
     assert by["logfmt8", 0] / by["logfmt8", 5] == pytest.approx(1, abs=0.2)
     assert by["int8_1x128", 5] / by["int8_1x128", 3] == pytest.approx(4, abs=0.6)
     assert by["int8_1x128", 8] == 1.0
-    rows = bias_rows(outcome, ("gauss",), (5,), 256)
+    rows = atlas.bias_rows(("gauss",), (5,), 256)
     found = {row["rounding"]: row["magnitude_bias"] / row["s"] ** 2 for row in rows}
     assert found["linear"] == pytest.approx(-1 / 12, abs=0.015)
     assert found["log"] == pytest.approx(1 / 24, abs=0.015)
     assert abs(found["logmean"]) < 0.015
 
 
-def test_on_front():
-    assert on_front([(1, 1), (1, 2), (2, 2), (3, 1)]) == [False, True, False, False]
-    assert on_front([(1, 1), (1, 1)]) == [True, True]
-    assert on_front([]) == []
-
-
 @pytest.mark.slow
-def test_figures_are_drawn(outcome, tmp_path):
-    rows = pareto_rows(outcome, ("gauss", "expert"))
-    files = error_plots.draw_pareto(rows, outcome, tmp_path / "pareto")
-    files += error_plots.draw_magnitude(
-        magnitude_rows(outcome, "gauss", ("logfmt8", "bf16"), 6), outcome, tmp_path / "m"
-    )
-    files += error_plots.draw_bias(bias_rows(outcome, ("gauss", "uniform"), (5, 6), 64), outcome, tmp_path / "bias")
-    assert [path.name for path in files] == ["pareto.png", "pareto.svg", "m.png", "m.svg", "bias.png", "bias.svg"]
-    assert all(path.stat().st_size > 5000 for path in files)
+def test_figures_are_drawn(outcome, atlas, tmp_path):
+    formats = ("logfmt8", "int8_1x128", "bf16", "fp8_1x128")
+    atlas.magnitude_rows.__defaults__ = ("gauss", formats, 6)
+    atlas.bias_rows.__defaults__ = (("gauss", "uniform"), (5, 6), 64)
+    made = (pareto("A finding", "The front", ("gauss", "expert")), atlas.against_magnitude, atlas.bias)
+    files = [path for figure in made for path in figure(outcome).write(tmp_path)]
+    assert [path.suffix for path in files] == [".csv", ".png", ".svg"] * 3
+    assert all(path.stat().st_size > 5000 for path in files if path.suffix != ".csv")
 
 
 class TestContract(MeasuringContract):
@@ -117,7 +113,7 @@ class TestContract(MeasuringContract):
 @pytest.mark.slow
 def test_the_report_has_numbers_claims_and_figures(tmp_path):
     found = TOY.measure(tmp_path)
-    assert {path.name for path in found.files} >= {"mine_front_figure.csv", "mine_front.png", "claims.csv"}
+    assert {path.name for path in found.files} >= {"mine_figure.csv", "mine.png", "claims.csv"}
     rows = list(csv.DictReader((tmp_path / "mine.csv").read_text().splitlines()))
     assert float(rows[0]["sqnr"]) == found.outcome.errors["bf16", "gauss"][0].sqnr
     assert read_json(tmp_path / "summary.json")["claims"][0]["agrees"] == "yes"
@@ -132,7 +128,7 @@ def test_wire_cost_in_small():
     arms = tuple(arm for arm in study.arms if arm.name in ("bf16", "logfmt4", "logfmt8", "int8_1x128", "fp8_1x128"))
     part = replace(study, arms=arms, figures=())
     outcome = sweep(part, ErrorSetting(32, 512, 1, training_steps=2))
-    rows = {row["format"]: row for row in cost_rows(outcome, "deepseek_v3", "h800_ib400", "fp8_1x128", "nano")}
+    rows = {row["format"]: row for row in modules.load(catalogue.folder() / "wire_cost.py").cost_rows(outcome)}
     assert rows["bf16"]["kl"] == 0
     assert rows["bf16"]["sqnr"] > 100
     assert rows["logfmt4"]["kl"] > rows["logfmt8"]["kl"] > 0

@@ -16,9 +16,10 @@ from lowprec._files import safe_name
 from lowprec.recipe import load_recipe
 from lowprec.study import Arm, Claims, SameWeights, load, run_study
 from lowprec.study.kinds.catalogue import report
-from lowprec.study.kinds.errors.study import ErrorArm, ErrorFigure, ErrorSetting, ErrorStudy
+from lowprec.study.kinds.errors.study import ErrorArm, ErrorSetting, ErrorStudy
 from lowprec.study.kinds.tensors.study import TensorStudy
 from lowprec.study.report.document import Document, Figure
+from lowprec.study.report.sheet import Figure as Drawing
 from lowprec.study.run.store import StudyError
 
 EVIL = ("../../evil", "/evil", "..", ".", "", "a/b", "a\\b", "a\0b", "a\n", "-rf", "a b", "é", "x" * 101, 3, None)
@@ -46,7 +47,7 @@ MADE = {
     "TensorStudy": lambda name: TensorStudy(name=name, question="?", arms=(), data=(), quick=None, full=None),
     "Arm": Arm,
     "Figure": lambda name: Figure("title", name),
-    "ErrorFigure": lambda name: ERRORS(name="fine", figures=(ErrorFigure(f"/../{name}", list, list, ""),)),
+    "Drawing": lambda name: Drawing("title", name, []),
 }
 
 

@@ -1,7 +1,6 @@
 """The figure and the report: the numbers behind them, the words, and that the files are whole."""
 
 import csv
-import io
 import json
 import math
 import os
@@ -17,13 +16,10 @@ from toys import SMALL
 
 from lowprec.study import Arm
 from lowprec.study.analysis.smoothing import ema
-from lowprec.study.kinds.branches import curves as plots
-from lowprec.study.kinds.branches import forest, report
-from lowprec.study.kinds.branches.curves import curves, write_csv
-from lowprec.study.kinds.branches.looks import looks_of
+from lowprec.study.kinds.branches import figures, report
 from lowprec.study.kinds.branches.sentences import sentence
 from lowprec.study.kinds.branches.summary import summarize
-from lowprec.study.report import style
+from lowprec.study.report import sheet
 from lowprec.study.report.parts import count, interval, percent
 from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, clock, display, status
 from lowprec.study.run.store import StudyError
@@ -33,7 +29,7 @@ study = pytest.fixture(lambda finished: summarize(finished), scope="module")
 
 
 def bands_of(study, panel):
-    return {band.arm: band for band in curves(study) if band.panel == panel}
+    return {band.arm: band for band in figures.bands(study) if band.panel == panel}
 
 
 def test_curves_are_the_runs_smoothed_and_paired(study):
@@ -65,22 +61,22 @@ def test_a_diverged_arm_ends_where_its_first_pair_does(study):
     assert (bands["boom"].mean.size, bands["boom"].ended, bands["dsv3"].ended) == (5, True, False)
 
 
-def test_the_csv_holds_every_bit_of_the_figure(study, tmp_path):
-    bands = curves(study)
-    write_csv(tmp_path / "figure.csv", bands)
-    rows = [*csv.DictReader((tmp_path / "figure.csv").read_text().splitlines())]
+def test_the_rows_are_every_bit_of_the_figure(study):
+    rows, bands = figures.curves(study).rows, figures.bands(study)
     assert len(rows) == sum(band.mean.size for band in bands)
     for band in bands:
         mine = [row for row in rows if (row["panel"], row["arm"]) == (band.panel, band.arm)]
-        assert [float(row["mean"]) for row in mine] == pytest.approx(band.mean.tolist(), abs=0, rel=0, nan_ok=True)
-        assert {row["pairs"] for row in mine} == {str(band.pairs)}
+        assert [row["mean"] for row in mine] == pytest.approx(band.mean.tolist(), abs=0, rel=0, nan_ok=True)
+        assert {row["pairs"] for row in mine} == {band.pairs}
 
 
 @pytest.mark.slow
 def test_figure_files_are_the_same_every_time(study, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-    first, second = (plots.draw(study, tmp_path / name) for name in ("a", "b"))
-    assert [path.name for path in first] == ["a.csv", "a.png", "a.svg"]
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+    first, second = (figures.curves(study).write(tmp_path / name) for name in ("a", "b"))
+    assert [path.name for path in first] == ["toy.csv", "toy.png", "toy.svg"]
     assert int.from_bytes(first[1].read_bytes()[16:20]) > 1200  # pixels across
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert "matplotlib.pyplot" not in sys.modules  # nothing interactive
@@ -90,19 +86,19 @@ def test_figure_files_are_the_same_every_time(study, tmp_path, monkeypatch):
 @pytest.mark.parametrize("changes", [{"seeds": 1, "checkpoints": 1}, {"branch_steps": 1}, {"seeds": 3}])
 def test_figures_of_odd_sizes(tmp_path, changes):
     small = summarize(replace(TOY, setting=replace(SMALL, **changes)).run(tmp_path / "toy"))
-    assert all(path.stat().st_size > 300 for path in plots.draw(small, tmp_path / "figure"))
+    assert all(path.stat().st_size > 300 for path in figures.curves(small).write(tmp_path))
 
 
-def test_the_csv_of_pairs_gives_the_intervals(study):
-    rows = list(csv.DictReader(io.StringIO(forest.pairs_csv(study))))
+def test_the_rows_of_pairs_give_the_intervals(study):
+    rows = figures.forest(study).rows
     for item in study.arms:
         for name, found in item.effects.items():
             mine = [row for row in rows if (row["arm"], row["effect"]) == (item.arm.name, name)]
             if item.arm.role == "repeat":
                 assert not mine
                 continue
-            assert [float(row["r"]) for row in mine] == item.by_effect[name].values.tolist()
-            (error,) = map(float, {row["text_error"] for row in mine})
+            assert [row["r"] for row in mine] == item.by_effect[name].values.tolist()
+            (error,) = {row["text_error"] for row in mine} if not found.diverged else (math.nan,)
             assert math.isnan(error) if found.diverged else error == found.text_error
             together = math.hypot(found.pairs_error, error)
             assert found.diverged or found.inference.error == pytest.approx(together, rel=1e-12)
@@ -120,20 +116,20 @@ def test_far_apart_arms_get_a_symmetric_logarithm(study, tmp_path, monkeypatch):
     far = summarize(TOY.run(tmp_path / "toy"))
     assert far.arm("fp4_naive").verdict == "worse"
     for item, panels in ((study, 0), (far, 2)):  # of the curves and of the pairs
-        plots.draw(item, tmp_path / "figure")
+        figures.curves(item).write(tmp_path)
         assert [axes.get_yscale() for axes in saved[-1].axes].count("symlog") == panels
 
 
 def test_missing_matplotlib_is_said_before_anything_else(study, tmp_path, monkeypatch):
-    monkeypatch.setattr(style, "find_spec", lambda name: None)
+    monkeypatch.setattr(sheet, "find_spec", lambda name: None)
     with pytest.raises(StudyError, match=r"pip install 'lowprec\[plot\]'"):
-        plots.draw(study, tmp_path / "figure")
+        figures.curves(study).write(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_title_states_the_finding(study):
     finding = "dsv3: equivalent to bf16 within ±0.25 %; fp4_naive and boom (diverged): worse than bf16"
-    assert plots.title(study) == finding
+    assert figures.title(study) == finding
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -279,17 +275,21 @@ def test_clock():
 
 
 @pytest.mark.slow
-def test_names_of_many_arms_stand_apart_in_the_key(tmp_path):
-    """Beyond seven lines each has one, with the mean beside it."""
+@pytest.mark.parametrize("count", [1, 8])
+def test_names_in_the_legend_do_not_overlap(tmp_path, count):
+    """Many arms have one line each, with the mean next to the name."""
     from matplotlib.figure import Figure
 
-    more = [Arm(f"arm{i}", recipe="dsv3") for i in range(7)] + [Arm("boom", recipe="explodes", pairs=1)]
+    more = [Arm(f"arm{i}", recipe="dsv3") for i in range(count - 1)] + [Arm("boom", recipe="explodes", pairs=1)]
     many = summarize(branches(*more, setting=replace(SMALL, seeds=1)).run(tmp_path / "toy"))
     figure = Figure(figsize=(9.2, 6.4), dpi=160)
-    axes = figure.add_axes((0.76, 0.5, 0.22, 0.43))
-    plots._draw_key(axes, many, looks_of(many))
-    figure.canvas.draw()
-    shown = {text.get_text() for text in axes.texts}
-    assert {"bf16", "reference", "fp4_naive", "arm6", "boom", "diverged", "noise floor"} <= shown
-    boxes = [text.get_window_extent() for text in axes.texts]
+    figures._draw_key(axes := figure.add_axes((0.76, 0.5, 0.22, 0.43)), many)
+    figure.draw_without_rendering()
+    found = axes.get_legend().get_texts()
+    assert {text.get_text() for text in found} >= {
+        *(["bf16: reference", "boom: diverged", "noise floor: ±1 rms"] if count > 1 else ["boom\ndiverged in 2 of 2"])
+    }
+    boxes = [text.get_window_extent() for text in found]
     assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+    assert max(box.x1 for box in boxes) < figure.bbox.x1
+    assert min(box.y0 for box in boxes) > axes.get_window_extent().y0 - 10

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._files import make_folder, to_csv, write_text
+from ..._files import make_folder, write_text
 from ...moe.run.files import KeptRun, is_run, read_run
-from ...plot.style import STYLE
-from . import html
+from . import html, sheet
 from .document import Bullets, Document, Figure, Part, Table, Text, markdown
 from .parts import number, percent
-from .style import new_figure, save
 
 #: The folder, beside the runs, that the report is written into.
 FOLDER = "compared_runs"
@@ -57,12 +56,14 @@ def compare_runs(folders: Sequence[Path], out: Path, plot: bool = True) -> tuple
     """
     runs = [read_run(folder) for folder in folders]
     make_folder(out)
-    parts: list[Part] = [_verdict(runs), Table(_HEAD, tuple(map(tuple, _rows(runs))))]
-    files = [out / "runs.csv"]
-    write_text(files[0], to_csv(_HEAD, _rows(runs)))
+    rows = _rows(runs)
+    parts: list[Part] = [_verdict(runs), Table(_HEAD, tuple(tuple(row.values()) for row in rows))]
+    steps = f"{1 / (1 - _SMOOTHING):.0f} steps"
+    found = sheet.Figure("Training losses", "losses", rows, partial(_draw, folders), f"running means of {steps}", 4.6,
+                         csv="runs")  # fmt: skip
+    files = found.write(out, plot)
     if plot:
-        parts.append(Figure(f"Training losses, a running mean of {1 / (1 - _SMOOTHING):.0f} steps", "losses"))
-        files += _draw(folders, out / "losses")
+        parts.append(Figure(f"Training losses, a running mean of {steps}", "losses"))
     question = "Where did these training runs end, and how far apart?"
     document = Document(FOLDER, question, "runs", tuple(parts), folder=out)
     write_text(out / "report.md", markdown(document))
@@ -72,25 +73,26 @@ def compare_runs(folders: Sequence[Path], out: Path, plot: bool = True) -> tuple
     return document, files
 
 
-def rows(document: Document) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def table(document: Document) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Return the head and the rows of a report's table."""
     found = next(part for part in document.parts if isinstance(part, Table))
     return found.head, found.rows
 
 
-def _rows(runs: Sequence[KeptRun]) -> list[list[str]]:
+def _rows(runs: Sequence[KeptRun]) -> list[dict[str, str]]:
     first: Any = runs[0].summary.get("validation_loss")
     table = []
     for run in runs:
         kept, losses = run.summary, run.metrics["loss"]
         validation: Any = kept.get("validation_loss")
         missing = "n/a" if kept.get("evaluated", True) else "not evaluated"
-        table.append([
+        cells = [
             run.name, *(str(kept[key]) for key in ("config", "recipe", "seed", "steps", "status")),
             number(float(losses.iloc[-1])) if len(losses) else "n/a",
             missing if validation is None else f"{validation:.6g}",
             "" if run is runs[0] or None in (first, validation) else f"{percent(validation / first - 1)} %",
-        ])  # fmt: skip
+        ]  # fmt: skip
+        table.append(dict(zip(_HEAD, cells, strict=True)))
     return table
 
 
@@ -109,13 +111,9 @@ def _verdict(runs: Sequence[KeptRun]) -> Part:
     )
 
 
-def _draw(folders: Sequence[Path], stem: Path) -> list[Path]:
-    import matplotlib
-
+def _draw(folders: Sequence[Path], canvas: Any, top: float) -> None:
     from ...plot.training import losses
 
-    with matplotlib.rc_context(STYLE):
-        figure, top = new_figure(9.2, 4.6, "Training losses", f"running means of {1 / (1 - _SMOOTHING):.0f} steps")
-        axes = figure.add_axes((0.075, 0.12, 0.9, top - 0.15))
-        losses(*folders, smoothing=_SMOOTHING, axes=axes)
-        return save(figure, stem)
+    (axes,) = sheet.panels(canvas, top, foot=0.55, left=0.075)
+    axes.grid(False)
+    losses(*folders, smoothing=_SMOOTHING, axes=axes)

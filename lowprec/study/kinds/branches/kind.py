@@ -72,15 +72,15 @@ class BranchKind(TrainingKind[Ablation, Setting]):
 
     def so_far(self, folder: Path, plot: bool) -> str:
         """Say what the complete pairs say while others still run, and draw them."""
-        from . import curves
+        from .figures import curves, so_far
         from .summary import summarize_so_far
 
         study = summarize_so_far(folder)
         if study is None:
             return ""
         if plot:
-            curves.draw(study, folder / study.ablation.name)
-        return curves.so_far(study)
+            curves(study).write(folder)
+        return so_far(study)
 
 
 def _place(task: Task) -> tuple[str, bool, bool]:

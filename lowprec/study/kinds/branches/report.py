@@ -14,10 +14,11 @@ from ...analysis.statistics import Paired
 from ...analysis.validity import VOID, said
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
 from ...report.parts import environment, expected_table, finding_sentence, interval, percent, recipe_details
+from ...report.sheet import write_figures
 from ..kind import Report
 from ..written import show_sentences
 from .ablation import EFFECTS, LEAST_CHECKPOINTS
-from .cost_figure import costs, note
+from .figures import costs, figures, note
 from .measured import ArmSummary
 from .sentences import contrast_sentence, effect_cell, named, sentence
 from .summary import StudySummary, summarize
@@ -298,21 +299,8 @@ def _speed(study: StudySummary, runs: Any) -> float:
 def report(folder: Path, plot: bool) -> Report:
     """Write everything about a finished study into its folder: figures, `report.md`, `table.csv`, `summary.json`."""
     study = summarize(folder)
-    figures: list[tuple[str, str]] = []
-    files: list[Path] = []
-    if plot:
-        from . import cost_figure, curves, forest
-
-        for suffix, draw, title in (
-            ("", curves.draw, curves.title),
-            ("_pairs", forest.draw, forest.title),
-            ("_cost", cost_figure.draw, cost_figure.title),
-        ):
-            stem = folder / f"{study.ablation.name}{suffix}"
-            files += (drawn := draw(study, stem))
-            if stem.with_suffix(".svg") in drawn:
-                figures.append((title(study), stem.name))
-    found = document(study, folder, figures)
+    drawn, files = write_figures(figures(study), folder, plot)
+    found = document(study, folder, [(figure.title, figure.stem) for figure in drawn])
     files += write(study, folder, found)
     return Report(study, found, files, partial(show, study), partial(table_csv, study), study.damaged)
 

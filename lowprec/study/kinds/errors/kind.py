@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ...._files import to_csv, write_text
 from ...report.document import Document, Figure, Heading, Part, Table, Text
+from ...report.sheet import write_figures
 from ...run.store import check_writable
 from ..kind import MeasuringKind, Report
 from ..measuring import claims_csv, claims_json, claims_table, made_of, show_claims, show_table, write_reports
@@ -42,8 +43,6 @@ class ErrorKind(MeasuringKind[ErrorStudy, ErrorSetting]):
     ) -> Report:
         """Measure, and write ``<name>.csv``, figures and the reports.
 
-        The numbers of a figure ``<name><suffix>.png`` are in ``<name><suffix>_figure.csv``.
-
         Raises
         ------
         StudyError
@@ -57,16 +56,9 @@ class ErrorKind(MeasuringKind[ErrorStudy, ErrorSetting]):
         outcome = replace(swept, command=command, measured=tuple(pairs))
         files = [folder / f"{study.name}.csv"]
         write_text(files[0], errors_csv(outcome))
-        figures = []
-        for figure in study.figures:
-            stem = folder / f"{study.name}{figure.suffix}"
-            rows = figure.rows(outcome)
-            numbers = stem.with_name(f"{stem.name}_figure.csv")
-            write_text(numbers, to_csv(list(rows[0]), [list(row.values()) for row in rows]))
-            files.append(numbers)
-            if plot:
-                files += figure.draw(rows, outcome, stem)
-                figures.append((figure.caption, stem.name))
+        drawn, more = write_figures((figure(outcome) for figure in study.figures), folder, plot)
+        files += more
+        figures = [(figure.caption, figure.stem) for figure in drawn]
         found, tables = document(outcome, folder, figures), {"claims.csv": claims_csv(outcome)}
         files += write_reports(found, as_json(outcome), folder, tables, plot, began)
         return Report(outcome, found, files, partial(show, outcome), partial(claims_csv, outcome), holds=outcome.holds)

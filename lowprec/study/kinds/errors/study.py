@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from ..measuring import Claimed
 if TYPE_CHECKING:
     from lowprec.measure.atlas import FormatErrors
 
-Row = dict[str, Any]
+    from ...report.sheet import Figure
 
 
 @dataclass(frozen=True)
@@ -99,28 +98,6 @@ class PublishedTable:
     within: float = 0.3
 
 
-@dataclass(frozen=True, eq=False)
-class ErrorFigure:
-    """A figure: the numbers behind it, and how they are drawn.
-
-    Parameters
-    ----------
-    suffix : str
-        Ending of its files: ``<study><suffix>.png``.
-    rows : callable
-        ``rows(outcome)``: the numbers, a list of dictionaries with the same keys.
-    draw : callable
-        ``draw(rows, outcome, stem)``: writes PNG and SVG and returns their paths.
-    caption : str
-        One sentence below it.
-    """
-
-    suffix: str
-    rows: Callable[[ErrorOutcome], list[Row]]
-    draw: Callable[[list[Row], ErrorOutcome, Path], list[Path]]
-    caption: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ErrorStudy(Study):
     """One question about formats.
@@ -135,15 +112,15 @@ class ErrorStudy(Study):
         Tables to be reproduced: a claim for each row.
     claims : tuple of Claim
         Further claims.
-    figures : tuple of ErrorFigure
-        The figures.
+    figures : tuple of callable
+        The figures: ``figure(outcome)`` returns a `Figure`.
     """
 
     arms: tuple[ErrorArm, ...]
     data: tuple[str, ...]
     tables: tuple[PublishedTable, ...] = ()
     claims: tuple[Claim, ...] = ()
-    figures: tuple[ErrorFigure, ...] = ()
+    figures: tuple[Callable[[ErrorOutcome], Figure], ...] = ()
     kind: ClassVar[str] = "errors"
     has_reference: ClassVar[bool] = False
 
@@ -154,8 +131,6 @@ class ErrorStudy(Study):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for figure in self.figures:
-            safe_name("figure", f"{self.name}{figure.suffix}")
         check_names(self.name, "kind of data", self.data)
         for table in self.tables:
             unknown = (set(table.rows) - {arm.name for arm in self.arms}) | (set(table.data) - set(self.data))

@@ -10,9 +10,11 @@ from typing import Any
 from ...._files import to_csv
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table
 from ...report.parts import finding_sentence, number
+from ...report.sheet import write_figures
 from ..kind import Report
 from ..measuring import show_table
 from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
+from .figures import figures
 from .summary import EVERYWHERE, ReadingSummary, summarize
 
 
@@ -95,13 +97,8 @@ def outcome(summary: ReadingSummary) -> dict[str, Any]:
 def report(folder: Path, plot: bool) -> Report:
     """Write everything about a finished study into its folder."""
     summary = summarize(folder)
-    figures: list[tuple[str, str]] = []
-    files: list[Path] = []
-    if plot:
-        from .plots import draw
-
-        figures, files = draw(summary, folder)
-    found = document(summary, folder, figures)
+    drawn, files = write_figures(figures(summary), folder, plot)
+    found = document(summary, folder, [(figure.title, figure.stem) for figure in drawn])
     return written(summary, found, table_csv, outcome(summary), show, files, summary.broken)
 
 

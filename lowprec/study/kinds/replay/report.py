@@ -11,9 +11,11 @@ from ...analysis.crossed import Crossed
 from ...measurements.operands import EXTRAPOLATED_K
 from ...report.document import Bullets, Document, Figure, Heading, Part, Table
 from ...report.parts import finding_sentence, number
+from ...report.sheet import write_figures
 from ..kind import Report
 from ..measuring import show_table
 from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
+from .figures import figure
 from .study import ENOUGH, REPLAY_METRICS
 from .summary import ReplaySummary, summarize, words_of
 
@@ -176,14 +178,8 @@ def outcome(summary: ReplaySummary) -> dict[str, Any]:
 def report(folder: Path, plot: bool) -> Report:
     """Write everything about a finished replay into its folder."""
     summary = summarize(folder)
-    figures: list[tuple[str, str]] = []
-    files: list[Path] = []
-    if plot:
-        from .plots import draw
-
-        files = draw(summary, title(summary), folder / summary.study.name)
-        figures = [(title(summary), summary.study.name)]
-    found = document(summary, folder, figures)
+    drawn, files = write_figures([figure(summary, title(summary))], folder, plot)
+    found = document(summary, folder, [(figure.title, figure.stem) for figure in drawn])
     return written(summary, found, table_csv, outcome(summary), show, files)
 
 

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...._files import to_csv, write_text
 from ...report.document import Document, Figure, Part, Text
+from ...report.sheet import write_figures
 from ...run.store import check_writable
 from ..kind import MeasuringKind, Report
 from ..measuring import Claimed, claims_csv, claims_json, claims_table, made_of, show_claims, write_reports
+from .figures import figure
 from .study import MEASURES, Errors, TensorSetting, TensorStudy, sweep
 
 
@@ -53,28 +54,10 @@ class TensorKind(MeasuringKind[TensorStudy, TensorSetting]):
         errors = sweep(study, setting, progress)
         measured = tuple((claim, claim.measure()) for claim in study.claims)
         outcome = Outcome(study, errors, measured=measured, command=command)
-        stem = folder / study.name
-        files = [stem.with_suffix(".csv")]
-        write_text(files[0], errors_csv(errors))
-        if plot:
-            from .plots import draw
-
-            files += draw(errors, stem)
-        found, tables = document(outcome, folder, study.name if plot else None), {"claims.csv": claims_csv(outcome)}
+        drawn, files = write_figures([figure(errors)], folder, plot)
+        found, tables = document(outcome, folder, study.name if drawn else None), {"claims.csv": claims_csv(outcome)}
         files += write_reports(found, as_json(outcome), folder, tables, plot, began)
         return Report(outcome, found, files, partial(show, outcome), partial(claims_csv, outcome), holds=outcome.holds)
-
-
-def errors_csv(errors: Errors) -> str:
-    """Return all errors as a tidy table, floats exact."""
-    rows = [
-        (data.name, arm.name, k, seed, *errors.values[:, d, i, j, seed].tolist())
-        for d, data in enumerate(errors.study.data)
-        for i, arm in enumerate(errors.study.arms)
-        for j, k in enumerate(errors.setting.lengths)
-        for seed in range(errors.setting.seeds)
-    ]
-    return to_csv(("data", "arm", "K", "seed", *MEASURES), rows)
 
 
 def document(outcome: Outcome, folder: Path = Path(), figure: str | None = None) -> Document:

@@ -1,0 +1,464 @@
+"""The figures of branches: loss curves and their differences, the forest plot of effects, accuracy against bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....plot.style import FLOOR, NEUTRAL
+from ...analysis.costs_of_recipes import COSTS, bits_of, with_tail
+from ...analysis.inference import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN
+from ...analysis.smoothing import ema
+from ...analysis.statistics import relative_differences
+from ...analysis.validity import VOID, headline
+from ...design.arms import Arm
+from ...report.parts import interval, percent
+from ...report.sheet import (
+    MARGIN_LINE,
+    Figure,
+    bar,
+    cross,
+    draw_margin,
+    line_styles,
+    panels,
+    rows_of_arms,
+    scale_differences,
+)
+from ...report.tradeoff import Point, differing, draw_tradeoff, height_of
+from .ablation import EFFECTS
+from .measured import ArmSummary
+from .runs import PairRun
+from .sentences import effect_cell, named
+from .summary import StudySummary
+
+BETA = 0.9
+#: Effects of the forest plot: their height in a row, marker and name.
+DRAWN = {
+    "forward": (0.26, "^", "forward effect (rounding)"), "training": (0.0, "o", "training effect (weights)"),
+    "total": (-0.26, "s", "total"),
+}  # fmt: skip
+#: Verdicts of arms within the margin.
+WITHIN = (EQUIVALENT, WORSE_WITHIN, BETTER_WITHIN)
+
+
+def figures(study: StudySummary) -> list[Figure]:
+    """Return all figures of a finished study."""
+    return [curves(study), forest(study), cost(study)]
+
+
+# --- curves ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A curve over the steps of the branch, with its spread over the pairs.
+
+    Attributes
+    ----------
+    panel : {"loss", "relative", "validation"}
+        Smoothed training loss, its relative difference to the reference, or the final validation result.
+    arm, role : str
+        The arm.
+    bytes_seen : ndarray of float64, shape (points,)
+        Bytes trained on since the checkpoint.
+    mean, low, high : ndarray of float64, shape (points,)
+        For curves mean, smallest and largest over the pairs; for the floor's relative difference minus and plus the
+        root mean square over the pairs; for "validation" mean and the ends of the 90 % interval.
+    pairs : int
+        Number of pairs.
+    ended : bool
+        Whether a run of the arm diverged before the last step.
+    """
+
+    panel: str
+    arm: str
+    role: str
+    bytes_seen: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    pairs: int
+    ended: bool = False
+
+
+def bands(study: StudySummary) -> list[Band]:
+    """Return curves of the reference and of every arm except repeats, then the final results."""
+    partner = {(run.checkpoint, run.seed): run for run in study.reference}
+    reference = study.ablation.reference
+    found = [_band(study, "loss", reference, [ema(run.curve, BETA) for run in study.reference])]
+    shown = [item for item in study.arms if item.arm.role != "repeat"]
+    found += [_band(study, "loss", item.arm, [ema(run.curve, BETA) for run in item.runs]) for item in shown]
+    found += [
+        _band(study, "relative", item.arm, [_relative(run, partner[run.checkpoint, run.seed]) for run in item.runs])
+        for item in shown
+    ]
+    end = float(study.setting.branch_steps * study.tokens_per_step)
+    for item in shown:
+        seen, mean, low, high = (np.array([value]) for value in (end, item.own.mean, *item.own.ci90))
+        found.append(
+            Band("validation", item.arm.name, item.arm.role, seen, mean, low, high, item.own.n, item.own.diverged > 0)
+        )
+    return found
+
+
+def _relative(run: PairRun, other: PairRun) -> NDArray[np.float64]:
+    ours, theirs = ema(run.curve, BETA), ema(other.curve, BETA)
+    steps = min(ours.size, theirs.size)
+    difference = relative_differences(ours[:steps], theirs[:steps])
+    difference[~np.isfinite(difference)] = np.nan
+    return difference
+
+
+def _band(study: StudySummary, panel: str, arm: Arm, lines: Sequence[NDArray[np.float64]]) -> Band:
+    # Only as far as all pairs go: a mean over the survivors would flatter an arm that diverges.
+    steps = min(int(np.argmax(np.isnan(line))) if np.isnan(line).any() else line.size for line in lines)
+    table = np.array([line[:steps] for line in lines])
+    mean, low, high = (of(axis=0) if steps else np.empty(0) for of in (table.mean, table.min, table.max))
+    if arm.role == "floor" and panel == "relative":
+        high = np.sqrt(np.mean(table * table, axis=0))
+        low = -high
+    bytes_seen = study.tokens_per_step * np.arange(1, steps + 1, dtype=np.float64)
+    ended = steps < study.setting.branch_steps
+    return Band(panel, arm.name, arm.role, bytes_seen, mean, low, high, len(lines), ended)
+
+
+def curves(study: StudySummary) -> Figure:
+    """Return the figure of losses, of their difference to the reference, and of the final validation."""
+    found = bands(study)
+    rows = [
+        {"panel": band.panel, "arm": band.arm, "role": band.role, "bytes": seen, "mean": mean, "low": low,
+         "high": high, "pairs": band.pairs, "diverged": int(band.ended)}
+        for band in found
+        for seen, mean, low, high in zip(*(v.tolist() for v in (band.bytes_seen, band.mean, band.low, band.high)),
+                                         strict=True)
+    ]  # fmt: skip
+
+    def draw(sheet: Any, top: float) -> None:
+        loss, key, relative, final = panels(
+            sheet, top, 2, 2, share_y=False, foot=0.54, width_ratios=(3.6, 1.25), height_ratios=(1.15, 1.0),
+            hspace=0.09, wspace=0.05,
+        )  # fmt: skip
+        relative.sharex(loss)
+        final.sharey(relative)
+        _draw_loss(loss, study, found)
+        _draw_relative(relative, study, found)
+        _draw_final(final, study)
+        _draw_key(key, study)
+
+    return Figure(title(study), study.ablation.name, rows, draw, study.size, height=6.4)
+
+
+def title(study: StudySummary) -> str:
+    """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
+    if study.void:
+        return headline(study.void)
+    if study.pairs_so_far:
+        return so_far(study)
+    reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
+    long = {
+        EQUIVALENT: f"equivalent to {reference} within ±{margin:g} %", WORSE: f"worse than {reference}",
+        WORSE_WITHIN: f"worse than {reference}, but within ±{margin:g} %", BETTER: f"better than {reference}",
+        BETTER_WITHIN: f"better than {reference}, but within ±{margin:g} %", NOT_RESOLVED: "not resolved",
+        VOID: "void, since runs are incomplete",
+    }  # fmt: skip
+    groups: dict[str, list[str]] = {}
+    for item in _shown(study):
+        name = item.arm.name + (" (diverged)" if item.own.diverged else "")
+        groups.setdefault(item.word, []).append(name)
+    return "; ".join(f"{_and(names)}: {long[verdict]}" for verdict, names in groups.items())
+
+
+def so_far(study: StudySummary) -> str:
+    """Return the numbers of a study that is still running, without a verdict."""
+    effects = "; ".join(f"{item.arm.name} {effect_cell(item.own)} %" for item in _shown(study))
+    done, name = study.pairs_so_far, named(study.ablation.answer)
+    return f"So far, {done} of {study.setting.pairs} pairs, {name} (90 % interval): {effects}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def _shown(study: StudySummary, *more: str) -> list[ArmSummary]:
+    return [item for item in study.arms if item.arm.role in ("treatment", "control", *more)]
+
+
+def _draw_loss(axes: Any, study: StudySummary, found: Sequence[Band]) -> None:
+    styles = line_styles(study.ablation.arms)
+    for band in found:
+        if band.panel != "loss" or band.role == "floor":
+            continue
+        style, x = styles[band.arm], band.bytes_seen / 1e3
+        if band.role == "reference":
+            for edge in (band.low, band.high):  # no band: grey is the noise floor
+                axes.plot(x, edge, color=style.color, linewidth=0.6, alpha=0.7)
+        axes.plot(x, band.mean, color=style.color, linestyle=style.dashes, linewidth=style.width)
+        _end(axes, band, band.mean, style.color)
+    axes.set_ylabel("training loss (nats/byte), EMA 0.9")
+    axes.tick_params(labelbottom=False)
+    axes.grid(False, axis="x")
+    axes.margins(x=0.01)
+
+
+def _draw_relative(axes: Any, study: StudySummary, found: Sequence[Band]) -> None:
+    margin, styles = 100 * study.ablation.margin, line_styles(study.ablation.arms)
+    shown = [band for band in found if band.panel == "relative"]
+    for band in shown:
+        style, x = styles[band.arm], band.bytes_seen / 1e3
+        low, mean, high = (100 * values for values in (band.low, band.mean, band.high))
+        is_floor = band.role == "floor"
+        color, alpha = (FLOOR, 0.6) if is_floor else (style.color, 0.14)
+        axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, zorder=1 if is_floor else 2)
+        if not is_floor:
+            axes.plot(x, mean, color=style.color, linestyle=style.dashes, linewidth=style.width, zorder=3)
+            _end(axes, band, mean, style.color)
+    draw_margin(axes, "y", margin)
+    values = [100 * part for band in shown for part in (band.low, band.high)]
+    scale_differences(axes, "y", [*values, *(100 * item.differences for item in study.arms)], margin)
+    axes.grid(False, axis="x")
+    axes.set_ylabel(f"difference to {study.ablation.reference.name} (%)")
+    since = "from scratch" if study.setting.from_scratch else "after the checkpoint"
+    axes.set_xlabel(f"thousand bytes of text {since}, learning rate going to 0")
+
+
+def _end(axes: Any, band: Band, y: NDArray[np.float64], color: str) -> None:
+    if band.ended and y.size:
+        cross(axes, band.bytes_seen[-1] / 1e3, y[-1], color)
+
+
+def _draw_final(axes: Any, study: StudySummary) -> None:
+    shown, styles = _shown(study), line_styles(study.ablation.arms)
+    draw_margin(axes, "y", 100 * study.ablation.margin, 100 * study.floor)
+    bottom, top = axes.get_ylim()
+    for place, item in enumerate(shown):
+        color = styles[item.arm.name].color
+        if item.own.diverged:
+            cross(axes, place, 0.93, color, axes.get_xaxis_transform())
+            continue
+        r = np.clip(100 * item.differences, bottom, top)
+        axes.plot([place + 0.26] * len(r), r, "o", color=color, markersize=3.2, alpha=0.45, linewidth=0)
+        low, high = ends = (100 * item.own.ci90[0], 100 * item.own.ci90[1])
+        bar(axes, "y", place, ends, 100 * item.own.mean, color, width=2.4)
+        for beyond, edge, marker in ((low < bottom, bottom, "v"), (high > top, top, "^")):
+            if beyond and math.isfinite(low):  # an arrow where the bar continues beyond the axis
+                axes.plot([place], [edge], marker, color=color, markersize=8, clip_on=False, zorder=5)
+    axes.set_xlim(-0.6, len(shown) - 0.4)
+    axes.set_xticks([])
+    axes.grid(False)
+    axes.tick_params(labelleft=False, left=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"{named(study.ablation.answer)} at the end:\nmean, 90 % interval, pairs", fontsize=8.5)
+
+
+def _draw_key(axes: Any, study: StudySummary) -> None:
+    """Draw the legend: arms with what was found of them, floor and margin; one line each where there are many."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    shown, styles = _shown(study), line_styles(study.ablation.arms)
+    short = len(shown) > 4
+    margin, reference = f"±{100 * study.ablation.margin:g} %", study.ablation.reference.name
+    texts = [f"{reference}: reference" if short else f"{reference}\nreference, thin: ends over pairs"]
+    texts += [f"{item.arm.name}{': ' if short else chr(10)}{_outcome(item, short)}" for item in shown]
+    handles: list[Any] = [
+        Line2D([], [], color=styles[name].color, linestyle=styles[name].dashes, linewidth=styles[name].width)
+        for name in (reference, *(item.arm.name for item in shown))
+    ]
+    if any(item.arm.role == "floor" for item in study.arms):
+        handles.append(Patch(color=FLOOR, alpha=0.7, linewidth=0))
+        texts.append("noise floor: ±1 rms" if short else "noise floor\none weight times (1 + 2⁻⁷)")
+    handles.append(Line2D([], [], **MARGIN_LINE))
+    texts.append(f"margin: {margin}" if short else f"margin\nof equivalence, {margin}")
+    axes.set_axis_off()
+    colors = [styles[name].color for name in (reference, *(item.arm.name for item in shown))]
+    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.05, 1.05), frameon=False, handlelength=1.8,
+                labelcolor=[*colors, *["#606060"] * (len(texts) - len(colors))], labelspacing=0.7,
+                prop={"weight": "bold" if short else "normal", "size": 8})  # fmt: skip
+
+
+def _outcome(item: ArmSummary, short: bool) -> str:
+    if item.own.diverged:
+        return "diverged" if short else f"diverged in {item.own.diverged} of {item.own.n}"
+    word = item.word.replace("but within the margin", "in the margin")  # as long as the key is wide
+    return f"{100 * item.own.mean:+.2f} %" + ("" if short else f": {word}")
+
+
+# --- the forest plot -------------------------------------------------------------------------------------------------
+
+
+def forest(study: StudySummary) -> Figure:
+    """Return the figure of forward effect, training effect and total of every arm, with intervals and pairs.
+
+    Its rows are all pairs. `text_error` is the standard error that the held-out text contributes to the mean over an
+    arm's pairs, the same in each of them; with the r of the pairs it gives the interval
+    (`lowprec.study.analysis.statistics.paired`).
+    """
+    shown = _shown(study, "floor")
+    rows = [
+        {"arm": item.arm.name, "role": item.arm.role, "effect": name, "checkpoint": run.checkpoint, "seed": run.seed,
+         "r": float(r), "text_error": item.effects[name].text_error}
+        for item in shown[::-1]
+        for name in EFFECTS
+        for run, r in zip(item.runs, item.by_effect[name].values, strict=True)
+    ]  # fmt: skip
+    small = (
+        f"{study.size}. Bars: 90 % intervals, ticks: pairs of the {named(study.ablation.answer)}. Dashed: margin of "
+        f"equivalence{', grey band: a pair' + chr(39) + 's noise floor' if math.isfinite(study.floor) else ''}"
+    )
+    return Figure(_forest_title(study), f"{study.ablation.name}_pairs", rows, lambda sheet, top: _draw_forest(
+        sheet, top, study, shown), small, height=1.8 + 0.66 * len(shown))  # fmt: skip
+
+
+def _forest_title(study: StudySummary) -> str:
+    if study.void:
+        return headline(study.void)
+    shown = [item for item in study.arms
+             if item.arm.role == "treatment" and math.isfinite(item.own.mean) and not item.void]  # fmt: skip
+    if not shown:
+        return "Forward effect, training effect and total"
+    worst = max(shown, key=lambda item: abs(item.own.mean))
+    name, mean = named(study.ablation.answer), percent(worst.own.mean)
+    found = f"Largest {name}: {worst.arm.name}, {mean} % {interval(worst.own.ci90)}"
+    if study.ablation.answer != "forward":
+        most = max(shown, key=lambda item: abs(item.effects["forward"].mean))
+        found += f"; largest forward effect: {most.arm.name}, {percent(most.effects['forward'].mean)} %"
+    return found
+
+
+def _draw_forest(sheet: Any, top: float, study: StudySummary, shown: Sequence[ArmSummary]) -> None:
+    (axes,) = panels(sheet, top, head=0.33, foot=0.62, left=0.19, right=0.98)
+    margin, styles = 100 * study.ablation.margin, line_styles(study.ablation.arms)
+    draw_margin(axes, "x", margin, 100 * study.floor)
+    values = [100 * item.differences for item in shown]
+    values += [100 * np.array([*item.effects[name].ci90, item.effects[name].mean]) for item in shown for name in DRAWN]
+    scale_differences(axes, "x", values, margin)
+    axes.grid(False)
+    for y, item in enumerate(reversed(shown)):
+        color = styles[item.arm.name].color
+        if item.own.diverged:
+            cross(axes, 0.97, y, color, axes.get_yaxis_transform())
+            axes.text(0.955, y, f"diverged in {item.own.diverged} of {item.own.n}", ha="right", va="center",
+                      fontsize=8.5, color=color, transform=axes.get_yaxis_transform())  # fmt: skip
+            continue
+        for name, (above, marker, _) in DRAWN.items():
+            if name == study.ablation.answer:
+                ticks = 100 * item.differences
+                axes.plot(ticks, [y + above + 0.11] * len(ticks), "|", color=color, markersize=5, alpha=0.6)
+            low, high = item.effects[name].ci90
+            bar(axes, "x", y + above, (100 * low, 100 * high), 100 * item.effects[name].mean, color, marker,
+                color if name == "training" else "white")  # fmt: skip
+    rows_of_arms(axes, [item.arm.name for item in shown])
+    axes.set_xlabel(f"difference of the validation loss to {study.ablation.reference.name} (%)", fontsize=9)
+    for name, (_, marker, words) in DRAWN.items():
+        axes.plot([], [], color=NEUTRAL, marker=marker, markersize=5, linewidth=1.6, label=words,
+                  markerfacecolor=NEUTRAL if name == "training" else "white")  # fmt: skip
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize=8.5, borderaxespad=0.1,
+                handlelength=2.2)  # fmt: skip
+
+
+# --- accuracy against bits -------------------------------------------------------------------------------------------
+
+
+def costs(study: StudySummary) -> dict[str, dict[str, float] | None]:
+    """Return the bits that every arm spends, None where its recipe does not name all its formats."""
+    return {arm.name: _costs(study, arm) for arm in study.ablation.arms}
+
+
+def _costs(study: StudySummary, arm: Arm) -> dict[str, float] | None:
+    recipe = dict(study.recipes.get(arm.name) or {})
+    tail = recipe.pop("tail", None)
+    try:
+        config = {**study.about["fingerprint"]["config"], **arm.config}
+        bits = bits_of(recipe, config)
+        if tail:
+            steps = study.setting.branch_steps
+            bits = with_tail(bits, bits_of(tail["recipe"], config), (steps - tail["from_step"]) / steps)
+    except (LookupError, ValueError, TypeError):
+        return None
+    return bits
+
+
+def points_of(study: StudySummary) -> list[Point]:
+    """Return the reference, treatments and controls that have a cost; in percent."""
+    styles, spent = line_styles(study.ablation.arms), costs(study)
+    reference = study.ablation.reference.name
+    found = [Point(reference, bits, 0.0, styles[reference].color)] if (bits := spent[reference]) is not None else []
+    for item in _shown(study):
+        if (bits := spent[item.arm.name]) is not None:
+            ends = (100 * item.own.ci90[0], 100 * item.own.ci90[1]) if item.own.n > 1 else (math.nan, math.nan)
+            value = math.nan if item.own.diverged else 100 * item.own.mean
+            found.append(Point(item.arm.name, bits, value, styles[item.arm.name].color, ends))
+    return found
+
+
+def note(study: StudySummary) -> str:
+    """Return what is not drawn, and why; empty if everything is."""
+    missing = [name for name, bits in costs(study).items() if bits is None]
+    found = f"Without a cost, since the recipe does not name all its formats: {', '.join(missing)}." if missing else ""
+    points = points_of(study)
+    if len(points) > 1 and not differing(points, COSTS):
+        every = ", ".join(f"{value:.3g} {COSTS[name]}" for name, value in points[0].costs.items())
+        found = f"Accuracy against cost is not drawn: all arms spend the same ({every}). {found}".strip()
+    return found
+
+
+def cost(study: StudySummary) -> Figure:
+    """Return the figure of paired differences against the bits that arms spend, drawn if two arms differ in cost."""
+    spent, first = costs(study), study.ablation.reference
+    rows: list[dict[str, Any]] = [{"pairs": len(study.reference), "diverged": 0} | dict.fromkeys(_MEAN, "")]
+    rows += [
+        {"pairs": item.own.n, "diverged": item.own.diverged}
+        | dict(zip(_MEAN, map(float, (item.own.mean, *item.own.ci90)), strict=True))
+        for item in study.arms
+    ]  # fmt: skip
+    arms = [first, *(item.arm for item in study.arms)]
+    rows = [
+        {"arm": arm.name, "role": arm.role, "recipe": arm.recipe_name,
+         **{name: (spent[arm.name] or {}).get(name, "") for name in COSTS}, **row}
+        for arm, row in zip(arms, rows, strict=True)
+    ]  # fmt: skip
+    points = points_of(study)
+    names = {name: COSTS[name] for name in differing(points, COSTS)}
+    stem, margin = f"{study.ablation.name}_cost", 100 * study.ablation.margin
+    if not names:
+        return Figure("", stem, rows)
+
+    def scale(axes: Any) -> None:
+        draw_margin(axes, "y", margin, 100 * study.floor)
+        scale_differences(axes, "y", [[point.value, *point.interval] for point in points], margin)
+
+    small = (
+        f"{study.size}. Mean difference with its 90 % interval over bits with those of scales; dashed: margin of "
+        f"equivalence, grey: noise floor. {note(study)}"
+    )
+    label = f"validation loss against {first.name} (%)"
+    return Figure(_cost_title(study, points, next(iter(names))), stem, rows,
+                  lambda sheet, top: draw_tradeoff(sheet, top, points, names, label, scale), small,
+                  height=height_of([*names]))  # fmt: skip
+
+
+_MEAN = ("mean", "ci90_low", "ci90_high")
+
+
+def _cost_title(study: StudySummary, points: Sequence[Point], cost: str) -> str:
+    """Return the finding: the cheapest arm that is within the margin, by the first cost in which arms differ."""
+    if study.void:
+        return f"Accuracy against cost: {headline(study.void)}"
+    reference = study.ablation.reference.name
+    bits = {point.name: point.costs[cost] for point in points}
+    good = [
+        item.arm.name for item in study.arms
+        if item.arm.name in bits and not item.own.diverged and item.verdict in WITHIN
+        and bits[item.arm.name] < bits.get(reference, math.inf)
+    ]  # fmt: skip
+    if not good:
+        return f"Accuracy against cost: no arm with fewer bits than {reference} is shown to be within the margin"
+    name = min(good, key=bits.__getitem__)
+    what = {"operands": "an operand", "wires": "a value sent", "kept": "a value kept", "states": "a parameter"}[cost]
+    before = f", {reference} {bits[reference]:.3g}" if reference in bits else ""
+    return f"Accuracy against cost: {name} is the cheapest arm within the margin ({bits[name]:.3g} bits {what}{before})"
