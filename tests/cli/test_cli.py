@@ -17,7 +17,7 @@ from command_line import refused, rows, run
 import lowprec
 from lowprec.cli import app
 from lowprec.study import names
-from lowprec.study.report import style
+from lowprec.study.report import sheet
 from lowprec.study.run import runner
 
 ROOT = Path(lowprec.__file__).parent.parent
@@ -189,7 +189,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_the_work(fake
 
 @pytest.mark.slow
 def test_missing_matplotlib_is_said_before_the_work(fake, tmp_path, monkeypatch):
-    monkeypatch.setattr(style, "find_spec", lambda name: None)
+    monkeypatch.setattr(sheet, "find_spec", lambda name: None)
     refused("ablate", "--quick", "--out", tmp_path / "out", *SMALL, match="pip install 'lowprec[plot]'")
     refused("report", tmp_path, match="pip install 'lowprec[plot]'")
     assert not (tmp_path / "out").exists()

@@ -115,7 +115,7 @@ def test_what_computes_is_in_the_hash_and_what_shows_is_not(sources):
     ("edit", "changes"),
     [
         ("kernels/cast/rounding", True), ("recipe/catalogue", True), ("study/run/store", True),
-        ("study/measurements/faults", True), ("study/report/training", False), ("study/kinds/branches/curves", False),
+        ("study/measurements/faults", True), ("study/report/training", False), ("study/kinds/branches/figures", False),
         ("plot/style", False), ("cli/studies", False),
     ],
 )  # fmt: skip

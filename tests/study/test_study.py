@@ -15,7 +15,7 @@ from toys import SMALL, ablation, make
 from lowprec.moe.data.sources import SOURCES
 from lowprec.study import Arm, Cell, CheckpointSize, Expectation, ReplaySetting, ScalingSetting, Setting, run_study
 from lowprec.study.kinds import catalogue as kinds
-from lowprec.study.kinds.branches import cost_figure, curves, forest
+from lowprec.study.kinds.branches import figures
 from lowprec.study.kinds.branches.ablation import read_study
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run.store import RunFolder, StudyError, read_json
@@ -159,8 +159,8 @@ def test_metrics_hold_every_bit_and_no_clock(finished):
 def test_a_valid_study_says_what_it_says(finished):
     study = summarize(finished)
     assert study.broken == []
-    assert "dsv3: equivalent to bf16" in curves.title(study)
-    assert "dsv3 is the cheapest arm within the margin" in cost_figure.title(study)
+    assert "dsv3: equivalent to bf16" in figures.curves(study).title
+    assert "dsv3 is the cheapest arm within the margin" in figures.cost(study).title
 
 
 @pytest.mark.sampled(1)
@@ -170,7 +170,7 @@ def test_no_arm_of_a_damaged_study_has_a_verdict(copied, damage):
     # A study that is too small to see its control is no fault; its verdicts are void all the same.
     assert bool(found.broken) == (damage != BLIND)
     (reason,) = found.outcome.broken
-    for title in (curves.title(found.outcome), forest.title(found.outcome), cost_figure.title(found.outcome)):
+    for title in (figures.curves(found.outcome).title, figures.forest(found.outcome).title, figures.cost(found.outcome).title):
         assert f"VOID: {damage}" in title
     arms = {item["arm"]: item for item in read_json(copied / "summary.json")["arms"]}
     rows = {row["arm"]: row["verdict"] for row in csv.DictReader(found.table_csv().splitlines())}
@@ -198,9 +198,9 @@ def test_of_a_treatment_that_is_cut_off_that_verdict_alone_is_void(copied):
     assert study.void == ()
     assert study.broken[0].startswith("dsv3/c0-s0 has 12 of 20 rows")
     assert (study.arm("dsv3").word, study.arm("fp4_naive").verdict) == ("void", "worse")
-    assert "cheapest" not in cost_figure.title(study)
-    assert "dsv3: void" in curves.title(study)
-    assert "dsv3" not in forest.title(study)
+    assert "cheapest" not in figures.cost(study).title
+    assert "dsv3: void" in figures.curves(study).title
+    assert "dsv3" not in figures.forest(study).title
     assert {item.outcome.partition(":")[0] for item in study.findings} == {"void"}
     kinds.report(copied)
     assert "inf" not in (copied / "report.md").read_text().split("| arm |")[1].split("Measured with")[0]
