@@ -62,8 +62,14 @@ def machine_readable(function: F) -> F:
     return command  # type: ignore[no-any-return]
 
 
-def emit(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, as_json: bool, as_csv: bool) -> None:
-    """Print a table for people, or for machines with every digit."""
+def emit(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, as_json: bool, as_csv: bool, *,
+    right: Sequence[bool] = (), below: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Print a table for people, or for machines with every digit.
+
+    Columns of numbers are aligned to the right, or those that `right` marks; people see the lines `below` it, too.
+    """
     rows = [list(row) for row in rows]
     if as_json:
         from .._files import to_json
@@ -74,13 +80,17 @@ def emit(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, as_
 
         click.echo(to_csv(columns, rows), nl=False)
     else:
-        _print_table(columns, rows, title)
+        _print_table(columns, rows, title, right)
+        for line in filter(None, below):
+            click.echo(line)
 
 
 _WORD = 40  # a longer word may be broken
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
+def _print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str, right: Sequence[bool] = ()
+) -> None:
     """Print a table whose numbers and names stay whole: columns that do not fit beside each other follow below.
 
     The leading columns of text, which say what a row is, are printed again with every part.
@@ -90,7 +100,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: 
     from rich.table import Table
 
     texts = [[_text(cell) for cell in row] for row in rows]
-    numbers = [
+    numbers = [*right] or [
         any(row[i] is not None for row in rows)
         and all(cell is None or isinstance(cell, (int, float)) for cell in (row[i] for row in rows))
         for i in range(len(columns))

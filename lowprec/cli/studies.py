@@ -15,7 +15,8 @@ from .output import CommandError, emit, machine_readable
 if TYPE_CHECKING:
     from ..study.catalogue import Study
     from ..study.design.registration import Registration
-    from ..study.kinds.kind import MeasuringKind, Report, TrainingKind
+    from ..study.kinds.kind import MeasuringKind, TrainingKind
+    from ..study.report.results import Results
     from ..study.run.plan import Plan
 
 
@@ -106,7 +107,7 @@ def ablate(
     for study, kind in measuring:
         folder = out / f"{study.name}-{size}"
         _announce(study, registered[study.name], folder)
-        broken |= _tell(_measure(study, kind, quick, seeds, folder, not no_plot), as_json, as_csv)
+        broken |= _tell(_measure(study, kind, quick, seeds, folder).write(not no_plot), as_json, as_csv)
     if plans:
         from ..study.kinds.catalogue import report
         from ..study.run.executors import pool
@@ -195,9 +196,7 @@ def _plan(
     emit(head, rows, "What is still to be done, in minutes of one core; shared checkpoints count once", as_json, as_csv)
 
 
-def _measure(
-    study: Study, kind: MeasuringKind[Any, Any], quick: bool, seeds: int | None, folder: Path, plot: bool
-) -> Report:
+def _measure(study: Study, kind: MeasuringKind[Any, Any], quick: bool, seeds: int | None, folder: Path) -> Results:
     """Run a study that trains nothing, with a bar of its progress."""
     from rich.console import Console
     from rich.progress import Progress
@@ -207,7 +206,7 @@ def _measure(
         task = shown.add_task(study.name, total=None)
         return kind.measure(
             study, setting if seeds is None else replace(setting, seeds=seeds), folder,
-            command=f"lowprec ablate {study.name}{' --quick' * quick}", plot=plot,
+            command=f"lowprec ablate {study.name}{' --quick' * quick}",
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )  # fmt: skip
 
@@ -264,21 +263,22 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fr
         run_study(planned, jobs=jobs, executor=executor, display=shown, ended=ended)
 
 
-def _tell(report: Report, as_json: bool, as_csv: bool) -> bool:
-    """Print a report; return whether it must not be trusted, or a published figure did not come out."""
-    from rich.console import Console
-
+def _tell(found: Results, as_json: bool, as_csv: bool) -> bool:
+    """Print results; return whether they must not be trusted, or a published figure was not reproduced."""
     if as_json:
-        click.echo(report.summary_file.read_text(encoding="utf-8"), nl=False)
+        click.echo(found.summary_file.read_text(encoding="utf-8"), nl=False)
     elif as_csv:
-        click.echo(report.table_csv(), nl=False)
+        click.echo(found.table_csv(), nl=False)
     else:
-        report.show(Console())
-    for path in report.files:
+        for table in found.shown:
+            emit(table.head, table.rows, table.title, False, False, right=table.right, below=[table.caption])
+        for sentence in found.sentences:
+            click.echo(f"• {sentence}")
+    for path in found.files:
         click.echo(f"wrote {path}", err=True)
-    for reason in report.broken:
+    for reason in found.broken:
         click.echo(f"error: {reason}", err=True)
-    return bool(report.broken) or not report.holds
+    return bool(found.broken) or not found.holds
 
 
 @click.command()
@@ -345,32 +345,31 @@ def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool, as_json
     """Compare plain training runs; the report lies beside them."""
     import os
 
-    from ..study.report.training import FOLDER, compare_runs, table
+    from ..study.report.training import FOLDER, compare_runs
 
     above = given[0] if given[0] not in trained and len(given) == 1 else Path(os.path.commonpath(trained))
-    document, files = compare_runs(trained, (above.parent if above in trained else above) / FOLDER, plot)
-    head, rows = table(document)
-    emit(head, rows, "Training runs", as_json, as_csv)
-    for path in files:
+    found = compare_runs(trained, (above.parent if above in trained else above) / FOLDER).write(plot)
+    (table,) = found.shown
+    emit(table.head, table.rows, table.title, as_json, as_csv)
+    for path in found.files:
         click.echo(f"wrote {path}", err=True)
 
 
 def _report_studies(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> None:
     """Report every study in a folder, and write their page."""
     from ..study.kinds import catalogue as kinds
-    from ..study.report.document import Document
+    from ..study.report import page
     from ..study.run.store import STUDY_FILE
 
     folders = kinds.studies_in(runs)
     if len(folders) > 1 and (as_json or as_csv):
         names = ", ".join(path.name for path in folders)
         raise CommandError(f"{runs} holds several studies, --json and --csv need one of them: {names}")
-    broken, documents = False, []
+    broken = False
     for folder in folders:
         if (folder / STUDY_FILE).is_file():
             broken |= _tell(kinds.report(folder, plot=not no_plot), as_json, as_csv)
-        documents.append(Document.read(folder))
     if not no_plot and folders != [runs]:
-        click.echo(f"wrote {kinds.page(documents, runs)}", err=True)
+        click.echo(f"wrote {page.write(folders, runs / page.PAGE, f'Studies in {runs.resolve().name}')}", err=True)
     if broken:
         sys.exit(1)

@@ -170,7 +170,7 @@ def test_no_arm_of_a_damaged_study_has_a_verdict(copied, damage):
     # A study that is too small to see its control is no fault; its verdicts are void all the same.
     assert bool(found.broken) == (damage != BLIND)
     (reason,) = found.outcome.broken
-    for figure in figures.figures(found.outcome):
+    for figure in found.figures:
         assert f"VOID: {damage}" in figure.title
     arms = {item["arm"]: item for item in read_json(copied / "summary.json")["arms"]}
     rows = {row["arm"]: row["verdict"] for row in csv.DictReader(found.table_csv().splitlines())}

@@ -1,21 +1,20 @@
-"""The kinds of studies that there are, and what holds for all of them: plans, reports, and a page of several."""
+"""The kinds of studies that there are, and what holds for all of them: plans and reports."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import Study
-from ..report import html
-from ..report.document import DOCUMENT_FILE, Document
+from ..report import page
+from ..report.results import Results
 from ..run.backend import Backend
 from ..run.plan import Plan
 from ..run.store import STUDY_FILE, StudyError, read_study_file
 from .branches.kind import BranchKind
 from .claims.kind import ClaimKind
 from .errors.kind import ErrorKind
-from .kind import MeasuringKind, Report, TrainingKind
+from .kind import MeasuringKind, TrainingKind
 from .readings.kind import ReadingKind
 from .replay.kind import ReplayKind
 from .same_weights.kind import SameWeightsKind
@@ -91,8 +90,8 @@ def plan(study: Study, setting: Any, folder: Path, *, data: str = "stdlib", back
     return kind.plan(study, setting, folder, data=data, backend=backend)
 
 
-def report(folder: Path, plot: bool = True) -> Report:
-    """Write the report of one study that ran, and its page.
+def report(folder: Path, plot: bool = True) -> Results:
+    """Write the report of one study that ran, and with `plot` its page.
 
     Raises
     ------
@@ -103,11 +102,7 @@ def report(folder: Path, plot: bool = True) -> Report:
     kind = KINDS.get(str(name))
     if not isinstance(kind, TrainingKind):
         raise StudyError(f"{folder / STUDY_FILE} was written by another version of lowprec (kind {name!r})")
-    found = kind.report(folder, plot)
-    files = [*found.files, found.document.write(folder)]
-    if plot:
-        files.append(html.write([found.document], folder / html.PAGE))
-    return replace(found, files=files)
+    return kind.results(folder).write(plot)
 
 
 def studies_in(folder: Path) -> list[Path]:
@@ -118,23 +113,11 @@ def studies_in(folder: Path) -> list[Path]:
     StudyError
         If there is none.
     """
-    if any((folder / name).is_file() for name in (STUDY_FILE, DOCUMENT_FILE)):
+    if any((folder / name).is_file() for name in (STUDY_FILE, page.REPORT)):
         return [folder]
-    inside = sorted(path.parent for path in folder.glob("*/*.json") if path.name in (STUDY_FILE, DOCUMENT_FILE))
+    inside = sorted(path.parent for path in folder.glob("*/*") if path.name in (STUDY_FILE, page.REPORT))
     # What --fresh moved aside ends in a number; it is reported when asked for by name.
     found = [path for path in dict.fromkeys(inside) if not path.suffix[1:].isdigit()]
     if not found:
         raise StudyError(f"{str(folder)!r} holds no study ({STUDY_FILE} is missing)")
     return found
-
-
-def page(documents: list[Document], folder: Path) -> Path:
-    """Write one page of several studies, by tier.
-
-    Raises
-    ------
-    StudyError
-        If they were made by different code, packages or data.
-    """
-    ordered = sorted(documents, key=lambda item: (item.tier, item.name))
-    return html.write(ordered, folder / html.PAGE, f"Studies in {folder.resolve().name}")

@@ -8,62 +8,17 @@ studies waits for neither.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-from ..report.document import Document
+from ..report.results import Results
 from ..run.backend import Backend
 from ..run.plan import Plan
 
 #: The class of a kind's studies, and of their sizes.
 StudyT = TypeVar("StudyT", contravariant=True)
 SettingT = TypeVar("SettingT", contravariant=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Report:
-    """A report that was written.
-
-    Attributes
-    ----------
-    outcome : Any
-        The numbers, as the kind has them.
-    document : Document
-        What it says.
-    files : sequence of Path
-        Everything that was written.
-    show : callable
-        Prints the result on a rich console.
-    table_csv : callable
-        Returns the result as a table, every float exact.
-    broken : sequence of str
-        Reasons why the study must not be trusted.
-    holds : bool
-        Whether every published figure that the study measures came out.
-    """
-
-    outcome: Any
-    document: Document
-    files: Sequence[Path]
-    show: Callable[[Any], None]
-    table_csv: Callable[[], str]
-    broken: Sequence[str] = ()
-    holds: bool = True
-
-    @property
-    def summary_file(self) -> Path:
-        """The file with everything in JSON."""
-        return self.document.folder / "summary.json"
-
-    def __repr__(self) -> str:
-        return f"<Report of {self.document.name} in {self.document.folder}>"
-
-    def _repr_html_(self) -> str:
-        from ..report.html import fragment
-
-        return fragment(self.document)
 
 
 class Kind(Protocol):
@@ -94,8 +49,8 @@ class TrainingKind(Kind, Protocol[StudyT, SettingT]):
         """
 
     @abstractmethod
-    def report(self, folder: Path, plot: bool) -> Report:
-        """Write the report of a study that ran into its folder.
+    def results(self, folder: Path) -> Results:
+        """Return what a study found that ran into its folder.
 
         Raises
         ------
@@ -120,10 +75,9 @@ class MeasuringKind(Kind, Protocol[StudyT, SettingT]):
         folder: Path,
         *,
         command: str = "",
-        plot: bool = True,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Report:
-        """Measure, and write numbers, figures and the report.
+    ) -> Results:
+        """Measure; the results are written by the caller.
 
         Parameters
         ----------
@@ -133,13 +87,11 @@ class MeasuringKind(Kind, Protocol[StudyT, SettingT]):
             Where to.
         command : str
             How the study was called, for the report.
-        plot : bool
-            Whether figures are drawn.
         progress : callable, optional
             Called with what is done and what there is.
 
         Raises
         ------
         StudyError
-            If the folder cannot be written, or matplotlib is missing.
+            If the folder cannot be written.
         """

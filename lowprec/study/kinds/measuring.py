@@ -1,17 +1,15 @@
-"""What studies that train nothing have in common: a table of published claims, their files, and the screen."""
+"""What studies that train nothing have in common: a table of published claims, and what they were made with."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..._files import to_csv, write_json, write_text
+from ..._files import to_csv
 from ..design.expectations import Claim, Measured
-from ..report import html
-from ..report.document import Document, Table, markdown
+from ..report.parts import Table
 from ..run.fingerprint import code_hash, host, versions
 
 COLUMNS = ("claim", "source", "published", "ours", "agrees", "command")
@@ -50,13 +48,13 @@ def claims_csv(outcome: Claimed) -> str:
     return to_csv(COLUMNS, outcome.rows())
 
 
-def claims_table(outcome: Claimed, caption: str = "") -> Table:
+def claims_table(outcome: Claimed, caption: str = "", title: str = "") -> Table:
     """Return the table of claims for a report: a source once, and the command, the same for all, elsewhere."""
     rows, above = [], ""
     for claim, source, *rest, _ in outcome.rows():
         rows.append((claim, "as above" if source == above else source, *rest))
         above = source
-    return Table(COLUMNS[:-1], tuple(rows), caption)
+    return Table(COLUMNS[:-1], rows, caption, title)
 
 
 def claims_json(outcome: Claimed) -> list[dict[str, Any]]:
@@ -72,64 +70,6 @@ def made_of() -> dict[str, Any]:
     return {"code": code_hash(), "versions": versions()}
 
 
-def write_reports(
-    found: Document, content: Mapping[str, Any], folder: Path, tables: Mapping[str, str], page: bool, began: float
-) -> list[Path]:
-    """Write what every such study writes, and return the paths, `summary.json` last.
-
-    Parameters
-    ----------
-    found : Document
-        The report, for `report.md`, `document.json` and, with `page`, `report.html`.
-    content : mapping
-        The outcome, for `summary.json`; name, question, versions and host are added.
-    folder : Path
-        Where to.
-    tables : mapping of str to str
-        Further texts by file name.
-    page : bool
-        Whether its figures were drawn, which a page needs.
-    began : float
-        `time.process_time()` when the study began: what it took is noted.
-    """
-    texts = {**tables, "report.md": markdown(found)}
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    files = [*(folder / name for name in texts), found.write(folder)]
-    if page:
-        files.append(html.write([found], folder / html.PAGE))
-    about = {"study": found.name, "question": found.question}
-    took = {"seconds": time.process_time() - began, "versions": versions(), "host": host()}
-    write_json(folder / "summary.json", {**about, **content, **took})
-    return [*files, folder / "summary.json"]
-
-
-def show_claims(outcome: Claimed, console: Any, title: str, caption: str = "") -> None:
-    """Print the table of claims, one row a claim, on a rich console."""
-    found = claims_table(outcome)
-    show_table(console, found.head, found.rows, title, caption, {"yes": "green", "NO": "red"})
-
-
-def show_table(
-    console: Any,
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    title: str,
-    caption: str = "",
-    colors: Mapping[str, str] | None = None,
-    right: Sequence[str] = (),
-) -> None:
-    """Print a table on a rich console; cells of some words in color, some columns to the right."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table as Screen
-
-    table = Screen(title=title, title_justify="left", title_style="bold", pad_edge=False, box=box.SIMPLE_HEAD,
-                  caption=caption or None, caption_justify="left")  # fmt: skip
-    for name in head:
-        table.add_column(name, overflow="fold", justify="right" if name in right else "left")
-    for row in rows:
-        table.add_row(*(f"[{colors[cell]}]{cell}[/]" if colors and cell in colors else escape(cell) for cell in row))
-    if not console.is_terminal:
-        console.width = max(console.width, 160)
-    console.print(table)
+def summary_json(content: Mapping[str, Any], began: float) -> dict[str, Any]:
+    """Return an outcome for `summary.json`, with the CPU time since `began` and the host."""
+    return {**content, "seconds": time.process_time() - began, "versions": versions(), "host": host()}

@@ -1,17 +1,63 @@
-"""What reports of several kinds have in common: numbers in words, expectations beside findings, recipes, the host."""
+"""Blocks of reports in Markdown: tables, lists, numbers in words, findings, recipes, the environment."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.estimate import Estimate
 from ..design.expectations import Finding, span
-from .document import Details, Table
 
+_NUMBER = re.compile(r"[+\-]?[\d.,]+(e[+\-]?\d+)?( ?[±x%] ?[\d.]*(e[+\-]?\d+)?)?|n/a|inf|nan|\[.*\]|")
 EXPECTED_COLUMNS = ("expected", "quantity", "expected range", "published range", "found", "which happened")
+
+
+@dataclass(frozen=True)
+class Table:
+    r"""A table of text.
+
+    Examples
+    --------
+    >>> print(Table(("x", "y"), (("a|b", "1"),)).markdown())
+    | x | y |
+    |---|---:|
+    | a\|b | 1 |
+    """
+
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    caption: str = ""
+    title: str = ""
+
+    @property
+    def right(self) -> list[bool]:
+        """Whether each column holds numbers only, which are aligned to the right."""
+        return [all(_NUMBER.fullmatch(row[i]) for row in self.rows) for i in range(len(self.head))]
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        rules = ("---:" if right else "---" for right in self.right)
+        rows = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in self.rows)
+        return "\n".join([f"| {' | '.join(self.head)} |", f"|{'|'.join(rules)}|", *(f"| {row} |" for row in rows)])
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Return a list."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def warning(lines: Iterable[str]) -> str:
+    """Return a list that stands out, empty if there is no line."""
+    return "\n".join(f"> - {line}" for line in lines)
+
+
+def details(title: str, text: str) -> str:
+    """Return text in fixed width, which a page folds away."""
+    return f"{title}:\n\n```\n{text.rstrip()}\n```"
 
 
 def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -137,12 +183,12 @@ def finding_sentence(item: Finding) -> str:
 # --- recipes and environment -----------------------------------------------------------------------------------------
 
 
-def recipe_details(recipes: Mapping[str, Any]) -> list[Details]:
+def recipe_details(recipes: Mapping[str, Any]) -> list[str]:
     """Return one folded part for each different recipe, named by its arms."""
     arms: dict[str, list[str]] = {}
     for arm, recipe in recipes.items():
         arms.setdefault(_text(recipe), []).append(arm)
-    return [Details(f"Recipe of {', '.join(names)}", text) for text, names in arms.items()]
+    return [details(f"Recipe of {', '.join(names)}", text) for text, names in arms.items()]
 
 
 def _text(recipe: Any) -> str:
@@ -171,7 +217,7 @@ def _shown(recipe: dict[str, Any]) -> dict[str, Any]:
     return {**recipe.get("about", {}), **kept} | ({"definitions": own} if own else {})
 
 
-def environment(record: Mapping[str, Any]) -> Details:
+def environment(record: Mapping[str, Any]) -> str:
     """Return code, versions, data and host of a run as a folded part."""
     fingerprint, host = record["fingerprint"], record.get("host", {})
     lines = [f"code: {fingerprint.get('code')}", f"data sha256: {fingerprint.get('data')}"]
@@ -182,4 +228,4 @@ def environment(record: Mapping[str, Any]) -> Details:
         for name, value in host.items()
         if name != "executable"
     ]
-    return Details("Environment of the first run", "\n".join(lines))
+    return details("Environment of the first run", "\n".join(lines))

@@ -116,13 +116,6 @@ class Figure:
         return files
 
 
-def write_figures(figures: Iterable[Figure], folder: Path, plot: bool) -> tuple[list[Figure], list[Path]]:
-    """Write figures; return those that are drawn, and the files."""
-    found = [*figures]
-    files = [path for figure in found for path in figure.write(folder, plot)]
-    return [figure for figure in found if plot and figure.draw is not None], files
-
-
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows with the same keys as CSV, floats with every digit."""
     return to_csv(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])

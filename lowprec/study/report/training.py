@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._files import make_folder, write_text
+from ..._files import make_folder
 from ...moe.run.files import KeptRun, is_run, read_run
-from . import html, sheet
-from .document import Bullets, Document, Figure, Part, Table, Text, markdown
-from .parts import number, percent
+from . import sheet
+from .parts import Table, number, percent, warning
+from .results import Results
 
 #: The folder, beside the runs, that the report is written into.
 FOLDER = "compared_runs"
@@ -32,22 +33,29 @@ def runs_in(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if is_run(path) and not path.suffix[1:].isdigit()]
 
 
-def compare_runs(folders: Sequence[Path], out: Path, plot: bool = True) -> tuple[Document, list[Path]]:
-    """Compare runs with the first of them, and write the report.
+@dataclass(frozen=True)
+class _Comparison:
+    """What stands in place of a study."""
+
+    name: str = FOLDER
+    question: str = "Where did these training runs end, and how far apart?"
+    tier: str = "runs"
+
+
+def compare_runs(folders: Sequence[Path], out: Path) -> Results:
+    """Compare runs with the first of them.
 
     Parameters
     ----------
     folders : sequence of Path
         Folders that `lowprec train --out` or `lowprec.train` wrote.
     out : Path
-        Where to: report.md, document.json, runs.csv, and with `plot` the figure and report.html.
-    plot : bool
-        Whether to draw the losses.
+        Folder of the report, which is created.
 
     Returns
     -------
-    Document, list of Path
-        The report, and everything that was written.
+    Results
+        What is written with `Results.write`: report.md, runs.csv, the losses as a figure, and the page.
 
     Raises
     ------
@@ -57,26 +65,11 @@ def compare_runs(folders: Sequence[Path], out: Path, plot: bool = True) -> tuple
     runs = [read_run(folder) for folder in folders]
     make_folder(out)
     rows = _rows(runs)
-    parts: list[Part] = [_verdict(runs), Table(_HEAD, tuple(tuple(row.values()) for row in rows))]
+    table = Table(_HEAD, [tuple(row.values()) for row in rows], title="Training runs")
     steps = f"{1 / (1 - _SMOOTHING):.0f} steps"
-    found = sheet.Figure("Training losses", "losses", rows, partial(_draw, folders), f"running means of {steps}", 4.6,
-                         csv="runs")  # fmt: skip
-    files = found.write(out, plot)
-    if plot:
-        parts.append(Figure(f"Training losses, a running mean of {steps}", "losses"))
-    question = "Where did these training runs end, and how far apart?"
-    document = Document(FOLDER, question, "runs", tuple(parts), folder=out)
-    write_text(out / "report.md", markdown(document))
-    files += [out / "report.md", document.write(out)]
-    if plot:
-        files.append(html.write([document], out / html.PAGE, "Training runs"))
-    return document, files
-
-
-def table(document: Document) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the head and the rows of a report's table."""
-    found = next(part for part in document.parts if isinstance(part, Table))
-    return found.head, found.rows
+    losses = sheet.Figure(f"Training losses, a running mean of {steps}", "losses", rows, partial(_draw, folders),
+                          height=4.6, csv="runs")  # fmt: skip
+    return Results(_Comparison(), out, runs, [_verdict(runs), table, losses], shown=[table])
 
 
 def _rows(runs: Sequence[KeptRun]) -> list[dict[str, str]]:
@@ -96,16 +89,16 @@ def _rows(runs: Sequence[KeptRun]) -> list[dict[str, str]]:
     return table
 
 
-def _verdict(runs: Sequence[KeptRun]) -> Part:
+def _verdict(runs: Sequence[KeptRun]) -> str:
     """Return what the comparison is worth: which choices differ beside the recipe."""
     first = runs[0].summary
     differ = {key for run in runs[1:] for key in _ALIKE if run.summary.get(key) != first.get(key)}
     if not runs[1:]:
-        return Text("One run: nothing to compare it with.")
+        return "One run: nothing to compare it with."
     if differ:
         words = ", ".join(key.replace("_", " ") for key in _ALIKE if key in differ)
-        return Bullets((f"These runs differ in more than their recipes: {words}. Losses cannot be compared.",), True)
-    return Text(
+        return warning([f"These runs differ in more than their recipes: {words}. Losses cannot be compared."])
+    return (
         "One pair of runs shows no difference below the noise floor: two runs that differ in the last bit of one "
         "weight end apart, too. `lowprec ablate` makes pairs, a floor and intervals."
     )

@@ -46,11 +46,6 @@ DRAWN = {
 WITHIN = (EQUIVALENT, WORSE_WITHIN, BETTER_WITHIN)
 
 
-def figures(study: StudySummary) -> list[Figure]:
-    """Return all figures of a finished study."""
-    return [curves(study), forest(study), cost(study)]
-
-
 # --- curves ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...design.arms import Arm
+from ...report.results import Results
 from ...run.backend import Backend, Forward
 from ...run.branch import BF16, Branch, Evaluation
 from ...run.plan import Plan, checkpoint_task, create_context
 from ...run.tasks import RunContext, Task
 from ..kept import describe
-from ..kind import Report, TrainingKind
+from ..kind import TrainingKind
 from .ablation import Ablation, Setting, pairs_of, run_name
 
 #: Data seeds of one series of pairs; those of the checkpoints themselves are below.
@@ -64,11 +65,12 @@ class BranchKind(TrainingKind[Ablation, Setting]):
         description = {"kind": self.name, **describe(study, setting)}
         return Plan(study, setting, folder, description, tuple(checkpoints), tuple(arms))
 
-    def report(self, folder: Path, plot: bool) -> Report:
-        """Write everything about a finished study into its folder."""
-        from .report import report
+    def results(self, folder: Path) -> Results:
+        """Return what a finished study found."""
+        from .report import results
+        from .summary import summarize
 
-        return report(folder, plot)
+        return results(summarize(folder), folder)
 
     def so_far(self, folder: Path, plot: bool) -> str:
         """Say what the complete pairs say while others still run, and draw them."""

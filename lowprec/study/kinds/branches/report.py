@@ -1,53 +1,45 @@
-"""What branches found: tables and sentences, on screen, as a document, CSV and JSON."""
+"""What branches found: tables, sentences and numbers of their report."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...._files import plain, to_csv, write_json, write_text
 from ...analysis.inference import VERDICTS
 from ...analysis.statistics import Paired
 from ...analysis.validity import VOID, said
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table, Text, markdown
-from ...report.parts import environment, expected_table, finding_sentence, interval, percent, recipe_details
-from ...report.sheet import write_figures
-from ..kind import Report
-from ..written import show_sentences
+from ...report.parts import (
+    Table,
+    bullets,
+    environment,
+    expected_table,
+    finding_sentence,
+    interval,
+    percent,
+    recipe_details,
+    warning,
+)
+from ...report.results import Block, Results, made_of
+from ...report.sheet import csv_of
 from .ablation import EFFECTS, LEAST_CHECKPOINTS
-from .figures import costs, figures, note
+from .figures import cost, costs, curves, forest, note
 from .measured import ArmSummary
 from .sentences import contrast_sentence, effect_cell, named, sentence
-from .summary import StudySummary, summarize
+from .summary import StudySummary
 
 COLUMNS = (
     "arm", "recipe", "pairs", "forward %", "training %", "own training %", "total %", "SD %", "max train error %",
     "data %", "p (Holm)", "verdict",
 )  # fmt: skip
 CONTRAST_COLUMNS = ("arm", "against", "difference %", "90 % interval", "95 % interval", "p (Holm)", "verdict")
-_COLORS = {
-    "equivalent": "green", "bit-identical": "green", "worse, but within the margin": "cyan",
-    "better, but within the margin": "cyan", "worse": "red", "NOT bit-identical": "red", VOID: "red",
-}  # fmt: skip
+#: Columns of the files alone: without them the table fits a narrow screen.
+FILES_ONLY = ("recipe", "p (Holm)", "own training %", "SD %")
 
 
-def rows(study: StudySummary) -> list[tuple[str, ...]]:
-    """Return the table, one row per arm but the reference.
-
-    Parameters
-    ----------
-    study : StudySummary
-        The study.
-
-    Returns
-    -------
-    list of tuple of str
-        Cells in the order of `COLUMNS`.
-    """
-    return [
+def arms_table(study: StudySummary) -> Table:
+    """Return the table, one row per arm except the reference."""
+    rows = [
         (
             item.arm.name,
             item.arm.recipe_name,
@@ -61,6 +53,7 @@ def rows(study: StudySummary) -> list[tuple[str, ...]]:
         )
         for item in study.arms
     ]
+    return Table(COLUMNS, rows, caption(study))
 
 
 def contrast_rows(study: StudySummary) -> list[tuple[str, ...]]:
@@ -109,33 +102,38 @@ def _found(item: ArmSummary) -> str:
     return f"{item.word} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.word} (diverged)"
 
 
-def document(study: StudySummary, folder: Path = Path(), figures: Sequence[tuple[str, str]] = ()) -> Document:
-    """Return the report; figures are pairs of title and stem."""
-    ablation = study.ablation
-    parts: list[Part] = []
-    if study.broken:
-        parts.append(Bullets(tuple(study.broken), warning=True))
-    parts += [Figure(title, stem) for title, stem in figures[:1]]
-    parts.append(Bullets(tuple(sentence(study, item) for item in study.arms)))
-    parts.append(Table(COLUMNS, tuple(rows(study)), caption(study)))
+def results(study: StudySummary, folder: Path = Path()) -> Results:
+    """Return the report of a finished study."""
+    ablation, table = study.ablation, arms_table(study)
+    body: list[Block] = [
+        warning(study.broken),
+        curves(study),
+        bullets(sentence(study, item) for item in study.arms),
+        table,
+    ]
     if study.contrasts:
-        parts.append(Bullets(tuple(contrast_sentence(study, item) for item in study.contrasts)))
-        parts.append(Table(CONTRAST_COLUMNS, tuple(contrast_rows(study)), contrast_caption(study)))
-    parts += [Figure(title, stem) for title, stem in figures[1:]]
-    if unseen := note(study):
-        parts.append(Text(unseen))
-    if ablation.notes:
-        parts.append(Text(ablation.notes))
-    parts.append(Heading("Expected and found"))
+        body.append(bullets(contrast_sentence(study, item) for item in study.contrasts))
+        body.append(Table(CONTRAST_COLUMNS, contrast_rows(study), contrast_caption(study)))
+    body += [forest(study), cost(study), note(study), ablation.notes, "## Expected and found"]
     if ablation.expected:
-        parts.append(Text(f"Written down before: {ablation.expected} ({ablation.source})"))
+        body.append(f"Written down before: {ablation.expected} ({ablation.source})")
     if study.findings:
-        parts.append(expected_table(study.findings))
-    parts.append(Table(("arm", "expected", "source", "found"), tuple(expectations(study))))
+        body.append(expected_table(study.findings))
+    body.append(Table(("arm", "expected", "source", "found"), expectations(study)))
     if study.about:
-        parts += [Heading("Recipes and environment"), *recipe_details(study.recipes), environment(study.about)]
-    made_of = {key: study.about["fingerprint"].get(key) for key in ("code", "versions", "data")} if study.about else {}
-    return Document(ablation.name, ablation.question, ablation.tier, tuple(parts), made_of, folder)
+        body += ["## Recipes and environment", *recipe_details(study.recipes), environment(study.about)]
+    keep = [i for i, name in enumerate(COLUMNS) if name not in FILES_ONLY]
+    shown = Table(tuple(COLUMNS[i] for i in keep), [tuple(row[i] for i in keep) for row in table.rows], study.size,
+                  ablation.question)  # fmt: skip
+    numbers = [
+        {"arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, **_numbers(study, item),
+         "verdict": item.verdict}
+        for item in study.arms
+    ]  # fmt: skip
+    return Results(
+        ablation, folder, study, body, {"table.csv": csv_of(numbers)}, as_json(study), made_of(study.about), [shown],
+        sentences(study), study.damaged,
+    )  # fmt: skip
 
 
 def caption(study: StudySummary) -> str:
@@ -172,18 +170,6 @@ def contrast_caption(study: StudySummary) -> str:
         f"Paired differences of the {named(study.ablation.answer)} of two arms with the same checkpoints and seeds; "
         "p adjusted by Holm over this table."
     )
-
-
-def table_csv(study: StudySummary) -> str:
-    """Return all numbers of the table as CSV, floats exact; everything called percent is in per cent."""
-    if not study.arms:
-        return to_csv(("arm", "role", "recipe"), [])
-    head = ("arm", "role", "recipe", *_numbers(study, study.arms[0]), "verdict")
-    rows = [
-        (item.arm.name, item.arm.role, item.arm.recipe_name, *_numbers(study, item).values(), item.verdict)
-        for item in study.arms
-    ]
-    return to_csv(head, rows)
 
 
 def _numbers(study: StudySummary, item: ArmSummary) -> dict[str, float]:
@@ -225,9 +211,8 @@ def as_json(study: StudySummary) -> dict[str, Any]:
         "bits": spent[study.ablation.reference.name],
         "tokens_per_second": _speed(study, study.reference),
     }
-    content = {
+    return {
         "ablation": study.ablation.name,
-        "question": study.ablation.question,
         "setting": study.setting,
         "size": study.size,
         "answer": study.ablation.answer,
@@ -250,8 +235,6 @@ def as_json(study: StudySummary) -> dict[str, Any]:
         ],
         "findings": [{"quantity": item.expectation.quantity, **vars(item)} for item in study.findings],
     }
-    result: dict[str, Any] = plain(content)
-    return result
 
 
 def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
@@ -294,58 +277,3 @@ def _speed(study: StudySummary, runs: Any) -> float:
     seconds = sorted(run.seconds_per_step for run in runs)
     middle = seconds[len(seconds) // 2]
     return study.tokens_per_step / middle if middle > 0 else float("nan")
-
-
-def report(folder: Path, plot: bool) -> Report:
-    """Write everything about a finished study into its folder: figures, `report.md`, `table.csv`, `summary.json`."""
-    study = summarize(folder)
-    drawn, files = write_figures(figures(study), folder, plot)
-    found = document(study, folder, [(figure.title, figure.stem) for figure in drawn])
-    files += write(study, folder, found)
-    return Report(study, found, files, partial(show, study), partial(table_csv, study), study.damaged)
-
-
-def write(study: StudySummary, folder: Path, found: Document | None = None) -> list[Path]:
-    """Write `report.md`, `table.csv` and `summary.json`.
-
-    Returns
-    -------
-    list of Path
-        The files.
-    """
-    files = [folder / "report.md", folder / "table.csv", folder / "summary.json"]
-    write_text(files[0], markdown(found or document(study, folder)))
-    write_text(files[1], table_csv(study))
-    write_json(files[2], as_json(study))
-    return files
-
-
-def show(study: StudySummary, console: Any) -> None:
-    """Print the table and the sentences.
-
-    Parameters
-    ----------
-    study : StudySummary
-        The study.
-    console : rich.console.Console
-        Where to.
-    """
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=study.ablation.question, title_justify="left", title_style="bold", caption=study.size,
-                  caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
-    # Next to the arm's name, the rest is left to the files: the table fits a narrow screen without it.
-    left_out = ("recipe", "p (Holm)", "own training %", "SD %")
-    keep = [i for i, name in enumerate(COLUMNS) if name not in left_out]
-    for i in keep:
-        table.add_column(COLUMNS[i], justify="left" if COLUMNS[i] in ("arm", "verdict") else "right", overflow="fold")
-    for row in rows(study):
-        color = _COLORS.get(row[-1].partition(" (")[0], "yellow")
-        cells = [escape(row[i]) for i in keep]
-        table.add_row(*cells[:-1], f"[{color}]{cells[-1]}[/]")
-    if not console.is_terminal:
-        console.width = max(console.width, 160)
-    console.print(table)
-    show_sentences(console, sentences(study))

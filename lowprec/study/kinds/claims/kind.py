@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,11 +12,12 @@ from ...._files import to_csv
 from ...analysis.estimate import Values
 from ...catalogue import registered_in
 from ...design.expectations import Finding
-from ...report.document import Document, Part, Table, Text
-from ...report.parts import EXPECTED_COLUMNS, expected_table
+from ...report.parts import Table, expected_table
+from ...report.results import Block, Results
+from ...report.sheet import csv_of
 from ...run.store import check_writable
-from ..kind import MeasuringKind, Report
-from ..measuring import made_of, show_table, write_reports
+from ..kind import MeasuringKind
+from ..measuring import made_of, summary_json
 from .study import Claims, ClaimSetting
 
 
@@ -44,10 +44,9 @@ class ClaimKind(MeasuringKind[Claims, ClaimSetting]):
         folder: Path,
         *,
         command: str = "",
-        plot: bool = True,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Report:
-        """Measure, and write `table.csv` and the reports; a finding is never a failure.
+    ) -> Results:
+        """Measure; a finding is never a failure.
 
         Raises
         ------
@@ -65,33 +64,20 @@ class ClaimKind(MeasuringKind[Claims, ClaimSetting]):
             for item in study.expectations
         )
         outcome = Outcome(study, setting, values, findings)
-        found = document(outcome, folder, command)
-        table = to_csv(("metric", "arm", "value"), [(metric, arm, value) for (metric, arm), value in values.items()])
-        files = write_reports(found, as_json(outcome), folder, {"table.csv": table}, plot, began)
-        return Report(outcome, found, files, partial(show, outcome), partial(expected_csv, outcome))
-
-
-def document(outcome: Outcome, folder: Path, command: str) -> Document:
-    """Return the report."""
-    study = outcome.study
-    metrics = list(dict.fromkeys(metric for metric, _ in outcome.values))
-    measured = tuple(
-        (arm.name, *(f"{outcome.values[metric, arm.name]:.4g}" if (metric, arm.name) in outcome.values else ""
-                     for metric in metrics))
-        for arm in study.arms
-    )  # fmt: skip
-    parts: tuple[Part, ...] = (
-        expected_table(outcome.findings),
-        *([Text(f"Published: {study.published} ({study.source}).")] if study.published else []),
-        Table(("arm", *metrics), measured, f"{outcome.setting}; {command}"),
-        *([Text(study.notes)] if study.notes else []),
-    )
-    return Document(study.name, study.question, study.tier, parts, made_of(), folder)
-
-
-def expected_csv(outcome: Outcome) -> str:
-    """Return the table of expectations as CSV."""
-    return to_csv(EXPECTED_COLUMNS, expected_table(outcome.findings).rows)
+        rows = [{"metric": metric, "arm": arm, "value": value} for (metric, arm), value in values.items()]
+        found = expected_table(findings)
+        metrics = list(dict.fromkeys(metric for metric, _ in values))
+        measured = [
+            (arm.name, *(f"{values[metric, arm.name]:.4g}" if (metric, arm.name) in values else ""
+                         for metric in metrics))
+            for arm in study.arms
+        ]  # fmt: skip
+        body: list[Block] = [found, f"Published: {study.published} ({study.source})." if study.published else ""]
+        body += [Table(("arm", *metrics), measured, f"{setting}; {command}"), study.notes]
+        return Results(
+            study, folder, outcome, body, {"table.csv": csv_of(rows)}, summary_json(as_json(outcome), began),
+            made_of(), [Table(found.head, found.rows, title=study.question)], printed=to_csv(found.head, found.rows),
+        )  # fmt: skip
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -104,8 +90,3 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             for item in outcome.findings
         ],
     }
-
-
-def show(outcome: Outcome, console: Any) -> None:
-    """Print the table on a rich console."""
-    show_table(console, EXPECTED_COLUMNS, expected_table(outcome.findings).rows, outcome.study.question)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...._files import to_csv, write_text
-from ...report.document import Document, Figure, Heading, Part, Table, Text
-from ...report.sheet import write_figures
+from ...report.parts import Table
+from ...report.results import Block, Results
+from ...report.sheet import csv_of
 from ...run.store import check_writable
-from ..kind import MeasuringKind, Report
-from ..measuring import claims_csv, claims_json, claims_table, made_of, show_claims, show_table, write_reports
+from ..kind import MeasuringKind
+from ..measuring import claims_csv, claims_json, claims_table, made_of, summary_json
 from .study import ErrorOutcome, ErrorSetting, ErrorStudy, claims_of, sweep
 
 #: Measures that have a table, in words, with scale and decimals.
@@ -38,15 +37,14 @@ class ErrorKind(MeasuringKind[ErrorStudy, ErrorSetting]):
         folder: Path,
         *,
         command: str = "",
-        plot: bool = True,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Report:
-        """Measure, and write ``<name>.csv``, figures and the reports.
+    ) -> Results:
+        """Measure.
 
         Raises
         ------
         StudyError
-            If the folder cannot be written, or matplotlib is missing.
+            If the folder cannot be written.
         """
         began = time.process_time()
         check_writable(folder)
@@ -54,20 +52,15 @@ class ErrorKind(MeasuringKind[ErrorStudy, ErrorSetting]):
         pairs = [pair for table in study.tables for pair in claims_of(table, swept)]
         pairs += [(claim, claim.measure()) for claim in study.claims]
         outcome = replace(swept, command=command, measured=tuple(pairs))
-        files = [folder / f"{study.name}.csv"]
-        write_text(files[0], errors_csv(outcome))
-        drawn, more = write_figures((figure(outcome) for figure in study.figures), folder, plot)
-        files += more
-        figures = [(figure.caption, figure.stem) for figure in drawn]
-        found, tables = document(outcome, folder, figures), {"claims.csv": claims_csv(outcome)}
-        files += write_reports(found, as_json(outcome), folder, tables, plot, began)
-        return Report(outcome, found, files, partial(show, outcome), partial(claims_csv, outcome), holds=outcome.holds)
-
-
-def errors_csv(outcome: ErrorOutcome) -> str:
-    """Return all errors as a tidy table, floats exact."""
-    rows = _errors(outcome)
-    return to_csv(list(rows[0]), [list(row.values()) for row in rows])
+        rows = _errors(outcome)
+        files = {"claims.csv": claims_csv(outcome), f"{study.name}.csv": csv_of(rows)}
+        json = {"setting": setting, "claims": claims_json(outcome), "errors": rows}
+        body = [*(figure(outcome) for figure in study.figures), *_body(outcome)]
+        shown = _table(outcome, "SQNR dB", "bits", TABLES[0], study.question)
+        if outcome.measured:
+            shown = claims_table(outcome, title=study.question)
+        return Results(study, folder, outcome, body, files, summary_json(json, began), made_of(), [shown],
+                       holds=outcome.holds)  # fmt: skip
 
 
 def _errors(outcome: ErrorOutcome) -> list[dict[str, Any]]:
@@ -78,45 +71,26 @@ def _errors(outcome: ErrorOutcome) -> list[dict[str, Any]]:
     ]
 
 
-def document(outcome: ErrorOutcome, folder: Path = Path(), figures: Sequence[tuple[str, str]] = ()) -> Document:
-    """Return the report: figures (pairs of caption and stem), claims, and every measured table."""
+def _table(outcome: ErrorOutcome, first: str, second: str, measure: tuple[str, str, float, int], title: str) -> Table:
+    """Return a measure of every format on every kind of data."""
+    name, _, scale, digits = measure
+    data = outcome.study.data
+    rows = [
+        (arm.label, f"{outcome.of(arm.name, data[0], 'bits_per_value').mean():.4g}",
+         *(f"{scale * outcome.of(arm.name, one, name).mean():.{digits}f}" for one in data))
+        for arm in outcome.study.arms
+    ]  # fmt: skip
+    return Table((first, second, *data), rows, title=title)
+
+
+def _body(outcome: ErrorOutcome) -> list[Block]:
+    """Return claims and every measured table."""
     study = outcome.study
-    parts: list[Part] = []
-    for caption, stem in figures:
-        parts += [Figure(caption, stem), Text(caption)]
-    if outcome.measured:
-        parts.append(claims_table(outcome))
-    for measure, words, scale, digits in TABLES:
-        head = ("format", "bits per value", *study.data)
-        body = []
-        for arm in study.arms:
-            bits = outcome.of(arm.name, study.data[0], "bits_per_value").mean()
-            cells = [f"{scale * outcome.of(arm.name, data, measure).mean():.{digits}f}" for data in study.data]
-            body.append((arm.label, f"{bits:.4g}", *cells))
-        parts += [Heading(words), Table(head, tuple(body))]
+    blocks: list[Block] = [claims_table(outcome)] if outcome.measured else []
+    for measure in TABLES:
+        blocks += [f"## {measure[1]}", _table(outcome, "format", "bits per value", measure, "")]
     octaves = [f"{data} {outcome.of(study.arms[0].name, data, 'octaves').mean():.1f}" for data in study.data]
     ranges = f"Mean range R of tiles of 128, octaves: {', '.join(octaves)}."
-    parts.append(Text(f"Mean over seeds; {outcome.setting}; float32 values. {ranges}"))
-    parts.append(Text(f"Written down before: {study.expected} ({study.source})"))
-    if outcome.command:
-        parts.append(Text(f"Made by `{outcome.command}`."))
-    return Document(study.name, study.question, study.tier, tuple(parts), made_of(), folder)
-
-
-def as_json(outcome: ErrorOutcome) -> dict[str, Any]:
-    """Return the outcome in JSON's types."""
-    return {"setting": outcome.setting, "claims": claims_json(outcome), "errors": _errors(outcome)}
-
-
-def show(outcome: ErrorOutcome, console: Any) -> None:
-    """Print the table of claims, or of errors where there are none, on a rich console."""
-    study = outcome.study
-    if outcome.measured:
-        show_claims(outcome, console, study.question)
-        return
-    head = ("SQNR dB", "bits", *study.data)
-    rows = []
-    for arm in study.arms:
-        cells = [f"{outcome.of(arm.name, data, 'sqnr').mean():.2f}" for data in study.data]
-        rows.append((arm.label, f"{outcome.of(arm.name, study.data[0], 'bits_per_value').mean():.4g}", *cells))
-    show_table(console, head, rows, study.question, right=head[1:])
+    blocks.append(f"Mean over seeds; {outcome.setting}; float32 values. {ranges}")
+    blocks.append(f"Written down before: {study.expected} ({study.source})")
+    return blocks + ([f"Made by `{outcome.command}`."] if outcome.command else [])

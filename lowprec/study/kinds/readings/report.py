@@ -1,21 +1,15 @@
-"""What a study of readings found: on screen, as a document, as tables."""
+"""What a study of readings found: tables and numbers of its report."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ...._files import to_csv
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table
-from ...report.parts import finding_sentence, number
-from ...report.sheet import write_figures
-from ..kind import Report
-from ..measuring import show_table
-from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
+from ...report.parts import Table, finding_sentence, number, warning
+from ...report.results import Block, Results, expected_blocks, last_blocks, made_of, summary_json
+from ...report.sheet import csv_of
 from .figures import figures
-from .summary import EVERYWHERE, ReadingSummary, summarize
+from .summary import EVERYWHERE, ReadingSummary
 
 
 def cell(summary: ReadingSummary, metric: str, arm: str, place: str = EVERYWHERE) -> str:
@@ -49,61 +43,30 @@ def sentences(summary: ReadingSummary) -> list[str]:
     return lines
 
 
-def document(summary: ReadingSummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
-    """Return the report: figures are pairs of title and stem."""
-    study = summary.study
-    parts: list[Part] = []
-    if summary.broken:
-        parts.append(Bullets(tuple(summary.broken), warning=True))
-    parts += [Figure(words, stem) for words, stem in figures]
-    parts += expected_parts(study, summary.findings)
-    parts += [Heading("Measured"), overview(summary)]
-    if len(summary.places) > 1:
-        for metric in study.reading.panels:
-            parts += [Heading(f"{metric.replace('_', ' ').capitalize()} by {study.reading.axis}"),
-                      by_place(summary, metric)]  # fmt: skip
-    parts += last_parts(study, summary.about, summary.recipes)
-    return Document(study.name, study.question, study.tier, tuple(parts), made_of(summary.about), folder)
-
-
-def _rows(summary: ReadingSummary) -> list[dict[str, Any]]:
-    return [
+def results(summary: ReadingSummary, folder: Path) -> Results:
+    """Return the report of a finished study."""
+    study, found = summary.study, overview(summary)
+    rows = [
         {
             "arm": arm.name, "role": arm.role, "recipe": arm.recipe_name, "place": place, "metric": metric,
             "mean": summary.mean(metric, arm.name, place), "half90": summary.half(metric, arm.name, place),
             "count": len(summary.of(metric, arm.name, place)),
         }
-        for arm in summary.study.arms
+        for arm in study.arms
         for place in (EVERYWHERE, *summary.places)
-        for metric in summary.study.reading.metrics
+        for metric in study.reading.metrics
     ]  # fmt: skip
-
-
-def table_csv(summary: ReadingSummary) -> str:
-    """Return the mean of every metric at every place as CSV, floats exact; no place: over all."""
-    rows = _rows(summary)
-    return to_csv(tuple(rows[0]), [tuple(row.values()) for row in rows])
-
-
-def outcome(summary: ReadingSummary) -> dict[str, Any]:
-    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    study = summary.study
-    data, reference = summary.about["fingerprint"]["data"], study.reference.name
-    return as_json(
-        summary, data_sha256=data, trustworthy=not summary.broken, reference=reference, readings=_rows(summary)
-    )
-
-
-def report(folder: Path, plot: bool) -> Report:
-    """Write everything about a finished study into its folder."""
-    summary = summarize(folder)
-    drawn, files = write_figures(figures(summary), folder, plot)
-    found = document(summary, folder, [(figure.title, figure.stem) for figure in drawn])
-    return written(summary, found, table_csv, outcome(summary), show, files, summary.broken)
-
-
-def show(summary: ReadingSummary, console: Any) -> None:
-    """Print the table and what became of the expectations."""
-    found = overview(summary)
-    show_table(console, found.head, found.rows, summary.study.question, summary.size, right=found.head[1:])
-    show_sentences(console, sentences(summary))
+    body: list[Block] = [warning(summary.broken), *figures(summary), *expected_blocks(study, summary.findings)]
+    body += ["## Measured", found]
+    if len(summary.places) > 1:
+        for metric in study.reading.panels:
+            words = metric.replace("_", " ").capitalize()
+            body += [f"## {words} by {study.reading.axis}", by_place(summary, metric)]
+    body += last_blocks(study, summary.about, summary.recipes)
+    json = summary_json(
+        summary, data_sha256=summary.about["fingerprint"]["data"], trustworthy=not summary.broken,
+        reference=study.reference.name, readings=rows,
+    )  # fmt: skip
+    shown = Table(found.head, found.rows, summary.size, study.question)
+    return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json, made_of(summary.about), [shown],
+                   sentences(summary), summary.broken)  # fmt: skip

@@ -8,11 +8,12 @@ from typing import ClassVar
 from ...._files import plain
 from ...measurements.gemms import MultiplyRecorded, MultiplySynthetic
 from ...measurements.operands import FAMILIES, lengths
+from ...report.results import Results
 from ...run.backend import Backend
 from ...run.plan import Plan, checkpoint_task, create_context
 from ...run.tasks import Task
 from ..kept import describe
-from ..kind import Report, TrainingKind
+from ..kind import TrainingKind
 from .study import Replay, ReplaySetting, arm_data
 
 #: Folders of the runs, before the number of the checkpoint, or of the draw.
@@ -71,8 +72,9 @@ class ReplayKind(TrainingKind[Replay, ReplaySetting]):
         description = {"kind": self.name, **describe(study, setting, arms=arms)}
         return Plan(study, setting, folder, description, tuple(checkpoints), (*runs, *lines))
 
-    def report(self, folder: Path, plot: bool) -> Report:
-        """Write everything about a finished study into its folder."""
-        from .report import report
+    def results(self, folder: Path) -> Results:
+        """Return what a finished study found."""
+        from .report import results
+        from .summary import summarize
 
-        return report(folder, plot)
+        return results(summarize(folder), folder)

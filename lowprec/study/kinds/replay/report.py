@@ -1,23 +1,17 @@
-"""What a replay found: on screen, as a document, as tables."""
+"""What a replay found: tables, sentences and numbers of its report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ...._files import to_csv
 from ...analysis.crossed import Crossed
 from ...measurements.operands import EXTRAPOLATED_K
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table
-from ...report.parts import finding_sentence, number
-from ...report.sheet import write_figures
-from ..kind import Report
-from ..measuring import show_table
-from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
+from ...report.parts import Table, bullets, finding_sentence, number
+from ...report.results import Results, expected_blocks, last_blocks, made_of, summary_json
+from ...report.sheet import csv_of
 from .figures import figure
 from .study import ENOUGH, REPLAY_METRICS
-from .summary import ReplaySummary, summarize, words_of
+from .summary import ReplaySummary, words_of
 
 
 def sums_table(summary: ReplaySummary) -> Table:
@@ -138,53 +132,30 @@ def title(summary: ReplaySummary) -> str:
     )
 
 
-def document(summary: ReplaySummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
-    """Return the report."""
-    study = summary.study
-    parts: list[Part] = [Figure(*figure) for figure in figures]
-    parts.append(Bullets(tuple(sentences(summary))))
-    parts += expected_parts(study, summary.findings)
-    parts += [Heading("Measured"), sums_table(summary), bits_table(summary), bias_table(summary)]
-    parts += [operands_table(summary), lines_table(summary)]
-    parts += last_parts(study, summary.about)
-    return Document(study.name, study.question, study.tier, tuple(parts), made_of(summary.about), folder)
-
-
-def table_csv(summary: ReplaySummary) -> str:
-    """Return every class, arm and metric as a tidy table, floats exact."""
-    metrics = (*REPLAY_METRICS, "quantization", "largest", "coherence", "K")
+def results(summary: ReplaySummary, folder: Path) -> Results:
+    """Return the report of a finished replay."""
+    study, sums, bits = summary.study, sums_table(summary), bits_table(summary)
     rows = [
-        (where, int(where not in summary.classes), arm.name, arm.accumulator.name, arm.promote_every or "never",
-         arm.blocks, metric, found.mean, found.low, found.high, found.largest, found.count)
+        {"class": where, "extended": int(where not in summary.classes), "arm": arm.name,
+         "accumulator": arm.accumulator.name, "promote_every": arm.promote_every or "never", "blocks": arm.blocks,
+         "metric": metric, "mean": found.mean, "low90": found.low, "high90": found.high, "worst": found.largest,
+         "multiplications": found.count}
         for where in (*summary.classes, *summary.checks, *summary.far)
-        for arm in summary.study.arms
-        for metric in metrics
+        for arm in study.arms
+        for metric in (*REPLAY_METRICS, "quantization", "largest", "coherence", "K")
         for found in [summary.of(metric, arm.name, where)]
     ]  # fmt: skip
-    head = ("class", "extended", "arm", "accumulator", "promote_every", "blocks", "metric", "mean", "low90",
-            "high90", "worst", "multiplications")  # fmt: skip
-    return to_csv(head, rows)
-
-
-def outcome(summary: ReplaySummary) -> dict[str, Any]:
-    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    everywhere = (*summary.classes, *summary.far)
-    return as_json(
+    body = [
+        figure(summary, title(summary)), bullets(sentences(summary)), *expected_blocks(study, summary.findings),
+        "## Measured", sums, bits, bias_table(summary), operands_table(summary), lines_table(summary),
+        *last_blocks(study, summary.about),
+    ]  # fmt: skip
+    json = summary_json(
         summary, data_sha256=summary.about["fingerprint"]["data"], title=title(summary),
-        enough_bits={where: summary.enough(where) for where in everywhere}, sentences=sentences(summary),
+        enough_bits={where: summary.enough(where) for where in (*summary.classes, *summary.far)},
+        sentences=sentences(summary),
     )  # fmt: skip
-
-
-def report(folder: Path, plot: bool) -> Report:
-    """Write everything about a finished replay into its folder."""
-    summary = summarize(folder)
-    drawn, files = write_figures([figure(summary, title(summary))], folder, plot)
-    found = document(summary, folder, [(figure.title, figure.stem) for figure in drawn])
-    return written(summary, found, table_csv, outcome(summary), show, files)
-
-
-def show(summary: ReplaySummary, console: Any) -> None:
-    """Print the tables of sums and of bits, and the sentences."""
-    for found, heading in ((sums_table(summary), summary.study.question), (bits_table(summary), "Bits")):
-        show_table(console, found.head, found.rows, heading, found.caption, right=found.head[1:])
-    show_sentences(console, sentences(summary))
+    shown = [Table(table.head, table.rows, table.caption, words)
+             for table, words in ((sums, study.question), (bits, "Bits"))]  # fmt: skip
+    return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json, made_of(summary.about), shown,
+                   sentences(summary))  # fmt: skip

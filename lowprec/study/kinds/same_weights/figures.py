@@ -19,11 +19,6 @@ from .summary import WeightsSummary
 MARKERS = ("o", "s", "D", "^", "v")
 
 
-def figures(summary: WeightsSummary) -> list[Figure]:
-    """Return all figures; those that the study has no numbers for have no rows."""
-    return [by_arm(summary), by_layer(summary), by_cost(summary)]
-
-
 def title(summary: WeightsSummary) -> str:
     """Return the finding in a line: the treatments with the smallest and the largest headline."""
     if summary.broken:

@@ -9,10 +9,11 @@ from ...._files import plain
 from ...design.study import CheckpointSize
 from ...measurements.gradients import GradientComparison
 from ...measurements.measurement import Measure
+from ...report.results import Results
 from ...run.backend import Backend
 from ...run.plan import Plan, checkpoint_task, create_context
 from ...run.tasks import Task
-from ..kind import Report, TrainingKind
+from ..kind import TrainingKind
 from .study import SameWeights, describe
 
 
@@ -64,8 +65,9 @@ class SameWeightsKind(TrainingKind[SameWeights, CheckpointSize]):
         description = {"kind": self.name, **describe(study, setting)}
         return Plan(study, setting, folder, description, tuple(checkpoints), tuple(arms))
 
-    def report(self, folder: Path, plot: bool) -> Report:
-        """Write everything about a finished study into its folder."""
-        from .report import report
+    def results(self, folder: Path) -> Results:
+        """Return what a finished study found."""
+        from .report import results
+        from .summary import summarize
 
-        return report(folder, plot)
+        return results(summarize(folder), folder)

@@ -1,22 +1,16 @@
-"""What a study of the same weights found: on screen, as a document, as tables."""
+"""What a study of the same weights found: tables and numbers of its report."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ...._files import to_csv
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table
-from ...report.parts import finding_sentence, number
-from ...report.sheet import write_figures
-from ..kind import Report
-from ..measuring import show_table
-from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
-from .figures import figures
+from ...report.parts import Table, finding_sentence, number, warning
+from ...report.results import Results, expected_blocks, last_blocks, made_of, summary_json
+from ...report.sheet import csv_of
+from .figures import by_arm, by_cost, by_layer
 from .study import METRICS
-from .summary import WeightsSummary, summarize
+from .summary import WeightsSummary
 
 #: Metrics of the table, and how a number of each is written.
 SHOWN = {
@@ -69,36 +63,17 @@ def sentences(summary: WeightsSummary) -> list[str]:
     return lines
 
 
-def document(summary: WeightsSummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
-    """Return the report: figures are pairs of title and stem."""
-    study = summary.study
-    parts: list[Part] = []
-    if summary.broken:
-        parts.append(Bullets(tuple(summary.broken), warning=True))
-    parts += [Figure(title, stem) for title, stem in figures[:1]]
-    parts += expected_parts(study, summary.findings)
-    parts += [Heading("Measured"), table(summary)]
-    parts += [Figure(title, stem) for title, stem in figures[1:]]
-    parts += last_parts(study, summary.about, summary.recipes)
-    return Document(study.name, study.question, study.tier, tuple(parts), made_of(summary.about), folder)
-
-
-def table_csv(summary: WeightsSummary) -> str:
-    """Return mean, spread and half of the 90 % interval of every metric as CSV, floats exact."""
+def results(summary: WeightsSummary, folder: Path) -> Results:
+    """Return the report of a finished study."""
+    study, found = summary.study, table(summary)
     rows = [
-        (arm.name, arm.role, arm.recipe_name, stress, metric,
-         *(of(metric, arm.name, stress) for of in (summary.mean, summary.sd, summary.half)),
-         len(summary.values[arm.name, stress]))
-        for arm in summary.study.arms
+        {"arm": arm.name, "role": arm.role, "recipe": arm.recipe_name, "stress": stress, "metric": metric,
+         "mean": summary.mean(metric, arm.name, stress), "sd": summary.sd(metric, arm.name, stress),
+         "half_interval": summary.half(metric, arm.name, stress), "batches": len(summary.values[arm.name, stress])}
+        for arm in study.arms
         for stress in summary.stresses
         for metric in METRICS
     ]  # fmt: skip
-    return to_csv(("arm", "role", "recipe", "stress", "metric", "mean", "sd", "half_interval", "batches"), rows)
-
-
-def outcome(summary: WeightsSummary) -> dict[str, Any]:
-    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    study = summary.study
     arms = [
         {
             "arm": arm.name, "role": arm.role, "recipe": arm.recipe_name, "stress": stress,
@@ -108,20 +83,14 @@ def outcome(summary: WeightsSummary) -> dict[str, Any]:
         for arm in study.arms
         for stress in summary.stresses
     ]  # fmt: skip
-    data = summary.about["fingerprint"]["data"]
-    return as_json(summary, data_sha256=data, trustworthy=not summary.broken, reference=study.reference.name, arms=arms)
-
-
-def report(folder: Path, plot: bool) -> Report:
-    """Write everything about a finished study into its folder."""
-    summary = summarize(folder)
-    drawn, files = write_figures(figures(summary), folder, plot)
-    found = document(summary, folder, [(figure.title, figure.stem) for figure in drawn])
-    return written(summary, found, table_csv, outcome(summary), show, files, summary.broken)
-
-
-def show(summary: WeightsSummary, console: Any) -> None:
-    """Print the table and what became of the expectations."""
-    found = table(summary)
-    show_table(console, found.head, found.rows, summary.study.question, summary.size, right=found.head[1:])
-    show_sentences(console, sentences(summary))
+    json = summary_json(
+        summary, data_sha256=summary.about["fingerprint"]["data"], trustworthy=not summary.broken,
+        reference=study.reference.name, arms=arms,
+    )  # fmt: skip
+    body = [
+        warning(summary.broken), by_arm(summary), *expected_blocks(study, summary.findings), "## Measured", found,
+        by_layer(summary), by_cost(summary), *last_blocks(study, summary.about, summary.recipes),
+    ]  # fmt: skip
+    shown = Table(found.head, found.rows, summary.size, study.question)
+    return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json, made_of(summary.about), [shown],
+                   sentences(summary), summary.broken)  # fmt: skip

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from ...report.results import Results
 from ...run.backend import Backend
 from ...run.plan import SHARED_CHECKPOINTS, Plan
 from ...run.tasks import Task
 from ..branches.kind import BranchKind
 from ..kept import describe
-from ..kind import Report, TrainingKind
+from ..kind import TrainingKind
 from .study import Scaling, ScalingSetting
 
 
@@ -57,8 +58,9 @@ class ScalingKind(TrainingKind[Scaling, ScalingSetting]):
         description = {"kind": self.name, **describe(study, setting)}
         return Plan(study, setting, folder, description, tuple(checkpoints), tuple(arms))
 
-    def report(self, folder: Path, plot: bool) -> Report:
-        """Write everything about a finished study into its folder."""
-        from .report import report
+    def results(self, folder: Path) -> Results:
+        """Return what a finished study found."""
+        from .report import results
+        from .summary import summarize
 
-        return report(folder, plot)
+        return results(summarize(folder), folder)

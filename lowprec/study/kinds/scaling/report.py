@@ -1,21 +1,15 @@
-"""What a study of scaling found: on screen, as a document, as tables."""
+"""What a study of scaling found: tables, sentences and numbers of its report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ...._files import to_csv
-from ...report.document import Bullets, Document, Figure, Heading, Part, Table
-from ...report.parts import finding_sentence, several
-from ...report.sheet import write_figures
-from ..kind import Report
-from ..measuring import show_table
-from ..written import as_json, expected_parts, last_parts, made_of, show_sentences, written
+from ...report.parts import Table, bullets, finding_sentence, several, warning
+from ...report.results import Results, expected_blocks, last_blocks, made_of, summary_json
+from ...report.sheet import csv_of
 from .figures import figure
 from .study import FITTED
-from .summary import ScalingSummary, summarize
+from .summary import ScalingSummary
 
 #: Axes in words: what a slope along one is per.
 PER = {"parameters": "per 10 times the parameters", "bytes": "per 10 times the bytes"}
@@ -108,58 +102,42 @@ def title(summary: ScalingSummary) -> str:
     return f"{arm}: {' and '.join(ways)} {per(summary, axis) if axis else ''}".strip()
 
 
-def document(summary: ScalingSummary, folder: Path, figures: Sequence[tuple[str, str]]) -> Document:
-    """Return the report."""
-    study = summary.study
-    parts: list[Part] = [Figure(*figure) for figure in figures]
-    if summary.missing:
-        parts.append(Bullets((f"Not finished, and left out: {', '.join(summary.missing)}.",), warning=True))
-    parts.append(Bullets(tuple(sentences(summary))))
-    parts += expected_parts(study, summary.findings)
-    parts += [Heading("Measured"), lines_table(summary), cells_table(summary)]
-    recipes = next(iter(summary.cells.values())).recipes
-    parts += last_parts(study, summary.about, recipes)
-    made = made_of(summary.about, "code", "versions")
-    return Document(study.name, study.question, study.tier, tuple(parts), made, folder)
-
-
-def table_csv(summary: ScalingSummary) -> str:
-    """Return every checkpoint's effects as a tidy table, floats exact."""
+def results(summary: ScalingSummary, folder: Path) -> Results:
+    """Return the report of a study whose cells, or some of them, are finished."""
+    study, lines = summary.study, lines_table(summary)
     rows = [
-        (cell.name, *summary.at(cell).values(), arm, effect, checkpoint, value)
+        {
+            "cell": cell.name,
+            **summary.at(cell),
+            "arm": arm,
+            "effect": effect,
+            "checkpoint": number,
+            "percent": value,
+        }
         for cell in summary.cells
         for arm in summary.shown
         for effect in FITTED
-        for checkpoint, value in summary.by_checkpoint(cell, arm, effect).items()
+        for number, value in summary.by_checkpoint(cell, arm, effect).items()
     ]
-    return to_csv(("cell", "parameters", "bytes", "corpus", "arm", "effect", "checkpoint", "percent"), rows)
-
-
-def outcome(summary: ScalingSummary) -> dict[str, Any]:
-    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    lines = [
+    fitted = [
         {"arm": arm, "effect": effect, "at": what, "percent": found[0], "low90": found[1], "high90": found[2]}
         for arm in summary.shown
         for effect in FITTED
         for what, row in [("centre", summary.row()), *((axis, summary.slope(axis)) for axis in summary.axes)]
         for found in [summary.fit(arm, effect).at(row)]
     ]
-    return as_json(
-        summary, title=title(summary), trustworthy=not summary.broken, missing=summary.missing, lines=lines,
+    missing = [f"Not finished, and left out: {', '.join(summary.missing)}."] if summary.missing else []
+    recipes = next(iter(summary.cells.values())).recipes
+    body = [
+        figure(summary, title(summary)), warning(missing), bullets(sentences(summary)),
+        *expected_blocks(study, summary.findings), "## Measured", lines, cells_table(summary),
+        *last_blocks(study, summary.about, recipes),
+    ]  # fmt: skip
+    json = summary_json(
+        summary, title=title(summary), trustworthy=not summary.broken, missing=summary.missing, lines=fitted,
         told=told(summary), sentences=sentences(summary),
     )  # fmt: skip
-
-
-def report(folder: Path, plot: bool) -> Report:
-    """Write everything about a study of scaling into its folder."""
-    summary = summarize(folder)
-    drawn, files = write_figures([figure(summary, title(summary))], folder, plot)
-    found = document(summary, folder, [(figure.title, figure.stem) for figure in drawn])
-    return written(summary, found, table_csv, outcome(summary), show, files, summary.broken)
-
-
-def show(summary: ScalingSummary, console: Any) -> None:
-    """Print the lines and what became of the expectations."""
-    found = lines_table(summary)
-    show_table(console, found.head, found.rows, summary.study.question, found.caption, right=found.head[2:])
-    show_sentences(console, sentences(summary))
+    shown = Table(lines.head, lines.rows, lines.caption, study.question)
+    # Cells differ in their text.
+    return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json,
+                   made_of(summary.about, "code", "versions"), [shown], sentences(summary), summary.broken)  # fmt: skip

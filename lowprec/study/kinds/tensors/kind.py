@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...report.document import Document, Figure, Part, Text
-from ...report.sheet import write_figures
+from ...report.results import Block, Results
 from ...run.store import check_writable
-from ..kind import MeasuringKind, Report
-from ..measuring import Claimed, claims_csv, claims_json, claims_table, made_of, show_claims, write_reports
+from ..kind import MeasuringKind
+from ..measuring import Claimed, claims_csv, claims_json, claims_table, made_of, summary_json
 from .figures import figure
 from .study import MEASURES, Errors, TensorSetting, TensorStudy, sweep
 
@@ -39,39 +37,31 @@ class TensorKind(MeasuringKind[TensorStudy, TensorSetting]):
         folder: Path,
         *,
         command: str = "",
-        plot: bool = True,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Report:
-        """Measure, and write ``<name>.csv``, its figure and the reports.
+    ) -> Results:
+        """Measure.
 
         Raises
         ------
         StudyError
-            If the folder cannot be written, or matplotlib is missing.
+            If the folder cannot be written.
         """
         began = time.process_time()
         check_writable(folder)
         errors = sweep(study, setting, progress)
         measured = tuple((claim, claim.measure()) for claim in study.claims)
         outcome = Outcome(study, errors, measured=measured, command=command)
-        drawn, files = write_figures([figure(errors)], folder, plot)
-        found, tables = document(outcome, folder, study.name if drawn else None), {"claims.csv": claims_csv(outcome)}
-        files += write_reports(found, as_json(outcome), folder, tables, plot, began)
-        return Report(outcome, found, files, partial(show, outcome), partial(claims_csv, outcome), holds=outcome.holds)
-
-
-def document(outcome: Outcome, folder: Path = Path(), figure: str | None = None) -> Document:
-    """Return the report."""
-    study = outcome.study
-    parts: list[Part] = [Figure(study.title(outcome.errors), figure)] if figure else []
-    caption = (
-        f"Figure: {outcome.errors.setting}; largest error over the mean magnitude of the exact result, operands "
-        "rounded first."
-    )
-    parts.append(claims_table(outcome, caption))
-    parts += [Text(f"Written down before: {study.expected} ({study.source})")]
-    parts += [Text(f"Made by `{outcome.command}`.")] * bool(outcome.command)
-    return Document(study.name, study.question, study.tier, tuple(parts), made_of(), folder)
+        caption = (
+            f"Figure: {setting}; largest error over the mean magnitude of the exact result, operands rounded first."
+        )
+        body: list[Block] = [figure(errors), claims_table(outcome, caption)]
+        body.append(f"Written down before: {study.expected} ({study.source})")
+        body += [f"Made by `{command}`."] * bool(command)
+        shown = claims_table(outcome, study.title(errors), study.question)
+        return Results(
+            study, folder, outcome, body, {"claims.csv": claims_csv(outcome)}, summary_json(as_json(outcome), began),
+            made_of(), [shown], holds=outcome.holds,
+        )  # fmt: skip
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -83,8 +73,3 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         for data in study.data for arm in study.arms for k in errors.setting.lengths
     ]  # fmt: skip
     return {"setting": errors.setting, "claims": claims_json(outcome), "curves": curves}
-
-
-def show(outcome: Outcome, console: Any) -> None:
-    """Print the table of claims on a rich console."""
-    show_claims(outcome, console, outcome.study.question, outcome.study.title(outcome.errors))

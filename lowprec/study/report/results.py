@@ -1,0 +1,147 @@
+"""What a finished study found, and the one writer of its report: figures, Markdown, tables, JSON and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..._files import plain, write_json, write_text
+from ..design.expectations import Finding
+from . import page
+from .parts import Table, environment, expected_table, findings_json, recipe_details
+from .sheet import Figure
+
+#: A part of a report: a block of Markdown, a table or a figure.
+Block = str | Table | Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a study found.
+
+    Attributes
+    ----------
+    study : Any
+        The study: its name, question and tier.
+    folder : Path
+        Where its report is written.
+    outcome : Any
+        The numbers, as the kind of study has them.
+    body : sequence of str, Table or Figure
+        The report below name and question, in order.
+    tables : mapping of str to str
+        CSV files by name.
+    json : mapping
+        The content of `summary.json`; name, question, tier and `made_of` are added.
+    made_of : mapping
+        Code, versions and data of its runs: what all studies of one page must have in common.
+    shown : sequence of Table
+        Tables for the screen.
+    sentences : sequence of str
+        Sentences for the screen, below the tables.
+    broken : sequence of str
+        Reasons why the study must not be trusted.
+    holds : bool
+        Whether every published figure that the study measures was reproduced.
+    printed : str
+        CSV for the screen, if it is not the first of `tables`.
+    files : sequence of Path
+        All files that were written.
+    """
+
+    study: Any
+    folder: Path
+    outcome: Any
+    body: Sequence[Block] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)
+    json: Mapping[str, Any] = field(default_factory=dict)
+    made_of: Mapping[str, Any] = field(default_factory=dict)
+    shown: Sequence[Table] = ()
+    sentences: Sequence[str] = ()
+    broken: Sequence[str] = ()
+    holds: bool = True
+    printed: str = ""
+    files: Sequence[Path] = ()
+
+    @property
+    def summary_file(self) -> Path:
+        """The file with everything in JSON."""
+        return self.folder / page.SUMMARY
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures of the report."""
+        return [block for block in self.body if isinstance(block, Figure)]
+
+    def table_csv(self) -> str:
+        """Return the result as a table, every float exact."""
+        return self.printed or next(iter(self.tables.values()))
+
+    def markdown(self, plot: bool = True) -> str:
+        """Return the report as Markdown; without `plot`, without its figures."""
+        blocks = [f"# {self.study.name}", self.study.question]
+        for block in self.body:
+            if isinstance(block, Table):
+                blocks += [block.markdown(), block.caption]
+            elif isinstance(block, str):
+                blocks.append(block)
+            elif plot and block.draw is not None:
+                blocks += [f"![{block.caption or block.title}]({block.stem}.png)", block.caption]
+        return "\n\n".join(filter(None, blocks)) + "\n"
+
+    def write(self, plot: bool = True) -> Results:
+        """Write the report into its folder, with `plot` figures and page, too; return the results with their files.
+
+        Raises
+        ------
+        StudyError
+            If matplotlib is missing.
+        """
+        files = [path for figure in self.figures for path in figure.write(self.folder, plot)]
+        texts = {page.REPORT: self.markdown(plot), **self.tables}
+        for name, text in texts.items():
+            write_text(self.folder / name, text)
+        about = {"study": self.study.name, "question": self.study.question, "tier": self.study.tier}
+        write_json(self.summary_file, plain({**about, **self.json, "made_of": self.made_of}))
+        files += [*(self.folder / name for name in texts), self.summary_file]
+        if plot:
+            files.append(page.write([self.folder], self.folder / page.PAGE))
+        return replace(self, files=files)
+
+    def __repr__(self) -> str:
+        return f"<Results of {self.study.name} in {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        return page.render(self.folder)
+
+
+# --- what reports of studies with runs have in common ----------------------------------------------------------------
+
+
+def expected_blocks(study: Any, findings: Sequence[Finding]) -> list[Block]:
+    """Return what was expected and found, and what is published, if there is any."""
+    blocks: list[Block] = ["## Expected and found", expected_table(findings)] if findings else []
+    return [*blocks, *([f"Published: {study.published} ({study.source})."] if study.published else [])]
+
+
+def last_blocks(study: Any, about: Mapping[str, Any], recipes: Mapping[str, Any] | None = None) -> list[Block]:
+    """Return the end of a report: limits, recipes in full if there are any, environment."""
+    limits = ["## What this size cannot show", study.notes] if study.notes else []
+    title = "## Environment" if recipes is None else "## Recipes and environment"
+    return [*limits, title, *recipe_details(recipes or {}), environment(about)]
+
+
+def made_of(about: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return what all studies of one page must have in common, from the record of a run."""
+    return {key: about["fingerprint"].get(key) for key in keys or ("code", "versions", "data")} if about else {}
+
+
+def summary_json(summary: Any, **found: Any) -> dict[str, Any]:
+    """Return an outcome for `summary.json`."""
+    study = summary.study
+    return {
+        "ablation": study.name, "setting": summary.setting, "size": summary.size, "published": study.published,
+        "source": study.source, **found, "findings": findings_json(summary.findings),
+    }  # fmt: skip
