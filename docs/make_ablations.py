@@ -141,7 +141,7 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
             for item in summary.get("arms", []) if "sentence" in item
         ],
         "told": summary.get("told", []),
-        "expectations": _expectations(folder),
+        "expectations": _expectations(summary),
         "claims": [
             {key: item[key] for key in ("claim", "published", "ours", "agrees")} for item in summary.get("claims", [])
         ],
@@ -180,12 +180,10 @@ def _core_seconds(runs: list[Any]) -> float:
     return sum(min(times) * len(times) for times in seconds.values())
 
 
-def _expectations(folder: Path) -> dict[str, Any]:
+def _expectations(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the report's table of expectations: its head and rows."""
-    file = folder / "document.json"
-    parts = _read(file)["parts"] if file.exists() else []
-    tables = [part for part in parts if part["part"] == "Table" and "which happened" in part["head"]]
-    return {"head": tables[0]["head"], "rows": tables[0]["rows"]} if tables else {"head": [], "rows": []}
+    rows = summary["expectations"]
+    return {"head": [*rows[0]] if rows else [], "rows": [[*row.values()] for row in rows]}
 
 
 def _owner(stem: str) -> str:

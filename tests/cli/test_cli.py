@@ -129,7 +129,7 @@ def test_an_ablation_from_start_to_report(fake, tmp_path):
     folder = tmp_path / "fp8_vs_bf16-quick"
     names = {path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
     figures = {f"fp8_vs_bf16{kind}.{ending}" for kind in ("", "_pairs", "_cost") for ending in ("png", "svg", "csv")}
-    written = {"report.md", "table.csv", "summary.json", "study.json", "document.json", "report.html"}
+    written = {"report.md", "table.csv", "summary.json", "study.json", "report.html"}
     before_runs = {"study.json", "registered.json"}
     assert names == figures | written | before_runs
     for name in names - before_runs:

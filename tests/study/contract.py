@@ -18,7 +18,6 @@ from toys import SMALL, ablation, snapshot
 from lowprec.cli import app
 from lowprec.study import Claim, Measured, plan, run_study
 from lowprec.study.kinds import catalogue as kinds
-from lowprec.study.report.document import Document, Figure, markdown
 from lowprec.study.run.store import StudyError, read_json, write_json
 
 
@@ -56,7 +55,7 @@ class Toy:
         return run_study(self.plan(folder), jobs=jobs).folder
 
     def measure(self, folder, plot=True):
-        return kinds.kind_of(self.study).measure(self.study, self.setting, folder, command="here", plot=plot)
+        return kinds.kind_of(self.study).measure(self.study, self.setting, folder, command="here").write(plot)
 
 
 def branches(*more, setting=SMALL, backend=FAKE, **changes):
@@ -139,9 +138,9 @@ def refused(folder, match):
 
 
 def check_files(found, folder):
-    """What a report says it wrote is there and whole, and its document says the same."""
+    """What a report says it wrote is there and whole."""
     written = {path.name for path in found.files}
-    assert written >= {"report.md", "summary.json", "document.json", "report.html"}
+    assert written >= {"report.md", "summary.json", "report.html"}
     for path in found.files:
         content = path.read_bytes()
         assert content.endswith(b"IEND\xaeB`\x82" if path.suffix == ".png" else b"\n" if path.suffix != ".svg" else b"")
@@ -151,11 +150,12 @@ def check_files(found, folder):
             json.loads(content, parse_constant=pytest.fail)
         elif path.suffix == ".svg":
             assert ElementTree.fromstring(content).tag.endswith("svg")
-    assert Document.read(folder) == found.document
-    assert (folder / "report.md").read_text() == markdown(found.document)
+    assert (folder / "report.md").read_text() == found.markdown()
     assert found.summary_file == folder / "summary.json"
-    for figure in [part for part in found.document.parts if isinstance(part, Figure)]:
-        assert {f"{figure.stem}.png", f"{figure.stem}.svg"} <= written
+    for figure in found.figures:
+        drawn = figure.draw is not None
+        assert ({f"{figure.stem}.png", f"{figure.stem}.svg"} <= written) == drawn
+        assert (f"]({figure.stem}.png)" in found.markdown()) == drawn
     assert (folder / "report.html").read_text().count("<svg") == sum(path.suffix == ".svg" for path in found.files)
 
 
@@ -188,8 +188,7 @@ class TrainingContract:
         again = snapshot(copied.parent)
         needed = {path: text for path, text in tables.items() if path in again or path.is_relative_to(copied)}
         assert needed.items() <= again.items()
-        bare = kinds.report(copied, plot=False).document
-        assert bare.parts == tuple(part for part in reported.document.parts if not isinstance(part, Figure))
+        assert kinds.report(copied, plot=False).markdown(plot=False) == reported.markdown(plot=False)
 
     @pytest.mark.slow
     def test_reports_are_whole_and_say_what_came_out(self, toy, finished, reported):
@@ -211,7 +210,7 @@ class TrainingContract:
         found = kinds.report(copied)
         assert not found.broken or found.broken[0].startswith(damage)
         assert {item.outcome.partition(f": {damage}")[0] for item in found.outcome.findings} == {"void"}
-        titles = [part.title for part in found.document.parts if isinstance(part, Figure)]
+        titles = [figure.title for figure in found.figures if figure.draw is not None]
         assert titles
         assert all(f"void: {damage.lower()}" in title.lower() for title in titles)
         screen = command("report", copied, "--no-plot")

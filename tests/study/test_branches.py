@@ -18,8 +18,8 @@ from lowprec.recipe import recipes
 from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
 from lowprec.study.analysis.estimate import estimate
 from lowprec.study.design.expectations import AS_EXPECTED, BOTH, NEITHER
+from lowprec.study.kinds.branches import report
 from lowprec.study.kinds.branches.ablation import BRANCH_METRICS, LEAST_CHECKPOINTS, read_study
-from lowprec.study.kinds.branches.report import document, sentences
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run.backend import BACKEND
 from lowprec.study.run.store import StudyError
@@ -194,13 +194,13 @@ def test_what_was_expected_of_branches_is_judged_and_reported(finished, study):
     for effect in ("forward", "training", "training_own", "total"):
         assert study.mean(f"{effect}_percent", "dsv3") == 100 * study.arm("dsv3").effects[effect].mean
     assert study.mean("train_error_percent", "dsv3") == 100 * study.arm("dsv3").train_error
-    assert "nothing diverges: diverged of dsv3 is 0, neither." in sentences(study)
-    assert any("which happened" in getattr(part, "head", ()) for part in document(study).parts)
+    assert "nothing diverges: diverged of dsv3 is 0, neither." in report.sentences(study)
+    assert "| which happened |" in report.results(study).markdown()
 
 
 def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_that_of_its_table(study):
     contrast = next(item for item in study.contrasts if item.arm == "fp4_naive").found
-    (line,) = [line for line in sentences(study) if line.startswith("fp4_naive against dsv3: ")]
+    (line,) = [line for line in report.sentences(study) if line.startswith("fp4_naive against dsv3: ")]
     ends = [float(end) for end in line.partition("95 % interval [")[2].partition("]")[0].split(", ")]
     assert ("no difference shown" in line) == (ends[0] <= 0.0 <= ends[1]), "what is said is what the interval says"
     found = estimate(study, f"{study.ablation.answer}_percent", "fp4_naive", minus="dsv3")

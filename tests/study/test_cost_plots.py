@@ -16,8 +16,7 @@ from lowprec.study import Arm
 from lowprec.study.analysis.costs_of_recipes import COSTS, bits_of, multiply_adds
 from lowprec.study.kinds.branches import figures, report
 from lowprec.study.kinds.branches.summary import summarize
-from lowprec.study.report.document import Figure, Text
-from lowprec.study.report.sheet import Figure as Drawing
+from lowprec.study.report.sheet import Figure
 from lowprec.study.report.tradeoff import Point, differing, draw_tradeoff, front, height_of, on_front
 from lowprec.study.run.store import read_json
 
@@ -143,7 +142,7 @@ def test_the_figure_and_what_has_no_cost_are_in_the_report(finished, reported):
     finding = "Accuracy against cost: dsv3 is the cheapest arm within the margin (8.5 bits an operand, bf16 16)"
     assert figures.note(reported.outcome) == told
     assert figures.cost(reported.outcome).title == finding
-    assert {Text(told), Figure(finding, "toy_cost")} <= {*reported.document.parts}
+    assert f"![{finding}](toy_cost.png)\n\n{told}\n" in (finished / "report.md").read_text()
     page = (finished / "report.html").read_text()
     assert told in page
     assert 'aria-label="Accuracy against cost: ' in page
@@ -165,7 +164,7 @@ def test_arms_that_cost_the_same_have_no_figure_and_the_report_says_so(finished,
     (tmp_path / "toy_cost.svg").write_text("of an earlier report")
     assert [path.name for path in figures.cost(same).write(tmp_path)] == ["toy_cost.csv"]
     assert not (tmp_path / "toy_cost.svg").exists()
-    text = report.markdown(report.document(same))
+    text = report.results(same).markdown()
     assert "Accuracy against cost is not drawn: all arms spend the same (16 bits of a multiplied operand, " in text
 
 
@@ -189,7 +188,7 @@ def drawn(tmp_path):
             words = {cost: COSTS[cost] for cost in costs}
             found.append(draw_tradeoff(sheet, top, points, words, "loss", lambda axes: axes.set_ylim(-1.0, 10.0)))
 
-        Drawing("A finding", "toy", [{"a": 1}], panels, "Its size", height_of(costs)).write(tmp_path)
+        Figure("A finding", "toy", [{"a": 1}], panels, "Its size", height_of(costs)).write(tmp_path)
         figure = found[0][0].figure
         figure.canvas.draw()
         return figure, found[0]

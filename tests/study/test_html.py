@@ -4,14 +4,16 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from contract import branches, command, edited
 
 from lowprec.study import Arm
 from lowprec.study.kinds.branches.sentences import sentence
-from lowprec.study.report import html
-from lowprec.study.report.document import Bullets, Details, Document, Heading, Table, Text, markdown
+from lowprec.study.report import page
+from lowprec.study.report.parts import Table, details, warning
+from lowprec.study.report.results import Results
 from lowprec.study.run.store import RunFolder, StudyError, read_json
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -72,7 +74,7 @@ def checked(text):
 
 @pytest.mark.slow
 def test_the_page_is_whole_and_loads_nothing(finished, reported):
-    text = (finished / html.PAGE).read_text(encoding="utf-8")
+    text = (finished / page.PAGE).read_text(encoding="utf-8")
     checker = checked(text)
     assert len(checker.ids) == len(set(checker.ids))
     assert checker.references
@@ -86,27 +88,47 @@ def test_the_page_is_whole_and_loads_nothing(finished, reported):
 
 
 def test_markdown_and_page_say_the_same(finished, reported):
-    text, checker = markdown(reported.document), checked((finished / html.PAGE).read_text(encoding="utf-8"))
-    rows = [row for part in reported.document.parts if isinstance(part, Table) for row in (part.head, *part.rows)]
+    checker = checked((finished / page.PAGE).read_text(encoding="utf-8"))
+    rows = [row for part in reported.body if isinstance(part, Table) for row in (part.head, *part.rows)]
     assert len(rows) > len(reported.outcome.arms)
     for row in rows:
-        assert "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" in text
+        assert "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" in reported.markdown()
         assert tuple(row) in checker.rows
 
 
-def test_what_is_written_by_others_is_text_not_tags():
-    parts = (Heading("<h>"), Text("<script>alert(1)</script> `<i>` 3 %"), Bullets(("a & b",), warning=True),
-             Table(("<x>",), (("<y>",),)), Details("<s>", "</pre>"))  # fmt: skip
-    page = html.page([Document("<d>", "a < b?", "T1", parts)])
-    assert "<script>alert(1)</script> <i> 3\N{NO-BREAK SPACE}%" in "".join(checked(page).text)
-    assert "<code>&lt;i&gt;</code>" in page
+def made(folder, *body, name="toy", made_of=()):
+    """Write a report and its page; return the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    study = SimpleNamespace(name=name, question="a < b?", tier="T1")
+    found = Results(study, folder, None, body, made_of=dict(made_of)).write()
+    return found, (folder / page.PAGE).read_text()
 
 
-def test_studies_of_other_code_do_not_share_a_page(reported):
-    other = Document("other", "?", "T3", (), reported.document.made_of | {"code": "0"})
-    with pytest.raises(StudyError, match=r"other and toy cannot stand in one report: they differ in code: .* '0' now"):
-        html.page([reported.document, other])
-    assert html.page([Document("a", "?", "T1", ()), Document("b", "?", "T1", ())]).count("<h2") == 2
+def test_what_is_written_by_others_is_text_not_tags(tmp_path):
+    body = ("## <h>", "<script>alert(1)</script> `<i>` 3 %, L[arm](w_arm) *x* &amp;", warning(["a & b"]),
+            Table(("<x>", "n"), [("<y>", "1.5")]), details("<s>", "</pre>"))  # fmt: skip
+    _, shown = made(tmp_path, *body, name="<d>")
+    text = "".join(checked(shown).text)
+    assert "<script>alert(1)</script> <i> 3\N{NO-BREAK SPACE}%, L[arm](w_arm) *x* &amp;" in text
+    assert "<code>&lt;i&gt;</code>" in shown
+    assert '<td style="text-align:right">1.5</td>' in shown
+    assert "<details><summary>&lt;s&gt;</summary><pre>&lt;/pre&gt;\n</pre></details>" in shown
+    assert "<blockquote>\n<ul>\n<li>a &amp; b</li>" in shown
+
+
+def test_studies_of_other_code_do_not_share_a_page(tmp_path):
+    for name, code in (("a", "1"), ("b", "1"), ("c", "0")):
+        made(tmp_path / name, name=name, made_of={"code": code})
+    shown = page.write([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html", "Studies").read_text()
+    assert shown.count("<h2") == 2
+    checked(shown)
+    with pytest.raises(StudyError, match=r"c and a cannot stand in one report: they differ in code: .* '0' now"):
+        page.write([tmp_path / "a", tmp_path / "c"], tmp_path / "both.html")
+
+
+def test_results_show_themselves_in_notebooks(finished, reported):
+    assert reported._repr_html_().count("<svg") == 3
+    assert repr(reported) == f"<Results of toy in {finished}>"
 
 
 @pytest.mark.slow
@@ -153,10 +175,10 @@ def test_runs_are_read_by_glob(finished):
 def test_a_browser_draws_the_page(finished, reported, tmp_path):
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
              "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]  # fmt: skip
-    page = (finished / html.PAGE).resolve().as_uri()
+    uri = (finished / page.PAGE).resolve().as_uri()
 
     def browse(*more):
-        draw = [BROWSER, *flags, *more, page]
+        draw = [BROWSER, *flags, *more, uri]
         return subprocess.run(draw, check=True, capture_output=True, timeout=600, text=True).stdout
 
     for width in (1000, 400):

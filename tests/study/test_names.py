@@ -18,9 +18,8 @@ from lowprec.study import Arm, Claims, SameWeights, load, run_study
 from lowprec.study.kinds.catalogue import report
 from lowprec.study.kinds.errors.study import ErrorArm, ErrorSetting, ErrorStudy
 from lowprec.study.kinds.tensors.study import TensorStudy
-from lowprec.study.report.document import Document, Figure
-from lowprec.study.report.sheet import Figure as Drawing
-from lowprec.study.run.store import StudyError
+from lowprec.study.report import page
+from lowprec.study.report.sheet import Figure
 
 EVIL = ("../../evil", "/evil", "..", ".", "", "a/b", "a\\b", "a\0b", "a\n", "-rf", "a b", "é", "x" * 101, 3, None)
 
@@ -46,8 +45,7 @@ MADE = {
     "ErrorStudy": lambda name: ERRORS(name=name),
     "TensorStudy": lambda name: TensorStudy(name=name, question="?", arms=(), data=(), quick=None, full=None),
     "Arm": Arm,
-    "Figure": lambda name: Figure("title", name),
-    "Drawing": lambda name: Drawing("title", name, []),
+    "Figure": lambda name: Figure("title", name, []),
 }
 
 
@@ -76,16 +74,13 @@ def test_a_study_file_cannot_make_a_report_write_elsewhere(tmp_path, copied, pla
 
 
 @pytest.mark.parametrize("stem", ["../secret", "/etc/secret"])
-def test_a_document_cannot_make_a_page_read_elsewhere(tmp_path, stem):
+def test_a_report_cannot_make_a_page_read_elsewhere(tmp_path, stem):
     (tmp_path / "secret.svg").write_text("<svg>secret</svg>")
     folder = tmp_path / "a"
     folder.mkdir()
-    written = Document("a", "?", "T1", (Figure("title", "fine"),)).write(folder)
-    text = written.read_text()
-    for content, reason in ((text.replace('"fine"', json.dumps(stem)), ": figure name"), ('{"parts": 3}', "")):
-        written.write_text(content)
-        with pytest.raises(StudyError, match=rf"document\.json cannot be used{reason}"):
-            Document.read(folder)
+    (folder / "report.md").write_text(f"# a\n\n![a finding]({stem}.png)\n")
+    with pytest.raises(ValueError, match="figure name"):
+        page.render(folder)
 
 
 def test_an_ablation_file_cannot_be_run_into_another_folder(tmp_path):

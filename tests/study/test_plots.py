@@ -10,7 +10,7 @@ from dataclasses import replace
 import fake_trainer
 import numpy as np
 import pytest
-from contract import branches
+from contract import branches, command
 from rich.console import Console
 from toys import SMALL
 
@@ -163,7 +163,7 @@ def test_a_difference_that_holm_does_not_keep_is_said_so(study):
 
 
 def test_markdown_has_the_table_the_sentences_and_the_expectation(study):
-    text = report.markdown(report.document(study, figures=[("a finding", "toy")]))
+    text = report.results(study).markdown()
     assert text.startswith("# toy\n\nDoes it?\n\n![")
     lines = text.splitlines()
     head = lines.index("| " + " | ".join(report.COLUMNS) + " |")
@@ -176,14 +176,14 @@ def test_markdown_has_the_table_the_sentences_and_the_expectation(study):
 
 
 def test_summary_json_and_table_csv_hold_every_bit(study, tmp_path):
-    report.write(study, tmp_path)
+    found = report.results(study, tmp_path).write(plot=False)
     content = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
     assert (content["trustworthy"], content["floor"]) == (True, study.floor)
     arms = {arm["arm"]: arm for arm in content["arms"]}
     assert arms["dsv3"]["verdict"] == "equivalent"
     assert arms["boom"]["pairs"][0]["training_percent"] == "inf"
     assert len(arms["dsv3"]["pairs"]) == 4
-    rows = {row["arm"]: row for row in csv.DictReader(report.table_csv(study).splitlines())}
+    rows = {row["arm"]: row for row in csv.DictReader(found.table_csv().splitlines())}
     for name, effect in study.arm("dsv3").effects.items():
         assert float(rows["dsv3"][f"{name}_percent"]) == 100 * effect.mean
         assert arms["dsv3"]["effects"][name]["mean_percent"] == 100 * effect.mean
@@ -191,9 +191,8 @@ def test_summary_json_and_table_csv_hold_every_bit(study, tmp_path):
     assert math.isnan(float(rows["boom"]["training_percent"]))
 
 
-def test_the_screen_shows_table_and_sentences(study, capsys):
-    report.show(study, Console(width=200))
-    shown = capsys.readouterr().out
+def test_the_screen_shows_table_and_sentences(study, finished):
+    shown = command("report", finished, "--no-plot").stdout
     for item in study.arms:
         assert sentence(study, item)[:60] in shown
         assert item.verdict in shown

@@ -20,7 +20,7 @@ from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, CheckpointSize, Expectation, SameWeights
 from lowprec.study.analysis.estimate import Values
 from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
-from lowprec.study.kinds.same_weights.report import table_csv
+from lowprec.study.kinds.same_weights.report import results
 from lowprec.study.kinds.same_weights.study import METRICS
 from lowprec.study.kinds.same_weights.summary import summarize
 from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
@@ -238,7 +238,10 @@ def test_a_study_from_checkpoint_to_findings(finished):
     assert found.mean("gradient_error", "hybrid") != found.mean("gradient_error", "dsv3")
     assert found.mean("kl", "dsv3", "uneven tokens") == found.mean("kl", "dsv3", "healthy")
     assert found.mean("gradient_error", "dsv3", "uneven tokens") != found.mean("gradient_error", "dsv3", "healthy")
-    rows = {(row["arm"], row["stress"], row["metric"]): row for row in csv.DictReader(table_csv(found).splitlines())}
+    rows = {
+        (row["arm"], row["stress"], row["metric"]): row
+        for row in csv.DictReader(results(found, finished).table_csv().splitlines())
+    }
     assert float(rows["dsv3", "healthy", "kl"]["mean"]) == found.mean("kl", "dsv3")
 
 

@@ -188,7 +188,7 @@ def test_the_report_and_its_files(finished, reported):
     assert "per 10 times the parameters" in text
     assert "bible less stdlib" in text
     assert len(reported.table_csv().splitlines()) == 1 + 4 * 3 * 2 * 3
-    assert kinds.report(finished / "nano-20-stdlib", plot=False).document.question == "Which way?"
+    assert kinds.report(finished / "nano-20-stdlib", plot=False).study.question == "Which way?"
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from contract import MeasuringContract, TrainingContract, command
 
 from lowprec.study import Ablation, catalogue
 from lowprec.study.kinds import catalogue as kinds
-from lowprec.study.kinds.kind import MeasuringKind, Report, TrainingKind
-from lowprec.study.kinds.measuring import write_reports
-from lowprec.study.report.document import Document, Text
+from lowprec.study.kinds.kind import MeasuringKind, TrainingKind
+from lowprec.study.report.parts import Table
+from lowprec.study.report.results import Results
 
 HERE = Path(kinds.__file__).parent
 
@@ -37,7 +37,7 @@ def test_a_kind_keeps_the_contract_of_what_trains_or_of_what_measures(kind):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "missing"), [(TrainingKind, "plan, report|plan and report"), (MeasuringKind, "measure")]
+    ("protocol", "missing"), [(TrainingKind, "plan, results|plan and results"), (MeasuringKind, "measure")]
 )
 def test_what_a_kind_lacks_is_said(protocol, missing):
     class Half(protocol):
@@ -65,12 +65,11 @@ class Counting:
 class CountingKind(MeasuringKind[Counting, Size]):
     name, study = "counting", Counting
 
-    def measure(self, study, setting, folder, *, command="", plot=True, progress=None):
+    def measure(self, study, setting, folder, *, command="", progress=None):
         folder.mkdir(parents=True, exist_ok=True)
         count = setting.seeds
-        found = Document(study.name, study.question, study.tier, (Text(f"{count}, {command}"),), {}, folder)
-        files = write_reports(found, {"count": count}, folder, {}, False, 0.0)
-        return Report(count, found, files, lambda console: console.print(count), lambda: "n\n", holds=False)
+        shown = Table(("count",), [(str(count),)])
+        return Results(study, folder, count, [f"{count}, {command}"], json={"count": count}, shown=[shown], holds=False)
 
 
 def test_a_kind_of_ones_own_is_run_by_the_command(tmp_path, monkeypatch):
@@ -81,8 +80,9 @@ def test_a_kind_of_ones_own_is_run_by_the_command(tmp_path, monkeypatch):
     kinds.register(CountingKind())
     arguments = ["ablate", "counting", "--seeds", "7", "--no-plot", "--out", tmp_path]
     shown = command(*arguments)
-    assert (shown.exit_code, shown.stdout) == (1, "7\n")  # a published figure did not come out
-    assert Document.read(tmp_path / "counting-full").parts == (Text("7, lowprec ablate counting"),)
+    assert (shown.exit_code, shown.stdout.split()[-1]) == (1, "7")  # a published figure was not reproduced
+    text = (tmp_path / "counting-full/report.md").read_text()
+    assert text == "# counting\n\nHow many?\n\n7, lowprec ablate counting\n"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 from ..._files import plain, write_json, write_text
 from ..design.expectations import Finding
 from . import page
-from .parts import Table, environment, expected_table, findings_json, recipe_details
+from .parts import EXPECTED_COLUMNS, Table, environment, expected_table, findings_json, recipe_details
 from .sheet import Figure
 
 #: A part of a report: a block of Markdown, a table or a figure.
@@ -34,7 +34,8 @@ class Results:
     tables : mapping of str to str
         CSV files by name.
     json : mapping
-        The content of `summary.json`; name, question, tier and `made_of` are added.
+        The content of `summary.json`; name, question, tier, `made_of` and the table of
+        expectations are added.
     made_of : mapping
         Code, versions and data of its runs: what all studies of one page must have in common.
     shown : sequence of Table
@@ -104,7 +105,10 @@ class Results:
         for name, text in texts.items():
             write_text(self.folder / name, text)
         about = {"study": self.study.name, "question": self.study.question, "tier": self.study.tier}
-        write_json(self.summary_file, plain({**about, **self.json, "made_of": self.made_of}))
+        judged = [table for table in self.body if isinstance(table, Table) and table.head == EXPECTED_COLUMNS]
+        expectations = [dict(zip(table.head, row, strict=True)) for table in judged for row in table.rows]
+        content = {**about, **self.json, "made_of": self.made_of, "expectations": expectations}
+        write_json(self.summary_file, plain(content))
         files += [*(self.folder / name for name in texts), self.summary_file]
         if plot:
             files.append(page.write([self.folder], self.folder / page.PAGE))
