@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec._files import safe_name
 from lowprec.measure.distributions import distributions
 
 from ...design.expectations import Claim, Measured
