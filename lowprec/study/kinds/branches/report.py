@@ -105,12 +105,8 @@ def _found(item: ArmSummary) -> str:
 def results(study: StudySummary, folder: Path = Path()) -> Results:
     """Return the report of a finished study."""
     ablation, table = study.ablation, arms_table(study)
-    body: list[Block] = [
-        warning(study.broken),
-        curves(study),
-        bullets(sentence(study, item) for item in study.arms),
-        table,
-    ]
+    verdicts = bullets(sentence(study, item) for item in study.arms)
+    body: list[Block] = [warning(study.broken), curves(study), verdicts, table]
     if study.contrasts:
         body.append(bullets(contrast_sentence(study, item) for item in study.contrasts))
         body.append(Table(CONTRAST_COLUMNS, contrast_rows(study), contrast_caption(study)))
@@ -143,9 +139,7 @@ def caption(study: StudySummary) -> str:
     worth = [item.data_exponent for item in study.arms if math.isfinite(item.data_exponent)]
     data = (
         f"data %: what the effect is worth, since here the loss goes as bytes to the power of {worth[0]:.2f}. "
-        if worth
-        else ""
-    )
+    ) if worth else ""  # fmt: skip
     few = "" if study.setting.checkpoints >= LEAST_CHECKPOINTS else (
         f"{study.setting.checkpoints} checkpoints are few: the intervals say so. "
     )  # fmt: skip
@@ -202,75 +196,44 @@ def effect_numbers(found: Paired) -> dict[str, float]:
 
 
 def as_json(study: StudySummary) -> dict[str, Any]:
-    """Return the whole outcome in JSON's types; what is not finite becomes "nan" or "inf"."""
-    spent = costs(study)
-    arms = [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms]
+    """Return the whole outcome for `summary.json`."""
+    spent, name = costs(study), study.ablation.reference.name
+    contrasts = [
+        {"arm": item.arm, "against": item.baseline, "mean_percent": 100 * item.found.mean, "p_holm": item.p_holm,
+         "sentence": contrast_sentence(study, item), **effect_numbers(item.found)}
+        for item in study.contrasts
+    ]  # fmt: skip
     reference = {
-        "arm": study.ablation.reference.name,
-        "losses": [run.loss for run in study.reference],
-        "bits": spent[study.ablation.reference.name],
+        "arm": name, "losses": [run.loss for run in study.reference], "bits": spent[name],
         "tokens_per_second": _speed(study, study.reference),
-    }
+    }  # fmt: skip
     return {
-        "ablation": study.ablation.name,
-        "setting": study.setting,
-        "size": study.size,
-        "answer": study.ablation.answer,
-        "margin": study.ablation.margin,
-        "floor": study.floor,
-        "data_sha256": study.data,
-        "trustworthy": not study.broken,
-        "reference": reference,
-        "arms": arms,
-        "contrasts": [
-            {
-                "arm": item.arm,
-                "against": item.baseline,
-                "mean_percent": 100 * item.found.mean,
-                "p_holm": item.p_holm,
-                "sentence": contrast_sentence(study, item),
-                **effect_numbers(item.found),
-            }
-            for item in study.contrasts
-        ],
+        "ablation": study.ablation.name, "setting": study.setting, "size": study.size, "answer": study.ablation.answer,
+        "margin": study.ablation.margin, "floor": study.floor, "data_sha256": study.data,
+        "trustworthy": not study.broken, "reference": reference, "contrasts": contrasts,
+        "arms": [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms],
         "findings": [{"quantity": item.expectation.quantity, **vars(item)} for item in study.findings],
-    }
+    }  # fmt: skip
 
 
 def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
     pairs = [
-        {
-            "checkpoint": run.checkpoint,
-            "seed": run.seed,
-            "loss": run.loss,
-            "loss_bf16": run.loss_bf16,
-            **{f"{name}_percent": 100 * float(found.values[i]) for name, found in item.by_effect.items()},
-        }
+        {"checkpoint": run.checkpoint, "seed": run.seed, "loss": run.loss, "loss_bf16": run.loss_bf16,
+         **{f"{name}_percent": 100 * float(found.values[i]) for name, found in item.by_effect.items()}}
         for i, run in enumerate(item.runs)
-    ]
-    return {
-        "arm": item.arm.name,
-        "role": item.arm.role,
-        "recipe": item.arm.recipe_name,
-        "verdict": item.verdict,
-        "detected": item.detected,
-        "sentence": sentence(study, item),
-        "expected": item.arm.expected,
-        "source": item.arm.source,
-        "effects": {
-            name: {"mean_percent": 100 * found.mean, "verdict": said(found.verdict, item.void)} | effect_numbers(found)
-            for name, found in item.effects.items()
-        },
-        "p_holm": item.p_holm,
-        "bootstrap90": item.bootstrap90,
-        "power": item.power,
-        "to_floor": item.to_floor,
-        "data_lost_percent": 100 * item.data_lost,
-        "max_train_error": item.train_error,
-        "max_violation": study.mean("max_violation", item.arm.name),
-        "tokens_per_second": _speed(study, item.runs),
-        "pairs": pairs,
+    ]  # fmt: skip
+    effects = {
+        name: {"mean_percent": 100 * found.mean, "verdict": said(found.verdict, item.void), **effect_numbers(found)}
+        for name, found in item.effects.items()
     }
+    return {
+        "arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, "verdict": item.verdict,
+        "detected": item.detected, "sentence": sentence(study, item), "expected": item.arm.expected,
+        "source": item.arm.source, "effects": effects, "p_holm": item.p_holm, "bootstrap90": item.bootstrap90,
+        "power": item.power, "to_floor": item.to_floor, "data_lost_percent": 100 * item.data_lost,
+        "max_train_error": item.train_error, "max_violation": study.mean("max_violation", item.arm.name),
+        "tokens_per_second": _speed(study, item.runs), "pairs": pairs,
+    }  # fmt: skip
 
 
 def _speed(study: StudySummary, runs: Any) -> float:
