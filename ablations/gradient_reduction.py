@@ -1,6 +1,6 @@
 """What gradients lose in an all-reduce of few bits, from 2 to 64 ranks."""
 
-from lowprec.study import Arm, Expectation, Readings, ReducedGradients, CheckpointSize, sources
+from lowprec.study import Arm, CheckpointSize, Expectation, Readings, ReducedGradients, sources
 
 
 def reduced(name: str, algorithm: str, codec: str, expected: str, role: str = "treatment") -> Arm:

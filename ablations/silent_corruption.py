@@ -1,6 +1,6 @@
 """What a flipped bit does to a forward pass in FP8, and whether a checksum of the product sees it."""
 
-from lowprec.study import Arm, Expectation, Faults, Readings, CheckpointSize, sources
+from lowprec.study import Arm, CheckpointSize, Expectation, Faults, Readings, sources
 
 ablation = Readings(
     name="silent_corruption",

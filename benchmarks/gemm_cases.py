@@ -164,7 +164,7 @@ def scaled_product(machine: str, shape: Shape, packed: bool = False) -> Work:
         )
     with lp.use_kernel("reference"):
         want = lp.gemm(*corners, accumulator=machine)
-    operand = lp.pack_operand(b, machine) if packed else b
+    operand = lp.prepack_b(b, machine) if packed else b
 
     def work() -> Any:
         return lp.gemm(a, operand, accumulator=machine)

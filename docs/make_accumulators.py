@@ -7,7 +7,7 @@ import dataclasses
 from pages import table, write
 
 import lowprec as lp
-from lowprec.tensorcore.library import Library
+from lowprec.tensorcore.library import GemmLibrary
 
 
 def page(folder: str = "") -> str:
@@ -20,8 +20,8 @@ def page(folder: str = "") -> str:
         kinds[kind.__name__] = kind.words
         bits = getattr(entry, "fraction_bits", "")
         rows.append((shown, takes, f"`{kind.__name__}`", bits, entry.output_format.name, entry.verified))
-    fields = [field.name for field in dataclasses.fields(Library) if field.name != "name"]
-    entries = [lp.libraries[name] for name in lp.libraries]
+    fields = [field.name for field in dataclasses.fields(GemmLibrary) if field.name != "name"]
+    entries = [lp.gemm_libraries[name] for name in lp.gemm_libraries]
     orders = [(f"`{entry.name}`", *(getattr(entry, field) for field in fields)) for entry in entries]
     return f"""# Accumulators
 

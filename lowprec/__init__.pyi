@@ -46,9 +46,9 @@ from .tensorcore.gemm import matmul_f32 as matmul_f32
 from .tensorcore.grouped import grouped_gemm as grouped_gemm
 from .tensorcore.grouped import grouped_wgrad as grouped_wgrad
 from .tensorcore.kinds.nvidia import FusedSum as FusedSum
-from .tensorcore.library import Library as Library
-from .tensorcore.library import libraries as libraries
+from .tensorcore.library import GemmLibrary as GemmLibrary
+from .tensorcore.library import gemm_libraries as gemm_libraries
 from .tensorcore.mma import mma as mma
-from .tensorcore.packed import pack_operand as pack_operand
+from .tensorcore.packed import prepack_b as prepack_b
 
 __version__: str

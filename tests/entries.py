@@ -112,10 +112,10 @@ def product_bits(machine: lp.Accumulator, rename: bool = False) -> list[bytes]:
     return out
 
 
-def library_bits(library: lp.Library, rename: bool = False) -> list[bytes]:
+def library_bits(library: lp.GemmLibrary, rename: bool = False) -> list[bytes]:
     q, r = (lp.quantize(x, "e4m3fn row") for x in (matrix()[:4], matrix()[4:]))
     outs = [renamed_format(name) if rename else name for name in ("float32", "bfloat16")]
-    return bits(*(lp.gemm(q, r, library=library, out=out) for out in outs))
+    return bits(*(lp.gemm(q, r, library=library, out_format=out) for out in outs))
 
 
 def codec_bits(codec: Codec, values: F32 | None = None) -> list[bytes]:
@@ -134,6 +134,6 @@ DOES: dict[str, tuple[Registry[Any], Any, tuple[str, ...]]] = {
     "policy": (lp.policies, policy_bits, ("p3109_satnone",)),
     "quantizer": (lp.quantizers, quantizer_bits, ()),
     "accumulator": (lp.accumulators, product_bits, ()),
-    "library": (lp.libraries, library_bits, ()),
+    "library": (lp.gemm_libraries, library_bits, ()),
     "codec": (lp.codecs, codec_bits, ()),
 }

@@ -136,7 +136,7 @@ def test_every_promotion_library_and_block_on_every_accumulator(accumulator):
     done = 0
     for fmt, scale, blocks in itertools.product(formats_of(accumulator), ("e8m0fnu", "e4m3fn"), BLOCKS):
         made = operands(fmt, *blocks, scale)
-        for every, library in itertools.product(PROMOTIONS, lp.libraries.names()):
+        for every, library in itertools.product(PROMOTIONS, lp.gemm_libraries.names()):
             what = {"promote_every": every, "library": library}
             both = or_refused(product, *made, accumulator, **what)
             assert both is None or same_bits(*both), (fmt, scale, blocks, what)
@@ -158,7 +158,7 @@ def test_every_output_of_every_accumulator(accumulator):
 
 
 @pytest.mark.parametrize("block", ["row", "tensor", "1x128", "1x32"])
-@pytest.mark.parametrize("library", lp.libraries.names())
+@pytest.mark.parametrize("library", lp.gemm_libraries.names())
 def test_experts_without_tokens(block, library):
     dy, x = (lp.quantize(values(n, 256, n), f"e4m3fn {block}") for n in (3, 2))
     for counts in ([0, 3, 100], [3, 0, 100], [3, 100, 0], [0], [0, 0]):

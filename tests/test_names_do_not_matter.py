@@ -47,7 +47,9 @@ def test_formats(name: str) -> None:
         assert cast_bits(other, policy="torch_2_13") == cast_bits(fmt, policy="torch_2_13")
         assert other.holds(fmt)
         assert other.ulp([0.3]) == fmt.ulp([0.3])
-        assert bits(matmul_f32(matrix(), matrix(), to=other)) == bits(matmul_f32(matrix(), matrix(), to=fmt))
+        assert bits(matmul_f32(matrix(), matrix(), out_format=other)) == bits(
+            matmul_f32(matrix(), matrix(), out_format=fmt)
+        )
         if fmt.bits <= 16 and has_word_kernel(fmt) and fmt.signed:
             assert quantizer_bits(lp.Quantizer(format=other)) == quantizer_bits(lp.Quantizer(format=fmt))
 
@@ -93,9 +95,9 @@ def test_scales_are_read_in_the_accumulators_own_format() -> None:
                 assert lp.mma(x, x, accumulator=other, a_scale=scale, b_scale=scale).tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("name", lp.libraries)
+@pytest.mark.parametrize("name", lp.gemm_libraries)
 def test_libraries_into_renamed_formats(name: str) -> None:
-    assert library_bits(lp.libraries[name], rename=True) == library_bits(lp.libraries[name])
+    assert library_bits(lp.gemm_libraries[name], rename=True) == library_bits(lp.gemm_libraries[name])
 
 
 # --- every entry of these ----------------------------------------------------------------------------------------

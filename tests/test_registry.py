@@ -106,7 +106,7 @@ def _results() -> list[bytes]:
     return [
         lp.encode(x, "e4m3fn").tobytes(),
         lp.round_to(x, "float16", out=x.copy()).tobytes(),
-        matmul_f32(x, x, to="bfloat16").tobytes(),
+        matmul_f32(x, x, out_format="bfloat16").tobytes(),
         q.codes.tobytes() + q.scale.tobytes(),
         lp.quantize(
             x, lp.Quantizer().with_(format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="plain")

@@ -16,7 +16,7 @@ from lowprec.tensorcore.kinds import KINDS
 
 CATALOGUES = {
     name: getattr(lp, name)
-    for name in ("formats", "policies", "roundings", "quantizers", "accumulators", "libraries", "codecs", "recipes")
+    for name in ("formats", "policies", "roundings", "quantizers", "accumulators", "gemm_libraries", "codecs", "recipes")
 } | {"configs": configs}
 COPIES = (copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o)))
 _X = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
@@ -31,7 +31,7 @@ def _with_arrays():
         "NVFP4": lambda: lp.quantize(_X, "nvfp4_te"),
         "LogFMT": lambda: lp.logfmt.encode(_X),
         "DeepEPMessage": lambda: lp.logfmt.encode(_BF16, mode="deepep", bits=10),
-        "PackedOperand": lambda: lp.pack_operand(lp.quantize(_X, "e4m3fn 1x128")),
+        "PackedOperand": lambda: lp.prepack_b(lp.quantize(_X, "e4m3fn 1x128")),
         "Check": lambda: lp.check(lp.quantize(_X, "e4m3fn 1x128").codes, _X, "dsv3_inference", scale=np.ones((4, 4))),
         "Passed": lambda: pass_through(_X, "fp8_1x128"),
     }
@@ -85,7 +85,7 @@ def test_a_bit_that_differs_is_seen():
 
 def test_a_copy_of_a_packed_operand_gives_the_same_bits():
     a, b = lp.quantize(_X, "e4m3fn 1x128"), lp.quantize(_X, "e4m3fn 1x128")
-    packed = lp.pack_operand(b)
+    packed = lp.prepack_b(b)
     want = lp.gemm(a, b)
     for how in COPIES:
         assert np.array_equal(lp.gemm(a, how(packed)), want)

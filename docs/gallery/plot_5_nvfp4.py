@@ -50,7 +50,7 @@ print("stochastic:", lp.round_to(g, "e2m1fn", rounding="stochastic", seed=1).mea
 # The product itself, with the scales inside the instruction as Blackwell has it:
 
 q, w = lp.quantize(x[:64], "nvfp4_te"), lp.quantize(x[64:128], "nvfp4_te 16x16")
-d = lp.gemm(q, w, accumulator="blackwell_nvfp4", out="bfloat16")
+d = lp.gemm(q, w, accumulator="blackwell_nvfp4", out_format="bfloat16")
 lp.compare(d, q.dequantize().astype(np.float64) @ w.dequantize().astype(np.float64).T)
 
 # %%

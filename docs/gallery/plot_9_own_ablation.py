@@ -9,7 +9,7 @@ package plans the runs, pairs them by weights and bytes, and says what follows a
 import tempfile
 from pathlib import Path
 
-from lowprec.study import Arm, Expectation, SameWeights, CheckpointSize, sources
+from lowprec.study import Arm, CheckpointSize, Expectation, SameWeights, sources
 from lowprec.study.kinds.catalogue import plan, report
 from lowprec.study.run.runner import run_study
 

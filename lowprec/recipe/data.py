@@ -27,7 +27,7 @@ from lowprec.scaling.spec import TensorSpec, is_word
 from lowprec.tensorcore.accumulator import FLOAT64
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
-from lowprec.tensorcore.library import Library, libraries
+from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
 from .description import CODECS, STATES, Description, Rule, State, Storage
 from .disturbance import Disturbance
@@ -38,14 +38,14 @@ D = TypeVar("D", bound=Description)
 
 #: Catalogues of what a recipe names, by kind.
 CATALOGUES: dict[str, Registry[Any]] = {
-    "format": formats, "quantizer": quantizers, "accumulator": accumulators, "library": libraries, "codec": codecs,
+    "format": formats, "quantizer": quantizers, "accumulator": accumulators, "library": gemm_libraries, "codec": codecs,
     "all_reduce": all_reduces,
 }  # fmt: skip
 #: Classes of the objects that a recipe holds.
 CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, Library, *KINDS, BlockCodec,
+        Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64),
     )
 }  # fmt: skip

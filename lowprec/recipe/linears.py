@@ -20,7 +20,7 @@ from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.spec import TensorSpec
 from lowprec.tensorcore.accumulator import FP22, Accumulator
 from lowprec.tensorcore.catalogue import accumulators
-from lowprec.tensorcore.library import Library, libraries
+from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
 from .disturbance import Disturbance
 
@@ -34,7 +34,7 @@ AS_ACTIVATIONS = "activations"
 #: The word for chains that are never promoted, where data has no None.
 NEVER = "never"
 #: The library of multiplications that name none.
-DEEPGEMM = libraries["deepgemm"]
+DEEPGEMM = gemm_libraries["deepgemm"]
 _BF16 = TensorSpec.parse("bfloat16")
 
 
@@ -51,7 +51,7 @@ class GemmSpec(Value):
     promote_every : int or None
         Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the accumulator.
     library : Library or str
-        Whose order of operations is followed around it, see `lowprec.libraries`.
+        Whose order of operations is followed around it, see `lowprec.gemm_libraries`.
     disturbance : Disturbance or str, optional
         An error that is put into the result on purpose, ``"gain=-0.01 noise=0.02"`` for example.
 
@@ -70,7 +70,7 @@ class GemmSpec(Value):
     b: TensorSpec = _BF16
     accumulator: Accumulator = accumulators["float32"]
     promote_every: int | None = None
-    library: Library = DEEPGEMM
+    library: GemmLibrary = DEEPGEMM
     disturbance: Disturbance | None = None
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class GemmSpec(Value):
         for side in ("a", "b"):
             put(self, side, TensorSpec.parse(getattr(self, side)))
         put(self, "accumulator", accumulators.get(self.accumulator))
-        put(self, "library", libraries.get(self.library))
+        put(self, "library", gemm_libraries.get(self.library))
         put(self, "disturbance", Disturbance.parse(self.disturbance))
         put(self, "promote_every", whole_or_none("", "promote_every", self.promote_every, 1))
         self.accumulator.check_inputs(self.a.format, self.b.format)
@@ -147,7 +147,7 @@ class LinearSpec(Value):
         dy: TensorSpec | str,
         accumulator: Accumulator | str = "float32",
         promote_every: int | None = None,
-        library: Library | str = "deepgemm",
+        library: GemmLibrary | str = "deepgemm",
         **more: Any,
     ) -> LinearSpec:
         """Return the layer in which each tensor goes through the same wherever it is multiplied.
@@ -158,7 +158,7 @@ class LinearSpec(Value):
         e5m2 1x128 x e4m3fn 1x128 on hopper_fp8, promoted every 128
         """
         tensors = {role: TensorSpec.parse(given) for role, given in zip(ROLES, (x, w, dy), strict=True)}
-        around = accumulators.get(accumulator), promote_every, libraries.get(library)
+        around = accumulators.get(accumulator), promote_every, gemm_libraries.get(library)
         gemms: dict[str, Any] = {gemm: GemmSpec(tensors[a], tensors[b], *around) for gemm, (a, b) in OPERANDS.items()}
         return cls(**gemms, **more)
 

@@ -14,7 +14,7 @@ from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Quantized
 from lowprec.scaling.spec import TensorSpec
 from lowprec.tensorcore.gemm import gemm, matmul_f32
-from lowprec.tensorcore.packed import pack_operand
+from lowprec.tensorcore.packed import prepack_b
 from lowprec.tensorcore.problem import canonical_nan
 
 from .linears import OPERANDS, GemmSpec, LinearSpec
@@ -280,7 +280,7 @@ class _Linear:
         row, fprop = self.fprop_w.rows(w), self.spec.fprop
         if isinstance(row, np.ndarray) or fprop.a.plain:
             return row
-        return pack_operand(row, fprop.accumulator, fprop.a.format)
+        return prepack_b(row, fprop.accumulator, fprop.a.format)
 
     def product(self, x: Array, w: Any, bias: Array | None = None) -> Array:
         row = self.fprop_w.rows(w) if isinstance(w, np.ndarray) else w
@@ -328,11 +328,13 @@ def _multiply(spec: GemmSpec, a: Operand, b: Operand, out: Format, bias: Array |
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         if spec.promote_every is None and spec.accumulator.multiplies_values:
             values = [v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)]
-            return matmul_f32(*values, to=out) if bias is None else _finished(matmul_f32(*values), out, bias)
+            return matmul_f32(*values, out_format=out) if bias is None else _finished(matmul_f32(*values), out, bias)
         a = as_quantized(a, spec.a.format) if isinstance(a, np.ndarray) else a
         b = as_quantized(b, spec.b.format) if isinstance(b, np.ndarray) else b
     c = None if bias is None else np.broadcast_to(bias, (a.shape[0], bias.size))
-    return gemm(a, b, c, accumulator=spec.accumulator, promote_every=spec.promote_every, library=spec.library, out=out)
+    return gemm(
+        a, b, c, accumulator=spec.accumulator, promote_every=spec.promote_every, library=spec.library, out_format=out
+    )
 
 
 def _finished(result: Array, out: Format, bias: Array | None) -> Array:

@@ -26,7 +26,7 @@ from .accumulator import FLOAT64, Accumulator
 from .catalogue import accumulators
 from .engines.chain import sequential_f64
 from .engines.selection import way_for
-from .library import Library, libraries
+from .library import GemmLibrary, gemm_libraries
 from .operands import as_multiplied, check_quantized, interval, without_tensor_scales
 
 Values = NDArray[np.float64]
@@ -134,8 +134,8 @@ def checksum(
     *,
     accumulator: str | Accumulator = "hopper_fp8",
     promote_every: int | Literal["auto"] | None = "auto",
-    out: str | Format = "float32",
-    library: str | Library = "deepgemm",
+    out_format: str | Format = "float32",
+    library: str | GemmLibrary = "deepgemm",
     tile: int = 128,
 ) -> Checksum:
     """Check a product of `lowprec.gemm`, without C, by the sums of its columns and rows within tiles.
@@ -146,7 +146,7 @@ def checksum(
         What `gemm` returned, or what became of it.
     a, b : Quantized, shapes (M, K) and (N, K)
         The operands as they were before anything happened to them.
-    accumulator, promote_every, out, library
+    accumulator, promote_every, out_format, library
         As `gemm` was given them: they decide how much rounding can explain.
     tile : int
         Rows, and columns, of one sum; the shorter, the smaller the faults that show, and the more sums.
@@ -163,7 +163,7 @@ def checksum(
     TypeError
         If an operand is not `Quantized`.
     """
-    accumulator, library, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+    accumulator, library, target = accumulators.get(accumulator), gemm_libraries.get(library), formats.get(out_format)
     if not library.fused or library.split_k > 1:
         raise ValueError(
             f"checksum: {library} rounds more often than the bounds know: fused=True, split_k=1 are needed"

@@ -23,7 +23,7 @@ from .catalogue import accumulators
 from .engines.chain import accumulate_f32
 from .engines.engine import Packed
 from .engines.selection import Way, promoted, solve, way_for
-from .library import Library, libraries
+from .library import GemmLibrary, gemm_libraries
 from .operands import (
     Factor,
     along_k,
@@ -48,7 +48,7 @@ class Order(NamedTuple):
     """The steps of one call of `gemm`, the same for all matrices of a batch."""
 
     way: Way
-    library: Library
+    library: GemmLibrary
     promote_every: int | None
     split_k: int
     target: Format
@@ -63,8 +63,8 @@ def gemm(
     *,
     accumulator: str | Accumulator = "hopper_fp8",
     promote_every: int | Literal["auto"] | None = "auto",
-    out: str | Format = "float32",
-    library: str | Library = "deepgemm",
+    out_format: str | Format = "float32",
+    library: str | GemmLibrary = "deepgemm",
     alpha: float = 1.0,
     beta: float = 1.0,
     split_k: int | None = None,
@@ -77,7 +77,7 @@ def gemm(
     a : Quantized, shape (M, K) or (batch, M, K)
         For example activations in tiles of 1x128.
     b : Quantized, shape (N, K) or (batch, N, K), or PackedOperand
-        For example weights in blocks of 128x128. Transposed operands: ``b.T``. See `lowprec.pack_operand`.
+        For example weights in blocks of 128x128. Transposed operands: ``b.T``. See `lowprec.prepack_b`.
     c : array_like, shape (M, N) or (batch, M, N), optional
         Addend, taken as float32: a gradient so far, for example.
     accumulator : str or Accumulator
@@ -89,11 +89,11 @@ def gemm(
         leaves the tensor core (see Notes). "auto": the accumulator's own, else None where scales are inside the
         instruction, else the library's (128 for DeepGEMM), shortened to whole instructions that divide the k over
         which scales are constant: 64 with scales for 1x64.
-    out : str or Format
+    out_format : str or Format
         Format of the result, rounded once from float32: ``"float32"``, ``"bfloat16"`` or ``"float16"``, for example.
     library : str or Library
         Whose order of operations to follow: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``, ``"cutlass_2xacc"``,
-        or a `lowprec.libraries.Library` of one's own.
+        or a `lowprec.GemmLibrary` of one's own.
     alpha, beta : float
         Factors of the product and of C, taken as float32. Scales per tensor or row (NVFP4's) join alpha, see Notes.
         Where beta is 0, C is not read: what it holds, NaN included, does not count.
@@ -106,8 +106,8 @@ def gemm(
     Returns
     -------
     ndarray of float32, shape (M, N) or (batch, M, N)
-        Values of the format `out`. NaN is 0x7FFFFFFF before it is rounded to that. A row's bits, and a column's, do
-        not depend on the others.
+        Values of the format `out_format`. NaN is 0x7FFFFFFF before it is rounded to that. A row's bits, and a
+        column's, do not depend on the others.
 
     Raises
     ------
@@ -121,13 +121,13 @@ def gemm(
     -----
     1. Each split's chains are summed in float32 from +0: ``T = fma(s, chain, T)`` with scales at promotion,
        ``T = T + chain`` with scales at the end or inside the instruction.
-    2. Splits are added one after the other in float32. A `lowprec.Library` may say otherwise: of these two steps, and
-       of the order of k.
+    2. Splits are added one after the other in float32. A `lowprec.GemmLibrary` may say otherwise: of these two steps,
+       and of the order of k.
     3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if they come
        at the end. Without C, or with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T if f is
        1. All libraries are taken to do so: cuBLAS documents that C need not be valid input if beta is 0, CUTLASS's
        epilogues do not load it then, and DeepGEMM has no beta.
-    4. D is rounded to `out`, to nearest even: two roundings, as the libraries have them.
+    4. D is rounded to `out_format`, to nearest even: two roundings, as the libraries have them.
 
     Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as
     PyTorch multiplies them before the product is scaled; with scales of rows (row-scaled NVFP4) t_a and t_b are those
@@ -159,7 +159,7 @@ def gemm(
 
     Positive operands are the worst case of truncation: its errors have one sign and add up with K.
     """
-    accumulator, library, target = accumulators.get(accumulator), libraries.get(library), formats.get(out)
+    accumulator, library, target = accumulators.get(accumulator), gemm_libraries.get(library), formats.get(out_format)
     kept = None
     if isinstance(b, PackedOperand):
         kept = b.for_accumulator(accumulator)
@@ -282,7 +282,12 @@ def _addend(c: ArrayLike, beta: np.float32, shape: tuple[int, ...]) -> Float32Ma
 
 @standard
 def matmul_f32(
-    a: ArrayLike, b: ArrayLike, out: Float32Matrix | None = None, *, to: str | Format = "float32", like: Any = None
+    a: ArrayLike,
+    b: ArrayLike,
+    out: Float32Matrix | None = None,
+    *,
+    out_format: str | Format = "float32",
+    like: Any = None,
 ) -> Float32Matrix:
     """Multiply float32 matrices in one fixed order: ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, ... from +0.
 
@@ -296,7 +301,7 @@ def matmul_f32(
         Taken as float32; the product is ``A @ B.T``.
     out : ndarray of float32, shape (M, N), optional
         Where to put the result: C-contiguous.
-    to : str or Format
+    out_format : str or Format
         The sums are rounded to this format at the end, as `lowprec.round_to` does.
     like : array or str, optional
         Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
@@ -304,7 +309,7 @@ def matmul_f32(
     Returns
     -------
     ndarray of float32, shape (M, N)
-        NaN is 0x7FFFFFFF before it is rounded to the format `to`.
+        NaN is 0x7FFFFFFF before it is rounded to `out_format`.
 
     Raises
     ------
@@ -320,7 +325,7 @@ def matmul_f32(
     x, y = _float32_operand(a), _float32_operand(b)
     check_product("matmul_f32", x.shape, y.shape)
     shape = (x.shape[0], y.shape[0])
-    target = formats.get(to)
+    target = formats.get(out_format)
     as_it_is = target.same_codes(_FLOAT32)
     constants = None if as_it_is else nearest_constants(target)
     out = output("matmul_f32", out, shape, np.float32)

@@ -19,7 +19,7 @@ SPLIT_SUMS: tuple[SplitSum, ...] = get_args(SplitSum)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Library(Value):
+class GemmLibrary(Value):
     """What is done around an accumulator's chains, and in which order; see `lowprec.gemm` for its steps.
 
     Parameters
@@ -72,13 +72,15 @@ class Library(Value):
         whole(who, "split_k", self.split_k, 1)
 
 
-libraries: Registry[Library] = Registry("library", Library)
+gemm_libraries: Registry[GemmLibrary] = Registry("library", GemmLibrary)
 """The catalogue."""
 for _library in (
-    Library("deepgemm", source="DeepGEMM sm90 1D2D and 1D1D kernels: scales per 128 of k; wgrad adds onto float32"),
-    Library("cublaslt", scales="end", source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0"),
-    Library("cublaslt_fast", scales="end", promote_every=None, source="cuBLASLt with fast accumulation: mmaemu 0.1.0"),
-    Library("cutlass_2xacc", scales="end", source="CUTLASS example 54: four instructions, then a float32 addition"),
+    GemmLibrary("deepgemm", source="DeepGEMM sm90 1D2D and 1D1D kernels: scales per 128 of k; wgrad adds onto float32"),
+    GemmLibrary("cublaslt", scales="end", source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0"),
+    GemmLibrary(
+        "cublaslt_fast", scales="end", promote_every=None, source="cuBLASLt with fast accumulation: mmaemu 0.1.0"
+    ),
+    GemmLibrary("cutlass_2xacc", scales="end", source="CUTLASS example 54: four instructions, then a float32 addition"),
 ):
-    libraries.register(_library.name, _library)
-libraries.seal()
+    gemm_libraries.register(_library.name, _library)
+gemm_libraries.seal()

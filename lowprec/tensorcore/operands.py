@@ -16,7 +16,7 @@ from ..scaling.quantize import Granularity, Quantized
 from .accumulator import FLOAT16, FLOAT32, TF32, Accumulator
 from .catalogue import accumulators
 from .engines.selection import Way
-from .library import Library
+from .library import GemmLibrary
 from .problem import Float32Matrix, GemmProblem
 
 
@@ -154,7 +154,7 @@ def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
     return found
 
 
-def interval(who: str, a: Quantized, b: Quantized, way: Way, library: Library, promote_every: Any) -> int | None:
+def interval(who: str, a: Quantized, b: Quantized, way: Way, library: GemmLibrary, promote_every: Any) -> int | None:
     """Return the length of a chain: for "auto" the accumulator's or the library's, cut to where scales are constant.
 
     A chain is whole instructions, which a library's interval need not be; it must promote where scales change if the
@@ -244,7 +244,7 @@ def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Mat
     return laid_out
 
 
-def without_scale(name: str, q: Quantized, library: Library) -> tuple[Quantized, Float32Matrix]:
+def without_scale(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quantized, Float32Matrix]:
     """Take the scales, one per row, off a matrix; they must not change along K."""
     if q.scale.shape[1] > 1:
         raise ValueError(

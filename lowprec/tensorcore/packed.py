@@ -1,4 +1,4 @@
-"""Operands laid out once for products with many others: `pack_operand`."""
+"""Operands laid out once for products with many others: `prepack_b`."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class PackedOperand(ByBits):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Lay a copy out anew: kernels read memory where they put it, which a copy of the arrays need not keep."""
-        return pack_operand, (self.quantized, self.accumulator, self.a_format)
+        return prepack_b, (self.quantized, self.accumulator, self.a_format)
 
     def __repr__(self) -> str:
         return f"PackedOperand({self.quantized!r} for {self.accumulator})"
 
 
 @standard
-def pack_operand(
+def prepack_b(
     q: Quantized, accumulator: str | Accumulator = "hopper_fp8", a_format: str | Format | None = None
 ) -> PackedOperand:
     """Lay out a second operand once, for many products: `lowprec.gemm` and `lowprec.grouped_gemm` take it as `b`.
@@ -97,14 +97,14 @@ def pack_operand(
     >>> rng = np.random.default_rng(0)
     >>> x = lp.quantize(rng.random((8, 128), np.float32), "e4m3fn 1x128")
     >>> w = lp.quantize(rng.random((64, 128), np.float32), "e4m3fn 128x128")
-    >>> packed = lp.pack_operand(w, "hopper_fp8")
+    >>> packed = lp.prepack_b(w, "hopper_fp8")
     >>> bool((lp.gemm(x, packed) == lp.gemm(x, w)).all())
     True
     """
-    ask_quantized("pack_operand", "q", q)
+    ask_quantized("prepack_b", "q", q)
     accumulator = accumulators.get(accumulator)
     if len(q.shape) != 2:
-        raise ValueError(f"pack_operand: a matrix [N, K] is needed, not {q.shape}")
+        raise ValueError(f"prepack_b: a matrix [N, K] is needed, not {q.shape}")
     a_format = q.format if a_format is None else formats.get(a_format)
     engine = way_for(accumulator, a_format, q.format).engine
     if 0 in q.shape or engine is None:

@@ -184,7 +184,9 @@ def test_damaged_outputs_are_listed() -> None:
     assert f"all but {len(places)} of 4096 outputs" in found.sentence
 
 
-SCALED = {"separate": lp.Library("mine", fused=False)} | {name: lp.libraries[name] for name in ("cublaslt", "deepgemm")}
+SCALED = {"separate": lp.GemmLibrary("mine", fused=False)} | {
+    name: lp.gemm_libraries[name] for name in ("cublaslt", "deepgemm")
+}
 
 
 @pytest.mark.ci
@@ -194,7 +196,7 @@ def test_what_is_done_around_chains(name: str, out: str) -> None:
     rng = np.random.default_rng(0)
     granularity = "row" if name == "cublaslt" else "1x128"
     qa, qb = (lp.quantize(rng.standard_normal((32, 512), np.float32), f"e4m3fn {granularity}") for _ in "ab")
-    made = lp.gemm(qa, qb, library=SCALED[name], out=out)
+    made = lp.gemm(qa, qb, library=SCALED[name], out_format=out)
     d = made if out == "float32" else made.astype(ml_dtypes.bfloat16)
     found = lp.identify(qa, qb, None, d)
     orders = [(c.library.fused, c.library.scales) for c in found.candidates if c.library is not None]
@@ -212,7 +214,7 @@ def test_what_is_done_around_chains(name: str, out: str) -> None:
     {"promote_every": None, "k_order": "interleaved"}, {"promote_every": 64, "split_k": 2}
 ], ids=["interleaved", "split"])  # fmt: skip
 def test_orders_of_k(options: dict[str, Any]) -> None:
-    library = lp.Library("mine", scales="end", **options)
+    library = lp.GemmLibrary("mine", scales="end", **options)
     given = dump("ampere_f16", "float16", shape=(24, 24, 512))
     qa, qb = (lp.Quantized(given[x], np.ones((1, 1), np.float32), "float16", "tensor") for x in "ab")
     given["d"] = lp.gemm(qa, qb, accumulator="ampere_f16", library=library)

@@ -63,9 +63,9 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
             continue
     plain = machine.with_(promote_every=None) if "promote_every" in heeded_fields(type(machine)) else machine
     for library in (
-        lp.Library("x", "end", None), lp.Library("x", "end", 8), lp.Library("x", k_order="interleaved"),
-        lp.Library("x", "promotion", 8, fused=False), lp.Library("x", split_k=2),
-        lp.Library("x", split_k=2, split_sum="out"),
+        lp.GemmLibrary("x", "end", None), lp.GemmLibrary("x", "end", 8), lp.GemmLibrary("x", k_order="interleaved"),
+        lp.GemmLibrary("x", "promotion", 8, fused=False), lp.GemmLibrary("x", split_k=2),
+        lp.GemmLibrary("x", split_k=2, split_sum="out"),
     ):  # fmt: skip
         found.append(Candidate(plain, library))
     return found
@@ -144,7 +144,7 @@ def test_signs_of_zeros_need_a_proof_where_there_is_a_c() -> None:
 
 def test_the_order_of_operands_is_theirs() -> None:
     forms = Forms(operands(2, k=64))
-    chain, halves = lp.Library("x", "end", None), lp.Library("x", "end", None, k_order="interleaved")
+    chain, halves = lp.GemmLibrary("x", "end", None), lp.GemmLibrary("x", "end", None, k_order="interleaved")
     same = {}
     for name in ("arm_bf16_ebf", "cdna1_f16"):
         machine = lp.accumulators[name].with_(input_formats=())

@@ -91,7 +91,7 @@ def test_results_are_as_asked(package, by_name):
         (q.arrays(like)[0], q.codes),
         (q.arrays(like)[1], q.scale),
         (lp.gemm(q, q, like=like), lp.gemm(q, q)),
-        (lp.gemm(q, q, out="bfloat16", like=like), lp.gemm(q, q, out="bfloat16")),
+        (lp.gemm(q, q, out_format="bfloat16", like=like), lp.gemm(q, q, out_format="bfloat16")),
         (lp.matmul_f32(VALUES, VALUES, like=like), lp.matmul_f32(VALUES, VALUES)),
         (lp.mma(codes, codes, like=like), lp.mma(codes, codes)),
     ]

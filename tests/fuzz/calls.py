@@ -24,9 +24,9 @@ MILLISECONDS = {
     "train": 500.0, "Recipe": 5.0, "gemm": 2.5, "mma": 2.5, "quantize": 2.0, "quantize_dequantize": 2.0,
     "grouped_wgrad": 1.8, "Recipe.from_toml": 1.7, "decode": 1.4, "grouped_gemm": 1.2, "hadamard": 1.2, "Policy": 1.1,
     "DelayedScaling.quantize": 1.0, "logfmt.from_bytes": 0.9, "logfmt.encode": 0.9,
-    "codec": 1.5, "codec.from_bytes": 1.2, "pack_operand": 0.8, "Format": 0.7, "quantize_both": 0.7,
+    "codec": 1.5, "codec.from_bytes": 1.2, "prepack_b": 0.8, "Format": 0.7, "quantize_both": 0.7,
     "logfmt.unpack": 0.7, "checksum": 3.0, "Quantized.requantize": 0.6,
-    "check": 600.0, "identify": 900.0, "Quantized.convert": 5.0, "TableFormat": 5.0, "Library": 5.0,
+    "check": 600.0, "identify": 900.0, "Quantized.convert": 5.0, "TableFormat": 5.0, "GemmLibrary": 5.0,
 }  # fmt: skip
 
 

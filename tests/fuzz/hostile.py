@@ -46,7 +46,7 @@ NUMBERS = [
 FLAGS = [Hostile(x) for x in (0, 1, 2, None, "", "no", np.bool_(True), 0.5, [])]
 CATALOGUES = {
     "Format": lp.formats, "Rounding": lp.roundings, "Policy": lp.policies, "Quantizer": lp.quantizers,
-    "Accumulator": lp.accumulators, "Library": lp.libraries, "Recipe": lp.recipes, "codec": lp.codecs,
+    "Accumulator": lp.accumulators, "GemmLibrary": lp.gemm_libraries, "Recipe": lp.recipes, "codec": lp.codecs,
     "Hardware": lp.costs.hardware, "ModelShape": lp.costs.models, "MoEConfig": lp.configs,
 }  # fmt: skip
 NAMES = [

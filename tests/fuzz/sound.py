@@ -186,7 +186,7 @@ def checksum_arguments(draw: Draw) -> Arguments:
     return {"d": draw.laid_out(d), "a": a, "b": b, "accumulator": name}
 
 
-def pack_operand_arguments(draw: Draw) -> Arguments:
+def prepack_b_arguments(draw: Draw) -> Arguments:
     a, _, name = operands(draw)
     return {"q": a, "accumulator": name}
 

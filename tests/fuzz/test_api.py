@@ -12,7 +12,7 @@ from lowprec import codec, costs, logfmt
 
 CALLS = {"short": 6_000, "long": 1_000_000}
 #: Public, and called through something else: catalogues by `get`, modules by their functions, results by their makers.
-NOT_CALLED = {"__version__", "codecs", "configs", "formats", "libraries", "policies", "quantizers", "recipes",
+NOT_CALLED = {"__version__", "codecs", "configs", "formats", "gemm_libraries", "policies", "quantizers", "recipes",
               "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum", "Check",
               "streams", "block_formats", "Accumulator"}  # fmt: skip
 #: Public, and not for fuzzing: the slow truth takes exact numbers of those who test against it, and checks little; what
@@ -70,7 +70,7 @@ OBJECTS = {
     "costs.ModelShape(attention)", "costs.NodeCount(shares)", "decode(like)", "encode(like)", "gemm(a)",
     "gemm(b)", "gemm(like)", "grouped_gemm(a)", "grouped_gemm(b)", "grouped_wgrad(dy)", "grouped_wgrad(x)",
     "identify(a)", "identify(b)", "logfmt.encode(units)", "logfmt.from_bytes(units)", "matmul_f32(like)", "mma(like)",
-    "pack_operand(q)", "quantize(out)", "quantize_dequantize(like)", "round_to(like)", "train(memory)",
+    "prepack_b(q)", "quantize(out)", "quantize_dequantize(like)", "round_to(like)", "train(memory)",
     "train(progress)", "train(stage)",
 }  # fmt: skip
 

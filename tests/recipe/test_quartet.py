@@ -50,16 +50,16 @@ def test_its_products_by_hand():
     ops = linear_ops(SPEC, "bfloat16", None, state)
     y, saved = ops.fprop(x, w)
     q = [lp.quantize(v, "nvfp4_4over6_mse") for v in (x, lp.round_to(w, "bfloat16"))]
-    assert bits(y) == bits(lp.gemm(*q, out="bfloat16", **machine))
+    assert bits(y) == bits(lp.gemm(*q, out_format="bfloat16", **machine))
     d_signs, w_signs = state.seed("dgrad.signs"), state.seed("wgrad.signs")
     row = eden(dy, state.seed("dgrad.dy"), d_signs)
     column = eden(turned(q[1].dequantize()), state.seed("dgrad.w"), d_signs, True)
     dx = ops.dgrad(dy, saved)
-    assert bits(dx) == bits(lp.gemm(row, column, out="bfloat16", **machine))
+    assert bits(dx) == bits(lp.gemm(row, column, out_format="bfloat16", **machine))
     row = eden(turned(dy), state.seed("wgrad.dy"), w_signs, True)
     column = eden(turned(q[0].dequantize()), state.seed("wgrad.x"), w_signs, True)
     dw = ops.wgrad(dy, saved)
-    assert bits(dw) == bits(lp.gemm(row, column, out="float32", **machine))
+    assert bits(dw) == bits(lp.gemm(row, column, out_format="float32", **machine))
     assert [bits(g) for g in ops.gradients(dy, x, w)] == [bits(dx), bits(dw)]
 
 
@@ -107,7 +107,7 @@ def test_the_weight_that_fprop_multiplied():
     again, bf16 = spec.with_(dgrad_weight="cached"), LinearSpec()
     row = lp.quantize(lp.round_to(w, "bfloat16"), "e4m3fn 1x128")
     dy_row, column = (lp.quantize(v, "e4m3fn 1x128") for v in (dy, turned(row.dequantize())))
-    wanted = lp.gemm(dy_row, column, accumulator="hopper_fp8", promote_every=128, out="bf16")
+    wanted = lp.gemm(dy_row, column, accumulator="hopper_fp8", promote_every=128, out_format="bf16")
     ours, plain, of_bf16, cached_bf16 = (
         bits(linear_ops(s, "bfloat16").gradients(dy, x, w)[0])
         for s in (again, spec, bf16, bf16.with_(dgrad_weight="cached"))

@@ -35,7 +35,7 @@ def test_nvfp4_operands_are_those_of_its_quantizers():
     ops = bound.linear("layers.0.attn.wo")
     y, saved = ops.fprop(x, w)
     qx, qw = lp.quantize(x, "nvfp4_te"), lp.quantize(w, "nvfp4_te_2d")
-    assert np.array_equal(y, lp.gemm(qx, qw, out="bfloat16", **machine))
+    assert np.array_equal(y, lp.gemm(qx, qw, out_format="bfloat16", **machine))
     turned = lp.quantizers["nvfp4_te_rht"].with_(granularity="16x1")
     seed = bound.draw("layers.0.attn.wo/wgrad.dy")
     column = lp.quantize(dy, turned, rounding="stochastic", seed=seed).T

@@ -94,7 +94,7 @@ def product(words, a, b, stored, copied):
     return lp.gemm(
         quantize_operand(spec.a, a), quantize_operand(spec.b, weight), accumulator=spec.accumulator,
         promote_every=spec.promote_every,
-        library=spec.library, out=left_in or stored,
+        library=spec.library, out_format=left_in or stored,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from lowprec.study.run.executors import workers
 
 NARROW = [name for name in lp.formats if lp.formats[name].bits <= 8 and lp.formats[name].signed]
 PLAIN = [name for name in lp.quantizers if lp.quantizers[name].hadamard is None and lp.quantizers[name].history is None]
-OWN_LIBRARY = lp.Library("deepgemm", scales="end", promote_every=None)
+OWN_LIBRARY = lp.GemmLibrary("deepgemm", scales="end", promote_every=None)
 #: Names that are taken, or mean something else in words.
 names = st.sampled_from(["mine", "e4m3fn", "deepgemm", "1x128", "fresh", "two words", "a=b", "hopper_fp8(run=2)", ""])
 bits = st.integers(2, 5)

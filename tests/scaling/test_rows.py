@@ -180,7 +180,7 @@ def test_products_are_multiplied_by_the_scales_of_row_and_column(accumulator, sc
     with_c = lp.gemm(a, b, c, accumulator=accumulator)
     want = scaled_product(a, b, 1.0, c, accumulator=accumulator)
     assert np.allclose(with_c, want, rtol=2**-23)  # the sum in float64 is rounded twice
-    assert (lp.gemm(a, b, accumulator=accumulator, out="bfloat16") == lp.round_to(
+    assert (lp.gemm(a, b, accumulator=accumulator, out_format="bfloat16") == lp.round_to(
         lp.gemm(a, b, accumulator=accumulator), "bfloat16")).all()  # fmt: skip
     close = a.dequantize().astype(np.float64) @ b.dequantize().T.astype(np.float64)
     assert np.allclose(d, 0.3 * close, rtol=1e-3, atol=1e-3 * np.abs(close).max(axis=1, keepdims=True))
@@ -190,7 +190,7 @@ def test_products_are_multiplied_by_the_scales_of_row_and_column(accumulator, sc
 def test_products_of_rows_alone_batches_and_experts(scaled):
     a, b = operands(scaled)
     d = lp.gemm(a, b, accumulator="blackwell_nvfp4")
-    packed = lp.pack_operand(b, "blackwell_nvfp4")
+    packed = lp.prepack_b(b, "blackwell_nvfp4")
     assert bits(lp.gemm(a, packed, accumulator="blackwell_nvfp4")) == bits(d)
     for i, row in enumerate(a.dequantize()):
         one = lp.quantize(row[None], NAME)

@@ -62,8 +62,10 @@ def test_no_rounding_trips_it(name):
                 pair, intervals = operands(accumulator, fmt, x, y)
                 for every in intervals:
                     for out, tile in (("float32", 1), ("float32", 16), ("bfloat16", 16)):
-                        d = lp.gemm(*pair, accumulator=accumulator, promote_every=every, out=out)
-                        found = lp.checksum(d, *pair, accumulator=accumulator, promote_every=every, out=out, tile=tile)
+                        d = lp.gemm(*pair, accumulator=accumulator, promote_every=every, out_format=out)
+                        found = lp.checksum(
+                            d, *pair, accumulator=accumulator, promote_every=every, out_format=out, tile=tile
+                        )
                         assert not found.tripped, (fmt, k, family, every, out, tile, found.worst)
                         judged += np.isfinite(found.column_bound).mean()
                         worst = max(worst, found.worst if out == "float32" else 0.0)

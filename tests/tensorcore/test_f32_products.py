@@ -29,9 +29,9 @@ def test_rounding_at_the_end_is_rounding_afterwards(fmt, m, n, k):
         sums = lp.matmul_f32(a, b)
         want = sums if fmt == "float32" else lp.round_to(sums, fmt)  # which gives NaN other bits
         for x, y in ((a, b), (np.asfortranarray(a), b), (a, np.asfortranarray(b))):
-            assert lp.matmul_f32(x, y, to=fmt).tobytes() == want.tobytes()
+            assert lp.matmul_f32(x, y, out_format=fmt).tobytes() == want.tobytes()
         out = np.full((m, n), np.nan, np.float32)
-        assert lp.matmul_f32(a, b, out, to=fmt) is out
+        assert lp.matmul_f32(a, b, out, out_format=fmt) is out
         assert out.tobytes() == want.tobytes()
 
 

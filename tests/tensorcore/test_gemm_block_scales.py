@@ -80,7 +80,7 @@ def test_scales_per_tensor_join_alpha(machine: str, given: tuple[float | None, f
         assert_same(lp.gemm(qa, qb, accumulator=machine, alpha=alpha), f * total)
         got = lp.gemm(qa, qb, c, accumulator=machine, alpha=alpha, beta=0.3)
         assert_same(got, fma(f, total, np.float32(0.3) * c))
-    assert_same(lp.gemm(qa, qb, accumulator=machine, out="bfloat16"), lp.round_to(factor * total, "bfloat16"))
+    assert_same(lp.gemm(qa, qb, accumulator=machine, out_format="bfloat16"), lp.round_to(factor * total, "bfloat16"))
     if None not in t:  # with these numbers the order of the three shows
         assert factor * np.float32(0.9) not in (t[0] * (t[1] * np.float32(0.9)), t[0] * np.float32(0.9) * t[1])
 

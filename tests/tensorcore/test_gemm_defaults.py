@@ -10,10 +10,10 @@ from fast_kernels import bits
 from gemms import assert_same, operands
 
 import lowprec as lp
-from lowprec.tensorcore.library import Library, libraries
+from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
 
-@pytest.mark.parametrize("library", list(libraries))
+@pytest.mark.parametrize("library", list(gemm_libraries))
 def test_without_beta_c_is_not_read(library: str) -> None:
     """NaN and Inf times 0 do not count, nor does the sign of C's zeros; its shape is looked at all the same."""
     qa, qb = operands(4, 5, 300)
@@ -25,7 +25,7 @@ def test_without_beta_c_is_not_read(library: str) -> None:
         lp.gemm(qa, qb, c[:3], library=library, beta=0.0)
 
 
-@pytest.mark.parametrize("library", list(libraries))
+@pytest.mark.parametrize("library", list(gemm_libraries))
 def test_exact_zeros_of_the_epilogue(library: str) -> None:
     """``fma(f, T, +0)`` is +0 for T = +0, whatever f's sign."""
     qa, qb = operands(2, 3, 128)
@@ -43,9 +43,9 @@ def test_the_default_interval_fits_the_scales(machine: str) -> None:
     """The library's, or the largest whole number of instructions below it that divides the k of a scale."""
     unit = lp.accumulators[machine]
     step = unit.step()
-    mine = [Library(f"every {n}", promote_every=n) for n in (None, 96, 640)]
+    mine = [GemmLibrary(f"every {n}", promote_every=n) for n in (None, 96, 640)]
     done = 0
-    orders = (*map(libraries.get, libraries), *mine)
+    orders = (*map(gemm_libraries.get, gemm_libraries), *mine)
     for span, library in itertools.product((32, 48, 64, 96, 128, 192, 320, None), orders):
         fmt = unit.default_format
         codes = np.ones((2, 384), fmt.code_dtype)
@@ -61,7 +61,7 @@ def test_the_default_interval_fits_the_scales(machine: str) -> None:
         every = unit.promote_every or library.promote_every
         if unit.scale_format is None and every is not None and not (span and span % every) and every % step == 0:
             assert_same(got, lp.gemm(q, q, accumulator=unit, library=library, promote_every=every))
-    assert done >= len(libraries)
+    assert done >= len(gemm_libraries)
 
 
 @pytest.mark.parametrize(("granularity", "machine", "every"), [

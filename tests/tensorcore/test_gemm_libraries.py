@@ -11,12 +11,12 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec.tensorcore.grouped import grouped_gemm
-from lowprec.tensorcore.library import Library, libraries
+from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
 # Orders of operations
 
 #: Libraries of the catalogue, so that a new one is compared too, that multiply scales in at the end.
-AT_END = [name for name in libraries if libraries[name].scales == "end"]
+AT_END = [name for name in gemm_libraries if gemm_libraries[name].scales == "end"]
 
 
 @pytest.mark.parametrize("machine", ["hopper_fp8", "ada_fp8", "blackwell_fp8_f16", "blackwell_fp8", "exact"])
@@ -25,23 +25,23 @@ AT_END = [name for name in libraries if libraries[name].scales == "end"]
 def test_scales_at_the_end(machine, library, granularity):
     formats = ("e2m1fn", "e2m1fn") if machine.endswith("f16") else ("e4m3fn", "e5m2")
     qa, qb = operands(5, 4, 600, granularity, formats)
-    right = both_scales(qa, qb) * summed(qa, qb, machine, libraries[library].promote_every)
+    right = both_scales(qa, qb) * summed(qa, qb, machine, gemm_libraries[library].promote_every)
     assert_same(lp.gemm(qa, qb, accumulator=machine, library=library), right)
     for out in ("bfloat16", "float16"):
-        assert_same(lp.gemm(qa, qb, accumulator=machine, library=library, out=out), rounded(right, out))
+        assert_same(lp.gemm(qa, qb, accumulator=machine, library=library, out_format=out), rounded(right, out))
 
 
-@pytest.mark.parametrize("library", list(libraries))
+@pytest.mark.parametrize("library", list(gemm_libraries))
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.3, 1.0), (1.0, -0.7), (2.5, 0.0)])
 def test_alpha_beta_and_c(library, alpha, beta):
     """``D = fma(alpha * s, T, float32(beta * C))``."""
     qa, qb = operands(4, 5, 300)
     c = normal(1, 4, 5) * 100
-    if libraries[library].scales == "promotion":
+    if gemm_libraries[library].scales == "promotion":
         factor, total = np.float32(alpha), lp.gemm(qa, qb, library=library)  # without C: `test_split_k` has it by hand
     else:
         factor = both_scales(qa, qb) * np.float32(alpha)
-        total = summed(qa, qb, "hopper_fp8", libraries[library].promote_every)
+        total = summed(qa, qb, "hopper_fp8", gemm_libraries[library].promote_every)
     given = c.copy()
     right = fma(factor, total, np.float32(beta) * c)
     assert_same(lp.gemm(qa, qb, given, library=library, alpha=alpha, beta=beta), right)
@@ -64,24 +64,24 @@ def test_a_gradient_is_added_to_in_float32(machine):
 def test_libraries_differ():
     """The inputs above tell the orders apart."""
     qa, qb = operands(16, 16, 1024)
-    results = {name: lp.gemm(qa, qb, library=name) for name in libraries}
+    results = {name: lp.gemm(qa, qb, library=name) for name in gemm_libraries}
     assert np.count_nonzero(bits(results["deepgemm"]) != bits(results["cublaslt"])) > 5
     assert np.count_nonzero(bits(results["cublaslt_fast"]) != bits(results["cublaslt"])) > 100
     assert_same(results["cutlass_2xacc"], results["cublaslt"])  # with FP8 and without C they agree
 
 
-@pytest.mark.parametrize("library", list(libraries))
+@pytest.mark.parametrize("library", list(gemm_libraries))
 @pytest.mark.parametrize(("k", "split_k", "runs"), [
     (1024, 2, [512, 512]), (1000, 3, [384, 384, 232]), (640, 4, [256, 256, 128]), (100, 5, [100]), (512, 1, [512]),
 ])  # fmt: skip
 def test_split_k(library, k, split_k, runs):
     """Whole tiles of 128, the last run shorter, added one after the other before scales that come at the end."""
     qa, qb = operands(5, 6, k)
-    at_end, s = libraries[library].scales == "end", both_scales(qa, qb)
+    at_end, s = gemm_libraries[library].scales == "end", both_scales(qa, qb)
     total = np.zeros((5, 6), np.float32)
     for start, stop in itertools.pairwise(np.cumsum([0, *runs])):
         part = np.zeros((5, 6), np.float32)
-        step = libraries[library].promote_every or stop
+        step = gemm_libraries[library].promote_every or stop
         for p in range(start, stop, step):
             part = fma(1 if at_end else s, chain(qa, qb, p, min(p + step, stop), "hopper_fp8"), part)
         total = part if start == 0 else total + part
@@ -101,7 +101,7 @@ def test_split_k_with_scales_along_k():
 
 def test_whose_promotion_comes_first():
     """What is said, the machine's own, the library's."""
-    mine = Library("mine", scales="end", promote_every=64)
+    mine = GemmLibrary("mine", scales="end", promote_every=64)
     qa, qb = operands(4, 4, 256)
     for every, options in ((64, {}), (32, {"promote_every": 32})):
         right = both_scales(qa, qb) * summed(qa, qb, "hopper_fp8", every)
@@ -123,7 +123,7 @@ def test_mx_scales_are_inside_the_instruction(pair, granularity, k):
     machine = {"accumulator": "blackwell_mxf8"}
     right = scaled_chain(qa, qb, "blackwell_mxf8")
     assert_same(lp.gemm(qa, qb, **machine), right)
-    assert_same(lp.gemm(qa, qb, library="cublaslt", out="bfloat16", **machine), rounded(right, "bf16"))
+    assert_same(lp.gemm(qa, qb, library="cublaslt", out_format="bfloat16", **machine), rounded(right, "bf16"))
     if k == 256:
         for size, options in ((64, {"promote_every": 64}), (128, {"split_k": 2})):
             parts = [scaled_chain(qa, qb, "blackwell_mxf8", slice(p, p + size)) for p in range(0, k, size)]
@@ -154,7 +154,9 @@ def test_a_batch_is_its_matrices(granularity, rows):
         for i in (None, 0, 1, 2)
     )
     assert_same(lp.gemm(*whole, c), np.stack([lp.gemm(*pair, c[i]) for i, pair in enumerate(alone)]))
-    assert_same(lp.gemm(*whole, out="bfloat16"), np.stack([lp.gemm(*pair, out="bfloat16") for pair in alone]))
+    assert_same(
+        lp.gemm(*whole, out_format="bfloat16"), np.stack([lp.gemm(*pair, out_format="bfloat16") for pair in alone])
+    )
 
 
 def experts() -> tuple[list[lp.Quantized], lp.Quantized]:
@@ -177,7 +179,7 @@ def test_rows_of_experts(expert):
     for weights in (alone, together):
         assert_same(grouped_gemm(qx, weights, expert=expert), right)
         assert_same(grouped_gemm(qx, weights, expert=np.array(expert), c=c), with_c)
-    assert_same(grouped_gemm(qx, alone, expert=expert, out="bfloat16"), rounded(right, "bfloat16"))
+    assert_same(grouped_gemm(qx, alone, expert=expert, out_format="bfloat16"), rounded(right, "bfloat16"))
 
 
 def test_masked_experts():
@@ -210,7 +212,7 @@ def test_a_separate_addition_at_promotion(machine, every):
     total = np.zeros((5, 4), np.float32)
     for k in range(0, 640, every):
         total = total + both_scales(qa, qb, k) * chain(qa, qb, k, k + every, machine)
-    separate = Library("separate", fused=False, promote_every=every)
+    separate = GemmLibrary("separate", fused=False, promote_every=every)
     assert_same(lp.gemm(qa, qb, accumulator=machine, library=separate), total)
     assert not np.array_equal(total, lp.gemm(qa, qb, accumulator=machine, promote_every=every))
 
@@ -230,7 +232,7 @@ def test_interleaved_k(machine, step, k, granularity):
         return replace(q, codes=np.ascontiguousarray(wide[:, order]))
 
     right = lp.gemm(turned(qa), turned(qb), accumulator=machine)
-    assert_same(lp.gemm(qa, qb, accumulator=machine, library=Library("halves", k_order="interleaved")), right)
+    assert_same(lp.gemm(qa, qb, accumulator=machine, library=GemmLibrary("halves", k_order="interleaved")), right)
     if k == 640:
         assert not np.array_equal(right, lp.gemm(qa, qb, accumulator=machine))
 
@@ -243,8 +245,8 @@ def test_splits_that_are_rounded_before_they_are_added(out):
         part = summed(qa, qb, "hopper_fp8", None, start, stop)
         own = rounded(fma(both_scales(qa, qb), part, c if start == 0 else np.float32(0)), out)
         total = own if total is None else rounded(total + own, out)
-    library = Library("rounds", scales="end", promote_every=None, split_k=3, split_sum="out")
-    assert_same(lp.gemm(qa, qb, c, library=library, out=out), total)
+    library = GemmLibrary("rounds", scales="end", promote_every=None, split_k=3, split_sum="out")
+    assert_same(lp.gemm(qa, qb, c, library=library, out_format=out), total)
 
 
 # Mistakes
@@ -260,8 +262,8 @@ def names():
         "fp32": operands(2, 2, 256, "1x32"), "whole": operands(2, 2, 256), "wide": operands(2, 2, 512, "1x256"),
         "alone": alone, "together": together, "qx": lp.quantize(np.ones((3, 256)), "e4m3fn 1x128"),
         "qy": lp.quantize(np.ones((4, 3, 256)), "e4m3fn 1x128"), "grouped": grouped_gemm, "replace": replace,
-        "straddling": lp.quantize(np.ones((2, 100, 128)), "e4m3fn 128x128"), "Library": Library,
-        "halves": Library("halves", k_order="interleaved"), "rounds": Library("rounds", split_k=2),
+        "straddling": lp.quantize(np.ones((2, 100, 128)), "e4m3fn 128x128"), "GemmLibrary": GemmLibrary,
+        "halves": GemmLibrary("halves", k_order="interleaved"), "rounds": GemmLibrary("rounds", split_k=2),
     }  # fmt: skip
 
 

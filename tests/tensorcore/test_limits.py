@@ -114,7 +114,7 @@ def quantized(
 
 #: What `gemm` is asked besides, in turn.
 OPTIONS: tuple[dict[str, Any], ...] = (
-    {}, {"split_k": 2}, {"alpha": -1.0}, {"beta": -0.5}, {"split_k": 3, "alpha": 0.3}, {"out": "bfloat16"},
+    {}, {"split_k": 2}, {"alpha": -1.0}, {"beta": -0.5}, {"split_k": 3, "alpha": 0.3}, {"out_format": "bfloat16"},
     {"library": "cublaslt"}, {"beta": 0.0},
 )  # fmt: skip
 
@@ -169,7 +169,7 @@ def test_float32_products(k: int, to: str) -> None:
     rng = seeded("float32", k)
     x, y = (rng.choice(values, (rows, k)) for rows in (13, 131))
     x[:, 0], y[:, 0] = (np.where(rng.random(len(z)) < 0.5, z[:, 0], f) for z, f in ((x, np.nan), (y, -np.nan)))
-    got = lp.matmul_f32(x, y, to=to)
+    got = lp.matmul_f32(x, y, out_format=to)
     with np.errstate(invalid="ignore"):
         want = np.zeros((13, 131))
         for p in range(k):  # small numbers, exact in any order

@@ -1,4 +1,4 @@
-"""`pack_operand`: products with an operand laid out once have the bits of products with the operand itself."""
+"""`prepack_b`: products with an operand laid out once have the bits of products with the operand itself."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def operands(machine, m=33, n=64, k=300):
         lp.quantize(normal(rng, m, k), lp.Quantizer(format=fa, granularity=ga, scale_format=scale)),
         lp.quantize(normal(rng, n, k), lp.Quantizer(format=fb, granularity=gb, scale_format=scale)),
     )
-    return qa, qb, lp.pack_operand(qb, machine, qa.format)
+    return qa, qb, lp.prepack_b(qb, machine, qa.format)
 
 
 @pytest.mark.sampled(3)
@@ -43,7 +43,7 @@ def test_the_bits_are_the_same(machine):
     qa, qb, packed = operands(machine, n=n)
     other, _, _ = operands(machine, m=7, n=n)
     for a, out in ((qa, "float32"), (qa, "bfloat16"), (other, "float32")):
-        options = {"accumulator": machine, "out": out}
+        options = {"accumulator": machine, "out_format": out}
         want = lp.gemm(a, qb, **options)
         for b in (packed, packed, qb):
             assert_same(lp.gemm(a, b, **options), want)
@@ -70,7 +70,7 @@ def test_specials_on_both_sides(machine):
     want = lp.gemm(qa, qb, accumulator=machine)
     assert np.isnan(want[3]).all()
     assert np.isnan(want[:, 5]).all()
-    assert_same(lp.gemm(qa, lp.pack_operand(qb, machine, qa.format), accumulator=machine), want)
+    assert_same(lp.gemm(qa, lp.prepack_b(qb, machine, qa.format), accumulator=machine), want)
 
 
 def test_options_and_groups():
@@ -80,17 +80,17 @@ def test_options_and_groups():
     for options in ({"c": c, "beta": 0.5}, {"split_k": 2}, {"promote_every": 32}, {"promote_every": None}):
         assert_same(lp.gemm(qa, packed, **options), lp.gemm(qa, qb, **options))
     rows, tensor = lp.quantize(qa.dequantize(), "e4m3fn row"), lp.quantize(qb.dequantize(), "e4m3fn tensor")
-    at_end = lp.gemm(rows, lp.pack_operand(tensor), library="cublaslt")
+    at_end = lp.gemm(rows, lp.prepack_b(tensor), library="cublaslt")
     assert_same(at_end, lp.gemm(rows, tensor, library="cublaslt"))
     other = replace(qb, codes=qb.codes[::-1].copy())
     expert = np.arange(33) % 2
     want = lp.grouped_gemm(qa, [qb, other], expert=expert)
-    assert_same(lp.grouped_gemm(qa, [packed, lp.pack_operand(other)], expert=expert), want)
+    assert_same(lp.grouped_gemm(qa, [packed, lp.prepack_b(other)], expert=expert), want)
 
 
 def test_an_operand_without_rows():
     qa, _, packed = operands("hopper_fp8")
-    empty = lp.pack_operand(lp.quantize(np.ones((0, 300)), "e4m3fn 128x128"))
+    empty = lp.prepack_b(lp.quantize(np.ones((0, 300)), "e4m3fn 128x128"))
     assert isinstance(empty, PackedOperand)
     assert lp.gemm(qa, empty).shape == (33, 0)
     assert repr(packed).endswith("for hopper_fp8)")
@@ -98,7 +98,7 @@ def test_an_operand_without_rows():
 
 test_refused = refusals([
     ("lp.gemm(qa, packed, accumulator='ada_fp8')", "b was packed for hopper_fp8, not for ada_fp8"),
-    ("lp.pack_operand(qb.codes)", TypeError, "q must be Quantized .*, got ndarray"),
-    ("lp.pack_operand(qb, 'hopper_f16')", "takes float16"),
-    ("lp.pack_operand(lp.quantize(np.ones((2, 128, 128)), 'e4m3fn 128x128'))", r"a matrix \[N, K\] is needed"),
+    ("lp.prepack_b(qb.codes)", TypeError, "q must be Quantized .*, got ndarray"),
+    ("lp.prepack_b(qb, 'hopper_f16')", "takes float16"),
+    ("lp.prepack_b(lp.quantize(np.ones((2, 128, 128)), 'e4m3fn 128x128'))", r"a matrix \[N, K\] is needed"),
 ], lambda: dict(zip(("qa", "qb", "packed"), operands("hopper_fp8"), strict=True)))  # fmt: skip

@@ -119,7 +119,7 @@ def test_scaled_products_of_mmaemu(fast: bool, out: str, mmaemu: ModuleType) -> 
             )  # fmt: skip
         theirs = result.float().numpy()
         qa, qb = (quantized(c, n, float(s)) for c, n, s in zip((x.a, x.b), names, scales, strict=True))
-        ours = lp.gemm(qa, qb, accumulator="hopper_fp8", library=library, split_k=parts, out=out)
+        ours = lp.gemm(qa, qb, accumulator="hopper_fp8", library=library, split_k=parts, out_format=out)
         assert np.array_equal(canonical(ours), canonical(theirs)), f"{names}, {x.name}, {parts} parts, {scales}"
 
 

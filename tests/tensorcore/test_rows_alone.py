@@ -98,5 +98,5 @@ def test_of_float32_products() -> None:
     y = np.concatenate([y, y])
     alone(lambda i, j: lp.matmul_f32(x[i], y[j]), m=13, n=130)
     for to in ("float32", "bfloat16"):
-        d = bits(lp.matmul_f32(x, y, to=to))
+        d = bits(lp.matmul_f32(x, y, out_format=to))
         assert np.array_equal(d[:, :65], d[:, 65:]), to

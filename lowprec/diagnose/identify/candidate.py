@@ -17,7 +17,7 @@ from ...tensorcore.engines import reference
 from ...tensorcore.engines.chain import sequential_f64
 from ...tensorcore.engines.selection import promoted, solve, way_for
 from ...tensorcore.gemm import gemm
-from ...tensorcore.library import Library, libraries
+from ...tensorcore.library import GemmLibrary, gemm_libraries
 from ...tensorcore.operands import as_multiplied
 from ...tensorcore.problem import GemmProblem
 from .dump import Dump, Part, canonical
@@ -39,7 +39,7 @@ class Candidate:
     """
 
     accumulator: Accumulator
-    library: Library | None = None
+    library: GemmLibrary | None = None
 
     def outputs(self, part: Part) -> Array:
         """Return the bits of a part's outputs.
@@ -55,7 +55,7 @@ class Candidate:
                 raise ValueError(f"{self.library} takes scales as numbers")
             own = m.promote_every is not None or m.scale_format is not None
             every = m.promote_every if own else self.library.promote_every  # as it is: not fitted to scales and groups
-            x = gemm(*part.quantized, part.c, accumulator=m, promote_every=every, library=self.library, out=out)
+            x = gemm(*part.quantized, part.c, accumulator=m, promote_every=every, library=self.library, out_format=out)
             return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
         stored = m.stored_format
         if stored != out:
@@ -119,7 +119,7 @@ class Candidate:
             for x, fmt, block in sides
         ] + (["c"] if dump.c is not None else [])
         said = [f"accumulator={m}", f"library={library_line(self.library)}"]
-        said += [] if dump.out == FLOAT32 else [f'out="{dump.out.name}"']
+        said += [] if dump.out == FLOAT32 else [f'out_format="{dump.out.name}"']
         return f"lp.gemm({', '.join([*given, *said])})"
 
 
@@ -148,24 +148,24 @@ def as_python(value: Any) -> str:
     return repr(tuple(f.name if isinstance(f, Format) else f for f in value) if isinstance(value, tuple) else value)
 
 
-def library_line(library: Library) -> str:
+def library_line(library: GemmLibrary) -> str:
     """Return a Python expression of a library: its name if the catalogue has it, else its fields."""
     if (known := known_library(library)) is not library:
         return f'"{known.name}"'
-    plain = Library(library.name)
+    plain = GemmLibrary(library.name)
     changed = {
         f.name: getattr(library, f.name)
         for f in dataclasses.fields(library)
         if f.compare and getattr(library, f.name) != getattr(plain, f.name)
     }
-    return f'lp.Library("{library.name}"{"".join(f", {k}={v!r}" for k, v in changed.items())})'
+    return f'lp.GemmLibrary("{library.name}"{"".join(f", {k}={v!r}" for k, v in changed.items())})'
 
 
-def known_library(library: Library) -> Library:
+def known_library(library: GemmLibrary) -> GemmLibrary:
     """Return the catalogue's library of the same order; itself if there is none."""
-    for name in libraries:
-        if libraries[name] == library:
-            return libraries[name]
+    for name in gemm_libraries:
+        if gemm_libraries[name] == library:
+            return gemm_libraries[name]
     return library
 
 

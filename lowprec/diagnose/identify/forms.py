@@ -16,7 +16,7 @@ import numpy as np
 
 from ...format.catalogue import Format, formats
 from ...tensorcore.accumulator import FLOAT64, Accumulator
-from ...tensorcore.library import Library
+from ...tensorcore.library import GemmLibrary
 from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
 from .candidate import Candidate
 from .dump import Dump
@@ -172,7 +172,7 @@ class _Chain:
             total = self.sum(Rounded(), (total, self.of(ks[first : first + every], self.zero)))
         return total
 
-    def within(self, library: Library, dump: Dump, addend: Value) -> Value:
+    def within(self, library: GemmLibrary, dump: Dump, addend: Value) -> Value:
         """Return what `lowprec.gemm` makes of chains, with scales that are all 1."""
         m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out.name)
         if library.k_order == "interleaved":

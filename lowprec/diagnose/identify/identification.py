@@ -17,7 +17,7 @@ from ..._show import table
 from ...format.catalogue import Format
 from ...registry import cached
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
-from ...tensorcore.library import Library
+from ...tensorcore.library import GemmLibrary
 from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
 from .candidate import Candidate, known, known_library
 from .dump import Dump, dump_of
@@ -124,7 +124,7 @@ class Identification:
         return tuple(dict.fromkeys(found))
 
     @property
-    def library(self) -> Library | None:
+    def library(self) -> GemmLibrary | None:
         """What is done around the first machine's chains; None: a plain chain of instructions, or nothing fits."""
         return self.candidates[0].library if self.candidates else None
 

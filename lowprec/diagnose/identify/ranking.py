@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...tensorcore.catalogue import accumulators
-from ...tensorcore.library import libraries
+from ...tensorcore.library import gemm_libraries
 from .candidate import Candidate, takes
 from .dump import Dump, Part
 
@@ -73,8 +73,8 @@ def catalogued(dump: Dump) -> Iterator[Candidate]:
             yield Candidate(machine)
         if dump.quantized is None or machine.dtype == np.float64:
             continue
-        for library in libraries:
-            yield Candidate(machine, libraries[library])
+        for library in gemm_libraries:
+            yield Candidate(machine, gemm_libraries[library])
 
 
 def _arithmetic(candidate: Candidate, dump: Dump) -> Any:

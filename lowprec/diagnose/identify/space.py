@@ -13,7 +13,7 @@ from ...format.catalogue import Format, formats
 from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64, Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.kinds import KINDS
-from ...tensorcore.library import Library
+from ...tensorcore.library import GemmLibrary
 from .candidate import Candidate
 from .dump import Dump
 
@@ -43,12 +43,12 @@ FIELDS: dict[str, Callable[[Kind, Dump], Values]] = {
 }
 
 
-def orders(dump: Dump) -> tuple[Library | None, ...]:
+def orders(dump: Dump) -> tuple[GemmLibrary | None, ...]:
     """Return every order of operations that a dump can show, the plain ones first; None: an instruction alone."""
     plain = () if dump.blocks is not None or dump.out not in (FLOAT32, FLOAT16, FLOAT64) else (None,)
     if dump.quantized is None:
         return plain
-    found: list[Library] = []
+    found: list[GemmLibrary] = []
     splits = {-(-_tiles(dump) // n): n for n in range(_tiles(dump), 0, -1)}  # each length of a run once
     for scales, fused in (("promotion", True), ("promotion", False), ("end", True)):
         if dump.blocks is None and (scales, fused) != ("end", True):
@@ -59,16 +59,16 @@ def orders(dump: Dump) -> tuple[Library | None, ...]:
             for n in sorted(splits.values()):
                 for split_sum in ("float32", "out") if n > 1 and _rounding_shows(dump) else ("float32",):
                     found.append(
-                        Library("found", scales, None, fused, k_order, n, split_sum)  # type: ignore[arg-type]
+                        GemmLibrary("found", scales, None, fused, k_order, n, split_sum)  # type: ignore[arg-type]
                     )
-    first = Library("found", "end", None)
+    first = GemmLibrary("found", "end", None)
     if plain and dump.c is None:
         found = [library for library in found if library != first]  # the same as an instruction alone
     found.sort(key=lambda x: (_changes(x), x.split_k))
     return (*plain, *found)
 
 
-def within(candidate: Candidate, order: Library | None) -> Candidate | None:
+def within(candidate: Candidate, order: GemmLibrary | None) -> Candidate | None:
     """Return a candidate within another order of operations, promoted as before; None if that is not possible."""
     every = field_of(candidate, "promote_every")
     machine = candidate.accumulator
@@ -79,7 +79,7 @@ def within(candidate: Candidate, order: Library | None) -> Candidate | None:
     return Candidate(machine, dataclasses.replace(order, promote_every=every))
 
 
-def _changes(x: Library) -> int:
+def _changes(x: GemmLibrary) -> int:
     """Return in how many ways an order is not the plainest."""
     return (x.split_sum != "float32") + (x.split_k > 1) + (x.k_order != "increasing") + (not x.fused)
 
