@@ -54,7 +54,7 @@ def use_kernel(name: str) -> Iterator[None]:
     Examples
     --------
     >>> import numpy as np, lowprec as lp
-    >>> q = lp.quantize(np.ones((1, 128), np.float32), "e4m3fn")
+    >>> q = lp.quantize(np.ones((1, 128), np.float32), "e4m3fn 1x128")
     >>> with lp.use_kernel("reference"):
     ...     want = lp.gemm(q, q)
     >>> bool((lp.gemm(q, q) == want).all())
