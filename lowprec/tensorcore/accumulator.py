@@ -107,7 +107,7 @@ class Accumulator(Value, ABC):
     #: Classes of `engines` that may compute it faster than `reference` does, the fastest first.
     engines: ClassVar[tuple[Any, ...]] = ()
 
-    # What shared code asks of every accumulator. They have no annotation, which would make them fields of all kinds.
+    # Defaults that shared code reads from every accumulator; annotations would make them fields of all kinds.
     output_format = FLOAT32
     align = _TRUNCATE
     group = 1
@@ -162,15 +162,15 @@ class Accumulator(Value, ABC):
 
     @property
     def default_format(self) -> Format:
-        """Format that codes are taken to be of if nothing else is said."""
+        """Format of codes without a format of their own."""
         return self.input_formats[0] if self.input_formats else _E4M3
 
     def lists(self, fmt: Format) -> bool:
-        """Tell whether `input_formats` has a format with the same codes."""
+        """Return whether `input_formats` has a format with the same codes."""
         return any(f.same_codes(fmt) for f in self.input_formats)
 
     def flushes(self, fmt: Format) -> bool:
-        """Tell whether `daz_formats` has a format with the same codes."""
+        """Return whether `daz_formats` has a format with the same codes."""
         return any(f.same_codes(fmt) for f in self.daz_formats)
 
     def check_inputs(self, *operands: Format) -> None:

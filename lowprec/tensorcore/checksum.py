@@ -2,7 +2,7 @@
 
 The sum of a column of ``D = A @ B.T`` is (sum of A's rows) times a row of B, so that a product can be checked for the
 price of two more rows (Huang and Abraham, IEEE Transactions on Computers 33, 1984). D is rounded and the checksum is
-not, so both differ without any fault; how much they may is what `Kind.step_error` says of one instruction.
+not, so both differ without any fault; `Accumulator.step_error` bounds the difference for one instruction.
 
 With m_k the magnitude of the k-th product, an instruction errs by no more than ``r S + z``, S being the sum of the
 magnitudes of its products and of C. A chain of n instructions, the t-th of which sees the k-th product first, errs by

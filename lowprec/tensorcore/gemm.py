@@ -121,8 +121,8 @@ def gemm(
     -----
     1. Each split's chains are summed in float32 from +0: ``T = fma(s, chain, T)`` with scales at promotion,
        ``T = T + chain`` with scales at the end or inside the instruction.
-    2. Splits are added one after the other in float32. A `lowprec.GemmLibrary` may say otherwise: of these two steps,
-       and of the order of k.
+    2. Splits are added one after the other in float32. A `lowprec.GemmLibrary` may specify another order of these two
+       steps, and of k.
     3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if they come
        at the end. Without C, or with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T if f is
        1. All libraries are taken to do so: cuBLAS documents that C need not be valid input if beta is 0, CUTLASS's

@@ -90,7 +90,7 @@ def multiplied(name: str, q: Quantized, accumulator: Accumulator) -> tuple[NDArr
 
 
 class Factor(NamedTuple):
-    """What the epilogue multiplies a product with: ``float32(float32(a[i] * b[j]) * alpha)``, or alpha alone.
+    """Factor of the epilogue: ``float32(float32(a[i] * b[j]) * alpha)``, or alpha alone.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Factor(NamedTuple):
         return self._replace(a=self.a[i * m : (i + 1) * m], b=self.b[i * n : (i + 1) * n])
 
     def of_row(self, i: int) -> NDArray[np.float32]:
-        """Return what a row of the result is multiplied with, [N], where rows have scales."""
+        """Return the factors of a row of the result, [N], where rows have scales."""
         assert self.a is not None
         assert self.b is not None
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -341,7 +341,7 @@ def pages(q: Quantized) -> list[Quantized]:
 
 
 def of_rows(q: Quantized, rows: slice | NDArray[np.intp]) -> Any:
-    """Return what some rows have as the tensor's scale: theirs, or one of all rows."""
+    """Return the tensor scale of some rows: their own, or the one of all rows."""
     scale = q.tensor_scale
     if isinstance(scale, np.ndarray) and scale.shape == (matrix_shape(q.shape)[0], 1):
         return scale[rows]

@@ -55,7 +55,7 @@ class PackedOperand(ByBits):
         return self.kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Lay a copy out anew: kernels read memory where they put it, which a copy of the arrays need not keep."""
+        """Lay a copy out again: kernels read at addresses that a copy of the arrays does not keep."""
         return prepack_b, (self.quantized, self.accumulator, self.a_format)
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ def prepack_b(
     Parameters
     ----------
     q : Quantized, shape (N, K)
-        A weight, say. It is kept, not copied: do not change its arrays afterwards.
+        For example a weight. It is kept, not copied: do not change its arrays afterwards.
     accumulator : str or Accumulator
         What is going to multiply.
     a_format : str or Format, optional

@@ -210,7 +210,7 @@ class Float64Lanes(Panels):
         return left, Extent.of(x, fmt).shifted(shift)
 
     def _shifts(self, inside: Matrix | None, rows: int) -> tuple[NDArray[np.int16], int]:
-        """Return the exponents of scales [rows, K / block], and the block; no columns if there are no scales."""
+        """Return the exponents of scales [rows, K / block], and the block; no columns without scales."""
         fmt = self.sums.scale_format
         if inside is None or fmt is None:
             return np.empty((rows, 0), np.int16), 1
@@ -218,7 +218,7 @@ class Float64Lanes(Panels):
 
 
 def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Form | None:
-    """Return the kernels that sum products of two formats exactly as an accumulator does; None if there are none."""
+    """Return the kernels that sum products of two formats exactly as an accumulator does, or None."""
     a, kernels, stored = accumulator, tile.FORMS[accumulator.align].get(machine), accumulator.stored_format
     if (
         kernels is not None

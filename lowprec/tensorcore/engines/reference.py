@@ -1,6 +1,6 @@
 """The definition of the bits: each accumulator's own `reference`, and chains scaled and added block by block.
 
-`take_apart` and what follows it are shared by the references of several kinds.
+The functions from `take_apart` on are shared by the references of several kinds.
 """
 
 from __future__ import annotations

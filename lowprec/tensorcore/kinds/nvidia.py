@@ -45,7 +45,7 @@ _CUT = {"truncate": "cut toward zero", "floor": "cut downwards", "nearest": "rou
 
 
 def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
-    """Return what happens in a fused sum, line by line."""
+    """Return the steps of a fused sum in words, line by line."""
     last = f"{'rounded' if accumulator.output_format == FLOAT16 else 'cut'} to {accumulator.output_format}"
     return (
         "aligned to the largest exponent",
@@ -55,7 +55,7 @@ def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
 
 
 def aligned(accumulator: AlignedSum, operands: str = "") -> Aligned:
-    """Return what happens in a fused sum, as data."""
+    """Return the steps of a fused sum as data."""
     a = accumulator
     return Aligned(a.fraction_bits, a.align, a.output_format.name, a.zero_exponent, operands)
 

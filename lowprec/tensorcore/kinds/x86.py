@@ -25,7 +25,7 @@ _HOW = Rounded(flushes="x86")
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class _X86Sum(DotSum):
-    """What they share: float32 sums to nearest even without subnormals.
+    """Base of the kinds: float32 sums to nearest even without subnormals.
 
     Parameters
     ----------
