@@ -16,7 +16,16 @@ from lowprec.tensorcore.kinds import KINDS
 
 CATALOGUES = {
     name: getattr(lp, name)
-    for name in ("formats", "policies", "roundings", "quantizers", "accumulators", "gemm_libraries", "codecs", "recipes")
+    for name in (
+        "formats",
+        "policies",
+        "roundings",
+        "quantizers",
+        "accumulators",
+        "gemm_libraries",
+        "codecs",
+        "recipes",
+    )
 } | {"configs": configs}
 COPIES = (copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o)))
 _X = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)

@@ -57,6 +57,14 @@ class Cause:
     pattern: bool = True
     doubt: int = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the name: what predicts may be a function that no name leads to."""
+        return _cause_of_name, (self.name,)
+
+
+def _cause_of_name(name: str) -> Cause:
+    return causes[name]
+
 
 causes: Registry[Cause] = Registry("cause", Cause)
 """All causes, in the order in which equals are named."""
