@@ -252,28 +252,22 @@ def _draw_final(axes: Any, study: StudySummary) -> None:
 
 def _draw_key(axes: Any, study: StudySummary) -> None:
     """Draw the legend: arms with what was found of them, floor and margin; one line each where there are many."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     shown, styles = _shown(study), line_styles(study.ablation.arms)
-    short = len(shown) > 4
-    margin, reference = f"±{100 * study.ablation.margin:g} %", study.ablation.reference.name
-    texts = [f"{reference}: reference" if short else f"{reference}\nreference, thin: ends over pairs"]
-    texts += [f"{item.arm.name}{': ' if short else chr(10)}{_outcome(item, short)}" for item in shown]
-    handles: list[Any] = [
-        Line2D([], [], color=styles[name].color, linestyle=styles[name].dashes, linewidth=styles[name].width)
-        for name in (reference, *(item.arm.name for item in shown))
-    ]
+    short, margin = len(shown) > 4, f"±{100 * study.ablation.margin:g} %"
+    break_ = ": " if short else "\n"
+    names = {study.ablation.reference.name: "reference" if short else "reference, thin: ends over pairs"}
+    names |= {item.arm.name: _outcome(item, short) for item in shown}
+    for name, found in names.items():
+        style, text = styles[name], f"{name}{break_}{found}"
+        axes.plot([], [], color=style.color, linestyle=style.dashes, linewidth=style.width, label=text)
     if any(item.arm.role == "floor" for item in study.arms):
-        handles.append(Patch(color=FLOOR, alpha=0.7, linewidth=0))
-        texts.append("noise floor: ±1 rms" if short else "noise floor\none weight times (1 + 2⁻⁷)")
-    handles.append(Line2D([], [], **MARGIN_LINE))
-    texts.append(f"margin: {margin}" if short else f"margin\nof equivalence, {margin}")
+        text = f"noise floor{break_}{'±1 rms' if short else 'one weight times (1 + 2⁻⁷)'}"
+        axes.fill_between([], [], [], color=FLOOR, alpha=0.7, linewidth=0, label=text)
+    axes.plot([], [], label=f"margin{break_}{margin if short else f'of equivalence, {margin}'}", **MARGIN_LINE)
     axes.set_axis_off()
-    colors = [styles[name].color for name in (reference, *(item.arm.name for item in shown))]
-    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.05, 1.05), frameon=False, handlelength=1.8,
-                labelcolor=[*colors, *["#606060"] * (len(texts) - len(colors))], labelspacing=0.7,
-                prop={"weight": "bold" if short else "normal", "size": 8})  # fmt: skip
+    colors = [styles[name].color for name in names]
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.05, 1.05), frameon=False, handlelength=1.8, labelspacing=0.7,
+                labelcolor=[*colors, "#606060", "#606060"], prop={"weight": "bold" if short else "normal", "size": 8})  # fmt: skip
 
 
 def _outcome(item: ArmSummary, short: bool) -> str:
@@ -303,10 +297,10 @@ def forest(study: StudySummary) -> Figure:
     ]  # fmt: skip
     small = (
         f"{study.size}. Bars: 90 % intervals, ticks: pairs of the {named(study.ablation.answer)}. Dashed: margin of "
-        f"equivalence{', grey band: a pair' + chr(39) + 's noise floor' if math.isfinite(study.floor) else ''}"
+        "equivalence" + (", grey band: a pair's noise floor" if math.isfinite(study.floor) else "")
     )
-    return Figure(_forest_title(study), f"{study.ablation.name}_pairs", rows, lambda sheet, top: _draw_forest(
-        sheet, top, study, shown), small, height=1.8 + 0.66 * len(shown))  # fmt: skip
+    return Figure(_forest_title(study), f"{study.ablation.name}_pairs", rows,
+                  lambda sheet, top: _draw_forest(sheet, top, study, shown), small, 1.8 + 0.66 * len(shown))  # fmt: skip
 
 
 def _forest_title(study: StudySummary) -> str:
