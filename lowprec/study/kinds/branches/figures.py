@@ -267,7 +267,8 @@ def _draw_key(axes: Any, study: StudySummary) -> None:
     axes.set_axis_off()
     colors = [styles[name].color for name in names]
     axes.legend(loc="upper left", bbox_to_anchor=(-0.05, 1.05), frameon=False, handlelength=1.8, labelspacing=0.7,
-                labelcolor=[*colors, "#606060", "#606060"], prop={"weight": "bold" if short else "normal", "size": 8})  # fmt: skip
+                labelcolor=[*colors, "#606060", "#606060"],
+                prop={"weight": "bold" if short else "normal", "size": 8})  # fmt: skip
 
 
 def _outcome(item: ArmSummary, short: bool) -> str:
@@ -300,7 +301,8 @@ def forest(study: StudySummary) -> Figure:
         "equivalence" + (", grey band: a pair's noise floor" if math.isfinite(study.floor) else "")
     )
     return Figure(_forest_title(study), f"{study.ablation.name}_pairs", rows,
-                  lambda sheet, top: _draw_forest(sheet, top, study, shown), small, 1.8 + 0.66 * len(shown))  # fmt: skip
+                  lambda sheet, top: _draw_forest(sheet, top, study, shown), small,
+                  height=1.8 + 0.66 * len(shown))  # fmt: skip
 
 
 def _forest_title(study: StudySummary) -> str:
