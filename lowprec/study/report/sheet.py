@@ -99,10 +99,8 @@ class Figure:
         with matplotlib.rc_context(STYLE):
             sheet = Sheet(figsize=(self.width, self.height), dpi=160)
             FigureCanvasAgg(sheet)
-            finding, small = (
-                wrapped(self.title, round(10.6 * self.width)),
-                wrapped(self.small, round(15.8 * self.width)),
-            )
+            finding = wrapped(self.title, round(10.6 * self.width))
+            small = wrapped(self.small, round(15.8 * self.width))
             below = 1 - (0.09 + 0.21 * (finding.count("\n") + 1)) / self.height
             sheet.text(0.017, 1 - 0.09 / self.height, finding, fontsize=11, fontweight="bold", va="top",
                        linespacing=1.25)  # fmt: skip
