@@ -20,7 +20,7 @@ import registrations
 from pages import table, write
 
 from lowprec.study import Cell, load
-from lowprec.study.analysis.validity import headline, not_detected
+from lowprec.study.analysis.findings import not_detected, void_title
 
 RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 #: Figures of a report that the repository does without: they are large, and the command draws them again.
@@ -293,7 +293,7 @@ def section(item: dict[str, Any]) -> str:
     if item["published"]:
         lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]
     if reasons := _void(item):
-        lines += [f"**{headline(reasons)}** The sentences below say what was measured, and no verdict.", ""]
+        lines += [f"**{void_title(reasons)}** The sentences below say what was measured, and no verdict.", ""]
     if any("effects" not in arm for arm in item["arms"]):
         lines += ["*Measured before forward and training effect were told apart: the losses below are totals.*", ""]
     lines += [f"- {arm['sentence']}" for arm in item["arms"]]

@@ -16,8 +16,8 @@ from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import recipes
 from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
-from lowprec.study.analysis.estimate import estimate
-from lowprec.study.design.expectations import AS_EXPECTED, BOTH, NEITHER
+from lowprec.study.analysis.estimates import estimate
+from lowprec.study.analysis.findings import AS_EXPECTED, BOTH, NEITHER
 from lowprec.study.kinds.branches import report
 from lowprec.study.kinds.branches.ablation import BRANCH_METRICS, LEAST_CHECKPOINTS, read_study
 from lowprec.study.kinds.branches.summary import summarize

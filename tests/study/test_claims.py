@@ -7,8 +7,9 @@ from contract import MeasuringContract, Toy, command
 from refusals import refusals
 
 from lowprec.study import Ablation, Arm, Readings, catalogue
+from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED
 from lowprec.study.catalogue import TIERS, Study
-from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, Expectation
+from lowprec.study.design.expectations import Expectation
 from lowprec.study.kinds.catalogue import kind_of
 from lowprec.study.kinds.claims.study import ClaimArm, Claims, ClaimSetting
 from lowprec.study.kinds.kind import TrainingKind

@@ -13,7 +13,7 @@ from toys import SMALL
 from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
 from lowprec.study import Arm
-from lowprec.study.analysis.costs_of_recipes import COSTS, bits_of, multiply_adds
+from lowprec.study.analysis.recipe_bits import COSTS, bits_of, multiply_adds
 from lowprec.study.kinds.branches import figures, report
 from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.report.sheet import Figure

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lowprec.study import Expectation
-from lowprec.study.analysis.estimate import Values, crossed_variance, estimate, weighted_rows
-from lowprec.study.design.expectations import AS_EXPECTED, NO_RATIO
+from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics, crossed_variance, estimate, weighted_rows
+from lowprec.study.analysis.findings import AS_EXPECTED, NO_RATIO, judge
 from lowprec.study.report.parts import expected_table, finding_sentence, findings_json
 
 
@@ -30,7 +30,7 @@ class Simulated:
     def variance(self, metric, stress, weights):
         return crossed_variance(weighted_rows(self.tables, weights))
 
-    def is_size(self, metric, arm, stress=""):
+    def is_nonnegative(self, metric, arm, stress=""):
         return self.sizes
 
 
@@ -62,16 +62,16 @@ def test_what_is_shared_cancels_in_a_ratio():
 def test_a_ratio_over_what_may_be_nothing_is_a_difference():
     means = Simulated(np.random.default_rng(2), {"a": 3.0, "b": 0.01})
     item = Expectation("a is more", "m", "a", "b", expected=(0.0, 1e9))
-    found = item.judge(means)
+    found = judge(item, ByVariance(means))
     assert found.outcome == NO_RATIO
-    value, low, high = found.found.instead
+    value, low, high = found.found.as_difference
     difference = estimate(means, "m", "a", minus="b")
     assert (value, low, high) == (difference.value, *difference.ci90)
     assert low <= 2.99 <= high
     assert f"{value:.3g}" in finding_sentence(found)
     assert "difference" in expected_table([found]).rows[0][4]
     assert findings_json([found])[0]["instead"] == (value, low, high)
-    assert item.judge(means, registered=False).outcome == "not registered"
+    assert judge(item, ByVariance(means), registered=False).outcome == "not registered"
 
 
 def test_a_ratio_of_sizes_has_two_ends_however_few_they_are():
@@ -84,11 +84,11 @@ def test_an_arm_over_itself_is_one_and_one_batch_has_no_interval():
     means = Simulated(np.random.default_rng(3), {"a": 3.0, "b": 2.0})
     assert estimate(means, "m", "a", over="a").ci90 == (1.0, 1.0)
     single = estimate(Simulated(np.random.default_rng(3), {"a": 3.0, "b": 2.0}, (1, 1)), "m", "a", over="b")
-    assert (math.isnan(single.ci90[0]), single.instead) == (True, None)
+    assert (math.isnan(single.ci90[0]), single.as_difference) == (True, None)
 
 
 def test_values_alone_have_no_interval():
     item = Expectation("half", "m", "a", "b", expected=(0.4, 0.6))
-    found = item.judge(Values(lambda metric, arm, stress: {"a": 1.0, "b": 2.0}[arm]))
+    found = judge(item, ByVariance(ConstantMetrics(lambda metric, arm, stress: {"a": 1.0, "b": 2.0}[arm])))
     assert (found.value, found.outcome) == (0.5, AS_EXPECTED)
     assert finding_sentence(found) == "half: m of a over b is 0.5, as expected."

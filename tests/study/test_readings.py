@@ -17,7 +17,7 @@ from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
 from lowprec.moe.run.parallel import bucket
 from lowprec.study import Acceptance, Arm, ByPosition, CheckpointSize, Expectation, Readings, ReducedGradients
-from lowprec.study.analysis.estimate import half_width
+from lowprec.study.analysis.estimates import half_width
 from lowprec.study.kinds.readings.study import read_study
 from lowprec.study.kinds.readings.summary import summarize
 from lowprec.study.measurements.gradients import kl_of_tokens, losses_of_tokens

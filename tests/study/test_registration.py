@@ -11,7 +11,8 @@ import pytest
 from contract import command
 
 from lowprec.study import ClaimArm, Claims, Expectation, catalogue, load
-from lowprec.study.analysis.estimate import Values
+from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
+from lowprec.study.analysis.findings import judge
 from lowprec.study.design import registration
 from lowprec.study.design.registration import Registration, Version
 
@@ -94,10 +95,13 @@ def test_what_is_not_registered_is_not_judged():
     def half(metric, arm, stress):
         return {"one": 1.0, "two": 2.0}[arm]
 
-    assert EXPECTATION.judge(Values(half)).outcome == "as published and expected"
-    found = EXPECTATION.judge(Values(half), registered=False)
+    assert judge(EXPECTATION, ByVariance(ConstantMetrics(half))).outcome == "as published and expected"
+    found = judge(EXPECTATION, ByVariance(ConstantMetrics(half)), registered=False)
     assert (found.value, found.outcome) == (0.5, "not registered")
-    assert EXPECTATION.judge(Values(half), ["it broke"], registered=False).outcome == "void: it broke"
+    assert (
+        judge(EXPECTATION, ByVariance(ConstantMetrics(half)), ["it broke"], registered=False).outcome
+        == "void: it broke"
+    )
 
 
 def test_every_kind_of_study_asks_whether_a_range_is_registered():
@@ -105,7 +109,7 @@ def test_every_kind_of_study_asks_whether_a_range_is_registered():
     asked = []
     for file in kinds.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-        judging = [call for call in calls if getattr(call.func, "attr", "") in {"judge", "judge_resampled"}]
+        judging = [call for call in calls if getattr(call.func, "id", "") == "judge"]
         asked += [(file.parent.name, [keyword.arg for keyword in call.keywords]) for call in judging]
     assert len(asked) >= 6
     assert all("registered" in keywords for _, keywords in asked), asked

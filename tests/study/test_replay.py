@@ -13,7 +13,7 @@ import lowprec as lp
 from lowprec.moe.data.corpus import batches
 from lowprec.moe.data.sources import load_corpus
 from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, load
-from lowprec.study.analysis.crossed import crossed
+from lowprec.study.analysis.estimates import pigeonhole_bootstrap
 from lowprec.study.measurements import operands
 from lowprec.study.measurements.gemms import GemmOperands, coherence_of, errors, exact, multiply, variance_growth
 from lowprec.study.measurements.operands import recorded, sample_rows, shared, tile_operands
@@ -147,16 +147,16 @@ def test_intervals_count_both_samples():
         rng = np.random.default_rng(seed)
         rows, columns = rng.standard_normal(6), rng.standard_normal(30)
         values = {(i, j): rows[i] + columns[j] + rng.standard_normal() for i in range(6) for j in range(30)}
-        found = crossed(values, seed=seed)
+        found = pigeonhole_bootstrap(values, seed=seed)
         covered += found.low <= 0 <= found.high
         independent += abs(found.mean) <= 1.645 * np.std(list(values.values())) / math.sqrt(180)
     assert independent < 100 < 160 <= covered <= 195
 
 
 def test_intervals_of_little():
-    assert math.isnan(crossed({}).mean)
-    assert crossed({}).count == 0
-    one = crossed({("a", "b"): 2.0, ("a", "c"): math.nan})
+    assert math.isnan(pigeonhole_bootstrap({}).mean)
+    assert pigeonhole_bootstrap({}).count == 0
+    one = pigeonhole_bootstrap({("a", "b"): 2.0, ("a", "c"): math.nan})
     assert (one.mean, one.low, one.high, one.count) == (2.0, 2.0, 2.0, 1)
 
 

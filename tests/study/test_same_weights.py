@@ -18,8 +18,8 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, CheckpointSize, Expectation, SameWeights
-from lowprec.study.analysis.estimate import Values
-from lowprec.study.design.expectations import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER
+from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
+from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER, judge
 from lowprec.study.kinds.same_weights.report import results
 from lowprec.study.kinds.same_weights.study import METRICS
 from lowprec.study.kinds.same_weights.summary import summarize
@@ -210,7 +210,7 @@ def test_uneven_tokens_weigh_powers_of_two_of_mean_one():
 )
 def test_which_of_the_two_happened_is_computed(value, outcome):
     item = Expectation("w", "kl", "a", expected=(0.0, 2.0), published=(1.0, 4.0))
-    assert item.judge(Values(lambda metric, arm, stress: value)).outcome == outcome
+    assert judge(item, ByVariance(ConstantMetrics(lambda metric, arm, stress: value))).outcome == outcome
 
 
 # --- the study -------------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_a_difference_has_its_interval_and_a_ratio_to_nothing_has_none(finished)
     values = [summary.fit(arm, "training").at(summary.row())[0] for arm in ("fp4_naive", "dsv3")]
     assert difference.value == values[0] - values[1]
     assert difference.found.ci90[0] < difference.value < difference.found.ci90[1]
-    assert nothing.found.instead is not None
+    assert nothing.found.as_difference is not None
     assert np.isnan(nothing.found.ci90).all()
 
 

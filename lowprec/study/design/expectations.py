@@ -1,21 +1,13 @@
-"""What was expected before a measurement, or published, as data, and what came out, computed from the results."""
+"""What was expected before a measurement, or published, as data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.estimate import Estimate, Means, Resampled, estimate
-from ..analysis.validity import said
-
-AS_EXPECTED = "as expected"
-AS_PUBLISHED = "as published"
-BOTH = "as published and expected"
-NEITHER = "neither"
 NOT_REGISTERED = "not registered"
-NO_RATIO = "no ratio: the denominator is not told from 0"
 
 Range = tuple[float, float]
 
@@ -46,10 +38,6 @@ class Expectation:
 
     Examples
     --------
-    >>> half = Expectation("E5M2 gradients are no better", "gradient_error", "hybrid", "e4m3", expected=(1.0, 1.5))
-    >>> from lowprec.study.analysis.estimate import Values
-    >>> half.judge(Values(lambda metric, arm, stress: {"hybrid": 0.106, "e4m3": 0.099}[arm])).outcome
-    'as expected'
     >>> apart = Expectation("blocks train as tiles do", "training_percent", "block", minus="tile", expected=(-0.1, 0.1))
     >>> apart.quantity
     'training_percent of block minus tile'
@@ -71,33 +59,6 @@ class Expectation:
             if ends is not None and not ends[0] <= ends[1]:
                 raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), not {ends}")
 
-    def judge(self, means: Means, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
-        """Measure, and say which of the two happened; void for these reasons.
-
-        A range that was not registered before is not judged: the number is all there is. Neither is a ratio whose
-        denominator is not told from 0.
-        """
-        found = estimate(means, self.metric, self.arm, self.stress, over=self.over, minus=self.minus)
-        return self.became(found, void, registered=registered)
-
-    def judge_resampled(
-        self, of: Callable[[str], Resampled], void: Sequence[str] = (), *, registered: bool = True
-    ) -> Finding:
-        """Measure and say, as `judge`, where `of` gives the metric of an arm in resamples of the data."""
-        found = of(self.arm)
-        if self.over:
-            return self.became(found.over(of(self.over)), void, registered=registered)
-        apart = found.minus(of(self.minus)) if self.minus else found
-        return self.became(apart.estimate, void, registered=registered)
-
-    def became(self, found: Estimate, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
-        """Say which of the two happened, as `judge`, of a number that was measured."""
-        expected = self.expected[0] <= found.value <= self.expected[1]
-        published = self.published is not None and self.published[0] <= found.value <= self.published[1]
-        outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
-        judged = NO_RATIO if found.instead else outcome.get((expected, published), NEITHER)
-        return Finding(self, found, said(judged if registered else NOT_REGISTERED, void))
-
     @classmethod
     def of(cls, content: dict[str, Any]) -> Expectation:
         """Return the expectation that was written as JSON."""
@@ -118,31 +79,6 @@ class Expectation:
         under = f" under {self.stress}" if self.stress else ""
         against = f" over {self.over}" if self.over else f" minus {self.minus}" if self.minus else ""
         return f"{self.metric} of {self.arm}{against}{under}"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """An expectation, what was measured, and which of the two happened.
-
-    Attributes
-    ----------
-    expectation : Expectation
-        What was expected.
-    found : Estimate
-        What was measured, with its interval.
-    outcome : str
-        "as expected", "as published", "as published and expected", "neither", "not registered", "no ratio: the
-        denominator is not told from 0", or "void: " and why; computed, never written by hand.
-    """
-
-    expectation: Expectation
-    found: Estimate
-    outcome: str
-
-    @property
-    def value(self) -> float:
-        """What was measured."""
-        return self.found.value
 
 
 def span(ends: Range | None) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.estimate import Estimate
-from ..design.expectations import Finding, span
+from ..analysis.estimates import Estimate
+from ..analysis.findings import Finding
+from ..design.expectations import span
 
 _NUMBER = re.compile(r"[+\-]?[\d.,]+(e[+\-]?\d+)?( ?[±x%] ?[\d.]*(e[+\-]?\d+)?)?|n/a|inf|nan|\[.*\]|")
 EXPECTED_COLUMNS = ("expected", "quantity", "expected range", "published range", "found", "which happened")
@@ -66,7 +67,8 @@ def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
         {
             "expected": item.expectation.words, "quantity": item.expectation.quantity,
             "expected_range": item.expectation.expected, "published_range": item.expectation.published,
-            "value": item.value, "interval": item.found.ci90, "instead": item.found.instead, "outcome": item.outcome,
+            "value": item.value, "interval": item.found.ci90, "instead": item.found.as_difference,
+            "outcome": item.outcome,
         }
         for item in findings
     ]  # fmt: skip
@@ -163,12 +165,13 @@ def found_cell(found: Estimate) -> str:
     --------
     >>> found_cell(Estimate(1.16, (1.01, 1.32))), found_cell(Estimate(0.5))
     ('1.16 [1.01, 1.32]', '0.5')
-    >>> found_cell(Estimate(7.3, instead=(0.02, -0.01, 0.05)))
+    >>> found_cell(Estimate(7.3, as_difference=(0.02, -0.01, 0.05)))
     'difference 0.02 [-0.01, 0.05]'
     """
-    value, ends = (found.instead[0], found.instead[1:]) if found.instead else (found.value, found.ci90)
+    apart = found.as_difference
+    value, ends = (apart[0], apart[1:]) if apart else (found.value, found.ci90)
     told = number(value) if math.isnan(ends[0]) or ends[0] == ends[1] else f"{number(value)} [{_ends(ends)}]"
-    return f"difference {told}" if found.instead else told
+    return f"difference {told}" if found.as_difference else told
 
 
 def _ends(ends: Sequence[float]) -> str:

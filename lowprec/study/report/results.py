@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._files import plain, write_json, write_text
-from ..design.expectations import Finding
+from ..analysis.findings import Finding
 from . import page
 from .parts import EXPECTED_COLUMNS, Table, environment, expected_table, findings_json, recipe_details
 from .sheet import Figure

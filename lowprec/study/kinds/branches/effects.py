@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.levels import Levels, Ratio, levels_of
-from ...analysis.statistics import Paired, paired, relative_differences
+from ...analysis.paired import Paired, paired, relative_differences
+from ...analysis.variance import MeanSquares, PooledRatio, mean_squares
 from ...run.branch import BF16
 from .ablation import EFFECTS
 from .runs import PairRun
@@ -42,11 +42,11 @@ class Differences:
     checkpoints: tuple[int, ...]
 
     @property
-    def levels(self) -> Levels | None:
+    def levels(self) -> MeanSquares | None:
         """Their mean squares, None if one of them is not finite."""
-        return levels_of(self.values, self.checkpoints) if np.isfinite(self.values).all() else None
+        return mean_squares(self.values, self.checkpoints) if np.isfinite(self.values).all() else None
 
-    def judged(self, margin: float, ratio: Ratio) -> Paired:
+    def judged(self, margin: float, ratio: PooledRatio) -> Paired:
         """Return what follows from them."""
         return paired(self.values, margin, self.checkpoints, ratio=ratio, text=self.text)
 

@@ -11,11 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plot.style import FLOOR, NEUTRAL
-from ...analysis.costs_of_recipes import COSTS, bits_of, with_tail
-from ...analysis.inference import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN
+from ...analysis.findings import VOID, void_title
+from ...analysis.paired import (
+    BETTER,
+    BETTER_WITHIN,
+    EQUIVALENT,
+    NOT_RESOLVED,
+    WORSE,
+    WORSE_WITHIN,
+    relative_differences,
+)
+from ...analysis.recipe_bits import COSTS, bits_of, with_tail
 from ...analysis.smoothing import ema
-from ...analysis.statistics import relative_differences
-from ...analysis.validity import VOID, headline
 from ...design.arms import Arm
 from ...report.parts import interval, percent
 from ...report.sheet import (
@@ -151,7 +158,7 @@ def curves(study: StudySummary) -> Figure:
 def title(study: StudySummary) -> str:
     """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
     if study.void:
-        return headline(study.void)
+        return void_title(study.void)
     if study.pairs_so_far:
         return so_far(study)
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
@@ -286,7 +293,7 @@ def forest(study: StudySummary) -> Figure:
 
     Its rows are all pairs. `text_error` is the standard error that the held-out text contributes to the mean over an
     arm's pairs, the same in each of them; with the r of the pairs it gives the interval
-    (`lowprec.study.analysis.statistics.paired`).
+    (`lowprec.study.analysis.paired.paired`).
     """
     shown = _shown(study, "floor")
     rows = [
@@ -307,7 +314,7 @@ def forest(study: StudySummary) -> Figure:
 
 def _forest_title(study: StudySummary) -> str:
     if study.void:
-        return headline(study.void)
+        return void_title(study.void)
     shown = [item for item in study.arms
              if item.arm.role == "treatment" and math.isfinite(item.own.mean) and not item.void]  # fmt: skip
     if not shown:
@@ -439,7 +446,7 @@ _MEAN = ("mean", "ci90_low", "ci90_high")
 def _cost_title(study: StudySummary, points: Sequence[Point], cost: str) -> str:
     """Return the finding: the cheapest arm that is within the margin, by the first cost in which arms differ."""
     if study.void:
-        return f"Accuracy against cost: {headline(study.void)}"
+        return f"Accuracy against cost: {void_title(study.void)}"
     reference = study.ablation.reference.name
     bits = {point.name: point.costs[cost] for point in points}
     good = [

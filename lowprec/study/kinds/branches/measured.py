@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.levels import Ratio
+from ...analysis.findings import verdict_or_void
+from ...analysis.paired import Paired, bootstrap_interval
 from ...analysis.power import detectable_difference, equivalence_power, pairs_needed
 from ...analysis.smoothing import data_lost, max_relative_error
-from ...analysis.statistics import Paired, bootstrap_interval
-from ...analysis.validity import said
+from ...analysis.variance import PooledRatio
 from ...design.arms import Arm
 from .effects import Differences, effects_of
 from .runs import PairRun
@@ -119,7 +119,7 @@ class ArmSummary:
         found = self.own.verdict
         if self.identical is not None:
             found = "bit-identical" if self.identical else "NOT bit-identical"
-        return said(found, self.void)
+        return verdict_or_void(found, self.void)
 
     @property
     def word(self) -> str:
@@ -142,7 +142,7 @@ def arm_summary(
     arm: Arm,
     pairs: Sequence[tuple[PairRun, PairRun]],
     by_effect: Mapping[str, Differences],
-    ratios: Mapping[str, Ratio],
+    ratios: Mapping[str, PooledRatio],
     margin: float,
     answer: str,
 ) -> ArmSummary:
@@ -156,7 +156,7 @@ def arm_summary(
         Its runs, each with the reference's.
     by_effect : mapping of str to Differences
         What `effects_of` makes of them.
-    ratios : mapping of str to Ratio
+    ratios : mapping of str to PooledRatio
         For every effect, what all arms say of checkpoints against seeds.
     margin : float
         Of equivalence.
@@ -192,7 +192,7 @@ def against_floor(found: Paired, floor: float) -> str:
 
     Examples
     --------
-    >>> from lowprec.study.analysis.statistics import paired
+    >>> from lowprec.study.analysis.paired import paired
     >>> [against_floor(paired([mean - 1e-5, mean + 1e-5]), 0.0004) for mean in (0.0, 0.0004, 0.001)]
     ['at the floor', 'not told from the floor', 'above the floor']
     """

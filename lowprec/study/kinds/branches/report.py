@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ...analysis.inference import VERDICTS
-from ...analysis.statistics import Paired
-from ...analysis.validity import VOID, said
+from ...analysis.findings import VOID, verdict_or_void
+from ...analysis.paired import VERDICTS, Paired
 from ...report.parts import (
     Table,
     bullets,
@@ -223,7 +222,11 @@ def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
         for i, run in enumerate(item.runs)
     ]  # fmt: skip
     effects = {
-        name: {"mean_percent": 100 * found.mean, "verdict": said(found.verdict, item.void), **effect_numbers(found)}
+        name: {
+            "mean_percent": 100 * found.mean,
+            "verdict": verdict_or_void(found.verdict, item.void),
+            **effect_numbers(found),
+        }
         for name, found in item.effects.items()
     }
     return {

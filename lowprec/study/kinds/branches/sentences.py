@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.inference import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN
-from ...analysis.statistics import Paired
-from ...analysis.validity import said
+from ...analysis.findings import verdict_or_void
+from ...analysis.paired import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN, Paired
 from ...report.parts import interval, percent, several
 from .measured import ArmSummary
 from .summary import Contrast, StudySummary
@@ -20,7 +19,7 @@ def sentence(study: StudySummary, item: ArmSummary) -> str:
 def contrast_sentence(study: StudySummary, item: Contrast) -> str:
     """Return what one arm is against another one, in one sentence."""
     if study.void:
-        return f"{item.arm} against {item.baseline}: {said('', study.void)}."
+        return f"{item.arm} against {item.baseline}: {verdict_or_void('', study.void)}."
     own = item.found
     if own.diverged:
         return f"{item.arm} against {item.baseline}: {own.diverged} of {several(own.n, 'pair')} diverged."

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.costs_of_recipes import one_tile
-from ...analysis.levels import ratio_of
-from ...analysis.statistics import Paired, holm, root_mean_square
-from ...analysis.validity import once
+from ...analysis.estimates import ByVariance
+from ...analysis.findings import Finding, judge, unique
+from ...analysis.paired import Paired, holm, root_mean_square
+from ...analysis.recipe_bits import short_k_note
+from ...analysis.variance import pooled_ratio
 from ...catalogue import registered_in
-from ...design.expectations import Finding
 from ...design.registration import Registration
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
@@ -102,19 +102,16 @@ class StudySummary:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What became of the expectations."""
+        table = ByVariance(self)
         return tuple(
-            item.judge(
-                self,
-                self._void(item.metric, item.arm, item.other),
-                registered=self.registered.covers(item),
-            )
+            judge(item, table, self._void(item.metric, item.arm, item.other), registered=self.registered.covers(item))
             for item in self.ablation.expectations
         )
 
     def _void(self, metric: str, *names: str) -> tuple[str, ...]:
         """Return why a metric of some arms says nothing."""
         damage = [reason for item in self.arms if item.arm.name in names for reason in item.damage]
-        return once([*self.damage, *damage, *(() if metric in NOT_LOSSES else self.blind)])
+        return unique([*self.damage, *damage, *(() if metric in NOT_LOSSES else self.blind)])
 
     def mean(self, metric: str, name: str, _: str = "") -> float:
         """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan where a run diverged."""
@@ -149,12 +146,12 @@ class StudySummary:
         roles = ("treatment", "control") if others else ("treatment", "control", "floor")
         alike = [item.by_effect[effect] for item in self.arms if item.arm.role in roles]
         alike = [item for item in alike if not any(item is other for other, _ in others)]
-        shrunk = ratio_of(levels for item in alike if (levels := added(item).levels) is not None)
+        shrunk = pooled_ratio(levels for item in alike if (levels := added(item).levels) is not None)
         total = added(first)
         found = total.judged(self.ablation.margin, shrunk).inference
         return (100 * scale * found.error) ** 2, found.df
 
-    def is_size(self, metric: str, arm: str, _: str = "") -> bool:
+    def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
         """Return that effects have either sign."""
         return False
 
@@ -177,7 +174,7 @@ class StudySummary:
         after = count(setting.branch_steps * self.tokens_per_step)
         return (
             f"{setting.config} model, {count(self.active_parameters)} active of {count(self.parameters)} parameters"
-            f"{one_tile(self.about['fingerprint']['config']) if self.about else ''}, "
+            f"{short_k_note(self.about['fingerprint']['config']) if self.about else ''}, "
             f"{after} bytes of text {'from scratch' if scratch else before}, "
             f"{several(setting.pairs, 'pair')} ({starts} x {several(setting.seeds, 'data seed')})"
         )
@@ -195,7 +192,7 @@ class StudySummary:
     @property
     def broken(self) -> list[str]:
         """Reasons why the study, or some arm of it, must not be trusted; empty if there is none."""
-        return [*once([*self.void, *(reason for item in self.arms for reason in item.void)])]
+        return [*unique([*self.void, *(reason for item in self.arms for reason in item.void)])]
 
 
 def summarize(folder: Path) -> StudySummary:
@@ -305,7 +302,7 @@ def _compared(
     pairs = {name: pairs_with(runs[name], reference) for name in arms}
     by_arm = effects_by_arm(pairs)
     ratios = {
-        effect: ratio_of(
+        effect: pooled_ratio(
             levels for name, found in by_arm.items()
             if arms[name].role != "repeat" and (levels := found[effect].levels) is not None
         )
@@ -324,7 +321,7 @@ def _contrasts(ablation: Ablation, answers: dict[str, Differences]) -> tuple[Con
         return ()
     others = [arm.name for arm in ablation.arms_of("treatment", "control") if arm.name != baseline]
     differences = [answers[name].less(answers[baseline]) for name in others]
-    ratio = ratio_of(levels for item in differences if (levels := item.levels) is not None)
+    ratio = pooled_ratio(levels for item in differences if (levels := item.levels) is not None)
     judged_ = [item.judged(ablation.margin, ratio) for item in differences]
     adjusted = holm([item.inference.p_difference for item in judged_])
     return tuple(Contrast(name, baseline, paired, p) for name, paired, p in zip(others, judged_, adjusted, strict=True))

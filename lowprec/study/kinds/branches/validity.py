@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...analysis.validity import not_detected, not_identical, once
+from ...analysis.findings import not_detected, not_identical, unique
 from .measured import ArmSummary
 from .runs import PairRun
 
@@ -35,14 +35,14 @@ def judged(
             damage += _lost(item.runs)
         if item.identical is False and not _lost([*runs, *item.runs]):
             damage.append(not_identical(item.arm.name, reference))
-    blind = once(not_detected(item.arm.name) for item in arms if item.arm.role == "control" and not item.detected)
+    blind = unique(not_detected(item.arm.name) for item in arms if item.arm.role == "control" and not item.detected)
     found = []
     for item in arms:
         if item.arm.role == "repeat":
-            found.append(replace(item, damage=once([*_lost(runs), *_lost(item.runs)])))
+            found.append(replace(item, damage=unique([*_lost(runs), *_lost(item.runs)])))
         else:
-            found.append(replace(item, damage=once([*damage, *_lost(item.runs)]), blind=blind))
-    return found, once(damage), blind
+            found.append(replace(item, damage=unique([*damage, *_lost(item.runs)]), blind=blind))
+    return found, unique(damage), blind
 
 
 def _lost(runs: Sequence[PairRun]) -> list[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...._files import to_csv
-from ...analysis.estimate import Values
+from ...analysis.estimates import ByVariance, ConstantMetrics
+from ...analysis.findings import Finding, judge
 from ...catalogue import registered_in
-from ...design.expectations import Finding
 from ...report.parts import Table, expected_table
 from ...report.results import Block, Results
 from ...report.sheet import csv_of
@@ -59,10 +59,8 @@ class ClaimKind(MeasuringKind[Claims, ClaimSetting]):
         if progress is not None:
             progress(1, 1)
         known = registered_in(folder, study.name)
-        findings = tuple(
-            item.judge(Values(lambda metric, arm, stress: values[metric, arm]), registered=known.covers(item))
-            for item in study.expectations
-        )
+        means = ByVariance(ConstantMetrics(lambda metric, arm, stress: values[metric, arm]))
+        findings = tuple(judge(item, means, registered=known.covers(item)) for item in study.expectations)
         outcome = Outcome(study, setting, values, findings)
         rows = [{"metric": metric, "arm": arm, "value": value} for (metric, arm), value in values.items()]
         found = expected_table(findings)

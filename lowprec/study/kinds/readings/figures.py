@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.validity import headline
+from ...analysis.findings import void_title
 from ...report.parts import number
 from ...report.sheet import Figure, line_styles, panels, wrapped
 from .summary import ReadingSummary
@@ -35,7 +35,7 @@ def figures(summary: ReadingSummary) -> list[Figure]:
 def title(summary: ReadingSummary) -> str:
     """Return the finding in a line: the first metric of every treatment, over all places."""
     if summary.broken:
-        return headline(summary.broken)
+        return void_title(summary.broken)
     metric, arms = summary.study.reading.panels[0], summary.study.arms
     shown = [arm.name for arm in arms if arm.role in ("treatment", "reference") and arm.name in summary.shown]
     found = [f"{name} {number(float(f'{summary.mean(metric, name):.2g}'))}" for name in shown[:6]]

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import read_csv
-from ...analysis.estimate import all_sizes, crossed_variance, half_width, weighted_rows
-from ...analysis.validity import not_detected, not_identical
+from ...analysis.estimates import ByVariance, all_nonnegative, crossed_variance, half_width, weighted_rows
+from ...analysis.findings import Finding, judge, not_detected, not_identical
 from ...catalogue import registered_in
-from ...design.expectations import Finding
 from ...design.study import CheckpointSize
 from ...measurements.measurement import ALL_CONDITIONS, ROWS_FILE, missing_rows
 from ...report.parts import count, several
@@ -81,9 +80,9 @@ class ReadingSummary:
         tables = {arm: self.of(metric, arm, place) for arm in weights}
         return crossed_variance(weighted_rows(tables, weights))
 
-    def is_size(self, metric: str, arm: str, place: str = EVERYWHERE) -> bool:
+    def is_nonnegative(self, metric: str, arm: str, place: str = EVERYWHERE) -> bool:
         """Tell whether a metric of an arm was never negative."""
-        return all_sizes(self.of(metric, arm, place))
+        return all_nonnegative(self.of(metric, arm, place))
 
     @property
     def shown(self) -> list[str]:
@@ -150,7 +149,9 @@ def summarize(folder: Path) -> ReadingSummary:
     unjudged = ReadingSummary(study, setting, tuple(places), values, (), [], about, recipes)
     broken += _not_identical(study, contents) + _not_detected(unjudged)
     known = registered_in(folder, study.name)
-    findings = tuple(item.judge(unjudged, broken, registered=known.covers(item)) for item in study.expectations)
+    findings = tuple(
+        judge(item, ByVariance(unjudged), broken, registered=known.covers(item)) for item in study.expectations
+    )
     return ReadingSummary(study, setting, tuple(places), values, findings, broken, about, recipes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...analysis.crossed import Crossed
+from ...analysis.estimates import BootstrapMean
 from ...measurements.operands import EXTRAPOLATED_K
 from ...report.parts import Table, bullets, finding_sentence, number
 from ...report.results import Results, expected_blocks, last_blocks, made_of, summary_json
@@ -95,7 +95,7 @@ def lines_table(summary: ReplaySummary) -> Table:
     return Table(("family", *(f"K = {k}" for k in known)), tuple(rows), caption)
 
 
-def _cell(found: Crossed) -> str:
+def _cell(found: BootstrapMean) -> str:
     return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}]"
 
 

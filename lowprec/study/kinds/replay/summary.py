@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import read_csv
-from ...analysis.crossed import Crossed, crossed
-from ...analysis.estimate import Resampled
+from ...analysis.estimates import BootstrapMean, ByResamples, Resampled, pigeonhole_bootstrap
+from ...analysis.findings import Finding, judge
 from ...catalogue import registered_in
-from ...design.expectations import Finding
 from ...design.registration import Registration
 from ...measurements.gemms import COLUMNS, PRODUCTS_FILE
 from ...measurements.operands import EXTRAPOLATED_K
@@ -65,10 +63,10 @@ class ReplaySummary:
     about: dict[str, Any]
     registered: Registration
 
-    def of(self, metric: str, arm: str, where: str) -> Crossed:
+    def of(self, metric: str, arm: str, where: str) -> BootstrapMean:
         """Return a metric's mean over multiplications, with its interval over checkpoints and layers."""
         found = self.values[where, arm]
-        return crossed({place: numbers[metric] for place, numbers in found.items()})
+        return pigeonhole_bootstrap({place: numbers[metric] for place, numbers in found.items()})
 
     @property
     def bits(self) -> list[tuple[int, ReplayArm]]:
@@ -109,10 +107,7 @@ class ReplaySummary:
         """What became of the expectations that this size can judge."""
         known = {*self.classes, *self.far, *self.checks}
         return tuple(
-            item.judge_resampled(
-                functools.partial(self._resampled, item.metric, item.stress),
-                registered=self.registered.covers(item),
-            )
+            judge(item, ByResamples(self._resampled), registered=self.registered.covers(item))
             for item in self.study.expectations
             if (item.stress or self.classes[0]) in known
         )  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.costs_of_recipes import COSTS, bits_of
-from ...analysis.validity import headline
+from ...analysis.findings import void_title
+from ...analysis.recipe_bits import COSTS, bits_of
 from ...report.parts import number
 from ...report.sheet import Figure, line_styles, panels, rows_of_arms, scale_sizes
 from ...report.tradeoff import Point, differing, draw_tradeoff, front, height_of
@@ -22,7 +22,7 @@ MARKERS = ("o", "s", "D", "^", "v")
 def title(summary: WeightsSummary) -> str:
     """Return the finding in a line: the treatments with the smallest and the largest headline."""
     if summary.broken:
-        return headline(summary.broken)
+        return void_title(summary.broken)
     metric = summary.study.headline
     asked = [arm.name for arm in summary.study.arms if arm.role == "treatment" and arm.name in summary.shown]
     order = sorted(asked or summary.shown, key=lambda arm: _rank(summary.mean(metric, arm)))
@@ -137,7 +137,7 @@ def by_layer(summary: WeightsSummary) -> Figure:
         scale.set_ylim(*ends)
         scale.tick_params(labelsize=7.5)
 
-    return Figure(headline(summary.broken) if summary.broken else finding, stem, rows, draw, summary.size,
+    return Figure(void_title(summary.broken) if summary.broken else finding, stem, rows, draw, summary.size,
                   height=1.5 + 0.20 * len(kinds))  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def by_cost(summary: WeightsSummary) -> Figure:
         for axes, cost in zip(found, costs, strict=True):
             axes.plot(*_edge(points, fronts[cost], cost), color="#b0b0b0", linewidth=1.0, zorder=1)
 
-    return Figure(headline(summary.broken) if summary.broken else finding, stem, rows, draw, summary.size,
+    return Figure(void_title(summary.broken) if summary.broken else finding, stem, rows, draw, summary.size,
                   height_of([*costs]))  # fmt: skip
 
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.costs_of_recipes import one_tile
-from ...analysis.estimate import all_sizes, crossed_variance, half_width, weighted_rows
-from ...analysis.statistics import spread
-from ...analysis.validity import not_detected, not_identical
+from ...analysis.estimates import ByVariance, all_nonnegative, crossed_variance, half_width, weighted_rows
+from ...analysis.findings import Finding, judge, not_detected, not_identical
+from ...analysis.paired import spread
+from ...analysis.recipe_bits import short_k_note
 from ...catalogue import registered_in
-from ...design.expectations import Finding
 from ...design.study import CheckpointSize
 from ...measurements.gradients import GradientComparison
 from ...measurements.measurement import LAYERS_FILE, ROWS_FILE, missing_rows, read_rows
@@ -82,9 +81,9 @@ class WeightsSummary:
         """Return the variance of a weighted sum of arms' means: checkpoints and batches are samples."""
         return crossed_variance(weighted_rows({arm: self.rows(metric, arm, stress) for arm in weights}, weights))
 
-    def is_size(self, metric: str, arm: str, stress: str = "") -> bool:
+    def is_nonnegative(self, metric: str, arm: str, stress: str = "") -> bool:
         """Tell whether a metric of an arm was never negative."""
-        return all_sizes(self.rows(metric, arm, stress))
+        return all_nonnegative(self.rows(metric, arm, stress))
 
     def half(self, metric: str, arm: str, stress: str = "") -> float:
         """Return half the width of the mean's 90 % interval, nan for a single batch."""
@@ -108,7 +107,7 @@ class WeightsSummary:
         parameters = fingerprint["parameters"]
         return (
             f"{setting.config} model, {count(parameters['active'])} active of {count(parameters['total'])} parameters"
-            f"{one_tile(fingerprint['config'])}, "
+            f"{short_k_note(fingerprint['config'])}, "
             f"BF16 checkpoints of {count(setting.checkpoint_steps * tokens)} bytes of text, "
             f"{several(setting.checkpoints * setting.seeds, 'batch', 'batches')} of {count(tokens)} held-out bytes "
             f"({several(setting.checkpoints, 'checkpoint')} x {setting.seeds})"
@@ -164,7 +163,9 @@ def summarize(folder: Path) -> WeightsSummary:
     unjudged = WeightsSummary(study, setting, values, layers, (), [], about, recipes)
     broken = lost + _not_identical(study, contents) + ([] if lost else _not_detected(unjudged))
     known = registered_in(folder, study.name)
-    findings = tuple(item.judge(unjudged, broken, registered=known.covers(item)) for item in study.expectations)
+    findings = tuple(
+        judge(item, ByVariance(unjudged), broken, registered=known.covers(item)) for item in study.expectations
+    )
     return WeightsSummary(study, setting, values, layers, findings, broken, about, recipes)
 
 

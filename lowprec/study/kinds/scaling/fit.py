@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.estimate import Resampled
+from ...analysis.estimates import Resampled
 
 Floats = NDArray[np.float64]
 RESAMPLES = 2000

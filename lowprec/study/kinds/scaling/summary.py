@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...._files import plain, write_json
-from ...analysis.estimate import Resampled
-from ...analysis.validity import not_detected
+from ...analysis.estimates import ByResamples, Resampled
+from ...analysis.findings import Finding, judge, not_detected
 from ...catalogue import registered_in
-from ...design.expectations import Finding
 from ...design.registration import Registration
 from ...report.parts import several
 from ...run.store import STUDY_FILE, RunFolder, StudyError
@@ -128,10 +127,7 @@ class ScalingSummary:
     def findings(self) -> tuple[Finding, ...]:
         """What became of the expectations that this size can judge."""
         return tuple(
-            item.judge_resampled(
-                functools.partial(self._read, item.metric, item.stress), self.void,
-                registered=self.registered.covers(item),
-            )
+            judge(item, ByResamples(self._read), self.void, registered=self.registered.covers(item))
             for item in self.study.expectations
             if not item.stress or item.stress in self.axes
         )  # fmt: skip

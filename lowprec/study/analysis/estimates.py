@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .inference import fieller, infer
+from .paired import EVERYTHING, infer
 
 NOWHERE = (math.nan, math.nan)
+_DOUBLINGS = 12  # of a standard error, after which a ratio has no end
+RESAMPLES = 2000
 
 
-class Means(Protocol):
+class VarianceModel(Protocol):
     """What a kind of study knows of its means."""
 
     def mean(self, metric: str, arm: str, stress: str = "", /) -> float:
@@ -30,12 +32,12 @@ class Means(Protocol):
     def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
         """Return the variance of the sum of weight * mean over arms, and its degrees of freedom; nan if unknown."""
 
-    def is_size(self, metric: str, arm: str, stress: str = "", /) -> bool:
+    def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:
         """Whether a metric of an arm is a size, which no sample can make negative: a divergence, an error, a share."""
 
 
 @dataclass(frozen=True)
-class Values:
+class ConstantMetrics:
     """Means of which nothing but the values is known: `of(metric, arm, stress)`."""
 
     of: Callable[[str, str, str], float]
@@ -48,7 +50,7 @@ class Values:
         """Return that nothing is known of it."""
         return math.nan, 0.0
 
-    def is_size(self, metric: str, arm: str, stress: str = "", /) -> bool:
+    def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:
         """Return that nothing is known of it."""
         return False
 
@@ -63,16 +65,18 @@ class Estimate:
         The number.
     ci90 : (float, float)
         The interval; nan where nothing is known of it.
-    instead : (float, float, float) or None
+    as_difference : (float, float, float) or None
         Of a ratio whose denominator is not told from 0, and which so means nothing: the difference and its interval.
     """
 
     value: float
     ci90: tuple[float, float] = NOWHERE
-    instead: tuple[float, float, float] | None = None
+    as_difference: tuple[float, float, float] | None = None
 
 
-def estimate(means: Means, metric: str, arm: str, stress: str = "", *, over: str = "", minus: str = "") -> Estimate:
+def estimate(
+    means: VarianceModel, metric: str, arm: str, stress: str = "", *, over: str = "", minus: str = ""
+) -> Estimate:
     """Return an arm's metric, divided by another arm's or less it where one is given.
 
     The interval of a ratio of two sizes is one of its logarithm (delta method), since neither can be 0; that of a ratio
@@ -88,12 +92,12 @@ def estimate(means: Means, metric: str, arm: str, stress: str = "", *, over: str
     ...     def variance(self, metric, stress, weights):
     ...         return 0.01 * sum(weight**2 for weight in weights.values()), 10.0
     ...
-    ...     def is_size(self, metric, arm, stress=""):
+    ...     def is_nonnegative(self, metric, arm, stress=""):
     ...         return False
     >>> found = estimate(Known(), "loss", "a", over="b")
     >>> found.value, [round(end, 2) for end in found.ci90]
     (2.0, [1.65, 2.49])
-    >>> [round(number, 2) for number in estimate(Known(), "loss", "a", over="none").instead]
+    >>> [round(number, 2) for number in estimate(Known(), "loss", "a", over="none").as_difference]
     [1.99, 1.73, 2.25]
     """
     value = means.mean(metric, arm, stress)
@@ -111,16 +115,48 @@ def estimate(means: Means, metric: str, arm: str, stress: str = "", *, over: str
 
     if math.isnan(variance(1.0, -1.0)[0]):
         return Estimate(ratio)
-    if value > 0.0 < below and means.is_size(metric, arm, stress) and means.is_size(metric, over, stress):
+    if value > 0.0 < below and means.is_nonnegative(metric, arm, stress) and means.is_nonnegative(metric, over, stress):
         ends = _interval(math.log(ratio), *variance(1 / value, -1 / below))
         return Estimate(ratio, (math.exp(ends[0]), math.exp(ends[1])))
     var_below, df = means.variance(metric, stress, {over: 1.0})
     if _interval(abs(below), var_below, df)[0] > 0.0:
-        found = fieller(value, below, lambda r: variance(1.0, -r))
-        if found.bounded:
-            return Estimate(ratio, found.ci90)
+        ends = fieller(value, below, lambda r: variance(1.0, -r))
+        if ends != EVERYTHING:
+            return Estimate(ratio, ends)
     apart = estimate(means, metric, arm, stress, minus=over)
     return Estimate(ratio, NOWHERE, (apart.value, *apart.ci90))
+
+
+class MetricTable(Protocol):
+    """What a study measured, as its expectations ask for it."""
+
+    def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
+        """Return an arm's metric, divided by another arm's or less it where one is given, with its interval."""
+
+
+@dataclass(frozen=True)
+class ByVariance:
+    """Metrics whose intervals follow from a model of their variance."""
+
+    means: VarianceModel
+
+    def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
+        """Return the number as `estimate` does."""
+        return estimate(self.means, metric, arm, condition, over=over, minus=minus)
+
+
+@dataclass(frozen=True)
+class ByResamples:
+    """Metrics whose intervals follow from resamples of the data: `of(metric, condition, arm)`."""
+
+    of: Callable[[str, str, str], Resampled]
+
+    def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
+        """Return the number, its interval that of the resamples."""
+        found = self.of(metric, condition, arm)
+        if over:
+            return found.over(self.of(metric, condition, over))
+        return (found.minus(self.of(metric, condition, minus)) if minus else found).estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +191,9 @@ class Resampled:
         >>> draws = np.random.default_rng(0).normal(0, 0.1, 1000)
         >>> two, one, none = (Resampled(value, value + draws) for value in (2.0, 1.0, 0.05))
         >>> found = two.over(one)
-        >>> found.value, found.ci90[0] < 2 < found.ci90[1], found.instead
+        >>> found.value, found.ci90[0] < 2 < found.ci90[1], found.as_difference
         (2.0, True, None)
-        >>> [round(number, 2) for number in two.over(none).instead]
+        >>> [round(number, 2) for number in two.over(none).as_difference]
         [1.95, 1.95, 1.95]
         """
         low, high = quantiles(other.draws)
@@ -221,12 +257,12 @@ def half_width(rows: NDArray[np.float64]) -> float:
     return (high - low) / 2
 
 
-def all_sizes(rows: NDArray[np.float64]) -> bool:
+def all_nonnegative(rows: NDArray[np.float64]) -> bool:
     """Tell whether no value of rows (checkpoint, batch, value) is negative, and some are not 0.
 
     Examples
     --------
-    >>> all_sizes(np.array([[0.0, 0.0, 0.2], [0.0, 1.0, 0.0]])), all_sizes(np.array([[0.0, 0.0, -0.2]]))
+    >>> all_nonnegative(np.array([[0.0, 0.0, 0.2], [0.0, 1.0, 0.0]])), all_nonnegative(np.array([[0.0, 0.0, -0.2]]))
     (True, False)
     """
     return bool((rows[:, 2] >= 0.0).all() and (rows[:, 2] > 0.0).any())
@@ -256,3 +292,110 @@ def _by_batch(rows: NDArray[np.float64]) -> dict[tuple[float, float, int], float
         found[checkpoint, batch, seen[checkpoint, batch]] = value
         seen[checkpoint, batch] += 1
     return found
+
+
+def fieller(above: float, below: float, variance: Callable[[float], tuple[float, float]]) -> tuple[float, float]:
+    """Return the 90 % interval of a ratio of two means (Fieller 1954): the r for which above - r * below may be 0.
+
+    It has no ends where the denominator may be 0. Each r has a variance of its own: what is estimated of three sums
+    apart, as the closed form needs, need not go together where variances are shrunken.
+
+    Parameters
+    ----------
+    above, below : float
+        The means.
+    variance : callable
+        The variance of above - r * below, and its degrees of freedom.
+
+    Examples
+    --------
+    >>> [round(end, 2) for end in fieller(2.0, 1.0, lambda r: (0.01 * (1 + r**2), 10.0))]
+    [1.65, 2.49]
+    >>> fieller(2.0, 0.1, lambda r: (0.01 * (1 + r**2), 10.0))
+    (-inf, inf)
+    """
+    from scipy import optimize, stats
+
+    value = above / below if below else math.nan
+
+    def beyond(ratio: float) -> float:
+        """Return by how much a difference is beyond what is told from 0; nan where nothing is known of it."""
+        var, df = variance(ratio)
+        if not df > 0.0:
+            return math.nan
+        apart = abs(above - ratio * below) if ratio != value else 0.0
+        return apart - float(stats.t.ppf(0.95, df)) * math.sqrt(var)
+
+    if not (math.isfinite(value) and beyond(value) <= 0.0):
+        return EVERYTHING
+    step = max(math.sqrt(variance(value)[0]) / abs(below), 1e-9 * max(abs(value), 1.0))
+    ends = []
+    for way in (-1.0, 1.0):
+        within, out = value, value + way * step
+        for _ in range(_DOUBLINGS):
+            if beyond(out) > 0.0:
+                ends.append(float(optimize.brentq(beyond, within, out)))
+                break
+            within, out = out, value + 2.0 * (out - value)
+    return (ends[0], ends[1]) if len(ends) == 2 else EVERYTHING
+
+
+@dataclass(frozen=True)
+class BootstrapMean:
+    """A mean and its 90 % interval.
+
+    Attributes
+    ----------
+    mean, low, high : float
+        The mean and the interval's ends; nan without a finite value.
+    largest : float
+        The largest value.
+    count : int
+        How many values there are.
+    resampled : Resampled
+        The mean in resamples: the same checkpoints and layers for every set of values with the same keys.
+    """
+
+    mean: float
+    low: float
+    high: float
+    largest: float
+    count: int
+    resampled: Resampled = field(compare=False, repr=False)
+
+
+def pigeonhole_bootstrap(values: Mapping[tuple[Hashable, Hashable], float], *, seed: int = 0) -> BootstrapMean:
+    """Return the mean over values that are known by two levels, and its 90 % interval.
+
+    Every layer is measured in every checkpoint, so that neither the layers of one checkpoint nor the checkpoints of one
+    layer are independent of each other. Both are drawn again (Owen, The pigeonhole bootstrap, Annals of Applied
+    Statistics 2007): that is conservative, but a level with one member adds nothing to the interval.
+
+    Parameters
+    ----------
+    values : mapping of (first, second) to float
+        Pairs may be missing; nan is left out.
+    seed : int
+        Of the bootstrap; the same seed gives the same interval.
+
+    Examples
+    --------
+    >>> found = pigeonhole_bootstrap({(i, j): i + j for i in range(4) for j in range(20)})
+    >>> found.mean, found.low < 10 < found.mean < 12 < found.high, found.count
+    (11.0, True, 80)
+    """
+    seen = {key: value for key, value in values.items() if not math.isnan(value)}
+    if not seen:
+        return BootstrapMean(math.nan, math.nan, math.nan, math.nan, 0, Resampled(math.nan, np.empty(0)))
+    first, second = (list(dict.fromkeys(key[side] for key in seen)) for side in (0, 1))
+    table, there = np.zeros((len(first), len(second))), np.zeros((len(first), len(second)))
+    for (a, b), value in seen.items():
+        place = first.index(a), second.index(b)
+        table[place], there[place] = value, 1.0
+    rng = np.random.default_rng(seed)
+    rows, columns = (rng.multinomial(size, [1 / size] * size, RESAMPLES) for size in table.shape)
+    sums, counts = (np.einsum("ri,ij,rj->r", rows, grid, columns) for grid in (table, there))
+    means = np.divide(sums, counts, out=np.full(RESAMPLES, math.nan), where=counts > 0)
+    everything = list(seen.values())
+    found = Resampled(math.fsum(everything) / len(everything), means)
+    return BootstrapMean(found.value, *found.estimate.ci90, max(everything), len(everything), found)

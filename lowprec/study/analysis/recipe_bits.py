@@ -80,7 +80,7 @@ def _shape(config: Mapping[str, Any]) -> MoEConfig:
     return MoEConfig(**{name: config[name] for name in needed})
 
 
-def one_tile(config: Mapping[str, Any], tile: int = 128) -> str:
+def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
     """Return in words, to follow a model's size, that most of its forward sums are as short as a tile; "" if not so.
 
     Where K is a tile, blocks of it are rows and a sum promoted after it is promoted once, at its end: how fine scales
@@ -90,7 +90,7 @@ def one_tile(config: Mapping[str, Any], tile: int = 128) -> str:
     --------
     >>> from dataclasses import asdict
     >>> from lowprec.moe.model.config import configs
-    >>> one_tile(asdict(configs["nano"])), one_tile(asdict(configs["pilot"]))
+    >>> short_k_note(asdict(configs["nano"])), short_k_note(asdict(configs["pilot"]))
     (' (94 % of forward multiply-adds have K = 128: there a tile of 128 is a whole row)', '')
     """
     try:

@@ -2,7 +2,7 @@
 
 Pairs stand in two levels, data seeds within checkpoints, and both are samples: a result is meant for checkpoints that
 nobody trained. With four of them the spread between checkpoints is known badly, so it is estimated for all arms of a
-study together: their mean squares between and within checkpoints, each arm weighing the same, give one ratio
+study satterthwaite: their mean squares between and within checkpoints, each arm weighing the same, give one ratio
 (1 where checkpoints add nothing), and every arm's own estimate is drawn towards it by as much as that ratio is known
 better. The held-out text is the third sample; it is the same for all pairs, so more pairs do not help against it.
 
@@ -29,7 +29,7 @@ BLOCKS = 32
 
 
 @dataclass(frozen=True)
-class Levels:
+class MeanSquares:
     """Mean squares of differences in two levels.
 
     Attributes
@@ -56,8 +56,8 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """Mean square between checkpoints over that within, of all arms of a study together.
+class PooledRatio:
+    """Mean square between checkpoints over that within, of all arms of a study satterthwaite.
 
     Attributes
     ----------
@@ -71,12 +71,12 @@ class Ratio:
     arms: float = 1.0
 
 
-def levels_of(differences: ArrayLike, checkpoints: Sequence[int]) -> Levels:
+def mean_squares(differences: ArrayLike, checkpoints: Sequence[int]) -> MeanSquares:
     """Return the mean squares of differences, given the checkpoint of each.
 
     Examples
     --------
-    >>> found = levels_of([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1])
+    >>> found = mean_squares([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1])
     >>> found.mean, found.between, found.within, found.df
     (4.0, 16.0, 2.0, (1, 2))
     """
@@ -85,7 +85,7 @@ def levels_of(differences: ArrayLike, checkpoints: Sequence[int]) -> Levels:
     n, count, mean = int(r.size), len(groups), math.fsum(r) / r.size
     between = math.fsum(group.size * (math.fsum(group) / group.size - mean) ** 2 for group in groups)
     within = math.fsum(math.fsum((group - math.fsum(group) / group.size) ** 2) for group in groups)
-    return Levels(
+    return MeanSquares(
         n,
         count,
         mean,
@@ -94,12 +94,12 @@ def levels_of(differences: ArrayLike, checkpoints: Sequence[int]) -> Levels:
     )
 
 
-def ratio_of(arms: Iterable[Levels]) -> Ratio:
-    """Return the ratio of mean squares that arms have together; arms that do not vary at all say nothing.
+def pooled_ratio(arms: Iterable[MeanSquares]) -> PooledRatio:
+    """Return the ratio of mean squares that arms have satterthwaite; arms that do not vary at all say nothing.
 
     Examples
     --------
-    >>> ratio_of([levels_of([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1])]).value
+    >>> pooled_ratio([mean_squares([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1])]).value
     8.0
     """
     shares = []
@@ -111,13 +111,13 @@ def ratio_of(arms: Iterable[Levels]) -> Ratio:
         if total > 0.0:
             shares.append((item.between / total, item.within / total))
     if not shares:
-        return Ratio()
+        return PooledRatio()
     over, under = (math.fsum(column) for column in zip(*shares, strict=True))
     count = len(shares)
-    return Ratio(max(1.0, over / under) if under > 0.0 else math.inf, count / (1.0 + _SHARED * (count - 1)))
+    return PooledRatio(max(1.0, over / under) if under > 0.0 else math.inf, count / (1.0 + _SHARED * (count - 1)))
 
 
-def variance_of(levels: Levels, ratio: Ratio) -> tuple[float, float]:
+def mean_variance(levels: MeanSquares, ratio: PooledRatio) -> tuple[float, float]:
     """Return the variance of a mean over checkpoints and seeds, and its degrees of freedom.
 
     With one pair a checkpoint, or all arms unlike, the checkpoints' means alone count. A single checkpoint says nothing
@@ -125,7 +125,7 @@ def variance_of(levels: Levels, ratio: Ratio) -> tuple[float, float]:
 
     Examples
     --------
-    >>> variance_of(levels_of([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1]), Ratio(1.0, 2.0))
+    >>> mean_variance(mean_squares([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1]), PooledRatio(1.0, 2.0))
     (2.8333333333333335, 1.5)
     """
     above, below = levels.df
@@ -170,12 +170,12 @@ def text_variance(table: NDArray[np.float64]) -> tuple[float, float]:
     return max(0.0, found), float(blocks - 1)
 
 
-def together(*parts: tuple[float, float]) -> tuple[float, float]:
+def satterthwaite(*parts: tuple[float, float]) -> tuple[float, float]:
     """Return the sum of variances with the degrees of freedom of Satterthwaite (1946).
 
     Examples
     --------
-    >>> together((1.0, 3.0), (1.0, 3.0)), together((2.0, 5.0), (0.0, 31.0))
+    >>> satterthwaite((1.0, 3.0), (1.0, 3.0)), satterthwaite((2.0, 5.0), (0.0, 31.0))
     ((2.0, 6.0), (2.0, 5.0))
     """
     total = math.fsum(variance for variance, _ in parts)

@@ -3,7 +3,7 @@
 Every arm is compared with the reference run that started from the same checkpoint and saw the same batches, so one
 pair gives one number, a relative difference r of validation losses. On these:
 
-* a t interval for the mean of r (90 and 95 %), with the variance of `levels`: seeds, checkpoints and text are samples;
+* a t interval for the mean of r (90 and 95 %), whose variance counts seeds, checkpoints and text as samples;
   bootstrap intervals stand beside it (`bootstrap_interval`);
 * equivalence by two one-sided tests (TOST): inside the margin at the 5 % level exactly if the 90 % interval lies inside
   it (Schuirmann 1987); the same tests the other way round say that a difference is beyond the margin;
@@ -20,11 +20,103 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .inference import EVERYTHING, WORSE, Inference, infer
-from .levels import Levels, Ratio, levels_of, text_variance, together, variance_of
+from .variance import MeanSquares, PooledRatio, mean_squares, mean_variance, satterthwaite, text_variance
 
+EQUIVALENT = "equivalent"
+WORSE = "worse"
+WORSE_WITHIN = "worse, but within the margin"
+BETTER = "better"
+BETTER_WITHIN = "better, but within the margin"
+NOT_RESOLVED = "not resolved"
+EVERYTHING = (-math.inf, math.inf)
+#: What the verdicts mean, for captions.
+VERDICTS = (
+    "Equivalent: the 90 % interval lies inside the margin (two one-sided tests at 5 %); worse, but within the margin: "
+    "so it does, and the 95 % interval excludes 0; worse: the 90 % interval lies beyond the margin, or a run diverged; "
+    "otherwise not resolved."
+)
 #: From this number of pairs on the bootstrap is bias-corrected and accelerated; below, plain percentiles.
 BCA_FROM = 8
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A mean with its t intervals and tests; `infer` makes one.
+
+    Attributes
+    ----------
+    mean, error : float
+        Mean and its standard error; `error` is nan without a degree of freedom.
+    df : float
+        Degrees of freedom of the error.
+    ci90, ci95 : (float, float)
+        t intervals; (-inf, inf) without a degree of freedom.
+    p_difference : float
+        Two-sided p of mean = 0.
+    p_equivalence : float
+        The larger p of the two one-sided tests against the margin.
+    margin : float
+        Equivalence margin.
+    """
+
+    mean: float
+    error: float
+    df: float
+    ci90: tuple[float, float]
+    ci95: tuple[float, float]
+    p_difference: float
+    p_equivalence: float
+    margin: float
+
+    @property
+    def verdict(self) -> str:
+        """One of: equivalent, worse, better, the latter two "but within the margin", not resolved.
+
+        Both sides are tested against the margin: a difference that is real, and neither shown to be smaller than the
+        margin nor larger, is not resolved.
+        """
+        if -self.margin < self.ci90[0] and self.ci90[1] < self.margin:
+            if self.resolved_difference:
+                return WORSE_WITHIN if self.mean > 0.0 else BETTER_WITHIN
+            return EQUIVALENT
+        if self.ci90[0] > self.margin:
+            return WORSE
+        return BETTER if self.ci90[1] < -self.margin else NOT_RESOLVED
+
+    @property
+    def resolved_difference(self) -> bool:
+        """Whether the 95 % interval excludes 0."""
+        return self.ci95[0] > 0.0 or self.ci95[1] < 0.0
+
+
+def infer(mean: float, error: float, df: float, margin: float) -> Inference:
+    """Return intervals and tests of a mean with a standard error.
+
+    Examples
+    --------
+    >>> infer(0.0002, 0.0001, 5, margin=0.0025).verdict, infer(0.0006, 0.0001, 5, margin=0.0025).verdict
+    ('equivalent', 'worse, but within the margin')
+    >>> infer(0.0040, 0.0001, 5, margin=0.0025).verdict, infer(0.0026, 0.0001, 5, margin=0.0025).verdict
+    ('worse', 'not resolved')
+    """
+    from scipy import stats
+
+    if not df > 0.0 or math.isnan(mean) or math.isnan(error):
+        return Inference(mean, math.nan, 0, EVERYTHING, EVERYTHING, math.nan, math.nan, margin)
+
+    def interval(level: float) -> tuple[float, float]:
+        half = float(stats.t.ppf(0.5 + level / 2, df)) * error
+        return (mean - half, mean + half)
+
+    def upper_tail(distance: float) -> float:
+        # A spread of exactly 0 leaves no doubt about where the mean is.
+        if error == 0.0:
+            return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+        return float(stats.t.sf(distance / error, df))
+
+    p_difference = min(1.0, 2.0 * upper_tail(abs(mean)))
+    p_equivalence = max(upper_tail(margin - mean), upper_tail(margin + mean))
+    return Inference(mean, error, df, interval(0.90), interval(0.95), p_difference, p_equivalence, margin)
 
 
 @dataclass(frozen=True)
@@ -126,7 +218,7 @@ def paired(
     margin: float = 0.0025,
     checkpoints: Sequence[int] | None = None,
     *,
-    ratio: Ratio | None = None,
+    ratio: PooledRatio | None = None,
     text: NDArray[np.float64] | None = None,
 ) -> Paired:
     """Summarise paired relative differences.
@@ -139,8 +231,8 @@ def paired(
         Equivalence margin on r.
     checkpoints : sequence of int, length n, optional
         Which checkpoint each pair started from; by default all from one.
-    ratio : Ratio, optional
-        What all arms of the study say together of checkpoints against seeds; none by default.
+    ratio : PooledRatio, optional
+        What all arms of the study say satterthwaite of checkpoints against seeds; none by default.
     text : float64 array [n, windows], optional
         Each held-out window's part in each difference.
 
@@ -177,18 +269,18 @@ def paired(
     if diverged:
         nothing = infer(math.nan, math.nan, 0, margin)
         return Paired(n, len(set(labels)), diverged, math.nan, nothing, math.nan, math.nan, math.nan)
-    levels = levels_of(r, labels)
+    levels = mean_squares(r, labels)
     sd = math.sqrt(math.fsum((r - levels.mean) ** 2) / (n - 1)) if n > 1 else math.nan
-    pairs = variance_of(levels, ratio or Ratio())
+    pairs = mean_variance(levels, ratio or PooledRatio())
     added = (0.0, 0.0) if text is None or not text.size else text_variance(text)
-    variance, df = together(pairs, added)
+    variance, df = satterthwaite(pairs, added)
     found = infer(levels.mean, math.sqrt(variance), df, margin)
     return Paired(
         n, levels.checkpoints, 0, sd, found, math.sqrt(pairs[0]), math.sqrt(added[0]), _same_means(levels)
     )  # fmt: skip
 
 
-def _same_means(levels: Levels) -> float:
+def _same_means(levels: MeanSquares) -> float:
     from scipy import stats
 
     above, below = levels.df
