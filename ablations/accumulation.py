@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec.study import Claim, Measured, Operands, TensorArm, TensorSetting, TensorStudy
+from lowprec.study import Claim, GemmArm, Measured, Operands, TensorSetting, TensorStudy
 from lowprec.study.kinds.tensors.study import Errors, error_of, exact_product, quantized
 
 DEEPSEEK = "DeepSeek-V3 technical report (arXiv:2412.19437), section 3.3.2"
@@ -145,11 +145,11 @@ ablation = TensorStudy(
     "truncation is always toward zero; 25 bits need no promotion.",
     source=DEEPSEEK,
     arms=(
-        TensorArm("fp22", "FP22 (Hopper)", "hopper_fp8", role="control"),
-        TensorArm("fp22_128", "FP22, every 128", "hopper_fp8", promote_every=128),
-        TensorArm("bits25", "25 bits (B200)", B200),
-        TensorArm("fp32", "FP32", "float32"),
-        TensorArm("exact", "exact, rounded", "exact", role="reference"),
+        GemmArm("fp22", "FP22 (Hopper)", "hopper_fp8", role="control"),
+        GemmArm("fp22_128", "FP22, every 128", "hopper_fp8", promote_every=128),
+        GemmArm("bits25", "25 bits (B200)", B200),
+        GemmArm("fp32", "FP32", "float32"),
+        GemmArm("exact", "exact, rounded", "exact", role="reference"),
     ),
     data=(
         Operands("zero-mean", "zero-mean data: normal, e4m3", normal),
@@ -173,10 +173,3 @@ ablation = TensorStudy(
     title=title,
     marks=(("zero-mean", 4096, 0.02, "DeepSeek-V3:\nnearly 2 %"),),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -27,10 +27,3 @@ ablation = SameWeights(
     ),
     notes="Found while reading released kernels; no paper reports it.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -27,10 +27,3 @@ ablation = SameWeights(
     notes="The divergence itself is out of reach: it took 300B tokens. The stress weights the losses of tokens "
     "log-normally, which is what a shared scale cannot represent.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -47,10 +47,3 @@ ablation = Ablation(
     notes="The divergence took 300B tokens. What becomes of single tokens' gradients is in the study blockwise_dgrad, "
     "with losses of tokens weighted unevenly as its stress.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

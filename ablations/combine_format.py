@@ -36,10 +36,3 @@ ablation = SameWeights(
     "drowned the codecs (LogFMT-8 over E4M3: 1.02); the reference was changed, and the ranges follow from the noise of "
     "normal tiles (`logfmt_rounding`), squared. The codec acts in the forward pass alone, so predictions are compared.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -52,10 +52,3 @@ ablation = Ablation(
     notes="Combine carries what one of this model's two blocks adds; in DeepSeek-V3 it is 58 of 61. What predictions "
     "lose without the noise of training is in combine_format.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -49,10 +49,3 @@ ablation = Ablation(
     "whose first step has scales of 1. Training from the initial weights, with a warm-up in which amax does move, is "
     "`--set checkpoint_steps=0 --set branch_steps=300`; the noise is then about 1 %, and only a divergence would show.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -46,10 +46,3 @@ ablation = SameWeights(
                     published=(0.9, 1.1)),
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -269,10 +269,3 @@ ablation = ErrorStudy(
         bias,
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -26,10 +26,3 @@ ablation = SameWeights(
         Expectation("backward alone cannot move predictions", "kl", "backward", "bf16", expected=(1.0, 1.0)),
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -22,10 +22,3 @@ ablation = SameWeights(
         Expectation("both are far from 8 bits", "kl", "nvfp4", "mxfp8", expected=(4.0, 50.0), published=(1.0, 1e6)),
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

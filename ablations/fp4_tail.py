@@ -40,10 +40,3 @@ ablation = Ablation(
     notes="The published run was NVFP4's; MXFP4, with the larger gap, is the stress mode. Losses are those in the "
     "precision in which an arm ends; what evaluating mxfp4's weights in BF16 would bring is in the column beside.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

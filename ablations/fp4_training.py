@@ -38,10 +38,3 @@ ablation = Ablation(
     notes="The recipe nvfp4 keeps the last block in BF16, here one of two or three: a far larger share than the "
     "original's 10 of 62. The plain arms differ in blocks and scales alone.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -32,10 +32,3 @@ ablation = Ablation(
     notes="Megatron gathers parameters in FP8 and keeps float32 master weights; what changes in the arithmetic is that "
     "weights are quantized from these and not from a BF16 copy. Half of the bytes of a gather is the gain.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

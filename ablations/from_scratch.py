@@ -30,10 +30,3 @@ ablation = Ablation(
     "of n pairs is about the floor times 2 / sqrt(n): 24 pairs see 0.5 %, 100 see 0.2 %. Cost: quick 4 minutes of "
     "a core, full some 3 hours; `--checkpoints 100` makes a night of it on four cores.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -25,10 +25,3 @@ ablation = SameWeights(
     ),
     notes="Gradients that leave E4M3's range under one scale per tensor need a larger and longer trained model.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

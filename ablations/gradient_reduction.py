@@ -45,10 +45,3 @@ ablation = Readings(
     notes="64 sequences of 32 bytes, dealt out to the ranks, so that at 64 each has one. Nothing else is rounded "
     "otherwise than in BF16. What training makes of it is in gradient_reduction_training.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

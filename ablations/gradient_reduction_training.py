@@ -38,10 +38,3 @@ ablation = Ablation(
     notes="Every rank has one sequence of the batch, and everything that a rank computes it computes alone. What the "
     "gradients themselves lose, up to 64 ranks, is in gradient_reduction.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

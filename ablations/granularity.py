@@ -43,10 +43,3 @@ ablation = SameWeights(
     "values, makes every other value 0; the norms that then see only zeros multiply gradients by 1 / sqrt(eps) = 1000, "
     "one after the other, so an error of 1e10 is no accident.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -42,10 +42,3 @@ ablation = Ablation(
     notes="Every layer and step has errors of one relative size, drawn anew; those of real sums grow with coherence "
     "and come again with the same operands. Cost: quick half an hour of a core, full about three times that.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

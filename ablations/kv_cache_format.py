@@ -43,10 +43,3 @@ ablation = Readings(
     notes="Contexts of 512 bytes, of weights trained on such. The latent is rounded as it is written, so that a token "
     "reads its own from the cache, too; rotated keys stay in BF16. The backward pass is not asked.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

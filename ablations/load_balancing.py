@@ -31,10 +31,3 @@ ablation = Ablation(
     notes="From scratch the spread of a pair is about 1 %: the published 0.2 % would take over a hundred pairs, so "
     "balance is what this study resolves, by the largest load over the mean, minus 1 (MaxVio).",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

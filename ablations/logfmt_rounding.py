@@ -47,10 +47,3 @@ ablation = Claims(
     notes="Ranges were written with the error theory at hand (bias of -s^2/12 and +s^2/24 for steps s of the natural "
     "logarithm), so they are a check of it.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -34,10 +34,3 @@ ablation = Readings(
     notes="Bytes of a text and a model of a million parameters, not tokens of a model of 671 billion: the more certain "
     "a model is, the more drafts it accepts, which the quarters show. Speed is that of DeepSeek-V3's 61 layers.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

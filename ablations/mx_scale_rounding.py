@@ -31,10 +31,3 @@ ablation = SameWeights(
                     expected=(1.0, 1.5), published=(1.0, 1e3)),
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -61,10 +61,3 @@ ablation = Ablation(
     notes="The published divergences came after 10^11 tokens, and outliers for the transform to spread come with "
     "width. Stress: `--set branch_steps=800` at pilot size; the T2 study fp4_formats has the errors without noise.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -35,10 +35,3 @@ ablation = Ablation(
         Expectation("8 bits will not", "total_percent", "master_e4m3", expected=(1.0, 1e3), published=(0.25, 1e9)),
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

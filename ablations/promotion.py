@@ -50,10 +50,3 @@ ablation = SameWeights(
     "median token's is the finer measure. An interval longer than a tile's 128 values would leave its scale behind, so "
     "the next one is never.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

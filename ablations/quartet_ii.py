@@ -50,10 +50,3 @@ ablation = Ablation(
     notes="All arms but nvfp4 have the same forward pass in every block, and requantize what it multiplied. Signs of "
     "the transform are drawn anew in every step. Stochastic rounding has no room in its scales here; TetraJet-v2 has.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

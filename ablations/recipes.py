@@ -45,10 +45,3 @@ ablation = Ablation(
         Expectation("4 bits train worse weights", "training_percent", "mxfp4", expected=(0.1, 2.0)),
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

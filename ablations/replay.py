@@ -1,21 +1,20 @@
 """At which K and coherence a 14-bit sum matters, how many bits suffice, and what promotion buys: on real operands."""
 
-import lowprec as lp
-from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, sources
+from lowprec.study import Expectation, GemmArm, Replay, ReplaySetting, sources
 
 
-def bits(count: int) -> ReplayArm:
+def bits(count: int) -> GemmArm:
     """Return sums that never leave the tensor core, with another number of fraction bits."""
     output = "float32" if count > 13 else "fp22"
-    machine = lp.accumulators["hopper_fp8"].with_(fraction_bits=count, output_format=output)
+    change = {"fraction_bits": count, "output_format": output}
     expected = "every bit halves the error, until FP32's registers end"
-    return ReplayArm(f"bits_{count}", f"{count} bits", machine, expected=expected)
+    return GemmArm(f"bits_{count}", f"{count} bits", "hopper_fp8", expected=expected, change=change)
 
 
-def every(length: int) -> ReplayArm:
+def every(length: int) -> GemmArm:
     """Return Hopper's sums promoted to FP32 at an interval."""
     expected = "nothing beside quantization" if length <= 128 else "a little"
-    return ReplayArm(f"fp22_{length}", f"FP22, every {length}", "hopper_fp8", promote_every=length, expected=expected)
+    return GemmArm(f"fp22_{length}", f"FP22, every {length}", "hopper_fp8", promote_every=length, expected=expected)
 
 
 ablation = Replay(
@@ -25,13 +24,13 @@ ablation = Replay(
     "needed to add 32 products exactly",
     source=f"{sources.DEEPSEEK_V3}, sections 3.3.2 and 3.5.2",
     arms=(
-        ReplayArm("fp32", "FP32", "float32", role="reference", expected="nothing beside quantization"),
-        ReplayArm("fp22", "FP22, never promoted", "hopper_fp8", role="control",
+        GemmArm("fp32", "FP32", "float32", role="reference", expected="nothing beside quantization"),
+        GemmArm("fp22", "FP22, never promoted", "hopper_fp8", role="control",
                   expected="nothing at the K of Fprop here, much of quantization's error over 64k tokens"),
         *(every(length) for length in (32, 64, 128, 256, 512)),
-        ReplayArm("tiles_128", "FP22 in tiles, every 128", "hopper_fp8", promote_every=128, blocks="1x128",
+        GemmArm("tiles_128", "FP22 in tiles, every 128", "hopper_fp8", promote_every=128, blocks="1x128",
                   expected="DeepSeek-V3's way: nothing beside quantization"),
-        ReplayArm("tiles", "FP22 in tiles, never (no hardware)", "hopper_fp8", blocks="1x128",
+        GemmArm("tiles", "FP22 in tiles, never (no hardware)", "hopper_fp8", blocks="1x128",
                   expected="as with a scale per tensor, or a little worse"),
         *(bits(count) for count in range(7, 26) if count != 13),
     ),
@@ -59,10 +58,3 @@ ablation = Replay(
     "themselves, whose quantization errors are copies, too. Cost: quick 2 minutes of a core, full half an hour and "
     "ten minutes for the checkpoints.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -37,10 +37,3 @@ ablation = SameWeights(
     notes="A block adds to the stream twice, after attention and after its network; the codec acts on what is added, "
     "in the forward pass alone. The published test has dense models, whose networks' outputs stand for combine.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -40,10 +40,3 @@ ablation = Ablation(
     notes="Without the noise of training the same codecs are in residual_format. The codec acts in the forward pass; "
     "gradients pass it as if it were not there.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -40,10 +40,3 @@ ablation = SameWeights(
     notes="8 experts with a share of 1 in 4: routers of hundreds of experts decide between far closer scores. "
     "In float32 the router still multiplies what the norm before it stored, as routers on top of BF16 models do.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

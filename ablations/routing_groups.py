@@ -28,10 +28,3 @@ ablation = Ablation(
     "that the branch has to learn. An arm is evaluated with its own routing: forward and training effect cannot be "
     "told apart here, and what is compared is the total.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

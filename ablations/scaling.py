@@ -50,10 +50,3 @@ ablation = Scaling(
     "from there to DeepSeek-V3: what counts is which way a line goes, and that its interval says so. Learning rates "
     "fall with size, as is usual. A line in logarithms is a choice.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -36,10 +36,3 @@ ablation = Readings(
     "stays in all three multiplications. The checksum sums 128 rows, or columns, of a product and trips where they are "
     "off by more than rounding could take them, however the operands lie: a bound, not an estimate.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -26,10 +26,3 @@ ablation = SameWeights(
     notes="Alignment takes hundreds of billions of tokens; here it is planted, which changes the function that the "
     "model computes, for the reference as well.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -31,10 +31,3 @@ ablation = Ablation(
     ),
     notes="The error of the gradients themselves, without noise, is in the study swiglu_cache.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -30,10 +30,3 @@ ablation = SameWeights(
     ),
     notes="8 experts with a share of 1 in 4: routers of hundreds of experts decide between far closer scores.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -46,10 +46,3 @@ ablation = Ablation(
     notes="Routers of hundreds of experts decide between far closer scores than this one of 8. How many tokens change "
     "their experts on the same weights is the routing-flip rate of the study unprotected.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

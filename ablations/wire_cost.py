@@ -221,10 +221,3 @@ ablation = ErrorStudy(
     full=ErrorSetting(rows=256, columns=1024, seeds=2, training_steps=400),
     figures=(accuracy_against_time,),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    import sys
-
-    from lowprec.cli import main
-
-    main(["ablate", __file__, *sys.argv[1:]])

@@ -2,6 +2,7 @@ from .catalogue import load as load
 from .catalogue import names as names
 from .design import sources as sources
 from .design.arms import Arm as Arm
+from .design.arms import GemmArm as GemmArm
 from .design.arms import Tail as Tail
 from .design.expectations import Claim as Claim
 from .design.expectations import Expectation as Expectation
@@ -20,14 +21,12 @@ from .kinds.errors.study import ErrorStudy as ErrorStudy
 from .kinds.errors.study import PublishedTable as PublishedTable
 from .kinds.readings.study import Readings as Readings
 from .kinds.replay.study import Replay as Replay
-from .kinds.replay.study import ReplayArm as ReplayArm
 from .kinds.replay.study import ReplaySetting as ReplaySetting
 from .kinds.same_weights.study import SameWeights as SameWeights
 from .kinds.scaling.study import Cell as Cell
 from .kinds.scaling.study import Scaling as Scaling
 from .kinds.scaling.study import ScalingSetting as ScalingSetting
 from .kinds.tensors.study import Operands as Operands
-from .kinds.tensors.study import TensorArm as TensorArm
 from .kinds.tensors.study import TensorSetting as TensorSetting
 from .kinds.tensors.study import TensorStudy as TensorStudy
 from .measurements.all_reduce import ReducedGradients as ReducedGradients

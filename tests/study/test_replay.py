@@ -12,19 +12,19 @@ from refusals import refusals
 import lowprec as lp
 from lowprec.moe.data.corpus import batches
 from lowprec.moe.data.sources import load_corpus
-from lowprec.study import Expectation, Replay, ReplayArm, ReplaySetting, load
+from lowprec.study import Expectation, GemmArm, Replay, ReplaySetting, load
 from lowprec.study.analysis.estimates import pigeonhole_bootstrap
 from lowprec.study.measurements import operands
 from lowprec.study.measurements.gemms import GemmOperands, coherence_of, errors, exact, multiply, variance_growth
 from lowprec.study.measurements.operands import recorded, sample_rows, shared, tile_operands
 
-FP22 = ReplayArm("fp22", "FP22", "hopper_fp8", role="control")
+FP22 = GemmArm("fp22", "FP22", "hopper_fp8", role="control")
 ARMS = (
-    ReplayArm("fp32", "FP32", "float32", role="reference"), FP22,
-    ReplayArm("fp22_128", "FP22, every 128", "hopper_fp8", promote_every=128),
-    ReplayArm("bits_9", "9 bits", lp.accumulators["hopper_fp8"].with_(fraction_bits=9)),
-    ReplayArm("bits_20", "20 bits", lp.accumulators["hopper_fp8"].with_(fraction_bits=20, output_format="float32")),
-    ReplayArm("tiles", "tiles", "hopper_fp8", blocks="1x128"),
+    GemmArm("fp32", "FP32", "float32", role="reference"), FP22,
+    GemmArm("fp22_128", "FP22, every 128", "hopper_fp8", promote_every=128),
+    GemmArm("bits_9", "9 bits", lp.accumulators["hopper_fp8"].with_(fraction_bits=9)),
+    GemmArm("bits_20", "20 bits", lp.accumulators["hopper_fp8"].with_(fraction_bits=20, output_format="float32")),
+    GemmArm("tiles", "tiles", "hopper_fp8", blocks="1x128"),
 )  # fmt: skip
 SIZE = ReplaySetting(checkpoint_steps=2, checkpoints=2, seeds=1, tokens=4096, rows=16, columns=4, warmup_steps=1)
 
@@ -215,7 +215,7 @@ def test_a_damaged_table_is_refused(copied):
 
 def test_the_published_study_has_every_number_of_bits():
     study = load("replay")
-    bits = [arm.accumulator for arm in study.arms if "fraction_bits" in arm.accumulator.name]
+    bits = [arm.machine for arm in study.arms if "fraction_bits" in arm.machine.name]
     assert len(bits) == 18
     assert {arm.promote_every for arm in study.arms} == {None, 32, 64, 128, 256, 512}
 
@@ -223,6 +223,6 @@ def test_the_published_study_has_every_number_of_bits():
 test_refused = refusals([
     ("TOY.plan('x', arms=(FP22, FP22), expectations=())", "every arm must have a name of its own"),
     ("TOY.plan('x', expectations=(Expectation('w', 'loss', 'fp22'),))", "unknown metric 'loss'"),
-    ("ReplayArm('a', 'A', 'hopper_fp8', promote_every=0)", "promote_every"),
-    ("TOY.plan('x', arms=(ReplayArm('a', 'A', 'hoper_fp8'),), expectations=())", KeyError, "hopper_fp8"),
+    ("GemmArm('a', 'A', 'hopper_fp8', promote_every=0)", "promote_every"),
+    ("TOY.plan('x', arms=(GemmArm('a', 'A', 'hoper_fp8'),), expectations=())", KeyError, "hopper_fp8"),
 ], lambda: globals())  # fmt: skip

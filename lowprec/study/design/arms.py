@@ -12,6 +12,7 @@ from lowprec._values import plain_fields
 
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
+    from lowprec.tensorcore.accumulator import Accumulator
 
 ROLES = ("reference", "repeat", "floor", "treatment", "control")
 
@@ -172,3 +173,55 @@ def _resolved(arm: Arm) -> tuple[Any, ...]:
     share = None if arm.tail is None else arm.tail.share
     found = (recipes.find(part) if isinstance(part, str) else part for part in parts)
     return share, *(part if recipe is None else recipe for part, recipe in zip(parts, found, strict=True))
+
+
+@dataclass(frozen=True)
+class GemmArm:
+    """One way of quantizing operands and of adding their products.
+
+    Parameters
+    ----------
+    name, label : str
+        Its name in files and in the figure.
+    accumulator : Accumulator or str
+        What adds them: an object, or one of the catalogue's by name.
+    promote_every : int, optional
+        Length in k of the chains that are added up in FP32; None leaves everything to the accumulator.
+    blocks : str
+        What shares a scale where operands are quantized, ``"tensor"`` or ``"1x128"``: only scales that do not change
+        along K are possible for sums that stay in the tensor core.
+    role : {"treatment", "control", "reference"}
+        How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
+    expected : str
+        What was expected before the run, in words.
+    change : mapping
+        What differs from the accumulator, as its `with_` takes it: ``{"fraction_bits": 9}``.
+    """
+
+    name: str
+    label: str
+    accumulator: Accumulator | str
+    promote_every: int | None = None
+    blocks: str = "tensor"
+    role: str = "treatment"
+    expected: str = ""
+    change: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        safe_name("arm", self.name)
+        every = whole_or_none(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
+        object.__setattr__(self, "promote_every", every)
+
+    @property
+    def machine(self) -> Accumulator:
+        """The accumulator as an object.
+
+        Raises
+        ------
+        UnknownNameError, TypeError, ValueError
+            If there is none of this name, or it cannot be changed so.
+        """
+        from lowprec.tensorcore.catalogue import accumulators  # whose compiler plain descriptions do not need
+
+        made = accumulators.get(self.accumulator)
+        return made.with_(**self.change) if self.change else made

@@ -47,7 +47,7 @@ class MultiplyGemms(Work):
     Parameters
     ----------
     arms : tuple
-        Each with `name`, `accumulator`, `promote_every` and `blocks`.
+        Each with `name`, `machine`, `promote_every` and `blocks`.
     size : Any
         How many: `seeds`, `tokens`, `rows`, `columns`.
     """
@@ -170,7 +170,7 @@ def multiply(product: GemmOperands, arms: Sequence[Any]) -> list[tuple[Any, ...]
             lost = float(np.sqrt(np.sum(np.square(truth - source)))) / scale
             seen[arm.blocks] = pair, truth, lost
         pair, truth, lost = seen[arm.blocks]
-        got = lp.gemm(*pair, accumulator=arm.accumulator, promote_every=arm.promote_every)
+        got = lp.gemm(*pair, accumulator=arm.machine, promote_every=arm.promote_every)
         rows.append((*named, arm.name, lost, *errors(got.astype(np.float64), truth)))
     return rows
 

@@ -211,7 +211,13 @@ def as_json(study: StudySummary) -> dict[str, Any]:
         "margin": study.ablation.margin, "floor": study.floor, "data_sha256": study.data,
         "trustworthy": not study.broken, "reference": reference, "contrasts": contrasts,
         "arms": [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms],
-        "findings": [{"quantity": item.expectation.quantity, **vars(item)} for item in study.findings],
+        "findings": [
+            {
+                "quantity": item.expectation.quantity, "expectation": item.expectation, "outcome": item.outcome,
+                "found": {"value": item.found.value, "ci90": item.found.ci90, "instead": item.found.as_difference},
+            }
+            for item in study.findings
+        ],
     }  # fmt: skip
 
 

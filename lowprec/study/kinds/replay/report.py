@@ -137,7 +137,7 @@ def results(summary: ReplaySummary, folder: Path) -> Results:
     study, sums, bits = summary.study, sums_table(summary), bits_table(summary)
     rows = [
         {"class": where, "extended": int(where not in summary.classes), "arm": arm.name,
-         "accumulator": arm.accumulator.name, "promote_every": arm.promote_every or "never", "blocks": arm.blocks,
+         "accumulator": arm.machine.name, "promote_every": arm.promote_every or "never", "blocks": arm.blocks,
          "metric": metric, "mean": found.mean, "low90": found.low, "high90": found.high, "worst": found.largest,
          "multiplications": found.count}
         for where in (*summary.classes, *summary.checks, *summary.far)

@@ -12,17 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from ...._arrays import whole_or_none
-from ...._files import safe_name
 from ....definitions import described
+from ...design.arms import GemmArm
 from ...design.study import CheckpointSize, Study, count
 from ...measurements.operands import EXTRAPOLATED_K
 from .. import kept
-
-if TYPE_CHECKING:
-    from lowprec.tensorcore.accumulator import Accumulator
 
 #: What is measured of an arm in a class of multiplications.
 REPLAY_METRICS = {
@@ -36,54 +32,17 @@ AT_FAR = f"_at_{EXTRAPOLATED_K // 1024}k"
 ENOUGH = 0.1
 
 
-@dataclass(frozen=True)
-class ReplayArm:
-    """One way of quantizing operands and of adding their products.
-
-    Parameters
-    ----------
-    name, label : str
-        Its name in files and in the figure.
-    accumulator : Accumulator or str
-        One of the catalogue's by name, or an object: ``lp.accumulators["hopper_fp8"].with_(fraction_bits=9)``.
-    promote_every : int, optional
-        Length in k of the chains that are added up in FP32; None leaves everything to the accumulator.
-    blocks : str
-        What shares a scale, ``"tensor"`` or ``"1x128"``: only scales that do not change along K are possible for sums
-        that stay in the tensor core.
-    role : {"treatment", "control", "reference"}
-        How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
-    expected : str
-        What was expected before the run, in words.
-    """
-
-    name: str
-    label: str
-    accumulator: Accumulator
-    promote_every: int | None = None
-    blocks: str = "tensor"
-    role: str = "treatment"
-    expected: str = ""
-
-    def __post_init__(self) -> None:
-        safe_name("arm", self.name)
-        from lowprec.tensorcore.catalogue import accumulators  # whose compiler plain descriptions do not need
-
-        object.__setattr__(self, "accumulator", accumulators.get(self.accumulator))
-        every = whole_or_none(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
-        object.__setattr__(self, "promote_every", every)
-
-
-def arm_data(arm: ReplayArm) -> dict[str, Any]:
+def arm_data(arm: GemmArm) -> dict[str, Any]:
     """Return an arm in JSON's types, its accumulator with all that decides it."""
-    return {**vars(arm), "accumulator": described(arm.accumulator)}
+    plain = {name: value for name, value in vars(arm).items() if name != "change"}
+    return {**plain, "accumulator": described(arm.machine)}
 
 
-def _arm_of(**data: Any) -> ReplayArm:
+def _arm_of(**data: Any) -> GemmArm:
     """Return the arm that `arm_data` wrote."""
     from lowprec.recipe.data import reader
 
-    return ReplayArm(**{**data, "accumulator": reader({}, "study.json").made(data["accumulator"])})
+    return GemmArm(**{**data, "accumulator": reader({}, "study.json").made(data["accumulator"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +100,7 @@ class Replay(Study):
 
     Parameters
     ----------
-    arms : tuple of ReplayArm
+    arms : tuple of GemmArm
         Accumulators and blocks; at most one is the reference.
     expectations : tuple of Expectation
         Numbers that were expected, over `REPLAY_METRICS`; their `stress` is a class of multiplications ("fprop",
@@ -150,7 +109,7 @@ class Replay(Study):
         The recipe whose quantized layers are recorded.
     """
 
-    arms: tuple[ReplayArm, ...]
+    arms: tuple[GemmArm, ...]
     quick: ReplaySetting = ReplaySetting()
     full: ReplaySetting = ReplaySetting(
         "pilot", checkpoint_steps=800, checkpoints=4, seeds=2, tokens=65536, rows=256, columns=64, learning_rate=1.5e-3

@@ -15,13 +15,14 @@ from ...._files import read_csv
 from ...analysis.estimates import BootstrapMean, ByResamples, Resampled, pigeonhole_bootstrap
 from ...analysis.findings import Finding, judge
 from ...catalogue import registered_in
+from ...design.arms import GemmArm
 from ...design.registration import Registration
 from ...measurements.gemms import COLUMNS, PRODUCTS_FILE
 from ...measurements.operands import EXTRAPOLATED_K
 from ...report.parts import count, several
 from ...run.fingerprint import check_mixture, unfinished_error
 from ...run.store import RunFolder, StudyError
-from .study import AT_FAR, ENOUGH, Replay, ReplayArm, ReplaySetting, class_name, read_study
+from .study import AT_FAR, ENOUGH, Replay, ReplaySetting, class_name, read_study
 
 #: What is measured of one multiplication on one arm, by its metric.
 Numbers = dict[str, float]
@@ -69,27 +70,27 @@ class ReplaySummary:
         return pigeonhole_bootstrap({place: numbers[metric] for place, numbers in found.items()})
 
     @property
-    def bits(self) -> list[tuple[int, ReplayArm]]:
+    def bits(self) -> list[tuple[int, GemmArm]]:
         """Arms that never leave the tensor core by their fraction bits, per-tensor scales."""
         found = [
             (bits, arm) for arm in self.study.arms
             if arm.promote_every is None and arm.blocks == "tensor"
-            and (bits := getattr(arm.accumulator, "fraction_bits", None)) is not None
+            and (bits := getattr(arm.machine, "fraction_bits", None)) is not None
         ]  # fmt: skip
         return sorted(found, key=lambda item: item[0])
 
     @property
-    def intervals(self) -> list[tuple[int, ReplayArm]]:
+    def intervals(self) -> list[tuple[int, GemmArm]]:
         """Arms that differ from the control in being promoted, by the interval."""
         control = self.control
         found = [
             (arm.promote_every, arm) for arm in self.study.arms
-            if arm.promote_every is not None and (arm.accumulator, arm.blocks) == (control.accumulator, control.blocks)
+            if arm.promote_every is not None and (arm.machine, arm.blocks) == (control.machine, control.blocks)
         ]  # fmt: skip
         return sorted(found, key=lambda item: item[0])
 
     @property
-    def control(self) -> ReplayArm:
+    def control(self) -> GemmArm:
         """The arm that is known to hurt, or the first."""
         return next((arm for arm in self.study.arms if arm.role == "control"), self.study.arms[0])
 

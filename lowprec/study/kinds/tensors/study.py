@@ -16,41 +16,16 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec._arrays import whole
 
+from ...design.arms import GemmArm
 from ...design.expectations import Claim
 from ...design.study import Size, Study, check_names, count
 
 if TYPE_CHECKING:
     from lowprec.scaling.quantize import Quantized
-    from lowprec.tensorcore.accumulator import Accumulator
 
 Values = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
 MEASURES = ("max error / mean", "relative Frobenius error")
-
-
-@dataclass(frozen=True)
-class TensorArm:
-    """One way of adding products.
-
-    Parameters
-    ----------
-    name : str
-        Its name in files.
-    label : str
-        Its name in the figure.
-    accumulator : str or Accumulator
-        What adds them.
-    promote_every : int, optional
-        Length in k of the chains that are added up in FP32; None leaves everything to the accumulator.
-    role : {"treatment", "control", "reference"}
-        How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
-    """
-
-    name: str
-    label: str
-    accumulator: str | Accumulator
-    promote_every: int | None = None
-    role: str = "treatment"
 
 
 @dataclass(frozen=True)
@@ -88,7 +63,7 @@ class TensorStudy(Study):
 
     Parameters
     ----------
-    arms : tuple of TensorArm
+    arms : tuple of GemmArm
         The curves.
     data : tuple of Operands
         The panels.
@@ -100,7 +75,7 @@ class TensorStudy(Study):
         Published points in the figure: panel, K, error, words.
     """
 
-    arms: tuple[TensorArm, ...]
+    arms: tuple[GemmArm, ...]
     data: tuple[Operands, ...]
     claims: tuple[Claim, ...] = ()
     title: Callable[[Errors], str] = lambda errors: ""
@@ -192,7 +167,7 @@ def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, i
             for i, arm in enumerate(study.arms):
                 for j, k in enumerate(lengths):
                     operands = [quantized(np.ascontiguousarray(x[:, :k]), data.format) for x in (a, b)]
-                    result = lp.gemm(*operands, accumulator=arm.accumulator, promote_every=arm.promote_every)
+                    result = lp.gemm(*operands, accumulator=arm.machine, promote_every=arm.promote_every)
                     values[:, d, i, j, seed] = error_of(result, exact[k])
                 done += 1
                 if progress is not None:
