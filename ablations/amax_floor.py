@@ -1,10 +1,13 @@
 """Whether a lower bound on amax, harmless for activations, flushes gradients."""
 
-from lowprec.study import Arm, Expectation, Healthy, SameWeights, ScaledLoss, sources
+from lowprec.study import Arm, Expectation, GradientComparison, Healthy, MeasurementStudy, ScaledLoss, sources
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="amax_floor",
     question="Released kernels bound amax from below by 1e-4: what happens to gradients, which are smaller?",
+    measurement=GradientComparison(
+        (Healthy(), ScaledLoss(-10, name="loss / 2^10"), ScaledLoss(-20, name="loss / 2^20"))
+    ),
     published="kernels for inference clamp amax at 1e-4; TransformerEngine's epsilon is 0",
     source=f"{sources.DEEPGEMM}; {sources.TRANSFORMER_ENGINE}",
     headline="gradient_error",
@@ -15,7 +18,6 @@ ablation = SameWeights(
             expected="gradients lose accuracy, the more the smaller they are"),
         Arm("floor_on_x", recipe="dsv3", change={"x": "e4m3fn 1x128 floor=0.0001"}, expected="harmless"),
     ),
-    stresses=(Healthy(), ScaledLoss(-10, name="loss / 2^10"), ScaledLoss(-20, name="loss / 2^20")),
     expectations=(
         Expectation("already a mean loss over 2048 tokens is too small for the bound", "gradient_error", "floor",
                     "none", expected=(1.02, 20.0)),

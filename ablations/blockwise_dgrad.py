@@ -1,10 +1,11 @@
 """Whether output gradients can share scales across tokens."""
 
-from lowprec.study import Arm, Expectation, Healthy, SameWeights, UnevenTokens, sources
+from lowprec.study import Arm, Expectation, GradientComparison, Healthy, MeasurementStudy, UnevenTokens, sources
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="blockwise_dgrad",
     question="What do 128 x 128 blocks for output gradients cost, where tiles never mix tokens?",
+    measurement=GradientComparison((Healthy(), UnevenTokens())),
     published="a 16B model diverges after about 300B tokens; suspected: outliers that belong to single tokens",
     source=f"{sources.DEEPSEEK_V3}, appendix B.2",
     headline="token_error_p99",
@@ -14,7 +15,6 @@ ablation = SameWeights(
         Arm("block", recipe="dsv3", change={"dgrad": {"a": "e4m3fn 128x128"}, "wgrad": {"a": "e4m3fn 128x128"}},
             expected="tokens with small gradients lose them where others are large"),
     ),
-    stresses=(Healthy(), UnevenTokens()),
     expectations=(
         Expectation("the error in norm hardly moves in a healthy model", "gradient_error", "block", "tile",
                     expected=(0.95, 1.15)),

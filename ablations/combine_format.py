@@ -1,6 +1,6 @@
 """In which format experts' outputs should travel back to their tokens."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 
 def combined(name: str, codec: str, expected: str) -> Arm:
@@ -8,9 +8,10 @@ def combined(name: str, codec: str, expected: str) -> Arm:
     return Arm(name, recipe="bf16", change={"combine": codec}, expected=expected, source=f"{sources.ISCA}, section 3.2")
 
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="combine_format",
     question="Expert outputs combined in E4M3, E5M2, E5M6, LogFMT-8 or LogFMT-10: what do predictions lose to BF16?",
+    measurement=GradientComparison(),
     published="LogFMT-8 is more accurate than E4M3 and E5M2; LogFMT-10 is like BF16",
     source=f"{sources.ISCA}, section 3.2",
     arms=(

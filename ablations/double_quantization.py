@@ -1,6 +1,6 @@
 """What it costs to quantize a cached activation a second time, and why scales there are powers of two."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 #: All scales float32, and no codec but plain E4M3 tiles: what the arms then change.
 FP32 = {"x": "e4m3fn 1x128", "dy": "e4m3fn 1x128", "accumulator": "float32", "promote_every": None,
@@ -8,9 +8,10 @@ FP32 = {"x": "e4m3fn 1x128", "dy": "e4m3fn 1x128", "accumulator": "float32", "pr
         "combine_grad": "bf16"}  # fmt: skip
 POW2 = FP32 | {"x": "e4m3fn 1x128 ue8m0", "dy": "e4m3fn 1x128 ue8m0"}
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="double_quantization",
     question="Cached 1x128 tiles are dequantized, transposed and quantized again to 128x1: what does that cost?",
+    measurement=GradientComparison(),
     published="scales that are integral powers of two make the conversion free; E5M6 for the input after attention",
     source=f"{sources.DEEPSEEK_V3}, sections 3.3.3 and 3.5.2",
     headline="gradient_error",

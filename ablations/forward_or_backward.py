@@ -1,14 +1,15 @@
 """Whether the forward or the backward pass does the damage."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 BF16 = {"a": "bfloat16", "b": "bfloat16", "accumulator": "float32", "promote_every": None}
 FORWARD = {"dgrad": BF16, "wgrad": BF16, "wgrad_input": "source", "combine_grad": "bf16"}
 BACKWARD = {"fprop": BF16, "wgrad_input": "source", "dispatch": "bf16"}
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="forward_or_backward",
     question="FP8 in the forward multiplications alone, or in the backward ones alone: which does the damage?",
+    measurement=GradientComparison(),
     published="in FP4 training most of the loss gap closes when the forward pass alone returns to BF16",
     source=f"{sources.NVFP4}, on switching precision late in training",
     headline="gradient_error",

@@ -1,10 +1,11 @@
 """NVFP4 or MXFP4: what blocks of 16 with E4M3 scales buy over blocks of 32 with powers of two."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="fp4_formats",
     question="4 bits in NVFP4's blocks or in MXFP4's: how much closer to no rounding are the finer, finer-scaled ones?",
+    measurement=GradientComparison(),
     published="relative loss 1.5 % for NVFP4, 2.5 % for MXFP4 at 8B parameters and 1T tokens",
     source=f"{sources.NVFP4}, section 5",
     arms=(

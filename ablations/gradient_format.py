@@ -1,10 +1,11 @@
 """Whether gradients need E5M2's range once every tile has its own scale."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="gradient_format",
     question="E4M3 everywhere, E5M2 for the gradients alone, or E5M2 everywhere: which is closest to no rounding?",
+    measurement=GradientComparison(),
     published="E4M3 on all tensors, made possible by fine-grained scales, where others give gradients E5M2",
     source=f"{sources.DEEPSEEK_V3}, section 3.3.2; {sources.FP8_FORMATS}",
     arms=(

@@ -1,6 +1,6 @@
 """What gradients lose in an all-reduce of few bits, from 2 to 64 ranks."""
 
-from lowprec.study import Arm, CheckpointSize, Expectation, Readings, ReducedGradients, sources
+from lowprec.study import Arm, CheckpointSize, Expectation, MeasurementStudy, ReducedGradients, sources
 
 
 def reduced(name: str, algorithm: str, codec: str, expected: str, role: str = "treatment") -> Arm:
@@ -8,10 +8,10 @@ def reduced(name: str, algorithm: str, codec: str, expected: str, role: str = "t
     return Arm(name, role=role, change={"all_reduce": f"2 {algorithm} {codec}"}, expected=expected)
 
 
-ablation = Readings(
+ablation = MeasurementStudy(
     name="gradient_reduction",
     question="Gradients of 2 to 64 ranks added in BF16, FP8 or LogFMT-8, in a ring, on two levels or in the network?",
-    reading=ReducedGradients(),
+    measurement=ReducedGradients(),
     published="in-network aggregation, and LogFMT natively in network hardware, are asked for",
     source=f"{sources.ISCA}, section 6.5",
     arms=(

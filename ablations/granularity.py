@@ -1,6 +1,6 @@
 """How fine the scales have to be, for 8 bits and for 4, in a healthy model and with planted outliers."""
 
-from lowprec.study import Arm, ChannelOutliers, Expectation, Healthy, SameWeights, sources
+from lowprec.study import Arm, ChannelOutliers, Expectation, GradientComparison, Healthy, MeasurementStudy, sources
 
 #: All arms accumulate alike, so that granularity is all they differ in.
 PLAIN = {"accumulator": "float32", "promote_every": None}
@@ -12,9 +12,10 @@ def scaled(name: str, form: str, tensor: str, weight: str, expected: str) -> Arm
     return Arm(name, recipe="dsv3", change=change, expected=expected)
 
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="granularity",
     question="One scale per tensor, per 128 x 128 block, per tile of 128 or per 32 values: what does finer buy?",
+    measurement=GradientComparison((Healthy(), ChannelOutliers(octaves=12))),
     published="tiles of 1x128 make E4M3 robust against outliers that one scale per tensor does not survive",
     source=f"{sources.DEEPSEEK_V3}, section 3.3.2",
     arms=(
@@ -27,7 +28,6 @@ ablation = SameWeights(
         scaled("fp4_tile", "e2m1fn", "1x128", "128x128", "far better than one scale"),
         scaled("fp4_tile16", "e2m1fn", "1x16", "16x16", "better again"),
     ),
-    stresses=(Healthy(), ChannelOutliers(octaves=12)),
     expectations=(
         Expectation("for E4M3 in a healthy model granularity hardly shows", "gradient_error", "tensor", "tile",
                     expected=(0.85, 1.25), published=(1.5, 1e6)),

@@ -1,6 +1,6 @@
 """What MLA's latent cache loses in eight bits or fewer, by position in the context."""
 
-from lowprec.study import Arm, ByPosition, Expectation, Readings, sources
+from lowprec.study import Arm, ByPosition, Expectation, MeasurementStudy, sources
 
 LATENT = "layers.*.attn.kv_norm"
 
@@ -10,10 +10,10 @@ def cached(name: str, codec: str, expected: str) -> Arm:
     return Arm(name, change={"storage": {LATENT: codec}}, expected=expected)
 
 
-ablation = Readings(
+ablation = MeasurementStudy(
     name="kv_cache_format",
     question="MLA's latent cache in E4M3, INT8, LogFMT-8 or 4 bits: what do predictions lose, and where?",
-    reading=ByPosition(),
+    measurement=ByPosition(),
     published="the cache is kept in BF16 (70 kB a token); FP8 with scales per 128 is what later kernels cache",
     source=f"{sources.ISCA}, section 2.1.2 and table 1; FlashMLA: latent in E4M3 1x128, rotated keys in BF16",
     arms=(

@@ -1,11 +1,11 @@
 """How often the second token that an MTP module drafts is accepted."""
 
-from lowprec.study import Acceptance, Arm, Expectation, Readings, sources
+from lowprec.study import Acceptance, Arm, Expectation, MeasurementStudy, sources
 
-ablation = Readings(
+ablation = MeasurementStudy(
     name="mtp_acceptance",
     question="How often does the model accept the byte that its MTP module drafts, and what does precision change?",
-    reading=Acceptance(),
+    measurement=Acceptance(),
     published="80 to 90 % of second tokens are accepted, which makes decoding 1.8 times as fast",
     source=f"{sources.ISCA}, section 2.3.3",
     arms=(

@@ -1,6 +1,6 @@
 """How the power-of-two scales of MX blocks should be rounded."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 
 def mx(flavour: str, expected: str, source: str = "") -> Arm:
@@ -9,9 +9,10 @@ def mx(flavour: str, expected: str, source: str = "") -> Arm:
     return Arm(flavour, recipe="mxfp8", change={"x": words, "w": words, "dy": words}, expected=expected, source=source)
 
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="mx_scale_rounding",
     question="E8M0 scales rounded down (OCP), up, to even or by the ratio: what do saturation and lost range cost?",
+    measurement=GradientComparison(),
     published="rounding down can diverge, since it saturates; rounding up trains 8B parameters on 15T tokens like BF16",
     source=sources.MXFP8,
     arms=(

@@ -1,6 +1,6 @@
 """How often FP22 sums have to be promoted to FP32, seen from a model's predictions and gradients."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 
 def every(length: int | None, expected: str) -> Arm:
@@ -9,9 +9,10 @@ def every(length: int | None, expected: str) -> Arm:
                expected=expected)  # fmt: skip
 
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="promotion",
     question="What does each promotion interval of Hopper's 14-bit sums cost a model?",
+    measurement=GradientComparison(),
     published="a maximum relative error of nearly 2 % at K = 4096; 128 is the shortest interval without overhead",
     source=f"{sources.DEEPSEEK_V3}, section 3.3.2",
     headline="gradient_error",

@@ -1,6 +1,6 @@
 """LogFMT on every residual branch, the stand-in for combine with which it was published."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 
 def branches(name: str, codec: str, expected: str) -> Arm:
@@ -9,9 +9,10 @@ def branches(name: str, codec: str, expected: str) -> Arm:
                source=f"{sources.ISCA}, section 3.2")  # fmt: skip
 
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="residual_format",
     question="Every residual branch in E4M3, E5M2, E5M6, LogFMT-8 or LogFMT-10: what do predictions lose to BF16?",
+    measurement=GradientComparison(),
     published="LogFMT-8 is more accurate than E4M3 and E5M2; LogFMT-10 is like BF16 (dense models, 7B)",
     source=f"{sources.ISCA}, section 3.2",
     arms=(

@@ -1,6 +1,6 @@
 """Whether the router needs float32, its logits or all of it."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 GATE = "layers.*.ffn.gate"
 LOGITS = {"out": "float32"}
@@ -12,9 +12,10 @@ def router(name: str, recipe: str, change: dict[str, str], expected: str) -> Arm
     return Arm(name, recipe=recipe, change={"layers": {GATE: change}}, expected=expected)
 
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="router_precision",
     question="Routing logits in BF16 or float32: how many tokens change experts, and does it move predictions?",
+    measurement=GradientComparison(),
     published="float32 or float64 for the router makes training more stable, above all with many experts",
     source=f"{sources.MEGATRON}, moe-router-dtype",
     arms=(

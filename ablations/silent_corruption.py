@@ -1,11 +1,11 @@
 """What a flipped bit does to a forward pass in FP8, and whether a checksum of the product sees it."""
 
-from lowprec.study import Arm, CheckpointSize, Expectation, Faults, Readings, sources
+from lowprec.study import Arm, CheckpointSize, Expectation, Faults, MeasurementStudy, sources
 
-ablation = Readings(
+ablation = MeasurementStudy(
     name="silent_corruption",
     question="One flipped bit in an FP8 product or a weight: how often does it hurt, and does a checksum see it?",
-    reading=Faults(),
+    measurement=Faults(),
     published="silent errors degrade models and pass ECC; hardware should offer checksum-based validation",
     source=f"{sources.ISCA}, section 6.1",
     arms=(

@@ -1,13 +1,14 @@
 """What aligned SwiGLU weights, the end of long trainings, do to formats."""
 
-from lowprec.study import AlignedSwiGLU, Arm, Expectation, Healthy, SameWeights, sources
+from lowprec.study import AlignedSwiGLU, Arm, Expectation, GradientComparison, Healthy, MeasurementStudy, sources
 
 TENSOR = {"x": "e4m3fn tensor", "w": "e4m3fn tensor", "dy": "e5m2 tensor", "accumulator": "float32",
           "promote_every": None, "cache_swiglu_input": "bf16", "dispatch": "bf16", "combine_grad": "bf16"}  # fmt: skip
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="swiglu_alignment",
     question="When both inputs of SwiGLU read the same direction, which scales survive the outliers of its output?",
+    measurement=GradientComparison((Healthy(), AlignedSwiGLU(factor=8.0))),
     published="FP8 training becomes unstable after about 200B tokens, as the two weights align; Smooth-SwiGLU cures it",
     source=sources.TRILLION,
     arms=(
@@ -15,7 +16,6 @@ ablation = SameWeights(
         Arm("tile", recipe="dsv3", expected="outliers stay in their tile"),
         Arm("tensor", recipe="dsv3", change=TENSOR, expected="suffers more than tiles once outliers are planted"),
     ),
-    stresses=(Healthy(), AlignedSwiGLU(factor=8.0)),
     expectations=(
         Expectation("in a healthy model tiles and tensors are alike", "kl", "tensor", "tile", expected=(0.7, 1.6)),
         Expectation("alignment hurts one scale per tensor more", "kl", "tensor", "tile",

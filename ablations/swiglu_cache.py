@@ -1,10 +1,11 @@
 """What it costs to keep SwiGLU's inputs in FP8 and compute its output again."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="swiglu_cache",
     question="SwiGLU's inputs kept in FP8 and its output recomputed, or kept in BF16: what do gradients lose?",
+    measurement=GradientComparison(),
     published="inputs cached in FP8 with fine-grained scales strike a balance of memory and accuracy",
     source=f"{sources.DEEPSEEK_V3}, section 3.3.3",
     headline="gradient_error",

@@ -1,6 +1,6 @@
 """Which of the components that stay in BF16 needs it."""
 
-from lowprec.study import Arm, Expectation, SameWeights, sources
+from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 
 def also(name: str, pattern: str, expected: str) -> Arm:
@@ -8,9 +8,10 @@ def also(name: str, pattern: str, expected: str) -> Arm:
     return Arm(name, recipe="dsv3", change={"quantize": [pattern]}, expected=expected)
 
 
-ablation = SameWeights(
+ablation = MeasurementStudy(
     name="unprotected",
     question="Output head or router's gate in FP8 as well: what does giving up their protection cost?",
+    measurement=GradientComparison(),
     published="embedding, output head, gate, norms and attention keep BF16 or FP32; routers elsewhere run in FP32",
     source=f"{sources.DEEPSEEK_V3}, section 3.3.1; {sources.MEGATRON}",
     arms=(

@@ -9,19 +9,21 @@ package plans the runs, pairs them by weights and bytes, and says what follows a
 import tempfile
 from pathlib import Path
 
-from lowprec.study import Arm, CheckpointSize, Expectation, SameWeights, sources
+from lowprec.study import Arm, CheckpointSize, Expectation, GradientComparison, MeasurementStudy, sources
 from lowprec.study.kinds.catalogue import plan, report
 from lowprec.study.run.runner import run_study
 
 # %%
-# The question: may gradients be quantized with one scale a tensor? The cheapest kind that trains is ``SameWeights``:
-# the same batch goes through the same weights in every arm, so nothing is noisy. Some arms are always needed beside
-# what is asked: the reference, BF16, BF16 again, and a **control** that must come out worse, or the study saw nothing.
+# The question: may gradients be quantized with one scale a tensor? The cheapest kind that trains is
+# ``MeasurementStudy``: the same batch goes through the same weights in every arm, so nothing is noisy. Some arms are
+# always needed beside what is asked: the reference, BF16, BF16 again, and a **control** that must come out worse, or the
+# study saw nothing.
 
 small = CheckpointSize(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10, warmup_steps=2)
-mine = SameWeights(
+mine = MeasurementStudy(
     name="one_scale",
     question="May output gradients have one scale a tensor?",
+    measurement=GradientComparison(),
     arms=(
         *sources.SAME_WEIGHTS_ARMS,
         Arm("tiles", recipe="dsv3"),

@@ -19,10 +19,9 @@ from .kinds.errors.study import ErrorArm as ErrorArm
 from .kinds.errors.study import ErrorSetting as ErrorSetting
 from .kinds.errors.study import ErrorStudy as ErrorStudy
 from .kinds.errors.study import PublishedTable as PublishedTable
-from .kinds.readings.study import Readings as Readings
+from .kinds.fixed_weights.study import MeasurementStudy as MeasurementStudy
 from .kinds.replay.study import Replay as Replay
 from .kinds.replay.study import ReplaySetting as ReplaySetting
-from .kinds.same_weights.study import SameWeights as SameWeights
 from .kinds.scaling.study import Cell as Cell
 from .kinds.scaling.study import Scaling as Scaling
 from .kinds.scaling.study import ScalingSetting as ScalingSetting
@@ -36,6 +35,8 @@ from .measurements.conditions import Healthy as Healthy
 from .measurements.conditions import ScaledLoss as ScaledLoss
 from .measurements.conditions import UnevenTokens as UnevenTokens
 from .measurements.faults import Faults as Faults
+from .measurements.gradients import GradientComparison as GradientComparison
+from .measurements.measurement import Measurement as Measurement
 from .measurements.predictions import Acceptance as Acceptance
 from .measurements.predictions import ByPosition as ByPosition
 from .run.plan import Plan as Plan

@@ -159,10 +159,19 @@ def test_an_irreproducible_study_fails_loudly(fake, tmp_path, monkeypatch):
     assert (tmp_path / "fp8_vs_bf16-quick/report.md").exists()
 
 
-def test_an_ablation_file_runs_by_itself(tmp_path):
+def test_an_ablation_file_is_a_name_of_the_command(tmp_path):
     source = (ROOT / "ablations/fp8_vs_bf16.py").read_text()
     (tmp_path / "mine.py").write_text(source.replace('name="fp8_vs_bf16"', 'name="mine"'))
-    assert [row["name"] for row in json.loads(python(tmp_path / "mine.py", "--list", "--json"))] == ["mine"]
+    listed = run("ablate", tmp_path / "mine.py", "--list", "--json")
+    assert [row["name"] for row in json.loads(listed.output)] == ["mine"]
+
+
+def test_listing_ablations_compiles_nothing():
+    code = (
+        "import sys; from lowprec.study import catalogue; [catalogue.load(name) for name in catalogue.names()]\n"
+        "print('numba' in sys.modules)"
+    )
+    assert python("-c", code).split() == ["False"]
 
 
 def test_ctrl_c_is_quiet(fake, tmp_path, monkeypatch):

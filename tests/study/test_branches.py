@@ -15,7 +15,20 @@ from lowprec.moe.model.config import configs
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import recipes
-from lowprec.study import Ablation, Arm, Expectation, SameWeights, Setting, Tail, load, names, plan, run_study, sources
+from lowprec.study import (
+    Ablation,
+    Arm,
+    Expectation,
+    GradientComparison,
+    MeasurementStudy,
+    Setting,
+    Tail,
+    load,
+    names,
+    plan,
+    run_study,
+    sources,
+)
 from lowprec.study.analysis.estimates import estimate
 from lowprec.study.analysis.findings import AS_EXPECTED, BOTH, NEITHER
 from lowprec.study.kinds.branches import report
@@ -276,7 +289,8 @@ def test_storage_is_changed_by_tensor():
 
 
 def same_weights(*more):
-    return SameWeights(name="x", question="?", arms=(*sources.SAME_WEIGHTS_ARMS, *more))
+    arms = (*sources.SAME_WEIGHTS_ARMS, *more)
+    return MeasurementStudy(name="x", question="?", measurement=GradientComparison(), arms=arms)
 
 
 test_refused = refusals([

@@ -6,7 +6,7 @@ import pytest
 from contract import MeasuringContract, Toy, command
 from refusals import refusals
 
-from lowprec.study import Ablation, Arm, Readings, catalogue
+from lowprec.study import Ablation, Arm, MeasurementStudy, catalogue
 from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED
 from lowprec.study.catalogue import TIERS, Study
 from lowprec.study.design.expectations import Expectation
@@ -46,7 +46,7 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
             precisions = {getattr(arm.precision, "name", arm.precision) for arm in asked.arms}
             assert {task.recipe_name for task in planned.arms} == precisions
             roles |= {"repeat", "floor"}
-        if isinstance(item, Readings) and item.reading.own_controls:
+        if isinstance(item, MeasurementStudy) and item.measurement.own_controls:
             roles -= {"floor", "control"}
         assert roles <= {arm.role for arm in item.arms}
         assert all(arm.expected for arm in item.arms if arm.role in ("treatment", "control"))

@@ -14,7 +14,7 @@ from toys import ablation, make, snapshot
 import lowprec as lp
 from lowprec._files import safe_name
 from lowprec.recipe import load_recipe
-from lowprec.study import Arm, Claims, SameWeights, load, run_study
+from lowprec.study import Arm, Claims, GradientComparison, MeasurementStudy, load, run_study
 from lowprec.study.kinds.catalogue import report
 from lowprec.study.kinds.errors.study import ErrorArm, ErrorSetting, ErrorStudy
 from lowprec.study.kinds.tensors.study import TensorStudy
@@ -40,7 +40,9 @@ ERRORS = functools.partial(
 REFERENCE = (Arm("a", role="reference"),)
 MADE = {
     "Ablation": lambda name: ablation(name=name),
-    "SameWeights": lambda name: SameWeights(name=name, question="?", arms=REFERENCE),
+    "MeasurementStudy": lambda name: MeasurementStudy(
+        name=name, question="?", arms=REFERENCE, measurement=GradientComparison()
+    ),
     "Claims": lambda name: Claims(name=name, question="?", arms=(), measure=dict),
     "ErrorStudy": lambda name: ERRORS(name=name),
     "TensorStudy": lambda name: TensorStudy(name=name, question="?", arms=(), data=(), quick=None, full=None),

@@ -16,10 +16,10 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
 from lowprec.moe.run.parallel import bucket
-from lowprec.study import Acceptance, Arm, ByPosition, CheckpointSize, Expectation, Readings, ReducedGradients
+from lowprec.study import Acceptance, Arm, ByPosition, CheckpointSize, Expectation, MeasurementStudy, ReducedGradients
 from lowprec.study.analysis.estimates import half_width
-from lowprec.study.kinds.readings.study import read_study
-from lowprec.study.kinds.readings.summary import summarize
+from lowprec.study.kinds.fixed_weights.study import read_study
+from lowprec.study.kinds.fixed_weights.summary import summarize
 from lowprec.study.measurements.gradients import kl_of_tokens, losses_of_tokens
 from lowprec.study.measurements.measurement import ALL_CONDITIONS, Measurement, Row, predicted
 from lowprec.study.measurements.predictions import octaves, probabilities
@@ -33,8 +33,8 @@ def by_condition(measurement, *arguments):
 
 
 TOY = Toy(
-    Readings(
-        name="toy", question="Is it?", reading=ByPosition(),
+    MeasurementStudy(
+        name="toy", question="Is it?", measurement=ByPosition(),
         arms=(
             Arm("bf16", role="reference"), Arm("again", role="repeat"), Arm("float32", recipe="float32", role="floor"),
             Arm("e5m2", change={"storage": {"layers.*.attn.kv_norm": "e5m2_1x128"}}, expected="more"),
@@ -157,9 +157,9 @@ def test_a_study_has_means_at_every_place(finished, reported):
     one = next(row for row in rows if (row["arm"], row["place"], row["metric"]) == ("e5m2", "8-15", "kl_percent"))
     assert int(one["count"]) == 4
     read, setting = read_study(finished)
-    assert (read.reading.metrics, setting) == (dict(ByPosition.metrics), SMALL)
-    with pytest.raises(TypeError, match="was made"):
-        read.reading.measure()
+    assert (read.measurement.metrics, setting) == (dict(ByPosition.metrics), SMALL)
+    with pytest.raises(TypeError, match="needs the measurement"):
+        read.measurement.measure()
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Two(Measurement):
 def test_without_a_place_for_all_the_mean_is_over_places_and_nan_is_left_out(tmp_path):
     """Read by a worker process, to which the reading is sent."""
     arms = (Arm("bf16", role="reference"), Arm("other", expected="the same"))
-    study = replace(TOY.study, reading=Two(number=2), arms=arms, expectations=())
+    study = replace(TOY.study, measurement=Two(number=2), arms=arms, expectations=())
     summary = summarize(replace(TOY, study=study, setting=replace(SMALL, checkpoints=1)).run(tmp_path / "toy", jobs=1))
     assert summary.mean("m", "other", "b") == 6.0
     assert summary.mean("m", "other") == pytest.approx((2 + 2 + 6) / 3)

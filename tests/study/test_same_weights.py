@@ -17,14 +17,14 @@ from lowprec.measure.spread import kurtosis
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
-from lowprec.study import Arm, CheckpointSize, Expectation, SameWeights
+from lowprec.study import Arm, CheckpointSize, Expectation, MeasurementStudy
 from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
 from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER, judge
-from lowprec.study.kinds.same_weights.report import results
-from lowprec.study.kinds.same_weights.study import METRICS
-from lowprec.study.kinds.same_weights.summary import summarize
+from lowprec.study.kinds.fixed_weights.report import results
+from lowprec.study.kinds.fixed_weights.study import METRICS
+from lowprec.study.kinds.fixed_weights.summary import summarize
 from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
-from lowprec.study.measurements.gradients import compare, compare_layers, kl_of_tokens, record
+from lowprec.study.measurements.gradients import GradientComparison, compare, compare_layers, kl_of_tokens, record
 from lowprec.study.measurements.tensors import TILE, describe
 
 SMALL = CheckpointSize("nano", checkpoint_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
@@ -39,8 +39,8 @@ EXPECTATIONS = (
     Expectation("never", "kl", "dsv3", expected=(-1.0, -0.5)),
 )
 TOY = Toy(
-    SameWeights(name="toy", question="Does it?", arms=ARMS, expectations=EXPECTATIONS, quick=SMALL,
-                stresses=(Healthy(), UnevenTokens())),
+    MeasurementStudy(name="toy", question="Does it?", arms=ARMS, expectations=EXPECTATIONS, quick=SMALL,
+                     measurement=GradientComparison((Healthy(), UnevenTokens()))),
     SMALL, small_trainer.SMALL, (AS_EXPECTED, NEITHER), lost=("dsv3/c0", "again/c0"),
     damage={
         "again is NOT bit-identical to bf16": replaced("again/c0/layers.csv", "0.0", "0.1"),
@@ -269,7 +269,7 @@ test_refused = refusals([
     ("changed(stress='z')", "unknown condition 'z'"),
     ("replace(TOY.study, arms=(Arm('a'),), expectations=())", "exactly one arm must be the reference"),
     ("replace(TOY.study, arms=(ARMS[0], ARMS[0]), expectations=())", "every arm must have a name of its own"),
-    ("replace(TOY.study, headline='x')", "headline 'x' is not one of"),
+    ("replace(TOY.study, headline='x')", "headline must be one of"),
     ("planned(dyy='e5m2 1x128')", (TypeError, ValueError, KeyError), "'dyy'"),
     ("planned(dy='e5m9 1x128')", (TypeError, ValueError, KeyError), "e5m9"),
 ], lambda: globals())  # fmt: skip

@@ -14,10 +14,9 @@ from ..run.store import STUDY_FILE, StudyError, read_study_file
 from .branches.kind import BranchKind
 from .claims.kind import ClaimKind
 from .errors.kind import ErrorKind
+from .fixed_weights.kind import MeasurementKind
 from .kind import MeasuringKind, TrainingKind
-from .readings.kind import ReadingKind
 from .replay.kind import ReplayKind
-from .same_weights.kind import SameWeightsKind
 from .scaling.kind import ScalingKind
 from .tensors.kind import TensorKind
 
@@ -28,9 +27,8 @@ KINDS: dict[str, AnyKind] = {
     kind.name: kind
     for kind in (
         BranchKind(),
-        SameWeightsKind(),
+        MeasurementKind(),
         ScalingKind(),
-        ReadingKind(),
         ReplayKind(),
         TensorKind(),
         ErrorKind(),
@@ -64,7 +62,7 @@ def plan(study: Study, setting: Any, folder: Path, *, data: str = "stdlib", back
 
     Parameters
     ----------
-    study : Ablation or SameWeights
+    study : Ablation or MeasurementStudy
         What is asked.
     setting : Setting or CheckpointSize
         At which size.

@@ -59,14 +59,15 @@ class GradientComparison(Measurement):
         "tile_range": "median over linear layers of the inputs' range in a tile, octaves",
     }
     panels: ClassVar[tuple[str, ...]] = ("kl_percent", "gradient_error", "token_error_median")
+    first_alone: ClassVar[bool] = True
     layer_metrics: ClassVar[tuple[str, ...]] = (
         "gradient_error", "token_error_median", "flushed", "saturated", "kurtosis", "tile_range",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        names = [condition.name for condition in self.conditions]
+        names = self.condition_names
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"GradientComparison: every condition must have a name of its own, got {names}")
+            raise ValueError(f"GradientComparison: every condition must have a name of its own, got {[*names]}")
 
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
@@ -76,6 +77,11 @@ class GradientComparison(Measurement):
             theirs, ours = (record(model, precision, condition, tokens, seed) for precision in (reference, recipe))
             layers = [(layer, kind, *values.values()) for layer, kind, values in compare_layers(ours, theirs)]
             yield Row(condition.name, compare(ours, theirs), layers)
+
+    @property
+    def condition_names(self) -> tuple[str, ...]:
+        """The names of the conditions."""
+        return tuple(condition.name for condition in self.conditions)
 
     def seed_of(self, checkpoint: int, batch: int) -> int:
         """Return the checkpoint's number: stochastic rounding draws the same in every batch."""

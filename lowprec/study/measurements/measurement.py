@@ -63,6 +63,8 @@ class Measurement(ABC):
     """Whether what must be seen, and what cannot matter, are among the conditions, so that no arms have these roles."""
     layer_metrics: ClassVar[tuple[str, ...]] = ()
     """What is measured of every layer, too."""
+    first_alone: ClassVar[bool] = False
+    """Whether a metric without a condition is that of the first one; else the mean over all."""
 
     @abstractmethod
     def measure(
@@ -81,6 +83,11 @@ class Measurement(ABC):
         seed : int
             Of everything random: the same seed draws the same, whatever the recipe.
         """
+
+    @property
+    def condition_names(self) -> tuple[str, ...] | None:
+        """The conditions, if they are known before anything is measured."""
+        return None
 
     def seed_of(self, checkpoint: int, batch: int) -> int:
         """Return the seed of `measure` for a batch at a checkpoint."""

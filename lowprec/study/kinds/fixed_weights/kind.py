@@ -1,4 +1,4 @@
-"""Readings of trained models, as a kind of study: how one is planned and reported."""
+"""Measurements of the same weights, as a kind of study: how one is planned and reported."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...run.backend import Backend
 from ...run.plan import Plan, checkpoint_task, create_context
 from ...run.tasks import Task
 from ..kind import TrainingKind
-from .study import Readings, describe
+from .study import MeasurementStudy, describe
 
 
-class ReadingKind(TrainingKind[Readings, CheckpointSize]):
-    """One thing measured of the same weights in several precisions, at named places."""
+class MeasurementKind(TrainingKind[MeasurementStudy, CheckpointSize]):
+    """One batch forward and backward through the same weights in several precisions."""
 
-    name: ClassVar[str] = "readings"
-    study: ClassVar[type] = Readings
+    name: ClassVar[str] = "measurement"
+    study: ClassVar[type] = MeasurementStudy
 
     def plan(
         self,
-        study: Readings,
+        study: MeasurementStudy,
         setting: CheckpointSize,
         folder: Path,
         *,
@@ -32,6 +32,8 @@ class ReadingKind(TrainingKind[Readings, CheckpointSize]):
         backend: Backend | None = None,
     ) -> Plan:
         """List the runs of a study; nothing is written.
+
+        The BF16 checkpoints lie beside the study's folder and serve every study with the same code, data and sizes.
 
         Raises
         ------
@@ -43,13 +45,11 @@ class ReadingKind(TrainingKind[Readings, CheckpointSize]):
         context, folder = create_context(data, backend), folder.resolve()
         backend = context.backend
         config = backend.configuration(setting.config, study.config)
-        checkpoints = [
-            checkpoint_task(setting, number, context, folder.parent, config) for number in range(setting.checkpoints)
-        ]
-        work = Measure(study.reading, study.reference.precision)
+        checkpoints = [checkpoint_task(setting, i, context, folder.parent, config) for i in range(setting.checkpoints)]
+        work = Measure(study.measurement, study.reference.precision)
         same = {
             "reference": backend.describe(config, study.reference.precision)["recipe"],
-            "measurement": plain(study.reading.describe()), "batches": setting.seeds,
+            "measurement": plain(study.measurement.describe()), "batches": setting.seeds,
         }  # fmt: skip
         arms = [
             Task(

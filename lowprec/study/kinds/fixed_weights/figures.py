@@ -1,4 +1,4 @@
-"""Figures of a study of the same weights: the headline by arm, error by layer, and accuracy against bits."""
+"""Figures of measurements: the headline by arm, error by layer, accuracy against bits, and metrics by condition."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import numpy as np
 from ...analysis.findings import void_title
 from ...analysis.recipe_bits import COSTS, bits_of
 from ...report.parts import number
-from ...report.sheet import Figure, line_styles, panels, rows_of_arms, scale_sizes
+from ...report.sheet import Figure, line_styles, panels, rows_of_arms, scale_sizes, wrapped
 from ...report.tradeoff import Point, differing, draw_tradeoff, front, height_of
-from .study import METRICS
-from .summary import WeightsSummary
+from .summary import Samples
 
 MARKERS = ("o", "s", "D", "^", "v")
 
 
-def title(summary: WeightsSummary) -> str:
+def title(summary: Samples) -> str:
     """Return the finding in a line: the treatments with the smallest and the largest headline."""
     if summary.broken:
         return void_title(summary.broken)
-    metric = summary.study.headline
+    metric = summary.study.first
     asked = [arm.name for arm in summary.study.arms if arm.role == "treatment" and arm.name in summary.shown]
     order = sorted(asked or summary.shown, key=lambda arm: _rank(summary.mean(metric, arm)))
     if len(order) < 2:
@@ -44,16 +43,16 @@ def _name(metric: str) -> str:
     )
 
 
-def by_arm(summary: WeightsSummary) -> Figure:
+def by_arm(summary: Samples) -> Figure:
     """Return the headline and the gradient error: one row per arm, one marker per condition, ticks for batches."""
-    metrics = list(dict.fromkeys([summary.study.headline, "gradient_error"]))
-    arms, several = summary.shown, len(summary.stresses) > 1
+    metrics = list(dict.fromkeys([summary.study.first, "gradient_error"]))
+    arms, several = summary.shown, len(summary.conditions) > 1
     rows = [
-        {"metric": metric, "arm": arm, "stress": stress, "checkpoint_and_batch": i, "value": row[metric]}
+        {"metric": metric, "arm": arm, "stress": stress, "checkpoint_and_batch": i, "value": value}
         for metric in metrics
         for arm in reversed(arms)
-        for stress in summary.stresses
-        for i, row in enumerate(summary.values[arm, stress])
+        for stress in summary.conditions
+        for i, value in enumerate(summary.column(metric, arm, stress))
     ]
 
     def draw(sheet: Any, top: float) -> None:
@@ -63,39 +62,38 @@ def by_arm(summary: WeightsSummary) -> Figure:
             _draw_arms(axes, summary, metric)
         rows_of_arms(found[0], arms)
         if several:
-            found[-1].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(summary.stresses), frameon=False,
+            found[-1].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(summary.conditions), frameon=False,
                              fontsize=8.5, handletextpad=0.1, columnspacing=1.0, borderaxespad=0.1)  # fmt: skip
 
-    height = 1.75 + 0.36 * len(arms) + 0.1 * len(summary.stresses)
+    height = 1.75 + 0.36 * len(arms) + 0.1 * len(summary.conditions)
     return Figure(title(summary), summary.study.name, rows, draw, summary.size, height)
 
 
-def _draw_arms(axes: Any, summary: WeightsSummary, metric: str) -> None:
+def _draw_arms(axes: Any, summary: Samples, metric: str) -> None:
     arms, styles = summary.shown, line_styles(summary.study.arms)
-    every = [row[metric] for arm in arms for stress in summary.stresses for row in summary.values[arm, stress]]
+    every = [value for arm in arms for stress in summary.conditions for value in summary.column(metric, arm, stress)]
     logarithmic = scale_sizes(axes, "x", every)
     for y, arm in enumerate(reversed(arms)):
-        for place, stress in enumerate(summary.stresses):
-            at, marker = y + 0.16 * ((len(summary.stresses) - 1) / 2 - place), MARKERS[place % len(MARKERS)]
-            values = [row[metric] for row in summary.values[arm, stress]]
-            seen = [value for value in values if value > 0 or not logarithmic]
+        for place, stress in enumerate(summary.conditions):
+            at, marker = y + 0.16 * ((len(summary.conditions) - 1) / 2 - place), MARKERS[place % len(MARKERS)]
+            seen = [value for value in summary.column(metric, arm, stress) if value > 0 or not logarithmic]
             axes.plot(seen, [at] * len(seen), "|", color=styles[arm].color, markersize=7, alpha=0.45)
             mean = summary.mean(metric, arm, stress)
             if mean > 0 or not logarithmic:
                 axes.plot([mean], [at], marker, color=styles[arm].color, markersize=6, markeredgecolor="white",
                           markeredgewidth=0.8, zorder=3)  # fmt: skip
-    for place, stress in enumerate(summary.stresses):
+    for place, stress in enumerate(summary.conditions):
         axes.plot([], [], MARKERS[place % len(MARKERS)], color="#404040", label=stress)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(f"{_name(metric)}\n({METRICS[metric]})", fontsize=8.5)
+    axes.set_xlabel(f"{_name(metric)}\n({summary.study.metrics[metric]})", fontsize=8.5)
 
 
-def by_layer(summary: WeightsSummary) -> Figure:
+def by_layer(summary: Samples) -> Figure:
     """Return the heat map of the gradient error by layer and kind: one panel per arm, one scale."""
     stem = f"{summary.study.name}_layers"
-    arms = [arm for arm in summary.shown if (arm, summary.stresses[0]) in summary.layers][:6]
-    tables = {arm: summary.layers[arm, summary.stresses[0]] for arm in arms}
+    arms = [arm for arm in summary.shown if (arm, summary.conditions[0]) in summary.layers][:6]
+    tables = {arm: summary.layers[arm, summary.conditions[0]] for arm in arms}
     errors = {(arm, *place): found["gradient_error"] for arm, table in tables.items() for place, found in table.items()}
     positive = [error for error in errors.values() if math.isfinite(error) and error > 0]
     if not positive:
@@ -141,9 +139,9 @@ def by_layer(summary: WeightsSummary) -> Figure:
                   height=1.5 + 0.20 * len(kinds))  # fmt: skip
 
 
-def by_cost(summary: WeightsSummary) -> Figure:
+def by_cost(summary: Samples) -> Figure:
     """Return the headline against the bits per value, for the costs in which arms differ."""
-    metric, styles = summary.study.headline, line_styles(summary.study.arms)
+    metric, styles = summary.study.first, line_styles(summary.study.arms)
     config, stem = summary.about["fingerprint"]["config"], f"{summary.study.name}_cost"
     points = [
         Point(arm, bits_of(summary.recipes[arm], config), summary.mean(metric, arm), styles[arm].color,
@@ -174,3 +172,82 @@ def by_cost(summary: WeightsSummary) -> Figure:
 def _edge(points: Sequence[Point], names: Sequence[str], cost: str) -> tuple[list[float], list[float]]:
     edge = sorted((point.costs[cost], point.value) for point in points if point.name in names)
     return [x for x, _ in edge], [y for _, y in edge]
+
+
+# --- metrics by condition ---------------------------------------------------------------------------------------------
+
+#: How means and their intervals are drawn.
+MARKS: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.2, "elinewidth": 0.8}
+
+
+def by_condition(summary: Samples) -> list[Figure]:
+    """Return the figure, whose rows are mean and interval of each metric, arm and place."""
+    measurement = summary.study.measurement
+    wide = len(summary.conditions) > 12
+    rows = [
+        {"metric": metric, "arm": arm, "place": place, "mean": mean, "low90": mean - half, "high90": mean + half}
+        for metric in measurement.panels
+        for arm in summary.shown
+        for place in summary.conditions
+        for mean, half in [(summary.mean(metric, arm, place), np.nan_to_num(summary.half(metric, arm, place)))]
+    ]
+    height = (2.6 if wide else 2.9) * (len(measurement.panels) if wide else 1) + 2.0
+    return [
+        Figure(overall_title(summary), summary.study.name, rows,
+               lambda sheet, top: _draw_conditions(sheet, top, summary, rows), summary.size, height)
+    ]  # fmt: skip
+
+
+def overall_title(summary: Samples) -> str:
+    """Return the finding in a line: the first metric of every treatment, over all places."""
+    if summary.broken:
+        return void_title(summary.broken)
+    metric, arms = summary.study.measurement.panels[0], summary.study.arms
+    shown = [arm.name for arm in arms if arm.role in ("treatment", "reference") and arm.name in summary.shown]
+    found = [f"{name} {number(float(f'{summary.mean(metric, name):.2g}'))}" for name in shown[:6]]
+    words = metric.replace("_percent", ", %").replace("_", " ")
+    return f"{words.upper() if words.startswith('kl') else words.capitalize()}: {', '.join(found)}"
+
+
+def _draw_conditions(sheet: Any, top: float, summary: Samples, rows: Sequence[dict[str, Any]]) -> None:
+    measurement, arms, places = summary.study.measurement, summary.shown, summary.conditions
+    wide, count, styles = len(places) > 12, len(measurement.panels), line_styles(summary.study.arms)
+    found = panels(sheet, top, *((count, 1) if wide else (1, count)), head=0.42, foot=2.1 if wide else 1.35,
+                   share_y=False, hspace=0.35, wspace=0.28)  # fmt: skip
+    for axes, metric in zip(found, measurement.panels, strict=True):
+        shown = [row for row in rows if row["metric"] == metric]
+        for j, arm in enumerate(arms):
+            mine = [row for row in shown if row["arm"] == arm]
+            means = [row["mean"] for row in mine]
+            x = np.arange(len(places)) + (0.0 if measurement.joined else 0.5 * ((j + 0.5) / len(arms) - 0.5))
+            axes.errorbar(x, means, [row["high90"] - row["mean"] for row in mine], color=styles[arm].color,
+                          linestyle=styles[arm].dashes if measurement.joined else "", label=arm, **MARKS)  # fmt: skip
+        _scale_means(axes, [row["mean"] for row in shown if not np.isnan(row["mean"])])
+        axes.set_xticks(range(len(places)), places if not wide or axes is found[-1] else [""] * len(places))
+        axes.tick_params(axis="x", labelsize=7.5)
+        turned = {"rotation": 90} if wide else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        for label in axes.get_xticklabels():
+            label.set(**turned)
+        axes.set_title(wrapped(measurement.metrics[metric], 95 if wide else 95 // count), fontsize=8.5, loc="left")
+        axes.grid(False, axis="x")
+    handles, labels = found[0].get_legend_handles_labels()
+    sheet.legend(handles, labels, fontsize=7.5, ncols=min(8, len(labels)), frameon=False, loc="lower center",
+                 bbox_to_anchor=(0.53, 0.0))  # fmt: skip
+    if measurement.axis:
+        sheet.text(0.53, 0.5 / sheet.get_figheight(), measurement.axis, ha="center", fontsize=8.5, color="#404040")
+
+
+def _scale_means(axes: Any, means: Sequence[float]) -> None:
+    """Set limits from the means, not from the interval of a place with few bytes."""
+    if not means:
+        return
+    low, high = min(means), max(means)
+    if low > 0 and high > 30 * low:
+        axes.set_yscale("log")
+        axes.set_ylim(low / 2, high * 2)
+    elif low >= 0 and high > 1e6:  # a few means of another kind than all others
+        axes.set_yscale("symlog", linthresh=1e-3)
+        axes.yaxis.get_major_locator().set_params(numticks=7)
+        axes.set_ylim(0, 10 * high)
+    elif high > low:
+        axes.set_ylim(low - 0.15 * (high - low), high + 0.15 * (high - low))

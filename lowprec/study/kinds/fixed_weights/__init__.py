@@ -1,0 +1,1 @@
+"""Measurements of the same weights in several precisions, without training."""

@@ -1,1 +1,0 @@
-"""Something read off a trained model in several precisions: acceptance, loss by position, flipped bits."""

@@ -1,1 +1,0 @@
-"""Every arm computes the same batch from the same weights."""
