@@ -16,8 +16,8 @@ from lowprec.study.run.runner import run_study
 # %%
 # The question: may gradients be quantized with one scale a tensor? The cheapest kind that trains is
 # ``MeasurementStudy``: the same batch goes through the same weights in every arm, so nothing is noisy. Some arms are
-# always needed beside what is asked: the reference, BF16, BF16 again, and a **control** that must come out worse, or the
-# study saw nothing.
+# always needed beside what is asked: the reference, BF16, BF16 again, and a **control** that must come out worse, or
+# the study saw nothing.
 
 small = CheckpointSize(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10, warmup_steps=2)
 mine = MeasurementStudy(
