@@ -21,7 +21,6 @@ from lowprec.study import Arm, CheckpointSize, Expectation, MeasurementStudy
 from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
 from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER, judge
 from lowprec.study.kinds.fixed_weights.report import results
-from lowprec.study.kinds.fixed_weights.study import METRICS
 from lowprec.study.kinds.fixed_weights.summary import summarize
 from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.measurements.gradients import GradientComparison, compare, compare_layers, kl_of_tokens, record
@@ -88,7 +87,7 @@ def test_metrics_of_equal_recordings_are_zero_and_of_others_are_not(recordings):
     for name in ("kl", "kl_percent", "gradient_error", "token_error_p99", "routing_flips", "embedding_error"):
         assert same[name] == 0.0
     bf16, dsv3 = (compare(recordings[name], recordings["float32"]) for name in ("bf16", "dsv3"))
-    assert list(dsv3) == list(METRICS)
+    assert list(dsv3) == list(GradientComparison.metrics)
     for name in ("kl", "gradient_error", "one_minus_cos", "token_error_median"):
         assert 0 < bf16[name] < dsv3[name]
     assert compare(recordings["dsv3"], recordings["float32"]) == dsv3  # the same bits
