@@ -3,8 +3,6 @@
 import numpy as np
 
 import lowprec as lp
-from lowprec.codec import LogFMTCodec
-from lowprec.measure.atlas import pass_through
 from lowprec.measure.distributions import distributions
 from lowprec.measure.metrics import gain_bias, magnitude_bias
 from lowprec.measure.spread import tile_range
@@ -81,6 +79,8 @@ def step(x, bits):
 
 def biased(data: str, rounding: str) -> Measured:
     """Measure the bias of one threshold on one kind of data, all bit widths."""
+    from lowprec.codec import LogFMTCodec  # whose compiler a list of studies does not need
+
     x = distributions[data].values((1024, 1024), 7)
     ours, holds = [], True
     spread = float(np.sqrt(np.mean(x**2.0)) / np.mean(np.abs(x)))
@@ -124,6 +124,8 @@ AGAINST_MAGNITUDE = ("bf16", "e5m6_1x128_ue8m0", "logfmt10", "logfmt8", "fp8_1x1
 
 def magnitude_rows(outcome, data="logn2", formats=AGAINST_MAGNITUDE, octaves=26):
     """Return the relative error of values by their distance from the largest of their tile, one octave per row."""
+    from lowprec.measure.atlas import pass_through
+
     x = distributions[data].values((outcome.setting.rows, outcome.setting.columns), 0)
     tiles = np.abs(x).reshape(-1, 128)
     with np.errstate(divide="ignore"):
@@ -176,6 +178,8 @@ def against_magnitude(outcome):
 
 def bias_rows(data=("gauss", "laplace", "swiglu", "uniform"), bits=BITS, size=1024):
     """Return biases of LogFMT's thresholds, and the theory: -s^2/12 for linear, +s^2/24 for log, 0 for logmean."""
+    from lowprec.codec import LogFMTCodec
+
     rows = []
     for name in data:
         x = distributions[name].values((size, 1024), 7)

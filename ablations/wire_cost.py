@@ -7,52 +7,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec.cast.casts import round_to
-from lowprec.codec import codecs
-from lowprec.codec.reductions import combine_low_latency
+import lowprec as lp
 from lowprec.costs import decode_limit
 from lowprec.measure.distributions import distributions
 from lowprec.measure.metrics import sqnr
 from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy
 from lowprec.study.kinds.errors.figures import FAMILIES
+from lowprec.study.measurements.measurement import Passing, intercept
 from lowprec.study.report.sheet import Figure, bar, panels
 from lowprec.study.report.tradeoff import Point, draw_front, on_front, write_names
 
 SLOTS = 8
 
 
-class _HeadRecorder:
-    """A bound recipe whose head keeps the logits that it returns; everything else is the recipe's own."""
+class _KeptLogits(Passing):
+    """The multiplications of the head, whose logits are kept."""
 
-    def __init__(self, bound: Any) -> None:
-        self._bound = bound
-        self.logits: NDArray[np.float32] = np.empty((0, 0), np.float32)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bound, name)
-
-    def linear(self, name: str) -> Any:
-        ops = self._bound.linear(name)
-        return _RecordedLinear(self, ops) if name == "head" else ops
-
-
-class _RecordedLinear:
-    def __init__(self, recorder: _HeadRecorder, ops: Any) -> None:
-        self._recorder, self._ops = recorder, ops
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ops, name)
+    def __init__(self, ops: Any, found: dict[str, NDArray[np.float32]]) -> None:
+        super().__init__(ops)
+        self._found = found
 
     def fprop(self, *args: Any, **options: Any) -> Any:
-        result = self._ops.fprop(*args, **options)
-        self._recorder.logits = np.array(result[0])
+        result = self._inner.fprop(*args, **options)
+        self._found["logits"] = np.array(result[0])
         return result
 
 
 def combined_sqnr(name: str, tokens: int, columns: int, seed: int = 0) -> float:
     """Return the SQNR in dB of combined outputs of eight experts, before the sum is rounded to bfloat16."""
+    from lowprec.codec.reductions import combine_low_latency
+
     x = distributions["expert"].values((tokens * SLOTS, columns), seed).reshape(tokens, SLOTS, columns)
-    x = round_to(x, "bfloat16")
+    x = lp.round_to(x, "bfloat16")
     gates = np.random.default_rng([seed, 1]).random((tokens, SLOTS)).astype(np.float32)
     gates /= gates.sum(axis=1, keepdims=True)
     exact = np.einsum("tkh,tk->th", x.astype(np.float64), gates.astype(np.float64))
@@ -106,9 +92,12 @@ def prediction_changes(names: list[str], config: str, steps: int, seed: int = 0)
     parts = [windows[i : i + shape.batch] for i in range(0, len(windows), shape.batch)]
 
     def evaluated(name: str) -> list[tuple[float, NDArray[np.float64]]]:
-        recorder = _HeadRecorder(recipes["bf16"].with_(combine=name).bind(seed, shape.layers))
-        model: Any = trainer.model.with_bound(recorder)  # type: ignore[arg-type]
-        return [(float(model.loss(part)), log_softmax(recorder.logits)) for part in parts]
+        found: dict[str, NDArray[np.float32]] = {}
+        bound = recipes["bf16"].with_(combine=name).bind(seed, shape.layers)
+        model = trainer.model.with_bound(
+            intercept(bound, lambda layer, ops: _KeptLogits(ops, found) if layer == "head" else ops)
+        )
+        return [(float(model.loss(part)), log_softmax(found["logits"])) for part in parts]
 
     reference = evaluated("bf16")
     base = float(np.mean([loss for loss, _ in reference]))
@@ -134,7 +123,7 @@ def cost_rows(outcome):
         limit = decode_limit("deepseek_v3", "h800_ib400", "fp8_1x128", arm.name)
         rows.append({
             "format": arm.name, "label": arm.label, "family": arm.family,
-            "bits_per_value": codecs[arm.name].bits_per_value, "combine_bytes_per_token": limit.combine_bytes / 32,
+            "bits_per_value": lp.codecs[arm.name].bits_per_value, "combine_bytes_per_token": limit.combine_bytes / 32,
             "combine_us": limit.combine_s * 1e6, "exchange_us": limit.exchange_s * 1e6, "tpot_ms": limit.tpot_s * 1e3,
             "tokens_per_s": limit.tokens_per_s, "sqnr": combined_sqnr(arm.name, setting.rows // 4, setting.columns),
             **changes[arm.name],
