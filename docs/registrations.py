@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowprec.study import catalogue
+from lowprec.study.analysis.findings import NEITHER
 from lowprec.study.design import registration
-from lowprec.study.design.expectations import NEITHER
 
 
 def explained() -> dict[str, dict[str, str]]:
