@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from .paired import EVERYTHING, infer
 
-NOWHERE = (math.nan, math.nan)
+NOWHERE, RESAMPLES = (math.nan, math.nan), 2000
 _DOUBLINGS = 12  # of a standard error, after which a ratio has no end
-RESAMPLES = 2000
 
 
 class VarianceModel(Protocol):
@@ -136,12 +135,12 @@ class MetricTable(Protocol):
 
 @dataclass(frozen=True)
 class ByVariance:
-    """Metrics whose intervals follow from a model of their variance."""
+    """Metrics whose intervals follow from a model of their variance, by `estimate`."""
 
     means: VarianceModel
 
     def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
-        """Return the number as `estimate` does."""
+        """Return the number with its interval."""
         return estimate(self.means, metric, arm, condition, over=over, minus=minus)
 
 
@@ -224,8 +223,8 @@ def _interval(value: float, variance: float, df: float) -> tuple[float, float]:
 def crossed_variance(rows: NDArray[np.float64]) -> tuple[float, float]:
     """Return the variance of a mean over rows (checkpoint, batch, value), and its degrees of freedom.
 
-    The batches are the same held-out text for every checkpoint, so that both are samples: the variances of their means
-    are added, and the fewer of them give the degrees of freedom. That is conservative.
+    The batches are the same text for every checkpoint, so that both are samples: the variances of their means are added,
+    and the fewer of them give the degrees of freedom, which is conservative.
 
     Examples
     --------
