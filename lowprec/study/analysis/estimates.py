@@ -223,7 +223,7 @@ def _interval(value: float, variance: float, df: float) -> tuple[float, float]:
 def crossed_variance(rows: NDArray[np.float64]) -> tuple[float, float]:
     """Return the variance of a mean over rows (checkpoint, batch, value), and its degrees of freedom.
 
-    The batches are the same text for every checkpoint, so that both are samples: the variances of their means are added,
+    Batches are the same text for every checkpoint, so that both are samples: the variances of their means are added,
     and the fewer of them give the degrees of freedom, which is conservative.
 
     Examples
