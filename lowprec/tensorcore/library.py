@@ -47,9 +47,9 @@ class GemmLibrary(Value):
 
     Examples
     --------
-    >>> libraries["cublaslt_fast"].promote_every is None
+    >>> gemm_libraries["cublaslt_fast"].promote_every is None
     True
-    >>> Library("mine", scales="end", promote_every=64).name
+    >>> GemmLibrary("mine", scales="end", promote_every=64).name
     'mine'
     """
 
