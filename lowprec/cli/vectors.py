@@ -61,8 +61,8 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
     """
     from .._files import write_bytes
     from ..vectors.catalogue import listed, vectors
+    from ..vectors.encoding import stem
     from ..vectors.encodings import encodings
-    from ..vectors.encodings.encoding import stem
 
     how = encodings[encoding]
     chosen: list[str] = []

@@ -9,7 +9,7 @@ from fractions import Fraction
 from ..oracle.block_formats import BLOCK_FORMATS, BlockRule
 from ..oracle.values import FLOAT32, encode, two_to
 from .drawing import Stream
-from .family import Family, Made, Rule, checked
+from .family import Choice, Family, Made, Rule, one_of
 from .vectors import Answer, Field, Words
 
 _SIGN = 1 << 31
@@ -87,19 +87,12 @@ class BlockFormatFamily(Family):
     """Blocks of formats whose elements mean nothing alone."""
 
     name = "block"
-    pattern = "FORMAT"
+    choices = (Choice("FORMAT", one_of(BLOCK_FORMATS, "the oracle has the formats")),)
     about = "a block's elements, what they share, its level bits and its values"
 
     def listed(self) -> list[str]:
         """Return every format that the oracle has."""
         return [f"block/{name}" for name in BLOCK_FORMATS]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the name."""
-        checked(self.name, parts, 1, self.pattern)
-        if parts[0] not in BLOCK_FORMATS:
-            raise ValueError(f"block/{parts[0]}: the oracle has no such format; it has {', '.join(BLOCK_FORMATS)}")
-        return (parts[0],)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""

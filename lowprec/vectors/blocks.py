@@ -15,7 +15,7 @@ from ..oracle.logfmt import LogGrid, logfmt_tile
 from ..oracle.quantizers import QUANTIZERS, Quantizer, quantize
 from ..oracle.values import FLOAT32, decode, encode, floor_log2, max_code, two_to
 from .drawing import Stream
-from .family import Family, Made, Rule, checked
+from .family import Choice, Family, Made, Rule, number, one_of
 from .vectors import Answer, Field, Words, describe
 
 _SIGN = 1 << 31
@@ -139,22 +139,14 @@ class QuantizeFamily(Family):
     """Codes and scales of blocks."""
 
     name = "quantize"
-    pattern = "QUANTIZER"
+    choices = (Choice("QUANTIZER", one_of(
+        QUANTIZERS, "there are no vectors of it, nor of any with a Hadamard transform or a history; there are for"
+    )),)  # fmt: skip
     about = "quantize: codes and scales of a block (two blocks and the scale above them, where there is one)"
 
     def listed(self) -> list[str]:
         """Return every quantizer that the oracle has."""
         return [f"quantize/{name}" for name in QUANTIZERS]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the name."""
-        checked(self.name, parts, 1, self.pattern)
-        if parts[0] not in QUANTIZERS:
-            raise ValueError(
-                f"quantize/{parts[0]}: there are no vectors of this quantizer (nor of any with a Hadamard transform or "
-                f"a history); there are for {', '.join(QUANTIZERS)}"
-            )
-        return (parts[0],)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""
@@ -242,20 +234,14 @@ class LogfmtFamily(Family):
     """Tiles in LogFMT."""
 
     name = "logfmt"
-    pattern = "BITS[/ROUNDING]"
+    choices = (
+        Choice("BITS", number(3, 16)), Choice("ROUNDING", one_of(("linear", "log"), "the roundings are"), "linear"),
+    )  # fmt: skip
     about = "logfmt: codes (sign above magnitude), ends and values of a tile, as lowprec's mode `paper` defines them"
 
     def listed(self) -> list[str]:
         """Return 3 to 16 bits with the two roundings that the oracle has."""
         return [f"logfmt/{n}/{rounding}" for n in range(3, 17) for rounding in ("linear", "log")]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return bits and rounding."""
-        checked(self.name, parts, 2, self.pattern)
-        rounding = parts[1] if len(parts) > 1 else "linear"
-        if not parts[0].isdecimal() or not 3 <= int(parts[0]) <= 16 or rounding not in ("linear", "log"):
-            raise ValueError(f"logfmt/{'/'.join(parts)}: 3 to 16 bits, rounding linear or log")
-        return str(int(parts[0])), rounding
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""

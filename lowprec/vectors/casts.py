@@ -16,7 +16,7 @@ from ..oracle import casts
 from ..oracle.mutants import wrong_rounding
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Exact, Fields, decode, encode, fields, max_code
 from .drawing import Stream
-from .family import Family, Made, Rule, checked
+from .family import Choice, Family, Made, Rule, one_of
 from .points import Point, cast_points, code_points
 from .vectors import Field, Words, describe
 
@@ -77,30 +77,40 @@ def special_results(f: Fields, mode: str, preset: str) -> dict[str, str]:
     return {what: f"0x{casts.cast(value, f, mode, preset):0{width}x}" for what, value in points.items()}
 
 
+def _default_source(f: Fields) -> str:
+    return "float32" if f.mantissa_bits < 20 else "float64"
+
+
+def fixed_rounding(part: str, before: tuple[str, ...]) -> str:
+    """Return the name of a deterministic rounding."""
+    mode = roundings.get(part).name
+    if mode not in FIXED:
+        raise ValueError(f"{mode} takes random words; see the sets stochastic/...")
+    return mode
+
+
+def policy(part: str, before: tuple[str, ...]) -> str:
+    """Return the name of a policy."""
+    return policies.get(part).name
+
+
+FORMAT = Choice("FORMAT", lambda part, before: format_of(part)[0])
+SOURCE = one_of(SOURCES, "a source is one of")
+
+
 class _Casts(Family):
     """Casts from a source to a format: names are format/rounding/policy."""
 
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        checked(self.name, parts, 4, self.pattern)
-        name, f = format_of(parts[0])
-        mode = roundings.get(parts[1] if len(parts) > 1 else "nearest_even").name
-        if mode not in FIXED:
-            raise ValueError(f"{self.name}/{'/'.join(parts)}: {mode} takes random words; see the sets stochastic/...")
-        preset = policies.get(parts[2]).name if len(parts) > 2 else default_policy(f)
-        source = parts[3] if len(parts) > 3 else self._default_source(f)
-        if source not in SOURCES:
-            raise ValueError(f"{self.name}/{'/'.join(parts)}: a source is {' or '.join(SOURCES)}, not {source!r}")
-        return self._shown(name, mode, preset, source, self._default_source(f))
-
-    def _default_source(self, f: Fields) -> str:
-        return "float32" if f.mantissa_bits < 20 else "float64"
-
-    def _shown(self, name: str, mode: str, preset: str, source: str, usual: str) -> tuple[str, ...]:
-        return (name, mode, preset) if source == usual else (name, mode, preset, source)
+    choices = (
+        FORMAT,
+        Choice("ROUNDING", fixed_rounding, "nearest_even"),
+        Choice("POLICY", policy, lambda found: default_policy(format_of(found[0])[1])),
+        Choice("SOURCE", SOURCE, lambda found: _default_source(format_of(found[0])[1]), hidden=True),
+    )
 
     def _parts(self, parts: Sequence[str]) -> tuple[Fields, str, str, Fields]:
         f = format_of(parts[0])[1]
-        return f, parts[1], parts[2], SOURCES[parts[3] if len(parts) > 3 else self._default_source(f)]
+        return f, parts[1], parts[2], SOURCES[parts[3] if len(parts) > 3 else _default_source(f)]
 
     def _made(self, parts: Sequence[str], level: int, seed: int, result: Field, answer: Any, nan: str) -> Made:
         f, mode, preset, source = self._parts(parts)
@@ -244,7 +254,6 @@ class CastFamily(_Casts):
     """Codes from values."""
 
     name = "cast"
-    pattern = "FORMAT[/ROUNDING[/POLICY[/SOURCE]]]"
     about = "encode: a number of the source format is rounded once to a code of the target"
 
     def listed(self) -> list[str]:
@@ -280,7 +289,6 @@ class RoundFamily(_Casts):
     """Values on the grid, as float32."""
 
     name = "round"
-    pattern = "FORMAT[/ROUNDING[/POLICY[/SOURCE]]]"
     about = "round_to: a number of the source format is rounded once to a value of the target, given as float32"
 
     def listed(self) -> list[str]:
@@ -323,17 +331,12 @@ class DecodeFamily(Family):
     """Values of codes."""
 
     name = "decode"
-    pattern = "FORMAT"
+    choices = (FORMAT,)
     about = "decode: the value of a code, as float32"
 
     def listed(self) -> list[str]:
         """Return every format."""
         return [f"decode/{name}" for name in with_fields()]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the format's own name."""
-        checked(self.name, parts, 1, self.pattern)
-        return (format_of(parts[0])[0],)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""

@@ -25,7 +25,7 @@ from ..oracle.values import (
     exact,
 )
 from .drawing import Stream
-from .family import Family, Made, Rule, checked
+from .family import Choice, Family, Made, Rule, one_of
 from .vectors import Answer, Field, Words, describe
 
 _COLUMNS = 128
@@ -139,19 +139,12 @@ class CodecFamily(Family):
     """Bytes of rows."""
 
     name = "codec"
-    pattern = "CODEC"
+    choices = (Choice("CODEC", one_of(CODECS, "the oracle has the codecs")),)
     about = "codec: the bytes of a row of 128 values, scales or ends first, codes from the least significant bit"
 
     def listed(self) -> list[str]:
         """Return every codec that the oracle has."""
         return [f"codec/{name}" for name in CODECS]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the name."""
-        checked(self.name, parts, 1, self.pattern)
-        if parts[0] not in CODECS:
-            raise ValueError(f"codec/{parts[0]}: the oracle has no such codec; it has {', '.join(CODECS)}")
-        return (parts[0],)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""

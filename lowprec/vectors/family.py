@@ -7,10 +7,11 @@ and wrong ones; `lowprec.vectors.explain` looks among them for what another impl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from ..registry import UnknownNameError
 from .vectors import Answer, Field, Vector, VectorSet, Words
 
 VERSION = 1
@@ -51,6 +52,55 @@ class Made:
     nan: str = "payload"
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One part of a set's name.
+
+    Attributes
+    ----------
+    word : str
+        Its name in the family's pattern.
+    find : callable
+        Takes the part as given, and the parts before it; returns it as the full name has it, or raises a ValueError.
+    default : callable or str, optional
+        What an omitted part is; may depend on the parts before it.
+    hidden : bool
+        Whether the full name leaves it out where it is the default.
+    """
+
+    word: str
+    find: Callable[[str, tuple[str, ...]], str]
+    default: Callable[[tuple[str, ...]], str] | str | None = None
+    hidden: bool = False
+
+    def usual(self, before: tuple[str, ...]) -> str:
+        """Return the default after some other parts."""
+        return self.default(before) if callable(self.default) else self.default or ""
+
+
+def one_of(names: Iterable[str], lacks: str) -> Callable[[str, tuple[str, ...]], str]:
+    """Return a `Choice.find` of some names; `lacks` is the message for others."""
+    known = tuple(names)
+
+    def find(part: str, before: tuple[str, ...]) -> str:
+        if part not in known:
+            raise ValueError(f"{part}: {lacks} {', '.join(known)}")
+        return part
+
+    return find
+
+
+def number(least: int, most: int) -> Callable[[str, tuple[str, ...]], str]:
+    """Return a `Choice.find` of integers."""
+
+    def find(part: str, before: tuple[str, ...]) -> str:
+        if not part.isdecimal() or not least <= int(part) <= most:
+            raise ValueError(f"{part!r} must be an integer from {least} to {most}")
+        return str(int(part))
+
+    return find
+
+
 class Family(ABC):
     """A kind of operation of which there are vector sets.
 
@@ -58,23 +108,41 @@ class Family(ABC):
     ----------
     name : str
         First part of its sets' names.
-    pattern : str
-        How a name goes on, what is left out in brackets.
+    choices : tuple of Choice
+        The other parts of its sets' names.
     about : str
         One sentence.
     """
 
-    name: str
-    pattern: str
-    about: str
+    name: ClassVar[str]
+    choices: ClassVar[tuple[Choice, ...]]
+    about: ClassVar[str]
+
+    @property
+    def pattern(self) -> str:
+        """The parts of a name after the first, optional ones in brackets."""
+        words = [choice.word if choice.default is None else f"[/{choice.word}" for choice in self.choices]
+        return "".join(words) + "]" * sum(choice.default is not None for choice in self.choices)
 
     @abstractmethod
     def listed(self) -> list[str]:
         """Return the full names of its sets, without those that only their parameters make."""
 
-    @abstractmethod
     def full(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return all parts of a name, those that were left out filled in; ValueError for what cannot be."""
+        given = "/".join((self.name, *parts))
+        if not 1 <= len(parts) <= len(self.choices) or not all(parts):
+            raise ValueError(f"{given}: a set of this family is called {self.name}/{self.pattern}")
+        found: tuple[str, ...] = ()
+        for i, choice in enumerate(self.choices):
+            try:
+                found += (choice.find(parts[i] if i < len(parts) else choice.usual(found), found),)
+            except UnknownNameError:
+                raise
+            except ValueError as error:
+                raise ValueError(f"{given}: {error}") from None
+        last = self.choices[-1]
+        return found[:-1] if last.hidden and found[-1] == last.usual(found[:-1]) else found
 
     @abstractmethod
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
@@ -97,9 +165,3 @@ class Family(ABC):
         return VectorSet(
             name, level, seed, definition, made.inputs, made.results, tuple(seen.values()), made.nan
         )  # fmt: skip
-
-
-def checked(who: str, parts: Sequence[str], most: int, pattern: str) -> None:
-    """Refuse a name of too many or too few parts."""
-    if not 1 <= len(parts) <= most or not all(parts):
-        raise ValueError(f"{'/'.join((who, *parts))}: a set of this family is called {who}/{pattern}")

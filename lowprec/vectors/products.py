@@ -16,7 +16,7 @@ from ..oracle.libraries import ORDERS, Order
 from ..oracle.mutants import FP22_MUTANTS, wrong_rules
 from ..oracle.values import E4M3FN, FLOAT32, Fields
 from .drawing import Stream
-from .family import Family, Made, Rule, checked
+from .family import Choice, Family, Made, Rule, one_of
 from .operands import FAMILIES, code_of, product_points
 from .vectors import Answer, Field, Words, describe
 
@@ -47,29 +47,26 @@ def dot(machine: Accumulator, rule: AnyRule, pair: tuple[Fields, Fields], k: int
     return answer
 
 
+def _input(part: str, before: tuple[str, ...]) -> str:
+    """Return one of an accumulator's input formats."""
+    inputs = ACCUMULATORS[before[0]].inputs
+    return one_of(inputs, f"{before[0]} multiplies")(part, before)
+
+
 class MmaFamily(Family):
     """Dot products of raw codes plus c."""
 
     name = "mma"
-    pattern = "ACCUMULATOR[/A_FORMAT[/B_FORMAT]]"
+    choices = (
+        Choice("ACCUMULATOR", one_of(ACCUMULATORS, "the oracle has the accumulators")),
+        Choice("A_FORMAT", _input, lambda found: ACCUMULATORS[found[0]].inputs[0]),
+        Choice("B_FORMAT", _input, lambda found: found[1]),
+    )
     about = "mma: one output, the products of K codes of a and b and c, summed as the accumulator does, k from 0 up"
 
     def listed(self) -> list[str]:
         """Return every accumulator with each of its input formats on both sides."""
         return [f"mma/{name}/{f}/{f}" for name, machine in ACCUMULATORS.items() for f in machine.inputs]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return accumulator and formats."""
-        checked(self.name, parts, 3, self.pattern)
-        if parts[0] not in ACCUMULATORS:
-            raise ValueError(f"mma/{parts[0]}: the oracle has no accumulator of that name; see lowprec accumulators")
-        inputs = ACCUMULATORS[parts[0]].inputs
-        a = parts[1] if len(parts) > 1 else inputs[0]
-        b = parts[2] if len(parts) > 2 else a
-        for fmt in (a, b):
-            if fmt not in inputs:
-                raise ValueError(f"mma/{'/'.join(parts)}: {parts[0]} multiplies {', '.join(inputs)}, not {fmt}")
-        return parts[0], a, b
 
     def _parts(self, parts: Sequence[str]) -> tuple[Accumulator, tuple[Fields, Fields], int]:
         machine = ACCUMULATORS[parts[0]]
@@ -136,29 +133,27 @@ def plain(rule: Any) -> dict[str, Any]:
 _K = 320  # two whole tiles of 128 and a half
 
 
+def _unscaled(part: str, before: tuple[str, ...]) -> str:
+    """Return an accumulator that a library of the oracle runs on."""
+    found = ACCUMULATORS.get(part)
+    if found is None or found.scales is not None or found.rule.c_format != FLOAT32 or "e4m3fn" not in found.inputs:
+        raise ValueError(f"{part} must be an accumulator of e4m3fn with float32 results and without scales")
+    return part
+
+
 class GemmFamily(Family):
     """Outputs of scaled products as libraries order them."""
 
     name = "gemm"
-    pattern = "LIBRARY[/ACCUMULATOR]"
+    choices = (
+        Choice("LIBRARY", one_of(ORDERS, "the oracle has the libraries")),
+        Choice("ACCUMULATOR", _unscaled, "hopper_fp8"),
+    )
     about = "gemm: one float32 output D = A B^T of codes with float32 scales, no C, alpha 1, in the library's order"
 
     def listed(self) -> list[str]:
         """Return every library on Hopper's and Ada's FP8 units."""
         return [f"gemm/{name}/{machine}" for name in ORDERS for machine in ("hopper_fp8", "ada_fp8")]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return library and accumulator."""
-        checked(self.name, parts, 2, self.pattern)
-        if parts[0] not in ORDERS:
-            raise ValueError(f"gemm/{parts[0]}: the oracle has no library of that name; it has {', '.join(ORDERS)}")
-        machine = parts[1] if len(parts) > 1 else "hopper_fp8"
-        found = ACCUMULATORS.get(machine)
-        if found is None or found.scales is not None or found.rule.c_format != FLOAT32 or "e4m3fn" not in found.inputs:
-            raise ValueError(
-                f"gemm/{'/'.join(parts)}: needed is an accumulator of e4m3fn with float32 results, no scales"
-            )
-        return parts[0], machine
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""

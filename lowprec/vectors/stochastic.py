@@ -9,9 +9,9 @@ from ..oracle import casts
 from ..oracle.mutants import wrong_rounding
 from ..oracle.random_bits import random_word
 from ..oracle.values import FLOAT32, Fields
-from .casts import FIXED, ROUNDING_WORDS, format_of, special_results, value_of
+from .casts import FIXED, FORMAT, ROUNDING_WORDS, format_of, special_results, value_of
 from .drawing import Stream
-from .family import Family, Made, Rule, checked
+from .family import Choice, Family, Made, Rule, number, one_of
 from .points import cast_points, fraction_points
 from .vectors import Answer, Field, Words, describe
 
@@ -20,7 +20,11 @@ class StochasticFamily(Family):
     """Stochastic rounding with the random word given, and the words themselves."""
 
     name = "stochastic"
-    pattern = "a|b|c[/FORMAT[/BITS]], or words"
+    choices = (
+        Choice("a|b|c", one_of("abc", "the variants are")),
+        Choice("FORMAT", FORMAT.find, "e4m3fn"),
+        Choice("BITS", number(1, 24), "24"),
+    )
     about = "stochastic rounding (P3109's StochasticA, B, C) of a float32 with N random bits R, saturating (ocp_sat)"
     _formats = ("e4m3fn", "e5m2", "e2m1fn", "bfloat16", "float16")
 
@@ -30,18 +34,14 @@ class StochasticFamily(Family):
             *(f"stochastic/{v}/{f}/{n}" for v in "abc" for f in self._formats for n in (24, 8, 3)), "stochastic/words",
         ]  # fmt: skip
 
+    @property
+    def pattern(self) -> str:
+        """The parts of a name after the first, optional ones in brackets."""
+        return f"{super().pattern}, or words"
+
     def full(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return variant, format and bits."""
-        checked(self.name, parts, 3, self.pattern)
-        if parts[0] == "words" and len(parts) == 1:
-            return ("words",)
-        if parts[0] not in ("a", "b", "c"):
-            raise ValueError(f"stochastic/{'/'.join(parts)}: a set of this family is called stochastic/{self.pattern}")
-        name = format_of(parts[1] if len(parts) > 1 else "e4m3fn")[0]
-        bits = parts[2] if len(parts) > 2 else "24"
-        if not bits.isdecimal() or not 1 <= int(bits) <= 24:
-            raise ValueError(f"stochastic/{'/'.join(parts)}: {bits!r} random bits: 1 to 24 are possible")
-        return parts[0], name, str(int(bits))
+        return ("words",) if tuple(parts) == ("words",) else super().full(parts)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""

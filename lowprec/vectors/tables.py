@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 
 from ..format.catalogue import Format, formats
 from ..format.policy import policies
-from ..format.rounding import roundings
 from ..oracle import tables
 from ..oracle.casts import Away
 from ..oracle.mutants import wrong_rounding
 from ..oracle.tables import Table
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, Exact, Fields, decode, encode, max_code, two_to
-from .casts import FIXED, MACHINES, ROUNDING_WORDS, SOURCES, value_of, with_fields
+from .casts import FIXED, MACHINES, ROUNDING_WORDS, SOURCE, SOURCES, fixed_rounding, policy, value_of, with_fields
 from .drawing import Stream
-from .family import Family, Made, Rule, checked
+from .family import Choice, Family, Made, Rule, one_of
 from .points import Point, source_points
 from .vectors import Answer, Field, Words, describe
 
@@ -36,13 +35,16 @@ def _table(f: Format) -> Table:
     return tables.table([f.value(code) for code in range(1 << f.bits)], getattr(f, "beyond", None))
 
 
-def _format(who: str, name: str) -> Format:
+def _format(name: str, before: tuple[str, ...]) -> str:
     f = formats[name]
     if not f.is_table:
-        raise ValueError(f"{who}/{name}: {name} is no table of values: see cast/{name} and decode/{name}")
+        raise ValueError(f"{name} is no table of values: see cast/{name} and decode/{name}")
     if not f.has_zero:
-        raise ValueError(f"{who}/{name}: the oracle has tables with a zero")
-    return f
+        raise ValueError("the oracle has tables with a zero")
+    return f.name
+
+
+_TABLE, _POLICY = Choice("FORMAT", _format), Choice("POLICY", policy, "ocp_sat")
 
 
 def _definition(f: Format) -> dict[str, Any]:
@@ -108,7 +110,10 @@ class TableCastFamily(Family):
     """Codes from values, by a list of values."""
 
     name = "cast_table"
-    pattern = "FORMAT[/ROUNDING[/POLICY[/SOURCE]]]"
+    choices = (
+        _TABLE, Choice("ROUNDING", fixed_rounding, lambda found: formats[found[0]].usual_rounding), _POLICY,
+        Choice("SOURCE", SOURCE, "float32", hidden=True),
+    )  # fmt: skip
     about = "encode: a number of the source format is rounded once to a code of the table"
 
     def listed(self) -> list[str]:
@@ -120,19 +125,6 @@ class TableCastFamily(Family):
             for mode in FIXED
             for p in ([*named, "cann_sat"] if mode == formats[f].usual_rounding else ["ocp_sat", "ocp_nonsat"])
         ]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return format, rounding and policy, and the source if it is not float32."""
-        checked(self.name, parts, 4, self.pattern)
-        f = _format(self.name, parts[0])
-        mode = roundings.get(parts[1] if len(parts) > 1 else f.usual_rounding).name
-        if mode not in FIXED:
-            raise ValueError(f"{self.name}/{'/'.join(parts)}: {mode} takes random words; there are no such sets")
-        preset = policies.get(parts[2]).name if len(parts) > 2 else "ocp_sat"
-        source = parts[3] if len(parts) > 3 else "float32"
-        if source not in SOURCES:
-            raise ValueError(f"{self.name}/{'/'.join(parts)}: a source is {' or '.join(SOURCES)}, not {source!r}")
-        return (f.name, mode, preset) if source == "float32" else (f.name, mode, preset, source)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""
@@ -159,9 +151,9 @@ class TableCastFamily(Family):
         for other in FIXED:
             if other != mode:
                 yield Rule(ROUNDING_WORDS[other], _cast(t, source, other, preset))
-        for policy in policies.names():
-            if policy != preset:
-                yield Rule(f"policy {policy}", _cast(t, source, mode, policy))
+        for name in policies.names():
+            if name != preset:
+                yield Rule(f"policy {name}", _cast(t, source, mode, name))
         for name, middle in (("float32", FLOAT32), ("bfloat16", BFLOAT16), ("float16", FLOAT16)):
             if middle.mantissa_bits < source.mantissa_bits:
                 first = functools.partial(_first, _cast(t, middle, mode, preset), source, middle)
@@ -212,20 +204,13 @@ class HybridFamily(Family):
     """HiF8 by CANN's hybrid rounding."""
 
     name = "cast_hybrid"
-    pattern = "SOURCE[/POLICY]"
+    choices = (Choice("SOURCE", one_of(("float32", "float16"), "a source is one of")), _POLICY)
     about = "HiF8's hybrid rounding (CAST_HYBRID), as CANN's reference data have it: a number's low bits decide"
     _sources: ClassVar = {"float32": (32, FLOAT32), "float16": (16, FLOAT16)}
 
     def listed(self) -> list[str]:
         """Return both sources, saturating or not."""
         return [f"{self.name}/{s}/{p}" for s in self._sources for p in ("ocp_sat", "ocp_nonsat", "cann_sat")]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return source and policy."""
-        checked(self.name, parts, 2, self.pattern)
-        if parts[0] not in self._sources:
-            raise ValueError(f"{self.name}/{'/'.join(parts)}: a source is {' or '.join(self._sources)}")
-        return parts[0], policies.get(parts[1] if len(parts) > 1 else "ocp_sat").name
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""
@@ -274,17 +259,12 @@ class TableDecodeFamily(Family):
     """Values of codes of a table."""
 
     name = "decode_table"
-    pattern = "FORMAT"
+    choices = (_TABLE,)
     about = "decode: the value of a code of a table, as float32"
 
     def listed(self) -> list[str]:
         """Return every table."""
         return [f"{self.name}/{name}" for name in with_tables()]
-
-    def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the format's own name."""
-        checked(self.name, parts, 1, self.pattern)
-        return (_format(self.name, parts[0]).name,)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
         """Return a set before its answers."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..vectors import VectorSet
+from .vectors import VectorSet
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,10 @@ def comments(s: VectorSet, mark: str) -> str:
     """Return the header as comment lines."""
     lines = json.dumps(s.header(), indent=1, ensure_ascii=True).splitlines()
     return "".join(f"{mark} {line}".rstrip() + "\n" for line in lines)
+
+
+def labels(s: VectorSet) -> tuple[list[str], list[int]]:
+    """Return the labels of a set, each once, and the index among them of every vector's label."""
+    kinds = sorted(set(s.labels))
+    number = {label: i for i, label in enumerate(kinds)}
+    return kinds, [number[label] for label in s.labels]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..vectors import Field, VectorSet
-from .encoding import Encoding, comments, stem
+from .encoding import Encoding, comments, labels, stem
+from .vectors import Field, VectorSet
 
 _MAIN = """
 /* cc -DLOWPREC_SELF_TEST -include your_function.h -x c {file} -o test && ./test
@@ -37,8 +37,7 @@ def _type(field: Field) -> str:
 def write(s: VectorSet) -> bytes:
     """Return a set as a C header."""
     own, fields = stem(s), (*s.inputs, *s.results)
-    kinds = sorted(set(s.labels))
-    number = {label: i for i, label in enumerate(kinds)}
+    kinds, numbers = labels(s)
     text = [comments(s, "//"), f"#ifndef {own.upper()}_H\n#define {own.upper()}_H\n#include <stddef.h>\n"]
     text.append(f"#include <stdint.h>\n#define {own.upper()}_COUNT {len(s)}\n")
     for field in fields:
@@ -48,7 +47,7 @@ def write(s: VectorSet) -> bytes:
         size = f"[{len(s)}]" + (f"[{field.count}]" if field.count > 1 else "")
         body = _wrapped(lines) if field.count == 1 else ",\n".join(f"{{{line}}}" for line in lines)
         text.append(f"static const {_type(field)} {own}_{field.name}{size} = {{\n{body}\n}};\n")
-    body = _wrapped([str(number[label]) for label in s.labels])
+    body = _wrapped(list(map(str, numbers)))
     text.append(f"static const uint16_t {own}_label[{len(s)}] = {{\n{body}\n}};\n")
     body = ",\n".join(f'"{label}"' for label in kinds)
     text.append(f"static const char *const {own}_labels[{len(kinds)}] = {{\n{body}\n}};\n")

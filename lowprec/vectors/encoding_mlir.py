@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ...oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TF32, Fields, fields
-from ..vectors import VectorSet
+from ..format.catalogue import formats
+from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TF32, Fields, fields
 from .encoding import Encoding, comments
+from .vectors import VectorSet
 
 _TYPES: dict[Fields, str] = {FLOAT64: "f64", FLOAT32: "f32", TF32: "tf32", BFLOAT16: "bf16", FLOAT16: "f16"}
 _NARROW = {
@@ -24,12 +25,6 @@ _RUN = """// RUN: mlir-opt %s --convert-arith-to-apfloat --convert-to-llvm | \\
 """
 
 
-def _types() -> dict[Fields, str]:
-    from ...format.catalogue import formats
-
-    return _TYPES | {fields(formats[name]): mlir for name, mlir in _NARROW.items()}
-
-
 def write(s: VectorSet) -> bytes:
     """Return a set as an integration test; ValueError where arith has no such operation, rounding or type.
 
@@ -42,7 +37,7 @@ def write(s: VectorSet) -> bytes:
     x, y = s.inputs[0], s.results[0]
     assert x.format is not None
     assert y.format is not None
-    types = _types()
+    types = _TYPES | {fields(formats[name]): mlir for name, mlir in _NARROW.items()}
     if x.format not in types or y.format not in types:
         raise ValueError(f"{s.name}: mlir has no such type; it has {', '.join(sorted({**types}.values()))}")
     source, target = types[x.format], types[y.format]

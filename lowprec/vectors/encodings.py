@@ -1,0 +1,85 @@
+"""Encodings of vector sets: functions from a set to the bytes of a file.
+
+The plain ones are here; `encoding_c` and `encoding_mlir` write programs.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from .._files import npz_bytes
+from ..registry import Registry
+from . import encoding_c, encoding_mlir
+from .encoding import Encoding, comments, labels, stem
+from .vectors import Field, VectorSet, Words
+
+
+def _named(fields: tuple[Field, ...], words: Words) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for field in fields:
+        part, words = words[: field.count], words[field.count :]
+        named[field.name] = f"0x{field.hex(part[0])}" if field.count == 1 else " ".join(map(field.hex, part))
+    return named
+
+
+def _json(s: VectorSet) -> bytes:
+    """Return a set as JSON: a header, then one object per vector on its own line, words in hexadecimal."""
+    rows = (
+        json.dumps({**_named(s.inputs, v.inputs), **_named(s.results, v.results), "label": v.label}, ensure_ascii=True)
+        for v in s.vectors
+    )
+    header = json.dumps(s.header(), indent=1, ensure_ascii=True)
+    return ('{"header": ' + header + ',\n"vectors": [\n' + ",\n".join(rows) + "\n]}\n").encode()
+
+
+def _npz(s: VectorSet) -> bytes:
+    """Return a set as an archive of one array per field; the same bytes on every machine at any time."""
+    arrays = {name: s[name] for name in s.field_names}
+    kinds, numbers = labels(s)
+    arrays["label"] = np.array(numbers, np.uint32)
+    text = json.dumps({**s.header(), "labels": kinds}, ensure_ascii=True).encode()
+    arrays["header"] = np.frombuffer(text, np.uint8)
+    return npz_bytes(arrays)
+
+
+def _hex(s: VectorSet) -> bytes:
+    """Return a set as lines of one number: the first input highest, word 0 of a field lowest in it."""
+    fields = (*s.inputs, *s.results)
+    width = sum(field.bits * field.count for field in fields)
+    lines = [comments(s, "//"), f"// reg [{width - 1}:0] {stem(s)} [0:{len(s) - 1}];\n"]
+    top = width
+    for field in fields:
+        low = top - field.bits * field.count
+        each = f", {field.count} words of {field.bits} bits, the first lowest" if field.count > 1 else ""
+        side = "input" if field in s.inputs else "result"
+        lines.append(f"// {side} {field.name} = vector[{top - 1}:{low}]{each}\n")
+        top = low
+    for vector in s.vectors:
+        number = 0
+        words = list(vector.inputs + vector.results)
+        for field in fields:
+            part, words = words[: field.count], words[field.count :]
+            for word in reversed(part):
+                number = number << field.bits | word
+        lines.append(f"{number:0{-(-width // 4)}x} // {vector.label}\n")
+    return "".join(lines).encode()
+
+
+def _testfloat(s: VectorSet) -> bytes:
+    """Return a set as lines of words, inputs and then results, as Berkeley TestFloat's testfloat_gen prints them."""
+    return "".join(f"{line}\n" for line in s.lines()).encode()
+
+
+encodings: Registry[Encoding] = Registry("encoding", Encoding)
+"""The encodings by name."""
+for _encoding in (
+    Encoding("json", ".json", "scripts: one object a vector, hexadecimal strings", _json),
+    Encoding("npz", ".npz", "NumPy: an array a field; header is JSON in bytes, label counts into its labels", _npz),
+    Encoding("hex", ".hex", "Verilog's $readmemh: a vector a word, widths in comments", _hex),
+    Encoding("testfloat", ".txt", "programs that read lines: hexadecimal inputs, then results", _testfloat),
+    encoding_c.ENCODING,
+    encoding_mlir.ENCODING,
+):
+    encodings.register(_encoding.name, _encoding)
