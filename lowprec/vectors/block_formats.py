@@ -9,7 +9,7 @@ from fractions import Fraction
 from ..oracle.block_formats import BLOCK_FORMATS, BlockRule
 from ..oracle.values import FLOAT32, encode, two_to
 from .drawing import Stream
-from .family import Choice, Family, Made, Rule, one_of
+from .family import Choice, Family, Rule, SetSpec, one_of
 from .vectors import Answer, Field, Words
 
 _SIGN = 1 << 31
@@ -94,7 +94,7 @@ class BlockFormatFamily(Family):
         """Return every format that the oracle has."""
         return [f"block/{name}" for name in BLOCK_FORMATS]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         r = BLOCK_FORMATS[parts[0]]
         results = [Field("elements", r.bits + 1, None, r.block), Field("shared", 8)]
@@ -108,7 +108,7 @@ class BlockFormatFamily(Family):
             "left out": "NaN and Inf, which the source does not say" if r.levels else "NaN",
         }  # fmt: skip
         points = block_points(r, level, Stream(seed, f"block/{parts[0]}"))
-        return Made(
+        return SetSpec(
             definition, (Field.of("x", FLOAT32, r.block),), tuple(results), points, functools.partial(_answer, r)
         )
 

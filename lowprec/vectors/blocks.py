@@ -15,7 +15,7 @@ from ..oracle.logfmt import LogGrid, logfmt_tile
 from ..oracle.quantizers import QUANTIZERS, Quantizer, quantize
 from ..oracle.values import FLOAT32, decode, encode, floor_log2, max_code, two_to
 from .drawing import Stream
-from .family import Choice, Family, Made, Rule, number, one_of
+from .family import Choice, Family, Rule, SetSpec, number, one_of
 from .vectors import Answer, Field, Words, describe
 
 _SIGN = 1 << 31
@@ -148,7 +148,7 @@ class QuantizeFamily(Family):
         """Return every quantizer that the oracle has."""
         return [f"quantize/{name}" for name in QUANTIZERS]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         r = QUANTIZERS[parts[0]]
         rows, columns = block_of(r)
@@ -168,7 +168,7 @@ class QuantizeFamily(Family):
             definition["tensor scale"] = "one for each row, from its own amax"
         points = quantizer_points(r, level, Stream(seed, f"quantize/{parts[0]}"))
         inputs = (Field.of("x", FLOAT32, rows * columns),)
-        return Made(definition, inputs, tuple(results), points, _quantized(r), "any")
+        return SetSpec(definition, inputs, tuple(results), points, _quantized(r), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield quantizers of the same element and block, and what else is often done otherwise."""
@@ -243,7 +243,7 @@ class LogfmtFamily(Family):
         """Return 3 to 16 bits with the two roundings that the oracle has."""
         return [f"logfmt/{n}/{rounding}" for n in range(3, 17) for rounding in ("linear", "log")]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         n, rounding = int(parts[0]), parts[1]
         results = (
@@ -257,7 +257,7 @@ class LogfmtFamily(Family):
             "ends": "smallest non-zero and largest magnitude; 0 and 0 for a tile of zeros",
         }  # fmt: skip
         points = _tiles(n, level, Stream(seed, "/".join(("logfmt", *parts))))
-        return Made(definition, (Field.of("x", FLOAT32, _TILE),), results, points, _logfmt(n, rounding))
+        return SetSpec(definition, (Field.of("x", FLOAT32, _TILE),), results, points, _logfmt(n, rounding))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield the other rounding, and wrong rules."""

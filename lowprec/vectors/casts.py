@@ -16,7 +16,7 @@ from ..oracle import casts
 from ..oracle.mutants import wrong_rounding
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Exact, Fields, decode, encode, fields, max_code
 from .drawing import Stream
-from .family import Choice, Family, Made, Rule, one_of
+from .family import Choice, Family, Rule, SetSpec, one_of
 from .points import Point, cast_points, code_points
 from .vectors import Field, Words, describe
 
@@ -112,7 +112,7 @@ class _Casts(Family):
         f = format_of(parts[0])[1]
         return f, parts[1], parts[2], SOURCES[parts[3] if len(parts) > 3 else _default_source(f)]
 
-    def _made(self, parts: Sequence[str], level: int, seed: int, result: Field, answer: Any, nan: str) -> Made:
+    def _made(self, parts: Sequence[str], level: int, seed: int, result: Field, answer: Any, nan: str) -> SetSpec:
         f, mode, preset, source = self._parts(parts)
         points: Iterable[Point] = _boundaries(f, source)
         if level > 1:
@@ -122,7 +122,7 @@ class _Casts(Family):
             "special codes": special_results(f, mode, preset),
         }  # fmt: skip
         inputs = (Field.of("x", source),)
-        return Made(definition, inputs, (result,), (((word,), label) for word, label in points), answer, nan)
+        return SetSpec(definition, inputs, (result,), (((word,), label) for word, label in points), answer, nan)
 
     def _codes(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[_Rule]:
         """Yield rules from a source word to a code."""
@@ -266,7 +266,7 @@ class CastFamily(_Casts):
             if f in MACHINES.get(p, (f,)) and (p not in MACHINES or mode in ("nearest_even", "toward_zero"))
         ]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         f, mode, preset, source = self._parts(parts)
 
@@ -302,7 +302,7 @@ class RoundFamily(_Casts):
                 names += sorted(f"round/{rest}" for rest in some)
         return names
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         f, mode, preset, source = self._parts(parts)
 
@@ -338,13 +338,13 @@ class DecodeFamily(Family):
         """Return every format."""
         return [f"decode/{name}" for name in with_fields()]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         f = format_of(parts[0])[1]
         points = (((code,), label) for code, label in code_points(f, level, Stream(seed, f"decode/{parts[0]}")))
         definition = {"source": describe(f), "target": describe(FLOAT32)}
         fields_ = (Field.of("x", f),), (Field.of("y", FLOAT32),)
-        return Made(definition, *fields_, points, lambda words: (_as_float32(words[0], f),), "any")
+        return SetSpec(definition, *fields_, points, lambda words: (_as_float32(words[0], f),), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield other formats of that width, and what may happen to subnormals and zeros."""

@@ -25,7 +25,7 @@ from ..oracle.values import (
     exact,
 )
 from .drawing import Stream
-from .family import Choice, Family, Made, Rule, one_of
+from .family import Choice, Family, Rule, SetSpec, one_of
 from .vectors import Answer, Field, Words, describe
 
 _COLUMNS = 128
@@ -146,7 +146,7 @@ class CodecFamily(Family):
         """Return every codec that the oracle has."""
         return [f"codec/{name}" for name in CODECS]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         codec = CODECS[parts[0]]
         stream = Stream(seed, f"codec/{parts[0]}")
@@ -159,7 +159,9 @@ class CodecFamily(Family):
             "order": "scale of the tensor, scales or ends, codes; each little-endian, padded to bytes",
         }  # fmt: skip
         count = len(answer(points[0][0]))
-        return Made(definition, (Field.of("x", FLOAT32, _COLUMNS),), (Field("bytes", 8, None, count),), points, answer)
+        return SetSpec(
+            definition, (Field.of("x", FLOAT32, _COLUMNS),), (Field("bytes", 8, None, count),), points, answer
+        )
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield codecs of as many bytes, and other orders of the same bytes."""

@@ -41,7 +41,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Made:
+class SetSpec:
     """A set before its answers: the fields, what decides a bit, labelled inputs, and the right rule."""
 
     definition: dict[str, Any]
@@ -145,7 +145,7 @@ class Family(ABC):
         return found[:-1] if last.hidden and found[-1] == last.usual(found[:-1]) else found
 
     @abstractmethod
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set of that full name before its answers."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from ..oracle.libraries import ORDERS, Order
 from ..oracle.mutants import FP22_MUTANTS, wrong_rules
 from ..oracle.values import E4M3FN, FLOAT32, Fields
 from .drawing import Stream
-from .family import Choice, Family, Made, Rule, one_of
+from .family import Choice, Family, Rule, SetSpec, one_of
 from .operands import FAMILIES, code_of, product_points
 from .vectors import Answer, Field, Words, describe
 
@@ -72,7 +72,7 @@ class MmaFamily(Family):
         machine = ACCUMULATORS[parts[0]]
         return machine, (FORMATS[parts[1]], FORMATS[parts[2]]), _length(machine.rule)
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         machine, pair, k = self._parts(parts)
         c = machine.rule.c_format
@@ -91,7 +91,7 @@ class MmaFamily(Family):
                 "bit 7 of a scale": "ignored where not a bit of it",
             }
         points = product_points(machine, pair, k, level, Stream(seed, "/".join(("mma", *parts))))
-        return Made(definition, tuple(inputs), (Field.of("d", c),), points, dot(machine, machine.rule, pair, k))
+        return SetSpec(definition, tuple(inputs), (Field.of("d", c),), points, dot(machine, machine.rule, pair, k))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield the catalogue's other accumulators, and wrong rules next to this one."""
@@ -155,7 +155,7 @@ class GemmFamily(Family):
         """Return every library on Hopper's and Ada's FP8 units."""
         return [f"gemm/{name}/{machine}" for name in ORDERS for machine in ("hopper_fp8", "ada_fp8")]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         order, machine = ORDERS[parts[0]], ACCUMULATORS[parts[1]]
         count = -(-_K // 128) if order.scales == "promotion" else 1
@@ -171,7 +171,7 @@ class GemmFamily(Family):
         }  # fmt: skip
         stream = Stream(seed, "/".join(("gemm", *parts)))
         answer = _ordered(order, machine.rule, count)
-        return Made(definition, inputs, (Field.of("d", FLOAT32),), _gemm_points(count, level, stream), answer, "any")
+        return SetSpec(definition, inputs, (Field.of("d", FLOAT32),), _gemm_points(count, level, stream), answer, "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield other libraries and accumulators, and wrong orders next to this one."""

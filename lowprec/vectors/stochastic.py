@@ -11,7 +11,7 @@ from ..oracle.random_bits import random_word
 from ..oracle.values import FLOAT32, Fields
 from .casts import FIXED, FORMAT, ROUNDING_WORDS, format_of, special_results, value_of
 from .drawing import Stream
-from .family import Choice, Family, Made, Rule, number, one_of
+from .family import Choice, Family, Rule, SetSpec, number, one_of
 from .points import cast_points, fraction_points
 from .vectors import Answer, Field, Words, describe
 
@@ -43,7 +43,7 @@ class StochasticFamily(Family):
         """Return variant, format and bits."""
         return ("words",) if tuple(parts) == ("words",) else super().full(parts)
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         stream = Stream(seed, "/".join(("stochastic", *parts)))
         if parts[0] == "words":
@@ -66,7 +66,7 @@ class StochasticFamily(Family):
             "policy": "ocp_sat", "special codes": special_results(f, "nearest_even", "ocp_sat"),
         }  # fmt: skip
         inputs = (Field.of("x", FLOAT32), Field("r", n))
-        return Made(definition, inputs, (Field.of("y", f),), points(), _stochastic(f, mode, n))
+        return SetSpec(definition, inputs, (Field.of("y", f),), points(), _stochastic(f, mode, n))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield the other variants, wrong rules, and roundings that do not look at R."""
@@ -119,7 +119,7 @@ def _deciding(word: int, f: Fields, mode: str, n: int, stream: Stream, every: bo
         yield stream.bits(n), "any R"
 
 
-def _words(level: int, stream: Stream) -> Made:
+def _words(level: int, stream: Stream) -> SetSpec:
     ends = (0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1)
     points = [((s, i), "seed and index at the ends of words") for s in ends for i in ends]
     points += [((s, i), "consecutive indices") for s in (0, 1, 2**40 + 7) for i in range(2**32 - 100, 2**32 + 100)]
@@ -130,4 +130,4 @@ def _words(level: int, stream: Stream) -> Made:
         "mod 2^32, key words mixed in by xor, +, xor, + before each and after the last; then index mod 2^32 by xor",
     }
     fields_ = (Field("seed", 64), Field("index", 64)), (Field("word", 32),)
-    return Made(definition, *fields_, points, lambda words: (random_word(*words),))
+    return SetSpec(definition, *fields_, points, lambda words: (random_word(*words),))

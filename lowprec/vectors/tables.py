@@ -20,7 +20,7 @@ from ..oracle.tables import Table
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, Exact, Fields, decode, encode, max_code, two_to
 from .casts import FIXED, MACHINES, ROUNDING_WORDS, SOURCE, SOURCES, fixed_rounding, policy, value_of, with_fields
 from .drawing import Stream
-from .family import Choice, Family, Made, Rule, one_of
+from .family import Choice, Family, Rule, SetSpec, one_of
 from .points import Point, source_points
 from .vectors import Answer, Field, Words, describe
 
@@ -126,7 +126,7 @@ class TableCastFamily(Family):
             for p in ([*named, "cann_sat"] if mode == formats[f].usual_rounding else ["ocp_sat", "ocp_nonsat"])
         ]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         f, mode, preset, source = _parts(parts)
         t, stream = _table(f), Stream(seed, "/".join((self.name, *parts)))
@@ -136,7 +136,7 @@ class TableCastFamily(Family):
         }  # fmt: skip
         points = (((word,), label) for word, label in table_points(t, source, level, stream))
         fields_ = (Field.of("x", source),), (Field("y", f.bits),)
-        return Made(definition, *fields_, points, _cast(t, source, mode, preset))
+        return SetSpec(definition, *fields_, points, _cast(t, source, mode, preset))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield other roundings and policies, wrong rules, and what may happen before."""
@@ -212,7 +212,7 @@ class HybridFamily(Family):
         """Return both sources, saturating or not."""
         return [f"{self.name}/{s}/{p}" for s in self._sources for p in ("ocp_sat", "ocp_nonsat", "cann_sat")]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         source, stream = self._sources[parts[0]][1], Stream(seed, "/".join((self.name, *parts)))
         definition = {
@@ -222,7 +222,7 @@ class HybridFamily(Family):
         t = _table(formats["hif8"])
         points = itertools.chain(table_points(t, source, level, stream), _own_bits(t, source, stream))
         fields_ = (Field.of("x", source),), (Field("y", 8),)
-        return Made(definition, *fields_, (((w,), label) for w, label in points), self._answer(parts))
+        return SetSpec(definition, *fields_, (((w,), label) for w, label in points), self._answer(parts))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield the strict comparison, the mode without exception, and rounding to nearest."""
@@ -266,14 +266,14 @@ class TableDecodeFamily(Family):
         """Return every table."""
         return [f"{self.name}/{name}" for name in with_tables()]
 
-    def prepare(self, parts: Sequence[str], level: int, seed: int) -> Made:
+    def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
         f = formats[parts[0]]
         values = _table(f).values
         points = (((code,), _kind(values[code])) for code in range(1 << f.bits))
         definition = {"source": _definition(f), "target": describe(FLOAT32)}
         fields_ = (Field("x", f.bits),), (Field.of("y", FLOAT32),)
-        return Made(definition, *fields_, points, lambda words: (_as_float32(values[words[0]]),), "any")
+        return SetSpec(definition, *fields_, points, lambda words: (_as_float32(values[words[0]]),), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield values in the order of codes, and formats with fields of that width."""

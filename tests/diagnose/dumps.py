@@ -6,7 +6,7 @@ import numpy as np
 
 import lowprec as lp
 from lowprec.diagnose.identify.candidate import Candidate
-from lowprec.diagnose.identify.dump import Dump, dump_of
+from lowprec.diagnose.identify.dump import GemmDump, dump_of
 
 E4M3 = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
 
@@ -16,7 +16,7 @@ def mma(machine: str | lp.Accumulator, a: np.ndarray, b: np.ndarray, c: np.ndarr
     return lp.mma(a, b, c, accumulator=machine, **E4M3)
 
 
-def plain_dump(a: np.ndarray, b: np.ndarray, c: np.ndarray | None, d: np.ndarray, fmt: str = "e4m3fn") -> Dump:
+def plain_dump(a: np.ndarray, b: np.ndarray, c: np.ndarray | None, d: np.ndarray, fmt: str = "e4m3fn") -> GemmDump:
     """Return a dump without scales."""
     return dump_of(a, b, c, d, a_format=fmt, b_format=fmt, d_format=None, a_scale=None, b_scale=None)
 

@@ -11,7 +11,7 @@ from refusals import refusals
 from tools import command
 
 import lowprec as lp
-from lowprec.diagnose.check.attribution import FOLLOWS
+from lowprec.diagnose.check.attribution import FOLLOWS_SCALE
 from lowprec.diagnose.check.causes import add, causes
 from lowprec.diagnose.check.result import Check
 from lowprec.diagnose.check.search import UNEXPLAINED
@@ -213,7 +213,7 @@ def test_scales_that_nobody_made_are_followed_by_their_codes() -> None:
     scale = q.scale * rng.uniform(1, 2, q.scale.shape).astype(np.float32)
     q.codes[:] = lp.encode(x / np.repeat(scale, 128, 1), "e4m3fn", policy="ocp_sat")
     found = checked(q, "dsv3_inference", x, scale=scale)
-    assert words(found)[0] == {FOLLOWS}
+    assert words(found)[0] == {FOLLOWS_SCALE}
     assert words(found)[1] == {UNEXPLAINED}
     assert found.causes == ("the codes are those of the scales found, which no known cause gives",)
 
@@ -421,6 +421,6 @@ def test_a_cause_is_one_entry() -> None:
 def test_every_cause_says_how_to_mend_it_and_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "identify.md").read_text(encoding="utf-8")
     for name in causes.names():
-        assert len(causes[name].mend) > 10
+        assert len(causes[name].fix) > 10
         assert causes[name].stage in ("making", "codes", "scale", "tensor scale")
-        assert f" {name} | {causes[name].mend} |" in page, name
+        assert f" {name} | {causes[name].fix} |" in page, name

@@ -15,8 +15,8 @@ from dumps import E4M3, mma
 
 import lowprec as lp
 from lowprec.diagnose.identify.candidate import Candidate
-from lowprec.diagnose.identify.forms import Forms
 from lowprec.diagnose.identify.identification import Identification
+from lowprec.diagnose.identify.normal_form import NormalForms
 from lowprec.diagnose.identify.probes import probes_for
 from lowprec.tensorcore.accumulator import FLOAT64, heeded_fields
 from lowprec.tensorcore.kinds.amd import ExactGroupSum, PairwiseSum, TruncateFloorSum
@@ -103,7 +103,7 @@ def codes(rng: np.random.Generator, data: str, shape: tuple[int, int]) -> np.nda
 
 def named(found: Identification, machine: lp.Accumulator) -> bool:
     """Tell whether one of those that explain the dump is the machine, but for what provably does not show."""
-    forms = Forms(found.dumps[0])
+    forms = NormalForms(found.dumps[0])
     return any(forms.same(c, Candidate(machine)) for c in found.explaining)
 
 

@@ -1,4 +1,4 @@
-"""Forms of candidates: what has one form gives one result, on operands at all edges; what just misses it, another."""
+"""Normal forms of candidates: equal forms give equal results, at all edges; near misses give another."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from dumps import candidate, mma, plain_dump
 
 import lowprec as lp
 from lowprec.diagnose.identify.candidate import Candidate
-from lowprec.diagnose.identify.dump import Dump
-from lowprec.diagnose.identify.forms import Forms
+from lowprec.diagnose.identify.dump import GemmDump
+from lowprec.diagnose.identify.normal_form import NormalForms
 from lowprec.tensorcore.accumulator import heeded_fields
 from tests.diagnose.test_identify_blind import draw
 
@@ -16,7 +16,7 @@ K, LONG = 12, 140  # the second has two runs of a split K
 
 def operands(
     seed: int, with_c: bool = False, k: int = K, fmt: str = "e4m3fn", out: str = "float32", side: int = 20
-) -> Dump:
+) -> GemmDump:
     """Return operands with subnormals, zeros of both signs, the largest numbers and some NaN and Inf, and such a C."""
     rng = np.random.default_rng(seed)
     sign = 1 << (lp.formats[fmt].bits - 1)
@@ -41,7 +41,7 @@ def operands(
     return plain_dump(*codes, c, np.zeros((side, side), out), fmt)
 
 
-def outputs(candidate: Candidate, dump: Dump) -> np.ndarray:
+def outputs(candidate: Candidate, dump: GemmDump) -> np.ndarray:
     return np.concatenate([candidate.outputs(part).ravel() for part in dump.parts()])
 
 
@@ -84,7 +84,7 @@ def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool, k:
     machines = [m for m in (*catalogue, *drawn) if m.scale_format is None and m.dtype == out]
     dumps = [operands(seed, with_c, k, fmt, out) for seed in range(3)]
     candidates = [c for m in machines for c in around(m) if all(map(c.applies, dumps[0].parts()))]
-    classes = Forms(dumps[0]).classes(list({c.key(): c for c in candidates}.values()))
+    classes = NormalForms(dumps[0]).classes(list({c.key(): c for c in candidates}.values()))
     several = [some for some in classes if len(some) > 1]
     assert len(several) > 10, "otherwise nothing is asked"
     assert len({tuple(type(c.accumulator) for c in some) for some in several}) > 5
@@ -124,7 +124,7 @@ PAIRS = [
 def test_pairs_of_one_form_and_what_takes_it_away(one: Candidate, other: Candidate, changes: dict) -> None:
     """The counterpart differs in bits, so that forms that were equal there would be wrong."""
     dump = operands(5)
-    forms = Forms(dump)
+    forms = NormalForms(dump)
     assert forms.same(one, other)
     np.testing.assert_array_equal(outputs(one, dump), outputs(other, dump))
     third = Candidate(one.accumulator.with_(**changes))
@@ -135,15 +135,15 @@ def test_pairs_of_one_form_and_what_takes_it_away(one: Candidate, other: Candida
 def test_signs_of_zeros_need_a_proof_where_there_is_a_c() -> None:
     """-0 plus nothing but negative zeros is -0 where a group is rounded by itself, +0 where it starts from +0."""
     apart, promoted = candidate("arm_bf16_ebf"), candidate("cdna1_bf16", group=2, promote_every=2)
-    assert Forms(operands(1)).same(apart, promoted)
-    assert not Forms(operands(1, with_c=True)).same(apart, promoted)
+    assert NormalForms(operands(1)).same(apart, promoted)
+    assert not NormalForms(operands(1, with_c=True)).same(apart, promoted)
     zero, one, c = np.full((1, K), 0x80, np.uint8), np.full((1, K), 0x38, np.uint8), np.full((1, 1), -0.0, np.float32)
     zeros = plain_dump(zero, one, c, c)
     assert outputs(apart, zeros) != outputs(promoted, zeros)
 
 
 def test_the_order_of_operands_is_theirs() -> None:
-    forms = Forms(operands(2, k=64))
+    forms = NormalForms(operands(2, k=64))
     chain, halves = lp.GemmLibrary("x", "end", None), lp.GemmLibrary("x", "end", None, k_order="interleaved")
     same = {}
     for name in ("arm_bf16_ebf", "cdna1_f16"):
@@ -161,7 +161,7 @@ def test_what_one_rounding_to_float16_hides_iscandidate(with_c: bool, least: int
     c = rng.integers(0, 1 << 16, (256, 256)).astype(np.uint16).view(np.float16) if with_c else None
     d = np.zeros((256, 256), np.float16)
     dump = plain_dump(codes, rng.permutation(codes), c, d)
-    forms, exact = Forms(dump), candidate("hopper_f16_f16", group=1, fraction_bits=40, zero_exponent=None)
+    forms, exact = NormalForms(dump), candidate("hopper_f16_f16", group=1, fraction_bits=40, zero_exponent=None)
     assert forms.same(exact, candidate("arm_fp8_fmlal_f16", group=1)) != with_c, "its zeros have signs"
     wanted = outputs(exact, dump)
     for bits in range(least, 32):
@@ -179,7 +179,7 @@ def test_what_fp22_cuts_between_groups_is_cut_again() -> None:
         one, other = (
             candidate("hopper_fp8", group=group, fraction_bits=9, output_format=out) for out in ("fp22", "float32")
         )
-        assert Forms(operands(3, with_c=True, k=256)).same(one, other) == alike
+        assert NormalForms(operands(3, with_c=True, k=256)).same(one, other) == alike
         a = np.full((1, 256), 0x7E, np.uint8)  # 448, the largest
         b = np.stack([np.where(np.arange(256) < 256 - n, 0, np.uint8(0x7E)) for n in range(1, 18)])
         b[:, -1] = 0x40  # 2: the last product has the last bit that is kept
@@ -192,7 +192,7 @@ def test_bits_and_runs_that_cut_nothing_arecandidate() -> None:
     machines = [
         candidate("cdna3_f16", group=72, fraction_bits=bits, run=run) for bits in (34, 38, 40) for run in (1, 2, 3)
     ]
-    without, with_c = (Forms(operands(1, c, k=256)) for c in (False, True))
+    without, with_c = (NormalForms(operands(1, c, k=256)) for c in (False, True))
     assert len(without.classes(machines)) == 1
     assert len(with_c.classes(machines)) == 6, "a C may lie below the bits, or below what one lane looks at"
     assert not without.same(machines[0], candidate("cdna3_f16", group=72, fraction_bits=33, run=1))
@@ -215,7 +215,7 @@ def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int, grou
     machine = lp.accumulators["cdna3_fp8"].with_(input_formats=(), fraction_bits=31, group=group, run=run)
     got, wanted = mma(machine, a, b), mma("exact", a, b)
     np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
-    forms, less = Forms(plain_dump(a[:9], b[:9], None, got[:9, :9])), machine.with_(fraction_bits=30)
+    forms, less = NormalForms(plain_dump(a[:9], b[:9], None, got[:9, :9])), machine.with_(fraction_bits=30)
     assert forms.same(Candidate(machine), candidate("exact"))
     assert not forms.same(Candidate(less), candidate("exact"))
     assert (mma(less, a, b) != wanted).any()

@@ -2,7 +2,7 @@
 
 In a mixture a cause counts for what it gives and against what it would have changed and that was not changed. Those
 with most left after that come first; what is left then goes to the first cause that fits the element by itself and is
-no pattern of all elements, and at last to what can be said of any element (`ALONE`).
+no pattern of all elements, and at last to what can be said of any element (`ELEMENT_RULES`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .expected import Dump, Made, Mask, values_of
-from .search import UNEXPLAINED, Explanation, Step, given, makings, of_stage, same_scales, tensor_left
+from .expected import Expected, Mask, Observed, values_of
+from .search import (
+    UNEXPLAINED,
+    Explanation,
+    Step,
+    alternative_quantizations,
+    of_stage,
+    same_scales,
+    tensor_left,
+    with_found_scales,
+)
 
-FOLLOWS = "follows the scale"
+FOLLOWS_SCALE = "follows the scale"
 _PASSES = 6
 
-ALONE: dict[str, Callable[[Made, NDArray[Any]], Mask]] = {
+ELEMENT_RULES: dict[str, Callable[[Expected, NDArray[Any]], Mask]] = {
     "NaN or Inf in the block": lambda m, found: ~m.each(np.isfinite(m.amax)),
     "code of NaN": lambda m, found: np.isnan(values_of(m.codes, m.format)) & np.isnan(values_of(found, m.format)),
     "sign of zero": lambda m, found: (values_of(m.codes, m.format) == 0) & (values_of(found, m.format) == 0),
@@ -30,7 +39,7 @@ ALONE: dict[str, Callable[[Made, NDArray[Any]], Mask]] = {
 """What can be said of an element without a rule for all of them; stochastic rounding ends at the last."""
 
 
-def reasons(made: Made, found: Dump, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
+def attribute(made: Expected, found: Observed, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
     """Return the cause of every code, of every scale and of the tensor's scale, ``""`` where they are the quantizer's.
 
     Codes or scales of another shape than the quantizer's differ all.
@@ -40,12 +49,12 @@ def reasons(made: Made, found: Dump, best: list[Explanation]) -> tuple[NDArray[A
     return _codes(made, found), _scales(made, found), _tensor(made, found)
 
 
-def _by_one(made: Made, found: Dump, whole: Explanation) -> tuple[NDArray[Any], NDArray[Any], str]:
+def _by_one(made: Expected, found: Observed, whole: Explanation) -> tuple[NDArray[Any], NDArray[Any], str]:
     """Name the one explanation where it holds, and by itself what it leaves."""
     said = {stage: ", and ".join(str(step) for step in whole.steps if step.cause.stage in ("making", stage))
             for stage in ("codes", "scale", "tensor scale")}  # fmt: skip
     codes, scales = whole.predicted or (found.codes, found.scale)
-    names = np.where(found.codes != made.codes, said["codes"] or FOLLOWS, "").astype(object)
+    names = np.where(found.codes != made.codes, said["codes"] or FOLLOWS_SCALE, "").astype(object)
     if codes.shape == found.codes.shape:
         off = codes != found.codes
         flips = (codes ^ found.codes).astype(np.int64)
@@ -61,32 +70,32 @@ def _by_one(made: Made, found: Dump, whole: Explanation) -> tuple[NDArray[Any], 
     return names, of_scales, tensor
 
 
-def _tensor(made: Made, found: Dump) -> str:
+def _tensor(made: Expected, found: Observed) -> str:
     if not tensor_left(found, made.tensor):
         return ""
     fits = (step for step, tensor in of_stage("tensor scale", made, found) if not tensor_left(found, tensor))
     return next(map(str, fits), UNEXPLAINED)
 
 
-def _codes(made: Made, found: Dump) -> NDArray[Any]:
+def _codes(made: Expected, found: Observed) -> NDArray[Any]:
     names = np.full(found.codes.shape, "", dtype=object)
-    base = given(made, found) or made
+    base = with_found_scales(made, found) or made
     open_ = found.codes != made.codes
     follows = open_ & (base.codes == found.codes)
-    names[follows] = FOLLOWS
+    names[follows] = FOLLOWS_SCALE
     open_ &= ~follows
     if not open_.any():
         return names
 
     def rules() -> Iterator[tuple[Step, Any]]:
         yield from of_stage("codes", base, found)
-        for steps, other in makings(made, found):
+        for steps, other in alternative_quantizations(made, found):
             if steps:
                 yield steps[0], other.codes
 
     considered = base.each(np.isfinite(base.amax))
     _by_rules(names, open_, found.codes, base.codes, rules, considered)
-    for name, fits in ALONE.items():
+    for name, fits in ELEMENT_RULES.items():
         hit = open_ & fits(base, found.codes)
         names[hit] = name
         open_ &= ~hit
@@ -94,7 +103,7 @@ def _codes(made: Made, found: Dump) -> NDArray[Any]:
     return names
 
 
-def _scales(made: Made, found: Dump) -> NDArray[Any]:
+def _scales(made: Expected, found: Observed) -> NDArray[Any]:
     if found.scale.shape != made.scale.shape:
         return np.full(found.scale.shape, UNEXPLAINED, object)
     names = np.full(found.scale.shape, "", dtype=object)
@@ -105,7 +114,7 @@ def _scales(made: Made, found: Dump) -> NDArray[Any]:
     def rules() -> Iterator[tuple[Step, Any]]:
         for stage, own in (("making", made.scale), ("scale", made.scale)):
             for step, predicted in of_stage(stage, made, found):
-                scale = predicted.scale if isinstance(predicted, Made) else predicted
+                scale = predicted.scale if isinstance(predicted, Expected) else predicted
                 if scale.shape == own.shape:
                     yield step, scale
 
@@ -132,7 +141,7 @@ def _by_rules(
         for step, result in rules():
             hit = open_ & (result == found)
             against = int(((result != base) & (base == found) & considered).sum())
-            score = int(hit.sum()) - against * step.cause.doubt
+            score = int(hit.sum()) - against * step.cause.penalty
             if score > 0 and (best is None or score > best[0]):
                 best = score, step, hit
         if best is None:
@@ -142,7 +151,7 @@ def _by_rules(
         if not open_.any():
             return
     for step, result in rules():
-        if not step.cause.pattern:
+        if not step.cause.needs_majority:
             hit = open_ & (result == found)
             names[hit] = str(step)
             open_ &= ~hit

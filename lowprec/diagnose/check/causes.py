@@ -1,8 +1,8 @@
 """Causes of differences as objects: each predicts the bits that one mistake makes.
 
-Given the quantizer's codes and scales, a cause yields what the mistake makes in their place, once for each of its forms
-(every bound on amax, every format, every shift), each with a word for the form. The search compares the predictions
-with what was found. A cause looks at no other cause, and no code asks for the name of one.
+Given the quantizer's codes and scales, a cause yields what the mistake makes in their place, once for each of its
+forms (every bound on amax, every format, every shift), each with a word for the form. The search compares the
+predictions with what was found. A cause looks at no other cause, and no code asks for the name of one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ...cast.casts import round_to
 from ...registry import Registry
-from .expected import Dump, Made
+from .expected import Expected, Observed
 
 Stage = Literal["making", "codes", "scale", "tensor scale"]
-Prediction = Callable[[Made, Dump], Iterator[tuple[str, Any]]]
+Prediction = Callable[[Expected, Observed], Iterator[tuple[str, Any]]]
 
 MEMORY = "look at memory, transfers and races: no rule gives this"
 
@@ -33,18 +33,18 @@ class Cause:
     name : str
         The mistake, in a few words.
     stage : {"making", "codes", "scale", "tensor scale"}
-        What it changes. "making" yields a `Made`, all of a dump; the others yield codes, scales or the tensor's scale
-        in place of those of any `Made`, so that a cause of making and one of each other stage are found together.
+        What it changes. "making" yields an `Expected`, all of a dump; the others yield codes, scales or the tensor's
+        scale in place of those of any `Expected`, so that causes of several stages are found together.
     predict : callable
         Takes the expected and the found dump; yields (form, prediction).
-    mend : str
+    fix : str
         How to correct it.
-    weight : float
+    prior_cost : float
         Prior cost; of causes that explain the same, the cheapest are named. 1 for a plain mistake; more for a number
         that is read off the dump itself, as a factor or a flipped bit.
-    pattern : bool
+    needs_majority : bool
         Whether the mistake concerns all elements: a fit of a few of them alone shows nothing.
-    doubt : int
+    penalty : int
         Factor of the evidence against it. Near midpoints stochastic rounding looks like rounding twice half of the
         time.
     """
@@ -52,10 +52,10 @@ class Cause:
     name: str
     stage: Stage
     predict: Prediction
-    mend: str
-    weight: float = 1.0
-    pattern: bool = True
-    doubt: int = 1
+    fix: str
+    prior_cost: float = 1.0
+    needs_majority: bool = True
+    penalty: int = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the name: what predicts may be a function that no name leads to."""
@@ -71,16 +71,16 @@ causes: Registry[Cause] = Registry("cause", Cause)
 
 
 def add(
-    name: str, stage: Stage, mend: str, weight: float = 1.0, pattern: bool = True, doubt: int = 1
-) -> Callable[[Callable[[Made, Dump], Mapping[str, Any] | Iterable[tuple[str, Any]]]], Any]:
+    name: str, stage: Stage, fix: str, prior_cost: float = 1.0, needs_majority: bool = True, penalty: int = 1
+) -> Callable[[Callable[[Expected, Observed], Mapping[str, Any] | Iterable[tuple[str, Any]]]], Any]:
     """Register the cause that a function predicts: it yields (form, prediction), or returns a dict of them."""
 
-    def wrap(forms: Callable[[Made, Dump], Mapping[str, Any] | Iterable[tuple[str, Any]]]) -> Any:
-        def predict(made: Made, found: Dump) -> Iterator[tuple[str, Any]]:
+    def wrap(forms: Callable[[Expected, Observed], Mapping[str, Any] | Iterable[tuple[str, Any]]]) -> Any:
+        def predict(made: Expected, found: Observed) -> Iterator[tuple[str, Any]]:
             predicted = forms(made, found)
             yield from predicted.items() if isinstance(predicted, Mapping) else predicted
 
-        causes.register(name, Cause(name, stage, predict, mend, weight, pattern, doubt))
+        causes.register(name, Cause(name, stage, predict, fix, prior_cost, needs_majority, penalty))
         return forms
 
     return wrap

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...format.rounding import roundings
 from .causes import MEMORY, add, describe_flips, in_16_bits
-from .expected import F32, Codes, Dump, Made, values_of
-from .permutations import exact_order, order_of_rows, spoken
+from .expected import F32, Codes, Expected, Observed, values_of
+from .permutations import describe_order, exact_order, order_of_rows
 
 Forms = dict[str, Codes]
 _FEW = 3  # flipped bits that are called so
@@ -19,25 +19,25 @@ _SMALLEST = np.finfo(np.float32).smallest_normal
 _NEAREST = "round to nearest, ties to even"
 
 
-def _sign_of(made: Made) -> int:
+def _sign_of(made: Expected) -> int:
     """Return the mask of the sign bit, 0 where codes have none."""
     return 0 if made.format.is_table else made.format.sign_mask
 
 
-def _zeroed(made: Made, at: Codes, zeros: Codes | int = 0) -> Codes:
+def _zeroed(made: Expected, at: Codes, zeros: Codes | int = 0) -> Codes:
     return np.where(at, zeros, made.codes).astype(made.codes.dtype)
 
 
-add("sign of zero dropped", "codes", "keep the sign of what rounds to zero", pattern=False)(
+add("sign of zero dropped", "codes", "keep the sign of what rounds to zero", needs_majority=False)(
     lambda m, f: {"": _zeroed(m, m.codes == sign)} if (sign := _sign_of(m)) else {}
 )
-add("overflow not saturated", "codes", "saturate: convert with satfinite", pattern=False)(
+add("overflow not saturated", "codes", "saturate: convert with satfinite", needs_majority=False)(
     lambda m, f: {"": m.cast(m.v, policy="ocp_nonsat")}
 )
 
 
-@add("tie rounded otherwise", "codes", _NEAREST, pattern=False)
-def _ties(made: Made, found: Dump) -> Forms:
+@add("tie rounded otherwise", "codes", _NEAREST, needs_majority=False)
+def _ties(made: Expected, found: Observed) -> Forms:
     low, high = (values_of(made.cast(made.v, mode), made.format).astype(np.float64) for mode in ("down", "up"))
     ties = (low != high) & (low + high == 2.0 * made.v)  # float64 holds the sum of two neighbours
     modes = {"away from zero": "nearest_away", "toward zero": "toward_zero", "up": "up"}
@@ -45,19 +45,19 @@ def _ties(made: Made, found: Dump) -> Forms:
 
 
 @add("rounded in another direction", "codes", _NEAREST)
-def _directions(made: Made, found: Dump) -> Iterator[tuple[str, Codes]]:
+def _directions(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
     for name in roundings.names():
         if name not in ("nearest_even", "nearest_away") and not roundings[name].is_stochastic:
             yield name, made.cast(made.v, name)
 
 
-add("rounded twice", "codes", "cast the float32 quotient in one step", doubt=4)(
+add("rounded twice", "codes", "cast the float32 quotient in one step", penalty=4)(
     lambda m, f: {f"through {name}": m.cast(v) for name, v in in_16_bits(m.v).items()}
 )
 
 
-@add("subnormals flushed to zero", "codes", "keep subnormal elements", pattern=False)
-def _flushed(made: Made, found: Dump) -> Iterator[tuple[str, Codes]]:
+@add("subnormals flushed to zero", "codes", "keep subnormal elements", needs_majority=False)
+def _flushed(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
     if made.format.is_table:  # which has no normal numbers
         return
     for form, values in (("after rounding", values_of(made.codes, made.format)), ("before rounding", made.v)):
@@ -67,7 +67,7 @@ def _flushed(made: Made, found: Dump) -> Iterator[tuple[str, Codes]]:
 
 
 @add("stochastic rounding", "codes", "round to nearest, or compare expectations: no bits can be compared", 1.2)
-def _stochastic(made: Made, found: Dump) -> Forms:
+def _stochastic(made: Expected, found: Observed) -> Forms:
     if found.codes.shape != made.codes.shape:
         return {}
     low, high = made.cast(made.v, "down"), made.cast(made.v, "up")
@@ -88,7 +88,7 @@ def _stochastic(made: Made, found: Dump) -> Forms:
     return {"": np.where(fits, found.codes, made.codes)}
 
 
-def _flips(made: Made, found: Dump, several: bool) -> Forms:
+def _flips(made: Expected, found: Observed, several: bool) -> Forms:
     """Return the found codes where each that differs differs in one bit."""
     if found.codes.shape != made.codes.shape or (np.count_nonzero(found.codes != made.codes) > 1) != several:
         return {}
@@ -97,8 +97,8 @@ def _flips(made: Made, found: Dump, several: bool) -> Forms:
     return {} if where is None else {where: found.codes}
 
 
-add("bit flipped", "codes", MEMORY, 1.3, pattern=False)(lambda m, f: _flips(m, f, False))
-add("bits flipped", "codes", MEMORY, 1.6, pattern=False)(lambda m, f: _flips(m, f, True))
+add("bit flipped", "codes", MEMORY, 1.3, needs_majority=False)(lambda m, f: _flips(m, f, False))
+add("bits flipped", "codes", MEMORY, 1.6, needs_majority=False)(lambda m, f: _flips(m, f, True))
 
 
 def _in_reverse(codes: Codes, word: int) -> Codes:
@@ -123,10 +123,10 @@ add("codes transposed", "codes", "store codes row by row, K contiguous")(
 )
 
 
-def _permuted(made: Made, found: Dump, axis: int) -> Forms:
+def _permuted(made: Expected, found: Observed, axis: int) -> Forms:
     expected, rows = (np.moveaxis(codes, axis, 0) for codes in (made.codes, found.codes))
     order = exact_order(expected, rows, 2 + len(rows) // 50)
-    return {} if order is None else {spoken(order): np.take(made.codes, order, axis)}
+    return {} if order is None else {describe_order(order): np.take(made.codes, order, axis)}
 
 
 for _axis, _name in enumerate(("row", "column")):
@@ -144,15 +144,15 @@ add("signs inverted", "codes", "the sign bit is set for negative values")(
 # --- other values came in ---------------------------------------------------------------------------------------------
 
 
-def _of(made: Made, forms: dict[str, F32]) -> Iterator[tuple[str, Made]]:
+def _of(made: Expected, forms: dict[str, F32]) -> Iterator[tuple[str, Expected]]:
     """Yield what the quantizer makes of other values, those that are the same left out."""
     for form, x in forms.items():
         if x.tobytes() != made.x.tobytes():
-            yield form, Made.of(np.ascontiguousarray(x), made.q)
+            yield form, Expected.of(np.ascontiguousarray(x), made.q)
 
 
 @add("input rounded first", "making", "quantize the float32 values themselves, or compare with the rounded ones")
-def _input_rounded(made: Made, found: Dump) -> Iterator[tuple[str, Made]]:
+def _input_rounded(made: Expected, found: Observed) -> Iterator[tuple[str, Expected]]:
     cut = (made.x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     forms = {f"to {name}": x for name, x in in_16_bits(made.x).items()}
     yield from _of(made, {**forms, "toward zero to bfloat16": np.where(np.isfinite(made.x), cut, made.x)})
@@ -169,18 +169,18 @@ add("NaN or Inf replaced first", "making", "give the values that were quantized;
 )  # fmt: skip
 
 
-def _reordered(made: Made, found: Dump, axis: int) -> Iterator[tuple[str, Made]]:
+def _reordered(made: Expected, found: Observed, axis: int) -> Iterator[tuple[str, Expected]]:
     """Yield what the quantizer makes of permuted values; the order is read off the values that were found."""
     if axis and made.q.hadamard is not None:
         return
-    expected = np.moveaxis(made.x if axis else made.turned, axis, 0)
+    expected = np.moveaxis(made.x if axis else made.rotated, axis, 0)
     for meant in _meant(made, found):
         if (order := order_of_rows(expected, np.moveaxis(meant, axis, 0))) is not None:
-            yield from _of(made, {spoken(order): np.ascontiguousarray(np.take(made.x, order, axis))})
+            yield from _of(made, {describe_order(order): np.ascontiguousarray(np.take(made.x, order, axis))})
             return
 
 
-def _meant(made: Made, found: Dump) -> Iterator[F32]:
+def _meant(made: Expected, found: Observed) -> Iterator[F32]:
     """Yield the values of codes, with their scales if the shape fits, and without: the scales may be wrong."""
     values = values_of(found.codes, made.format)
     if found.scale.shape == made.scale.shape:

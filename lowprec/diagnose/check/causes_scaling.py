@@ -15,7 +15,7 @@ from ...scaling.granularity import Granularity
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import FLOAT32, SPECIALS, are_powers, arithmetics
 from .causes import add
-from .expected import F32, Dump, Made, quotient_of, scales_of
+from .expected import F32, Expected, Observed, quotient_of, scales_of
 
 _EPSILONS = (
     1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-20, 1e-30,
@@ -27,15 +27,15 @@ _BLOCKS = (
     "row", "column", "tensor",
 )  # fmt: skip
 _TOPS = ("e4m3fn", "e4m3", "e5m2", "e4m3b11fnuz", "e3m4", "e2m1fn", "e3m2fn", "e2m3fn", "int8", "int4", "mxint8")
-Forms = Iterator[tuple[str, Made]]
+Forms = Iterator[tuple[str, Expected]]
 
 
-def _changed(made: Made, changes: dict[str, dict[str, Any]]) -> Forms:
+def _changed(made: Expected, changes: dict[str, dict[str, Any]]) -> Forms:
     """Yield what the same quantizer makes with fields changed; what no quantizer may have is left out."""
     for form, fields in changes.items():
         try:
             q = made.q.with_(**fields)
-            yield form, Made.of(made.x, q)
+            yield form, Expected.of(made.x, q)
         except ValueError:
             continue
 
@@ -46,7 +46,7 @@ def _has_mantissa(q: Quantizer) -> bool:
 
 
 @add("scale from another arithmetic", "making", "compute the scale as the quantizer's arithmetic says")
-def _arithmetic(made: Made, found: Dump) -> Forms:
+def _arithmetic(made: Expected, found: Observed) -> Forms:
     q = made.q
     own = rule_of(q).arithmetic
     others = [name for name in arithmetics(q.scale_format) if name not in (own, "alone")]
@@ -59,13 +59,13 @@ def _arithmetic(made: Made, found: Dump) -> Forms:
     "making",
     "divide by the tensor's scale as well, or compare with a one-level quantizer",
 )
-def _one_level(made: Made, found: Dump) -> Forms:
+def _one_level(made: Expected, found: Observed) -> Forms:
     if made.q.has_tensor_scale:
         yield from _changed(made, {"": {"arithmetic": "alone", "choice": None}})
 
 
 @add("values divided otherwise", "making", "divide by the scale as the quantizer does: a reciprocal rounds once more")
-def _divided(made: Made, found: Dump) -> Forms:
+def _divided(made: Expected, found: Observed) -> Forms:
     own = quotient_of(made.q)
     g = {"x / s / g", "x / (s * g)", "x * (1 / (s * g))", "x * (1 / g / s)"}
     for how in sorted(g if made.q.has_tensor_scale else {"x / s", "x * (1 / s)", "x * (max / amax)"}):
@@ -74,7 +74,7 @@ def _divided(made: Made, found: Dump) -> Forms:
 
 
 @add("another lower bound on amax", "making", "use the quantizer's own bound on amax, which may be none")
-def _bound(made: Made, found: Dump) -> Forms:
+def _bound(made: Expected, found: Observed) -> Forms:
     own = rule_of(made.q).amax_floor
     if not _has_mantissa(made.q):
         bounds = {0.0, *_BOUNDS, *_read_bounds(made, found)} - {own}
@@ -84,7 +84,7 @@ def _bound(made: Made, found: Dump) -> Forms:
                                    for b in sorted(bounds)})  # fmt: skip
 
 
-def _read_bounds(made: Made, found: Dump) -> set[float]:
+def _read_bounds(made: Expected, found: Observed) -> set[float]:
     """Return bounds that the smallest scale found would be of; of a single scale, which may be of any, round ones."""
     if found.scale.shape != made.scale.shape or not found.scale.size:
         return set()
@@ -100,7 +100,7 @@ def _read_bounds(made: Made, found: Dump) -> set[float]:
 @add(
     "epsilon added", "making", "leave the epsilon out: a bound on amax protects from zeros without moving other scales"
 )
-def _epsilon(made: Made, found: Dump) -> Forms:
+def _epsilon(made: Expected, found: Observed) -> Forms:
     if made.q.hadamard is not None or rule_of(made.q).choice is not None:
         return
     floored = np.maximum(made.amax, np.float32(rule_of(made.q).amax_floor))
@@ -117,12 +117,12 @@ def _epsilon(made: Made, found: Dump) -> Forms:
                 yield f"scale + {epsilon:g}", made.with_scale(scale)
 
 
-def _top(made: Made) -> np.float32:
+def _top(made: Expected) -> np.float32:
     """Return the tensor's largest magnitude, NaN and Inf left out."""
     return np.float32(np.max(made.amax, initial=0, where=np.isfinite(made.amax)))
 
 
-def _from(made: Made, q: Quantizer, amax: F32, top: np.float32 | None = None) -> tuple[F32, np.float32 | None]:
+def _from(made: Expected, q: Quantizer, amax: F32, top: np.float32 | None = None) -> tuple[F32, np.float32 | None]:
     """Return scales of blocks, and of the tensor, that a quantizer computes from largest magnitudes."""
     if not q.has_tensor_scale:
         return scales_of(q, amax), None
@@ -135,7 +135,7 @@ def _from(made: Made, q: Quantizer, amax: F32, top: np.float32 | None = None) ->
     "making",
     "divide amax by the largest number of the format that is cast to",
 )
-def _maximum(made: Made, found: Dump) -> Forms:
+def _maximum(made: Expected, found: Observed) -> Forms:
     own = made.format
     for name in _TOPS:
         other = formats[name]
@@ -149,25 +149,25 @@ def _maximum(made: Made, found: Dump) -> Forms:
 
 
 @add("codes of another format", "making", "convert the codes, or read them as the format that they are of")
-def _format(made: Made, found: Dump) -> Forms:
+def _format(made: Expected, found: Observed) -> Forms:
     own = made.format
     for name in formats:
         other = formats[name]
         if other.bits != own.bits or other.same_codes(own) or name == "e8m0fnu":
             continue
         try:
-            of_other = Made.of(made.x, made.q.with_(format=other))
+            of_other = Expected.of(made.x, made.q.with_(format=other))
             codes = encode(made.v, other)
         except ValueError:
             continue
         yield name, of_other
         if not np.array_equal(of_other.own, made.own, equal_nan=True):
-            kept = Made(codes, made.scale, made.tensor, made.x, made.q, made.own)
+            kept = Expected(codes, made.scale, made.tensor, made.x, made.q, made.own)
             yield f"{name}, with scales for {own.name}", kept
 
 
 @add("other blocks", "making", "share scales over the quantizer's blocks: rows x columns of the matrix as it is stored")
-def _blocks(made: Made, found: Dump) -> Forms:
+def _blocks(made: Expected, found: Observed) -> Forms:
     own = made.q.granularity
     shape = (made.x.shape[0], made.x.shape[1])
     seen = {own.block(shape)}
@@ -184,7 +184,7 @@ def _blocks(made: Made, found: Dump) -> Forms:
                               block[1] // columns, made.scale.shape[1])  # fmt: skip
                 yield (
                     f"{form}, each scale repeated",
-                    Made(other.codes, wide, other.tensor, made.x, made.q, made.own),
+                    Expected(other.codes, wide, other.tensor, made.x, made.q, made.own),
                 )
 
 
@@ -194,16 +194,16 @@ def _blocks(made: Made, found: Dump) -> Forms:
     "take the tensor's amax from this tensor, after whatever changes its values",
     1.1,
 )
-def _calibrated(made: Made, found: Dump) -> Forms:
+def _calibrated(made: Expected, found: Observed) -> Forms:
     if not made.q.has_tensor_scale or made.tensor is None or made.q.hadamard is not None:
         return
     own = _top(made)
     for amax in _amaxes(made, found):
         if amax != own:
-            yield f"{amax:g} instead of {own:g}", Made.of(made.x, made.q, tensor_amax=float(amax))
+            yield f"{amax:g} instead of {own:g}", Expected.of(made.x, made.q, tensor_amax=float(amax))
 
 
-def _amaxes(made: Made, found: Dump) -> list[np.float32]:
+def _amaxes(made: Expected, found: Observed) -> list[np.float32]:
     """Return largest magnitudes that the tensor's scale found would be of, at most nine of them."""
     if found.tensor is None or not (np.isfinite(found.tensor) and found.tensor > 0):
         return []
@@ -216,7 +216,7 @@ def _amaxes(made: Made, found: Dump) -> list[np.float32]:
 
 
 @add("another bound on block scales", "making", "aim the largest block's scale at the quantizer's bound")
-def _bounds(made: Made, found: Dump) -> Forms:
+def _bounds(made: Expected, found: Observed) -> Forms:
     q, rule, bound = made.q, rule_of(made.q), bound_of(made.q)
     if _has_mantissa(q):
         changes: dict[str, dict[str, Any]] = {
@@ -237,8 +237,8 @@ def _bounds(made: Made, found: Dump) -> Forms:
         yield from _changed(made, {f"2^{other} at least": {"smallest_exponent": other}})
 
 
-@add("blocks of zeros, Inf or NaN otherwise", "making", "give such blocks the quantizer's scale", pattern=False)
-def _special(made: Made, found: Dump) -> Forms:
+@add("blocks of zeros, Inf or NaN otherwise", "making", "give such blocks the quantizer's scale", needs_majority=False)
+def _special(made: Expected, found: Observed) -> Forms:
     changes: dict[str, dict[str, Any]] = {}
     tests: dict[str, Callable[[F32], Any]] = {"zero": lambda a: a == 0, "inf": np.isinf, "nan": np.isnan}
     for case, test in tests.items():
@@ -250,7 +250,7 @@ def _special(made: Made, found: Dump) -> Forms:
 
 
 @add("Hadamard transform", "making", "transform both operands or neither, with the same size and signs")
-def _transform(made: Made, found: Dump) -> Forms:
+def _transform(made: Expected, found: Observed) -> Forms:
     if made.q.hadamard is not None:
         yield from _changed(made, {"left out": {"hadamard": None}, "other signs": {
             "signs": "none" if made.q.signs == "te" else "te"}})  # fmt: skip
@@ -260,7 +260,7 @@ def _transform(made: Made, found: Dump) -> Forms:
 
 
 @add("another quantizer", "making", "say which quantizer is meant", 1.4)
-def _another(made: Made, found: Dump) -> Forms:
+def _another(made: Expected, found: Observed) -> Forms:
     for name in quantizers.names():
         other = quantizers[name]
         if (
@@ -270,6 +270,6 @@ def _another(made: Made, found: Dump) -> Forms:
             and other != made.q
         ):
             try:
-                yield name, Made.of(made.x, other)
+                yield name, Expected.of(made.x, other)
             except ValueError:
                 continue

@@ -1,4 +1,4 @@
-"""Causes in the scales as they are stored: turned over, multiplied, of another type, in another place."""
+"""Causes in the scales as they are stored: rotated over, multiplied, of another type, in another place."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...format.catalogue import formats
 from ...scaling.constants import bound_of
 from ...scaling.rules import FLOAT32, are_powers
 from .causes import MEMORY, add, describe_flips, in_16_bits
-from .expected import F32, Dump, Made
-from .permutations import exact_order, spoken
+from .expected import F32, Expected, Observed
+from .permutations import describe_order, exact_order
 
 Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
@@ -31,7 +31,7 @@ def _where_near(found: F32, meant: F32) -> F32:
 
 
 @add("scales inverted", "scale", "store what multiplies codes back to values; TransformerEngine calls that scale_inv")
-def _inverted(made: Made, found: Dump) -> Forms:
+def _inverted(made: Expected, found: Observed) -> Forms:
     yield "", _where_near(found.scale, np.float32(1) / made.scale)
     if made.tensor is not None:
         yield "with the tensor's", _where_near(found.scale, np.float32(1) / (made.scale * made.tensor))
@@ -43,7 +43,7 @@ add("scales missing", "scale", "store the scales; all that came are 1")(lambda m
 @add(
     "scales stored as raw bytes", "scale", "decode the bytes first: lp.decode(scale, 'e8m0fnu'), or 'e4m3fn' for NVFP4"
 )
-def _raw(made: Made, found: Dump) -> Forms:
+def _raw(made: Expected, found: Observed) -> Forms:
     stored = made.q.scale_format
     if stored != FLOAT32:
         yield f"{_SAID.get(stored, stored)} codes as numbers", encode(made.scale, stored).astype(np.float32)
@@ -54,7 +54,7 @@ def _raw(made: Made, found: Dump) -> Forms:
 
 
 @add("scales rounded", "scale", "store scales in the type that they have; or cast with the rounded ones")
-def _rounded(made: Made, found: Dump) -> Forms:
+def _rounded(made: Expected, found: Observed) -> Forms:
     yield from ((f"to {name}", scale) for name, scale in in_16_bits(made.scale).items())
     if made.q.scale_format == FLOAT32:
         power = (made.scale.view(np.uint32) & np.uint32(0xFF800000)).view(np.float32)
@@ -71,7 +71,7 @@ add("scales of the tensor multiplied in", "scale",
 
 
 @add("scales multiplied", "scale", "look for a factor: amax doubled, a maximum, an exponent's bias off by one", 1.2)
-def _multiplied(made: Made, found: Dump) -> Forms:
+def _multiplied(made: Expected, found: Observed) -> Forms:
     if found.scale.shape != made.scale.shape:
         return
     ratio = (found.scale / made.scale)[found.scale != made.scale]
@@ -87,7 +87,7 @@ def _plain(factor: float) -> str:
 
 
 @add("scales transposed", "scale", "store scales as the matrix lies: one row of them for each row of blocks")
-def _transposed(made: Made, found: Dump) -> Forms:
+def _transposed(made: Expected, found: Observed) -> Forms:
     turned = np.ascontiguousarray(made.scale.T)
     yield "", turned
     if turned.shape != made.scale.shape:
@@ -95,7 +95,7 @@ def _transposed(made: Made, found: Dump) -> Forms:
 
 
 @add("scales in another shape", "scale", "give one scale a block, in a matrix", 1.1)
-def _shaped(made: Made, found: Dump) -> Forms:
+def _shaped(made: Expected, found: Observed) -> Forms:
     if found.scale.shape == made.scale.shape:
         return
     if found.scale.size == made.scale.size:
@@ -106,7 +106,7 @@ def _shaped(made: Made, found: Dump) -> Forms:
 
 
 @add("scales padded", "scale", "cut the padding off: scale[:rows, :columns]")
-def _padded(made: Made, found: Dump) -> Forms:
+def _padded(made: Expected, found: Observed) -> Forms:
     s = made.scale
     shape: tuple[int, ...] = found.scale.shape
     if len(shape) == 2 and shape != s.shape and all(a >= b for a, b in zip(shape, s.shape, strict=True)):
@@ -116,7 +116,7 @@ def _padded(made: Made, found: Dump) -> Forms:
 
 
 @add("scales in tiles of 128 x 4", "scale", "undo the layout that cuBLAS and TransformerEngine take for block scales")
-def _tiled(made: Made, found: Dump) -> Forms:
+def _tiled(made: Expected, found: Observed) -> Forms:
     """Of a tile of 128 rows and 4 columns, row i and column j lie at 16 (i % 32) + 4 (i // 32) + j."""
     s = made.scale
     rows, columns = -(-s.shape[0] // 128) * 128, -(-s.shape[1] // 4) * 4
@@ -137,7 +137,7 @@ def _tiled(made: Made, found: Dump) -> Forms:
 
 
 @add("scales shifted by blocks", "scale", "mend the index of the block, or the pointer that scales are read from")
-def _shifted(made: Made, found: Dump) -> Forms:
+def _shifted(made: Expected, found: Observed) -> Forms:
     s = made.scale
     if found.scale.shape != s.shape:
         return
@@ -161,16 +161,16 @@ def _slid(s: F32, by: int, axis: int, found: F32) -> F32:
 
 
 @add("rows of scales in another order", "scale", "mend the index of the row: codes are in their places", 1.5)
-def _rows(made: Made, found: Dump) -> Forms:
+def _rows(made: Expected, found: Observed) -> Forms:
     for axis, said in ((0, "rows"), (1, "columns")):
         if found.scale.ndim == 2:
             expected, rows = (np.moveaxis(scale, axis, 0) for scale in (made.scale, found.scale))
             order = exact_order(expected, rows, least=2)  # one row alone is soon like some other
             if order is not None:
-                yield f"{said} {spoken(order)}", np.take(made.scale, order, axis)
+                yield f"{said} {describe_order(order)}", np.take(made.scale, order, axis)
 
 
-def _flips(made: Made, found: Dump, several: bool) -> dict[str, F32]:
+def _flips(made: Expected, found: Observed, several: bool) -> dict[str, F32]:
     """Return the found scales where each that differs differs in one bit, as it is stored."""
     if found.scale.shape != made.scale.shape:
         return {}
@@ -183,8 +183,8 @@ def _flips(made: Made, found: Dump, several: bool) -> dict[str, F32]:
     return {} if where is None else {where: found.scale}
 
 
-add("bit flipped in a scale", "scale", MEMORY, 1.3, pattern=False)(lambda m, f: _flips(m, f, False))
-add("bits flipped in scales", "scale", MEMORY, 1.6, pattern=False)(lambda m, f: _flips(m, f, True))
+add("bit flipped in a scale", "scale", MEMORY, 1.3, needs_majority=False)(lambda m, f: _flips(m, f, False))
+add("bits flipped in scales", "scale", MEMORY, 1.6, needs_majority=False)(lambda m, f: _flips(m, f, True))
 
 
 def _by(shape: tuple[int, ...]) -> str:
@@ -199,7 +199,7 @@ _TENSOR = "store the tensor's scale, which multiplies codes and blocks' scales b
 Tensor = dict[str, np.float32 | None]
 
 
-def _as_found(found: Dump, meant: np.float32) -> np.float32:
+def _as_found(found: Observed, meant: np.float32) -> np.float32:
     return np.float32(_where_near(np.asarray(found.tensor, np.float32), np.asarray(meant, np.float32)))
 
 
@@ -216,7 +216,7 @@ add("scale of the tensor inverted", "tensor scale", _TENSOR)(
 
 
 @add("the tensor's amax in place of its scale", "tensor scale", _TENSOR)
-def _tensor_amax(made: Made, found: Dump) -> Tensor:
+def _tensor_amax(made: Expected, found: Observed) -> Tensor:
     if made.tensor is None or found.tensor is None:
         return {}
     top, aim = np.float32(made.format.max), np.float32(bound_of(made.q))
@@ -226,7 +226,7 @@ def _tensor_amax(made: Made, found: Dump) -> Tensor:
 
 
 @add("scale of the tensor multiplied", "tensor scale", "look for a factor in the tensor's scale", 1.1)
-def _tensor_multiplied(made: Made, found: Dump) -> Tensor:
+def _tensor_multiplied(made: Expected, found: Observed) -> Tensor:
     if made.tensor is None or found.tensor is None or not _is_scale(found.tensor) or not made.tensor:
         return {}
     factor = float(found.tensor) / float(made.tensor)

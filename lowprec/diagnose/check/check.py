@@ -16,9 +16,9 @@ from ...scaling.quantize import specified, stateless
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import AmaxRule
-from .attribution import reasons
-from .expected import F32, Dump, Made
-from .inputs import Given, fitted, read, read_values, shaped
+from .attribution import attribute
+from .expected import F32, Expected, Observed
+from .inputs import ParsedInput, match_codes, match_scales, read, read_values
 from .result import Check, Counts
 from .search import Explanation, codes_left, explanations, scales_left, tensor_left
 
@@ -79,7 +79,7 @@ def check(
     """
     given = read(q, scale, tensor_scale)
     x = read_values(values)
-    given = fitted(given, x.shape)
+    given = match_codes(given, x.shape)
     matrix = as_matrix(x)
     if quantizer is not None or given.quantizer is not None:
         one = _in_blocks(given.quantizer if quantizer is None else quantizer, granularity)
@@ -90,7 +90,7 @@ def check(
         if one.has_row_scales:
             raise ValueError(f"check: quantizer must have one scale of the tensor or none, got {one}: a scale a row")
         _check_width(one, given)
-        made = Made.of(matrix, one)
+        made = Expected.of(matrix, one)
         found = _fitting(given.dump, made)
         return _result(made, found, explanations(made, found), ())
     return _ranked(given, matrix, granularity)
@@ -102,11 +102,11 @@ def _in_blocks(quantizer: str | Quantizer | None, granularity: str | Granularity
     return q if granularity is None else replace(q, granularity=Granularity.parse(granularity))
 
 
-def _fitting(dump: Dump, made: Made) -> Dump:
-    return replace(dump, scale=shaped(dump.scale, made.scale.shape))
+def _fitting(dump: Observed, made: Expected) -> Observed:
+    return replace(dump, scale=match_scales(dump.scale, made.scale.shape))
 
 
-def _check_width(q: Quantizer, given: Given) -> None:
+def _check_width(q: Quantizer, given: ParsedInput) -> None:
     fmt, codes = q.format, given.dump.codes
     if codes.dtype != fmt.code_dtype:
         raise ValueError(
@@ -114,7 +114,7 @@ def _check_width(q: Quantizer, given: Given) -> None:
         )
 
 
-def _candidates(given: Given, granularity: str | Granularity | None) -> list[Quantizer]:
+def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> list[Quantizer]:
     """Return quantizers that could be meant: of the format that the codes say, where they say one."""
     entries = [q for q in map(quantizers.get, quantizers.names()) if not q.has_row_scales]
     if given.like:
@@ -132,12 +132,12 @@ def _candidates(given: Given, granularity: str | Granularity | None) -> list[Qua
     return [_in_blocks(q, granularity) for q in fits]
 
 
-def _ranked(given: Given, x: F32, granularity: str | Granularity | None) -> Check:
+def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None) -> Check:
     """Compare with the catalogue; look for causes beside the nearest few."""
-    tried: list[tuple[float, Counts, Made, Dump]] = []
+    tried: list[tuple[float, Counts, Expected, Observed]] = []
     for q in _candidates(given, granularity):
         try:
-            made = Made.of(x, q)
+            made = Expected.of(x, q)
         except ValueError:  # a Hadamard transform that does not divide the columns
             continue
         found = _fitting(given.dump, made)
@@ -148,27 +148,27 @@ def _ranked(given: Given, x: F32, granularity: str | Granularity | None) -> Chec
         raise ValueError(f"check: no quantizer makes {given.dump.codes.dtype} codes of values {x.shape}")
     tried.sort(key=lambda item: item[0])
     ranking = tuple(counts for _, counts, _, _ in tried)
-    fits: list[tuple[tuple[float, float], Made, Dump, list[Explanation]]] = []
+    fits: list[tuple[tuple[float, float], Expected, Observed, list[Explanation]]] = []
     for share, counts, made, found in tried[:_NEAREST]:
         if counts.same:
             return _result(made, found, [], ranking)
         fit = explanations(made, found)
-        order = (float(fit[0].left), fit[0].weight) if fit[0].steps else (share * 1e12, 0.0)
+        order = (float(fit[0].left), fit[0].prior_cost) if fit[0].steps else (share * 1e12, 0.0)
         fits.append((order, made, found, fit))
     best = min(fits, key=lambda item: item[0])  # the nearest of equals
     tied = tuple(made.q.name for order, made, _, _ in fits if order == best[0] and made is not best[1])
     return replace(_result(*best[1:], ranking), tied=tied)
 
 
-def _counts(made: Made, found: Dump) -> Counts:
+def _counts(made: Expected, found: Observed) -> Counts:
     return Counts(
         made.q.name, codes_left(found, made.codes), scales_left(found, made.scale), tensor_left(found, made.tensor),
         found.scale.shape == made.scale.shape,
     )  # fmt: skip
 
 
-def _result(made: Made, found: Dump, fit: list[Explanation], ranking: tuple[Counts, ...]) -> Check:
+def _result(made: Expected, found: Observed, fit: list[Explanation], ranking: tuple[Counts, ...]) -> Check:
     counts = _counts(made, found)
     kept = tuple(e for e in fit if (e.steps or e.codes_follow) and 2 * e.left < counts.total)
-    codes, scales, tensor = reasons(made, found, list(kept))
+    codes, scales, tensor = attribute(made, found, list(kept))
     return Check(made, found, counts, kept, codes, scales, tensor, ranking)

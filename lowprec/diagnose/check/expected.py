@@ -29,7 +29,7 @@ _LARGEST = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True, eq=False)
-class Dump(ByBits):
+class Observed(ByBits):
     """What a quantizer leaves behind, or is said to.
 
     Attributes
@@ -85,7 +85,7 @@ def quotient_of(q: Quantizer) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Made(Dump):
+class Expected(Observed):
     """Codes and scales that a quantizer makes of values, with what an element was before its cast.
 
     Attributes
@@ -106,7 +106,7 @@ class Made(Dump):
     largest: F32 | None = None
 
     @classmethod
-    def of(cls, x: F32, q: Quantizer, **options: Any) -> Made:
+    def of(cls, x: F32, q: Quantizer, **options: Any) -> Expected:
         """Return what a quantizer makes of a matrix."""
         made = quantize(x, q, **options)
         assert not isinstance(made.tensor_scale, np.ndarray), "quantizers with scales of rows are refused before"
@@ -123,7 +123,7 @@ class Made(Dump):
         return Granularity.parse(self.q.granularity).block((self.x.shape[0], self.x.shape[1]))
 
     @functools.cached_property
-    def turned(self) -> F32:
+    def rotated(self) -> F32:
         """Values after the quantizer's Hadamard transform."""
         rows, columns = self.block
         return transformed(self.x, self.q, axis=0 if columns == 1 and rows > 1 else 1)
@@ -131,7 +131,7 @@ class Made(Dump):
     @functools.cached_property
     def amax(self) -> F32:
         """Largest magnitude of every block, NaN where there is one."""
-        return amax_of(self.turned, self.block)
+        return amax_of(self.rotated, self.block)
 
     def each(self, scale: NDArray[Any]) -> NDArray[Any]:
         """Return what blocks have for each of their elements."""
@@ -149,12 +149,12 @@ class Made(Dump):
         amax = self.each(floored)
         how_own = quotient_of(self.q)
         with np.errstate(all="ignore"):
-            v = QUOTIENTS[how or how_own](self.turned, each, amax, top, g)
+            v = QUOTIENTS[how or how_own](self.rotated, each, amax, top, g)
             if (
                 not how and how_own == "x * (max / amax)" and self.largest is None
             ):  # a multiplier is not known from a scale that differs
-                v = np.where(each == self.each(self.own), v, QUOTIENTS["x * (1 / s)"](self.turned, each, 0, top, g))
-            result: F32 = np.where(amax == 0, self.turned, v)  # a block of zeros keeps its signs
+                v = np.where(each == self.each(self.own), v, QUOTIENTS["x * (1 / s)"](self.rotated, each, 0, top, g))
+            result: F32 = np.where(amax == 0, self.rotated, v)  # a block of zeros keeps its signs
         return result
 
     @functools.cached_property
@@ -175,7 +175,7 @@ class Made(Dump):
 
     def with_scale(
         self, scale: F32, tensor: np.float32 | None = None, how: str = "", largest: F32 | None = None
-    ) -> Made:
+    ) -> Expected:
         """Return the same values cast with other scales of blocks, and of the tensor."""
         tensor = self.tensor if tensor is None else tensor
         if largest is not None:

@@ -15,18 +15,18 @@ from ...cast.arrays import said_format
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer
 from ...scaling.rules import AmaxRule, arithmetics
-from .expected import F32, Dump
+from .expected import F32, Observed
 
 _NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class ParsedInput:
     """A dump as it came.
 
     Attributes
     ----------
-    dump : Dump
+    dump : Observed
         Codes as a matrix, scales of whatever shape.
     quantizer : Quantizer, optional
         What is said to have made it.
@@ -36,7 +36,7 @@ class Given:
         What the codes' type says that they are.
     """
 
-    dump: Dump
+    dump: Observed
     quantizer: Quantizer | None = None
     like: tuple[Quantizer, ...] = ()
     format: str | None = None
@@ -44,7 +44,7 @@ class Given:
 
 def read(
     q: Quantized | ArrayLike | str | os.PathLike[str], scale: ArrayLike | None, tensor_scale: float | None
-) -> Given:
+) -> ParsedInput:
     """Bring codes and scales into one form.
 
     Raises
@@ -68,21 +68,24 @@ def read(
     return _from_arrays("check", np.asarray(host(q)), np.asarray(host(scale)), tensor)
 
 
-def _from_quantized(q: Quantized) -> Given:
+def _from_quantized(q: Quantized) -> ParsedInput:
     if isinstance(q.tensor_scale, np.ndarray):
         raise ValueError(
             f"check: tensor_scale must be a number of the tensor, got an array of shape {q.tensor_scale.shape}; rows "
             "can be checked one by one"
         )
-    dump = Dump(as_matrix(np.ascontiguousarray(q.codes)), q.scale, q.tensor_scale)
+    dump = Observed(as_matrix(np.ascontiguousarray(q.codes)), q.scale, q.tensor_scale)
     if q.quantizer is not None:
-        return Given(dump, q.quantizer)
+        return ParsedInput(dump, q.quantizer)
     blocks = f"{q.format.name} {q.granularity} {q.scale_format}"
-    return Given(dump, None, tuple(Quantizer(f"{blocks}, {a}", q.format, q.granularity, q.scale_format, AmaxRule(a))
-                                   for a in arithmetics(q.scale_format)))  # fmt: skip
+    like = (
+        Quantizer(f"{blocks}, {a}", q.format, q.granularity, q.scale_format, AmaxRule(a))
+        for a in arithmetics(q.scale_format)
+    )
+    return ParsedInput(dump, None, tuple(like))
 
 
-def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> Given:
+def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> ParsedInput:
     said = said_format(codes)
     if said is not None:
         codes = np.ascontiguousarray(codes).view(f"u{codes.dtype.itemsize}")
@@ -97,10 +100,10 @@ def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.
         raise ValueError(f"{who}: codes of shape {codes.shape}: there is nothing to compare")
     with np.errstate(over="ignore"):
         numbers = np.ascontiguousarray(scale, dtype=np.float32).reshape(scale.shape)
-    return Given(Dump(np.ascontiguousarray(codes), numbers, tensor), format=said)
+    return ParsedInput(Observed(np.ascontiguousarray(codes), numbers, tensor), format=said)
 
 
-def _from_file(path: str | os.PathLike[str]) -> Given:
+def _from_file(path: str | os.PathLike[str]) -> ParsedInput:
     where = os.fspath(path)
     with Archive(path, "an .npz with the arrays codes and scale, as lowprec quantize --out writes it") as held:
         if "header" in held.names:
@@ -132,7 +135,7 @@ def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
     return x
 
 
-def fitted(given: Given, shape: tuple[int, ...]) -> Given:
+def match_codes(given: ParsedInput, shape: tuple[int, ...]) -> ParsedInput:
     """Return a dump whose codes are a matrix as the values are; pairs of 4-bit codes in a byte are taken apart.
 
     Raises
@@ -153,7 +156,7 @@ def fitted(given: Given, shape: tuple[int, ...]) -> Given:
     )
 
 
-def shaped(scale: F32, wanted: tuple[int, int]) -> F32:
+def match_scales(scale: F32, wanted: tuple[int, int]) -> F32:
     """Return scales in a quantizer's shape where only axes of length 1, or leading ones, are in the way."""
 
     def long(shape: tuple[int, ...]) -> list[int]:

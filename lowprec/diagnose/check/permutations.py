@@ -75,13 +75,13 @@ def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
     return unit
 
 
-def spoken(order: NDArray[np.int64]) -> str:
+def describe_order(order: NDArray[np.int64]) -> str:
     """Say an order in a few words.
 
     Examples
     --------
-    >>> spoken(np.array([3, 0, 1, 2])), spoken(np.array([2, 0, 1, 4, 3])), spoken(np.array([0, 2, 1, 3]))
-    ('shifted by 1', 'permuted', '2 of 4 moved')
+    >>> [describe_order(np.array(order)) for order in ([3, 0, 1, 2], [2, 0, 1, 4, 3], [0, 2, 1, 3])]
+    ['shifted by 1', 'permuted', '2 of 4 moved']
     """
     n = len(order)
     shift = (np.arange(n) - order) % n

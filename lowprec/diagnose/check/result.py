@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..._show import table
 from ..._values import ByBits
-from .expected import Dump, Made, values_of
+from .expected import Expected, Observed, values_of
 from .search import UNEXPLAINED, Explanation
 
 Cell = str | int | float | bool | None
@@ -51,9 +51,9 @@ class Check(ByBits):
 
     Attributes
     ----------
-    made : Made
+    made : Expected
         What the quantizer makes of the values: `codes`, `scale`, `tensor`, and `v`, what it casts.
-    found : Dump
+    found : Observed
         What came: `codes`, `scale`, `tensor`.
     counts : Counts
         How much differs.
@@ -72,8 +72,8 @@ class Check(ByBits):
         Where no quantizer was named and something differs: others that what was found fits as well.
     """
 
-    made: Made
-    found: Dump
+    made: Expected
+    found: Observed
     counts: Counts
     explanations: tuple[Explanation, ...]
     codes: NDArray[Any]
@@ -133,7 +133,7 @@ class Check(ByBits):
         seen: dict[str, list[Cell]] = {}
         for e in self.explanations:
             for step in e.steps:
-                seen.setdefault(str(step), [str(step), step.cause.stage, step.cause.mend])
+                seen.setdefault(str(step), [str(step), step.cause.stage, step.cause.fix])
         return ("cause", "in", "how to mend it"), list(seen.values())
 
     def differing(self) -> Table:

@@ -1,6 +1,6 @@
 """The search for causes: what is made, then what happened to codes, to scales and to the tensor's scale.
 
-A `Made` predicts all three; where codes, scales or the tensor's scale differ from it, the causes of that stage are
+An `Expected` predicts all three; where codes, scales or the tensor's scale differ from it, the causes of that stage are
 tried on top. So two mistakes are found together, one of making and one of storing, without trying all pairs.
 """
 
@@ -17,7 +17,7 @@ from . import causes_codes as causes_codes
 from . import causes_scaling as causes_scaling
 from . import causes_stored_scales as causes_stored_scales
 from .causes import Cause, causes
-from .expected import Dump, Made, Mask
+from .expected import Expected, Mask, Observed
 
 UNEXPLAINED = "not explained"
 _MOST = 16  # ties that are kept
@@ -56,9 +56,9 @@ class Explanation:
     predicted: tuple[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
-    def weight(self) -> float:
+    def prior_cost(self) -> float:
         """What it asks of one's belief."""
-        return sum(step.cause.weight for step in self.steps) + (0.5 if self.codes_follow else 0)
+        return sum(step.cause.prior_cost for step in self.steps) + (0.5 if self.codes_follow else 0)
 
     def __str__(self) -> str:
         if not self.steps:
@@ -81,19 +81,19 @@ def same_scales(a: Any, b: Any) -> Mask:
     return result
 
 
-def scales_left(found: Dump, scale: Any) -> int:
+def scales_left(found: Observed, scale: Any) -> int:
     """Count scales that differ; all of them where the shapes do."""
     if found.scale.shape != scale.shape:
         return max(int(found.scale.size), int(scale.size))
     return int(np.count_nonzero(~same_scales(found.scale, scale)))
 
 
-def codes_left(found: Dump, codes: Any) -> int:
+def codes_left(found: Observed, codes: Any) -> int:
     """Count codes that differ; all of them where the shapes do."""
     return int(np.count_nonzero(found.codes != codes)) if found.codes.shape == codes.shape else int(codes.size)
 
 
-def tensor_left(found: Dump, tensor: np.float32 | None) -> int:
+def tensor_left(found: Observed, tensor: np.float32 | None) -> int:
     """Tell whether the tensor's scale differs: 0 or 1."""
     if found.tensor is None or tensor is None:
         only = tensor if found.tensor is None else found.tensor
@@ -104,7 +104,7 @@ def tensor_left(found: Dump, tensor: np.float32 | None) -> int:
 _LEFT = {"codes": codes_left, "scale": scales_left, "tensor scale": tensor_left}
 
 
-def of_stage(stage: str, made: Made, found: Dump) -> Iterator[tuple[Step, Any]]:
+def of_stage(stage: str, made: Expected, found: Observed) -> Iterator[tuple[Step, Any]]:
     """Yield what every cause of a stage predicts."""
     for cause in (causes[name] for name in causes.names()):
         if cause.stage == stage:
@@ -112,7 +112,7 @@ def of_stage(stage: str, made: Made, found: Dump) -> Iterator[tuple[Step, Any]]:
                 yield Step(cause, form), predicted
 
 
-def _parts(stage: str, made: Made, found: Dump, own: Any, deep: bool) -> list[_Part]:
+def _parts(stage: str, made: Expected, found: Observed, own: Any, deep: bool) -> list[_Part]:
     """Return the ways that leave least of a part unexplained: that of the dump itself, or causes on top."""
     left = _LEFT[stage]
     best = [_Part((), left(found, own), own)]
@@ -126,16 +126,16 @@ def _parts(stage: str, made: Made, found: Dump, own: Any, deep: bool) -> list[_P
             best.append(part)
     if 2 * best[0].left > left(found, own):  # what leaves most of it explains nothing
         return [_Part((), left(found, own), own)]
-    lightest = min(part.steps[0].cause.weight if part.steps else 0 for part in best)
+    lightest = min(part.steps[0].cause.prior_cost if part.steps else 0 for part in best)
     # Forms of one cause are one: the first is told. What is read off the dump gives way to what explains it.
     kept: dict[str, _Part] = {}
     for part in best:
-        if not part.steps or part.steps[0].cause.weight <= lightest + 0.35:
+        if not part.steps or part.steps[0].cause.prior_cost <= lightest + 0.35:
             kept.setdefault(part.steps[0].cause.name if part.steps else "", part)
     return list(kept.values())
 
 
-def makings(made: Made, found: Dump) -> Iterator[tuple[tuple[Step, ...], Made]]:
+def alternative_quantizations(made: Expected, found: Observed) -> Iterator[tuple[tuple[Step, ...], Expected]]:
     """Yield what the quantizer makes, and what it would make with one thing changed."""
     yield (), made
     for step, other in of_stage("making", made, found):
@@ -143,20 +143,20 @@ def makings(made: Made, found: Dump) -> Iterator[tuple[tuple[Step, ...], Made]]:
             yield (step,), other
 
 
-def explanations(made: Made, found: Dump) -> list[Explanation]:
+def explanations(made: Expected, found: Observed) -> list[Explanation]:
     """Return the explanations that leave least unexplained, of those the lightest, the first of equals first.
 
     Nothing is returned where codes and scales are the quantizer's.
     """
     best: list[Explanation] = []
-    for steps, base in makings(made, found):
+    for steps, base in alternative_quantizations(made, found):
         whole = not steps
         tensor = _parts("tensor scale", base, found, base.tensor, True)
         scale = _parts("scale", base, found, base.scale, True)
         if not best or whole or scale[0].left == 0 or codes_left(found, base.codes) == 0:
             code = _parts("codes", base, found, base.codes, whole or scale[0].left == 0)
             best += _joined(steps, code, scale, tensor)
-        if whole and (follow := given(made, found)) is not None:
+        if whole and (follow := with_found_scales(made, found)) is not None:
             # Whatever the scales are: are the codes those of the scales found?
             code = _parts("codes", follow, found, follow.codes, True)
             best += _joined(steps, code, scale, tensor, follow=True)
@@ -166,7 +166,7 @@ def explanations(made: Made, found: Dump) -> list[Explanation]:
     return best
 
 
-def given(made: Made, found: Dump) -> Made | None:
+def with_found_scales(made: Expected, found: Observed) -> Expected | None:
     """Return the quantizer's cast with the scales found; None where they are the quantizer's, or do not fit."""
     if found.scale.shape != made.scale.shape or scales_left(found, made.scale) + tensor_left(found, made.tensor) == 0:
         return None
@@ -187,10 +187,10 @@ def _joined(
 def _best(all_: list[Explanation]) -> list[Explanation]:
     left = min(e.left for e in all_)
     fit = [e for e in all_ if e.left == left]
-    lightest = min(e.weight for e in fit)
+    lightest = min(e.prior_cost for e in fit)
     kept: dict[tuple[Any, ...], Explanation] = {}
     for e in fit:
-        if e.weight <= lightest + 0.35:
+        if e.prior_cost <= lightest + 0.35:
             kept.setdefault((*(step.cause.name for step in e.steps), e.codes_follow), e)
-    first, *others = sorted(kept.values(), key=lambda e: e.weight)[:_MOST]
+    first, *others = sorted(kept.values(), key=lambda e: e.prior_cost)[:_MOST]
     return [first, *(replace(e, predicted=None) for e in others)]

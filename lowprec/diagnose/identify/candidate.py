@@ -20,7 +20,7 @@ from ...tensorcore.gemm import gemm
 from ...tensorcore.library import GemmLibrary, gemm_libraries
 from ...tensorcore.operands import as_multiplied
 from ...tensorcore.problem import GemmProblem
-from .dump import Dump, Part, canonical
+from .dump import GemmDump, Part, canonical
 
 Array = NDArray[Any]
 _FEW = 1 << 14  # products that are few: a call takes longer than they do
@@ -96,13 +96,13 @@ class Candidate:
             return False
         return True
 
-    def accumulator_line(self, dump: Dump) -> str:
+    def accumulator_line(self, dump: GemmDump) -> str:
         """Return a Python expression of the accumulator: the nearest of the catalogue, and what differs from it."""
         base, changes = nearest(self.accumulator, dump)
         said = f'lp.accumulators["{base.name}"]'
         return said + (f".with_({', '.join(f'{k}={as_python(v)}' for k, v in changes.items())})" if changes else "")
 
-    def line(self, dump: Dump) -> str:
+    def line(self, dump: GemmDump) -> str:
         """Return the call that gives a dump's outputs, as a line of Python."""
         m = self.accumulator_line(dump)
         if self.library is None:
@@ -169,7 +169,7 @@ def known_library(library: GemmLibrary) -> GemmLibrary:
     return library
 
 
-def nearest(machine: Accumulator, dump: Dump) -> tuple[Accumulator, dict[str, Any]]:
+def nearest(machine: Accumulator, dump: GemmDump) -> tuple[Accumulator, dict[str, Any]]:
     """Return the accumulator of the catalogue that differs in the fewest fields and takes the operands, and those."""
     tf32 = formats["tf32"]
     fewest: tuple[Accumulator, dict[str, Any]] | None = None
@@ -189,13 +189,13 @@ def nearest(machine: Accumulator, dump: Dump) -> tuple[Accumulator, dict[str, An
     return fewest
 
 
-def known(machine: Accumulator, dump: Dump) -> Accumulator:
+def known(machine: Accumulator, dump: GemmDump) -> Accumulator:
     """Return the same arithmetic under the name that the catalogue has for it, or as a change of what it has."""
     base, changes = nearest(machine, dump)
     return base.with_(**changes) if changes else base
 
 
-def takes(machine: Accumulator, dump: Dump) -> bool:
+def takes(machine: Accumulator, dump: GemmDump) -> bool:
     """Tell whether an accumulator multiplies a dump's formats."""
     if FLOAT64 in (dump.fa, dump.fb):
         return machine.dtype == np.float64

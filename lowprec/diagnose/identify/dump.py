@@ -71,7 +71,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Dump:
+class GemmDump:
     """Operands and outputs; ``d = A @ B.T + C``, or by rows ``d[i] = a[i] . b[i] + c[i]``.
 
     Attributes are `Part`'s, and `blocks`: of what rows and columns a scale is, where scales came as numbers.
@@ -189,7 +189,7 @@ def values(codes: Array, fmt: Format) -> NDArray[np.float64]:
 def dump_of(
     a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None, b_format: str | Format | None,
     d_format: str | Format | None, a_scale: ArrayLike | None, b_scale: ArrayLike | None,
-) -> Dump:  # fmt: skip
+) -> GemmDump:  # fmt: skip
     """Check what came; a ValueError or TypeError says what is wrong with it."""
     sides = {"a": (a, a_format, a_scale), "b": (b, b_format, b_scale)}
     found: dict[str, Any] = {}
@@ -214,7 +214,7 @@ def dump_of(
     if addend is not None and not addend.view(f"u{addend.itemsize}").any():
         addend = None  # +0 everywhere: what a sum starts from
     inside, pair, blocks = _scales((scale_a, scale_b), (x, y), (fa, fb))
-    return Dump(x, y, fa, fb, addend, inside, pair, blocks, out, canonical(bits, out))
+    return GemmDump(x, y, fa, fb, addend, inside, pair, blocks, out, canonical(bits, out))
 
 
 def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Format]:

@@ -18,15 +18,15 @@ from ...format.catalogue import Format
 from ...registry import cached
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
-from .alike import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
 from .candidate import Candidate, known, known_library
-from .dump import Dump, dump_of
-from .forms import Forms
+from .counterexample import Counterexample, counterexample
+from .dump import GemmDump, dump_of
+from .equivalents import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
+from .normal_form import NormalForms
 from .probes import Probes, probes_for
 from .ranking import Ranked, count, first_apart, rank
 from .search import Search
 from .search_plan import find
-from .smallest import Example, smallest
 from .space import changed
 
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
@@ -43,7 +43,7 @@ class Identification:
 
     Attributes
     ----------
-    dumps : tuple of Dump
+    dumps : tuple of GemmDump
         What was looked at.
     ranking : tuple of Ranked
         The catalogue, the fewest differing outputs first.
@@ -59,7 +59,7 @@ class Identification:
         Candidates that were computed.
     """
 
-    dumps: tuple[Dump, ...]
+    dumps: tuple[GemmDump, ...]
     ranking: tuple[Ranked, ...]
     candidates: tuple[Candidate, ...]
     open: Alike
@@ -104,9 +104,9 @@ class Identification:
     def classes(self) -> tuple[tuple[Candidate, ...], ...]:
         """Return `explaining` in sets: those of one set give the same for all operands of these formats and this K.
 
-        That is proven by their forms (`Forms`); whether those of two sets ever differ is open.
+        That is proven by their forms (`NormalForms`); whether those of two sets ever differ is open.
         """
-        return Forms(self.dumps[0]).classes(self.explaining)
+        return NormalForms(self.dumps[0]).classes(self.explaining)
 
     @functools.cached_property
     def explaining(self) -> tuple[Candidate, ...]:
@@ -152,12 +152,12 @@ class Identification:
         dump = self.dumps[0]
         if dump.out == FLOAT64:
             return probes_for(dump, self.explaining, seed)
-        forms = Forms(dump)
+        forms = NormalForms(dump)
         two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0], forms)
         classes = forms.classes((*self._with(_ASKED), *(_known(c, dump) for c in two)))
         return probes_for(dump, [some[0] for some in classes], seed)
 
-    def example(self) -> Example | None:
+    def example(self) -> Counterexample | None:
         """Return the output that `nearest` does not give with the fewest products, and what other rules give for it."""
         if self.nearest is None:
             return None
@@ -165,7 +165,7 @@ class Identification:
         for align in ALIGNMENTS:
             other = changed(self.nearest, align=align)
             others += [] if other is None or other == self.nearest else [_known(other, self.dumps[0])]
-        return smallest(self.dumps[0], self.nearest, others)
+        return counterexample(self.dumps[0], self.nearest, others)
 
     @property
     def sentence(self) -> str:
@@ -266,7 +266,7 @@ class _Asked:
 
     contents: tuple[str, ...]
     limit: int
-    dumps: tuple[Dump, ...] = dataclasses.field(compare=False)
+    dumps: tuple[GemmDump, ...] = dataclasses.field(compare=False)
 
 
 @cached(4)
@@ -274,7 +274,7 @@ def _answered(asked: _Asked) -> Identification:
     return _explained(asked.dumps, asked.limit)
 
 
-def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
+def explain(dumps: Sequence[GemmDump], limit: int = LIMIT) -> Identification:
     """Identify what made some dumps, all by one arithmetic.
 
     The last answers are kept: with the outputs of further probes the same dumps come again, and what explained them is
@@ -283,13 +283,15 @@ def explain(dumps: Sequence[Dump], limit: int = LIMIT) -> Identification:
     return _answered(_Asked(tuple(dump.content for dump in dumps), limit, tuple(dumps)))
 
 
-def _explained(dumps: Sequence[Dump], limit: int) -> Identification:
+def _explained(dumps: Sequence[GemmDump], limit: int) -> Identification:
     dump = dumps[0]
     ranking = rank(dump)
     search = Search(tuple(dumps), int(dump.d.size * DAMAGED), limit)
     ranked = [r.candidate for r in ranking]
     wrong = (
-        {c: search.whole(c).wrong for c in ranked} if len(dumps) > 1 else {r.candidate: r.differing for r in ranking}
+        {c: search.score_all(c).wrong for c in ranked}
+        if len(dumps) > 1
+        else {r.candidate: r.differing for r in ranking}
     )
     least = min(wrong.values(), default=search.allowed + 1)
     fit = [c for c in ranked if wrong[c] == least] if least <= search.allowed else []
@@ -297,9 +299,9 @@ def _explained(dumps: Sequence[Dump], limit: int) -> Identification:
         before = explain(dumps[:-1], limit) if len(dumps) > 1 else None
         earlier = () if before is None else before.explaining or explain(dumps[:1], limit).explaining
         found = find(search, ranked, earlier)
-        left = min((search.whole(c).wrong for c in found), default=least)
+        left = min((search.score_all(c).wrong for c in found), default=least)
         if left < least and left <= search.allowed:
-            least, fit = left, [c for c in found if search.whole(c).wrong == left]
+            least, fit = left, [c for c in found if search.score_all(c).wrong == left]
         elif not fit and found and left < least:
             least, near = left, found[0]
             return Identification(tuple(dumps), tuple(ranking), (), {}, {}, _known(near, dump), search.tried)
@@ -308,18 +310,18 @@ def _explained(dumps: Sequence[Dump], limit: int) -> Identification:
     ranking = [_with_place(r, fit[0], dump) if wrong[r.candidate] > least else r for r in ranking]
     if dump.out != FLOAT64 and wrong.get(fit[0]) is None:
         fit[0] = plainest(search, fit[0])
-    open_, proven = ({}, {}) if dump.out == FLOAT64 else alike(search, fit[0], Forms(dump))
+    open_, proven = ({}, {}) if dump.out == FLOAT64 else alike(search, fit[0], NormalForms(dump))
     more = (*other_orders(search, fit[0]), *other_kinds(search, fit[0])) if dump.out != FLOAT64 else ()
     candidates = tuple(dict.fromkeys(_known(c, dump) for c in (*fit, *more)))
     return Identification(tuple(dumps), tuple(ranking), candidates, open_, proven, candidates[0], search.tried)
 
 
-def _known(candidate: Candidate, dump: Dump) -> Candidate:
+def _known(candidate: Candidate, dump: GemmDump) -> Candidate:
     library = None if candidate.library is None else known_library(candidate.library)
     return Candidate(known(candidate.accumulator, dump), library)
 
 
-def _with_place(r: Ranked, right: Candidate, dump: Dump) -> Ranked:
+def _with_place(r: Ranked, right: Candidate, dump: GemmDump) -> Ranked:
     """Add from which k on a candidate differs, in the first output that does."""
     start = 0
     for part in dump.parts():

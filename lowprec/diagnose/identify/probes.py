@@ -15,8 +15,8 @@ from ...tensorcore.accumulator import FLOAT64, heeded_fields
 from ...vectors.drawing import Stream
 from ...vectors.operands import ADDENDS, FAMILIES, Maker, addend, code_of, signed
 from .candidate import Candidate
-from .dump import Dump, dump_of, word_of
-from .far_below import heaps, pairs, ties, with_exponent
+from .dump import GemmDump, dump_of, word_of
+from .probe_operands import deciding_ties, many_equal_terms, two_terms, with_exponent
 
 Array = NDArray[Any]
 _SIDE = 8  # rows and columns of a family's operands
@@ -54,7 +54,7 @@ class Probes:
         return bool(self.apart)
 
 
-def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Probes:
+def probes_for(dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0) -> Probes:
     """Look for operands on which candidates do not all give the same outputs."""
     first, left = candidates[0], list(candidates[1:])
     chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
@@ -85,7 +85,7 @@ def probes_for(dump: Dump, candidates: Sequence[Candidate], seed: int = 0) -> Pr
 
 
 def operands(
-    dump: Dump, seed: int, bits: tuple[int, ...] = (), groups: tuple[int, ...] = ()
+    dump: GemmDump, seed: int, bits: tuple[int, ...] = (), groups: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield operands of every family, for K as it is and longer, with every kind of addend if the dump has one.
 
@@ -97,9 +97,11 @@ def operands(
     distances = (32, 33, 34, *(n + more for n in bits[:8] for more in (0, 1)))
     families: dict[str, tuple[Maker, Maker]] = dict(FAMILIES)
     turns = range(seed * _HEAPS, (seed + 1) * _HEAPS)
-    families |= {f"a heap, and a bit far below, {turn}": heaps(distances, groups[:8], turn) for turn in turns}
-    families |= {f"a tie, and a bit far below, {turn}": ties(distances) for turn in range(_TIES)}
-    families |= {f"a pair, the smaller a tie, {turn}": pairs() for turn in range(_PAIRS)}
+    families |= {
+        f"a heap, and a bit far below, {turn}": many_equal_terms(distances, groups[:8], turn) for turn in turns
+    }
+    families |= {f"a tie, and a bit far below, {turn}": deciding_ties(distances) for turn in range(_TIES)}
+    families |= {f"a pair, the smaller a tie, {turn}": two_terms() for turn in range(_PAIRS)}
     if dump.c is not None:
         yield from _nothing_but_c(dump, seed)
         yield from _one_product_and_c(dump, seed)
@@ -122,7 +124,7 @@ def operands(
                     yield f"{name}, {kind}", arrays | {"c": _addends(kind, s, a, b, (fa, fb), out).astype(dtype)}
 
 
-def _nothing_but_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
+def _nothing_but_c(dump: GemmDump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield zeros with C of every exponent: what zeros do to it shows nowhere else."""
     assert dump.c is not None
     zeros = [np.zeros((_SIDE, dump.k), fmt.code_dtype) for fmt in (dump.fa, dump.fb)]
@@ -134,7 +136,7 @@ def _nothing_but_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array
         yield f"nothing but c, {turn}", {"a": zeros[0], "b": zeros[1], "c": c}
 
 
-def _one_product_and_c(dump: Dump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
+def _one_product_and_c(dump: GemmDump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield one product an output, a power of two, and a C near half a unit in its last place, with a bit far below."""
     assert dump.c is not None
     out = formats["float16" if dump.c.dtype == np.float16 else "float32"]
@@ -166,7 +168,7 @@ def _addends(
     return np.array(codes, out.code_dtype).view(np.dtype(out.name))
 
 
-def _as_dump(dump: Dump, arrays: dict[str, Array]) -> Dump:
+def _as_dump(dump: GemmDump, arrays: dict[str, Array]) -> GemmDump:
     d = np.zeros((len(arrays["a"]), len(arrays["b"])), word_of(dump.out))
     return dump_of(
         arrays["a"], arrays["b"], arrays.get("c"), d, a_format=dump.fa, b_format=dump.fb, d_format=dump.out,
@@ -174,7 +176,7 @@ def _as_dump(dump: Dump, arrays: dict[str, Array]) -> Dump:
     )  # fmt: skip
 
 
-def _joined(dump: Dump, chosen: dict[int, list[tuple[str, dict[str, Array]]]]) -> dict[str, Array]:
+def _joined(dump: GemmDump, chosen: dict[int, list[tuple[str, dict[str, Array]]]]) -> dict[str, Array]:
     """Return the chosen operands as one product: rows below each other, filled up with zeros to the longest K."""
     some = [arrays for k in sorted(chosen) for _, arrays in chosen[k]]
     if not some:

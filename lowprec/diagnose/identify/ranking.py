@@ -11,7 +11,7 @@ import numpy as np
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.library import gemm_libraries
 from .candidate import Candidate, takes
-from .dump import Dump, Part
+from .dump import GemmDump, Part
 
 _STEPS = 4096  # prefixes of K that are looked at for the first difference
 
@@ -47,7 +47,7 @@ def count(candidate: Candidate, parts: Sequence[Part]) -> int:
     return sum(int(np.count_nonzero(candidate.differing(part))) for part in parts)
 
 
-def rank(dump: Dump) -> list[Ranked]:
+def rank(dump: GemmDump) -> list[Ranked]:
     """Return what of the catalogue takes a dump's operands, the fewest differing outputs first."""
     parts, first = dump.parts(), dump.sample(2)
     same: dict[Any, list[Candidate]] = {}
@@ -63,7 +63,7 @@ def rank(dump: Dump) -> list[Ranked]:
     return sorted(found, key=lambda r: (r.differing, _standing(r.candidate)))
 
 
-def catalogued(dump: Dump) -> Iterator[Candidate]:
+def catalogued(dump: GemmDump) -> Iterator[Candidate]:
     """Yield what the catalogue has for such a dump: instructions alone, and within each library."""
     for name in accumulators:
         machine = accumulators[name]
@@ -77,7 +77,7 @@ def catalogued(dump: Dump) -> Iterator[Candidate]:
             yield Candidate(machine, gemm_libraries[library])
 
 
-def _arithmetic(candidate: Candidate, dump: Dump) -> Any:
+def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:
     """Return what decides the bits of this dump: without scales it is all one where they are multiplied in."""
     kind, fields, tf32, library = candidate.key()
     if library is None or dump.scaled:
@@ -94,7 +94,7 @@ def _standing(candidate: Candidate) -> tuple[Any, ...]:
     return candidate.library is not None, "recordings" not in machine.verified, not machine.input_formats
 
 
-def first_apart(candidate: Candidate, right: Candidate, dump: Dump, place: tuple[int, ...]) -> range | None:
+def first_apart(candidate: Candidate, right: Candidate, dump: GemmDump, place: tuple[int, ...]) -> range | None:
     """Return the products after which two candidates' sums of one output are first apart."""
     part = dump.single(place)
     step = max(candidate.accumulator.step(), 1)

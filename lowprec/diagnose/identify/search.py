@@ -17,7 +17,7 @@ from ...registry import cached
 from ...tensorcore.accumulator import Accumulator
 from ...tensorcore.engines.selection import engine_for
 from .candidate import Candidate
-from .dump import Dump, Part
+from .dump import GemmDump, Part
 from .space import field_of
 
 _FEW = 5  # rows and columns of the first outputs
@@ -48,7 +48,7 @@ class Search:
 
     Attributes
     ----------
-    dumps : tuple of Dump
+    dumps : tuple of GemmDump
     allowed : int
         Outputs of the first dump that may differ all the same.
     limit : int
@@ -57,7 +57,7 @@ class Search:
         Candidates tried so far; one that takes longer counts as several, by what its kind is known to take.
     """
 
-    dumps: tuple[Dump, ...]
+    dumps: tuple[GemmDump, ...]
     allowed: int
     limit: int
     tried: int = 0
@@ -67,15 +67,15 @@ class Search:
         self._all = [dump.parts() for dump in self.dumps]
 
     @property
-    def dump(self) -> Dump:
+    def dump(self) -> GemmDump:
         """The first dump, whose formats decide what there is to search."""
         return self.dumps[0]
 
-    def few(self, candidate: Candidate, most: int | None = None) -> Score:
+    def score_sample(self, candidate: Candidate, most: int | None = None) -> Score:
         """Score a candidate on a few outputs; one that gives more than `most` of them otherwise is left there."""
         return self._score(candidate, self._few, most)
 
-    def whole(self, candidate: Candidate) -> Score:
+    def score_all(self, candidate: Candidate) -> Score:
         """Score a candidate on all outputs; one of a further dump counts for all that may be damaged in the first."""
         first = self._score(candidate, self._all[0])
         if len(self.dumps) == 1 or first == FAILED:
@@ -102,24 +102,24 @@ class Search:
         """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
         return own.wrong <= self._hope
 
-    def may_leave(self, candidate: Candidate, most: int) -> bool:
+    def may_accept(self, candidate: Candidate, most: int) -> bool:
         """Tell whether a candidate may leave no more than so many outputs, by the few."""
         most *= len(self._few)  # of which some may be in several parts
-        own = self.few(candidate, most)
+        own = self.score_sample(candidate, most)
         return own.wrong <= most and self.passes(own)
 
-    def leaves(self, candidate: Candidate, most: int) -> bool:
+    def accepts(self, candidate: Candidate, most: int) -> bool:
         """Tell whether a candidate leaves no more than so many outputs; if not, those join the few."""
-        if self.whole(candidate).wrong <= most:
+        if self.score_all(candidate).wrong <= most:
             return True
-        self.learn(candidate)
+        self.add_counterexamples(candidate)
         return False
 
     @property
     def _hope(self) -> int:
         return max(1, sum(len(part.wanted) for part in self._few) // 12)
 
-    def _left(self, candidate: Candidate, dump: Dump, most: int) -> Part | None:
+    def _left(self, candidate: Candidate, dump: GemmDump, most: int) -> Part | None:
         """Return the rows and columns of some outputs that a candidate does not give."""
         at = np.flatnonzero(np.concatenate([candidate.differing(part) for part in dump.parts()]))
         if not at.size:
@@ -128,7 +128,7 @@ class Search:
         places = np.array([dump.place(int(i)) for i in chosen])
         return dump.part(np.unique(places[:, 0]), np.unique(places[:, -1]))
 
-    def learn(self, candidate: Candidate) -> None:
+    def add_counterexamples(self, candidate: Candidate) -> None:
         """Add outputs that a candidate does not give to the few on which candidates are compared first."""
         self._few += [part for dump in self.dumps if (part := self._left(candidate, dump, _LEARNT)) is not None]
         first = len(self.dumps)

@@ -77,13 +77,13 @@ def find(search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidat
     earlier : sequence of Candidate
         Explanations of the first dumps: those that explain all are returned, and the search starts from the others.
     """
-    few = [(search.few(c), c) for c in earlier]
-    if good := [c for own, c in few if search.passes(own) and search.whole(c).wrong == 0]:
+    few = [(search.score_sample(c), c) for c in earlier]
+    if good := [c for own, c in few if search.passes(own) and search.score_all(c).wrong == 0]:
         return good
     if search.dump.out == FLOAT64:
         return []
     if len(search.dumps) > 1:  # the first dump alone may not distinguish kinds
-        ranked = sorted(ranked, key=search.whole)
+        ranked = sorted(ranked, key=search.score_all)
     nearest = [c for _, c in sorted(few, key=lambda x: x[0])][:_EARLIER]
     return BestFirst(search).run([*nearest, *ranked][:_RANKED])
 
@@ -191,14 +191,14 @@ class BestFirst:
             return None
         self._seen.add(key)
         search = self._search
-        own = search.few(c)
+        own = search.score_sample(c)
         if own == FAILED:
             return None
         if search.passes(own):
-            whole = search.whole(c)
+            whole = search.score_all(c)
             self._best.append((whole, c))
             if whole.wrong > search.allowed and own.wrong == 0:
-                search.learn(c)
+                search.add_counterexamples(c)
         return own
 
     def _children(self, c: Candidate, change: tuple[str, ...]) -> list[tuple[Score, Candidate]]:

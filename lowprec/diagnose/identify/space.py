@@ -15,7 +15,7 @@ from ...tensorcore.catalogue import accumulators
 from ...tensorcore.kinds import KINDS
 from ...tensorcore.library import GemmLibrary
 from .candidate import Candidate
-from .dump import Dump
+from .dump import GemmDump
 
 Kind = type[Accumulator]
 _TILE = 128  # of which runs of a split K are made
@@ -26,7 +26,7 @@ _SCALE_FORMATS = (formats["e8m0fnu"], formats["e4m3fn"])
 
 Values = tuple[Any, ...]
 #: Values of each field of an accumulator that a kind may heed, for a dump; the likelier first.
-FIELDS: dict[str, Callable[[Kind, Dump], Values]] = {
+FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     "group": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
     "fraction_bits": lambda kind, dump: tuple(range(3, 41)),
     "align": lambda kind, dump: tuple(kind.alignments),
@@ -43,7 +43,7 @@ FIELDS: dict[str, Callable[[Kind, Dump], Values]] = {
 }
 
 
-def orders(dump: Dump) -> tuple[GemmLibrary | None, ...]:
+def orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
     """Return every order of operations that a dump can show, the plain ones first; None: an instruction alone."""
     plain = () if dump.blocks is not None or dump.out not in (FLOAT32, FLOAT16, FLOAT64) else (None,)
     if dump.quantized is None:
@@ -84,39 +84,39 @@ def _changes(x: GemmLibrary) -> int:
     return (x.split_sum != "float32") + (x.split_k > 1) + (x.k_order != "increasing") + (not x.fused)
 
 
-def _longest(dump: Dump) -> int:
+def _longest(dump: GemmDump) -> int:
     """Return the longest group that differs from shorter ones: all of K, in a power of two, is in one sum."""
     return min(256, 1 << (dump.k - 1).bit_length())
 
 
-def _tiles(dump: Dump) -> int:
+def _tiles(dump: GemmDump) -> int:
     return -(-dump.k // _TILE)
 
 
-def _rounding_shows(dump: Dump) -> bool:
+def _rounding_shows(dump: GemmDump) -> bool:
     return dump.out != FLOAT32 or dump.scaled or dump.c is not None
 
 
-def _fits(output: Format, dump: Dump) -> bool:
+def _fits(output: Format, dump: GemmDump) -> bool:
     """Tell whether results of a type can have become a dump's outputs."""
     if (output == FLOAT64) != (dump.out == FLOAT64):
         return False
     return output == FLOAT16 or dump.out != FLOAT16 or dump.quantized is not None
 
 
-def axes(kind: Kind, dump: Dump) -> dict[str, Values]:
+def axes(kind: Kind, dump: GemmDump) -> dict[str, Values]:
     """Return the fields that a kind heeds and their values for a dump."""
     return {field: FIELDS[field](kind, dump) for field in ("input_formats", *heeded_fields(kind))}
 
 
-def kinds_for(dump: Dump) -> Iterator[Kind]:
+def kinds_for(dump: GemmDump) -> Iterator[Kind]:
     """Yield the kinds that may have made a dump."""
     for kind in KINDS:
         if any(_fits(output, dump) for output in kind.output_formats):
             yield kind
 
 
-def starts(kind: Kind, dump: Dump) -> list[Accumulator]:
+def starts(kind: Kind, dump: GemmDump) -> list[Accumulator]:
     """Return the catalogue's accumulators of a kind, for any formats; those alike once."""
     found: dict[Any, Accumulator] = {}
     for name in accumulators:
@@ -171,7 +171,7 @@ def _with_group(candidate: Candidate, group: int) -> Candidate | None:
 # Exponents of zeros
 
 
-def least_exponent(dump: Dump) -> int:
+def least_exponent(dump: GemmDump) -> int:
     """Return an exponent that no nonzero term falls below: zeros at or below it never show.
 
     A nonzero product has the sum of its operands' exponents, subnormals that of the smallest normal number, and what a
@@ -180,13 +180,13 @@ def least_exponent(dump: Dump) -> int:
     return min(dump.fa.emin + dump.fb.emin - _scale_range(dump), _stored(dump).emin)
 
 
-def _largest_exponent(dump: Dump) -> int:
+def _largest_exponent(dump: GemmDump) -> int:
     """Return an exponent above all terms that do not overflow, and above which zeros leave nothing."""
     top = dump.fa.emax + dump.fb.emax + _scale_range(dump) + 2
     return min(max(top, 0), 128) + 40
 
 
-def _unit(dump: Dump) -> int:
+def _unit(dump: GemmDump) -> int:
     """Return the exponent of two of which every product and every sum of them, with C, is a multiple."""
     fa, fb = dump.fa, dump.fb
     unit = fa.emin - fa.mantissa_bits + fb.emin - fb.mantissa_bits - _scale_range(dump)
@@ -194,15 +194,15 @@ def _unit(dump: Dump) -> int:
     return unit if dump.c is None else min(unit, stored.emin - stored.mantissa_bits)
 
 
-def _scale_range(dump: Dump) -> int:
+def _scale_range(dump: GemmDump) -> int:
     return 0 if dump.scales is None else 256
 
 
-def _stored(dump: Dump) -> Format:
+def _stored(dump: GemmDump) -> Format:
     return FLOAT16 if dump.out == FLOAT16 and dump.blocks is None else FLOAT32
 
 
-def plain_fields_of(candidate: Candidate, dump: Dump) -> Mapping[str, Any]:
+def plain_fields_of(candidate: Candidate, dump: GemmDump) -> Mapping[str, Any]:
     """Return what decides bits for these operand formats and this K, equal for what is provably one arithmetic.
 
     Zeros that take part at an exponent that no nonzero term falls below take no part. Nor do those by which only bits

@@ -53,7 +53,7 @@ def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
     return codes
 
 
-def ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
+def deciding_ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
     """Return makers of operands whose ties, or cuts, are decided far below the largest product, for probes alone.
 
     `distances` are those, in binades, that are asked for most often.
@@ -61,12 +61,12 @@ def ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
     return functools.partial(_tied, distances), _leveled
 
 
-def pairs() -> tuple[Maker, Maker]:
+def two_terms() -> tuple[Maker, Maker]:
     """Return makers of two neighbours far apart, the smaller a tie with a bit or two far below, for probes alone."""
     return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
 
 
-def heaps(distances: tuple[int, ...], groups: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
+def many_equal_terms(distances: tuple[int, ...], groups: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
     """Return makers of many equal large products, and of a tie and a bit far below what they sum to, for probes alone.
 
     Every other turn the large ones leave a place or two of the first group, or the last, of one of those lengths. Both

@@ -17,7 +17,7 @@ LEAST = {"float32": -149, "float16": -24, "fp22": -139}  # exponents of the smal
 
 
 @dataclass(frozen=True)
-class Value:
+class NumberRange:
     """What is known of a number in a tree.
 
     Attributes
@@ -60,13 +60,13 @@ class Value:
     uncut: int | None = None
 
 
-def kept_whole(how: Aligned, items: Sequence[Value]) -> bool:
+def is_lossless(how: Aligned, items: Sequence[NumberRange]) -> bool:
     """Tell whether a number that enters alone keeps all of its bits."""
     one, bits = [x for x in items if x.terms], how.fraction_bits
     return len(one) == 1 and one[0].width <= bits + 1 and one[0].unnormal <= bits + one[0].unit
 
 
-def hides(how: Aligned, items: Sequence[Value]) -> bool:
+def cut_is_invisible(how: Aligned, items: Sequence[NumberRange]) -> bool:
     """Tell whether of two numbers the smaller is cut only where the sum is rounded to the larger all the same.
 
     What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit in

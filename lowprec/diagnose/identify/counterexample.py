@@ -10,7 +10,7 @@ import numpy as np
 from ...format.catalogue import Format
 from ...tensorcore.accumulator import FLOAT64
 from .candidate import Candidate
-from .dump import Dump, values, word_of
+from .dump import GemmDump, values, word_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Example:
+class Counterexample:
     """One output that the nearest rule does not give.
 
     Attributes
@@ -59,7 +59,7 @@ class Example:
     rules: tuple[tuple[str, int, float], ...]
 
 
-def smallest(dump: Dump, nearest: Candidate, others: Sequence[Candidate]) -> Example | None:
+def counterexample(dump: GemmDump, nearest: Candidate, others: Sequence[Candidate]) -> Counterexample | None:
     """Return the differing output with the fewest products other than zero; None if nothing differs."""
     wrong = np.concatenate([nearest.differing(part) for part in dump.parts()])
     if not wrong.any():
@@ -81,13 +81,13 @@ def smallest(dump: Dump, nearest: Candidate, others: Sequence[Candidate]) -> Exa
         around = "" if candidate.library is None else f" within {candidate.library}"
         rules.append((f"{candidate.accumulator}{around}", bits, value(bits, dump.out)))
     theirs = int(part.wanted[0])
-    return Example(
+    return Counterexample(
         place, terms(dump, place), None if part.c is None else float(part.c[0, 0]), (theirs, value(theirs, dump.out)),
         tuple(dict.fromkeys(rules)),
     )  # fmt: skip
 
 
-def terms(dump: Dump, place: tuple[int, ...]) -> tuple[Term, ...]:
+def terms(dump: GemmDump, place: tuple[int, ...]) -> tuple[Term, ...]:
     """Return the products of an output that are not zero."""
     part = dump.single(place)
     x, y = values(part.a, part.fa)[0], values(part.b, part.fb)[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...tensorcore.accumulator import heeded_fields
 from .candidate import Candidate, nearest
-from .forms import Forms
+from .normal_form import NormalForms
 from .search import Score, Search
 from .space import axes, changed, field_of, kinds_for, neighbours, orders, plain_fields_of, starts, within
 
@@ -24,13 +24,13 @@ _WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
 _UNORDERED = ("fraction_bits", "input_formats")  # none of whose values is plainer than another
 
 
-def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Alike]:
+def alike(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Alike, Alike]:
     """Return for each field the other values that leave no more outputs than a candidate does.
 
     First those that only this dump does not tell apart, then those that give the same for all operands of these
     formats and this K, as their forms prove.
     """
-    own, dump = search.whole(candidate), search.dump
+    own, dump = search.score_all(candidate), search.dump
     proven: dict[str, list[Any]] = {}
     open_: dict[str, list[Any]] = {}
     for field, values in axes(type(candidate.accumulator), dump).items():
@@ -40,17 +40,17 @@ def alike(search: Search, candidate: Candidate, forms: Forms) -> tuple[Alike, Al
             value = field_of(other, field)
             if _same(candidate, other, search):
                 proven.setdefault(field, []).append(value)
-            elif search.may_leave(other, own.wrong):
+            elif search.may_accept(other, own.wrong):
                 if forms.same(candidate, other):  # a proof takes less time than all outputs
                     proven.setdefault(field, []).append(value)
-                elif search.leaves(other, own.wrong):
+                elif search.accepts(other, own.wrong):
                     open_.setdefault(field, []).append(value)
     return {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()}
 
 
 def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
     """Return the same accumulator within every other order of operations that leaves no more outputs."""
-    own = search.whole(candidate)
+    own = search.score_all(candidate)
     others = (within(candidate, order) for order in orders(search.dump))
     return [c for c in others if c is not None and c.key() != candidate.key() and _as_good(search, c, own)]
 
@@ -62,7 +62,7 @@ def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
     candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with as many
     fraction bits as there are. Of those with fewer fraction bits that do as well, the fewest are given, too.
     """
-    own = search.whole(candidate)
+    own = search.score_all(candidate)
     found: list[Candidate] = []
     for kind in kinds_for(search.dump):
         if kind is type(candidate.accumulator):
@@ -102,12 +102,12 @@ def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any
     return [taken for i, taken in enumerate(chosen) if taken not in chosen[:i]]
 
 
-def pairs(search: Search, candidate: Candidate, forms: Forms) -> tuple[Candidate, ...]:
+def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Candidate, ...]:
     """Return candidates with other values of two fields that leave no more outputs, some of each two fields.
 
     What provably gives the same is none of them.
     """
-    own, found = search.whole(candidate), []
+    own, found = search.score_all(candidate), []
     fields = axes(type(candidate.accumulator), search.dump)
     for names in _PAIRS:
         if any(len(fields.get(name, ())) < 2 for name in names):
@@ -119,9 +119,9 @@ def pairs(search: Search, candidate: Candidate, forms: Forms) -> tuple[Candidate
             both = other is not None and all(field_of(other, name) != field_of(candidate, name) for name in names)
             if other is None or not both or _same(candidate, other, search):
                 continue
-            if not search.may_leave(other, own.wrong) or forms.same(candidate, other):
+            if not search.may_accept(other, own.wrong) or forms.same(candidate, other):
                 continue
-            if search.leaves(other, own.wrong):
+            if search.accepts(other, own.wrong):
                 some.append(other)
             if len(some) == _OF_EACH:
                 break
@@ -135,7 +135,7 @@ def plainest(search: Search, candidate: Candidate) -> Candidate:
     Fields are set to their likelier values one by one: no promotion, with any group; no zeros in the alignment; terms
     cut toward zero; a group that is a power of two.
     """
-    own = search.whole(candidate)
+    own = search.score_all(candidate)
     fields = axes(type(candidate.accumulator), search.dump)
     if candidate.library is None and field_of(candidate, "promote_every") is not None:
         for group in fields.get("group", ()):
@@ -160,7 +160,7 @@ def _far(candidate: Candidate, search: Search) -> int:
 
 
 def _as_good(search: Search, other: Candidate, own: Score) -> bool:
-    return search.may_leave(other, own.wrong) and search.leaves(other, own.wrong)
+    return search.may_accept(other, own.wrong) and search.accepts(other, own.wrong)
 
 
 def _same(one: Candidate, other: Candidate, search: Search) -> bool:

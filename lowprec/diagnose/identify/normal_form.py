@@ -19,9 +19,20 @@ from ...tensorcore.accumulator import FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
 from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
 from .candidate import Candidate
-from .dump import Dump
+from .dump import GemmDump
+from .number_range import (
+    ALIGNED,
+    BITS,
+    FINITE,
+    LARGEST,
+    LEAST,
+    NumberRange,
+    cut_is_invisible,
+    exponent_of,
+    holds_all,
+    is_lossless,
+)
 from .space import plain_fields_of
-from .values import ALIGNED, BITS, FINITE, LARGEST, LEAST, Value, exponent_of, hides, holds_all, kept_whole
 
 _TABLE_BITS = 16  # formats with a table of all values
 _ONE = Products((0,))
@@ -40,12 +51,12 @@ class _Operands:
     bits: int  # significant ones
 
 
-class Forms:
-    """Forms of candidates for the formats, the K and the C of a dump, each a number.
+class NormalForms:
+    """Normal forms of candidates for the formats, the K and the C of a dump, each a number.
 
     Parameters
     ----------
-    dump : Dump
+    dump : GemmDump
 
     Examples
     --------
@@ -53,13 +64,13 @@ class Forms:
     >>> ones = np.full((1, 64), 0x38, np.uint8)
     >>> one = np.ones((1, 1), np.float32)
     >>> found = lp.identify(ones, ones, None, 64 * one, a_format="e4m3fn", b_format="e4m3fn")
-    >>> forms = Forms(found.dumps[0])
+    >>> forms = NormalForms(found.dumps[0])
     >>> groups = Candidate(lp.accumulators["cdna1_bf16"].with_(input_formats=(), group=2, promote_every=2))
     >>> forms.same(groups, Candidate(lp.accumulators["arm_bf16_ebf"].with_(input_formats=())))
     True
     """
 
-    def __init__(self, dump: Dump) -> None:
+    def __init__(self, dump: GemmDump) -> None:
         self.dump = dump
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[Any, int] = {}
@@ -109,7 +120,7 @@ class Forms:
         return self._number(("as it is", type(m), m.lists(formats["tf32"]), around, fields))
 
 
-def _sides(m: Accumulator, dump: Dump) -> tuple[_Operands, _Operands] | None:
+def _sides(m: Accumulator, dump: GemmDump) -> tuple[_Operands, _Operands] | None:
     """Return what is known of both sides; None where products are not numbers of float32, or not known one by one."""
     if FLOAT64 in (dump.fa, dump.fb):
         return None
@@ -142,37 +153,37 @@ def _interleaved(k: int, step: int) -> list[int]:
 class _Chain:
     """Trees of one accumulator as values."""
 
-    def __init__(self, forms: Forms, m: Accumulator, a: _Operands, b: _Operands) -> None:
+    def __init__(self, forms: NormalForms, m: Accumulator, a: _Operands, b: _Operands) -> None:
         self._forms, self._m, self._a, self._b = forms, m, a, b
         number = forms._number("+0")
         self._products: set[int] = set()  # the forms of products alone
-        self.zero = Value(number, number, (), 0, 0.0, -10_000, "float16", True)
+        self.zero = NumberRange(number, number, (), 0, 0.0, -10_000, "float16", True)
 
-    def addend(self, dtype: str) -> Value:
+    def addend(self, dtype: str) -> NumberRange:
         """Return C: any number of a type."""
         number = self._forms._number(("C", dtype))
         bound = float(np.finfo(dtype).max)
         least, bits = LEAST[dtype], BITS[dtype]
-        return Value(
+        return NumberRange(
             number, number, (number,), least, bound, exponent_of(bound), dtype, False, bits, least + bits - 1,
             ALIGNED[dtype],
         )  # fmt: skip
 
-    def of(self, ks: Sequence[int], start: Value) -> Value:
+    def of(self, ks: Sequence[int], start: NumberRange) -> NumberRange:
         """Return a chain over products in an order, from a start."""
         state = start
         for tree in self._m.chain(len(ks)):
             state = self._tree(tree, ks, state)
         return state
 
-    def promoted(self, ks: Sequence[int], every: int, start: Value) -> Value:
+    def promoted(self, ks: Sequence[int], every: int, start: NumberRange) -> NumberRange:
         """Return chains of so many products, each from +0, added to a start in float32."""
         total = start
         for first in range(0, len(ks), every):
             total = self.sum(Rounded(), (total, self.of(ks[first : first + every], self.zero)))
         return total
 
-    def within(self, library: GemmLibrary, dump: Dump, addend: Value) -> Value:
+    def within(self, library: GemmLibrary, dump: GemmDump, addend: NumberRange) -> NumberRange:
         """Return what `lowprec.gemm` makes of chains, with scales that are all 1."""
         m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out.name)
         if library.k_order == "interleaved":
@@ -189,10 +200,10 @@ class _Chain:
             total = self.sum(out, (total,)) if rounds else total
         return total if rounds else self.sum(out, (self.sum(Rounded(), (total, addend)),))
 
-    def _tree(self, tree: Sum, ks: Sequence[int], state: Value) -> Value:
+    def _tree(self, tree: Sum, ks: Sequence[int], state: NumberRange) -> NumberRange:
         if (pair := self._rounded_pair(tree, ks, state)) is not None:
             return self.sum(Rounded(zeros="+0"), pair, True)
-        inside: list[Value] = []
+        inside: list[NumberRange] = []
         padded = False
         for item in tree.of:
             if isinstance(item, Sum):
@@ -205,7 +216,7 @@ class _Chain:
                 inside += [self._product(k, item) for k in some if k >= 0]
         return self.sum(tree.how, inside, padded)
 
-    def _product(self, k: int, item: Products) -> Value:
+    def _product(self, k: int, item: Products) -> NumberRange:
         number = self._forms._number((k, item.exponent))
         self._products.add(number)
         bound = self._a.bound * self._b.bound * 2.0**item.exponent
@@ -215,9 +226,9 @@ class _Chain:
         unnormal = max(self._a.most + self._b.least, self._a.least + self._b.most) + item.exponent
         holds, width = "float32" if plain else "", self._a.bits + self._b.bits
         lowest = self._a.least + self._b.least + item.exponent
-        return Value(number, number, (number,), unit, bound, most, holds, False, width, unnormal, lowest)
+        return NumberRange(number, number, (number,), unit, bound, most, holds, False, width, unnormal, lowest)
 
-    def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: Value) -> list[Value] | None:
+    def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: NumberRange) -> list[NumberRange] | None:
         """Return the products, two at most, of which a tree is the sum rounded to nearest, as CDNA3's may be."""
         if not (isinstance(tree.how, Particular) and tree.how.rounds_pairs and self._a.bits + self._b.bits <= 8):
             return None
@@ -231,7 +242,9 @@ class _Chain:
             return None
         return products if len(products) <= 2 else None
 
-    def sum(self, how: Rounded | Aligned | Particular, items: Sequence[Value], padded: bool = False) -> Value:
+    def sum(
+        self, how: Rounded | Aligned | Particular, items: Sequence[NumberRange], padded: bool = False
+    ) -> NumberRange:
         """Return what becomes of some values."""
         if isinstance(how, Rounded):
             return self._rounded(how, items, padded)
@@ -239,7 +252,7 @@ class _Chain:
             return self._aligned(how, items, padded)
         return self._particular(how, items)
 
-    def _width(self, how: Aligned, items: Sequence[Value]) -> int:
+    def _width(self, how: Aligned, items: Sequence[NumberRange]) -> int:
         """Return how many bits a sum of what was aligned and cut may have: a product is less than 4 times 2^e."""
         product = (2 - 2.0 ** (1 - self._a.bits)) * (2 - 2.0 ** (1 - self._b.bits))
         most = (
@@ -247,7 +260,7 @@ class _Chain:
         )
         return how.fraction_bits + int(np.ceil(np.log2(max(most, 1.0))))
 
-    def _particular(self, how: Particular, items: Sequence[Value]) -> Value:
+    def _particular(self, how: Particular, items: Sequence[NumberRange]) -> NumberRange:
         """Return what CDNA3 makes of some values, among which zeros take no part."""
         unit, most = min((x.unit for x in items), default=0), max((x.most for x in items), default=0)
         if how.kept is not None and how.cuts_first and items:
@@ -257,16 +270,16 @@ class _Chain:
         elif how.kept is not None and most - how.kept <= unit:
             terms = tuple(sorted(term for x in items for term in x.terms))
             number = self._forms._number(("exactly", terms))
-            return Value(number, number, terms, unit, sum(x.bound for x in items), most, "", True)
+            return NumberRange(number, number, terms, unit, sum(x.bound for x in items), most, "", True)
         number = self._forms._number((how, tuple(sorted(x.form for x in items))))
         bound = min(2 * sum(x.bound for x in items), FINITE["float32"])
         least = max(unit, LEAST["float32"])  # a cut leaves multiples of more
         most = max(most, exponent_of(bound))
         positive = unit >= LEAST["float32"]  # an exact zero is +0, and nothing else becomes one
         form = self._forms._number(("+0", number)) if positive else number
-        return Value(form, number, (number,), least, bound, most, "float32", positive, BITS["float32"], -126)
+        return NumberRange(form, number, (number,), least, bound, most, "float32", positive, BITS["float32"], -126)
 
-    def _rounded(self, how: Rounded, items: Sequence[Value], padded: bool) -> Value:
+    def _rounded(self, how: Rounded, items: Sequence[NumberRange], padded: bool) -> NumberRange:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
         bits, least, largest = BITS[how.output], LEAST[how.output], LARGEST[how.output]
         if how.flushes and unit >= -126:
@@ -297,12 +310,12 @@ class _Chain:
         larger = bound if how.rounding == "truncate" else bound * (1 + 2.0 ** (1 - bits))
         larger = min(larger, FINITE[how.output])
         width = min(bits, one[0].width) if len(one) == 1 else bits
-        return Value(
+        return NumberRange(
             form, unsigned, terms, max(unit, least), larger, exponent_of(larger), holds, positive_zero, width,
             least + bits - 1, ALIGNED[how.output],
         )  # fmt: skip
 
-    def _aligned(self, how: Aligned, items: Sequence[Value], padded: bool) -> Value:
+    def _aligned(self, how: Aligned, items: Sequence[NumberRange], padded: bool) -> NumberRange:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
         most = max((x.most for x in items), default=unit)
         rounding = "nearest" if how.output == "float16" else "truncate"
@@ -325,7 +338,9 @@ class _Chain:
         exact = Rounded(how.output, rounding, zeros="+0")
         if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
             return self._rounded(exact, items, padded)  # nothing is cut
-        if how.zero_exponent is None and (kept_whole(how, items) or (rounding == "nearest" and hides(how, items))):
+        if how.zero_exponent is None and (
+            is_lossless(how, items) or (rounding == "nearest" and cut_is_invisible(how, items))
+        ):
             return self._rounded(exact, items, padded)  # nothing is cut, or too little for the rounding
         # A product, zero or not, holds the alignment up where zeros take part: the cut goes no further below.
         held = [] if zero is None else [min(lowest[x], zero) for x in items if x.unsigned in self._products]
@@ -344,7 +359,7 @@ class _Chain:
         larger = min((bound + cut) * (1 + 2.0**-10), FINITE[how.output])
         form = self._forms._number(("+0", number))
         least, bits = LEAST[how.output], BITS[how.output]
-        return Value(
+        return NumberRange(
             form, number, (number,), max(cut_to, least), larger, exponent_of(larger), how.output, True, bits,
             least + bits - 1, ALIGNED[how.output], uncut if how.output == "fp22" else None,
         )  # fmt: skip
