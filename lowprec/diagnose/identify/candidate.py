@@ -34,7 +34,7 @@ class Candidate:
     ----------
     accumulator : Accumulator
         How products are summed.
-    library : Library or None
+    library : GemmLibrary or None
         What is done around its chains, as `lowprec.gemm` does it; None: nothing, one `lowprec.mma` that starts from C.
     """
 
