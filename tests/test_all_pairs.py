@@ -153,7 +153,7 @@ def test_every_output_of_every_accumulator(accumulator):
         if whole is None:
             continue
         for out in FORMATS:
-            rounded = or_refused(lp.gemm, *made, accumulator=accumulator, out=out)
+            rounded = or_refused(lp.gemm, *made, accumulator=accumulator, out_format=out)
             assert rounded is None or same_bits(rounded, lp.round_to(whole, out)), out
 
 
