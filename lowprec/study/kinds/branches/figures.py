@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,8 @@ from .sentences import effect_cell, named
 from .summary import StudySummary
 
 BETA = 0.9
+#: A row of a figure's table.
+Row = dict[str, Any]
 #: Effects of the forest plot: their height in a row, marker and name.
 DRAWN = {
     "forward": (0.26, "^", "forward effect (rounding)"), "training": (0.0, "o", "training effect (weights)"),
@@ -56,55 +57,25 @@ WITHIN = (EQUIVALENT, WORSE_WITHIN, BETTER_WITHIN)
 # --- curves ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Band:
-    """A curve over the steps of the branch, with its spread over the pairs.
+def curve_rows(study: StudySummary) -> list[Row]:
+    """Return curves of the reference and of every arm except repeats, then the final results.
 
-    Attributes
-    ----------
-    panel : {"loss", "relative", "validation"}
-        Smoothed training loss, its relative difference to the reference, or the final validation result.
-    arm, role : str
-        The arm.
-    bytes_seen : ndarray of float64, shape (points,)
-        Bytes trained on since the checkpoint.
-    mean, low, high : ndarray of float64, shape (points,)
-        For curves mean, smallest and largest over the pairs; for the floor's relative difference minus and plus the
-        root mean square over the pairs; for "validation" mean and the ends of the 90 % interval.
-    pairs : int
-        Number of pairs.
-    ended : bool
-        Whether a run of the arm diverged before the last step.
+    Panels are "loss" (smoothed training loss), "relative" (its relative difference to the reference) and "validation".
+    Of curves `mean`, `low` and `high` are mean, smallest and largest over the pairs; of the floor's relative difference
+    minus and plus the root mean square; of "validation" the mean and the ends of its 90 % interval.
     """
-
-    panel: str
-    arm: str
-    role: str
-    bytes_seen: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    pairs: int
-    ended: bool = False
-
-
-def bands(study: StudySummary) -> list[Band]:
-    """Return curves of the reference and of every arm except repeats, then the final results."""
     partner = {(run.checkpoint, run.seed): run for run in study.reference}
-    reference = study.ablation.reference
-    found = [_band(study, "loss", reference, [ema(run.curve, BETA) for run in study.reference])]
     shown = [item for item in study.arms if item.arm.role != "repeat"]
-    found += [_band(study, "loss", item.arm, [ema(run.curve, BETA) for run in item.runs]) for item in shown]
-    found += [
-        _band(study, "relative", item.arm, [_relative(run, partner[run.checkpoint, run.seed]) for run in item.runs])
-        for item in shown
-    ]
+    found = _curve(study, "loss", study.ablation.reference, [ema(run.curve, BETA) for run in study.reference])
+    for item in shown:
+        found += _curve(study, "loss", item.arm, [ema(run.curve, BETA) for run in item.runs])
+    for item in shown:
+        lines = [_relative(run, partner[run.checkpoint, run.seed]) for run in item.runs]
+        found += _curve(study, "relative", item.arm, lines)
     end = float(study.setting.branch_steps * study.tokens_per_step)
     for item in shown:
-        seen, mean, low, high = (np.array([value]) for value in (end, item.own.mean, *item.own.ci90))
-        found.append(
-            Band("validation", item.arm.name, item.arm.role, seen, mean, low, high, item.own.n, item.own.diverged > 0)
-        )
+        numbers = [[end, float(item.own.mean), *map(float, item.own.ci90)]]
+        found += _rows("validation", item.arm, numbers, item.own.n, item.own.diverged > 0)
     return found
 
 
@@ -116,29 +87,44 @@ def _relative(run: PairRun, other: PairRun) -> NDArray[np.float64]:
     return difference
 
 
-def _band(study: StudySummary, panel: str, arm: Arm, lines: Sequence[NDArray[np.float64]]) -> Band:
+def _curve(study: StudySummary, panel: str, arm: Arm, lines: Sequence[NDArray[np.float64]]) -> list[Row]:
     # Only as far as all pairs go: a mean over the survivors would flatter an arm that diverges.
     steps = min(int(np.argmax(np.isnan(line))) if np.isnan(line).any() else line.size for line in lines)
     table = np.array([line[:steps] for line in lines])
-    mean, low, high = (of(axis=0) if steps else np.empty(0) for of in (table.mean, table.min, table.max))
+    if not steps:
+        return []
+    low, high = table.min(axis=0), table.max(axis=0)
     if arm.role == "floor" and panel == "relative":
         high = np.sqrt(np.mean(table * table, axis=0))
         low = -high
-    bytes_seen = study.tokens_per_step * np.arange(1, steps + 1, dtype=np.float64)
-    ended = steps < study.setting.branch_steps
-    return Band(panel, arm.name, arm.role, bytes_seen, mean, low, high, len(lines), ended)
+    seen = study.tokens_per_step * np.arange(1, steps + 1, dtype=np.float64)
+    numbers = np.stack([seen, table.mean(axis=0), low, high], axis=1).tolist()
+    return _rows(panel, arm, numbers, len(lines), steps < study.setting.branch_steps)
+
+
+def _rows(panel: str, arm: Arm, numbers: list[list[float]], pairs: int, ended: bool) -> list[Row]:
+    return [
+        {"panel": panel, "arm": arm.name, "role": arm.role, "bytes": seen, "mean": mean, "low": low, "high": high,
+         "pairs": pairs, "diverged": int(ended)}
+        for seen, mean, low, high in numbers
+    ]  # fmt: skip
+
+
+def _of_panel(rows: Sequence[Row], panel: str) -> list[tuple[Row, NDArray[np.float64]]]:
+    """Return a panel's curves: the first row of each, and thousand bytes, mean, low and high."""
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["panel"] == panel:
+            curves.setdefault(row["arm"], []).append(row)
+    return [
+        (mine[0], np.array([[row["bytes"] / 1e3, row["mean"], row["low"], row["high"]] for row in mine]).T)
+        for mine in curves.values()
+    ]
 
 
 def curves(study: StudySummary) -> Figure:
     """Return the figure of losses, of their difference to the reference, and of the final validation."""
-    found = bands(study)
-    rows = [
-        {"panel": band.panel, "arm": band.arm, "role": band.role, "bytes": seen, "mean": mean, "low": low,
-         "high": high, "pairs": band.pairs, "diverged": int(band.ended)}
-        for band in found
-        for seen, mean, low, high in zip(*(v.tolist() for v in (band.bytes_seen, band.mean, band.low, band.high)),
-                                         strict=True)
-    ]  # fmt: skip
+    rows = curve_rows(study)
 
     def draw(sheet: Any, top: float) -> None:
         loss, key, relative, final = panels(
@@ -147,8 +133,8 @@ def curves(study: StudySummary) -> Figure:
         )  # fmt: skip
         relative.sharex(loss)
         final.sharey(relative)
-        _draw_loss(loss, study, found)
-        _draw_relative(relative, study, found)
+        _draw_loss(loss, study, rows)
+        _draw_relative(relative, study, rows)
         _draw_final(final, study)
         _draw_key(key, study)
 
@@ -190,47 +176,43 @@ def _shown(study: StudySummary, *more: str) -> list[ArmSummary]:
     return [item for item in study.arms if item.arm.role in ("treatment", "control", *more)]
 
 
-def _draw_loss(axes: Any, study: StudySummary, found: Sequence[Band]) -> None:
+def _draw_loss(axes: Any, study: StudySummary, rows: Sequence[Row]) -> None:
     styles = line_styles(study.ablation.arms)
-    for band in found:
-        if band.panel != "loss" or band.role == "floor":
+    for first, (x, mean, low, high) in _of_panel(rows, "loss"):
+        if first["role"] == "floor":
             continue
-        style, x = styles[band.arm], band.bytes_seen / 1e3
-        if band.role == "reference":
-            for edge in (band.low, band.high):  # no band: grey is the noise floor
+        style = styles[first["arm"]]
+        if first["role"] == "reference":
+            for edge in (low, high):  # no band: grey is the noise floor
                 axes.plot(x, edge, color=style.color, linewidth=0.6, alpha=0.7)
-        axes.plot(x, band.mean, color=style.color, linestyle=style.dashes, linewidth=style.width)
-        _end(axes, band, band.mean, style.color)
+        axes.plot(x, mean, color=style.color, linestyle=style.dashes, linewidth=style.width)
+        if first["diverged"]:
+            cross(axes, x[-1], mean[-1], style.color)
     axes.set_ylabel("training loss (nats/byte), EMA 0.9")
     axes.tick_params(labelbottom=False)
     axes.grid(False, axis="x")
     axes.margins(x=0.01)
 
 
-def _draw_relative(axes: Any, study: StudySummary, found: Sequence[Band]) -> None:
+def _draw_relative(axes: Any, study: StudySummary, rows: Sequence[Row]) -> None:
     margin, styles = 100 * study.ablation.margin, line_styles(study.ablation.arms)
-    shown = [band for band in found if band.panel == "relative"]
-    for band in shown:
-        style, x = styles[band.arm], band.bytes_seen / 1e3
-        low, mean, high = (100 * values for values in (band.low, band.mean, band.high))
-        is_floor = band.role == "floor"
+    values = [100 * item.differences for item in study.arms]
+    for first, (x, *numbers) in _of_panel(rows, "relative"):
+        style, is_floor = styles[first["arm"]], first["role"] == "floor"
+        mean, low, high = (100 * number for number in numbers)
+        values += [low, high]
         color, alpha = (FLOOR, 0.6) if is_floor else (style.color, 0.14)
         axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, zorder=1 if is_floor else 2)
         if not is_floor:
             axes.plot(x, mean, color=style.color, linestyle=style.dashes, linewidth=style.width, zorder=3)
-            _end(axes, band, mean, style.color)
+            if first["diverged"]:
+                cross(axes, x[-1], mean[-1], style.color)
     draw_margin(axes, "y", margin)
-    values = [100 * part for band in shown for part in (band.low, band.high)]
-    scale_differences(axes, "y", [*values, *(100 * item.differences for item in study.arms)], margin)
+    scale_differences(axes, "y", values, margin)
     axes.grid(False, axis="x")
     axes.set_ylabel(f"difference to {study.ablation.reference.name} (%)")
     since = "from scratch" if study.setting.from_scratch else "after the checkpoint"
     axes.set_xlabel(f"thousand bytes of text {since}, learning rate going to 0")
-
-
-def _end(axes: Any, band: Band, y: NDArray[np.float64], color: str) -> None:
-    if band.ended and y.size:
-        cross(axes, band.bytes_seen[-1] / 1e3, y[-1], color)
 
 
 def _draw_final(axes: Any, study: StudySummary) -> None:
