@@ -390,17 +390,15 @@ def note(study: StudySummary) -> str:
 def cost(study: StudySummary) -> Figure:
     """Return the figure of paired differences against the bits that arms spend, drawn if two arms differ in cost."""
     spent, first = costs(study), study.ablation.reference
-    rows: list[dict[str, Any]] = [{"pairs": len(study.reference), "diverged": 0} | dict.fromkeys(_MEAN, "")]
-    rows += [
-        {"pairs": item.own.n, "diverged": item.own.diverged}
-        | dict(zip(_MEAN, map(float, (item.own.mean, *item.own.ci90)), strict=True))
-        for item in study.arms
-    ]  # fmt: skip
-    arms = [first, *(item.arm for item in study.arms)]
+    found: list[tuple[Any, ...]] = [(first, len(study.reference), 0, "", "", "")]
+    found += [
+        (item.arm, item.own.n, item.own.diverged, *map(float, (item.own.mean, *item.own.ci90))) for item in study.arms
+    ]
     rows = [
         {"arm": arm.name, "role": arm.role, "recipe": arm.recipe_name,
-         **{name: (spent[arm.name] or {}).get(name, "") for name in COSTS}, **row}
-        for arm, row in zip(arms, rows, strict=True)
+         **{name: (spent[arm.name] or {}).get(name, "") for name in COSTS},
+         **dict(zip(("pairs", "diverged", "mean", "ci90_low", "ci90_high"), numbers, strict=True))}
+        for arm, *numbers in found
     ]  # fmt: skip
     points = points_of(study)
     names = {name: COSTS[name] for name in differing(points, COSTS)}
@@ -420,9 +418,6 @@ def cost(study: StudySummary) -> Figure:
     return Figure(_cost_title(study, points, next(iter(names))), stem, rows,
                   lambda sheet, top: draw_tradeoff(sheet, top, points, names, label, scale), small,
                   height=height_of([*names]))  # fmt: skip
-
-
-_MEAN = ("mean", "ci90_low", "ci90_high")
 
 
 def _cost_title(study: StudySummary, points: Sequence[Point], cost: str) -> str:
