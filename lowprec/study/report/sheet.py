@@ -76,7 +76,7 @@ class Figure:
     def write(self, folder: Path, plot: bool = True) -> list[Path]:
         """Write the numbers and, with `plot`, the drawing as PNG and SVG; return the paths.
 
-        A figure without rows or without a drawing removes the files of an earlier report.
+        A figure without rows or a drawing removes the files that an earlier report had of it.
         """
         table, stem = folder / f"{self.csv or self.stem}.csv", folder / self.stem
         drawn = plot and self.draw is not None
@@ -84,9 +84,9 @@ class Figure:
             require_matplotlib()
         if self.rows:
             write_text(table, csv_of(self.rows))
-        for path in (
-            () if drawn else (stem.with_suffix(".png"), stem.with_suffix(".svg"), *(() if self.rows else (table,)))
-        ):
+        stale = [] if self.rows else [table]
+        stale += [stem.with_suffix(".png"), stem.with_suffix(".svg")] if self.draw is None else []
+        for path in stale:
             path.unlink(missing_ok=True)
         return [*([table] if self.rows else ()), *(self._draw(stem) if drawn else ())]
 
