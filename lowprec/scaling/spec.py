@@ -354,4 +354,5 @@ def _meaning(word: str, text: str, names: Mapping[str, Lookup]) -> tuple[str, An
     known = [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS]
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
-    raise UnknownNameError(f"unknown word {word!r} in {text!r}: {hint}")
+    said, where = (part if len(part) <= 60 else f"{part[:60]}..." for part in (word, text))
+    raise UnknownNameError(f"unknown word {said!r} in {where!r}: {hint}")

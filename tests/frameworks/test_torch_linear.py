@@ -97,7 +97,12 @@ def test_a_bias_is_added_before_the_one_rounding(name):
     module, x = layer(name), numbers(33, 128).bfloat16()
     g, c = module.spec.fprop, np.broadcast_to(module.bias.detach().numpy(), (33, 96))
     q = quantize_operand(module.spec.x, x.float().numpy()), quantize_operand(module.spec.w, bf16(module.weight))
-    how = {"accumulator": g.accumulator, "promote_every": g.promote_every, "library": g.library, "out": "bfloat16"}
+    how = {
+        "accumulator": g.accumulator,
+        "promote_every": g.promote_every,
+        "library": g.library,
+        "out_format": "bfloat16",
+    }
     expected = lp.gemm(*q, c, **how)
     assert np.array_equal(module(x).detach().float().numpy(), expected)
     assert (lp.round_to(lp.gemm(*q, **how) + c, "bfloat16") != expected).mean() > 0.1

@@ -18,11 +18,11 @@ RESULTS: dict[str, Callable[[Arguments], tuple[Any, tuple[int, ...]]]] = {
     "encode": lambda given: (lp.formats.get(given["fmt"]).code_dtype, np.shape(given["x"])),
     **dict.fromkeys(("round_to", "quantize_dequantize", "hadamard"), lambda given: ("f4", np.shape(given["x"]))),
     "decode": lambda given: ("f4", np.shape(given["codes"])),
-    "ulp": lambda given: ("f8", np.shape(given["x"])),
+    "Format.ulp": lambda given: ("f8", np.shape(given["x"])),
     "pack": lambda given: ("u1", (-(-np.size(given["codes"]) * given["bits"] // 8),)),
     "unpack": lambda given: ("u1" if given["bits"] <= 8 else "u2", (given["count"],)),
     "quantize": lambda given: (
-        lp.formats.get(given.get("fmt") or lp.quantizers.get(given["quantizer"]).format).code_dtype,
+        lp.TensorSpec.parse(given["spec"]).format.code_dtype,
         np.shape(given["x"]),
     ),
     "gemm": lambda given: ("f4", (given["a"].shape[0], given["b"].shape[0])),

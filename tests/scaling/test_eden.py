@@ -98,17 +98,17 @@ def along(estimates: F32, x: F32) -> tuple[float, float]:
 def test_unbiased_over_rotations_where_rounding_to_nearest_is_not() -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal(128).astype(np.float32)
-    eden, nearest = [], []
+    unbiased, nearest = [], []
     for seed in range(1500):
         plain = lp.quantize_dequantize(lp.hadamard(x[None], 128, seed), "nvfp4_te")
-        for found, z in ((eden, eden(x[None], seed).dequantize()), (nearest, plain)):
+        for found, z in ((unbiased, eden(x[None], seed).dequantize()), (nearest, plain)):
             found.append(lp.hadamard(z, 128, seed, inverse=True)[0])
-    mean, error = along(np.array(eden), x)
+    mean, error = along(np.array(unbiased), x)
     assert abs(mean - 1) < 3.5 * error
     mean, error = along(np.array(nearest), x)
     assert mean < 1 - 3.5 * error
     # And not along x alone: the mean of all estimates is x, as far as 1,500 of them tell.
-    off = np.array(eden, np.float64) - x
+    off = np.array(unbiased, np.float64) - x
     assert np.sqrt((off.mean(axis=0) ** 2).sum()) < 1.3 * np.sqrt((off.var(axis=0) / 1500).sum())
 
 

@@ -163,7 +163,7 @@ def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
 
     source, codes = str(tmp_path / "x.npy"), str(tmp_path / "q.npz")
     np.save(source, normal((64, 512), brain=True))
-    run("quantize", source, "--quantizer", "deepgemm", "--out", codes)
+    run("quantize", source, "deepgemm", "--out", codes)
     lines = run("check", codes, "--values", source, "--csv").output.splitlines()
     assert lines[1].startswith("deepgemm,0,0.0,0,0.0")
     assert lines[2].split(",")[0] in ("tilekernels", "dsv3_inference", "te_block_fp32", "dsv32_inference")

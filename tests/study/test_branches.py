@@ -46,7 +46,8 @@ UNKNOWN = "unknown arm 'dsv4'; there are bf16, again"
 
 def real(folder, setting, *arms):
     """Branches of the real trainer that a reference and these arms have come to, and one of an arm as a trainer."""
-    study = Ablation("real", "Does it?", (Arm("bf16", role="reference"), *arms), setting, setting)
+    arms = (Arm("bf16", role="reference"), *arms)
+    study = Ablation(name="real", question="Does it?", arms=arms, quick=setting, full=setting)
     planned = run_study(plan(study, setting, folder / "real", backend=small_trainer.SMALL), jobs=0)
     return {task.name.partition("/")[0]: task for task in planned.arms}
 

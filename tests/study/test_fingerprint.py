@@ -159,4 +159,4 @@ def test_every_work_stands_where_it_is_hashed():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and {"Work", "Measurement"} & {*map(ast.unparse, node.bases)}:
                 name = path.relative_to(rooms.PACKAGE).as_posix()
-                assert name.startswith(ROOTS) or node.name == "Described", f"{node.name} is executed by workers"
+                assert name.startswith(ROOTS) or node.name == "StoredMeasurement", f"{node.name} is executed by workers"

@@ -33,7 +33,8 @@ class Size:
         plain_fields(self)
         for item in fields(self):
             if "least" in item.metadata:
-                whole("", item.name, getattr(self, item.name), item.metadata["least"], MOST)
+                value = whole("", item.name, getattr(self, item.name), item.metadata["least"], MOST)
+                object.__setattr__(self, item.name, value)
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
         """Return the size with some fields changed; text is parsed as the type that the field has.
@@ -97,7 +98,7 @@ class CheckpointSize(Size):
             object.__setattr__(self, "warmup_steps", min(WARMUP, getattr(self, warmed)))
         if whole("", "warmup_steps", self.warmup_steps, 0, MOST) > getattr(self, warmed):
             raise ValueError(f"warmup_steps must be at most {warmed}={getattr(self, warmed)}, got {self.warmup_steps}")
-        positive("", "learning_rate", self.learning_rate)
+        object.__setattr__(self, "learning_rate", positive("", "learning_rate", self.learning_rate))
 
     @property
     def warmed_steps(self) -> str:

@@ -50,8 +50,7 @@ class TensorSetting(Size):
         super().__post_init__()
         if not self.lengths:
             raise ValueError("lengths=(): one length at least is needed")
-        for length in self.lengths:
-            whole("", "lengths", length, 1)
+        object.__setattr__(self, "lengths", tuple(whole("", "lengths", length, 1) for length in self.lengths))
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.rows} outputs, K {self.lengths[0]} to {self.lengths[-1]}, {self.seeds} seeds"
