@@ -90,6 +90,7 @@ def sources():
     return set(numeric_sources(PACKAGE))
 
 
+@pytest.mark.slow
 def test_what_computes_is_in_the_hash_and_what_shows_is_not(sources):
     inside = {
         "study/run/tasks", "study/run/branch", "study/measurements/gradients", "study/measurements/gemms",
