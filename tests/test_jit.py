@@ -74,6 +74,23 @@ def test_what_is_compiled_is_told_and_what_is_there_is_not(monkeypatch: pytest.M
     assert told == [1, 2, 0]
 
 
+def test_a_long_compilation_is_told_once_and_not_where_something_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    notice = _jit._Notice()
+    notice.patience, notice.told, notice.watchers = 0.0, False, 1
+    notice.on_start(None)
+    assert notice.timer is None
+    notice.on_end(None)
+    notice.watchers = 0
+    for _ in range(2):
+        notice.on_start(None)
+        notice.on_start(None)  # a kernel that the first one calls
+        if notice.timer is not None:
+            notice.timer.join()
+        notice.on_end(None)
+        notice.on_end(None)
+    assert capsys.readouterr().err.count("`lowprec warm`") == 1
+
+
 @pytest.mark.slow
 def test_edit_of_a_callee_in_another_file_is_seen(copied_package: Path) -> None:
     assert run(PROGRAM, copied_package)[:2] == ["45.0", "0"]

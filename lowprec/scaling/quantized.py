@@ -276,7 +276,8 @@ class Quantized(ByBits):
         ends = (0, len(self.codes))
         if step != 1 or (block is not None and any(edge % block and edge not in ends for edge in (start, stop))):
             raise ValueError(f"Quantized: rows must be whole blocks of {block} without a step, got {rows!r}")
-        scale = self.scale if block is None else self.scale[start // block : -(-stop // block)]
+        first, last = (0, 1) if block is None else (start // block, -(-stop // block))
+        scale = self.scale[first : last if stop > start else first]
         top = self.tensor_scale
         if isinstance(top, np.ndarray) and self._lines == "rows":
             top = np.ascontiguousarray(top[start:stop])
@@ -285,7 +286,7 @@ class Quantized(ByBits):
     def __matmul__(self, other: Quantized) -> NDArray[np.float32]:
         """Return ``lowprec.gemm(self, other.T)``: the product [M, N] of [M, K] and [K, N] with `gemm`'s defaults."""
         if not isinstance(other, Quantized):
-            return NotImplemented
+            raise TypeError(f"Quantized: q @ w takes a Quantized w, got {type(other).__name__}")
         return lowprec.gemm(self, other.T)
 
     def arrays(self, like: Any = "numpy") -> tuple[Any, Any]:

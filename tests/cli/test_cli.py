@@ -15,7 +15,9 @@ import pytest
 from command_line import refused, rows, run
 
 import lowprec
+from lowprec import _jit
 from lowprec.cli import app
+from lowprec.cli import warm as cli_warm
 from lowprec.study import names
 from lowprec.study.report import sheet
 from lowprec.study.run import runner
@@ -217,3 +219,16 @@ def test_other_runs_in_the_folder_are_refused(fake, tmp_path):
     run(*ablate, "--set", "branch_steps=9", "--fresh")
     assert (tmp_path / "fp8_vs_bf16-quick.1/study.json").exists()
     run("report", tmp_path, "--no-plot")  # what was moved aside is left alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [cli_warm._cast, cli_warm._quantize, cli_warm._multiply, cli_warm._encode])
+def test_every_part_of_warm_finds_what_it_runs(work):
+    work()
+
+
+def test_warm_says_where_kernels_are(monkeypatch):
+    monkeypatch.setattr(cli_warm, "_works", lambda: [("nothing", lambda: None)])
+    assert run("warm").stdout.startswith("0 functions compiled; kernels are in ")
+    monkeypatch.setattr(_jit, "cache_folder", None)
+    assert "no folder for kernels can be written" in run("warm", code=1).stdout

@@ -253,3 +253,17 @@ def test_values_written_past_the_caches_are_the_same(quantizer: str, monkeypatch
             for source, out in [*places, (own, own)]:
                 lp.quantize_dequantize(source, quantizer, out=out)
                 assert np.array_equal(out.view(np.uint32), wanted)
+
+
+@pytest.mark.parametrize(
+    "spec", ["e4m3fn 1x128", "e4m3fn 32x64 ue8m0", "nvfp4_te", "nvfp4_te_row_scaled", "te_current"]
+)
+def test_rows_and_products_of_a_quantized_matrix(spec: str) -> None:
+    q = lp.quantize(np.random.default_rng(5).standard_normal((100, 192)).astype(np.float32), spec)
+    for rows in (slice(32, 64), slice(64, None), slice(None), slice(64, 0), slice(100, 100)):
+        assert np.array_equal(q[rows].dequantize(), q.dequantize()[rows])
+    assert np.shares_memory(q[32:].codes, q.codes)
+    wide = lp.quantize(np.ones((64, 192), np.float32), "e4m3fn 1x64")
+    assert np.array_equal(wide @ wide.T, lp.gemm(wide, wide))
+    with pytest.raises(TypeError, match="takes a Quantized w, got ndarray"):
+        wide @ np.ones((192, 2))
