@@ -99,8 +99,8 @@ def test_only_the_struck_layer_differs_and_the_rest_is_as_without(tokens):
 def test_flips_of_every_place_are_measured_and_repeat(tokens):
     model = Model("nano", "bf16", seed=1)
     rows = list(Faults(trials=1, sequences=1).measure(model, DSV3, DSV3, tokens, 7))
-    assert [place for place, _ in rows] == [f"{place}, bit {bit}" for place, bits in BITS.items() for bit in bits]
-    found = dict(rows)
+    assert [row.condition for row in rows] == [f"{place}, bit {bit}" for place, bits in BITS.items() for bit in bits]
+    found = {row.condition: row.values for row in rows}
     assert all(values["false_alarms"] == 0.0 or np.isnan(values["false_alarms"]) for values in found.values())
     assert any(values["detected"] for values in found.values())
     assert all(values["missed"] <= values["harmful"] for values in found.values())

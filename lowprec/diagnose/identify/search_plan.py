@@ -26,6 +26,7 @@ CHANGES: tuple[tuple[str, ...], ...] = (
     ("group",), ("steps",), ("promote_every",), ("zero_exponent",), ("product_exponent",), ("scale_format",),
     ("group", "steps"),
     ("fraction_bits", "align", "output_format"),
+    ("fraction_bits", "align", "steps"),
     ("binary group", "fraction_bits"),
     ("short run", "binary group", "steps"),
     ("short run", "binary group", "fraction_bits"),
