@@ -121,7 +121,7 @@ def starts(kind: Kind, dump: GemmDump) -> list[Accumulator]:
     found: dict[Any, Accumulator] = {}
     for name in accumulators:
         machine = accumulators[name]
-        if type(machine) is kind:
+        if type(machine) is kind and _fits(machine.output_format, dump):
             tf32 = machine.lists(formats["tf32"]) and FLOAT32 in (dump.fa, dump.fb)
             free = dataclasses.replace(machine, name="found", input_formats=_TF32_READING if tf32 else ())
             found.setdefault(Candidate(free).key(), free)
