@@ -15,7 +15,7 @@ from lowprec.registry import Registry
 from .links import ROOT
 
 #: Modules of several functions each, which have pages of their own.
-MODULES = ("metrics", "logfmt", "costs", "testing", "reference", "interop", "study")
+MODULES = ("measure.metrics", "logfmt", "costs", "testing", "reference", "interop", "study")
 _TITLES = {
     "_threads": "Threads", "cast": "Casts", "codec": "Codecs", "format": "Formats", "measure": "Measures",
     "moe": "The trainer", "recipe": "Recipes", "scaling": "Block scaling", "tensorcore": "Tensor cores",
@@ -34,7 +34,7 @@ def pages() -> Iterator[tuple[str, str]]:
         title = _TITLES.get(room, room.capitalize())
         yield f"generated/{written[-1]}.rst", _page(title, "", [(f"lowprec.{name}", name) for name in names])
     for name in MODULES:
-        written.append(f"api/module_{name}")
+        written.append(f"api/module_{name.rpartition('.')[2]}")
         module = _module(name)
         names = [(f"{module.__name__}.{item}", item) for item in _names_of(module)]
         about = inspect.getdoc(module) or ""
