@@ -7,6 +7,7 @@ own. Sources: the DeepSeek-V3 report, 3.3.2; each quantizer names its own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,8 @@ def quantize_both(
     block = q.granularity
     if block.rows == block.columns and q.hadamard is None:
         return rows, rows.T
-    return rows, quantize(values, made.T, tensor_amax=tensor_amax, **options).T
+    columns = quantize(values, made.T, tensor_amax=tensor_amax, **options).T
+    return rows, replace(columns, quantizer=rows.quantizer)  # blocks run along each result's own columns
 
 
 def _both(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Quantized]:

@@ -78,6 +78,7 @@ BOTH = ("dsv3_inference", "mxfp8_rceil", "nvfp4_te", "nvfp4_te_rht", "te_current
 def test_both_directions(name: str) -> None:
     x = normal((96, 160), brain=True)
     rows, columns = lp.quantize_both(x, name)
+    assert columns.quantizer == rows.quantizer
     assert rows == lp.quantize(x, name)
     turned = lp.quantize(np.ascontiguousarray(x.T), name)
     assert (columns.codes.tobytes(), columns.scale.tobytes()) == (turned.codes.tobytes(), turned.scale.tobytes())
