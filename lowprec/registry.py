@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+PUBLIC = tuple("formats quantizers accumulators gemm_libraries recipes codecs configs policies roundings".split())
 _caches: list[functools._lru_cache_wrapper[Any]] = []
 
 
@@ -27,6 +29,28 @@ def cached(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_c
 def _forget() -> None:
     for kept in _caches:
         kept.cache_clear()
+
+
+def suggest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return the end of a message about an unknown name: the known names that look like it, else all of them.
+
+    Names that differ in case alone come first, then those that begin with it, then those with similar letters.
+
+    Examples
+    --------
+    >>> suggest("Hopper", ["ada_fp8", "hopper_fp8"]), suggest("x", ["teal", "plum"])
+    ("did you mean 'hopper_fp8'?", 'known: teal, plum')
+    """
+    known = list(known)
+    close = _close(name, known, cutoff)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
+
+
+def _close(name: str, known: Sequence[str], cutoff: float = 0.5) -> list[str]:
+    low = name.lower()
+    begin = [other for other in known if len(low) > 2 and other.lower().startswith(low)]
+    similar = difflib.get_close_matches(low, known, n=3, cutoff=cutoff)
+    return list(dict.fromkeys([*sorted(begin, key=lambda other: other.lower() != low), *similar]))[:3]
 
 
 class UnknownNameError(KeyError, ValueError):
@@ -47,6 +71,8 @@ class Registry(Generic[T]):
         Their class; `get` passes such objects through.
     make : callable, optional
         Makes the object of a name that was not registered, for families too large to list; None if it is none of them.
+    spoken : mapping from str to str, optional
+        What people call entries that have other names: the hint for such a word.
 
     Examples
     --------
@@ -65,8 +91,15 @@ class Registry(Generic[T]):
     ('#008080', ['teal'])
     """
 
-    def __init__(self, kind: str, type_: type[T], make: Callable[[str], T | None] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        type_: type[T],
+        make: Callable[[str], T | None] | None = None,
+        spoken: Mapping[str, str] | None = None,
+    ) -> None:
         self.kind = kind
+        self.spoken = dict(spoken or {})
         self._make = make
         self.type = type_
         self._objects: dict[str, T] = {}
@@ -160,13 +193,21 @@ class Registry(Generic[T]):
         found = self.find(name) if isinstance(name, str) else None
         if found is not None:
             return found
-        known = [*self._objects, *self._aliases]
-        close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-        if close:
-            hint = "did you mean " + " or ".join(repr(match) for match in close) + "?"
-        else:
-            hint = f"known: {', '.join(self._objects)}"
-        raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
+        raise UnknownNameError(f"unknown {self.kind} {name!r}: {self.hint(str(name))}")
+
+    def hint(self, name: str) -> str:
+        """Return what to say of a name that is unknown here: what it means, where it is known, or what is close."""
+        if (meant := self.spoken.get(name.lower())) is not None:
+            return meant
+        others = {place: other for place, other in _public().items() if other is not self}
+        if found := [f"{_a(other.kind)} (lowprec.{place})" for place, other in others.items() if other.find(name)]:
+            return f"it is {', '.join(found)}"
+        own = [*self._objects, *self._aliases]
+        if not (close := _close(name, own)) or not close[0].lower().startswith(name.lower()):
+            for place, other in others.items():
+                if longer := [known for known in other if len(name) > 3 and known.startswith(name.lower())]:
+                    return f"lowprec.{place} has {' and '.join(map(repr, longer[:3]))}"
+        return suggest(name, own if close else self._objects)
 
     def find(self, name: str) -> T | None:
         """Return the object of a name, None if there is none: without the search for close names."""
@@ -230,6 +271,12 @@ class Registry(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self.kind}s: {', '.join(self._objects)}>"
+
+
+def _public() -> dict[str, Registry[Any]]:
+    """Return the catalogues among the package's public names; loading them may take a second, after an error."""
+    package = importlib.import_module(__package__)
+    return {name: getattr(package, name) for name in PUBLIC}
 
 
 def _a(noun: str) -> str:

@@ -10,7 +10,7 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec.interop import ml_dtype
-from lowprec.registry import Registry, UnknownNameError
+from lowprec.registry import PUBLIC, Registry, UnknownNameError
 from lowprec.tensorcore.gemm import matmul_f32
 
 
@@ -34,6 +34,13 @@ test_what_is_refused = refusals(
         *((f"lp.encode(1.0, '{wrong}')", UnknownNameError, f"'{wrong}'.*'{close}'")
           for wrong, close in (("e4m3fm", "e4m3fn"), ("bfloat61", "bfloat16"), ("float32x", "float32"))),
         ("lp.accumulators['zzzzzz']", UnknownNameError, "known: hopper_fp8, ada_fp8"),
+        ("lp.accumulators['hopper']", UnknownNameError, "did you mean 'hopper_fp8'"),
+        ("lp.formats['E4M3']", UnknownNameError, "'e4m3fn' is the E4M3 of OCP"),
+        ("lp.formats['E5M2']", UnknownNameError, "did you mean 'e5m2'"),
+        ("lp.quantize([[1.0]], 'fp8 1x1')", UnknownNameError, "unknown word 'fp8' in 'fp8 1x1': FP8 is 'e4m3fn' or"),
+        ("lp.encode(1.0, 'nvfp4')", UnknownNameError, r"it is a quantizer \(lowprec.quantizers\), a recipe \("),
+        ("lp.formats['mxfp4']", UnknownNameError, "lowprec.quantizers has 'mxfp4_floor' and 'mxfp4_rceil'"),
+        ("lp.recipes['e4m3fn']", UnknownNameError, r"it is a format \(lowprec.formats\)"),
         ("lp.accumulators.get(3)", TypeError, "^an accumulator is a name or an Accumulator, not 3$"),
         ("lp.encode(1.0, 8)", TypeError, "^a format is a name or a Format, not 8"),
         ("lp.encode(1.0, np.int64)", TypeError, "a format is a name"),
@@ -41,6 +48,10 @@ test_what_is_refused = refusals(
     ],
     known,
 )  # fmt: skip
+
+
+def test_hints_look_in_every_public_catalogue() -> None:
+    assert {name for name in lp.__all__ if isinstance(getattr(lp, name), Registry)} == set(PUBLIC)
 
 
 def test_types_of_numpy_and_ml_dtypes_are_formats() -> None:

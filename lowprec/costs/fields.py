@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lowprec.registry import Registry
+from lowprec.registry import Registry, suggest
 
 T = TypeVar("T")
 
@@ -56,9 +55,7 @@ def build(kind: type[T], data: Any, owner: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            close = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(fields)}"
-            raise ValueError(f"{owner}: unknown key {key!r}: {hint}")
+            raise ValueError(f"{owner}: unknown key {key!r}: {suggest(str(key), fields)}")
     needed = [
         name
         for name, field in fields.items()

@@ -81,7 +81,19 @@ def _made_by_name(name: str) -> Format | None:
     return p3109(int(match[1]), int(match[2]), match[3] == "s", "extended" if match[4] == "e" else "finite")
 
 
-formats: Registry[Format] = Registry("format", Format, make=_made_by_name)
+_E4M3 = "'e4m3fn' is the E4M3 of OCP and NVIDIA, up to 448; 'e4m3' is LLVM's with infinities, up to 240"
+
+formats: Registry[Format] = Registry(
+    "format",
+    Format,
+    make=_made_by_name,
+    spoken={
+        "e4m3": _E4M3,
+        "fp8": "FP8 is 'e4m3fn' or 'e5m2'",
+        "fp6": "FP6 is 'e3m2fn' or 'e2m3fn'",
+        "fp4": "FP4 is 'e2m1fn'",
+    },
+)
 """The catalogue. ``formats[name]`` finds a format, by ml_dtypes' name too (``float8_e4m3fn``), and any of the P3109
 family by its own (``p3109_k8p4se`` or ``binary8p4se``)."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from lowprec.registry import UnknownNameError
+from lowprec.registry import UnknownNameError, suggest
 
 _FEED_FORWARD = ("w1", "w2", "w3")
 #: Linear layers of a model, one block and one expert standing for all.
@@ -80,9 +79,7 @@ def check_pattern(pattern: str, names: tuple[str, ...]) -> None:
     general = re.sub(r"experts\.\d+(?=\.|$)", "experts.0", general)
     if any(fnmatchcase(name, general) for name in names):
         return
-    close = difflib.get_close_matches(general, names, n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(names)}"
-    raise UnknownNameError(f"pattern {pattern!r} matches no layer of any model: {hint}")
+    raise UnknownNameError(f"pattern {pattern!r} matches no layer of any model: {suggest(general, names, 0.6)}")
 
 
 def check_blocks(patterns: list[str], layers: int | None) -> None:

@@ -20,8 +20,8 @@ class Granularity(Value):
     --------
     >>> Granularity.parse("1x128")
     Granularity(rows=1, columns=128)
-    >>> str(Granularity.parse("tensor")), str(Granularity(None, 1))
-    ('tensor', 'column')
+    >>> str(Granularity.parse((1, None))), str(Granularity(None, 1))
+    ('row', 'column')
     """
 
     rows: int | None
@@ -34,8 +34,8 @@ class Granularity(Value):
                 whole("Granularity", name, getattr(self, name), 1, LARGEST_TILE)
 
     @classmethod
-    def parse(cls, text: str | Granularity) -> Granularity:
-        """Read ``"1x128"``, ``"tensor"``, ``"row"`` (1 x whole) or ``"column"`` (whole x 1).
+    def parse(cls, text: str | tuple[int | None, int | None] | Granularity) -> Granularity:
+        """Read ``"1x128"``, ``(1, 128)``, ``"tensor"``, ``"row"`` (1 x whole) or ``"column"`` (whole x 1).
 
         Raises
         ------
@@ -44,6 +44,8 @@ class Granularity(Value):
         """
         if isinstance(text, Granularity):
             return text
+        if isinstance(text, tuple) and len(text) == 2:
+            return cls(*text)
         found = _read(text) if isinstance(text, str) else None
         if found is None:
             known = ", ".join(repr(name) for name in _NAMED)

@@ -21,7 +21,6 @@ word                         meaning
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ from typing import Any, Protocol
 
 from .._values import Value, deciding, plain_fields, split_name
 from ..format.catalogue import Format, formats
-from ..registry import UnknownNameError, cached
+from ..registry import UnknownNameError, cached, suggest
 from .granularity import Granularity
 from .quantizer import Quantizer, quantizers
 from .rules import AmaxRule
@@ -351,8 +350,8 @@ def _meaning(word: str, text: str, names: Mapping[str, Lookup]) -> tuple[str, An
     for kind in ("quantizer", "format"):
         if word in names[kind]:
             return kind, names[kind][word]
-    known = [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS]
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
+    hint = formats.spoken.get(word.lower()) or suggest(
+        word, [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS]
+    )
     said, where = (part if len(part) <= 60 else f"{part[:60]}..." for part in (word, text))
     raise UnknownNameError(f"unknown word {said!r} in {where!r}: {hint}")

@@ -196,7 +196,11 @@ def test_compressed_tensors_scales() -> None:
     torch, utils = peer("torch"), quiet("compressed_tensors.quantization.utils.mxfp_utils")
     amax = np.arange(0x80, 0x7F80, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
     amax = amax[(amax > 2.0**-117) & (amax < 2.0**127)][:, None]  # not clamped there: exponents within E8M0
-    for bits, name, rule in ((8, "mxfp8_even_1bit", "even_1bit"), (4, "mxfp4_floor", "even"), (6, "mxfp6_e2m3_floor", "even")):
+    for bits, name, rule in (
+        (8, "mxfp8_even_1bit", "even_1bit"),
+        (4, "mxfp4_floor", "even"),
+        (6, "mxfp6_e2m3_floor", "even"),
+    ):
         theirs = utils.generate_mx_scales(torch.from_numpy(amax).to(torch.bfloat16), bits).float().numpy()
         ours = lp.quantize(amax, lp.quantizers[name].with_(granularity="1x1", arithmetic=rule)).scale
         assert (ours == np.exp2(theirs - 127)).all(), name

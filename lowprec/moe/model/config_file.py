@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from dataclasses import MISSING, asdict, fields
@@ -11,6 +10,7 @@ from typing import Any
 
 from lowprec.moe.model.config import MoEConfig, configs
 from lowprec.recipe import Recipe
+from lowprec.registry import suggest
 
 
 def load_config(path: str | os.PathLike[str]) -> MoEConfig:
@@ -58,8 +58,7 @@ def load_config(path: str | os.PathLike[str]) -> MoEConfig:
     known = {field.name: field for field in fields(MoEConfig)}
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are base, {', '.join(known)}"
+            hint = suggest(name, ["base", *known])
             raise ValueError(f"configuration {os.fspath(path)!r}: unknown field {name!r}: {hint}")
     values |= {"name": file.stem} | given
     missing = [name for name, field in known.items() if name not in values and field.default is MISSING]
