@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-PUBLIC = tuple("formats quantizers accumulators gemm_libraries recipes codecs configs policies roundings".split())
+PUBLIC = (
+    "formats", "quantizers", "accumulators", "gemm_libraries", "recipes", "codecs", "configs", "policies", "roundings",
+)  # fmt: skip
 _caches: list[functools._lru_cache_wrapper[Any]] = []
 
 
