@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec.study import Claim, GemmArm, Measured, Operands, TensorSetting, TensorStudy
-from lowprec.study.kinds.tensors.study import Errors, error_of, exact_product, quantized
+from lowprec.study.tensors.gemms import Errors, error_of, exact_product, quantized
 
 DEEPSEEK = "DeepSeek-V3 technical report (arXiv:2412.19437), section 3.3.2"
 B200 = "blackwell_fp8"

@@ -8,8 +8,8 @@ from lowprec.measure.metrics import gain_bias, magnitude_bias
 from lowprec.measure.spread import tile_range
 from lowprec.plot.style import NEUTRAL, PALETTE
 from lowprec.study import Claim, ErrorArm, ErrorSetting, ErrorStudy, Measured, PublishedTable
-from lowprec.study.kinds.errors.figures import FAMILIES, panel_title, pareto
 from lowprec.study.report.sheet import Figure, label_ends, panels
+from lowprec.study.tensors.figures import FAMILIES, panel_title, pareto
 
 SOURCE = "the same definitions in other code, one draw of 2^18 values; LogFMT: arXiv 2505.09343, section 3.2"
 OCTAVE = "the scale rounds down to a power of two: 30.1 to 30.9 dB as the deviation goes through an octave"

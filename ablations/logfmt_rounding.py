@@ -4,13 +4,13 @@ import numpy as np
 
 import lowprec as lp
 from lowprec.measure import metrics
-from lowprec.study import ClaimArm, Claims, Expectation, sources
+from lowprec.study import Claims, ErrorArm, Expectation, sources
 
 CODECS = ("fp8_1x128", "e5m2_1x128", "logfmt8", "logfmt10", "bf16")
 ROUNDINGS = ("linear", "log", "logmean")
 
 
-def measure(seeds: int) -> dict[tuple[str, str], float]:
+def bias_and_noise(seeds: int) -> dict[tuple[str, str], float]:
     """Bias of the magnitude of 6-bit LogFMT, and noise of codecs, on normal tiles."""
     draws = [np.random.default_rng(seed).standard_normal((512, 1024), dtype=np.float32) for seed in range(seeds)]
     found = {}
@@ -31,8 +31,8 @@ ablation = Claims(
     published="rounding must be in linear space to be unbiased; LogFMT-8 is better than E4M3 and E5M2, LogFMT-10 like "
     "a BF16 combine",
     source=f"{sources.ISCA}, section 3.2",
-    arms=tuple(ClaimArm(name) for name in (*ROUNDINGS, *CODECS)),
-    measure=measure,
+    arms=tuple(ErrorArm(name) for name in (*ROUNDINGS, *CODECS)),
+    values=bias_and_noise,
     expectations=(
         Expectation("linear rounding has the least noise", "noise", "linear", "log",
                     expected=(0.9, 1.0), published=(0.0, 1.0)),

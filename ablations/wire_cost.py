@@ -12,10 +12,10 @@ from lowprec.costs import decode_limit
 from lowprec.measure.distributions import distributions
 from lowprec.measure.metrics import sqnr
 from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy
-from lowprec.study.kinds.errors.figures import FAMILIES
 from lowprec.study.measurements.measurement import Passing, intercept
 from lowprec.study.report.sheet import Figure, bar, panels
 from lowprec.study.report.tradeoff import Point, draw_front, on_front, write_names
+from lowprec.study.tensors.figures import FAMILIES
 
 SLOTS = 8
 

@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lowprec.study import catalogue
 from lowprec.study.analysis.findings import NEITHER
 from lowprec.study.design import registration
 
 
 def explained() -> dict[str, dict[str, str]]:
     """Return the sentences of `ablations/explained.json`, by study and by the words of the expectation."""
-    return json.loads((catalogue.folder() / "explained.json").read_text(encoding="utf-8"))
+    return json.loads((registration.folder() / "explained.json").read_text(encoding="utf-8"))
 
 
 def since(item: Mapping[str, Any]) -> str:
     """Return the changes since a study ran, from `ablations/since.json`; empty once the study has been rerun."""
-    known = json.loads((catalogue.folder() / "since.json").read_text(encoding="utf-8")).get(item["name"], {})
+    known = json.loads((registration.folder() / "since.json").read_text(encoding="utf-8")).get(item["name"], {})
     return f"Code {known['code']}. {known['since']}" if known.get("code") == item["code"] else ""
 
 
@@ -43,7 +42,7 @@ def lines(item: Mapping[str, Any]) -> list[str]:
     name = item["name"]
     sentences = explained().get(name, {})
     found = [f'- Neither, "{words}": {sentences[words]}' for words in unexpected(item)]
-    if not (known := registration.read(catalogue.folder()).get(name)):
+    if not (known := registration.read(registration.folder()).get(name)):
         return [*found, "", "Not registered.", ""]
     first = known.versions[0]
     said = [f"Registered {first.date} ({first.commit})."]

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from lowprec.study import Arm, CheckpointSize, Expectation, GradientComparison, MeasurementStudy, sources
-from lowprec.study.kinds.catalogue import plan, report
+from lowprec.study.catalogue import report
 from lowprec.study.run.runner import run_study
 
 # %%
@@ -40,7 +40,7 @@ mine = MeasurementStudy(
 # A plan lists the runs; nothing has run yet.
 
 folder = Path(tempfile.mkdtemp()) / "one_scale-quick"
-planned = plan(mine, mine.quick, folder)
+planned = mine.plan(mine.quick, folder)
 planned
 
 # %%

@@ -108,7 +108,7 @@ def main(args: Sequence[str] | None = None) -> None:
 def info(as_json: bool, as_csv: bool) -> None:
     """Tell versions, computer, threads and folders."""
     from .. import _jit, _threads
-    from ..study import catalogue
+    from ..study.design import registration
     from ..study.run import fingerprint
 
     rows: list[Sequence[Cell]] = [
@@ -117,7 +117,7 @@ def info(as_json: bool, as_csv: bool) -> None:
         *((key, ", ".join(value) if isinstance(value, list) else value) for key, value in fingerprint.host().items()),
         ("threads", _threads.get_num_threads()),
         ("kernel cache", str(_jit.cache_folder or "none: no folder can be written")),
-        ("ablations", str(catalogue.folder())),
+        ("ablations", str(registration.folder())),
         ("package", str(Path(__file__).parents[1])),
     ]
     emit(("", "value") if not (as_json or as_csv) else ("name", "value"), rows, "lowprec", as_json, as_csv)

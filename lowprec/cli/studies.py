@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,8 @@ import click
 from .output import CommandError, emit, machine_readable
 
 if TYPE_CHECKING:
-    from ..study.catalogue import Study
     from ..study.design.registration import Registration
-    from ..study.kinds.kind import MeasuringKind, TrainingKind
+    from ..study.design.study import Study
     from ..study.report.results import Results
     from ..study.run.plan import Plan
 
@@ -75,67 +73,47 @@ def ablate(
     from rich.console import Console
 
     from ..study import catalogue
+    from ..study.design.registration import registered_of
+    from ..study.design.study import PlannedStudy
+    from ..study.run.executors import pool
     from ..study.run.progress import status
 
-    chosen = names or catalogue.names()
-    found = {name: catalogue.load(name) for name in chosen}
-    registered = {study.name: catalogue.registered_of(name, study.name) for name, study in found.items()}
+    found = {name: catalogue.load(name) for name in names or catalogue.names()}
+    registered = {study.name: registered_of(name, study.name) for name, study in found.items()}
+    studies = sorted(found.values(), key=lambda item: item.tier)
     if listing:
-        _list(list(found.values()), registered, as_json, as_csv)
+        _list(studies, registered, as_json, as_csv)
         return
     if planning:
-        _plan(list(found.values()), quick, seeds, checkpoints, changes, data, out, as_json, as_csv)
+        _plan(studies, quick, seeds, checkpoints, changes, data, out, as_json, as_csv)
         return
-    loaded = sorted(found.values(), key=lambda item: item.tier)
-    training, measuring = _by_kind(loaded)
-    if (changes or checkpoints or scheduler) and not training:
-        raise CommandError(f"{loaded[0].name} trains nothing: only --quick and --seeds change its size")
     if jobs is not None and scheduler is not None:
         raise CommandError("--jobs and --scheduler exclude each other")
-    settings = _settings([study for study, _ in training], quick, seeds, checkpoints, changes)
+    if scheduler is not None and not any(isinstance(study, PlannedStudy) for study in studies):
+        raise CommandError(f"{studies[0].name} trains nothing: there are no runs for --scheduler")
+    sizes = _sizes(studies, quick, seeds, checkpoints, changes)
     if not no_plot:
         from ..study.report.sheet import require_matplotlib
 
         require_matplotlib()
-    size = "quick" if quick else "full"
+    folders = [out / f"{study.name}-{'quick' if quick else 'full'}" for study in studies]
     with status(Console(stderr=True), "reading the text"):
         plans = [
-            kind.plan(study, setting, out / f"{study.name}-{size}", data=data)
-            for (study, kind), setting in zip(training, settings, strict=True)
+            study.plan(size, folder, data=data) if isinstance(study, PlannedStudy) else None
+            for study, size, folder in zip(studies, sizes, folders, strict=True)
         ]
     broken = False
-    for study, kind in measuring:
-        folder = out / f"{study.name}-{size}"
-        _announce(study, registered[study.name], folder)
-        broken |= _tell(_measure(study, kind, quick, seeds, folder).write(not no_plot), as_json, as_csv)
-    if plans:
-        from ..study.kinds.catalogue import report
-        from ..study.run.executors import pool
-
-        with pool(scheduler) as executor:
-            for planned in plans:
-                _run(planned, registered[planned.study.name], jobs, executor, not resume, not no_plot)
-                broken |= _tell(report(planned.folder, plot=not no_plot), as_json, as_csv)
+    with pool(scheduler) as executor:
+        for study, size, folder, planned in zip(studies, sizes, folders, plans, strict=True):
+            if planned is None:
+                _announce(study, registered[study.name], folder)
+                results = _measure(study, size, folder, f"lowprec ablate {study.name}{' --quick' * quick}")
+            else:
+                _run(planned, registered[study.name], jobs, executor, not resume, not no_plot)
+                results = catalogue.results(planned.folder)
+            broken |= _tell(results.write(not no_plot), as_json, as_csv)
     if broken:
         sys.exit(1)
-
-
-def _by_kind(
-    studies: Sequence[Study],
-) -> tuple[list[tuple[Study, TrainingKind[Any, Any]]], list[tuple[Study, MeasuringKind[Any, Any]]]]:
-    """Return the studies with their kinds, those that train apart from those that only measure."""
-    from ..study.kinds.catalogue import kind_of
-    from ..study.kinds.kind import TrainingKind
-
-    training: list[tuple[Study, TrainingKind[Any, Any]]] = []
-    measuring: list[tuple[Study, MeasuringKind[Any, Any]]] = []
-    for study in studies:
-        kind = kind_of(study)
-        if isinstance(kind, TrainingKind):
-            training.append((study, kind))
-        else:
-            measuring.append((study, kind))
-    return training, measuring
 
 
 def _list(ablations: Sequence[Study], registered: Mapping[str, Registration], as_json: bool, as_csv: bool) -> None:
@@ -155,34 +133,31 @@ def _announce(study: Study, found: Registration, folder: Path) -> None:
     keep(folder, study, found)
     state = found.state(study)
     # A size may leave arms out, and with them their ranges: what is asked of the others stands as it was registered.
-    covered = found.versions and all(found.covers(item) for item in getattr(study, "expectations", ()))
+    covered = found.versions and all(found.covers(item) for item in study.expectations)
     if state.endswith(NOT_REGISTERED) and not covered:
         click.echo(f"{study.name}: {state}; it runs, and what it finds is not judged (lowprec register)", err=True)
 
 
 def _plan(
-    studies: Sequence[Study], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str],
+    studies: Sequence[Any], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str],
     data: str, out: Path, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
     """Print what the named branches of trainings would take: at both sizes, with --quick or --set at the one to run."""
-    from ..study.kinds.branches.ablation import Ablation
-    from ..study.kinds.catalogue import plan
-    from ..study.kinds.scaling.study import Scaling
     from ..study.run.warm import Estimator
 
-    branches = [study for study in studies if isinstance(study, Ablation | Scaling)]
+    branches = [study for study in studies if study.tier in ("T3", "T4")]
     if not branches:
         raise CommandError("only studies that train arms (T3, T4) are planned: the others take seconds to minutes")
     click.echo("timing a training step and a forward pass of every recipe: seconds of CPU for each model", err=True)
     rows: list[tuple[Any, ...]] = []
     for size in ("quick",) if quick else ("full",) if changes else ("quick", "full"):
         estimator = Estimator()  # the checkpoints of one size are shared
-        settings = _settings(branches, size == "quick", seeds, checkpoints, changes)
+        settings = _sizes(branches, size == "quick", seeds, checkpoints, changes)
         for study, setting in zip(branches, settings, strict=True):
-            found = estimator.estimate(plan(study, setting, out / f"{study.name}-{size}", data=data))
-            sizes = setting.cells if isinstance(study, Scaling) else (setting,)
+            found = estimator.estimate(study.plan(setting, out / f"{study.name}-{size}", data=data))
+            cells = getattr(setting, "cells", (setting,))
             models, before, steps = (
-                ", ".join(dict.fromkeys(str(getattr(one, name)) for one in sizes))
+                ", ".join(dict.fromkeys(str(getattr(one, name)) for one in cells))
                 for name in ("config", "checkpoint_steps", "branch_steps")
             )
             rows.append(
@@ -196,25 +171,24 @@ def _plan(
     emit(head, rows, "What is still to be done, in minutes of one core; shared checkpoints count once", as_json, as_csv)
 
 
-def _measure(study: Study, kind: MeasuringKind[Any, Any], quick: bool, seeds: int | None, folder: Path) -> Results:
+def _measure(study: Any, size: Any, folder: Path, command: str) -> Results:
     """Run a study that trains nothing, with a bar of its progress."""
     from rich.console import Console
     from rich.progress import Progress
 
-    setting = study.quick if quick else study.full
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(study.name, total=None)
-        return kind.measure(
-            study, setting if seeds is None else replace(setting, seeds=seeds), folder,
-            command=f"lowprec ablate {study.name}{' --quick' * quick}",
+        found: Results = study.measure(
+            size, folder, command=command,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )  # fmt: skip
+        return found
 
 
-def _settings(
+def _sizes(
     studies: Sequence[Any], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str]
 ) -> list[Any]:
-    """Return the studies' settings with what the command changes; a change that only some can have is theirs alone."""
+    """Return the studies' sizes with what the command changes; a change that only some can have is theirs alone."""
     wanted: dict[str, str | int | float] = {}
     for change in changes:
         key, equals, value = change.partition("=")
@@ -235,8 +209,7 @@ def _settings(
 def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fresh: bool, plot: bool) -> None:
     from rich.console import Console
 
-    from ..study.kinds.catalogue import kind_of
-    from ..study.kinds.kind import TrainingKind
+    from ..study import catalogue
     from ..study.run.progress import display
     from ..study.run.runner import run_study, start_afresh
 
@@ -251,10 +224,10 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fr
             f"starting afresh; the old runs are kept as {kept}", markup=False, highlight=False, soft_wrap=True
         )
     _announce(planned.study, found, planned.folder)
-    kind, told = kind_of(planned.study), [""]
+    told = [""]
 
     def ended() -> None:
-        line = kind.so_far(planned.folder, plot) if isinstance(kind, TrainingKind) else ""
+        line = catalogue.interim_results(planned.folder, plot)
         if line and line != told[-1]:
             told.append(line)
             shown.note(line)
@@ -297,7 +270,7 @@ def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
     from ..study.design import registration
 
     for name in names:
-        study, home = catalogue.load(name), catalogue.home(name)
+        study, home = catalogue.load(name), registration.home(name)
         known = registration.read(home)
         before = known.get(study.name, registration.Registration())
         new = registration.Version.of(
@@ -357,18 +330,18 @@ def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool, as_json
 
 def _report_studies(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> None:
     """Report every study in a folder, and write their page."""
-    from ..study.kinds import catalogue as kinds
+    from ..study import catalogue
     from ..study.report import page
     from ..study.run.store import STUDY_FILE
 
-    folders = kinds.studies_in(runs)
+    folders = catalogue.studies_in(runs)
     if len(folders) > 1 and (as_json or as_csv):
         names = ", ".join(path.name for path in folders)
         raise CommandError(f"{runs} holds several studies, --json and --csv need one of them: {names}")
     broken = False
     for folder in folders:
         if (folder / STUDY_FILE).is_file():
-            broken |= _tell(kinds.report(folder, plot=not no_plot), as_json, as_csv)
+            broken |= _tell(catalogue.report(folder, plot=not no_plot), as_json, as_csv)
     if not no_plot and folders != [runs]:
         click.echo(f"wrote {page.write(folders, runs / page.PAGE, f'Studies in {runs.resolve().name}')}", err=True)
     if broken:

@@ -1,16 +1,22 @@
-"""The studies that there are: what a file of `ablations/` defines, where the files are, and how one is loaded."""
+"""The studies that there are: files of `ablations/` by name, classes of studies by kind, and folders of their runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-import lowprec
-from lowprec._files import safe_name
 from lowprec.registry import Registry
 
-from .design import modules, registration
-from .design.registration import REGISTER_FILE, Registration
+from .branches.scaling import Scaling
+from .branches.study import Ablation
+from .design import modules
+from .design.registration import folder
+from .design.study import PlannedStudy, Study
+from .fixed_weights.replay import Replay
+from .fixed_weights.study import MeasurementStudy
+
+if TYPE_CHECKING:
+    from .report.results import Results
 
 #: What a study asks of the trainer, from nothing to a training: the more, the longer it takes.
 TIERS = {
@@ -19,71 +25,18 @@ TIERS = {
     "T3": "branches of a BF16 checkpoint: minutes to hours",
     "T4": "training from scratch",
 }
+#: Classes of studies whose runs are kept in folders, by what `study.json` calls them.
+STUDIES: dict[str, type[PlannedStudy]] = {cls.kind: cls for cls in (Ablation, MeasurementStudy, Scaling, Replay)}
 
 
-@runtime_checkable
-class Study(Protocol):
-    """What every file of `ablations/` defines as `ablation`, whatever it measures.
-
-    Its kind, which says how it is run and reported, is found by its class: `lowprec.study.kinds.catalogue`.
-    """
-
-    @property
-    def tier(self) -> str:
-        """One of `TIERS`."""
-
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-
-    @property
-    def question(self) -> str:
-        """The question in one sentence."""
-
-    @property
-    def arms(self) -> tuple[Any, ...]:
-        """What is compared; each has a `name`."""
-
-    @property
-    def quick(self) -> Any:
-        """A size for minutes."""
-
-    @property
-    def full(self) -> Any:
-        """A size for a result."""
-
-
-def folder() -> Path:
-    """Return the folder with the ablation files: the checkout's, or the one inside an installed wheel."""
-    package = Path(lowprec.__file__).resolve().parent
-    checkout = package.parent / "ablations"
-    if checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
-        return checkout
-    return package / "_ablations"
+def register(cls: type[PlannedStudy]) -> None:
+    """Add a class of studies, in place of one of the same kind: folders of its runs are reported like any other."""
+    STUDIES[cls.kind] = cls
 
 
 def names() -> list[str]:
     """Return the names of the ablations that come with the package."""
     return sorted(path.stem for path in folder().glob("*.py") if not path.stem.startswith("_"))
-
-
-def home(name: str) -> Path:
-    """Return the folder where an ablation's file lies, by its name or path: `registered.json` stands there."""
-    return Path(name).resolve().parent if name.endswith(".py") else folder()
-
-
-def registered_of(name: str, study: str) -> Registration:
-    """Return what is registered of a study whose file has this name or path."""
-    return registration.read(home(name)).get(study, Registration())
-
-
-def registered_in(runs: Path, study: str) -> Registration:
-    """Return what was registered of a study when the runs in a folder began.
-
-    The folder has a copy of that since then; without one, what the package's own file says of a study of this name.
-    """
-    where = runs if (runs / REGISTER_FILE).is_file() else folder()
-    return registration.read(where).get(study, Registration())
 
 
 def load(name: str) -> Study:
@@ -126,5 +79,78 @@ def load(name: str) -> Study:
     found = getattr(module, "ablation", None)
     if not isinstance(found, Study):
         raise ValueError(f"{path}: defines no `ablation = Ablation(...)`")
-    safe_name("study", found.name)
+    return found
+
+
+# --- folders of runs -------------------------------------------------------------------------------------------------
+
+
+def read(runs: Path) -> tuple[PlannedStudy, Any]:
+    """Return the study and its size that a folder of runs is of.
+
+    Raises
+    ------
+    StudyError
+        If the folder holds no study, or a damaged one, or one that another version wrote.
+    """
+    from .run.store import STUDY_FILE, StudyError, read_study_file
+
+    content = read_study_file(runs)
+    kind = STUDIES.get(str(content.get("kind")))
+    if kind is None:
+        found = content.get("kind")
+        raise StudyError(f"{runs / STUDY_FILE} was written by another version of lowprec (kind {found!r})")
+    try:
+        return kind.from_json(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StudyError(f"{runs}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+
+
+def results(runs: Path) -> Results:
+    """Return what one study found that ran.
+
+    Raises
+    ------
+    StudyError
+        If the folder holds no finished study, or runs that cannot be compared.
+    """
+    study, size = read(runs)
+    return study.results(size, runs)
+
+
+def report(runs: Path, plot: bool = True) -> Results:
+    """Write the report of one study that ran, and with `plot` its page.
+
+    Raises
+    ------
+    StudyError
+        If the folder holds no finished study, or runs that cannot be compared.
+    """
+    return results(runs).write(plot)
+
+
+def interim_results(runs: Path, plot: bool) -> str:
+    """Say in a line what a study that still runs has found, and draw it; nothing, if its kind cannot."""
+    study, size = read(runs)
+    return study.interim_results(size, runs, plot)
+
+
+def studies_in(runs: Path) -> list[Path]:
+    """Return the folders of the studies in a folder, or the folder itself if it is one.
+
+    Raises
+    ------
+    StudyError
+        If there is none.
+    """
+    from .report.page import REPORT
+    from .run.store import STUDY_FILE, StudyError
+
+    if any((runs / name).is_file() for name in (STUDY_FILE, REPORT)):
+        return [runs]
+    inside = sorted(path.parent for path in runs.glob("*/*") if path.name in (STUDY_FILE, REPORT))
+    # What --fresh moved aside ends in a number; it is reported when asked for by name.
+    found = [path for path in dict.fromkeys(inside) if not path.suffix[1:].isdigit()]
+    if not found:
+        raise StudyError(f"{str(runs)!r} holds no study ({STUDY_FILE} is missing)")
     return found

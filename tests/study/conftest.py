@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from lowprec.study import catalogue
 from lowprec.study.design.registration import Registration
-from lowprec.study.kinds import catalogue as kinds
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,7 +31,7 @@ def finished(toy, tmp_path_factory):
 @pytest.fixture(scope="module")
 def reported(finished):
     """Its report."""
-    return kinds.report(finished)
+    return catalogue.report(finished)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec.study import TensorSetting, load
-from lowprec.study.kinds.tensors.study import error_of, exact_product, quantized, sweep
+from lowprec.study.tensors.gemms import error_of, exact_product, quantized, sweep
 
 SMALL = TensorSetting(rows=24, seeds=2, lengths=(128, 1024))
 STUDY = load("accumulation")

@@ -8,7 +8,7 @@ import pytest
 import small_trainer
 from contract import branches, edited
 from refusals import refusals
-from toys import ablation, make, results
+from toys import ablation, make, results, summarize
 
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import configs
@@ -25,15 +25,15 @@ from lowprec.study import (
     Tail,
     load,
     names,
-    plan,
     run_study,
     sources,
 )
 from lowprec.study.analysis.estimates import estimate
 from lowprec.study.analysis.findings import AS_EXPECTED, BOTH, NEITHER
-from lowprec.study.kinds.branches import report
-from lowprec.study.kinds.branches.ablation import BRANCH_METRICS, LEAST_CHECKPOINTS, read_study
-from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study.branches import report
+from lowprec.study.branches.sizes import LEAST_CHECKPOINTS
+from lowprec.study.branches.study import BRANCH_METRICS
+from lowprec.study.catalogue import read as read_study
 from lowprec.study.run.backend import BACKEND
 from lowprec.study.run.store import StudyError
 
@@ -48,7 +48,7 @@ def real(folder, setting, *arms):
     """Branches of the real trainer that a reference and these arms have come to, and one of an arm as a trainer."""
     arms = (Arm("bf16", role="reference"), *arms)
     study = Ablation(name="real", question="Does it?", arms=arms, quick=setting, full=setting)
-    planned = run_study(plan(study, setting, folder / "real", backend=small_trainer.SMALL), jobs=0)
+    planned = run_study(study.plan(setting, folder / "real", backend=small_trainer.SMALL), jobs=0)
     return {task.name.partition("/")[0]: task for task in planned.arms}
 
 
@@ -115,11 +115,11 @@ def test_a_tail_changes_the_precision_and_nothing_else(tmp_path):
 def test_calibration_is_part_of_what_runs_are_and_no_longer_than_the_checkpoint(tmp_path):
     arms = (Arm("bf16", role="reference"), Arm("cold", recipe="te_delayed"), Arm("warm", "te_delayed", calibration=9))
     study = ablation(arms=arms, quick=ONE_STEP, full=ONE_STEP)
-    tasks = {task.name.partition("/")[0]: task for task in plan(study, ONE_STEP, tmp_path).arms}
+    tasks = {task.name.partition("/")[0]: task for task in study.plan(ONE_STEP, tmp_path).arms}
     assert [tasks[name].work.calibration for name in ("bf16", "cold", "warm")] == [0, 0, 2]
     assert tasks["warm"].fingerprint == {**tasks["cold"].fingerprint, "calibration": 2}
     fresh = replace(ONE_STEP, checkpoint_steps=0)
-    assert {task.work.calibration for task in plan(study, fresh, tmp_path).arms} == {0}
+    assert {task.work.calibration for task in study.plan(fresh, tmp_path).arms} == {0}
 
 
 @pytest.mark.slow

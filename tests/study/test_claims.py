@@ -1,18 +1,26 @@
 """Studies that are tables of claims, and that every shipped ablation can be planned."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 from contract import MeasuringContract, Toy, command
 from refusals import refusals
 
-from lowprec.study import Ablation, Arm, MeasurementStudy, catalogue
+from lowprec.study import (
+    Ablation,
+    Arm,
+    Claims,
+    ClaimSetting,
+    ErrorArm,
+    MeasurementStudy,
+    PlannedStudy,
+    Study,
+    catalogue,
+)
 from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED
-from lowprec.study.catalogue import TIERS, Study
+from lowprec.study.catalogue import TIERS
 from lowprec.study.design.expectations import Expectation
-from lowprec.study.kinds.catalogue import kind_of
-from lowprec.study.kinds.claims.study import ClaimArm, Claims, ClaimSetting
-from lowprec.study.kinds.kind import TrainingKind
 from lowprec.study.run.store import read_json
 
 EXPECTATIONS = (
@@ -21,8 +29,8 @@ EXPECTATIONS = (
 )
 MEASURED = {("m", "a"): 2.0, ("m", "b"): 1.0}
 TOY = Toy(
-    Claims(name="toy", question="Is it?", arms=(ClaimArm("a"), ClaimArm("b")), expectations=EXPECTATIONS,
-           measure=lambda seeds: {key: seeds * value for key, value in MEASURED.items()}),
+    Claims(name="toy", question="Is it?", arms=(ErrorArm("a"), ErrorArm("b")), expectations=EXPECTATIONS,
+           values=lambda seeds: {key: seeds * value for key, value in MEASURED.items()}),
     ClaimSetting(2),
 )  # fmt: skip
 
@@ -36,9 +44,8 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
     assert item.name == name
     assert item.question.endswith("?")
     assert getattr(item, "source", "x")
-    kind = kind_of(item)
-    if isinstance(kind, TrainingKind):
-        planned = kind.plan(item, item.quick, tmp_path / name)
+    if isinstance(item, PlannedStudy):
+        planned = item.plan(item.quick, tmp_path / name)
         assert item.tier == "T3" or item.expectations
         roles = {"reference", "control"}
         if all(isinstance(arm, Arm) for arm in item.arms):  # those of a replay are accumulators, no trainings
@@ -59,7 +66,7 @@ class TestContract(MeasuringContract):
 
 def test_claims_are_measured_and_judged(tmp_path):
     found = TOY.measure(tmp_path / "toy")
-    assert [item.outcome for item in found.outcome.findings] == [AS_EXPECTED, AS_PUBLISHED]
+    assert [item.outcome for item in found.outcome] == [AS_EXPECTED, AS_PUBLISHED]
     rows = csv.DictReader((tmp_path / "toy/table.csv").read_text().splitlines())
     assert [(row["arm"], float(row["value"])) for row in rows] == [("a", 4.0), ("b", 2.0)]
     assert read_json(tmp_path / "toy/summary.json")["findings"][1]["outcome"] == AS_PUBLISHED
@@ -74,6 +81,6 @@ def test_logfmt_claims(tmp_path):
 
 
 test_refused = refusals([
-    ("TOY.plan('x', expectations=(Expectation('w', 'm', 'c'),))", "names the unknown arm 'c'"),
+    ("replace(TOY.study, expectations=(Expectation('w', 'm', 'c'),))", "names the unknown arm 'c'"),
     ("ClaimSetting(0)", "seeds=0: a whole number"),
 ], lambda: globals())  # fmt: skip

@@ -8,14 +8,13 @@ from dataclasses import asdict, replace
 import pytest
 from contract import branches
 from refusals import refusals
-from toys import SMALL
+from toys import SMALL, summarize
 
 from lowprec.moe.model.config import configs
 from lowprec.recipe import recipes
 from lowprec.study import Arm
 from lowprec.study.analysis.recipe_bits import COSTS, bits_of, multiply_adds
-from lowprec.study.kinds.branches import figures, report
-from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study.branches import figures, report
 from lowprec.study.report.sheet import Figure
 from lowprec.study.report.tradeoff import Point, differing, draw_tradeoff, front, height_of, on_front
 from lowprec.study.run.store import read_json

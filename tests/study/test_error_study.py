@@ -7,11 +7,11 @@ import pytest
 from contract import MeasuringContract, Toy
 from refusals import refusals
 
-from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, catalogue, load
-from lowprec.study.design import modules
-from lowprec.study.kinds.errors.figures import pareto, pareto_rows
-from lowprec.study.kinds.errors.study import claims_of, sweep
+from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, load
+from lowprec.study.design import modules, registration
 from lowprec.study.run.store import read_json
+from lowprec.study.tensors.figures import pareto, pareto_rows
+from lowprec.study.tensors.formats import claims_of, sweep
 
 SMALL = ErrorSetting(rows=64, columns=1024, seeds=2)
 TOY = Toy(
@@ -32,7 +32,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def atlas():
-    return modules.load(catalogue.folder() / "error_atlas.py")
+    return modules.load(registration.folder() / "error_atlas.py")
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_wire_cost_in_small():
     arms = tuple(arm for arm in study.arms if arm.name in ("bf16", "logfmt4", "logfmt8", "int8_1x128", "fp8_1x128"))
     part = replace(study, arms=arms, figures=())
     outcome = sweep(part, ErrorSetting(32, 512, 1, training_steps=2))
-    rows = {row["format"]: row for row in modules.load(catalogue.folder() / "wire_cost.py").cost_rows(outcome)}
+    rows = {row["format"]: row for row in modules.load(registration.folder() / "wire_cost.py").cost_rows(outcome)}
     assert rows["bf16"]["kl"] == 0
     assert rows["bf16"]["sqnr"] > 100
     assert rows["logfmt4"]["kl"] > rows["logfmt8"]["kl"] > 0

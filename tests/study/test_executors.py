@@ -17,11 +17,10 @@ import small_trainer
 from contract import branches
 from refusals import refusals
 from rich.console import Console
-from toys import SEARCH, SMALL, make, results
+from toys import SEARCH, SMALL, make, results, summarize
 
 import lowprec as lp
 from lowprec.study import Setting, run_study
-from lowprec.study.kinds.branches.summary import summarize
 from lowprec.study.run import executors, runner, warm
 from lowprec.study.run.progress import Display, Lines, Snapshot
 from lowprec.tensorcore.engines.selection import kernel_in_use

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from contract import branches, edited
 from fake_trainer import FAKE
-from toys import SMALL, snapshot
+from toys import SMALL, snapshot, summarize
 
 from lowprec import _code
 from lowprec._code import PACKAGE, ROOTS, code_hash, numeric_sources
-from lowprec.study import plan, run_study
-from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study import run_study
 from lowprec.study.run.fingerprint import differences
 from lowprec.study.run.store import RunFolder, StudyError
 
@@ -40,7 +39,7 @@ def test_runs_of_something_else_are_not_mixed(copied, what, setting):
         edited("dsv3/c0-s0/run.json", {"fingerprint": {what.partition(":")[0]: "something else"}})(copied)
     before = snapshot(copied)
     changed = replace(SMALL, **(setting or {}))
-    planned = plan(TOY.study, changed, copied, data="other" if setting == {} else "stdlib", backend=FAKE)
+    planned = TOY.study.plan(changed, copied, data="other" if setting == {} else "stdlib", backend=FAKE)
     with pytest.raises(StudyError, match=f"{what}[^\\n]*--fresh[^\\n]*$"):
         run_study(planned, jobs=0)
     assert snapshot(copied) == before
@@ -76,7 +75,7 @@ def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_
         "keeps them as toy.1 and starts afresh, another --out keeps both"
     )
     assert snapshot(copied) == before
-    run_study(plan(TOY.study, replace(SMALL, branch_steps=21), copied, backend=FAKE), jobs=0, fresh=True)
+    run_study(TOY.study.plan(replace(SMALL, branch_steps=21), copied, backend=FAKE), jobs=0, fresh=True)
     kept = snapshot(copied.with_name("toy.1"))
     assert {copied / path.relative_to(copied.with_name("toy.1")): text for path, text in kept.items()} == before
     assert RunFolder(copied / "bf16/c0-s0").rows() == 21
@@ -101,7 +100,7 @@ def test_what_computes_is_in_the_hash_and_what_shows_is_not(sources):
     outside = (
         "study/report/",
         "study/analysis/",
-        "study/kinds/",
+        "study/branches/",
         "cli/",
         "plot/",
         "oracle/",
@@ -116,7 +115,7 @@ def test_what_computes_is_in_the_hash_and_what_shows_is_not(sources):
     ("edit", "changes"),
     [
         ("kernels/cast/rounding", True), ("recipe/catalogue", True), ("study/run/store", True),
-        ("study/measurements/faults", True), ("study/report/training", False), ("study/kinds/branches/figures", False),
+        ("study/measurements/faults", True), ("study/report/training", False), ("study/branches/figures", False),
         ("plot/style", False), ("cli/studies", False),
     ],
 )  # fmt: skip

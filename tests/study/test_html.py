@@ -10,7 +10,7 @@ import pytest
 from contract import branches, command, edited
 
 from lowprec.study import Arm
-from lowprec.study.kinds.branches.sentences import sentence
+from lowprec.study.branches.sentences import sentence
 from lowprec.study.report import page
 from lowprec.study.report.parts import Table, details, warning
 from lowprec.study.report.results import Results

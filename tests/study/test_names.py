@@ -15,11 +15,11 @@ import lowprec as lp
 from lowprec._files import safe_name
 from lowprec.recipe import load_recipe
 from lowprec.study import Arm, Claims, GradientComparison, MeasurementStudy, load, run_study
-from lowprec.study.kinds.catalogue import report
-from lowprec.study.kinds.errors.study import ErrorArm, ErrorSetting, ErrorStudy
-from lowprec.study.kinds.tensors.study import TensorStudy
+from lowprec.study.catalogue import report
 from lowprec.study.report import page
 from lowprec.study.report.sheet import Figure
+from lowprec.study.tensors.formats import ErrorArm, ErrorSetting, ErrorStudy
+from lowprec.study.tensors.gemms import TensorStudy
 
 EVIL = ("../../evil", "/evil", "..", ".", "", "a/b", "a\\b", "a\0b", "a\n", "-rf", "a b", "é", "x" * 101, 3, None)
 
@@ -43,7 +43,7 @@ MADE = {
     "MeasurementStudy": lambda name: MeasurementStudy(
         name=name, question="?", arms=REFERENCE, measurement=GradientComparison()
     ),
-    "Claims": lambda name: Claims(name=name, question="?", arms=(), measure=dict),
+    "Claims": lambda name: Claims(name=name, question="?", arms=(), values=dict),
     "ErrorStudy": lambda name: ERRORS(name=name),
     "TensorStudy": lambda name: TensorStudy(name=name, question="?", arms=(), data=(), quick=None, full=None),
     "Arm": Arm,
@@ -87,8 +87,8 @@ def test_a_report_cannot_make_a_page_read_elsewhere(tmp_path, stem):
 
 def test_an_ablation_file_cannot_be_run_into_another_folder(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from types import SimpleNamespace as S\n"
-        "ablation = S(name='../../evil', tier='T1', question='?', arms=(), quick=1, full=1)\n"
+        "from lowprec.study import Claims\n"
+        "ablation = Claims(name='../../evil', question='?', arms=(), values=dict)\n"
     )
     with pytest.raises(ValueError, match=r"study name '\.\./\.\./evil'"):
         load(str(tmp_path / "mine.py"))

@@ -9,7 +9,7 @@ import pytest
 import small_trainer
 
 import lowprec as lp
-from lowprec.study import Arm, plan, run_study
+from lowprec.study import Arm, run_study
 from lowprec.study.catalogue import load
 from lowprec.study.design import modules
 from lowprec.study.design.arms import precision_of
@@ -63,7 +63,7 @@ def test_a_worker_has_them_and_others_are_refused(tmp_path, monkeypatch):
 
     def planned(bits):
         mine = written(tmp_path, bits)
-        return plan(mine, mine.full, tmp_path / "runs", data="synthetic", backend=small_trainer.SMALL)
+        return mine.plan(mine.full, tmp_path / "runs", data="synthetic", backend=small_trainer.SMALL)
 
     done = run_study(planned(4), jobs=1)
     assert all(task.finished() for task in done.tasks)

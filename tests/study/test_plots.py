@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from contract import branches, command
 from rich.console import Console
-from toys import SMALL
+from toys import SMALL, summarize
 
 from lowprec.study import Arm
-from lowprec.study.analysis.smoothing import ema
-from lowprec.study.kinds.branches import figures, report
-from lowprec.study.kinds.branches.sentences import sentence
-from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study.branches import curves, figures, report
+from lowprec.study.branches.pairs import ema
+from lowprec.study.branches.sentences import sentence
 from lowprec.study.report import sheet
 from lowprec.study.report.parts import count, interval, percent
 from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, clock, display, status
@@ -31,7 +30,7 @@ study = pytest.fixture(lambda finished: summarize(finished), scope="module")
 
 def bands_of(study, panel):
     """Return rows of a panel as columns, by arm."""
-    rows = [row for row in figures.curve_rows(study) if row["panel"] == panel]
+    rows = [row for row in curves.curve_rows(study) if row["panel"] == panel]
     names = dict.fromkeys(row["arm"] for row in rows)
     return {
         name: SimpleNamespace(**{key: np.array([row[key] for row in rows if row["arm"] == name]) for key in rows[0]})
@@ -73,7 +72,7 @@ def test_figure_files_are_the_same_every_time(study, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
-    first, second = (figures.curves(study).write(tmp_path / name) for name in ("a", "b"))
+    first, second = (curves.curves(study).write(tmp_path / name) for name in ("a", "b"))
     assert [path.name for path in first] == ["toy.csv", "toy.png", "toy.svg"]
     assert int.from_bytes(first[1].read_bytes()[16:20]) > 1200  # pixels across
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
@@ -84,7 +83,7 @@ def test_figure_files_are_the_same_every_time(study, tmp_path, monkeypatch):
 @pytest.mark.parametrize("changes", [{"seeds": 1, "checkpoints": 1}, {"branch_steps": 1}, {"seeds": 3}])
 def test_figures_of_odd_sizes(tmp_path, changes):
     small = summarize(replace(TOY, setting=replace(SMALL, **changes)).run(tmp_path / "toy"))
-    assert all(path.stat().st_size > 300 for path in figures.curves(small).write(tmp_path))
+    assert all(path.stat().st_size > 300 for path in curves.curves(small).write(tmp_path))
 
 
 def test_the_rows_of_pairs_give_the_intervals(study):
@@ -114,20 +113,20 @@ def test_far_apart_arms_get_a_symmetric_logarithm(study, tmp_path, monkeypatch):
     far = summarize(TOY.run(tmp_path / "toy"))
     assert far.arm("fp4_naive").verdict == "worse"
     for item, panels in ((study, 0), (far, 2)):  # of the curves and of the pairs
-        figures.curves(item).write(tmp_path)
+        curves.curves(item).write(tmp_path)
         assert [axes.get_yscale() for axes in saved[-1].axes].count("symlog") == panels
 
 
 def test_missing_matplotlib_is_said_before_anything_else(study, tmp_path, monkeypatch):
     monkeypatch.setattr(sheet, "find_spec", lambda name: None)
     with pytest.raises(StudyError, match=r"pip install 'lowprec\[plot\]'"):
-        figures.curves(study).write(tmp_path)
+        curves.curves(study).write(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_title_states_the_finding(study):
     finding = "dsv3: equivalent to bf16 within ±0.25 %; fp4_naive and boom (diverged): worse than bf16"
-    assert figures.title(study) == finding
+    assert curves.title(study) == finding
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -280,7 +279,7 @@ def test_names_in_the_legend_do_not_overlap(tmp_path, count):
     more = [Arm(f"arm{i}", recipe="dsv3") for i in range(count - 1)] + [Arm("boom", recipe="explodes", pairs=1)]
     many = summarize(branches(*more, setting=replace(SMALL, seeds=1)).run(tmp_path / "toy"))
     figure = Figure(figsize=(9.2, 6.4), dpi=160)
-    figures._draw_key(axes := figure.add_axes((0.76, 0.5, 0.22, 0.43)), many)
+    curves._draw_key(axes := figure.add_axes((0.76, 0.5, 0.22, 0.43)), many)
     figure.draw_without_rendering()
     found = axes.get_legend().get_texts()
     assert {text.get_text() for text in found} >= {

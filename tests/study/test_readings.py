@@ -9,6 +9,7 @@ import pytest
 import small_trainer
 from contract import Toy, TrainingContract, cut, replaced, same_results
 from refusals import refusals
+from toys import summarize
 
 import lowprec as lp
 from lowprec.codec.reductions import all_reduce
@@ -18,8 +19,7 @@ from lowprec.moe.model.model import Model
 from lowprec.moe.run.parallel import bucket
 from lowprec.study import Acceptance, Arm, ByPosition, CheckpointSize, Expectation, MeasurementStudy, ReducedGradients
 from lowprec.study.analysis.estimates import half_width
-from lowprec.study.kinds.fixed_weights.study import read_study
-from lowprec.study.kinds.fixed_weights.summary import summarize
+from lowprec.study.catalogue import read as read_study
 from lowprec.study.measurements.gradients import kl_of_tokens, losses_of_tokens
 from lowprec.study.measurements.measurement import ALL_CONDITIONS, Measurement, Row, predicted
 from lowprec.study.measurements.predictions import octaves, probabilities

@@ -10,25 +10,26 @@ from pathlib import Path
 import pytest
 from contract import command
 
-from lowprec.study import ClaimArm, Claims, Expectation, catalogue, load
+import lowprec.study
+from lowprec.study import Claims, ErrorArm, Expectation, load, names
 from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
 from lowprec.study.analysis.findings import judge
 from lowprec.study.design import registration
 from lowprec.study.design.registration import Registration, Version
 
-RESULTS = sorted((catalogue.folder() / "results").glob("*.json"))
+RESULTS = sorted((registration.folder() / "results").glob("*.json"))
 EXPECTATION = Expectation("one is less", "size", "one", "two", expected=(0.4, 0.6), published=(0.0, 1.0))
 MINE = """
-from lowprec.study import ClaimArm, Claims, Expectation
-ablation = Claims(name="mine", question="Which is less?", arms=(ClaimArm("one"), ClaimArm("two")),
+from lowprec.study import Claims, ErrorArm, Expectation
+ablation = Claims(name="mine", question="Which is less?", arms=(ErrorArm("one"), ErrorArm("two")),
     expectations=(Expectation("one is less", "size", "one", "two", expected=(0.4, {high})),),
-    measure=lambda seeds: {{("size", "one"): 1.0, ("size", "two"): 2.0}})
+    values=lambda seeds: {{("size", "one"): 1.0, ("size", "two"): 2.0}})
 """
 
 
 def study(*items):
     return Claims(
-        name="mine", question="?", arms=(ClaimArm("one"), ClaimArm("two")), expectations=items, measure=lambda seeds: {}
+        name="mine", question="?", arms=(ErrorArm("one"), ErrorArm("two")), expectations=items, values=lambda seeds: {}
     )
 
 
@@ -105,9 +106,9 @@ def test_what_is_not_registered_is_not_judged():
 
 
 def test_every_kind_of_study_asks_whether_a_range_is_registered():
-    kinds = Path(catalogue.__file__).parent / "kinds"
+    package = Path(lowprec.study.__file__).parent
     asked = []
-    for file in kinds.rglob("*.py"):
+    for file in package.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
         judging = [call for call in calls if getattr(call.func, "id", "") == "judge"]
         asked += [(file.parent.name, [keyword.arg for keyword in call.keywords]) for call in judging]
@@ -154,23 +155,23 @@ def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
 
 
 @pytest.mark.sampled(34)
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", names())
 def test_what_the_files_expect_is_registered(name):
-    state = catalogue.registered_of(name, name).state(load(name))
+    state = registration.registered_of(name, name).state(load(name))
     assert not state.endswith("not registered"), f"{name}: {state}; lowprec register {name} --reason ..."
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_what_published_reports_judged_was_registered(file):
     published = [tuple(row[:4]) for row in results_of(file)["expectations"]["rows"]]
-    versions = catalogue.registered_of(file.stem, file.stem).versions
+    versions = registration.registered_of(file.stem, file.stem).versions
     known = {(item.words, item.quantity, item.expected, item.published) for v in versions for item in v.ranges}
     assert versions
     assert set(published) <= known
 
 
 def test_every_outcome_that_was_neither_is_explained():
-    explained = json.loads((catalogue.folder() / "explained.json").read_text(encoding="utf-8"))
+    explained = json.loads((registration.folder() / "explained.json").read_text(encoding="utf-8"))
     neither = {
         (f.stem, row[0]) for f in RESULTS for row in results_of(f)["expectations"]["rows"] if row[-1] == "neither"
     }
@@ -181,14 +182,14 @@ def test_every_outcome_that_was_neither_is_explained():
 def test_amendments_are_on_the_page():
     page = (Path(__file__).parents[2] / "docs" / "ablations.md").read_text(encoding="utf-8")
     for file in RESULTS:
-        for reason in catalogue.registered_of(file.stem, file.stem).amendments():
+        for reason in registration.registered_of(file.stem, file.stem).amendments():
             assert reason.rstrip(".") in page
     assert "Neither happened to" in page
 
 
 def test_what_changed_since_a_study_ran_is_said_of_what_is_published():
     """An entry goes when its study has run again."""
-    changed = json.loads((catalogue.folder() / "since.json").read_text())
+    changed = json.loads((registration.folder() / "since.json").read_text())
     published = {file.stem: json.loads(file.read_text())["code"] for file in RESULTS}
     assert {name: entry["code"] for name, entry in changed.items()}.items() <= published.items()
 

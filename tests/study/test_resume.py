@@ -11,10 +11,9 @@ from pathlib import Path
 import fake_trainer
 import pytest
 from contract import branches, cut, edited
-from toys import SMALL, ablation, make, place_of, results, snapshot
+from toys import SMALL, ablation, make, place_of, results, snapshot, summarize
 
-from lowprec.study import Arm, plan, run_study
-from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study import Arm, run_study
 from lowprec.study.run import runner as runner_module
 from lowprec.study.run import tasks as tasks_module
 from lowprec.study.run.progress import Display
@@ -199,7 +198,7 @@ def test_every_bit_counts_in_a_repeat(copied, field):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    planned = plan(ablation(), SMALL, tmp_path / "file" / "toy", backend=fake_trainer.FAKE)
+    planned = ablation().plan(SMALL, tmp_path / "file" / "toy", backend=fake_trainer.FAKE)
     with pytest.raises(StudyError, match=r"output folder '.*' cannot be written: Not a directory"):
         run_study(planned, jobs=0)
 

@@ -10,7 +10,7 @@ import pytest
 import small_trainer
 from contract import Toy, TrainingContract, cut, replaced, same_results
 from refusals import refusals
-from toys import snapshot
+from toys import snapshot, summarize
 
 import lowprec as lp
 from lowprec.measure.spread import kurtosis
@@ -20,8 +20,7 @@ from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, CheckpointSize, Expectation, MeasurementStudy
 from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
 from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER, judge
-from lowprec.study.kinds.fixed_weights.report import results
-from lowprec.study.kinds.fixed_weights.summary import summarize
+from lowprec.study.fixed_weights.report import results
 from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.measurements.gradients import GradientComparison, compare, compare_layers, kl_of_tokens, record
 from lowprec.study.measurements.tensors import TILE, describe

@@ -8,11 +8,10 @@ import pytest
 from contract import Toy, TrainingContract, cut, edited, same_results
 from fake_trainer import DAMAGE, FakeBackend, Trainer
 from refusals import refusals
+from toys import summarize
 
-from lowprec.study import Arm, Cell, Expectation, Scaling, ScalingSetting, load, plan
-from lowprec.study.kinds import catalogue as kinds
-from lowprec.study.kinds.scaling.fit import fit
-from lowprec.study.kinds.scaling.summary import summarize
+from lowprec.study import Arm, Cell, Expectation, Scaling, ScalingSetting, catalogue, load
+from lowprec.study.branches.scaling_results import fit
 from lowprec.study.run.store import read_json
 
 
@@ -127,7 +126,7 @@ def test_a_corpus_of_ones_own_takes_the_place_of_the_default(tmp_path):
     text = tmp_path / "book.txt"
     text.write_text("x")
     setting = replace(SIZE, cells=CELLS[:2])
-    planned = plan(STUDY, setting, tmp_path / "toy", data=str(text), backend=Sized())
+    planned = STUDY.plan(setting, tmp_path / "toy", data=str(text), backend=Sized())
     assert {task.context.data for task in planned.arms} == {str(text)}
     assert {task.name.split("/")[0] for task in planned.arms} == {"nano-20-book", "nano-80-book"}
 
@@ -136,7 +135,7 @@ def test_a_part_of_the_cells_can_be_run(tmp_path):
     part = SIZE.with_({"cells": "nano-80-*, pilot-20-stdlib", "seeds": "1"})
     assert (part.cells, part.seeds) == ((CELLS[1], CELLS[2]), 1)
     assert SIZE.with_({"seeds": "5"}).seeds == 5
-    planned = plan(STUDY, part, tmp_path / "part", backend=Sized())
+    planned = STUDY.plan(part, tmp_path / "part", backend=Sized())
     assert {task.name.split("/")[0] for task in planned.arms} == {"nano-80-stdlib", "pilot-20-stdlib"}
 
 
@@ -188,7 +187,7 @@ def test_the_report_and_its_files(finished, reported):
     assert "per 10 times the parameters" in text
     assert "bible less stdlib" in text
     assert len(reported.table_csv().splitlines()) == 1 + 4 * 3 * 2 * 3
-    assert kinds.report(finished / "nano-20-stdlib", plot=False).study.question == "Which way?"
+    assert catalogue.report(finished / "nano-20-stdlib", plot=False).study.question == "Which way?"
 
 
 @pytest.mark.slow
@@ -197,7 +196,7 @@ def test_cells_that_are_not_finished_are_left_out_and_named(copied):
     summary = summarize(copied)
     assert summary.missing == ("nano-20-bible",)
     assert summary.axes == ["parameters", "bytes"]
-    kinds.report(copied)
+    catalogue.report(copied)
     assert "Not finished, and left out: nano-20-bible." in (copied / "report.md").read_text()
 
 
@@ -205,7 +204,7 @@ def test_cells_that_are_not_finished_are_left_out_and_named(copied):
 def test_cells_that_are_void_alone_are_named(copied):
     TOY.damage[BLIND](copied)
     said = "alone would be void: nano-20-stdlib (fp4_naive (positive control) is NOT detected"
-    kinds.report(copied, plot=False)
+    catalogue.report(copied, plot=False)
     assert said in "\n".join(read_json(copied / "summary.json")["told"])
 
 

@@ -12,9 +12,9 @@ from lowprec.study.analysis import paired as statistics
 from lowprec.study.analysis.estimates import fieller
 from lowprec.study.analysis.paired import bootstrap_interval, holm, infer, paired, relative_differences
 from lowprec.study.analysis.power import detectable_difference, equivalence_power, pairs_needed
-from lowprec.study.analysis.smoothing import ema, max_relative_error
 from lowprec.study.analysis.variance import mean_squares, mean_variance, pooled_ratio, text_variance
 from lowprec.study.analysis.variance import satterthwaite as together_variances
+from lowprec.study.branches.pairs import ema, max_relative_error
 
 MARGIN = 0.0025
 

@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 from contract import Toy, TrainingContract, cut, edited, gone, same_results
 from refusals import refusals
-from toys import SMALL, ablation, make
+from toys import SMALL, ablation, make, summarize
 
 from lowprec.moe.data.sources import SOURCES
-from lowprec.study import Arm, Cell, CheckpointSize, Expectation, ReplaySetting, ScalingSetting, Setting, run_study
-from lowprec.study.kinds import catalogue as kinds
-from lowprec.study.kinds.branches import figures
-from lowprec.study.kinds.branches.ablation import read_study
-from lowprec.study.kinds.branches.summary import summarize
+from lowprec.study import (
+    Arm,
+    Cell,
+    CheckpointSize,
+    Expectation,
+    ReplaySetting,
+    ScalingSetting,
+    Setting,
+    catalogue,
+    run_study,
+)
+from lowprec.study.branches import curves, figures
+from lowprec.study.catalogue import read as read_study
 from lowprec.study.run.store import RunFolder, StudyError, read_json
 
 EXPECTATIONS = (
@@ -159,14 +167,14 @@ def test_metrics_hold_every_bit_and_no_clock(finished):
 def test_a_valid_study_says_what_it_says(finished):
     study = summarize(finished)
     assert study.broken == []
-    assert "dsv3: equivalent to bf16" in figures.curves(study).title
+    assert "dsv3: equivalent to bf16" in curves.curves(study).title
     assert "dsv3 is the cheapest arm within the margin" in figures.cost(study).title
 
 
 @pytest.mark.sampled(1)
 def test_no_arm_of_a_damaged_study_has_a_verdict(copied, damage):
     TOY.damage[damage](copied)
-    found = kinds.report(copied, plot=False)
+    found = catalogue.report(copied, plot=False)
     # A study that is too small to see its control is no fault; its verdicts are void all the same.
     assert bool(found.broken) == (damage != BLIND)
     (reason,) = found.outcome.broken
@@ -199,10 +207,10 @@ def test_of_a_treatment_that_is_cut_off_that_verdict_alone_is_void(copied):
     assert study.broken[0].startswith("dsv3/c0-s0 has 12 of 20 rows")
     assert (study.arm("dsv3").word, study.arm("fp4_naive").verdict) == ("void", "worse")
     assert "cheapest" not in figures.cost(study).title
-    assert "dsv3: void" in figures.curves(study).title
+    assert "dsv3: void" in curves.curves(study).title
     assert "dsv3" not in figures.forest(study).title
     assert {item.outcome.partition(":")[0] for item in study.findings} == {"void"}
-    kinds.report(copied)
+    catalogue.report(copied)
     assert "inf" not in (copied / "report.md").read_text().split("| arm |")[1].split("Measured with")[0]
 
 

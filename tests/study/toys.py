@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake_trainer import FAKE
 
-from lowprec.study import Ablation, Arm, Setting, plan
+from lowprec.study import Ablation, Arm, Setting, catalogue
 from lowprec.study.run.store import read_json
 
 #: The path by which other processes find this module and the fake trainer.
@@ -27,7 +27,12 @@ def ablation(*more, **changes):
 
 
 def make(tmp_path, *more, setting=SMALL, data="stdlib", **changes):
-    return plan(ablation(*more, **changes), setting, tmp_path / "toy", data=data, backend=FAKE)
+    return ablation(*more, **changes).plan(setting, tmp_path / "toy", data=data, backend=FAKE)
+
+
+def summarize(folder):
+    """What a study found whose runs are in a folder."""
+    return catalogue.results(folder).outcome
 
 
 def place_of(planned, name):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lowprec._arrays import whole, whole_or_none
-from lowprec._files import safe_name
+from lowprec._files import plain, safe_name
 from lowprec._values import plain_fields
+from lowprec.definitions import described
 
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
@@ -157,6 +158,11 @@ class Arm:
         """
         return precision_of(self.recipe, self.change)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what a report needs: the recipe by its name."""
+        found: dict[str, Any] = plain(replace(self, recipe=self.recipe_name, change={}, tail=None))
+        return found
+
 
 def same_precision(arm: Arm, other: Arm) -> bool:
     """Tell whether two arms run in the same precision, however it was given."""
@@ -225,3 +231,16 @@ class GemmArm:
 
         made = accumulators.get(self.accumulator)
         return made.with_(**self.change) if self.change else made
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the arm in JSON's types, its accumulator with all that decides it."""
+        content = {name: value for name, value in vars(self).items() if name != "change"}
+        found: dict[str, Any] = plain({**content, "accumulator": described(self.machine)})
+        return found
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> GemmArm:
+        """Return the arm that `to_json` wrote."""
+        from lowprec.recipe.data import reader
+
+        return cls(**{**content, "accumulator": reader({}, "study.json").made(content["accumulator"])})

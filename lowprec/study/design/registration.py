@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import lowprec
+
 from ..._files import write_json
 from .expectations import NOT_REGISTERED, Expectation, span
 
@@ -260,3 +262,34 @@ def keep(folder: Path, study: Any, found: Registration) -> None:
         raise ValueError(f"{str(folder)!r} cannot be written: {error.strerror}") from None
     if not (folder / REGISTER_FILE).exists():
         write(folder, {study.name: found})
+
+
+# --- where it stands -------------------------------------------------------------------------------------------------
+
+
+def folder() -> Path:
+    """Return the folder with the ablation files: the checkout's, or the one inside an installed wheel."""
+    package = Path(lowprec.__file__).resolve().parent
+    checkout = package.parent / "ablations"
+    if checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return checkout
+    return package / "_ablations"
+
+
+def home(name: str) -> Path:
+    """Return the folder where an ablation's file lies, by its name or path: `registered.json` stands there."""
+    return Path(name).resolve().parent if name.endswith(".py") else folder()
+
+
+def registered_of(name: str, study: str) -> Registration:
+    """Return what is registered of a study whose file has this name or path."""
+    return read(home(name)).get(study, Registration())
+
+
+def registered_in(runs: Path, study: str) -> Registration:
+    """Return what was registered of a study when the runs in a folder began.
+
+    The folder has a copy of that since then; without one, what the package's own file says of a study of this name.
+    """
+    where = runs if (runs / REGISTER_FILE).is_file() else folder()
+    return read(where).get(study, Registration())

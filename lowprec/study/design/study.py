@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from lowprec._arrays import positive, whole
-from lowprec._files import safe_name
+from lowprec._files import plain, safe_name
 from lowprec._values import plain_fields
 from lowprec.registry import Registry
 
+from .arms import Arm
 from .expectations import Expectation
+
+if TYPE_CHECKING:
+    from ..report.results import Results
+    from ..run.backend import Backend
+    from ..run.plan import Plan
 
 #: Beyond it no study ends; somebody mistyped.
 MOST = 10**9
@@ -199,6 +206,112 @@ class Study(ABC):
     def arms_of(self, *roles: str) -> tuple[Any, ...]:
         """Return the arms with one of these roles, in order."""
         return tuple(arm for arm in self.arms if arm.role in roles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStudy(Study):
+    """A study whose runs need the trainer: planned, done by workers, resumed, and reported from their files.
+
+    What runs and draws is imported by the methods, so that a list of studies waits for neither.
+    """
+
+    @abstractmethod
+    def plan(self, size: Any, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
+        """List the runs at a size; nothing is written.
+
+        The BF16 checkpoints lie beside the study's folder and serve every study with the same code, data and sizes.
+
+        Parameters
+        ----------
+        size : Size
+            How large.
+        folder : Path
+            Where its runs will be.
+        data : str
+            A corpus by name, or the path of a text.
+        backend : Backend, optional
+            Makes the trainers, lowprec's own by default.
+
+        Raises
+        ------
+        UnknownNameError
+            If a configuration, recipe or accumulator is not in its catalogue.
+        ValueError
+            If the data cannot be used, or the size makes no sense.
+        """
+
+    @abstractmethod
+    def results(self, size: Any, folder: Path) -> Results:
+        """Return what the study found at a size, from the runs in its folder.
+
+        Raises
+        ------
+        StudyError
+            If runs are missing, or cannot be compared.
+        """
+
+    def interim_results(self, size: Any, folder: Path, plot: bool) -> str:
+        """Say in a line what finished runs show while others still run, and draw it; nothing by default."""
+        return ""
+
+    def to_json(self, size: Any) -> dict[str, Any]:
+        """Return what `study.json` keeps: the study without its recipes' objects, and its size."""
+        arms = [arm.to_json() for arm in self.arms]
+        content = {item.name: getattr(self, item.name) for item in fields(self)} | {"arms": arms}
+        return {"kind": self.kind, "ablation": plain(content), "setting": plain(size)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> tuple[Self, Any]:
+        """Return the study and the size that `to_json` wrote: enough to report without the ablation's file."""
+        kept = cls.fields_from_json(content["ablation"])
+        kept |= {name: cls.size_from_json(kept[name]) for name in ("quick", "full")}
+        kept["expectations"] = tuple(map(Expectation.of, kept["expectations"]))
+        return cls(**kept), cls.size_from_json(content["setting"])
+
+    @classmethod
+    def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields but sizes and expectations."""
+        return {**content, "arms": tuple(Arm(**arm) for arm in content["arms"])}
+
+    @classmethod
+    def size_from_json(cls, content: Mapping[str, Any]) -> Any:
+        """Return a size."""
+        return CheckpointSize(**content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStudy(Study):
+    """A study that keeps no training: it is measured in this process, in one go."""
+
+    has_reference: ClassVar[bool] = False
+
+    @property
+    def tier(self) -> str:
+        """T1."""
+        return "T1"
+
+    @abstractmethod
+    def measure(
+        self, size: Any, folder: Path, *, command: str = "", progress: Callable[[int, int], None] | None = None
+    ) -> Results:
+        """Measure; the results are written by the caller.
+
+        Parameters
+        ----------
+        size : Size
+            How large.
+        folder : Path
+            Where to.
+        command : str
+            How the study was called, for the report.
+        progress : callable, optional
+            Called with what is done and what there is.
+
+        Raises
+        ------
+        StudyError
+            If the folder cannot be written.
+        """
 
 
 def check_names(study: str, what: str, names: Sequence[str]) -> None:

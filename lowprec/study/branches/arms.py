@@ -1,0 +1,260 @@
+"""One arm of branches against the reference: its effects, its verdict and what voids that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..analysis.findings import not_detected, not_identical, unique, verdict_or_void
+from ..analysis.paired import Paired, bootstrap_interval
+from ..analysis.power import detectable_difference, equivalence_power, pairs_needed
+from ..analysis.variance import PooledRatio
+from ..design.arms import Arm
+from .pairs import Differences, PairRun, data_lost, effects_of, max_relative_error
+
+#: How an interval lies to the floor.
+AT_THE_FLOOR, ABOVE_THE_FLOOR, ACROSS_THE_FLOOR = "at the floor", "above the floor", "not told from the floor"
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a number of pairs with a spread can see.
+
+    Attributes
+    ----------
+    detectable : float
+        True difference that is found with 80 % probability.
+    equivalence : float
+        Probability of showing equivalence if there is no difference.
+    pairs : int
+        Pairs that would make it 80 %.
+    """
+
+    detectable: float
+    equivalence: float
+    pairs: int
+
+
+@dataclass(frozen=True, eq=False)
+class ArmSummary:
+    """One arm against the reference.
+
+    Attributes
+    ----------
+    arm : Arm
+        The arm.
+    runs : tuple of PairRun
+        Its runs.
+    by_effect : mapping of str to Differences
+        Relative differences of the validation loss, pair by pair, for each of `EFFECTS`.
+    effects : mapping of str to Paired
+        What follows from them.
+    answer : str
+        The effect that answers the study's question.
+    train_error : float
+        Largest smoothed relative difference of the training loss over all pairs and steps (DeepSeek-V3's measure).
+    data_exponent : float
+        d ln(loss) / d ln(bytes) at the branch point, mean over checkpoints; nan where it is not known.
+    p_holm : float
+        p of a difference, adjusted for the number of treatments and controls; nan for the other roles.
+    identical : bool or None
+        For a repeat: whether every step and result has the reference's bits.
+    bootstrap90 : (float, float)
+        Bootstrap interval of the pairs beside the t interval of the answer.
+    power : Power
+        What this many pairs with this spread can see.
+    to_floor : str
+        How the 90 % interval lies to the noise floor; empty without one.
+    damage : tuple of str
+        Why its numbers cannot be trusted: incomplete runs, its own or those that it is judged by, or a repeat that
+        differs.
+    blind : tuple of str
+        Positive controls that were not detected, so that differences of losses are not seen.
+    """
+
+    arm: Arm
+    runs: tuple[PairRun, ...]
+    by_effect: Mapping[str, Differences]
+    effects: Mapping[str, Paired]
+    answer: str
+    train_error: float
+    data_exponent: float
+    p_holm: float
+    identical: bool | None
+    bootstrap90: tuple[float, float]
+    power: Power
+    to_floor: str = ""
+    damage: tuple[str, ...] = ()
+    blind: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> Paired:
+        """The effect that answers the question."""
+        return self.effects[self.answer]
+
+    @property
+    def differences(self) -> NDArray[np.float64]:
+        """Relative differences of that effect, pair by pair; inf for a diverged run."""
+        return self.by_effect[self.answer].values
+
+    @property
+    def data_lost(self) -> float:
+        """Share of the data that the effect is worth; nan where it is not known."""
+        return data_lost(self.own.mean, self.data_exponent)
+
+    @property
+    def void(self) -> tuple[str, ...]:
+        """Why there is no verdict; empty if there is one."""
+        return self.damage + self.blind
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the answer, for a repeat whether it is identical; "void: " and why where it has none."""
+        found = self.own.verdict
+        if self.identical is not None:
+            found = "bit-identical" if self.identical else "NOT bit-identical"
+        return verdict_or_void(found, self.void)
+
+    @property
+    def word(self) -> str:
+        """The verdict without the reasons for which it is void."""
+        return self.verdict.partition(":")[0]
+
+    @property
+    def detected(self) -> bool:
+        """Whether the arm is seen to hurt."""
+        return self.own.diverged > 0 or self.own.ci95[0] > 0.0
+
+
+def pairs_with(runs: Sequence[PairRun], reference: Sequence[PairRun]) -> list[tuple[PairRun, PairRun]]:
+    """Return an arm's runs, each with the reference's of the same checkpoint and seed."""
+    partner = {(run.checkpoint, run.seed): run for run in reference}
+    return [(run, partner[run.checkpoint, run.seed]) for run in runs]
+
+
+def arm_summary(
+    arm: Arm,
+    pairs: Sequence[tuple[PairRun, PairRun]],
+    by_effect: Mapping[str, Differences],
+    ratios: Mapping[str, PooledRatio],
+    margin: float,
+    answer: str,
+) -> ArmSummary:
+    """Return an arm against the reference.
+
+    Parameters
+    ----------
+    arm : Arm
+        The arm.
+    pairs : sequence of (PairRun, PairRun)
+        Its runs, each with the reference's.
+    by_effect : mapping of str to Differences
+        What `effects_of` makes of them.
+    ratios : mapping of str to PooledRatio
+        For every effect, what all arms say of checkpoints against seeds.
+    margin : float
+        Of equivalence.
+    answer : str
+        The effect that answers the question.
+    """
+    effects = {name: found.judged(margin, ratios[name]) for name, found in by_effect.items()}
+    exponents = [other.data_exponent for _, other in pairs]
+    return ArmSummary(
+        arm=arm,
+        runs=tuple(run for run, _ in pairs),
+        by_effect=by_effect,
+        effects=effects,
+        answer=answer,
+        train_error=_train_error(pairs),
+        data_exponent=math.fsum(exponents) / len(exponents),
+        p_holm=math.nan,
+        identical=all(run.outcome == other.outcome for run, other in pairs) if arm.role == "repeat" else None,
+        bootstrap90=bootstrap_interval(by_effect[answer].values, 0.90),
+        power=_power(effects[answer]),
+    )
+
+
+def effects_by_arm(
+    pairs: Mapping[str, Sequence[tuple[PairRun, PairRun]]],
+) -> dict[str, dict[str, Differences]]:
+    """Return the effects of every arm."""
+    return {name: effects_of(found) for name, found in pairs.items()}
+
+
+def against_floor(found: Paired, floor: float) -> str:
+    """Return how a 90 % interval lies to the floor; empty where there is none of the two.
+
+    Examples
+    --------
+    >>> from lowprec.study.analysis.paired import paired
+    >>> [against_floor(paired([mean - 1e-5, mean + 1e-5]), 0.0004) for mean in (0.0, 0.0004, 0.001)]
+    ['at the floor', 'not told from the floor', 'above the floor']
+    """
+    low, high = found.ci90
+    if not (math.isfinite(floor) and math.isfinite(low) and math.isfinite(high)):
+        return ""
+    if -floor <= low and high <= floor:
+        return AT_THE_FLOOR
+    return ABOVE_THE_FLOOR if low > floor or high < -floor else ACROSS_THE_FLOOR
+
+
+def _train_error(pairs: Sequence[tuple[PairRun, PairRun]]) -> float:
+    if any(run.lacks or other.lacks for run, other in pairs):
+        return math.nan
+    return max(max_relative_error(run.curve, other.curve) for run, other in pairs)
+
+
+def _power(own: Paired) -> Power:
+    # The spread that the interval is made of.
+    sd, df = own.inference.error * math.sqrt(own.n), own.inference.df
+    return Power(
+        detectable_difference(sd, own.n, df),
+        equivalence_power(sd, own.n, own.margin, df),
+        pairs_needed(sd, own.margin) if math.isfinite(sd) else 0,
+    )
+
+
+# --- which verdicts stand: decided here and nowhere else -------------------------------------------------------------
+
+
+def judged(
+    arms: Sequence[ArmSummary], reference: str, runs: Sequence[PairRun]
+) -> tuple[list[ArmSummary], tuple[str, ...], tuple[str, ...]]:
+    """Return the arms with what voids their verdicts.
+
+    Parameters
+    ----------
+    arms : sequence of ArmSummary
+        All arms but the reference.
+    reference : str
+        Its name.
+    runs : sequence of PairRun
+        Its runs.
+
+    Returns
+    -------
+    list of ArmSummary, tuple of str, tuple of str
+        The arms, and what voids all of them: damage, and controls that were not detected.
+    """
+    damage = [*_lost(runs)]
+    for item in arms:
+        if item.arm.role in ("repeat", "control"):
+            damage += _lost(item.runs)
+        if item.identical is False and not _lost([*runs, *item.runs]):
+            damage.append(not_identical(item.arm.name, reference))
+    blind = unique(not_detected(item.arm.name) for item in arms if item.arm.role == "control" and not item.detected)
+    found = []
+    for item in arms:
+        if item.arm.role == "repeat":
+            found.append(replace(item, damage=unique([*_lost(runs), *_lost(item.runs)])))
+        else:
+            found.append(replace(item, damage=unique([*damage, *_lost(item.runs)]), blind=blind))
+    return found, unique(damage), blind
+
+
+def _lost(runs: Sequence[PairRun]) -> list[str]:
+    return [run.lacks for run in runs if run.lacks]

@@ -1,0 +1,279 @@
+"""One pair of runs as it ended: both runs, how far their curves are apart, and the 2x2 of weights and precisions.
+
+Both runs of a pair are evaluated in the arm's forward precision and in BF16. An arm's loss in its own precision against
+the reference's in BF16 is mostly there before the first update: it measures weights that BF16 trained, read through
+rounding. What the arm's training did to its weights is seen where both are read alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..analysis.paired import Paired, paired, relative_differences
+from ..analysis.variance import MeanSquares, PooledRatio, mean_squares
+from ..run.branch import BF16, read_windows
+from ..run.store import RUN_FILE, RunFolder, StudyError
+from .sizes import EFFECTS
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PairRun:
+    """One arm of one pair, as it ended.
+
+    Attributes
+    ----------
+    checkpoint, seed : int
+        Which pair.
+    forward : str
+        Key of the forward precision in which it ended.
+    losses : mapping of str to float
+        Validation loss of its weights by the key of a forward precision; "bf16" for BF16.
+    curve : float64 array [steps]
+        Training losses.
+    seconds_per_step : float
+        Of training.
+    outcome : tuple
+        All that a repeat must reproduce.
+    max_violation : float
+        Mean over the last quarter of the steps.
+    data_exponent : float
+        d ln(loss) / d ln(bytes) where it branched off; nan from scratch.
+    lacks : str
+        What is not on disk.
+    windows : mapping of str to float64 array
+        The losses of all held-out windows, by the same keys.
+    """
+
+    checkpoint: int
+    seed: int
+    forward: str
+    losses: Mapping[str, float]
+    curve: NDArray[np.float64]
+    seconds_per_step: float
+    outcome: tuple[bytes, str, float, float]
+    max_violation: float = math.nan
+    data_exponent: float = math.nan
+    lacks: str = ""
+    windows: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """Validation loss in the precision in which it ended."""
+        return self.losses[self.forward]
+
+    @property
+    def loss_bf16(self) -> float:
+        """Validation loss in BF16."""
+        return self.losses[BF16]
+
+
+def pair_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) -> PairRun:
+    """Return a finished run as its folder has it; metrics that are incomplete are none.
+
+    Raises
+    ------
+    StudyError
+        If its files are damaged, or of a version that evaluated the arms' weights alone.
+    """
+    if "forwards" not in record:
+        raise StudyError(
+            f"{run.path / RUN_FILE} is of an earlier version, which did not evaluate the reference's weights in every "
+            "arm's precision: forward and training effect cannot be told apart; run the study again with --fresh"
+        )
+    lacks = run.lacks(record)
+    columns = {} if lacks else run.columns()
+    try:
+        steps = int(record.get("timed_steps") or 0)
+        own, plain = float(record["validation_loss"]), float(record["validation_loss_bf16"])
+        losses = {key: float(value) for key, value in record["forwards"].items()}
+        windows = {key: np.array(values) for key, values in read_windows(run.path).items()}
+        forward, bf16 = str(record["forward"]), str(record["plain_forward"])
+        losses |= {forward: own, BF16: plain}
+        windows |= {BF16: windows[bf16]} if bf16 in windows else {}
+        seconds = float(record["seconds"]) / steps if steps else math.nan
+        exponent = float(record["data_exponent"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StudyError(f"{run.path / RUN_FILE} is damaged ({error}); remove that folder and run again") from None
+    return PairRun(
+        checkpoint, seed, forward, losses, np.array(columns.get("loss", []), dtype=np.float64), seconds,
+        (run.metrics.read_bytes() if run.metrics.is_file() else b"", str(record.get("weights")), own, plain),
+        _late_mean(columns.get("max_violation", [])), exponent, f"{record.get('name')} {lacks}" if lacks else "",
+        windows,
+    )  # fmt: skip
+
+
+def _late_mean(values: Sequence[float]) -> float:
+    """Return the mean of the last quarter, nan if there is nothing."""
+    return float(np.mean(values[-max(1, len(values) // 4) :])) if values else math.nan
+
+
+# --- training curves -------------------------------------------------------------------------------------------------
+
+
+def ema(values: ArrayLike, beta: float = 0.9) -> NDArray[np.float64]:
+    """Smooth a curve: e[0] = x[0], e[t] = beta e[t-1] + (1 - beta) x[t].
+
+    Parameters
+    ----------
+    values : array_like of float, shape (steps,)
+        The raw curve; from the first value that is not finite on, the result is nan.
+    beta : float
+        Weight of the past, 0.9 in the DeepSeek-V3 report.
+
+    Returns
+    -------
+    ndarray of float64, shape (steps,)
+
+    Examples
+    --------
+    >>> ema([1.0, 2.0], beta=0.5).tolist()
+    [1.0, 1.5]
+    """
+    x = np.asarray(values, dtype=np.float64)
+    smooth = np.full(x.shape, np.nan)
+    level: Any = None
+    for t, value in enumerate(x):
+        if not math.isfinite(value):
+            break
+        level = value if level is None else beta * level + (1.0 - beta) * value
+        smooth[t] = level
+    return smooth
+
+
+def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.9, skip: int = 10) -> float:
+    """Return the largest relative distance of two smoothed training curves, as the DeepSeek-V3 report gives it.
+
+    Parameters
+    ----------
+    arm, reference : array_like of float, shape (steps,)
+        Training losses on the same batches.
+    beta : float
+        Smoothing.
+    skip : int
+        Leading steps left out, while the average is still settling (at least the last step is always used).
+
+    Returns
+    -------
+    float
+        max |ema(arm) - ema(reference)| / ema(reference); inf if the arm diverged.
+
+    Examples
+    --------
+    >>> max_relative_error([2.0, 2.02], [2.0, 2.0], beta=0.0, skip=0)
+    0.010000000000000009
+    """
+    ours, theirs = np.asarray(arm, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    if ours.size < theirs.size or not np.all(np.isfinite(ours)):
+        return math.inf
+    if ours.shape != theirs.shape or ours.size == 0:
+        raise ValueError(f"curves do not match: arm has shape {ours.shape}, reference {theirs.shape}")
+    a, b = ema(ours, beta), ema(theirs, beta)
+    start = min(skip, a.size - 1)
+    return float(np.max(np.abs(a[start:] - b[start:]) / b[start:]))
+
+
+def data_lost(effect: float, slope: float) -> float:
+    """Return the share of the data that a relative rise of the loss is worth, where the loss goes as bytes**slope.
+
+    Examples
+    --------
+    >>> round(data_lost(0.0025, -0.24), 4)          # 0.25 % of loss is 1 % of data
+    0.0103
+    """
+    return 1.0 - (1.0 + effect) ** (1.0 / slope) if slope < 0.0 and effect > -1.0 else math.nan
+
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """One effect, pair by pair.
+
+    Attributes
+    ----------
+    values : float64 array [pairs]
+        Relative differences; inf where one of the two losses is not finite.
+    text : float64 array [pairs, windows]
+        Each held-out window's part in each difference; empty where that is not known.
+    checkpoints : tuple of int
+        Which checkpoint each pair started from.
+    """
+
+    values: Floats
+    text: Floats
+    checkpoints: tuple[int, ...]
+
+    @property
+    def levels(self) -> MeanSquares | None:
+        """Their mean squares, None if one of them is not finite."""
+        return mean_squares(self.values, self.checkpoints) if np.isfinite(self.values).all() else None
+
+    def judged(self, margin: float, ratio: PooledRatio) -> Paired:
+        """Return what follows from them."""
+        return paired(self.values, margin, self.checkpoints, ratio=ratio, text=self.text)
+
+    def less(self, other: Differences) -> Differences:
+        """Return this effect less that of another arm with the same pairs, on those that both have."""
+        return self.plus(other, -1.0)
+
+    def plus(self, other: Differences, weight: float = 1.0) -> Differences:
+        """Return this effect plus a multiple of another arm's with the same pairs, on those that both have."""
+        theirs = {key: place for place, key in enumerate(_keys(other.checkpoints))}
+        both = [(place, theirs[key]) for place, key in enumerate(_keys(self.checkpoints)) if key in theirs]
+        ours, others = [place for place, _ in both], [place for _, place in both]
+        finite = np.isfinite(self.values[ours]) & np.isfinite(other.values[others])
+        values = np.full(len(both), math.inf)
+        values[finite] = (self.values[ours] + weight * other.values[others])[finite]
+        text = np.empty((0, 0))
+        if self.text.size and other.text.size:
+            text = self.text[ours] + weight * other.text[others]
+        return Differences(values, text, tuple(self.checkpoints[place] for place in ours))
+
+
+def _keys(checkpoints: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (checkpoint, number within it) of every pair: pairs stand in the order of their seeds."""
+    return [(one, list(checkpoints[:place]).count(one)) for place, one in enumerate(checkpoints)]
+
+
+def effects_of(pairs: Sequence[tuple[PairRun, PairRun]]) -> dict[str, Differences]:
+    """Return the effects of `EFFECTS` of (arm, reference) pairs."""
+    # L[f](w): which run's weights, and in which forward precision.
+    corners = {
+        "forward": ((1, True), (1, False)),
+        "training": ((0, False), (1, False)),
+        "training_own": ((0, True), (1, True)),
+        "total": ((0, True), (1, False)),
+    }
+    assert corners.keys() == EFFECTS.keys()
+    return {name: _differences(pairs, *sides) for name, sides in corners.items()}
+
+
+def _differences(
+    pairs: Sequence[tuple[PairRun, PairRun]], above: tuple[int, bool], below: tuple[int, bool]
+) -> Differences:
+    def keys(side: tuple[int, bool]) -> list[tuple[PairRun, str]]:
+        which, own = side
+        return [(pair[which], pair[0].forward if own else BF16) for pair in pairs]
+
+    ours = np.array([run.losses[key] for run, key in keys(above)])
+    theirs = np.array([run.losses[key] for run, key in keys(below)])
+    fine = np.isfinite(theirs)
+    values = np.full(ours.shape, math.inf)
+    values[fine] = relative_differences(ours[fine], theirs[fine])
+    rows = []
+    for (run, key), (other, other_key), r in zip(keys(above), keys(below), values, strict=True):
+        a, b = run.windows.get(key), other.windows.get(other_key)
+        if a is None or b is None or not math.isfinite(r):
+            return Differences(values, np.empty((0, 0)), tuple(run.checkpoint for run, _ in pairs))
+        # Of a ratio of means A / B: a window's part is (a - A / B b) / B.
+        rows.append((a - (1.0 + r) * b) / b.mean())
+    return Differences(values, np.array(rows), tuple(run.checkpoint for run, _ in pairs))

@@ -1,0 +1,252 @@
+"""What branches found: tables, sentences and numbers of their report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ..analysis.findings import VOID, verdict_or_void
+from ..analysis.paired import VERDICTS, Paired
+from ..report.parts import (
+    Table,
+    bullets,
+    environment,
+    expected_table,
+    finding_sentence,
+    interval,
+    percent,
+    recipe_details,
+    warning,
+)
+from ..report.results import Block, Results, made_of
+from ..report.sheet import csv_of
+from .arms import ArmSummary
+from .curves import curves
+from .figures import cost, costs, forest, note
+from .results import StudySummary
+from .sentences import contrast_sentence, effect_cell, named, sentence
+from .sizes import EFFECTS, LEAST_CHECKPOINTS
+
+COLUMNS = (
+    "arm", "recipe", "pairs", "forward %", "training %", "own training %", "total %", "SD %", "max train error %",
+    "data %", "p (Holm)", "verdict",
+)  # fmt: skip
+CONTRAST_COLUMNS = ("arm", "against", "difference %", "90 % interval", "95 % interval", "p (Holm)", "verdict")
+#: Columns of the files alone: without them the table fits a narrow screen.
+FILES_ONLY = ("recipe", "p (Holm)", "own training %", "SD %")
+
+
+def arms_table(study: StudySummary) -> Table:
+    """Return the table, one row per arm except the reference."""
+    rows = [
+        (
+            item.arm.name,
+            item.arm.recipe_name,
+            str(item.own.n),
+            *(effect_cell(item.effects[name]) for name in EFFECTS),
+            percent(item.own.sd, sign=False),
+            percent(item.train_error, sign=False),
+            "" if math.isnan(item.data_lost) else percent(item.data_lost, digits=1),
+            "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}",
+            verdict(item),
+        )
+        for item in study.arms
+    ]
+    return Table(COLUMNS, rows, caption(study))
+
+
+def contrast_rows(study: StudySummary) -> list[tuple[str, ...]]:
+    """Return the table of arms against the baseline, cells in the order of `CONTRAST_COLUMNS`."""
+    found: list[tuple[str, ...]] = []
+    for item in study.contrasts:
+        word = "no difference shown"
+        if item.found.resolved_difference:
+            word = "worse" if item.found.mean > 0 else "better"
+        word = "diverged" if item.found.diverged else word
+        found.append(
+            (item.arm, item.baseline, percent(item.found.mean), interval(item.found.ci90), interval(item.found.ci95),
+             "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}", VOID if study.void else word)
+        )  # fmt: skip
+    return found
+
+
+def verdict(item: ArmSummary) -> str:
+    """Return the verdict of an arm with what must not be missed: a divergence, or how it lies to the floor."""
+    if item.void:
+        return item.word
+    if item.own.diverged:
+        return f"{item.verdict} (diverged)"
+    return f"{item.verdict} ({item.to_floor})" if item.to_floor and item.arm.role == "treatment" else item.verdict
+
+
+def sentences(study: StudySummary) -> list[str]:
+    """Return the verdicts, one sentence per arm, and what could not be trusted first."""
+    found = (finding_sentence(item) for item in study.findings)
+    against = (contrast_sentence(study, item) for item in study.contrasts)
+    return [*study.broken, *(sentence(study, item) for item in study.arms), *against, *found]
+
+
+def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
+    """Return arm, what was expected, its source and what was found, for arms with an expectation."""
+    return [
+        (item.arm.name, item.arm.expected, item.arm.source, _found(item)) for item in study.arms if item.arm.expected
+    ]
+
+
+def _found(item: ArmSummary) -> str:
+    if item.arm.role == "repeat":
+        return item.word
+    if item.arm.role == "floor":
+        return f"{percent(item.own.mean)} %, SD {percent(item.own.sd, sign=False)} %"
+    return f"{item.word} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.word} (diverged)"
+
+
+def results(study: StudySummary, folder: Path = Path()) -> Results:
+    """Return the report of a finished study."""
+    ablation, table = study.ablation, arms_table(study)
+    verdicts = bullets(sentence(study, item) for item in study.arms)
+    body: list[Block] = [warning(study.broken), curves(study), verdicts, table]
+    if study.contrasts:
+        body.append(bullets(contrast_sentence(study, item) for item in study.contrasts))
+        body.append(Table(CONTRAST_COLUMNS, contrast_rows(study), contrast_caption(study)))
+    body += [forest(study), cost(study), note(study), ablation.notes, "## Expected and found"]
+    if ablation.expected:
+        body.append(f"Written down before: {ablation.expected} ({ablation.source})")
+    if study.findings:
+        body.append(expected_table(study.findings))
+    body.append(Table(("arm", "expected", "source", "found"), expectations(study)))
+    if study.about:
+        body += ["## Recipes and environment", *recipe_details(study.recipes), environment(study.about)]
+    keep = [i for i, name in enumerate(COLUMNS) if name not in FILES_ONLY]
+    shown = Table(tuple(COLUMNS[i] for i in keep), [tuple(row[i] for i in keep) for row in table.rows], study.size,
+                  ablation.question)  # fmt: skip
+    numbers = [
+        {"arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, **_numbers(study, item),
+         "verdict": item.verdict}
+        for item in study.arms
+    ]  # fmt: skip
+    return Results(
+        ablation, folder, study, body, {"table.csv": csv_of(numbers)}, as_json(study), made_of(study.about), [shown],
+        sentences(study), study.damaged,
+    )  # fmt: skip
+
+
+def caption(study: StudySummary) -> str:
+    """Return what the table's columns mean and what it was measured with."""
+    ablation, reference = study.ablation, study.ablation.reference.name
+    losses = [run.loss for run in study.reference]
+    worth = [item.data_exponent for item in study.arms if math.isfinite(item.data_exponent)]
+    data = (
+        f"data %: what the effect is worth, since here the loss goes as bytes to the power of {worth[0]:.2f}. "
+    ) if worth else ""  # fmt: skip
+    few = "" if study.setting.checkpoints >= LEAST_CHECKPOINTS else (
+        f"{study.setting.checkpoints} checkpoints are few: the intervals say so. "
+    )  # fmt: skip
+    return (
+        f"Measured with: {study.size}. With L[f](w) the validation loss of final weights w in the forward precision f, "
+        f"paired by checkpoint and data: forward = L[arm](w_{reference}) / L[bf16](w_{reference}) - 1, rounding in the "
+        f"forward pass of weights that {reference} trained; training = L[bf16](w_arm) / L[bf16](w_{reference}) - 1, "
+        "what training did to the weights; own training, the same in the arm's forward precision; total = "
+        f"L[arm](w_arm) / L[bf16](w_{reference}) - 1. {reference} ended between {min(losses):.4f} and "
+        f"{max(losses):.4f} nats a byte. The verdict, SD, p and data % are on the {named(ablation.answer)}. Brackets: "
+        "90 % intervals (Student's t) in which seeds, checkpoints and text are samples. max train error: the largest "
+        f"difference of the smoothed (EMA 0.9) training losses. {data}{VERDICTS} Margin: ±{100 * ablation.margin:g} %. "
+        f"{few}Noise floor: {percent(study.floor, sign=False)} %, the root mean square of a pair's difference where "
+        "one weight is changed; at it or above it is a whole interval. p: that there is no difference, adjusted by "
+        "Holm over treatments and controls. Effects of larger models or longer training are out of reach."
+    )
+
+
+def contrast_caption(study: StudySummary) -> str:
+    """Return what the table of arms against the baseline means."""
+    return (
+        f"Paired differences of the {named(study.ablation.answer)} of two arms with the same checkpoints and seeds; "
+        "p adjusted by Holm over this table."
+    )
+
+
+def _numbers(study: StudySummary, item: ArmSummary) -> dict[str, float]:
+    own = item.own
+    found: dict[str, float] = {"pairs": own.n, "checkpoints": own.checkpoints, "diverged": own.diverged}
+    found |= {f"{name}_percent": 100 * effect.mean for name, effect in item.effects.items()}
+    for name, effect in item.effects.items():
+        found |= {f"{name}_{key}": value for key, value in effect_numbers(effect).items()}
+    return found | {
+        "bootstrap90_low_percent": 100 * item.bootstrap90[0], "bootstrap90_high_percent": 100 * item.bootstrap90[1],
+        "p_holm": item.p_holm, "max_train_error_percent": 100 * item.train_error, "floor_percent": 100 * study.floor,
+        "data_exponent": item.data_exponent, "data_lost_percent": 100 * item.data_lost,
+        "detectable_difference_percent": 100 * item.power.detectable, "equivalence_power": item.power.equivalence,
+        "pairs_needed": item.power.pairs, "max_violation": study.mean("max_violation", item.arm.name),
+    }  # fmt: skip
+
+
+def effect_numbers(found: Paired) -> dict[str, float]:
+    """Return the numbers behind one effect."""
+    inference = found.inference
+    return {
+        "sd_percent": 100 * found.sd, "error_percent": 100 * inference.error,
+        "pairs_error_percent": 100 * found.pairs_error, "text_error_percent": 100 * found.text_error,
+        "df": inference.df,
+        "ci90_low_percent": 100 * found.ci90[0], "ci90_high_percent": 100 * found.ci90[1],
+        "ci95_low_percent": 100 * found.ci95[0], "ci95_high_percent": 100 * found.ci95[1],
+        "p_difference": inference.p_difference, "p_equivalence": inference.p_equivalence,
+        "p_checkpoints": found.p_checkpoints,
+    }  # fmt: skip
+
+
+def as_json(study: StudySummary) -> dict[str, Any]:
+    """Return the whole outcome for `summary.json`."""
+    spent, name = costs(study), study.ablation.reference.name
+    contrasts = [
+        {"arm": item.arm, "against": item.baseline, "mean_percent": 100 * item.found.mean, "p_holm": item.p_holm,
+         "sentence": contrast_sentence(study, item), **effect_numbers(item.found)}
+        for item in study.contrasts
+    ]  # fmt: skip
+    reference = {
+        "arm": name, "losses": [run.loss for run in study.reference], "bits": spent[name],
+        "tokens_per_second": _speed(study, study.reference),
+    }  # fmt: skip
+    return {
+        "ablation": study.ablation.name, "setting": study.setting, "size": study.size, "answer": study.ablation.answer,
+        "margin": study.ablation.margin, "floor": study.floor, "data_sha256": study.data,
+        "trustworthy": not study.broken, "reference": reference, "contrasts": contrasts,
+        "arms": [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms],
+        "findings": [
+            {
+                "quantity": item.expectation.quantity, "expectation": item.expectation, "outcome": item.outcome,
+                "found": {"value": item.found.value, "ci90": item.found.ci90, "instead": item.found.as_difference},
+            }
+            for item in study.findings
+        ],
+    }  # fmt: skip
+
+
+def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
+    pairs = [
+        {"checkpoint": run.checkpoint, "seed": run.seed, "loss": run.loss, "loss_bf16": run.loss_bf16,
+         **{f"{name}_percent": 100 * float(found.values[i]) for name, found in item.by_effect.items()}}
+        for i, run in enumerate(item.runs)
+    ]  # fmt: skip
+    effects = {
+        name: {
+            "mean_percent": 100 * found.mean,
+            "verdict": verdict_or_void(found.verdict, item.void),
+            **effect_numbers(found),
+        }
+        for name, found in item.effects.items()
+    }
+    return {
+        "arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, "verdict": item.verdict,
+        "detected": item.detected, "sentence": sentence(study, item), "expected": item.arm.expected,
+        "source": item.arm.source, "effects": effects, "p_holm": item.p_holm, "bootstrap90": item.bootstrap90,
+        "power": item.power, "to_floor": item.to_floor, "data_lost_percent": 100 * item.data_lost,
+        "max_train_error": item.train_error, "max_violation": study.mean("max_violation", item.arm.name),
+        "tokens_per_second": _speed(study, item.runs), "pairs": pairs,
+    }  # fmt: skip
+
+
+def _speed(study: StudySummary, runs: Any) -> float:
+    seconds = sorted(run.seconds_per_step for run in runs)
+    middle = seconds[len(seconds) // 2]
+    return study.tokens_per_step / middle if middle > 0 else float("nan")

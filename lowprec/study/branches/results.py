@@ -1,0 +1,336 @@
+"""From the folders of a study of branches to numbers: each arm against the reference, pair by pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..analysis.estimates import ByVariance
+from ..analysis.findings import Finding, judge, unique
+from ..analysis.paired import Paired, holm, root_mean_square
+from ..analysis.recipe_bits import short_k_note
+from ..analysis.variance import pooled_ratio
+from ..design.registration import Registration, registered_in
+from ..report.parts import count, several
+from ..run.fingerprint import check_mixture, unfinished_error
+from ..run.store import RunFolder
+from .arms import ArmSummary, against_floor, arm_summary, effects_by_arm, judged, pairs_with
+from .pairs import Differences, PairRun, pair_run
+from .sizes import EFFECTS, Setting, pairs_of, run_name
+
+#: Metrics of `BRANCH_METRICS` that do not hang on how small a difference of losses is seen.
+NOT_LOSSES = ("diverged", "max_violation")
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """One arm less another one, pair by pair: what an ingredient does.
+
+    Attributes
+    ----------
+    arm, baseline : str
+        The two arms.
+    found : Paired
+        Their paired difference, in the effect that answers the question.
+    p_holm : float
+        p of a difference, adjusted for the number of such comparisons in the study.
+    """
+
+    arm: str
+    baseline: str
+    found: Paired
+    p_holm: float
+
+
+@dataclass(frozen=True, eq=False)
+class StudySummary:
+    """A finished study.
+
+    Attributes
+    ----------
+    ablation, setting : Ablation, Setting
+        What was asked, and at which size.
+    arms : tuple of ArmSummary
+        All arms but the reference.
+    contrasts : tuple of Contrast
+        Arms against the study's baseline; none without one.
+    reference : tuple of PairRun
+        The reference's runs.
+    floor : float
+        Root mean square of the floor arm's differences, a pair's; nan without one.
+    tokens_per_step, parameters, active_parameters : int
+        Sizes.
+    data : str
+        Hash of the data.
+    about : dict
+        `run.json` of one run: versions, host.
+    recipes : dict
+        The arms' recipes in full.
+    damage, blind : tuple of str
+        What voids all verdicts, as in `ArmSummary`.
+    registered : Registration
+        What was registered before.
+    pairs_so_far : int
+        Pairs that are complete, of a study that still runs: then there is no verdict yet. 0 of a finished one.
+    """
+
+    ablation: Any
+    setting: Setting
+    arms: tuple[ArmSummary, ...]
+    contrasts: tuple[Contrast, ...]
+    reference: tuple[PairRun, ...]
+    floor: float
+    tokens_per_step: int
+    parameters: int
+    active_parameters: int
+    data: str
+    about: dict[str, Any] = field(default_factory=dict)
+    recipes: dict[str, Any] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+    blind: tuple[str, ...] = ()
+    registered: Registration = field(default_factory=Registration)
+    pairs_so_far: int = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What became of the expectations."""
+        table = ByVariance(self)
+        return tuple(
+            judge(item, table, self._void(item.metric, item.arm, item.other), registered=self.registered.covers(item))
+            for item in self.ablation.expectations
+        )
+
+    def _void(self, metric: str, *names: str) -> tuple[str, ...]:
+        """Return why a metric of some arms says nothing."""
+        damage = [reason for item in self.arms if item.arm.name in names for reason in item.damage]
+        return unique([*self.damage, *damage, *(() if metric in NOT_LOSSES else self.blind)])
+
+    def mean(self, metric: str, name: str, _: str = "") -> float:
+        """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan where a run diverged."""
+        item = None if name == self.ablation.reference.name else self.arm(name)
+        runs = self.reference if item is None else item.runs
+        if metric == "max_violation":
+            return float(np.mean([run.max_violation for run in runs]))
+        if metric == "diverged":
+            return float(np.mean([not math.isfinite(run.loss) for run in runs]))
+        if item is None:
+            return 0.0
+        if metric == "train_error_percent":
+            return 100 * item.train_error
+        return 100 * item.effects[metric.removesuffix("_percent")].mean
+
+    def variance(self, metric: str, _: str, weights: Mapping[str, float]) -> tuple[float, float]:
+        """Return the variance of a weighted sum of arms' mean effects in per cent; nan for what is no effect."""
+        effect = metric.removesuffix("_percent")
+        if effect not in EFFECTS:
+            return math.nan, 0.0
+        terms = [(self.arm(name).by_effect[effect], w) for name, w in weights.items() if self._is_compared(name)]
+        if not terms:
+            return 0.0, 1.0
+        (first, scale), *others = terms
+
+        def added(differences: Differences) -> Differences:
+            for other, weight in others:
+                differences = differences.plus(other, weight / scale)
+            return differences
+
+        # As for the table of contrasts: of the arms that could stand in the first one's place.
+        roles = ("treatment", "control") if others else ("treatment", "control", "floor")
+        alike = [item.by_effect[effect] for item in self.arms if item.arm.role in roles]
+        alike = [item for item in alike if not any(item is other for other, _ in others)]
+        shrunk = pooled_ratio(levels for item in alike if (levels := added(item).levels) is not None)
+        total = added(first)
+        found = total.judged(self.ablation.margin, shrunk).inference
+        return (100 * scale * found.error) ** 2, found.df
+
+    def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
+        """Return that effects have either sign."""
+        return False
+
+    def _is_compared(self, name: str) -> bool:
+        return bool(name != self.ablation.reference.name)
+
+    def shown(self, *more: str) -> list[ArmSummary]:
+        """Return the treatments and controls, and arms of more roles."""
+        return [item for item in self.arms if item.arm.role in ("treatment", "control", *more)]
+
+    def arm(self, name: str) -> ArmSummary:
+        """Return the summary of an arm."""
+        return next(item for item in self.arms if item.arm.name == name)
+
+    @property
+    def size(self) -> str:
+        """What was trained, in words."""
+        setting = self.setting
+        before = f"after a BF16 checkpoint of {count(setting.checkpoint_steps * self.tokens_per_step)}"
+        scratch = setting.from_scratch
+        starts = several(
+            setting.checkpoints, "initial weights" if scratch else "checkpoint", "initial weights" * scratch
+        )
+        after = count(setting.branch_steps * self.tokens_per_step)
+        return (
+            f"{setting.config} model, {count(self.active_parameters)} active of {count(self.parameters)} parameters"
+            f"{short_k_note(self.about['fingerprint']['config']) if self.about else ''}, "
+            f"{after} bytes of text {'from scratch' if scratch else before}, "
+            f"{several(setting.pairs, 'pair')} ({starts} x {several(setting.seeds, 'data seed')})"
+        )
+
+    @property
+    def void(self) -> tuple[str, ...]:
+        """Reasons why no verdict of the study stands; empty if some may."""
+        return self.damage + self.blind
+
+    @property
+    def damaged(self) -> list[str]:
+        """Those of `broken` that are faults; a control that so few pairs do not detect is none, it is a size."""
+        return [reason for reason in self.broken if reason not in self.blind]
+
+    @property
+    def broken(self) -> list[str]:
+        """Reasons why the study, or some arm of it, must not be trusted; empty if there is none."""
+        return [*unique([*self.void, *(reason for item in self.arms for reason in item.void)])]
+
+
+def summarize(ablation: Any, setting: Setting, folder: Path) -> StudySummary:
+    """Read the runs of a finished study.
+
+    Parameters
+    ----------
+    ablation : Ablation
+        What was asked.
+    setting : Setting
+        At which size.
+    folder : Path
+        The study's folder.
+
+    Raises
+    ------
+    StudyError
+        If some of its runs are missing, or cannot be compared.
+    """
+    runs, records, about, missing = _read_runs(folder, ablation, setting)
+    if missing:
+        raise unfinished_error(folder, missing)
+    return _summary(ablation, setting, runs, records, about, registered_in(folder, ablation.name))
+
+
+def summarize_so_far(ablation: Any, setting: Setting, folder: Path) -> StudySummary | None:
+    """Return what the complete pairs of a study say that still runs, None if there is none yet."""
+    runs, records, about, _ = _read_runs(folder, ablation, setting)
+    there = {(run.checkpoint, run.seed) for run in runs[ablation.reference.name]}
+    runs = {
+        name: tuple(run for run in found if (run.checkpoint, run.seed) in there) for name, found in runs.items()
+    }  # fmt: skip
+    arms = tuple(arm for arm in ablation.arms if runs[arm.name])
+    if not any(arm.role == "treatment" for arm in arms):
+        return None
+    kept = replace(ablation, arms=arms, expectations=(), baseline="")
+    found = _summary(kept, setting, runs, records, about, registered_in(folder, ablation.name))
+    return replace(found, blind=(), pairs_so_far=max(len(runs[arm.name]) for arm in arms if arm.role == "treatment"))
+
+
+Records = dict[str, dict[str, Any]]
+
+
+def _read_runs(
+    folder: Path, ablation: Any, setting: Setting
+) -> tuple[dict[str, tuple[PairRun, ...]], Records, dict[str, Any], list[str]]:
+    """Return the finished runs of every arm, a record of each arm's, the first one, and what is missing."""
+    runs: dict[str, tuple[PairRun, ...]] = {}
+    about: dict[str, Any] = {}
+    missing = []
+    varied = {f"config.{key}" for arm in ablation.arms for key in arm.config}
+    records: Records = {}
+    for arm in ablation.arms:
+        found = []
+        for checkpoint, seed in pairs_of(arm, setting):
+            name = run_name(arm, checkpoint, seed)
+            run = RunFolder(folder / name)
+            record = run.read()
+            if record is None or not run.finished():
+                missing.append(name)
+                continue
+            about = about or record
+            check_mixture(folder, name, record, about, records.setdefault(arm.name, record), varied)
+            found.append(pair_run(checkpoint, seed, run, record))
+        runs[arm.name] = tuple(found)
+    return runs, records, about, missing
+
+
+def _summary(
+    ablation: Any, setting: Setting, runs: dict[str, tuple[PairRun, ...]], records: Records, about: dict[str, Any],
+    registered: Registration,
+) -> StudySummary:  # fmt: skip
+    """Return what runs say."""
+    reference = runs[ablation.reference.name]
+    arms, contrasts = _compared(ablation, runs, reference)
+    arms, damage, blind = judged(arms, ablation.reference.name, reference)
+    tested = [i for i, item in enumerate(arms) if item.arm.role in ("treatment", "control")]
+    adjusted = dict(zip(tested, holm([arms[i].own.inference.p_difference for i in tested]), strict=True))
+    floors = [item.differences for item in arms if item.arm.role == "floor"]
+    fingerprint = about["fingerprint"]
+    floor = root_mean_square(np.concatenate(floors)) if floors else math.nan
+    return StudySummary(
+        ablation,
+        setting,
+        tuple(
+            replace(item, p_holm=adjusted.get(i, math.nan), to_floor=against_floor(item.own, floor))
+            for i, item in enumerate(arms)
+        ),
+        contrasts,
+        reference,
+        floor,
+        int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"]),
+        int(fingerprint["parameters"]["total"]),
+        int(fingerprint["parameters"]["active"]),
+        str(fingerprint["data"]),
+        about,
+        {name: _recipe(record["fingerprint"]) for name, record in records.items()},
+        damage,
+        blind,
+        registered,
+    )
+
+
+def _compared(
+    ablation: Any, runs: dict[str, tuple[PairRun, ...]], reference: tuple[PairRun, ...]
+) -> tuple[list[ArmSummary], tuple[Contrast, ...]]:
+    """Return every arm against the reference, and against the study's baseline."""
+    arms = {arm.name: arm for arm in ablation.arms if arm.role != "reference"}
+    pairs = {name: pairs_with(runs[name], reference) for name in arms}
+    by_arm = effects_by_arm(pairs)
+    ratios = {
+        effect: pooled_ratio(
+            levels for name, found in by_arm.items()
+            if arms[name].role != "repeat" and (levels := found[effect].levels) is not None
+        )
+        for effect in EFFECTS
+    }  # fmt: skip
+    found = [
+        arm_summary(arm, pairs[name], by_arm[name], ratios, ablation.margin, ablation.answer)
+        for name, arm in arms.items()
+    ]
+    return found, _contrasts(ablation, {name: effects[ablation.answer] for name, effects in by_arm.items()})
+
+
+def _contrasts(ablation: Any, answers: dict[str, Differences]) -> tuple[Contrast, ...]:
+    baseline = ablation.baseline
+    if not baseline:
+        return ()
+    others = [arm.name for arm in ablation.arms_of("treatment", "control") if arm.name != baseline]
+    differences = [answers[name].less(answers[baseline]) for name in others]
+    ratio = pooled_ratio(levels for item in differences if (levels := item.levels) is not None)
+    judged_ = [item.judged(ablation.margin, ratio) for item in differences]
+    adjusted = holm([item.inference.p_difference for item in judged_])
+    return tuple(Contrast(name, baseline, paired, p) for name, paired, p in zip(others, judged_, adjusted, strict=True))
+
+
+def _recipe(fingerprint: dict[str, Any]) -> Any:
+    """Return what an arm ran in, the tail included."""
+    recipe = fingerprint["recipe"]
+    return {**recipe, "tail": fingerprint["tail"]} if "tail" in fingerprint else recipe

@@ -1,0 +1,156 @@
+"""What was measured of each arm of branches, in a sentence that says no more than that."""
+
+from __future__ import annotations
+
+import math
+
+from ..analysis.findings import verdict_or_void
+from ..analysis.paired import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN, Paired
+from ..report.parts import interval, percent, several
+from .arms import ArmSummary
+from .results import Contrast, StudySummary
+
+
+def sentence(study: StudySummary, item: ArmSummary) -> str:
+    """Return the verdict on one arm in one sentence, with floor, Holm's correction and DeepSeek's metric beside it."""
+    return _SENTENCES[item.arm.role](study, item)
+
+
+def contrast_sentence(study: StudySummary, item: Contrast) -> str:
+    """Return what one arm is against another one, in one sentence."""
+    if study.void:
+        return f"{item.arm} against {item.baseline}: {verdict_or_void('', study.void)}."
+    own = item.found
+    if own.diverged:
+        return f"{item.arm} against {item.baseline}: {own.diverged} of {several(own.n, 'pair')} diverged."
+    shown = f"{percent(own.mean)} % (95 % interval {interval(own.ci95)} %)"  # either way: 5 % in two tails
+    if not own.resolved_difference:
+        return f"{item.arm} against {item.baseline}: {shown}, no difference shown."
+    word = "worse" if own.mean > 0 else "better"
+    doubt = "" if item.p_holm < 0.05 else f", which does not survive Holm's correction (p = {item.p_holm:.2g})"
+    return f"{item.arm} against {item.baseline}: {shown}, {word}{doubt}."
+
+
+def named(effect: str) -> str:
+    """Return the name of an effect in words.
+
+    Examples
+    --------
+    >>> named("training_own")
+    'training effect in its own precision'
+    """
+    return NAMES[effect]
+
+
+NAMES = {
+    "forward": "forward effect",
+    "training": "training effect",
+    "training_own": "training effect in its own precision",
+    "total": "total",
+}
+
+
+def effect_cell(found: Paired) -> str:
+    """Return mean and 90 % interval of one effect."""
+    if found.diverged:
+        return "diverged"
+    if math.isinf(found.ci90[0]):
+        return percent(found.mean)
+    return f"{percent(found.mean)} {interval(found.ci90)}"
+
+
+def _measured(item: ArmSummary) -> str:
+    pairs = several(item.own.n, "pair")
+    if item.own.diverged:
+        return f"{item.own.diverged} of {pairs} diverged"
+    if not math.isfinite(item.own.ci90[0]):
+        return f"{named(item.answer)} {percent(item.own.mean)} % ({pairs}, no interval)"
+    return f"{named(item.answer)} {percent(item.own.mean)} % (90 % interval {interval(item.own.ci90)} %, {pairs})"
+
+
+def _beside(item: ArmSummary) -> str:
+    """Return the other effects, DeepSeek's metric and what the effect is worth in data."""
+    if item.own.diverged:
+        return ""
+    told = [
+        f"{named(name)} {percent(item.effects[name].mean)} %"
+        for name in ("forward", "training", "total")
+        if name != item.answer and math.isfinite(item.effects[name].mean)
+    ]
+    if math.isfinite(item.train_error):
+        told.append(f"largest difference of smoothed training losses {percent(item.train_error, sign=False)} %")
+    if math.isfinite(item.data_lost):
+        told.append(f"worth {percent(item.data_lost, digits=1)} % of the data")
+    return f"; {', '.join(told)}" if told else ""
+
+
+def _treatment(study: StudySummary, item: ArmSummary) -> str:
+    if item.void:
+        return f"{item.arm.name}: {_measured(item)}: {item.verdict}."
+    reference, margin = study.ablation.reference.name, f"±{100 * study.ablation.margin:g} %"
+    verdict = {
+        EQUIVALENT: f"equivalent to {reference} within {margin}",
+        WORSE_WITHIN: f"worse than {reference}, but within the margin of {margin}",
+        BETTER_WITHIN: f"better than {reference}, but within the margin of {margin}",
+        WORSE: f"worse than {reference}"
+        + (" (a divergence counts as worse)" if item.own.diverged else f" by more than the margin of {margin}"),
+        BETTER: f"better than {reference} by more than the margin of {margin}",
+        NOT_RESOLVED: _open(study, item),
+    }[item.verdict]
+    return f"{item.arm.name}: {_measured(item)}: {verdict}{_nuance(study, item)}{_beside(item)}."
+
+
+def _open(study: StudySummary, item: ArmSummary) -> str:
+    reference, margin = study.ablation.reference.name, f"±{100 * study.ablation.margin:g} %"
+    if item.own.resolved_difference:
+        word = "worse" if item.own.mean > 0 else "better"
+        return f"not resolved: {word} than {reference}, but whether by more than {margin} is open"
+    return f"not resolved: neither equivalence within {margin} nor a difference from {reference} is shown"
+
+
+def _nuance(study: StudySummary, item: ArmSummary) -> str:
+    if item.void:
+        return ""
+    own = item.own
+    notes = []
+    if own.resolved_difference and not own.diverged and not item.p_holm < 0.05:
+        notes.append(f"which does not survive Holm's correction over the arms (p = {item.p_holm:.2g})")
+    if item.to_floor:
+        notes.append(f"{item.to_floor} of {percent(study.floor, sign=False)} %")
+    if own.verdict == NOT_RESOLVED and math.isfinite(item.power.detectable):
+        notes.append(
+            f"{own.n} pairs of this spread see differences of {percent(item.power.detectable, sign=False)} % and show "
+            f"equivalence with probability {item.power.equivalence:.2f}, {item.power.pairs} pairs would with 0.8"
+        )
+    return "".join(f", {note}" for note in notes)
+
+
+def _control(study: StudySummary, item: ArmSummary) -> str:
+    if item.damage:
+        return f"{item.arm.name} (positive control): {_measured(item)}: {item.verdict}."
+    if item.detected:
+        return f"{item.arm.name} (positive control): {_measured(item)}: detected{_nuance(study, item)}{_beside(item)}."
+    return (
+        f"{item.arm.name} (positive control): {_measured(item)}: NOT detected, so this study is too small "
+        "to see even a recipe that is known to hurt."
+    )
+
+
+def _floor(study: StudySummary, item: ArmSummary) -> str:
+    if item.damage:
+        return f"{item.arm.name} (noise floor): {_measured(item)}: {item.verdict}."
+    return (
+        f"{item.arm.name} (noise floor): one weight times (1 + 2^-7) moves the loss by {_measured(item)}; "
+        f"the root mean square, {percent(study.floor, sign=False)} %, is the floor."
+    )
+
+
+def _repeat(study: StudySummary, item: ArmSummary) -> str:
+    if item.void:
+        return f"{item.arm.name} (A/A): {item.verdict}."
+    runs = "1 run" if len(item.runs) == 1 else f"{len(item.runs)} runs"
+    same = "bit-identical" if item.identical else "NOT bit-identical"
+    return f"{item.arm.name} (A/A): {runs} again, every step's metrics, all weights and the validation loss {same}."
+
+
+_SENTENCES = {"treatment": _treatment, "control": _control, "floor": _floor, "repeat": _repeat}

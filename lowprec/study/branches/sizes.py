@@ -1,0 +1,217 @@
+"""What studies of branches tell apart, at which sizes, and in which pairs of runs."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from ..._arrays import positive, whole
+from ..._files import safe_name
+from ..design.arms import Arm
+from ..design.study import WARMUP, CheckpointSize, Size, count
+
+#: What is told apart, L[f](w) being the validation loss of final weights w in the forward precision f.
+EFFECTS = {
+    "forward": "L[arm](w_ref) / L[bf16](w_ref) - 1: rounding in the forward pass of weights that the reference trained",
+    "training": "L[bf16](w_arm) / L[bf16](w_ref) - 1: what training in that precision did to the weights",
+    "training_own": "L[arm](w_arm) / L[arm](w_ref) - 1: the same, seen in the arm's own precision",
+    "total": "L[arm](w_arm) / L[bf16](w_ref) - 1: both together",
+}
+#: Checkpoints are a sample: a verdict that is published rests on so many at least.
+LEAST_CHECKPOINTS = 4
+#: Effects that are fitted.
+FITTED = ("forward", "training")
+#: Along what effects are fitted.
+AXES = ("parameters", "bytes", "corpus")
+#: Seconds of one core: a step of BF16, a step of an arm (mean of `ablations/scaling.py`), an evaluation of 64k bytes.
+SECONDS = {"nano": (0.10, 0.28, 2.5), "pilot": (0.13, 0.28, 2.5), "tiny": (0.35, 0.8, 7.0), "small": (1.2, 2.7, 24.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(CheckpointSize):
+    """How large a study is.
+
+    Parameters
+    ----------
+    config : str
+        Model configuration of the catalogue.
+    checkpoint_steps : int
+        Steps of BF16 training before the branch; 0 for arms that train from scratch, each from the initial weights.
+    branch_steps : int
+        Steps of every arm, with the learning rate going linearly to 0.
+    checkpoints : int
+        Independent BF16 checkpoints, or initial weights (their seeds are 0, 1, ...).
+    seeds : int
+        Data seeds per checkpoint; checkpoints x seeds pairs per arm.
+    learning_rate : float
+        Peak rate; the checkpoint is trained at it and the branch starts from it.
+    warmup_steps : int, optional
+        Linear warm-up of the checkpoint, or of arms from scratch: by default 20 steps, or all if there are fewer.
+    evaluation_bytes : int
+        Held-out bytes that the final weights predict.
+    without : str
+        Names of arms that are left out at this size, with spaces between them.
+    """
+
+    config: str = field(kw_only=False)
+    checkpoint_steps: int = count(0)
+    branch_steps: int = count()
+    checkpoints: int = count()
+    seeds: int = count()
+    evaluation_bytes: int = count(1, 65_536)
+    without: str = ""
+
+    @property
+    def warmed_steps(self) -> str:
+        """The field with the steps of the training that warms up."""
+        return "branch_steps" if self.from_scratch else "checkpoint_steps"
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether arms train from initial weights instead of branching from a checkpoint."""
+        return self.checkpoint_steps == 0
+
+    def __str__(self) -> str:
+        if self.from_scratch:
+            return f"{self.config}: {self.pairs} x {self.branch_steps} steps per arm from scratch"
+        before = f"{self.config}: {self.checkpoints} x {self.checkpoint_steps} steps"
+        return f"{before}, then {self.pairs} x {self.branch_steps} per arm"
+
+    @property
+    def pairs(self) -> int:
+        """Pairs per arm: one for each checkpoint and data seed."""
+        return self.checkpoints * self.seeds
+
+
+def run_name(arm: Arm, checkpoint: int, seed: int) -> str:
+    """Return the folder of a run below the study's."""
+    return f"{arm.name}/c{checkpoint}-s{seed}"
+
+
+def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
+    """Yield (checkpoint, seed) of every pair of an arm."""
+    for checkpoint in range(setting.checkpoints):
+        for seed in range(setting.seeds if arm.pairs is None else min(arm.pairs, setting.seeds)):
+            yield checkpoint, seed
+
+
+# --- scaling ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One size, length and text.
+
+    Parameters
+    ----------
+    config : str
+        Model configuration of the catalogue.
+    checkpoint_steps, branch_steps : int
+        Steps before the branch, and of it.
+    corpus : str
+        A corpus by name, or a path.
+    learning_rate : float
+        Peak rate of both.
+    """
+
+    config: str
+    checkpoint_steps: int
+    corpus: str = "stdlib"
+    branch_steps: int = 60
+    learning_rate: float = 2e-3
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_steps", "branch_steps"):
+            object.__setattr__(self, name, whole(f"cell {self.config!r}", name, getattr(self, name), 1))
+        rate = positive(f"cell {self.config!r}", "learning_rate", self.learning_rate)
+        object.__setattr__(self, "learning_rate", rate)
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        return safe_name("cell", f"{self.config}-{self.checkpoint_steps}-{Path(self.corpus).stem}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSetting(Size):
+    """How large a study of scaling is.
+
+    Parameters
+    ----------
+    cells : tuple of Cell
+        Sizes, lengths and texts.
+    checkpoints, seeds : int
+        Of every cell, as in `Setting`.
+    warmup_steps : int
+        Of every cell, at most all of its steps.
+    evaluation_bytes : int
+        As in `Setting`.
+    """
+
+    cells: tuple[Cell, ...] = field(kw_only=False)
+    checkpoints: int = count(1, 4)
+    seeds: int = count(1, 2)
+    warmup_steps: int = count(0, WARMUP)
+    evaluation_bytes: int = count(1, 65_536)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = [cell.name for cell in self.cells if isinstance(cell, Cell)]
+        if len(names) < len(self.cells) or not names:
+            raise ValueError(f"cells={self.cells!r}: sizes, lengths and texts are needed, as `Cell`")
+        if len(set(names)) < len(names):
+            raise ValueError(f"cells: two are called alike among {', '.join(names)}")
+
+    def with_(self, changes: Mapping[str, str | int | float]) -> Self:
+        """Return the setting with some fields changed, as `Size.with_`; text chooses cells, by names or patterns.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        ValueError
+            If a value cannot be read or is out of range, or names no cell.
+
+        Examples
+        --------
+        >>> from lowprec.study import Cell, ScalingSetting
+        >>> size = ScalingSetting((Cell("nano", 300), Cell("nano", 600), Cell("pilot", 300)))
+        >>> [cell.name for cell in size.with_({"cells": "nano-6*,pilot-300-stdlib"}).cells]
+        ['nano-600-stdlib', 'pilot-300-stdlib']
+        """
+        others = {key: value for key, value in changes.items() if key != "cells"}
+        setting = super().with_(others)
+        if "cells" not in changes:
+            return setting
+        wanted, names = str(changes["cells"]), [cell.name for cell in self.cells]
+        patterns = [text.strip() for text in wanted.split(",")]
+        meant = {pattern: fnmatch.filter(names, pattern) for pattern in patterns}
+        for pattern, found in meant.items():
+            if not found:
+                raise ValueError(f"cells={wanted!r}: {pattern!r} is no cell; there are {', '.join(names)}")
+        chosen = {name for found in meant.values() for name in found}
+        return replace(setting, cells=tuple(cell for cell in self.cells if cell.name in chosen))
+
+    def of(self, cell: Cell) -> Setting:
+        """Return the setting of a cell's branches."""
+        return Setting(
+            cell.config, checkpoint_steps=cell.checkpoint_steps, branch_steps=cell.branch_steps,
+            checkpoints=self.checkpoints, seeds=self.seeds, learning_rate=cell.learning_rate,
+            warmup_steps=min(self.warmup_steps, cell.checkpoint_steps), evaluation_bytes=self.evaluation_bytes,
+        )  # fmt: skip
+
+    def core_minutes(self, arms: int = 6) -> float:
+        """Return about how long it takes on one core that does nothing else, for so many arms of every pair."""
+        seconds = 0.0
+        for cell in self.cells:
+            plain, arm, reading = SECONDS.get(cell.config, SECONDS["small"])
+            pair = arms * cell.branch_steps * arm + 3 * arms * reading * self.evaluation_bytes / 65_536
+            seconds += self.checkpoints * (cell.checkpoint_steps * plain + self.seeds * pair)
+        return seconds / 60
+
+    def __str__(self) -> str:
+        pairs = self.checkpoints * self.seeds
+        return f"{len(self.cells)} cells of {pairs} pairs per arm, about {self.core_minutes():.0f} core-minutes"

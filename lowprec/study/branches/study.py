@@ -1,0 +1,138 @@
+"""An ablation is one question put to the trainer: its arms, its sizes and the expected answer, all of it data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..._arrays import whole
+from ..design.arms import Arm, same_precision
+from ..design.study import PlannedStudy
+from .sizes import EFFECTS, Setting
+
+if TYPE_CHECKING:
+    from ..report.results import Results
+    from ..run.backend import Backend
+    from ..run.plan import Plan
+
+#: Fields of a configuration in which a branch may differ from its checkpoint: they shape no parameter.
+ROUTING = ("groups", "kept_groups", "route_scale")
+#: What is measured of the arms of a branch, means over pairs.
+BRANCH_METRICS = {
+    **{f"{name}_percent": f"{words}, per cent" for name, words in EFFECTS.items()},
+    "train_error_percent": "largest difference of the smoothed training losses, per cent",
+    "diverged": "share of runs that diverged",
+    "max_violation": "max(load) / mean(load) - 1 of the busiest expert, mean over the last quarter of the steps",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation(PlannedStudy):
+    """One question with its arms, its two sizes and the expected finding.
+
+    Parameters
+    ----------
+    margin : float
+        Equivalence margin on the relative difference of the validation loss.
+    expectations : tuple of Expectation
+        Numbers that were expected, over metrics of `BRANCH_METRICS`.
+    series : int
+        Which data seeds its pairs have. Studies with the same number, sizes and arms would repeat each other's runs,
+        and a noise floor measured once would be printed as often: every study of `ablations/` has its own.
+    answer : {"training", "training_own", "forward", "total"}
+        The effect of `EFFECTS` that answers the question, and that verdicts are on.
+    baseline : str
+        An arm that the others leave something out of, or add something to: what an ingredient does is the paired
+        difference of two arms, so a table of these is added. None by default.
+    """
+
+    arms: tuple[Arm, ...]
+    quick: Setting
+    full: Setting
+    margin: float = 0.0025
+    series: int = 0
+    answer: str = "training"
+    baseline: str = ""
+    kind: ClassVar[str] = "ablation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "series", whole(f"ablation {self.name!r}", "series", self.series, 0))
+        if self.answer not in EFFECTS:
+            raise ValueError(f"ablation {self.name!r}: answer {self.answer!r}; allowed are {', '.join(EFFECTS)}")
+        names = [arm.name for arm in self.arms]
+        if self.baseline and self.baseline not in names:
+            raise ValueError(f"ablation {self.name!r}: baseline {self.baseline!r} is none of its arms {names}")
+        for arm in self.arms:
+            if arm.role in ("repeat", "floor") and not same_precision(arm, self.reference):
+                raise ValueError(f"arm {arm.name!r} is a {arm.role}: its recipe must be the reference's")
+            scratch = self.quick.from_scratch and self.full.from_scratch
+            if other := [name for name in arm.config if name not in ROUTING and not scratch]:
+                raise ValueError(
+                    f"arm {arm.name!r} changes the configuration ({', '.join(other)}): that goes with arms from "
+                    f"scratch, checkpoint_steps=0; in a branch {', '.join(ROUTING)} may differ"
+                )
+        if not 0.0 < self.margin < 1.0:
+            raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What is measured of the arms."""
+        return BRANCH_METRICS
+
+    @property
+    def tier(self) -> str:
+        """T3, or T4 if its arms train from scratch."""
+        return "T4" if self.full.from_scratch else "T3"
+
+    def at(self, setting: Setting) -> Ablation:
+        """Return the question as it is put at a size: without the arms that are left out there.
+
+        Raises
+        ------
+        ValueError
+            If there is no such arm, or it is the reference.
+        """
+        left = setting.without.split()
+        if odd := [name for name in left if name not in [arm.name for arm in self.arms if arm.role != "reference"]]:
+            raise ValueError(f"ablation {self.name!r}: without {odd[0]!r}, which is none of its arms")
+        if not left:
+            return self
+        return replace(
+            self,
+            arms=tuple(arm for arm in self.arms if arm.name not in left),
+            expectations=tuple(item for item in self.expectations if not {item.arm, item.other} & {*left}),
+            baseline="" if self.baseline in left else self.baseline,
+        )
+
+    def plan(self, size: Setting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
+        """List the runs at a size, without the arms that are left out there; nothing is written."""
+        from .tasks import plan
+
+        return plan(self.at(size), size, folder, data, backend)
+
+    def results(self, size: Setting, folder: Path) -> Results:
+        """Return what was found."""
+        from .report import results
+        from .results import summarize
+
+        return results(summarize(self, size, folder), folder)
+
+    def interim_results(self, size: Setting, folder: Path, plot: bool) -> str:
+        """Say what the complete pairs say while others still run, and draw them."""
+        from .curves import curves, so_far
+        from .results import summarize_so_far
+
+        study = summarize_so_far(self, size, folder)
+        if study is None:
+            return ""
+        if plot:
+            curves(study).write(folder)
+        return so_far(study)
+
+    @classmethod
+    def size_from_json(cls, content: Mapping[str, Any]) -> Setting:
+        """Return a size."""
+        return Setting(**content)

@@ -1,0 +1,108 @@
+"""The runs of a study of branches.
+
+The protocol is the one that resolves differences of 0.05 % with a few runs where training from scratch needs a
+hundred: all arms start from the same BF16 checkpoint, see the same batches, and decay the learning rate to 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..design.arms import Arm
+from ..run.backend import Backend, Forward
+from ..run.branch import BF16, Branch, Evaluation
+from ..run.plan import Plan, checkpoint_task, create_context
+from ..run.tasks import RunContext, Task
+from .sizes import Setting, pairs_of, run_name
+
+#: Data seeds of one series of pairs; those of the checkpoints themselves are below.
+SEEDS_PER_SERIES = 1_000_000
+#: Arms of one checkpoint have data seeds from here on, this far apart: far from those of the checkpoints themselves.
+SEEDS_PER_CHECKPOINT = 1000
+
+
+def plan(study: Any, setting: Setting, folder: Path, data: str, backend: Backend | None) -> Plan:
+    """List the runs of an `Ablation` at a size; nothing is written.
+
+    Raises
+    ------
+    ValueError
+        If there are more seeds than places for them, besides what `PlannedStudy.plan` says.
+    """
+    if setting.seeds > SEEDS_PER_CHECKPOINT:
+        raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
+    context, folder = create_context(data, backend), folder.resolve()
+    checkpoints = [
+        checkpoint_task(setting, number, context, folder.parent)
+        for number in range(0 if setting.from_scratch else setting.checkpoints)
+    ]
+    plain, forwards = context.backend.forward(BF16), _forwards(study, context.backend)
+    arms = [
+        _arm_task(
+            arm, number, seed, study, setting, context, checkpoints[number] if checkpoints else None, folder,
+            _evaluation(arm, setting, forwards, plain),
+        )
+        for arm in study.arms
+        for number, seed in pairs_of(arm, setting)
+    ]  # fmt: skip
+    # Whole pairs early; within a pair the reference, which is evaluated most, then the arms that emulate.
+    arms.sort(key=_place)
+    return Plan(study, setting, folder, study.to_json(setting), tuple(checkpoints), tuple(arms))
+
+
+def _place(task: Task) -> tuple[str, bool, bool]:
+    assert isinstance(task.work, Branch)
+    return task.name.rpartition("-s")[2].zfill(4), not task.work.evaluation.others, task.recipe == BF16
+
+
+def _forwards(study: Any, backend: Backend) -> dict[str, Forward]:
+    """Return the precision in which every arm ends, by its name; arms that evaluate alike have the same one."""
+    found: dict[str, Forward] = {}
+    by_key: dict[str, Forward] = {}
+    for arm in (study.reference, *study.arms):
+        forward = backend.forward(arm.precision if arm.tail is None else arm.tail.precision)
+        found[arm.name] = by_key.setdefault(forward.key, forward)
+    return found
+
+
+def _evaluation(arm: Arm, setting: Setting, forwards: dict[str, Forward], plain: Forward) -> Evaluation:
+    """Return what an arm's final weights are evaluated in: the reference's in the precision of every arm."""
+    own = forwards[arm.name]
+    others = {item.key: item for item in forwards.values() if item.key not in (own.key, plain.key)}
+    return Evaluation(setting.evaluation_bytes, own, plain, tuple(others.values()) * (arm.role == "reference"))
+
+
+def _arm_task(
+    arm: Arm, number: int, seed: int, study: Any, setting: Setting, context: RunContext, checkpoint: Task | None,
+    folder: Path, evaluation: Evaluation,
+) -> Task:  # fmt: skip
+    """Return one run of an arm, from a checkpoint or, without one, from initial weights `number`."""
+    backend = context.backend
+    schedule = {
+        "peak": setting.learning_rate,
+        "warmup_steps": setting.warmup_steps if checkpoint is None else 0,
+        "total_steps": setting.branch_steps,
+        "kind": "linear_to_zero",
+    }
+    config = backend.configuration(setting.config, arm.config) if arm.config else setting.config
+    what: dict[str, Any] = {
+        **backend.describe(config, arm.precision),
+        "schedule": schedule,
+        "seed": study.series * SEEDS_PER_SERIES + SEEDS_PER_CHECKPOINT * (number + 1) + seed,
+        "perturb": arm.role == "floor",
+        **({"weights": number} if checkpoint is None else {"checkpoint": checkpoint.fingerprint}),
+        "evaluation": evaluation.describe(),
+    }
+    calibration = min(arm.calibration, setting.checkpoint_steps)
+    if calibration:
+        what["calibration"] = calibration
+    tail = None
+    if arm.tail is not None:
+        tail = (arm.tail.begins(setting.branch_steps), arm.tail.precision)
+        what["tail"] = {"from_step": tail[0], "recipe": backend.describe(config, tail[1])["recipe"]}
+    work = Branch(schedule, evaluation, what["perturb"], number if checkpoint is None else None, tail, calibration)
+    return Task(
+        run_name(arm, number, seed), folder, context, config, arm.precision, what["seed"], setting.branch_steps, work,
+        {**what, **context.fingerprint}, checkpoint,
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""Studies that measure the same weights in several precisions: nothing is trained but the BF16 checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..._files import plain
+from ..design.arms import Arm
+from ..design.study import FULL, QUICK, CheckpointSize, PlannedStudy
+from ..measurements.measurement import Measure, Measurement
+
+if TYPE_CHECKING:
+    from ..report.results import Results
+    from ..run.backend import Backend
+    from ..run.plan import Plan
+
+
+@dataclass(frozen=True)
+class StoredMeasurement(Measurement):
+    """What `study.json` keeps of a measurement: what a report needs to know of it."""
+
+    content: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, value in self.content.items():
+            object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
+
+    def measure(self, *_: Any) -> Any:
+        """Raise: this is a record of what was measured."""
+        raise TypeError("StoredMeasurement: measure needs the measurement of the ablation's file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementStudy(PlannedStudy):
+    """One question that a measurement of the same weights in several precisions answers.
+
+    Parameters
+    ----------
+    measurement : Measurement
+        What is measured, on every batch.
+    arms : tuple of Arm
+        The precisions; exactly one is the reference.
+    headline : str
+        The metric of the first figure and of the positive controls; by default the measurement's first panel.
+    config : mapping
+        Fields of the model's configuration that differ from the size's, in all runs: ``{"mtp_depth": 1}``.
+    """
+
+    measurement: Measurement
+    arms: tuple[Arm, ...]
+    quick: CheckpointSize = QUICK
+    full: CheckpointSize = FULL
+    headline: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    kind: ClassVar[str] = "measurement"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.headline and self.headline not in self.metrics:
+            raise ValueError(f"study {self.name!r}: headline must be one of {', '.join(self.metrics)}, "
+                             f"got {self.headline!r}")  # fmt: skip
+        for arm in self.arms:
+            if arm.tail is not None or arm.config:
+                raise ValueError(f"arm {arm.name!r}: a tail or another configuration goes with branches, not one batch")
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What is measured."""
+        return self.measurement.metrics
+
+    def conditions(self, metric: str) -> Sequence[str] | None:
+        """Return the names of the measurement's conditions, if they are known before it."""
+        names = self.measurement.condition_names
+        return None if names is None else ("", *names)
+
+    @property
+    def first(self) -> str:
+        """The metric of the first figure."""
+        return self.headline or self.measurement.panels[0]
+
+    def plan(self, size: CheckpointSize, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
+        """List the runs at a size; nothing is written."""
+        from ..run.plan import Plan, checkpoint_task, create_context
+        from ..run.tasks import Task
+
+        context, folder = create_context(data, backend), folder.resolve()
+        backend = context.backend
+        config = backend.configuration(size.config, self.config)
+        checkpoints = [checkpoint_task(size, i, context, folder.parent, config) for i in range(size.checkpoints)]
+        work = Measure(self.measurement, self.reference.precision)
+        same = {
+            "reference": backend.describe(config, self.reference.precision)["recipe"],
+            "measurement": plain(self.measurement.describe()), "batches": size.seeds,
+        }  # fmt: skip
+        arms = [
+            Task(
+                f"{arm.name}/c{number}", folder, context, config, arm.precision, number, size.seeds, work,
+                {**backend.describe(config, arm.precision), **same, "seed": number,
+                 "checkpoint": checkpoint.fingerprint, **context.fingerprint},
+                checkpoint,
+            )
+            for number, checkpoint in enumerate(checkpoints)
+            for arm in self.arms
+        ]  # fmt: skip
+        return Plan(self, size, folder, self.to_json(size), tuple(checkpoints), tuple(arms))
+
+    def results(self, size: CheckpointSize, folder: Path) -> Results:
+        """Return what was found."""
+        from .report import results
+        from .results import summarize
+
+        return results(summarize(self, size, folder), folder)
+
+    def to_json(self, size: CheckpointSize) -> dict[str, Any]:
+        """Return what `study.json` keeps; of the measurement what a report needs to know."""
+        names = ("metrics", "axis", "panels", "joined", "layer_metrics", "first_alone")
+        content = super().to_json(size)
+        content["ablation"]["measurement"] = plain({name: getattr(self.measurement, name) for name in names})
+        return content
+
+    @classmethod
+    def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields but sizes and expectations."""
+        return {**super().fields_from_json(content), "measurement": StoredMeasurement(content["measurement"])}

@@ -1,1 +1,0 @@
-"""The kinds of studies, a folder each."""

@@ -1,1 +1,0 @@
-"""What codecs lose on kinds of data."""

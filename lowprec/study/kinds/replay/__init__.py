@@ -1,1 +1,0 @@
-"""Operands of real multiplications, recorded once and multiplied on many accumulators."""

@@ -1,1 +1,0 @@
-"""Branches of checkpoints of several sizes, lengths and corpora, and a line through what they say."""

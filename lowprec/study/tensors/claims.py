@@ -1,0 +1,145 @@
+"""Tables of measured claims, as a study of its own and as a part of others: published, expected, found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..._files import to_csv
+from ..design.expectations import Claim, Measured
+from ..design.registration import registered_in
+from ..design.study import MeasuredStudy, Size, count
+from ..report.parts import Table, expected_table
+from ..run.fingerprint import code_hash, host, versions
+
+if TYPE_CHECKING:
+    from ..report.results import Results
+
+COLUMNS = ("claim", "source", "published", "ours", "agrees", "command")
+
+
+@dataclass(frozen=True)
+class ClaimSetting(Size):
+    """How large a table of claims is: data of so many seeds."""
+
+    seeds: int = count()
+
+    def __str__(self) -> str:
+        return f"data of {self.seeds} seeds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims(MeasuredStudy):
+    """One question about tensors alone, answered by a table of what was expected and found.
+
+    Parameters
+    ----------
+    values : callable
+        Given the seeds to draw data with, returns the numbers that the expectations name, by (metric, arm).
+    """
+
+    values: Callable[[int], dict[tuple[str, str], float]]
+    quick: ClaimSetting = ClaimSetting(2)
+    full: ClaimSetting = ClaimSetting(8)
+    kind: ClassVar[str] = "claims"
+
+    def measure(
+        self, size: ClaimSetting, folder: Path, *, command: str = "",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Results:  # fmt: skip
+        """Measure; a finding is never a failure."""
+        from ..analysis.estimates import ByVariance, ConstantMetrics
+        from ..analysis.findings import judge
+        from ..report.results import Block, Results
+        from ..report.sheet import csv_of
+        from ..run.store import check_writable
+
+        began = time.process_time()
+        check_writable(folder)
+        values = self.values(size.seeds)
+        if progress is not None:
+            progress(1, 1)
+        known = registered_in(folder, self.name)
+        means = ByVariance(ConstantMetrics(lambda metric, arm, condition: values[metric, arm]))
+        findings = tuple(judge(item, means, registered=known.covers(item)) for item in self.expectations)
+        rows = [{"metric": metric, "arm": arm, "value": value} for (metric, arm), value in values.items()]
+        found, names = expected_table(findings), list(dict.fromkeys(metric for metric, _ in values))
+        measured = [
+            (arm.name, *(f"{values[name, arm.name]:.4g}" if (name, arm.name) in values else "" for name in names))
+            for arm in self.arms
+        ]
+        body: list[Block] = [found, f"Published: {self.published} ({self.source})." if self.published else ""]
+        body += [Table(("arm", *names), measured, f"{size}; {command}"), self.notes]
+        json = {"setting": size, "values": rows, "findings": [
+            {"expected": item.expectation.words, "value": item.value, "outcome": item.outcome} for item in findings
+        ]}  # fmt: skip
+        return Results(
+            self, folder, findings, body, {"table.csv": csv_of(rows)}, summary_json(json, began), made_of(),
+            [Table(found.head, found.rows, title=self.question)], printed=to_csv(found.head, found.rows),
+        )  # fmt: skip
+
+
+# --- published figures beside ours -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClaimResults:
+    """What a study found of published figures.
+
+    Attributes
+    ----------
+    measured : tuple of (Claim, Measured)
+        Each beside ours.
+    command : str
+        How the study was called.
+    """
+
+    measured: tuple[tuple[Claim, Measured], ...] = ()
+    command: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim does."""
+        return all(ours.holds for _, ours in self.measured)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table of claims: what, where it is published, published, ours, agreement, command."""
+        return [
+            (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
+            for claim, ours in self.measured
+        ]
+
+
+def claims_csv(outcome: ClaimResults) -> str:
+    """Return the table of claims as CSV."""
+    return to_csv(COLUMNS, outcome.rows())
+
+
+def claims_table(outcome: ClaimResults, caption: str = "", title: str = "") -> Table:
+    """Return the table of claims for a report: a source once, and the command, the same for all, elsewhere."""
+    rows, above = [], ""
+    for claim, source, *rest, _ in outcome.rows():
+        rows.append((claim, "as above" if source == above else source, *rest))
+        above = source
+    return Table(COLUMNS[:-1], rows, caption, title)
+
+
+def claims_json(outcome: ClaimResults) -> list[dict[str, Any]]:
+    """Return the table of claims in JSON's types, with the numbers."""
+    return [
+        {**dict(zip(COLUMNS, row, strict=True)), "value": ours.value}
+        for row, (_, ours) in zip(outcome.rows(), outcome.measured, strict=True)
+    ]
+
+
+def made_of() -> dict[str, Any]:
+    """Return what all studies of one page must have in common."""
+    return {"code": code_hash(), "versions": versions()}
+
+
+def summary_json(content: Mapping[str, Any], began: float) -> dict[str, Any]:
+    """Return an outcome for `summary.json`, with the CPU time since `began` and the host."""
+    return {**content, "seconds": time.process_time() - began, "versions": versions(), "host": host()}

@@ -1,0 +1,261 @@
+"""Studies of formats on data: what each codec loses on each kind of values, published tables beside our own.
+
+An `ErrorStudy` neither trains nor multiplies: it draws values, sends them through codecs and measures. What comes out
+is a table of claims, one row for each row of a published table, the measured tables in full, and figures, each with
+the numbers behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowprec.measure.distributions import distributions
+
+from ..design.expectations import Claim, Measured
+from ..design.study import MeasuredStudy, Size, check_names, count
+from ..report.parts import Table
+from .claims import ClaimResults, claims_csv, claims_json, claims_table, made_of, summary_json
+
+if TYPE_CHECKING:
+    from lowprec.measure.atlas import FormatErrors
+
+    from ..report.results import Block, Results
+    from ..report.sheet import Figure
+
+#: Measures that have a table, in words, with scale and decimals.
+TABLES = (
+    ("sqnr", "SQNR, dB", 1.0, 2),
+    ("relative_rms", "Relative error of a value, root mean square, %", 100.0, 3),
+    ("flushed", "Values that became 0, %", 100.0, 3),
+)
+
+
+@dataclass(frozen=True)
+class ErrorArm:
+    """One format.
+
+    Parameters
+    ----------
+    name : str
+        Codec or quantizer.
+    label : str
+        Its name in the tables and figures of an `ErrorStudy`.
+    family : str
+        Formats of a family are one line there.
+    """
+
+    name: str
+    label: str = ""
+    family: str = ""
+
+
+@dataclass(frozen=True)
+class ErrorSetting(Size):
+    """How large a study is: arrays of `rows` x `columns` values of `seeds` seeds.
+
+    `training_steps` is for figures that show what a small model makes of a format.
+    """
+
+    rows: int = count()
+    columns: int = count()
+    seeds: int = count()
+    training_steps: int = count(1, 1)
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} values, {self.seeds} seeds"
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """Published errors: a measure of formats on kinds of data.
+
+    Parameters
+    ----------
+    what : str
+        The measure in words.
+    measure : str
+        A field of `FormatErrors`.
+    source : str
+        Where it is published.
+    data : tuple of str
+        The columns.
+    rows : mapping of str to tuple of float
+        Values of each format, in decibels or as shares.
+    decibels : bool
+        Whether they are decibels; others are compared by 20 log10 of their ratio.
+    exceptions : mapping of (str, str) to str
+        Cells (format, data) that cannot come out, with the reason; they are shown and not held against the claim.
+    within : float
+        Agreement, dB. Where one draw of the values scatters more than a third of that, three standard deviations of one
+        draw: published is the outcome of a single one.
+    """
+
+    what: str
+    measure: str
+    source: str
+    data: tuple[str, ...]
+    rows: Mapping[str, tuple[float, ...]]
+    decibels: bool = True
+    exceptions: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    within: float = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorStudy(MeasuredStudy):
+    """One question about formats.
+
+    Parameters
+    ----------
+    arms : tuple of ErrorArm
+        The formats.
+    data : tuple of str
+        Distributions.
+    tables : tuple of PublishedTable
+        Tables to be reproduced: a claim for each row.
+    claims : tuple of Claim
+        Further claims.
+    figures : tuple of callable
+        The figures: ``figure(outcome)`` returns a `Figure`.
+    """
+
+    arms: tuple[ErrorArm, ...]
+    data: tuple[str, ...]
+    tables: tuple[PublishedTable, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    figures: tuple[Callable[[ErrorOutcome], Figure], ...] = ()
+    kind: ClassVar[str] = "errors"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_names(self.name, "kind of data", self.data)
+        for table in self.tables:
+            unknown = (set(table.rows) - {arm.name for arm in self.arms}) | (set(table.data) - set(self.data))
+            if unknown:
+                raise ValueError(f"study {self.name!r}: table {table.what!r} names {sorted(unknown)}, which it lacks")
+
+    def measure(
+        self, size: ErrorSetting, folder: Path, *, command: str = "",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Results:  # fmt: skip
+        """Send everything through every codec; return the claims and the measured tables."""
+        from ..report.results import Results
+        from ..report.sheet import csv_of
+        from ..run.store import check_writable
+
+        began = time.process_time()
+        check_writable(folder)
+        swept = sweep(self, size, progress)
+        pairs = [pair for table in self.tables for pair in claims_of(table, swept)]
+        pairs += [(claim, claim.measure()) for claim in self.claims]
+        outcome = replace(swept, command=command, measured=tuple(pairs))
+        rows = [
+            {"data": data, "seed": seed, **row.as_dict()}
+            for (_, data), seeds in outcome.errors.items()
+            for seed, row in enumerate(seeds)
+        ]
+        files = {"claims.csv": claims_csv(outcome), f"{self.name}.csv": csv_of(rows)}
+        json = {"setting": size, "claims": claims_json(outcome), "errors": rows}
+        body = [*(figure(outcome) for figure in self.figures), *_body(outcome)]
+        shown = _table(outcome, "SQNR dB", "bits", TABLES[0], self.question)
+        if outcome.measured:
+            shown = claims_table(outcome, title=self.question)
+        return Results(self, folder, outcome, body, files, summary_json(json, began), made_of(), [shown],
+                       holds=outcome.holds)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorOutcome(ClaimResults):
+    """What a study found: `errors[format, data]` has one `FormatErrors` for each seed."""
+
+    study: ErrorStudy
+    setting: ErrorSetting
+    errors: Mapping[tuple[str, str], tuple[FormatErrors, ...]]
+
+    def of(self, arm: str, data: str, measure: str) -> NDArray[np.float64]:
+        """Return a measure for all seeds, shape (seeds,)."""
+        return np.array([getattr(row, measure) for row in self.errors[arm, data]], np.float64)
+
+
+def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
+    """Measure every format on every kind of data."""
+    from lowprec.measure.atlas import errors_of
+
+    errors: dict[tuple[str, str], list[FormatErrors]] = {}
+    done, total = 0, len(study.data) * setting.seeds
+    for data in study.data:
+        for seed in range(setting.seeds):
+            values = distributions[data].values((setting.rows, setting.columns), seed)
+            for arm in study.arms:
+                errors.setdefault((arm.name, data), []).append(errors_of(values, arm.name))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    return ErrorOutcome(study, setting, {key: tuple(rows) for key, rows in errors.items()})
+
+
+def claims_of(table: PublishedTable, outcome: ErrorOutcome) -> list[tuple[Claim, Measured]]:
+    """Return a claim for each row of a published table."""
+    labels = {arm.name: arm.label for arm in outcome.study.arms}
+    found = []
+    for name, values in table.rows.items():
+        worst, holds, at, scattered = 0.0, True, "", []
+        for data, published in zip(table.data, values, strict=True):
+            ours = outcome.of(name, data, table.measure)
+            scale = ours if table.decibels else 20 * np.log10(ours)
+            gap = float(scale.mean()) - (published if table.decibels else float(20 * np.log10(published)))
+            spread = float(scale.std(ddof=1)) if len(scale) > 1 else 0.0
+            allowed = max(table.within, 3 * spread)
+            if (name, data) in table.exceptions:
+                scattered.append(f"{data} {gap:+.2f}: {table.exceptions[name, data]}")
+                continue
+            holds &= abs(gap) <= allowed
+            if allowed > table.within:
+                scattered.append(f"{data} {gap:+.2f} (one draw: SD {spread:.2f})")
+            elif abs(gap) >= abs(worst):
+                worst, at = gap, data
+        words = f"at most {abs(worst):.2f} dB away ({at})" + "".join(f"; {item}" for item in scattered)
+        shown = [
+            f"{value:.2f} dB" if table.decibels else f"{100 * value:.3g} %" for value in (min(values), max(values))
+        ]
+        measured = Measured(words, worst, holds)
+        published_words = f"{shown[0]} to {shown[1]}"
+        claim = Claim(f"{table.what}: {labels[name]}", table.source, published_words, partial(_same, measured))
+        found.append((claim, measured))
+    return found
+
+
+def _same(measured: Measured) -> Measured:
+    return measured
+
+
+def _table(outcome: ErrorOutcome, first: str, second: str, measure: tuple[str, str, float, int], title: str) -> Table:
+    """Return a measure of every format on every kind of data."""
+    name, _, scale, digits = measure
+    data = outcome.study.data
+    rows = [
+        (arm.label, f"{outcome.of(arm.name, data[0], 'bits_per_value').mean():.4g}",
+         *(f"{scale * outcome.of(arm.name, one, name).mean():.{digits}f}" for one in data))
+        for arm in outcome.study.arms
+    ]  # fmt: skip
+    return Table((first, second, *data), rows, title=title)
+
+
+def _body(outcome: ErrorOutcome) -> list[Block]:
+    """Return claims and every measured table."""
+    study = outcome.study
+    blocks: list[Block] = [claims_table(outcome)] if outcome.measured else []
+    for measure in TABLES:
+        blocks += [f"## {measure[1]}", _table(outcome, "format", "bits per value", measure, "")]
+    octaves = [f"{data} {outcome.of(study.arms[0].name, data, 'octaves').mean():.1f}" for data in study.data]
+    ranges = f"Mean range R of tiles of 128, octaves: {', '.join(octaves)}."
+    blocks.append(f"Mean over seeds; {outcome.setting}; float32 values. {ranges}")
+    blocks.append(f"Written down before: {study.expected} ({study.source})")
+    return blocks + ([f"Made by `{outcome.command}`."] if outcome.command else [])
