@@ -1,7 +1,6 @@
 """Studies that are tables of claims, and that every shipped ablation can be planned."""
 
 import csv
-from dataclasses import replace
 
 import pytest
 from contract import MeasuringContract, Toy, command
@@ -81,6 +80,7 @@ def test_logfmt_claims(tmp_path):
 
 
 test_refused = refusals([
-    ("replace(TOY.study, expectations=(Expectation('w', 'm', 'c'),))", "names the unknown arm 'c'"),
+    ("Claims(name='x', question='?', arms=TOY.study.arms, values=dict, expectations=(Expectation('w', 'm', 'c'),))",
+     "names the unknown arm 'c'"),
     ("ClaimSetting(0)", "seeds=0: a whole number"),
 ], lambda: globals())  # fmt: skip

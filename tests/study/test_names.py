@@ -87,8 +87,7 @@ def test_a_report_cannot_make_a_page_read_elsewhere(tmp_path, stem):
 
 def test_an_ablation_file_cannot_be_run_into_another_folder(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from lowprec.study import Claims\n"
-        "ablation = Claims(name='../../evil', question='?', arms=(), values=dict)\n"
+        "from lowprec.study import Claims\nablation = Claims(name='../../evil', question='?', arms=(), values=dict)\n"
     )
     with pytest.raises(ValueError, match=r"study name '\.\./\.\./evil'"):
         load(str(tmp_path / "mine.py"))
